@@ -1,4 +1,4 @@
-//! From a registry of controllers and a command line to the controllers of a manager.
+//! Assembly of a manager from a registry of controllers and a command line.
 
 use anyhow::Context as _;
 use runtime::client::Clients;
@@ -14,11 +14,11 @@ use crate::flags::Options;
 pub struct Built {
     /// The manager.
     pub manager: Manager,
-    /// The controllers that are switched on and not in this binary.
+    /// The controllers that are enabled but not in this binary.
     pub missing: Vec<&'static str>,
     /// Maps the names of queues to the kind of their keys.
     pub key_kinds: Vec<(&'static str, &'static str)>,
-    /// The finalizers on the diagnostics page, and who removes them.
+    /// The finalizers on the diagnostics page, with the programs that remove them.
     pub finalizers: Vec<FinalizerOwner>,
 }
 
@@ -37,10 +37,10 @@ pub fn enabled<C>(registry: &'static [Descriptor<C>], options: &Options) -> (Des
     (enabled, missing)
 }
 
-/// Prepares the controllers and returns those that have work; logs why the others have none.
+/// Prepares the controllers and returns those that have work; logs the reason for all others.
 ///
 /// # Errors
-/// When the flags contradict each other, or a file that they name cannot be used.
+/// When flags contradict each other, or a file cannot be used.
 pub fn with_work<C>(descriptors: Descriptors<C>, context: &mut C) -> anyhow::Result<Descriptors<C>> {
     let mut kept = Vec::new();
     for descriptor in descriptors {
@@ -53,7 +53,7 @@ pub fn with_work<C>(descriptors: Descriptors<C>, context: &mut C) -> anyhow::Res
     Ok(kept)
 }
 
-/// Returns the controllers whose required API resources are served; logs which the others miss.
+/// Returns the controllers whose required API resources are served; logs the missing resources of all others.
 ///
 /// # Errors
 /// When the API server cannot be reached.
@@ -68,9 +68,9 @@ pub async fn with_served_apis<C>(descriptors: Descriptors<C>, clients: &Clients)
                     info!(controller, missing = api, "skipping controller: the API is not served");
                     continue 'descriptors;
                 }
-                // One group that fails must not end the process; the controller waits until the kind can be listed.
+                // A group that fails must not end the process; the controller waits until the kind can be listed.
                 Err(WatchError::Refused(status)) => warn!(controller, api, %status, "API discovery was refused"),
-                Err(error) => return Err(error).context("cannot ask what the API server serves"),
+                Err(error) => return Err(error).context("cannot read the resources that the API server serves"),
             }
         }
         kept.push(descriptor);

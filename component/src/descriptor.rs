@@ -1,5 +1,4 @@
-//! What a controller declares about itself. The only place where it does: command line, RBAC tests, diagnostics and docs
-//! are derived from these values.
+//! The declaration of a controller, from which command line, RBAC tests, diagnostics and docs are derived.
 
 use kinds::Resource;
 use runtime::manager::Manager;
@@ -18,7 +17,7 @@ pub enum Verb {
     Delete,
 }
 
-/// A write that a controller does.
+/// A write of a controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Write {
     /// The verb.
@@ -34,18 +33,18 @@ pub struct Write {
 pub struct QueueKeys {
     /// The queue's name, as in its metrics.
     pub queue: &'static str,
-    /// The kind that all keys are of; `None` if they are of several kinds or no objects.
+    /// The kind of all keys; `None` if the keys are of several kinds or not objects.
     pub kind: Option<&'static str>,
 }
 
 impl QueueKeys {
-    /// A queue whose keys are objects of one kind.
+    /// Returns a queue whose keys are objects of one kind.
     #[must_use]
     pub const fn of(queue: &'static str, kind: &'static str) -> Self {
         Self { queue, kind: Some(kind) }
     }
 
-    /// A queue with keys of its own.
+    /// Returns a queue whose keys are not objects of one kind.
     #[must_use]
     pub const fn other(queue: &'static str) -> Self {
         Self { queue, kind: None }
@@ -55,7 +54,7 @@ impl QueueKeys {
 /// A finalizer that a controller removes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Finalizer {
-    /// Its name on objects; a name that ends with `/` stands for all that begin with it.
+    /// Its name on objects; a name that ends with `/` matches all finalizers with that prefix.
     pub name: &'static str,
     /// The condition for its removal, as the end of "is removed ...".
     pub removed: &'static str,
@@ -66,25 +65,25 @@ pub struct Finalizer {
 pub enum Start {
     /// It has work.
     Run,
-    /// It is skipped, as upstream skips it; the reason goes to the log.
+    /// It is skipped, as upstream skips it; the reason is logged.
     Skip(&'static str),
 }
 
-/// A controller: its name, what it reads and writes, and how it starts with a binary's context `C`.
+/// A controller: its name, its reads and writes, and its start with a binary's context `C`.
 pub struct Descriptor<C: 'static> {
     /// Its name in `--controllers`.
     pub name: &'static str,
     /// Its service account in `kube-system`; its role is `system:controller:` and this name. Empty for a controller
-    /// that writes as the process itself.
+    /// that writes under the process's identity.
     pub service_account: &'static str,
     /// API resources without which the controller is skipped.
     pub requires: &'static [Resource],
-    /// Reads what the controller needs from the command line into the context, and reports whether it has work. An
+    /// Reads the controller's settings from the command line into the context, and reports whether it has work. An
     /// error ends the process: flags contradict each other, or a file cannot be used.
     pub prepare: fn(&mut C) -> anyhow::Result<Start>,
     /// Declares the kinds, sections and indexes that it reads.
     pub watches: fn(&mut Builder, &C),
-    /// Everything that it writes; all of it must be in its bootstrap role.
+    /// Its writes; each must be in its bootstrap role.
     pub writes: &'static [Write],
     /// Its queues.
     pub queues: &'static [QueueKeys],
@@ -95,8 +94,7 @@ pub struct Descriptor<C: 'static> {
 }
 
 impl<C> Descriptor<C> {
-    /// A controller that needs no particular API or flag, reads and writes nothing and does nothing: the base for struct
-    /// update syntax.
+    /// A controller without requirements, reads, writes and work: the base for struct update syntax.
     pub const NONE: Self = Self {
         name: "",
         service_account: "",

@@ -4,8 +4,8 @@ use runtime::diagnostics::FinalizerOwner;
 
 use crate::descriptor::Descriptor;
 
-/// Well-known finalizers that another process removes: name, program, condition. A row about a controller of this binary
-/// is shadowed by the controller's descriptor.
+/// Well-known finalizers that another process removes: name, program, condition. A row about a controller of this
+/// binary is overridden by the controller's descriptor.
 const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("foregroundDeletion", "garbage-collector-controller", "once all dependents that block the deletion are deleted"),
     ("orphan", "garbage-collector-controller", "once the dependents are orphaned"),
@@ -56,7 +56,7 @@ mod tests {
     use crate::descriptor::Finalizer;
 
     #[test]
-    fn descriptor_comes_before_the_well_known_owner_of_the_same_finalizer() {
+    fn descriptor_overrides_the_well_known_owner_of_its_finalizer() {
         let finalizers = &[Finalizer { name: "orphan", removed: "once tested" }];
         let owners = owners(&[Descriptor::<()> { name: "test-controller", finalizers, ..Descriptor::NONE }]);
         let orphan: Vec<_> = owners.iter().filter(|owner| owner.finalizer == "orphan").map(|owner| owner.by).collect();

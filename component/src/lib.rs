@@ -1,7 +1,7 @@
-//! What every binary of ours shares from its command line to its end: flags in pflag's ways, gates, the choice of
-//! controllers, logs, what is served, and the process around a manager.
+//! The common parts of all binaries: flags in pflag's syntax, feature gates, the selection of controllers, logs,
+//! serving, and the process around a manager.
 //!
-//! A binary says in one [`Component`] what is its own: names and tables. All else follows from that.
+//! A binary declares its differences, names and tables, in one [`Component`]. Everything else is derived from that.
 
 pub mod assembly;
 pub mod descriptor;

@@ -1,4 +1,4 @@
-//! The log: how much of it there is, by `--v` and `--vmodule`, and in which form it is written.
+//! The log: its verbosity by `--v` and `--vmodule`, and its format.
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use tracing_subscriber::{Layer, Registry, fmt, registry, reload};
 
 use crate::flags::Options;
 
-/// The libraries under the client and the server, which say much about little.
+/// Libraries under the client and the server, which log much of little value.
 const CHATTY: [&str; 4] = ["hyper", "h2", "tower", "rustls"];
-/// Our own crates, beside the binary's.
+/// Our own crates, except for the binary's.
 const OURS: [&str; 2] = ["component", "runtime"];
 
-/// What is logged: a verbosity for most, and others for some source files.
+/// The verbosity, with exceptions for certain source files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Verbosity {
     binary: &'static str,
     usual: u32,
-    /// Patterns of source files; the first that matches counts.
+    /// Patterns of source files; the first match applies.
     files: Vec<(String, u32)>,
 }
 
 impl Verbosity {
-    /// The number that counts for a place in the sources.
+    /// Returns the verbosity for a source file.
     fn at(&self, file: Option<&str>) -> u32 {
         let chosen = |file| self.files.iter().find(|(pattern, _)| names(pattern, file));
         file.and_then(chosen).map_or(self.usual, |(_, verbosity)| *verbosity)
@@ -39,13 +39,13 @@ impl Verbosity {
         *metadata.level() <= self.most(self.at(metadata.file()), metadata.target())
     }
 
-    /// The finest level that a crate's messages may have at a verbosity.
+    /// Returns the finest level of a crate's messages at a verbosity.
     fn most(&self, verbosity: u32, target: &str) -> Level {
         let of = |crates: &[&str]| crates.contains(&target.split("::").next().unwrap_or_default());
         let ours = of(&OURS) || of(&[self.binary]);
         match verbosity {
             0..=1 => Level::INFO,
-            // As with upstream's client, each request from six on.
+            // As in upstream's client, each request from six on.
             6.. if ours => Level::TRACE,
             2..=4 if ours => Level::DEBUG,
             2..=4 => Level::INFO,
@@ -56,16 +56,17 @@ impl Verbosity {
     }
 }
 
-/// Whether a pattern of `--vmodule` means a source file: by its name without `.rs`, or by that of a folder it is in, so
-/// that a controller's name means all that it does.
+/// Reports whether a pattern of `--vmodule` matches a source file: by its name without `.rs`, or by that of a folder
+/// that contains it, so that a controller's name matches all of its files.
 fn names(pattern: &str, file: &str) -> bool {
     let path = file.strip_suffix(".rs").unwrap_or(file);
     path.split('/').any(|part| matches(pattern.as_bytes(), part.as_bytes()))
 }
 
-/// Whether a name is as a pattern says, in which `*` is any text and `?` any one letter.
+/// Reports whether a name matches a pattern, in which `*` is any text and `?` any one letter.
 fn matches(mut pattern: &[u8], mut name: &[u8]) -> bool {
-    // What follows the last `*`, and the part of the name that it is tried on next. An earlier `*` need not be tried again.
+    // The rest of the pattern after the last `*`, and the part of the name that it is tried on next. An earlier `*`
+    // need not be retried.
     let mut retry: Option<(&[u8], &[u8])> = None;
     loop {
         match (pattern.split_first(), name.split_first()) {
@@ -102,7 +103,7 @@ impl<S: Subscriber> Filter<S> for Verbosity {
     }
 }
 
-/// Logs to standard error from now on as the options say; answers what changes the verbosity later.
+/// Starts logging to standard error according to the options; returns the setter of the verbosity.
 pub(crate) fn to_stderr(binary: &'static str, options: &Options) -> SetVerbosity {
     let verbosity = Verbosity { binary, usual: options.verbosity, files: options.vmodule.clone() };
     let form = if options.logging_format == "json" { Form::Json } else { Form::Text };
@@ -111,7 +112,7 @@ pub(crate) fn to_stderr(binary: &'static str, options: &Options) -> SetVerbosity
     set
 }
 
-/// How a line is written.
+/// The format of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Text,
@@ -148,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    /// What was logged.
+    /// The logged lines.
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -180,7 +181,7 @@ mod tests {
             let begun = std::time::Instant::now();
             let found = matches(pattern.as_bytes(), name.as_bytes());
             proptest::prop_assert!(begun.elapsed().as_secs() < 1);
-            // The same by a table: which prefixes of the name each prefix of the pattern matches.
+            // The same by a table: the prefixes of the name that each prefix of the pattern matches.
             let mut row = vec![true];
             row.resize(name.len() + 1, false);
             for letter in pattern.bytes() {
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_decides_which_crates_say_how_much() {
+    fn verbosity_decides_the_level_of_each_crate() {
         for (usual, target, most) in [
             (0, "kcm::workloads::job", Level::INFO),
             (1, "hyper::client", Level::INFO),
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_mean_files_and_folders() {
+    fn vmodule_patterns_match_files_and_folders() {
         for (pattern, file, expected) in [
             ("sync", "kcm/src/job/sync.rs", true),
             ("job", "kcm/src/job/sync.rs", true),
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_is_as_the_flags_say_and_as_they_are_changed() {
+    fn log_follows_the_flags_and_their_changes() {
         let log = |verbosity: Verbosity, form, act: &dyn Fn(&SetVerbosity)| {
             let log = Log::default();
             let writer = log.clone();

@@ -1,11 +1,11 @@
-//! The process around a manager: its log, its signals, what it serves, and its exit code.
+//! The process around a manager: log, signals, serving, and exit code.
 
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use runtime::client::ConnectOptions;
 use runtime::election::{ElectionConfig, unique_identity};
-use runtime::manager::{Ended, ManagerOptions};
+use runtime::manager::{ExitReason, ManagerOptions};
 use runtime::serve::{Server, SetVerbosity};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -17,14 +17,14 @@ use crate::flags::Component;
 use crate::flags::{self, Invocation, Options};
 use crate::{log, serving};
 
-/// The work waits for the API server nearly all the time; more threads would only cost memory.
+/// The process waits for the API server nearly all the time; more threads would only cost memory.
 const WORKER_THREADS: usize = 2;
 
-/// The stack of each of them, in bytes, of which only what is used is ever in memory: calls of the AWS SDK go deep, and
-/// in a build for debugging deeper than the default of two MiB.
+/// The stack size of each thread in bytes, of which only the used part is in memory: calls of the AWS SDK need deep
+/// stacks, in debug builds deeper than the default of two MiB.
 const STACK: usize = 8 << 20;
 
-/// Runs a binary as its command line says: the process's whole life. `build` makes the manager.
+/// Runs a binary according to its command line, until it exits. `build` creates the manager.
 pub fn main<F>(
     component: &'static Component,
     arguments: impl IntoIterator<Item = String>,
@@ -38,18 +38,18 @@ where
         Err(code) => return code,
     };
     let ended = runtime.block_on(run(component, options, set_verbosity, build));
-    // A plugin for credentials that hangs must not keep the process alive.
+    // An exec plugin that hangs must not keep the process alive.
     runtime.shutdown_background();
     match ended {
-        Ok(Ended::Shutdown) => {
-            info!("ended as asked");
+        Ok(ExitReason::Shutdown) => {
+            info!("shut down");
             ExitCode::SUCCESS
         }
-        Ok(Ended::LeaseLost(lost)) => {
+        Ok(ExitReason::LeaseLost(lost)) => {
             tracing::error!(%lost, "leaderelection lost");
             ExitCode::FAILURE
         }
-        Ok(Ended::WatchEnded) => ExitCode::FAILURE,
+        Ok(ExitReason::WatchEnded) => ExitCode::FAILURE,
         Err(error) => {
             tracing::error!("{error:#}");
             ExitCode::FAILURE
@@ -57,7 +57,7 @@ where
     }
 }
 
-/// Does one thing with the options of a binary's command line, and ends.
+/// Runs a single action with the options of a binary's command line, and exits.
 pub fn run_once<F>(
     component: &'static Component,
     arguments: impl IntoIterator<Item = String>,
@@ -79,7 +79,7 @@ where
     }
 }
 
-/// Reads the command line and starts the log and the threads; or answers at once.
+/// Parses the command line and starts the log and the threads; exits early for `--help`, `--version` and errors.
 fn begun(
     component: &'static Component,
     arguments: impl IntoIterator<Item = String>,
@@ -116,7 +116,7 @@ async fn run<F>(
     options: Options,
     set_verbosity: SetVerbosity,
     build: impl FnOnce(Options, ConnectOptions) -> F,
-) -> anyhow::Result<Ended>
+) -> anyhow::Result<ExitReason>
 where
     F: Future<Output = anyhow::Result<Built>>,
 {
@@ -130,7 +130,7 @@ where
     if !idle.is_empty() {
         warn!(flags = idle.join(","), "these flags have no effect in this version");
     }
-    // What the API server sees as the client, and takes the field manager's name from.
+    // The user agent, from which the API server derives the field manager's name.
     let user_agent = format!("{}/v{} ({})", component.name, env!("CARGO_PKG_VERSION"), component.binary);
     let connection = ConnectOptions {
         kubeconfig: given(&options.kubeconfig).map(Into::into),
@@ -149,8 +149,8 @@ where
     let (stop, stopped) = oneshot::channel();
     let signals = async move {
         tokio::select! {
-            _ = terminate.recv() => info!("SIGTERM: finishing what is under way"),
-            _ = interrupt.recv() => info!("SIGINT: finishing what is under way"),
+            _ = terminate.recv() => info!("SIGTERM: finishing running work"),
+            _ = interrupt.recv() => info!("SIGINT: finishing running work"),
         }
         // The manager may have ended by itself.
         let _ = stop.send(());
@@ -161,29 +161,29 @@ where
     };
     let work = async {
         let ended = built.manager.run(async { _ = stopped.await }).await;
-        if let Some(server) = server.filter(|_| ended == Ended::Shutdown) {
+        if let Some(server) = server.filter(|_| ended == ExitReason::Shutdown) {
             server.stop().await;
         }
         ended
     };
     tokio::select! {
         ended = work => Ok(ended),
-        () = signals => bail!("second signal: exiting at once"),
+        () = signals => bail!("second signal: exiting immediately"),
     }
 }
 
-/// Warns of controllers that are switched on and not in this binary.
+/// Warns about controllers that are enabled but not in this binary.
 pub fn warn_of_missing(missing: &[&'static str]) {
     if !missing.is_empty() {
         warn!(
             count = missing.len(),
             controllers = missing.join(","),
-            "THESE CONTROLLERS ARE ENABLED BUT NOT IN THIS BINARY YET: nobody does their work unless another manager does"
+            "THESE CONTROLLERS ARE ENABLED BUT NOT IN THIS BINARY YET: their work is not done unless another manager runs them"
         );
     }
 }
 
-/// How a manager runs by its command line: for the objects of one namespace, or of all.
+/// Returns the options of a manager from its command line: for the objects of one namespace, or of all.
 pub fn manager_options(options: &Options, namespace: Option<String>) -> ManagerOptions {
     let elect = &options.leader_elect;
     let election = elect.enabled.then(|| {
@@ -210,7 +210,7 @@ fn given(flag: &str) -> Option<String> {
     (!flag.is_empty()).then(|| flag.to_owned())
 }
 
-/// The machine's name; the kernel always has one.
+/// Returns the host's name; the kernel always has one.
 fn hostname() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     match name.trim() {

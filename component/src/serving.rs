@@ -1,4 +1,4 @@
-//! What the manager serves over HTTPS, and how its command line shapes that.
+//! The HTTPS server of a manager, configured by its command line.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use crate::assembly::Built;
 use crate::flags::Options;
 use crate::flags::value::{KUBE_VERSION, Type};
 
-/// How much longer than the lease a leader may go without renewing before it is unhealthy
+/// The time beyond the lease's duration for which a leader without renewal counts as healthy
 /// (cmd/kube-controller-manager/app, Run).
 const LEASE_TOLERANCE: Duration = Duration::from_secs(20);
 
-/// Panics in a row after which a watch is unhealthy: only a restart of the process may help.
+/// Number of consecutive panics after which a watch is unhealthy: only a restart of the process may help.
 const PANICS: u64 = 5;
 
-/// How to serve; `None` with `--secure-port=0`.
+/// Returns the serving options; `None` with `--secure-port=0`.
 pub fn serve_options(options: &Options, user_agent: &str) -> Option<ServeOptions> {
     let values = &options.values;
     let file = |flag| Some(values.get_str(flag)).filter(|file| !file.is_empty()).map(PathBuf::from);
@@ -70,7 +70,7 @@ pub fn serve_options(options: &Options, user_agent: &str) -> Option<ServeOptions
     })
 }
 
-/// What a manager serves.
+/// Returns the served content of a manager.
 pub fn surface(options: &Options, built: &Built, set_verbosity: SetVerbosity) -> Surface {
     let manager = &built.manager;
     let component = options.values.component();
@@ -85,7 +85,7 @@ pub fn surface(options: &Options, built: &Built, set_verbosity: SetVerbosity) ->
     }
 }
 
-/// `/flagz` and `/statusz` as the gates have them.
+/// Returns `/flagz` and `/statusz` according to the gates.
 fn zpages(options: &Options) -> Zpages {
     let component = options.values.component();
     let on = |gate| component.zpages && options.gates.enabled(gate);
@@ -100,7 +100,7 @@ fn zpages(options: &Options) -> Zpages {
     Zpages { component: component.name, flags, status }
 }
 
-/// The election's check, one for each controller while it runs, and, for readiness, whether the stores are complete.
+/// Returns the checks of the election, of each running controller, and, for readiness, of the stores.
 fn health(options: &Options, manager: &Manager) -> Health {
     let election = options.leader_elect.enabled.then(|| {
         let fence = manager.fence().clone();
@@ -120,7 +120,7 @@ fn health(options: &Options, manager: &Manager) -> Health {
     let working = Check::new("watches", move || {
         let broken: Vec<String> =
             watched.iter().filter(|watch| watch.panics_in_a_row() >= PANICS).map(|watch| watch.resource()).collect();
-        Some(if broken.is_empty() { Ok(()) } else { Err(format!("panics again and again: {}", broken.join(", "))) })
+        Some(if broken.is_empty() { Ok(()) } else { Err(format!("panics repeatedly: {}", broken.join(", "))) })
     });
     Health::new(election.into_iter().chain(running).chain([working]).collect(), vec![complete])
 }
@@ -150,7 +150,7 @@ fn metrics(options: &Options, manager: &Manager, missing: Vec<&'static str>) -> 
     metrics
 }
 
-/// Every flag with its effective value. Flags name files with secrets and hold none.
+/// Returns every flag with its effective value. Flags name files with secrets but contain none.
 pub fn effective(options: &Options) -> Value {
     let values = &options.values;
     let value = |name: &'static str, kind: Type| match kind {

@@ -1,4 +1,4 @@
-//! The table of controllers in the docs, made from a binary's registry and upstream's list.
+//! The table of controllers in the docs, generated from a binary's registry and upstream's list.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::descriptor::Descriptor;
 use crate::flags::controllers::{ByDefault, UpstreamController};
 
-/// The environment variable that makes [`check`] write the file instead.
+/// The environment variable that makes [`check`] write the file.
 pub const UPDATE: &str = "UPDATE_DOCS";
 
 /// Returns the table of a binary's controllers, in Markdown.
@@ -24,8 +24,8 @@ pub fn table<C>(upstream: &[UpstreamController], registry: &[Descriptor<C>]) -> 
     table
 }
 
-/// Compares the section of a file between `<!-- begin: NAME -->` and `<!-- end: NAME -->` with a generated text. Writes the
-/// text instead if [`UPDATE`] is set.
+/// Compares the section of a file between `<!-- begin: NAME -->` and `<!-- end: NAME -->` with a generated text. If
+/// [`UPDATE`] is set, writes the text instead.
 ///
 /// # Errors
 /// The file cannot be read or written, it lacks the section, or the section is stale.
@@ -42,7 +42,7 @@ pub fn check(file: &Path, section: &str, generated: &str) -> anyhow::Result<()> 
     anyhow::bail!("{}: section {section} is stale; run cargo xtask docs", file.display())
 }
 
-/// Returns the text with another section; `None` if it has no such section.
+/// Returns the text with the section replaced; `None` if it has no such section.
 fn replaced(text: &str, section: &str, generated: &str) -> Option<String> {
     let (before, rest) = text.split_once(&format!("<!-- begin: {section} -->\n"))?;
     let (_, after) = rest.split_once(&format!("<!-- end: {section} -->"))?;
@@ -56,7 +56,7 @@ mod tests {
     const TEXT: &str = "head\n<!-- begin: a -->\nold\n<!-- end: a -->\ntail\n";
 
     #[test]
-    fn section_is_replaced_and_the_rest_stays() {
+    fn section_is_replaced_and_the_rest_kept() {
         let renewed = replaced(TEXT, "a", "new\n").expect("has the section");
         assert_eq!(renewed, TEXT.replace("old", "new"));
         assert_eq!(replaced(TEXT, "b", "new\n"), None);

@@ -1,28 +1,28 @@
-//! What a decoder is given, and the errors that it returns.
+//! The context of decoders, and their errors.
 
 use std::sync::Arc;
 
 use crate::intern::Interner;
 use crate::wire::WireError;
 
-/// Why an object could not be decoded.
+/// The reason why an object could not be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     /// The bytes are not well-formed protobuf.
     #[error("malformed protobuf: {0}")]
     Wire(#[from] WireError),
-    /// A field that every object has is missing or cannot be read.
+    /// A field that every object has is missing or invalid.
     #[error("{field} {problem}")]
     Field {
         /// Path of the field, as in the API reference.
         field: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
 }
 
 impl DecodeError {
-    /// An error about one field.
+    /// Returns an error about one field.
     pub fn field(field: &'static str, problem: impl Into<String>) -> Self {
         Self::Field { field, problem: problem.into() }
     }
@@ -33,7 +33,7 @@ impl DecodeError {
 pub struct Sections(pub u32);
 
 impl Sections {
-    /// True when all parts of `wanted` are included.
+    /// Returns true if all parts of `wanted` are included.
     pub fn contains(self, wanted: Sections) -> bool {
         self.0 & wanted.0 == wanted.0
     }
@@ -46,10 +46,10 @@ impl std::ops::BitOr for Sections {
     }
 }
 
-/// What a decoder needs beside the bytes.
+/// The context of a decoder.
 #[derive(Debug, Clone)]
 pub struct Decode {
-    /// Where equal parts of records are shared.
+    /// The pool in which equal parts of records are shared.
     pub interner: Arc<Interner>,
     /// The rare parts to decode.
     pub sections: Sections,

@@ -1,4 +1,4 @@
-//! What surrounds objects on the wire: `runtime.Unknown`, watch events, lists, and the API's error Status.
+//! The envelopes of objects: `runtime.Unknown`, watch events, lists, and the API's error Status.
 
 use crate::decode::DecodeError;
 use crate::kind::Resource;
@@ -8,13 +8,13 @@ use crate::wire::schema::{
 };
 use crate::wire::{Put, fields, find, map_entry};
 
-/// Every protobuf body of the API server begins with these bytes.
+/// The first bytes of every protobuf body of the API server.
 pub const MAGIC: &[u8; 4] = b"k8s\0";
 
-/// The bookmark that ends the initial events of a streaming list carries this annotation.
+/// The annotation of the bookmark that ends the initial events of a streaming list.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-/// The object inside a body, without its envelope.
+/// Returns the object inside a body, without its envelope.
 pub fn unwrap(body: &[u8]) -> Result<&[u8], DecodeError> {
     let message = body
         .strip_prefix(MAGIC)
@@ -22,7 +22,7 @@ pub fn unwrap(body: &[u8]) -> Result<&[u8], DecodeError> {
     Ok(find(message, unknown::RAW))
 }
 
-/// The kind that a body says it holds; empty if it is no protobuf of the API server.
+/// Returns the kind in the envelope of a body; empty if it is not protobuf of the API server.
 pub fn kind(body: &[u8]) -> &str {
     let message = body.strip_prefix(MAGIC).unwrap_or_default();
     std::str::from_utf8(find(find(message, unknown::TYPE_META), type_meta::KIND)).unwrap_or_default()
@@ -48,11 +48,11 @@ pub fn wrap_as(api_version: &str, kind: &str, object: &[u8]) -> Vec<u8> {
 /// One frame of a watch.
 #[derive(Debug, PartialEq, Eq)]
 pub enum WatchEvent<'a> {
-    /// The object exists now; it may be new or may have been there before.
+    /// The object exists; it may be new or may have existed before.
     Added(&'a [u8]),
     /// The object changed.
     Modified(&'a [u8]),
-    /// The object is gone; this is its last state.
+    /// The object was deleted; this is its last state.
     Deleted(&'a [u8]),
     /// Everything up to this version has been sent; `initial_end` marks the end of a streaming list.
     Bookmark {
@@ -137,7 +137,7 @@ pub fn list_version(metadata: &[u8]) -> Result<u64, DecodeError> {
     parse_version(std::str::from_utf8(find(metadata, list_meta::RESOURCE_VERSION)).unwrap_or_default())
 }
 
-/// The API's error answer.
+/// The API's error response.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ApiStatus {
     /// HTTP status code.
@@ -148,7 +148,7 @@ pub struct ApiStatus {
     pub message: String,
     /// Reasons of the causes, such as `NamespaceTerminating`, with their messages.
     pub causes: Vec<(String, String)>,
-    /// Seconds after which the server asks to try again.
+    /// Seconds after which the server allows a retry.
     pub retry_after: Option<u32>,
 }
 
@@ -186,7 +186,7 @@ impl ApiStatus {
         Ok(())
     }
 
-    /// True when one of the causes has this reason.
+    /// Returns true if one of the causes has this reason.
     pub fn has_cause(&self, reason: &str) -> bool {
         self.causes.iter().any(|(cause, _)| cause == reason)
     }
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_survives_its_envelope() {
+    fn enveloped_object_round_trips() {
         let body = wrap_as("apps/v1", "ReplicaSet", b"\x0a\x00");
         assert_eq!(unwrap(&body).expect("envelope"), b"\x0a\x00");
         assert!(unwrap(b"{}").is_err());
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_told_apart() {
+    fn watch_frames_are_distinguished_by_type() {
         let mut object = Vec::new();
         object.put_message(1, |meta| {
             meta.put_str(object_meta::RESOURCE_VERSION, "42");
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_and_retry_after_are_read() {
+    fn causes_and_retry_after_are_decoded() {
         let mut message = Vec::new();
         message.put_int(api_status::CODE, 429);
         message.put_message(api_status::DETAILS, |details| {

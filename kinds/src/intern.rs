@@ -1,8 +1,8 @@
 //! Sharing of equal parts between records: strings, label sets, owner lists, raw templates.
 //!
-//! A pool holds one `Arc` of each distinct value. A value that no record uses any more is dropped at the next sweep,
-//! which happens whenever the pool has doubled since the last one, so that the cost per insertion stays constant and
-//! a pool never holds more than twice what is in use (plus a small floor).
+//! A pool holds one `Arc` of each distinct value. A value that no record uses is dropped at the next sweep, which
+//! happens whenever the pool has doubled since the last one. Thus the cost per insertion stays constant and a pool
+//! never holds more than twice the values in use (plus a small floor).
 
 use std::any::{Any, TypeId};
 use std::fmt::Debug;
@@ -66,7 +66,7 @@ impl<T: ?Sized + Hash + Eq> Pool<T> {
     }
 }
 
-/// A pool of lists whose type a module above this one defines.
+/// A pool of lists of a type that is defined in a higher module.
 trait RecordPool: Any + Debug + Send + Sync {
     fn len(&self) -> usize;
 }
@@ -77,7 +77,7 @@ impl<T: Hash + Eq + Debug + Send + Sync + 'static> RecordPool for Pool<[T]> {
     }
 }
 
-/// The pools, one a type. Shared by all stores of a process.
+/// The pools, one per type. Shared by all stores of a process.
 #[derive(Debug, Default)]
 pub struct Interner {
     strings: Pool<str>,
@@ -89,12 +89,12 @@ pub struct Interner {
 }
 
 impl Interner {
-    /// The shared copy of a string.
+    /// Returns the shared copy of a string.
     pub fn str(&self, text: &str) -> Str {
         self.strings.get(text)
     }
 
-    /// The shared copy of a label set; it is sorted first.
+    /// Returns the shared copy of a label set; sorts it first.
     pub fn labels(&self, mut labels: Vec<(Str, Str)>) -> Labels {
         labels.sort_unstable();
         self.labels.get(&labels[..])
@@ -105,7 +105,7 @@ impl Interner {
         self.lists.get(list)
     }
 
-    /// The shared copy of raw bytes.
+    /// Returns the shared copy of raw bytes.
     pub fn blob(&self, bytes: &[u8]) -> Arc<[u8]> {
         self.blobs.get(bytes)
     }
@@ -135,20 +135,20 @@ impl Interner {
         texts + pools.iter().map(|(_, pool)| pool.len()).sum::<usize>()
     }
 
-    /// True when nothing is held.
+    /// Returns true if nothing is held.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// The pool of lists of `T`, if one exists.
+/// Returns the pool of lists of `T`, if one exists.
 fn pool_of<T: 'static>(pools: &[(TypeId, Box<dyn RecordPool>)]) -> Option<&Pool<[T]>> {
     let (_, pool) = pools.iter().find(|(element, _)| *element == TypeId::of::<T>())?;
     let pool: &dyn Any = &**pool;
     pool.downcast_ref()
 }
 
-/// The value of a label, if the set has it.
+/// Returns the value of a label, if the set contains it.
 pub fn label<'a>(labels: &'a [(Str, Str)], key: &str) -> Option<&'a str> {
     labels.iter().find(|(name, _)| &**name == key).map(|(_, value)| &**value)
 }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_each_record_type_have_a_pool_of_their_own() {
+    fn lists_of_each_record_type_have_their_own_pool() {
         let interner = Interner::default();
         assert!(interner.is_empty());
         let numbers = interner.records(&[1u32, 2]);

@@ -14,7 +14,7 @@ pub struct Resource {
     pub kind: &'static str,
     /// Plural name, as in URLs.
     pub plural: &'static str,
-    /// False for kinds without a namespace.
+    /// False for cluster-scoped kinds.
     pub namespaced: bool,
 }
 
@@ -24,7 +24,7 @@ impl Resource {
         if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// URL path of the collection, in one namespace if given.
+    /// Returns the URL path of the collection, in one namespace if given.
     pub fn path(&self, namespace: Option<&str>) -> String {
         let root = if self.group.is_empty() { "/api/" } else { "/apis/" };
         let api = self.api_version();
@@ -35,36 +35,36 @@ impl Resource {
     }
 }
 
-/// In which form objects are asked for.
+/// The format in which objects are requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Whole, as protobuf: what the API server is built with.
+    /// Whole objects as protobuf, for kinds that are built into the API server.
     Protobuf,
-    /// Metadata alone, as protobuf: anything.
+    /// Metadata only, as protobuf, for all kinds.
     Metadata,
-    /// Whole, as JSON: custom resources, which the API server has in no other form.
+    /// Whole objects as JSON, for custom resources, which the API server has in no other format.
     Json,
 }
 
 /// A kind with a lean record.
 pub trait Kind: Sized + Send + Sync + 'static {
-    /// Where the API server serves it.
+    /// The resource under which the API server serves it.
     const RESOURCE: Resource;
 
-    /// In which form it is watched.
+    /// The format in which it is watched.
     const FORM: Form = Form::Protobuf;
 
-    /// Whether a cluster has so many and so large ones that the start waits for their list. It is then asked for in one
-    /// answer over a connection of its own, which takes the server half the time of a stream.
+    /// Whether a cluster typically has so many and so large objects that their list dominates the startup. The list is
+    /// then requested in one response over a dedicated connection, which takes the server half the time of a stream.
     const MANY: bool = false;
 
-    /// Reads one object (the inside of the `runtime.Unknown` envelope).
+    /// Decodes one object (the inside of the `runtime.Unknown` envelope).
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError>;
 
-    /// The object's metadata.
+    /// Returns the object's metadata.
     fn meta(&self) -> &Meta;
 
-    /// The reference by which a child names this object as its managing controller (apimachinery, NewControllerRef).
+    /// Returns the controller reference to this object for its children (apimachinery, NewControllerRef).
     fn controller_ref(&self) -> OwnerRef {
         let meta = self.meta();
         OwnerRef {

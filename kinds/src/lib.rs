@@ -1,7 +1,7 @@
 //! Lean records of Kubernetes objects, decoded straight from protobuf.
 //!
-//! A record holds what controllers decide on and nothing else: a decoded pod takes some 300 bytes, the full typed
-//! object 27 KB and more. Each kind has one file; none of them does IO and none holds policy.
+//! A record contains only the fields that controllers read: a decoded pod takes about 300 bytes, the full typed object
+//! 27 KB and more. Each kind has one file. No file does IO or contains policy.
 //!
 //! From the bottom up; a module imports only modules above it in this list:
 //!
@@ -10,11 +10,12 @@
 //!    one list of field numbers; a test compares it with upstream's `generated.proto` files.
 //! 2. [`intern`] shares equal strings, label sets, owner lists and raw templates between records.
 //! 3. `value`: quantities, label selectors, IP addresses, times, conditions.
-//! 4. `decode`: what a decoder is given, and its errors. [`meta`], then [`Kind`] and [`metadata_edit`], then
+//! 4. `decode`: the context of decoders, and their errors. [`meta`], then [`Kind`] and [`metadata_edit`], then
 //!    [`envelope`]: metadata, the trait of all kinds, and the messages around objects.
 //! 5. [`template`] and `scheduling`: the parts that several workloads have in common.
-//! 6. One folder for each API group. `core` comes after most of them, because its kinds refer to others; `storage`, whose
-//!    attachments carry the specs of volumes, is the last. Kinds are public under flat names, such as [`pod`] and [`Pod`].
+//! 6. One folder per API group. `core` comes after most of them, because its kinds refer to others; `storage`, whose
+//!    attachments carry the specs of volumes, is the last. Kinds are public under flat names, such as [`pod`] and
+//!    [`Pod`].
 
 mod apiserverinternal;
 mod apps;
@@ -48,9 +49,9 @@ pub use crate::certificates::{certificate_signing_request, cluster_trust_bundle,
 pub use crate::coordination::lease;
 pub use crate::core::pod::gated as gated_pod;
 pub use crate::core::{
-    config_map, endpoints, namespace, namespace_deletion as namespace_ending, node, node_cloud, persistent_volume,
-    persistent_volume_claim, persistent_volume_claim_usage as storage_claim, pod, replicationcontroller,
-    resource_quota, secret, service, service_account,
+    config_map, endpoints, namespace, namespace_deletion as namespace_ending, node, node_cloud, node_volumes,
+    persistent_volume, persistent_volume_claim, persistent_volume_claim_usage as storage_claim, pod,
+    replicationcontroller, resource_quota, secret, service, service_account,
 };
 pub use crate::metadata_edit as head;
 pub use crate::networking::{endpoint, endpoint_slice, ip_address, service_cidr};

@@ -24,7 +24,7 @@ pub struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Its number in every kind; `schema` has them kind by kind, compared with upstream's.
+    /// The field number in every kind; `schema` contains them per kind, compared with upstream's.
     pub const METADATA: u32 = 1;
     /// See [`Self::METADATA`].
     pub const SPEC: u32 = 2;
@@ -47,7 +47,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// An object's uid. The API server makes UUIDs, which take 16 bytes here; anything else is kept as text.
+/// An object's uid. The API server creates UUIDs, which take 16 bytes here; anything else is stored as text.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Uid {
     /// The usual form.
@@ -63,7 +63,7 @@ impl Uid {
     }
 }
 
-/// Only the canonical spelling (lower case, four dashes) may become a number: it must print back unchanged.
+/// Parses only the canonical spelling (lower case, four dashes): the uid must be formatted unchanged.
 fn parse_uuid(text: &str) -> Option<u128> {
     let bytes = text.as_bytes();
     if bytes.len() != 36 {
@@ -109,7 +109,7 @@ pub struct OwnerRef {
     pub api_version: Str,
     /// Kind of the owner.
     pub kind: Str,
-    /// Name of the owner; it is in the same namespace or in none.
+    /// Name of the owner; it is in the same namespace or cluster-scoped.
     pub name: Str,
     /// Uid of the owner.
     pub uid: Uid,
@@ -169,7 +169,7 @@ impl Interner {
     }
 }
 
-/// A namespace and a name: what identifies an object within its kind, and what queues carry.
+/// A namespace and a name: the identity of an object within its kind, and the key of queues.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
     /// Namespace; empty for kinds without one.
@@ -179,7 +179,7 @@ pub struct ObjectKey {
 }
 
 impl ObjectKey {
-    /// A key from two strings.
+    /// Creates a key from two strings.
     pub fn new(namespace: impl Into<Str>, name: impl Into<Str>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
@@ -191,7 +191,7 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// Object metadata without annotations (a kind whose annotations matter keeps those that do).
+/// Object metadata without annotations (kinds whose annotations matter store those).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meta {
     /// Namespace; empty for kinds without one.
@@ -200,13 +200,13 @@ pub struct Meta {
     pub name: Str,
     /// Uid.
     pub uid: Uid,
-    /// Resource version, an ordered integer since Kubernetes 1.35 says so.
+    /// Resource version, which is an ordered integer by the API's definition since Kubernetes 1.35.
     pub version: u64,
     /// Generation of the spec.
     pub generation: i64,
-    /// When it was created.
+    /// Time of creation.
     pub created: Time,
-    /// When its deletion was asked for (or will be complete); zero when it was not.
+    /// Time of the deletion request (or of its end); zero if there is none.
     pub deletion: Time,
     /// Labels, sorted by key.
     pub labels: Labels,
@@ -217,7 +217,7 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// Reads an `ObjectMeta`; each annotation is handed to `annotation` and not kept here.
+    /// Reads an `ObjectMeta`; each annotation is passed to `annotation` and not stored.
     pub fn decode(
         interner: &Interner,
         message: &[u8],
@@ -266,39 +266,39 @@ impl Meta {
         })
     }
 
-    /// The key under which queues and stores know the object.
+    /// Returns the object's key in queues and stores.
     pub fn key(&self) -> ObjectKey {
         ObjectKey { namespace: self.namespace.clone(), name: self.name.clone() }
     }
 
-    /// The reference to the managing controller, if there is one.
+    /// Returns the reference to the managing controller, if there is one.
     pub fn controller(&self) -> Option<&OwnerRef> {
         self.owners.iter().find(|owner| owner.controller == Some(true))
     }
 
-    /// True when the object is managed by the controller with this uid.
+    /// Returns true if the object is managed by the controller with this uid.
     pub fn is_controlled_by(&self, uid: &Uid) -> bool {
         self.controller().is_some_and(|owner| owner.uid == *uid)
     }
 
-    /// True once deletion was asked for.
+    /// Returns true once deletion was requested.
     pub fn is_deleting(&self) -> bool {
         !self.deletion.is_zero()
     }
 
-    /// True when anything but version and generation differs.
+    /// Returns true if anything except version and generation differs.
     pub fn differs(&self, other: &Self) -> bool {
         (&self.uid, self.deletion, &self.labels, &self.owners, &self.finalizers)
             != (&other.uid, other.deletion, &other.labels, &other.owners, &other.finalizers)
     }
 
-    /// Oldest first, by name where the second is the same (pkg/controller, ReplicaSetsByCreationTimestamp).
+    /// Compares by age, the oldest first, and by name within a second (pkg/controller, ReplicaSetsByCreationTimestamp).
     pub fn by_creation(&self, other: &Self) -> Ordering {
         self.created.cmp(&other.created).then_with(|| self.name.cmp(&other.name))
     }
 }
 
-/// A resource version as a number.
+/// Returns a resource version as a number.
 pub fn parse_version(text: &str) -> Result<u64, DecodeError> {
     text.parse().map_err(|_| {
         DecodeError::field("metadata.resourceVersion", format!("is {text:?}, which is not a whole number"))
@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uids_print_back_unchanged() {
+    fn uids_are_formatted_unchanged() {
         for (text, compact) in [
             ("6f1e6bd0-5d5c-4a35-9a57-0d1b9e6b3f10", true),
             ("6F1E6BD0-5d5c-4a35-9a57-0d1b9e6b3f10", false),
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_without_a_name_or_version_is_refused() {
+    fn object_without_a_name_or_version_is_refused() {
         let interner = Interner::default();
         let error = Meta::decode(&interner, &[], |_, _| {}).expect_err("no name");
         assert_eq!(error.to_string(), "metadata.name is missing");

@@ -1,4 +1,4 @@
-//! Metadata rewritten for a PUT, or made for a POST: labels as given, annotations edited or replaced.
+//! Metadata for a PUT or POST: labels as given, annotations edited or replaced.
 
 use crate::intern::Labels;
 use crate::meta::OwnerRef;
@@ -9,10 +9,10 @@ use crate::wire::{Put, WireError, copy_fields, find, map_entry};
 /// Metadata is field 1 of every object.
 const METADATA: u32 = 1;
 
-/// What annotations an object is to have.
+/// The desired annotations of an object.
 #[derive(Debug, Clone, Copy)]
 pub enum Annotations<'a> {
-    /// These values, or none of that key; others stay.
+    /// These values (`None` removes the key); other annotations are kept.
     Edited(&'a [(&'a str, Option<&'a str>)]),
     /// These and no others.
     Exactly(&'a Labels),
@@ -56,8 +56,8 @@ impl Head<'_> {
         }
     }
 
-    /// The beginning of an object for a PUT: the metadata of `object` without managed fields (a PUT without them leaves
-    /// the server's alone), with this head instead of what it had.
+    /// Returns the beginning of an object for a PUT: the metadata of `object` without managed fields (a PUT without
+    /// them does not change the server's), with this head instead of its own.
     ///
     /// # Errors
     /// When `object` is not well-formed.
@@ -76,7 +76,7 @@ impl Head<'_> {
         Ok(rewritten)
     }
 
-    /// The beginning of a new object. A name that ends with `-` is one for the server to complete.
+    /// Returns the beginning of a new object. A name that ends with `-` is completed by the server.
     pub fn create(&self, namespace: &str, name: &str) -> Vec<u8> {
         let mut object = Vec::new();
         object.put_message(METADATA, |meta| {
@@ -108,7 +108,7 @@ pub fn annotated(object: &[u8], edits: &[(&str, Option<&str>)]) -> Result<Vec<u8
     })
 }
 
-/// Returns a copy of `object` for a PUT with a finalizer appended to those that it has. The object must not have it yet.
+/// Returns a copy of `object` for a PUT with a finalizer appended. The object must not have it yet.
 ///
 /// # Errors
 /// When `object` is not well-formed.
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_the_head_survives() {
+    fn rewrite_keeps_fields_outside_the_head() {
         let mut object = Vec::new();
         object.put_message(METADATA, |meta| {
             meta.put_str(f::NAME, "web");

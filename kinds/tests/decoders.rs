@@ -1,4 +1,4 @@
-//! Whatever the network brings, each kind's decoder answers with a record or an error, the same one each time.
+//! For any input, each kind's decoder returns a record or an error, and the same one each time.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -60,7 +60,7 @@ macro_rules! every_kind {
     };
 }
 
-/// A field of a message: its number, and what is in it.
+/// A field of a message: its number and content.
 #[derive(Debug, Clone)]
 enum Content {
     Number(u64),
@@ -110,7 +110,7 @@ fn bytes_of(content: &Content) -> Vec<u8> {
     if let Content::Bytes(bytes) = content { bytes.clone() } else { Vec::new() }
 }
 
-/// Texts that decoders look into, and any others.
+/// Texts that decoders interpret, and any others.
 fn text() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         Just(b"True".to_vec()),
@@ -135,7 +135,7 @@ fn message() -> impl Strategy<Value = Vec<(u32, Content)>> {
         1 => any::<[u8; 4]>().prop_map(Content::Four),
     ];
     let content = leaf.prop_recursive(5, 60, 6, |inner| vec((1..30_u32, inner), 0..6).prop_map(Content::Message));
-    // Metadata that is whole lets decoders reach everything else.
+    // Valid metadata lets decoders reach everything else.
     let meta = Just(Content::Message(vec![
         (1, Content::Bytes(b"name".to_vec())),
         (3, Content::Bytes(b"space".to_vec())),
@@ -146,7 +146,7 @@ fn message() -> impl Strategy<Value = Vec<(u32, Content)>> {
         .prop_map(|(meta, fields)| meta.map(|meta| (1, meta)).into_iter().chain(fields).collect())
 }
 
-/// Bytes that were cut, or changed in one place.
+/// Truncated bytes, or bytes with one change.
 fn damaged() -> impl Strategy<Value = Vec<u8>> {
     (message(), any::<prop::sample::Index>(), any::<u8>(), any::<bool>()).prop_map(|(message, place, byte, cut)| {
         let mut bytes = encode(&message);
@@ -158,7 +158,7 @@ fn damaged() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Whether each kind took it, after it was read twice.
+/// Reports for each kind whether it was decoded; each is decoded twice.
 fn read(bytes: &[u8]) -> Vec<bool> {
     let context = || Decode { interner: Arc::new(Interner::default()), sections: Sections(u32::MAX) };
     fn kind<K: Kind>(context: &Decode, bytes: &[u8]) -> bool {
@@ -175,17 +175,17 @@ fn read(bytes: &[u8]) -> Vec<bool> {
 
 proptest! {
     #[test]
-    fn messages_are_read_or_refused(message in message()) {
+    fn messages_are_decoded_or_refused(message in message()) {
         read(&encode(&message));
     }
 
     #[test]
-    fn damaged_messages_are_read_or_refused(bytes in damaged()) {
+    fn damaged_messages_are_decoded_or_refused(bytes in damaged()) {
         read(&bytes);
     }
 
     #[test]
-    fn envelopes_are_read_or_refused(bytes in prop_oneof![damaged(), vec(any::<u8>(), 0..64)], magic: bool) {
+    fn envelopes_are_decoded_or_refused(bytes in prop_oneof![damaged(), vec(any::<u8>(), 0..64)], magic: bool) {
         let bytes = if magic { [&b"k8s\0"[..], &bytes].concat() } else { bytes };
         let _ = envelope::unwrap(&bytes);
         let _ = envelope::watch_event(&bytes);
@@ -195,7 +195,7 @@ proptest! {
 }
 
 #[test]
-fn an_object_with_its_metadata_alone_is_taken_by_most() {
+fn most_kinds_decode_from_metadata_alone() {
     let whole = [(1, "web"), (3, "shop"), (5, "6f1f6c0e-0000-4000-8000-000000000001"), (6, "42")];
     let meta = whole.map(|(field, text)| (field, Content::Bytes(text.as_bytes().to_vec()))).to_vec();
     let taken = read(&encode(&[(1, Content::Message(meta))]));
@@ -218,7 +218,7 @@ fn implemented(folder: &Path, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn no_kind_is_left_out() {
+fn every_kind_is_covered() {
     macro_rules! names {
         ($($module:ident::$kind:ident),* $(,)?) => { BTreeSet::from([$(stringify!($kind).to_owned()),*]) };
     }

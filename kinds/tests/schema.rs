@@ -1,7 +1,7 @@
-//! Our field numbers are upstream's: each listed message is compared with the `generated.proto` file that it names.
+//! Our field numbers are upstream's: each listed message is compared with its `generated.proto` file.
 //!
-//! The files come with upstream's Go modules. `KINDS_PROTO_API` and `KINDS_PROTO_APIMACHINERY` say in which folders
-//! `k8s.io/api` and `k8s.io/apimachinery` lie; without them Go is asked.
+//! The files are part of upstream's Go modules. `KINDS_PROTO_API` and `KINDS_PROTO_APIMACHINERY` are the folders of
+//! `k8s.io/api` and `k8s.io/apimachinery`; without them, `go list` finds the modules.
 
 use std::collections::{BTreeMap, HashSet};
 use std::env;
@@ -23,7 +23,7 @@ const GO_MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/control-p
 /// Field numbers by message and field.
 type Messages = BTreeMap<String, BTreeMap<String, u32>>;
 
-/// Reads the messages of a proto file as Kubernetes generates them: one field a line, no nested messages.
+/// Parses the messages of a proto file in Kubernetes' generated format: one field per line, no nested messages.
 fn parse(proto: &str) -> Messages {
     let mut messages = Messages::new();
     let mut current = None;
@@ -46,7 +46,7 @@ fn field(line: &str) -> Option<(&str, u32)> {
     Some((left.rsplit(' ').next()?, right.parse().ok()?))
 }
 
-/// What the list gets wrong, given the text of each file.
+/// Returns the differences of the list, given the text of each file.
 fn mistakes(read: impl Fn(&str) -> String) -> Vec<String> {
     let mut files = BTreeMap::new();
     let mut mistakes = Vec::new();
@@ -69,7 +69,7 @@ fn mistakes(read: impl Fn(&str) -> String) -> Vec<String> {
     mistakes
 }
 
-/// The folders of upstream's modules, by the first part of a listed path; or why they are not known.
+/// Returns the folders of upstream's modules by the first part of a listed path, or the reason why they are unknown.
 fn folders() -> Result<BTreeMap<&'static str, PathBuf>, String> {
     MODULES
         .iter()
@@ -107,12 +107,12 @@ fn field_numbers_are_upstreams() {
             let mistakes = mistakes(|file| read(&folders, file));
             assert!(mistakes.is_empty(), "{mistakes:#?}");
         }
-        // Written directly, as a test's output is shown only when it fails.
+        // Written directly, because a test's output is shown only if it fails.
         Err(why) => writeln!(std::io::stderr(), "field_numbers_are_upstreams: skipped: {why}").expect("stderr is open"),
     }
 }
 
-/// The fields of a message that hold messages, by number, as a proto file has them.
+/// Returns the fields of a message that contain messages, by number, from a proto file.
 fn nested(proto: &str, message: &str) -> BTreeMap<u32, String> {
     let begin = format!("message {message} {{");
     let lines = proto.lines().map(str::trim).skip_while(|line| *line != begin).take_while(|line| *line != "}");
@@ -135,7 +135,7 @@ fn messages_inside_a_pod_spec_are_upstreams() {
 }
 
 #[test]
-fn every_message_and_number_is_listed_once() {
+fn messages_and_numbers_are_listed_once() {
     let mut messages = HashSet::new();
     for listed in MESSAGES {
         assert!(messages.insert((listed.file, listed.message)), "{} is listed twice", listed.message);
@@ -145,7 +145,7 @@ fn every_message_and_number_is_listed_once() {
 }
 
 #[test]
-fn the_comparison_finds_what_is_wrong() {
+fn comparison_finds_wrong_numbers() {
     let found = mistakes(|_| "message Time {\n  // The seconds = 7;\n  optional int64 seconds = 3;\n}\n".to_owned());
     for expected in ["Time.seconds is listed as 1; it is 3", "Time has no field nanos, listed as 2"] {
         assert!(found.iter().any(|mistake| mistake == expected), "{expected:?} is not in {found:#?}");

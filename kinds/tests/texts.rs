@@ -1,4 +1,4 @@
-//! Texts and messages of tenants: whatever they hold, they are read or refused, in bounded time, without a panic.
+//! Texts and messages of tenants: any content is accepted or refused, in bounded time, without a panic.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use kinds::{Decode, Interner, OwnerRef, Sections, Uid, amount, intstr, ip, pod_e
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Texts near to what the readers take: quantities, selectors, addresses, and anything else.
+/// Texts similar to valid ones: quantities, selectors, addresses, and anything else.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         "[-+]?[0-9]{0,45}(\\.[0-9]{0,45})?(n|u|m|k|Ki|M|Mi|E|Ei|[eE][-+]?[0-9]{1,12})?",
@@ -20,7 +20,7 @@ fn text() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Bytes that read as nested messages more often than not.
+/// Bytes that often parse as nested messages.
 fn message() -> impl Strategy<Value = Vec<u8>> {
     let leaf = prop_oneof![text().prop_map(String::into_bytes), vec(any::<u8>(), 0..16)];
     leaf.prop_recursive(6, 64, 5, |inner| {
@@ -54,7 +54,7 @@ fn owner() -> OwnerRef {
 
 proptest! {
     #[test]
-    fn any_quantity_is_read_or_refused(text in text(), other in text()) {
+    fn any_quantity_is_parsed_or_refused(text in text(), other in text()) {
         let _ = (quantity::nanos(&text), quantity::thousandths(&text));
         prop_assert!(quantity::equal(&text, &text));
         prop_assert_eq!(quantity::equal(&text, &other), quantity::equal(&other, &text));
@@ -64,13 +64,13 @@ proptest! {
     }
 
     #[test]
-    fn any_thousandths_are_written_and_read_back(thousandths: i64, binary: bool) {
+    fn any_thousandths_round_trip(thousandths: i64, binary: bool) {
         let written = quantity::written(thousandths, binary);
         prop_assert_eq!(quantity::thousandths(&written), Some(thousandths), "{}", written);
     }
 
     #[test]
-    fn any_selector_text_is_read_or_refused(text in text()) {
+    fn any_selector_text_is_parsed_or_refused(text in text()) {
         let interner = Interner::default();
         if let Ok(selector) = Selector::parse(&interner, &text) {
             selector.matches(&[("a".into(), "b".into())]);
@@ -81,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn any_selector_message_is_read_or_refused(message in message()) {
+    fn any_selector_message_is_decoded_or_refused(message in message()) {
         let interner = Interner::default();
         if let Ok(selector) = Selector::decode(&interner, &message) {
             selector.matches(&[("a".into(), "b".into())]);
@@ -91,7 +91,7 @@ proptest! {
     }
 
     #[test]
-    fn any_address_and_count_is_read(text in text(), message in message(), total: i32, up: bool) {
+    fn any_address_and_count_is_parsed(text in text(), message in message(), total: i32, up: bool) {
         let address = ip::Ip::parse(&text);
         let _ = (address.canonical(), address.family());
         if let Ok(count) = intstr::IntOrString::decode(&message) {
@@ -127,9 +127,9 @@ proptest! {
     }
 }
 
-/// Inputs as large as an object may be take no longer than the bytes are many.
+/// Inputs of an object's maximum size take time proportional to their length.
 #[test]
-fn any_large_text_is_read_in_linear_time() {
+fn any_large_text_is_parsed_in_linear_time() {
     const SIZE: usize = 1_500_000;
     let limit = Duration::from_secs(20);
     let begun = Instant::now();

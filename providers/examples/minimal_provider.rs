@@ -1,7 +1,7 @@
-//! A whole provider for a cloud that is a cupboard: machines and load balancers, no routes.
+//! A complete provider for an imaginary cloud that is a cupboard: instances and load balancers, no routes.
 //!
-//! `cargo run -p provider-conformance --example minimal-provider` prints the suite's report on it, and its tests are
-//! the suite. The guide to it is `docs/providers.md`.
+//! `cargo run -p provider-conformance --example minimal-provider` prints the suite's report about it, and its tests are
+//! the suite. `docs/providers.md` explains it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use providers::*;
 
-/// The cloud: a real provider has a client for its API here instead.
+/// The cloud. A real provider has a client for its API instead.
 #[derive(Default)]
 struct Cupboard {
     machines: BTreeMap<String, bool>,
@@ -47,7 +47,7 @@ fn describe_one(cupboard: &Cupboard, wanted: &InstanceRef) -> InstanceState {
         Some(id) => match id.strip_prefix("cupboard://") {
             Some(name) => name,
             None => {
-                let message = format!("spec.providerID is {id:?}, which is not of this cloud");
+                let message = format!("spec.providerID is {id:?}, which belongs to another cloud");
                 return InstanceState::Unknown(CloudError::new(ErrorKind::Invalid, "ReadProviderId", message));
             }
         },
@@ -72,7 +72,7 @@ impl Instances for Cupboards {
     }
 }
 
-/// The one annotation: whether the balancer has a bell.
+/// The only annotation: whether the load balancer has a bell.
 const BELL: &str = "cupboard.example/bell";
 
 fn targets_of(targets: &Targets) -> Vec<ObservedTarget> {
@@ -149,12 +149,12 @@ impl LoadBalancers for Cupboards {
     }
 }
 
-/// What goes into a binary's list: `ccm --cloud-provider=cupboard`.
+/// Returns the factory for a binary's list: `ccm --cloud-provider=cupboard`.
 fn factory() -> Factory {
     Factory { name: "cupboard", build: |_context| Ok(Arc::new(Cupboards::default())) }
 }
 
-/// The cloud from its other side, for the suite.
+/// The cloud, bypassing the provider, for the suite.
 struct CupboardFixture(Cupboards);
 
 #[async_trait]
@@ -189,7 +189,7 @@ async fn make() -> (Arc<dyn CloudProvider>, CupboardFixture) {
 }
 
 fn main() -> Result<(), ConfigError> {
-    // What a binary's main does with its factories, down to the provider.
+    // Builds the provider like a binary's main does.
     let provider = build(&[factory()], "cupboard", &BuildContext::default())?;
     println!("built {}", provider.name());
     let report = provider_conformance::block_on(async {

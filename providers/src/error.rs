@@ -1,35 +1,35 @@
-//! What went wrong in a cloud, told by what the caller can do about it.
+//! Errors of a cloud, classified by the caller's possible reaction.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What the caller can do about a failed call.
+/// The classes of failed calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
-    /// What the call names is not there. Never an answer to "is this instance there?": that is `Gone`.
+    /// The resource that the call names does not exist. Never the answer for an instance: that is `Gone`.
     NotFound,
-    /// The cloud asks for fewer calls.
+    /// The cloud requests a lower call rate.
     Throttled {
-        /// How long to wait, if the cloud said so.
+        /// The delay that the cloud requests, if any.
         after: Option<Duration>,
     },
-    /// The credentials do not allow the call: an operator's to fix, tried again slowly.
+    /// The credentials do not allow the call: an operator must act; retried slowly.
     Denied,
-    /// A limit of the account is reached: freed by deleting or by asking the cloud for more, tried again slowly.
+    /// A limit of the account is reached: freed by deletions or by a higher limit; retried slowly.
     Quota,
-    /// Somebody else changed or owns the thing: look again before acting.
+    /// Another client changed or owns the resource: read again before acting.
     Conflict,
-    /// What was asked for can never work: the user's to fix, not tried again before it changes.
+    /// The request can never succeed: the user must change it; not retried before that.
     Invalid,
-    /// Anything that may go away by itself: outages, timeouts, connections, answers that got lost.
+    /// Anything that may be temporary: outages, timeouts, connections, lost responses.
     Transient,
 }
 
 impl ErrorKind {
-    /// The kind as a word for metrics' labels: few, and never changing.
+    /// Returns the kind as a label for metrics: few values, and stable.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NotFound => "not_found",
@@ -47,13 +47,13 @@ impl ErrorKind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{operation}: {message}{}", RequestSuffix(.request_id.as_deref()))]
 pub struct CloudError {
-    /// What the caller can do about it.
+    /// The class of the error.
     pub kind: ErrorKind,
-    /// The cloud's own name of the call that failed, or the provider's name of the step before any call.
+    /// The cloud's name of the failed call, or the provider's name of a step before any call.
     pub operation: String,
-    /// What the cloud's support asks for, if the cloud gave one.
+    /// The request id for the cloud's support, if the cloud returned one.
     pub request_id: Option<String>,
-    /// For people: names the field, its value and the fix where it is the user's to fix.
+    /// A message for people: names the field, its value and the fix if the user must act.
     pub message: String,
 }
 
@@ -66,39 +66,40 @@ impl fmt::Display for RequestSuffix<'_> {
 }
 
 impl CloudError {
-    /// An error of `kind` in `operation`, without a request id.
+    /// Creates an error of `kind` in `operation`, without a request id.
     pub fn new(kind: ErrorKind, operation: impl Into<String>, message: impl Into<String>) -> Self {
         Self { kind, operation: operation.into(), request_id: None, message: message.into() }
     }
 
-    /// The same error with the id that the cloud gave the request.
+    /// Adds the id that the cloud assigned to the request.
     #[must_use]
     pub fn with_request_id(mut self, id: impl Into<String>) -> Self {
         self.request_id = Some(id.into());
         self
     }
 
-    /// An annotation that can never work: says which one, what it holds, and what to write instead.
+    /// Creates the error of an annotation that can never work: names its key, its value, and the fix.
     pub fn invalid_annotation(key: &str, value: &str, fix: &str) -> Self {
         Self::new(ErrorKind::Invalid, "ReadAnnotations", format!("annotation {key} is {value:?}: {fix}"))
     }
 
-    /// A field of the Service that can never work with this cloud: says which one, what it holds, and what to do.
+    /// Creates the error of a Service field that can never work with this cloud: names the field, its value, and the
+    /// fix.
     pub fn invalid_field(field: &str, value: impl fmt::Display, fix: &str) -> Self {
         Self::new(ErrorKind::Invalid, "ReadSpec", format!("{field} is \"{value}\": {fix}"))
     }
 
-    /// Trying again is of no use until the object changes.
+    /// Reports whether a retry cannot succeed until the object changes.
     pub fn is_invalid(&self) -> bool {
         self.kind == ErrorKind::Invalid
     }
 
-    /// The thing is not there.
+    /// Reports whether the resource does not exist.
     pub fn is_not_found(&self) -> bool {
         self.kind == ErrorKind::NotFound
     }
 
-    /// How long the cloud asked to be left alone, if it did.
+    /// Returns the delay that the cloud requested, if any.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.kind {
             ErrorKind::Throttled { after } => after,
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_says_what_failed_and_how_to_find_it() {
+    fn error_names_the_operation_and_the_request() {
         let error = CloudError::new(ErrorKind::Quota, "CreateBalancer", "20 of 20 balancers are in use");
         assert_eq!(error.to_string(), "CreateBalancer: 20 of 20 balancers are in use");
         assert_eq!(
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_users_error_names_field_value_and_fix() {
+    fn invalid_error_names_field_value_and_fix() {
         let error = CloudError::invalid_annotation("example.com/scheme", "inside", "use internal or internet-facing");
         assert!(error.is_invalid());
         assert_eq!(
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_throttle_asks_for_a_pause() {
+    fn only_throttling_has_a_retry_delay() {
         let after = Duration::from_secs(3);
         let throttled = CloudError::new(ErrorKind::Throttled { after: Some(after) }, "ListRoutes", "slow down");
         assert_eq!(throttled.retry_after(), Some(after));

@@ -1,4 +1,4 @@
-//! How a provider gets into a binary: its main lists factories, and `--cloud-provider` names one of them.
+//! Factories of providers: a binary's main lists them, and `--cloud-provider` selects one.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::provider::CloudProvider;
 
-/// What a provider is built from.
+/// The input of a factory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BuildContext {
     /// `--cluster-name`.
@@ -17,42 +17,42 @@ pub struct BuildContext {
     pub config_path: Option<PathBuf>,
     /// The content of that file; empty if none was given.
     pub config: Vec<u8>,
-    /// `--load-balancer-class`: Services of these classes are the provider's, whoever else could make their balancers.
+    /// `--load-balancer-class`: Services of these classes belong to the provider, even if others support them.
     pub load_balancer_classes: Vec<String>,
-    /// `--load-balancers-without-class=false`: those without a class are somebody else's.
+    /// `--load-balancers-without-class=false`: Services without a class belong to another controller.
     pub only_classes: bool,
-    /// `--default-tags`: what everything that is made for Services is tagged with, whatever they say themselves.
+    /// `--default-tags`: tags of everything that is created for Services, which Services cannot override.
     pub default_tags: BTreeMap<String, String>,
-    /// `--external-managed-tags`: keys of tags that somebody else sets and removes.
+    /// `--external-managed-tags`: keys of tags that another program sets and removes.
     pub external_tags: Vec<String>,
-    /// `--max-targets-per-target-group`; `None`: as many as there are.
+    /// `--max-targets-per-target-group`; `None`: unlimited.
     pub max_targets: Option<usize>,
 }
 
 impl BuildContext {
-    /// The configuration file's name for messages.
+    /// Returns the configuration file's name for messages.
     pub fn config_name(&self) -> String {
         self.config_path.as_ref().map_or_else(|| "--cloud-config".into(), |path| path.display().to_string())
     }
 }
 
-/// Why no provider could be built.
+/// The reason why no provider could be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// `--cloud-provider` names none of the binary's.
+    /// `--cloud-provider` names no provider of the binary.
     #[error("--cloud-provider is {given:?}: use one of {known}")]
     UnknownProvider {
-        /// What the flag says.
+        /// The value of the flag.
         given: String,
-        /// The names that the binary knows.
+        /// The names of the binary's providers.
         known: String,
     },
-    /// The configuration can't be read.
+    /// The configuration cannot be parsed.
     #[error("{file}: {message}")]
     Unreadable {
         /// The file.
         file: String,
-        /// Where and why.
+        /// The position and the problem.
         message: String,
     },
     /// A setting that can't work.
@@ -62,27 +62,27 @@ pub enum ConfigError {
         file: String,
         /// The setting.
         field: String,
-        /// What it holds.
+        /// Its value.
         value: String,
-        /// What to write instead.
+        /// The fix.
         fix: String,
     },
 }
 
-/// A provider that a binary can be told to use.
+/// The factory of a provider.
 #[derive(Debug, Clone, Copy)]
 pub struct Factory {
-    /// What `--cloud-provider` calls it.
+    /// Its name in `--cloud-provider`.
     pub name: &'static str,
-    /// Builds it. Reads the configuration completely and calls nobody: it runs on standbys too, and before
-    /// `--cloud-config` is known to be of any use.
+    /// Builds the provider. It parses the whole configuration and makes no calls, because it also runs on standbys, and
+    /// before the configuration is known to be usable.
     pub build: fn(&BuildContext) -> Result<Arc<dyn CloudProvider>, ConfigError>,
 }
 
 /// Builds the provider that `--cloud-provider` names.
 ///
 /// # Errors
-/// `UnknownProvider` if none of `factories` is called so, and whatever the factory says of the configuration.
+/// `UnknownProvider` if no factory has this name, and any error of the factory about the configuration.
 pub fn build(factories: &[Factory], name: &str, context: &BuildContext) -> Result<Arc<dyn CloudProvider>, ConfigError> {
     match factories.iter().find(|factory| factory.name == name) {
         Some(factory) => (factory.build)(context),
@@ -93,11 +93,10 @@ pub fn build(factories: &[Factory], name: &str, context: &BuildContext) -> Resul
     }
 }
 
-/// Reads a configuration with `parse` (`serde_json::from_slice` and the like); a file that is empty or not given means
-/// all defaults.
+/// Parses a configuration with `parse` (such as `serde_json::from_slice`); an empty or absent file means all defaults.
 ///
 /// # Errors
-/// `Unreadable` with the file's name and what `parse` says, which should name line and field.
+/// `Unreadable` with the file's name and the message of `parse`, which should name line and field.
 pub fn parse_config<T, E>(context: &BuildContext, parse: impl FnOnce(&[u8]) -> Result<T, E>) -> Result<T, ConfigError>
 where
     T: DeserializeOwned + Default,
@@ -130,13 +129,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_answered_with_the_known_ones() {
+    fn unknown_name_is_refused_with_the_known_ones() {
         assert_eq!(message("three", &BuildContext::default()), "--cloud-provider is \"three\": use one of one, two");
         assert_eq!(message("", &BuildContext::default()), "--cloud-provider is \"\": use one of one, two");
     }
 
     #[test]
-    fn a_configuration_is_read_or_the_file_is_named() {
+    fn configuration_is_parsed_or_the_file_is_reported() {
         let mut context = BuildContext::default();
         assert_eq!(message("one", &context), "--cloud-config: number is \"0\": use another");
         context.config_path = Some("/etc/cloud.json".into());

@@ -1,4 +1,4 @@
-//! Machines: asked for in batches, answered one by one, and never guessed at.
+//! Instances: described in batches, with one state each, and never guessed.
 
 use std::collections::BTreeMap;
 
@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::CloudError;
 
-/// What is known in Kubernetes about the machine behind a Node.
+/// The instance of a Node, as known in Kubernetes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceRef {
     /// The Node's name.
     pub node: String,
-    /// `spec.providerID`, once it is set. A provider looks by it first, and by the rest only without it.
+    /// `spec.providerID`, once it is set. A provider searches by it first, and by the other fields only without it.
     pub provider_id: Option<String>,
-    /// `status.nodeInfo.systemUUID`, for clouds that know their machines by it.
+    /// `status.nodeInfo.systemUUID`, for clouds that identify instances by it.
     pub system_uuid: Option<String>,
     /// The Node's labels, as given.
     pub labels: BTreeMap<String, String>,
 }
 
 impl InstanceRef {
-    /// A Node that has no provider id yet.
+    /// Creates a reference by Node name, without a provider ID.
     pub fn named(node: impl Into<String>) -> Self {
         Self { node: node.into(), ..Self::default() }
     }
 
-    /// The same Node with its provider id.
+    /// Sets the provider ID.
     #[must_use]
     pub fn with_provider_id(mut self, id: impl Into<String>) -> Self {
         self.provider_id = Some(id.into());
@@ -37,11 +37,11 @@ impl InstanceRef {
 /// The kinds of a Node's addresses (upstream: core/v1, `NodeAddressType`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum AddressKind {
-    /// The machine's name.
+    /// The instance's name.
     Hostname,
-    /// Reached from inside the network.
+    /// Reachable from inside the network.
     InternalIP,
-    /// Reached from outside.
+    /// Reachable from outside.
     ExternalIP,
     /// A name that resolves inside the network.
     InternalDNS,
@@ -50,7 +50,7 @@ pub enum AddressKind {
 }
 
 impl AddressKind {
-    /// The word in a Node's `status.addresses[].type`.
+    /// Returns the type in a Node's `status.addresses[].type`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Hostname => "Hostname",
@@ -61,7 +61,7 @@ impl AddressKind {
         }
     }
 
-    /// The kind that a word in `status.addresses[].type` means, if it is one of them.
+    /// Parses the type in `status.addresses[].type`, if it is a known one.
     pub fn parse(word: &str) -> Option<Self> {
         [Self::Hostname, Self::InternalIP, Self::ExternalIP, Self::InternalDNS, Self::ExternalDNS]
             .into_iter()
@@ -69,19 +69,19 @@ impl AddressKind {
     }
 }
 
-/// One of a machine's addresses.
+/// One of an instance's addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Address {
-    /// What it is good for.
+    /// The kind of the address.
     pub kind: AddressKind,
-    /// The address or name as it goes into the Node.
+    /// The address or name as written to the Node.
     pub address: String,
 }
 
-/// What a cloud knows about a running machine; it becomes the Node's provider id, addresses and labels.
+/// A cloud's description of a running instance; it becomes the Node's provider ID, addresses and labels.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
-    /// `name://...`; never empty, and never different for the same machine.
+    /// `name://...`; never empty, and always the same for an instance.
     pub provider_id: String,
     /// Becomes `node.kubernetes.io/instance-type`; empty: no label.
     pub instance_type: String,
@@ -89,37 +89,37 @@ pub struct Instance {
     pub zone: String,
     /// Becomes `topology.kubernetes.io/region`; empty: no label.
     pub region: String,
-    /// In the order in which they go into the Node: the first of a kind is the one that most readers take. The order
-    /// is the same each time.
+    /// In the order in which they are written to the Node: most readers use the first of a kind. The order is always
+    /// the same.
     pub addresses: Vec<Address>,
-    /// More labels for a new Node. Those in Kubernetes' own domains are dropped by the controller.
+    /// Additional labels for a new Node. The controller drops those in Kubernetes' own domains.
     pub labels: BTreeMap<String, String>,
 }
 
-/// What is known about one machine.
+/// The state of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InstanceState {
-    /// It runs, or starts, or is about to stop: it is there and may do work.
+    /// It runs, starts, or is about to stop: it exists and may do work.
     Running(Box<Instance>),
-    /// It is there and does no work; it may be started again.
+    /// It exists and does no work; it may be started again.
     Stopped,
-    /// The cloud answered, and there is no such machine. The one answer that may cost a Node its life, so nothing
-    /// else is ever called so: no error, no throttle, no id that could not be read, no page that was missing.
+    /// The cloud responded, and there is no such instance. This is the only state that may delete a Node, so that
+    /// nothing else may lead to it: no error, no throttling, no ID that could not be parsed, no missing page.
     Gone,
-    /// The cloud did not say. `Invalid`: it never will, as for a provider id of another cloud.
+    /// The state is unknown. `Invalid`: permanently, as for a provider ID of another cloud.
     Unknown(CloudError),
 }
 
-/// The machines of a cloud.
+/// The instances of a cloud.
 #[cfg_attr(feature = "doubles", mockall::automock)]
 #[async_trait]
 pub trait Instances: Send + Sync {
-    /// The state of each machine asked for, in the order asked: as many answers as questions, always.
+    /// Returns the state of each requested instance, in the order of the request, always as many as requested.
     ///
-    /// It takes any number, also none, and makes as few calls as the cloud's batches allow. A machine that spoils its
-    /// batch (an id that the cloud can't read) costs the others nothing but a few more calls. What fails as a whole is
-    /// `Unknown` for those it failed for.
+    /// It accepts any number, including zero, and makes as few calls as the cloud's batches allow. An instance that
+    /// fails its batch (an ID that the cloud cannot parse) costs the others only a few more calls. A failure of the
+    /// whole request is `Unknown` for the affected instances.
     async fn describe(&self, instances: &[InstanceRef]) -> Vec<InstanceState>;
 }
 
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn address_kinds_are_the_words_of_the_api() {
+    fn address_kinds_round_trip_with_the_api_names() {
         for word in ["Hostname", "InternalIP", "ExternalIP", "InternalDNS", "ExternalDNS"] {
             let kind = AddressKind::parse(word).expect(word);
             assert_eq!(kind.as_str(), word);

@@ -1,16 +1,16 @@
-//! The contract between the cloud controllers and a cloud: desired models go in, honest answers come out.
+//! The contract between the cloud controllers and a cloud: desired state in, observed state out.
 //!
-//! Controllers hand a provider plain data and never a Kubernetes object; a provider answers with states, never with
-//! waits. What a provider does not know it calls unknown: only [`InstanceState::Gone`] may ever cost a Node its life,
-//! and only [`Deletion::Gone`] lets a Service's finalizer go. `docs/providers.md` is the guide for writing one.
+//! Controllers pass plain data to a provider, never a Kubernetes object. A provider returns states and never waits.
+//! State that it cannot determine is unknown: only [`InstanceState::Gone`] may delete a Node, and only
+//! [`Deletion::Gone`] removes a Service's finalizer. `docs/providers.md` explains how to write a provider.
 //!
-//! What holds for every method of every trait here:
+//! Rules for every method of every trait here:
 //!
-//! * It ends: the provider sets its own timeouts, and a long wait is a state with a `retry_after`.
-//! * It may be dropped at any await, and the process may die there. That is the same as an answer that got lost: the
-//!   next call finds what was made and goes on from it.
-//! * It may be called for different objects at the same time. Controllers call it for one object one at a time, but a
-//!   predecessor's last call may still be under way when a new leader makes its first.
+//! * It returns: the provider sets its own timeouts, and a long wait is a state with a `retry_after`.
+//! * It may be dropped at any await, and the process may die there. That is equivalent to a lost response: the next
+//!   call finds the created resources and continues from there.
+//! * It may be called for different objects concurrently. Controllers call it for one object at a time, but the last
+//!   call of the previous leader may still run when a new leader makes its first.
 
 mod error;
 mod factory;

@@ -1,4 +1,4 @@
-//! Load balancers: made, looked at, pointed at targets, and deleted until nothing is left.
+//! Load balancers: created, observed, updated, and deleted completely.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,12 +12,12 @@ use crate::error::CloudError;
 use crate::model::{IpFamily, IpFamilyPolicy, LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus, Protocol};
 use crate::target::{Health, ObservedTarget, Targets};
 
-/// Which Services a provider takes, by `spec.loadBalancerClass`.
+/// The Services that a provider accepts, by `spec.loadBalancerClass`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassFilter {
-    /// Those without a class.
+    /// Whether Services without a class are included.
     pub unset: bool,
-    /// Those of these classes.
+    /// The included classes.
     pub named: Vec<String>,
 }
 
@@ -29,7 +29,8 @@ impl Default for ClassFilter {
 }
 
 impl ClassFilter {
-    /// Whether a Service of this class is the provider's. `Some("")` is a class, and nobody's by default.
+    /// Reports whether a Service of this class belongs to the provider. `Some("")` is a class, and not included by
+    /// default.
     pub fn takes(&self, class: Option<&str>) -> bool {
         match class {
             None => self.unset,
@@ -38,45 +39,44 @@ impl ClassFilter {
     }
 }
 
-/// What a provider's load balancers can do, never changing while the process runs.
+/// The features of a provider's load balancers, constant while the process runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Features {
-    /// Which Services it takes.
+    /// The Services that it accepts.
     pub classes: ClassFilter,
-    /// It answers [`Targeting::Endpoints`] for some Services, so EndpointSlices must be watched.
+    /// It returns [`Targeting::Endpoints`] for some Services, so that EndpointSlices must be watched.
     pub endpoint_targets: bool,
-    /// It enforces source ranges. Without, a Service that has some is `Invalid`, never silently open.
+    /// It enforces source ranges. Otherwise, a Service with source ranges is `Invalid`, and never silently open.
     pub source_ranges: bool,
-    /// Protocols it can balance.
+    /// Supported protocols.
     pub protocols: Vec<Protocol>,
-    /// One balancer may have ports of different protocols.
+    /// A load balancer may have ports of different protocols.
     pub mixed_protocols: bool,
-    /// It can serve IPv6.
+    /// It supports IPv6.
     pub ipv6: bool,
-    /// It can serve both families at once.
+    /// It supports both families together.
     pub dual_stack: bool,
-    /// What the types of those conditions begin with by which it tells pods that it sends traffic to them; `None`: it
-    /// tells no pods.
+    /// Prefix of the condition types by which it informs pods that they receive traffic; `None`: it sets no conditions.
     pub gates: Option<&'static str>,
-    /// What the names of annotations that it reads begin with; none: it may read any. The others are not in what a
-    /// Service asks for, so that their changes cost nothing.
+    /// Prefixes of the annotations that it reads; empty: it may read any. Other annotations are not in the spec, so
+    /// that their changes cost nothing.
     pub annotations: Vec<String>,
 }
 
 impl Features {
-    /// Refuses what the Service asks for and these features lack; the first line of most providers' `targeting`.
+    /// Refuses requests that these features do not support; the first line of most providers' `targeting`.
     ///
     /// # Errors
-    /// `Invalid`, with the Service's field and what to write instead.
+    /// `Invalid`, with the Service's field and the fix.
     pub fn check(&self, spec: &LoadBalancerSpec) -> Result<(), CloudError> {
         if let Some(port) = spec.ports.iter().find(|port| !self.protocols.contains(&port.protocol)) {
             let known: Vec<_> = self.protocols.iter().map(ToString::to_string).collect();
-            let fix = format!("this cloud balances {}", known.join(", "));
+            let fix = format!("this cloud supports {}", known.join(", "));
             return Err(CloudError::invalid_field("spec.ports[].protocol", port.protocol, &fix));
         }
         let other = spec.ports.windows(2).find(|pair| pair[0].protocol != pair[1].protocol).map(|pair| &pair[1]);
         if let Some(port) = other.filter(|_| !self.mixed_protocols) {
-            let fix = "one balancer of this cloud has one protocol; make a Service for each";
+            let fix = "a load balancer of this cloud has one protocol; create a Service for each";
             return Err(CloudError::invalid_field("spec.ports[].protocol", port.protocol, fix));
         }
         if let Some(range) = spec.source_ranges.first().filter(|_| !self.source_ranges) {
@@ -93,62 +93,62 @@ impl Features {
     }
 }
 
-/// What a provider wants to be told about for one Service.
+/// The targets that a provider needs for a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Targeting {
     /// Its nodes.
     Nodes,
     /// Its endpoints (and its nodes, which are shared anyway).
     Endpoints,
-    /// Nothing: the annotations say that somebody else makes this balancer (upstream: cloud-provider,
-    /// `ImplementedElsewhere`). Only `delete` may be called, for what was made before they said so.
+    /// None: by its annotations, another controller creates this load balancer (upstream: cloud-provider,
+    /// `ImplementedElsewhere`). Only `delete` may be called, for resources that were created before.
     Elsewhere,
 }
 
-/// Whether there is more to do without anything having changed.
+/// Whether there is more to do without any change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// All is as asked.
+    /// The observed state is the desired state.
     Settled,
-    /// The cloud is at it: call again after this time, without counting it as a failure (upstream: cloud-provider/api,
+    /// The cloud is working: call again after this time, without counting a failure (upstream: cloud-provider/api,
     /// `RetryError`).
     After(Duration),
 }
 
-/// What came of an ensure.
+/// The result of an ensure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ensured {
-    /// What the Service's status shall say now, also while there is more to do.
+    /// The Service's status for now, also while there is more to do.
     pub status: LoadBalancerStatus,
     /// Whether to call again.
     pub progress: Progress,
-    /// What the Service's owner should know though nothing failed: an annotation without effect, a target passed over.
-    /// Each becomes an Event; the same words each time, so that they are counted and not repeated.
+    /// Warnings for the Service's owner although nothing failed: an annotation without effect, a skipped target. Each
+    /// becomes an Event, with the same text each time, so that Events are counted and not repeated.
     pub warnings: Vec<String>,
 }
 
 impl Ensured {
-    /// All is as asked, with this status.
+    /// Creates the result of a settled load balancer with this status.
     pub fn settled(status: LoadBalancerStatus) -> Self {
         Self { status, progress: Progress::Settled, warnings: Vec::new() }
     }
 }
 
-/// How far a balancer is.
+/// The progress of a load balancer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Parts of it are missing: something failed while it was made, or while it was deleted.
+    /// Parts of it are missing: its creation or deletion failed.
     Incomplete,
-    /// All is there and not yet working.
+    /// It exists and does not work yet.
     Provisioning,
     /// It works.
     Active,
-    /// It is going away.
+    /// It is being deleted.
     Deleting,
 }
 
-/// A port that a balancer listens on.
+/// A port that a load balancer listens on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Listener {
     /// Its protocol.
@@ -157,163 +157,165 @@ pub struct Listener {
     pub port: u16,
 }
 
-/// A balancer as the cloud has it.
+/// A load balancer as observed in the cloud.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Balancer {
-    /// How far it is.
+    /// Its phase.
     pub phase: Phase,
-    /// What the Service's status should say.
+    /// The Service's status for it.
     pub status: LoadBalancerStatus,
-    /// Where it listens, ordered.
+    /// Its listeners, ordered.
     pub listeners: Vec<Listener>,
-    /// Who may connect, ordered; empty: anyone.
+    /// Allowed source ranges, ordered; empty: any source.
     pub source_ranges: Vec<IpNet>,
-    /// Where it sends traffic, ordered by target.
+    /// Its targets, ordered.
     pub targets: Vec<ObservedTarget>,
 }
 
-/// What a look at the cloud showed.
+/// The result of reading from the cloud.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Observed {
-    /// Nothing that belongs to it is seen now. It proves nothing: what was made a moment ago may not be seen yet, so
-    /// no finalizer goes because of it. Only [`Deletion::Gone`] proves something.
+    /// Nothing that belongs to it is visible. This proves nothing: recently created resources may not be visible yet,
+    /// so that no finalizer is removed because of it. Only [`Deletion::Gone`] is proof.
     Absent,
-    /// At least a part of it is there.
+    /// At least a part of it exists.
     Present(Box<Balancer>),
 }
 
-/// What came of a delete.
+/// The result of a delete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deletion {
-    /// Everything that was ever made for it is observed gone: the finalizer may go.
+    /// Everything that was ever created for it is observed as deleted: the finalizer may be removed.
     Gone,
-    /// The cloud is at it: call again after this time.
+    /// The cloud is working: call again after this time.
     InProgress(Duration),
 }
 
-/// Something in the cloud that was made for a Service of this cluster.
+/// Resources in the cloud that were created for a Service of this cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owned {
-    /// Whose it is.
+    /// Their owner.
     pub id: LoadBalancerId,
-    /// How far it is.
+    /// Their phase.
     pub phase: Phase,
-    /// Its parts by the cloud's own names, as an operator would look them up.
+    /// The cloud's names of the resources, for an operator's search.
     pub resources: Vec<String>,
-    /// Its marks can only be this cluster's, so that it may be deleted on their word.
+    /// Their ownership marks can only be this cluster's, so that they may be deleted based on them.
     pub certain: bool,
 }
 
-/// What a cloud thinks of one endpoint.
+/// The cloud's health check of one endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointHealth {
     /// Its address.
     pub address: IpAddr,
     /// Its port.
     pub port: u16,
-    /// Whether it gets traffic.
+    /// Its health.
     pub health: Health,
-    /// Why, in the cloud's own word; empty if all is well.
+    /// The cloud's reason; empty if it is healthy.
     pub reason: String,
-    /// The same for people.
+    /// The message for people.
     pub message: String,
 }
 
-/// A condition that pods may wait for before they count as ready, and who waits rightly.
+/// A condition that pods may wait for before they count as ready, with its endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadinessGate {
     /// The condition's type.
     pub condition: String,
-    /// What it is about: an endpoint may be there several times, and must be healthy each time.
+    /// The endpoints that it covers: an endpoint may occur several times, and must be healthy each time.
     pub endpoints: Vec<EndpointHealth>,
 }
 
 /// The load balancers of a cloud.
 ///
-/// A provider reads annotations in one pure function before any call, so that nothing is half made because of a typing
-/// error: [`targeting`](LoadBalancers::targeting) is that function's face.
+/// A provider reads annotations in one pure function before any call, so that a typing error does not lead to a partial
+/// load balancer: [`targeting`](LoadBalancers::targeting) exposes that function.
 #[cfg_attr(feature = "doubles", mockall::automock)]
 #[async_trait]
 pub trait LoadBalancers: Send + Sync {
-    /// What it can do.
+    /// Returns its features.
     fn features(&self) -> Features;
 
-    /// Reads what is asked for, without calling anybody, and says whose targets it needs.
+    /// Reads the desired state, without any calls, and returns the targets that it needs.
     ///
     /// # Errors
-    /// `Invalid` for what can never work; the message names the annotation or field, its value, and the fix. `ensure`
-    /// with the same spec fails alike, before it changes anything.
+    /// `Invalid` if it can never work; the message names the annotation or field, its value, and the fix. `ensure` with
+    /// the same spec fails in the same way, before it changes anything.
     fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError>;
 
-    /// The other Services of the same namespace that the balancer sends traffic to as well, by name; most providers know
-    /// none. A pure function of the annotations, asked before `targeting`: those that are there are then in
-    /// `spec.others`, and their endpoints in `Targets::others`. What is missing is `targeting`'s to refuse: the Service is
-    /// looked at again when one of these comes, goes or changes, and until then its balancer stays as it was.
+    /// Returns the names of other Services of the same namespace to which the load balancer also sends traffic; most
+    /// providers support none. This is a pure function of the annotations, called before `targeting`: existing ones are
+    /// then in `spec.others`, and their endpoints in `Targets::others`. `targeting` refuses missing ones: the Service
+    /// is reconciled again when one of them is created, deleted or changed, and until then its load balancer is not
+    /// changed.
     fn others(&self, spec: &LoadBalancerSpec) -> BTreeSet<String> {
         let _ = spec;
         BTreeSet::new()
     }
 
-    /// Looks, and changes nothing. For reports and tests; no decision to delete or to create rests on it.
+    /// Reads and changes nothing. For reports and tests; no decision to delete or create is based on it.
     ///
     /// # Errors
     /// Any kind but `NotFound` and `Invalid`.
     async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError>;
 
-    /// Makes the balancer what `spec` and `targets` ask for, from whatever is there: nothing, half of it, an older
-    /// state of it, something that a person changed. If all is as asked, it only reads.
+    /// Changes the load balancer to the desired state in `spec` and `targets`, from any observed state: nothing, parts,
+    /// an older state, or a manual change. If there is nothing to change, it only reads.
     ///
-    /// Called for a Service's change, and from time to time to repair drift. What is made carries `spec.id` from the
-    /// moment it is made, so that [`list_owned`](LoadBalancers::list_owned) and [`delete`](LoadBalancers::delete) find
-    /// it even if this call never returns. An `ensure` while an old balancer of the same id is going away waits for
-    /// that by [`Progress::After`].
+    /// Called for a Service's change, and periodically to repair drift. Created resources carry `spec.id` from the
+    /// start, so that [`list_owned`](LoadBalancers::list_owned) and [`delete`](LoadBalancers::delete) find them even if
+    /// this call never returns. An `ensure` during the deletion of an old load balancer of the same id waits for its
+    /// end with [`Progress::After`].
     ///
     /// # Errors
-    /// Any kind but `NotFound`. What was made before the error stays for the next call.
+    /// Any kind except `NotFound`. Resources that were created before the error are kept for the next call.
     async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError>;
 
-    /// Makes the balancer's targets these and touches nothing else, with as few calls as the difference needs. Called
-    /// for every Service whose targets changed; no targets at all is a valid answer.
+    /// Sets the load balancer's targets and changes nothing else, with as few calls as the difference needs. Called for
+    /// every Service whose targets changed; an empty list is valid.
     ///
     /// # Errors
-    /// `NotFound` if there is no balancer: nothing is made, and the caller ensures it. Else as `ensure`.
+    /// `NotFound` if there is no load balancer: nothing is created, and the caller ensures it. Otherwise as `ensure`.
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError>;
 
-    /// What pods behind a balancer may wait for, as it is now. Asked every few seconds while pods wait, and not at all
-    /// else.
+    /// Returns the current state of the conditions that pods may wait for. Called every few seconds while pods wait,
+    /// and otherwise not at all.
     ///
     /// # Errors
-    /// Any kind but `Invalid`; `NotFound` if there is no balancer yet.
+    /// Any kind except `Invalid`; `NotFound` if there is no load balancer yet.
     async fn gates(&self, spec: &LoadBalancerSpec) -> Result<Vec<ReadinessGate>, CloudError> {
         let _ = spec;
         Ok(Vec::new())
     }
 
-    /// Deletes all that was ever made for `id`, whatever its spec was at the time, and whether or not the balancer
-    /// itself is there still. Never waits for the cloud: it starts what can be started and says when to come again.
+    /// Deletes everything that was ever created for `id`, independent of its former spec, and of whether the load
+    /// balancer itself still exists. Never waits for the cloud: it starts all possible deletions and returns when to
+    /// call again.
     ///
     /// # Errors
-    /// Any kind but `NotFound` and `Invalid`: what is gone is `Gone`.
+    /// Any kind except `NotFound` and `Invalid`: if nothing exists, the result is `Gone`.
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError>;
 
-    /// Everything in the cloud that was made for this cluster's Services, half-made and half-deleted too: what has no
-    /// Service any more is a leak. Asked rarely, and answered completely or not at all.
+    /// Returns all resources in the cloud that were created for this cluster's Services, including partial and
+    /// terminating ones: those without a Service are leaked. Called rarely; the result is complete or an error.
     ///
     /// # Errors
-    /// Any kind but `NotFound` and `Invalid`.
+    /// Any kind except `NotFound` and `Invalid`.
     async fn list_owned(&self) -> Result<Vec<Owned>, CloudError>;
 
-    /// Whether something that was listed may belong to this Service. Some things say less than a whole id: what another
-    /// controller manager made may have no uid, and a firewall's rule only a balancer's name.
+    /// Reports whether a listed resource may belong to this Service. Some resources identify their owner only in part:
+    /// those of another controller manager may have no uid, and a firewall rule has only a load balancer's name.
     fn may_belong(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
         owned.id == *service
     }
 
-    /// Deletes what was listed and has no Service any more, and nothing else: not what a new Service of its name has by
-    /// now. Called only where an operator allowed it.
+    /// Deletes a listed resource without a Service, and nothing else, in particular nothing that a new Service of its
+    /// name uses. Called only if an operator has allowed it.
     ///
     /// # Errors
-    /// Any kind but `NotFound` and `Invalid`: what is gone is `Gone`.
+    /// Any kind except `NotFound` and `Invalid`: if nothing exists, the result is `Gone`.
     async fn collect(&self, owned: &Owned) -> Result<Deletion, CloudError> {
         self.delete(&owned.id).await
     }
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lacking_is_named_with_its_fix() {
+    fn missing_features_are_reported_with_the_fix() {
         use Protocol::{Sctp, Tcp, Udp};
         let tcp = asking_for(&[Tcp]);
         let ranges = LoadBalancerSpec { source_ranges: vec!["192.0.2.0/24".parse().expect("a range")], ..tcp.clone() };
@@ -352,7 +354,7 @@ mod tests {
             (tcp, "", ""),
             (asking_for(&[Tcp, Tcp]), "", ""),
             (asking_for(&[Tcp, Udp]), "spec.ports[].protocol is \"UDP\"", ""),
-            (asking_for(&[Tcp, Sctp]), "this cloud balances TCP, UDP", "spec.ports[].protocol is \"SCTP\""),
+            (asking_for(&[Tcp, Sctp]), "this cloud supports TCP, UDP", "spec.ports[].protocol is \"SCTP\""),
             (ranges, "spec.loadBalancerSourceRanges is \"192.0.2.0/24\"", ""),
             (both, "spec.ipFamilyPolicy is \"RequireDualStack\"", ""),
             (six, "spec.ipFamilies is \"IPv6\"", ""),

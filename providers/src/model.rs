@@ -1,4 +1,4 @@
-//! What a Service of type LoadBalancer asks for and what it gets, as plain data.
+//! The desired state and the status of a Service of type LoadBalancer, as plain data.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,9 +8,9 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// Whose a load balancer is. Everything that a provider makes for it carries this from the moment it is made.
+/// The owner of a load balancer. All resources that a provider creates for it carry this from the start.
 ///
-/// The uid tells a Service from an earlier one of the same name: they are two load balancers.
+/// The uid distinguishes a Service from an earlier one of the same name: these have two load balancers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LoadBalancerId {
     /// `--cluster-name`.
@@ -24,8 +24,8 @@ pub struct LoadBalancerId {
 }
 
 impl LoadBalancerId {
-    /// The name that upstream gives by default: `a` and the uid without dashes, at most 32 characters (upstream:
-    /// cloud-provider, `DefaultLoadBalancerName`). Fit to find what another controller manager made.
+    /// Returns upstream's default name: `a` and the uid without dashes, at most 32 characters (upstream:
+    /// cloud-provider, `DefaultLoadBalancerName`). It can be used to find resources of another controller manager.
     pub fn default_name(&self) -> String {
         std::iter::once('a').chain(self.uid.chars().filter(|c| *c != '-')).take(32).collect()
     }
@@ -41,7 +41,7 @@ impl fmt::Display for LoadBalancerId {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Protocol {
-    /// TCP, which an empty field means too.
+    /// TCP, also the meaning of an empty field.
     #[default]
     Tcp,
     /// UDP.
@@ -51,7 +51,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// The word in the API.
+    /// Returns its name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
@@ -67,7 +67,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// Where a Service's port leads in its pods.
+/// The pods' port of a Service's port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum TargetPort {
@@ -83,26 +83,26 @@ pub enum TargetPort {
 pub struct Port {
     /// Its name, unique in the Service; empty if it is the only one and has none.
     pub name: String,
-    /// Its protocol. One Service may have the same number with several.
+    /// Its protocol. A Service may have the same number for several protocols.
     pub protocol: Protocol,
     /// Its application protocol, as given (`kubernetes.io/h2c`, `https`, ...).
     pub app_protocol: Option<String>,
-    /// Where clients connect.
+    /// The port for clients.
     pub port: u16,
-    /// Where every node listens for it. `None`: none is allocated, so only endpoints can be its targets.
+    /// The port on every node. `None`: none is allocated, so that only endpoints can be targets.
     pub node_port: Option<u16>,
-    /// Where it leads in the pods.
+    /// The port in the pods.
     pub target_port: TargetPort,
 }
 
-/// Whether a client stays with one pod.
+/// Whether a client is bound to one pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionAffinity {
-    /// It does not.
+    /// No.
     #[default]
     None,
-    /// By its address, until it has been silent for this long.
+    /// By its address, until it has been idle for this time.
     ClientIp {
         /// `sessionAffinityConfig.clientIP.timeoutSeconds`, in seconds.
         timeout: Duration,
@@ -119,54 +119,55 @@ pub enum IpFamily {
 }
 
 impl IpFamily {
-    /// The family of an address.
+    /// Returns the family of an address.
     pub fn of(address: IpAddr) -> Self {
         if address.is_ipv4() { Self::IPv4 } else { Self::IPv6 }
     }
 
-    /// The family of a range.
+    /// Returns the family of a range.
     pub fn of_net(net: &IpNet) -> Self {
         Self::of(net.addr())
     }
 }
 
-/// How much of dual stack a Service insists on.
+/// A Service's requirements for dual stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IpFamilyPolicy {
     /// One family.
     #[default]
     SingleStack,
-    /// Both, if the cloud can.
+    /// Both, if the cloud supports it.
     PreferDualStack,
-    /// Both, or it is the user's error.
+    /// Both; otherwise it is the user's error.
     RequireDualStack,
 }
 
-/// Which pods a node sends traffic to.
+/// The pods to which a node sends traffic.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TrafficPolicy {
     /// Any.
     #[default]
     Cluster,
-    /// Only its own. Nodes without any must fail their health check: see [`LoadBalancerSpec::health_check_node_port`].
+    /// Only its own. Nodes without such pods must fail their health check: see
+    /// [`LoadBalancerSpec::health_check_node_port`].
     Local,
 }
 
-/// Another Service of the same namespace, as far as a balancer that sends traffic to it as well needs to know it.
+/// The parts of another Service of the same namespace to which a load balancer also sends traffic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherService {
     /// Its ports, in its order; the node ports are `None` for a Service of type ClusterIP.
     pub ports: Vec<Port>,
     /// Its families, the first one first; never empty.
     pub ip_families: Vec<IpFamily>,
-    /// As [`LoadBalancerSpec::health_check_node_port`], of this Service.
+    /// Same as [`LoadBalancerSpec::health_check_node_port`], of this Service.
     pub health_check_node_port: Option<u16>,
 }
 
-/// What a Service of type LoadBalancer asks for: all that a provider may decide by, except the targets.
+/// The desired state of a Service of type LoadBalancer: the whole input of a provider except for the targets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadBalancerSpec {
-    /// Whose it is.
+    /// Its owner.
     pub id: LoadBalancerId,
     /// `spec.loadBalancerClass`; `Some("")` is set, and not the same as `None`.
     pub class: Option<String>,
@@ -178,36 +179,36 @@ pub struct LoadBalancerSpec {
     pub ports: Vec<Port>,
     /// `spec.allocateLoadBalancerNodePorts`: false means that ports may have no node port.
     pub allocate_node_ports: bool,
-    /// Who may connect; empty: anyone. From `spec.loadBalancerSourceRanges`, or else from the annotation
+    /// Allowed source ranges; empty: any source. From `spec.loadBalancerSourceRanges`, or else from the annotation
     /// `service.beta.kubernetes.io/load-balancer-source-ranges`.
     pub source_ranges: Vec<IpNet>,
-    /// Whether a client stays with one pod.
+    /// Whether a client is bound to one pod.
     pub session_affinity: SessionAffinity,
-    /// `spec.loadBalancerIP` as given, if any; never checked by the API server.
+    /// `spec.loadBalancerIP` as given, if any; not validated by the API server.
     pub requested_address: Option<String>,
-    /// `spec.externalIPs` as given; routed to the nodes by somebody else.
+    /// `spec.externalIPs` as given; routed to the nodes by other means.
     pub external_ips: Vec<String>,
-    /// The families asked for, the first one first; never empty.
+    /// The requested families, the first one first; never empty.
     pub ip_families: Vec<IpFamily>,
-    /// How much of dual stack it insists on.
+    /// Its requirements for dual stack.
     pub ip_family_policy: IpFamilyPolicy,
-    /// For traffic from outside.
+    /// For external traffic.
     pub external_traffic_policy: TrafficPolicy,
-    /// For traffic from inside.
+    /// For internal traffic.
     pub internal_traffic_policy: TrafficPolicy,
-    /// With [`TrafficPolicy::Local`]: each node answers HTTP `/healthz` here, well only if it has a pod of its own.
+    /// With [`TrafficPolicy::Local`]: the port on which each node serves HTTP `/healthz`, healthy only if it has a pod.
     pub health_check_node_port: Option<u16>,
-    /// Endpoints count before they are ready.
+    /// Endpoints are used before they are ready.
     pub publish_not_ready_addresses: bool,
     /// `spec.trafficDistribution`, as given.
     pub traffic_distribution: Option<String>,
-    /// Those of the Services that [`LoadBalancers::others`](crate::LoadBalancers::others) named which are there, by name.
+    /// The existing Services of those named by [`LoadBalancers::others`](crate::LoadBalancers::others), by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub others: BTreeMap<String, OtherService>,
 }
 
 impl LoadBalancerSpec {
-    /// What an otherwise empty Service asks for: IPv4 only, every policy at the API server's default.
+    /// Creates the desired state of a minimal Service: IPv4 only, every policy at the API server's default.
     pub fn new(id: LoadBalancerId, ports: Vec<Port>) -> Self {
         Self {
             id,
@@ -232,7 +233,7 @@ impl LoadBalancerSpec {
     }
 }
 
-/// Whether the balancer's address is seen by the pods' nodes (upstream: core/v1, `LoadBalancerIPMode`).
+/// Whether the pods' nodes see the load balancer's address (upstream: core/v1, `LoadBalancerIPMode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IpMode {
     /// Traffic arrives with the balancer's address as its destination; nodes may short-cut to it.
@@ -249,27 +250,27 @@ pub struct PortStatus {
     pub port: u16,
     /// Its protocol.
     pub protocol: Protocol,
-    /// Why it does not work, as a CamelCase reason (upstream: core/v1, `PortStatus.Error`).
+    /// The reason why it does not work, in CamelCase (upstream: core/v1, `PortStatus.Error`).
     pub error: Option<String>,
 }
 
-/// One way in.
+/// An ingress point.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ingress {
     /// An address, or else a hostname.
     pub ip: Option<IpAddr>,
     /// A DNS name.
     pub hostname: Option<String>,
-    /// Only with an address; `None` leaves it to the API server, which takes VIP.
+    /// Only with an address; `None` leaves it to the API server, which defaults to VIP.
     pub ip_mode: Option<IpMode>,
-    /// Per port, if the cloud has something to say about them.
+    /// States of ports, if the cloud reports them.
     pub ports: Vec<PortStatus>,
 }
 
-/// What goes into the Service's `status.loadBalancer`. In the same order each time, or it is written each time.
+/// The Service's `status.loadBalancer`. The order must be stable, because every difference is written.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadBalancerStatus {
-    /// The ways in; empty: none yet.
+    /// The ingress points; empty: none yet.
     pub ingress: Vec<Ingress>,
 }
 
@@ -278,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_name_is_upstreams() {
+    fn default_name_equals_upstreams() {
         let id = LoadBalancerId {
             cluster: "c".into(),
             namespace: "n".into(),
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_the_apis() {
+    fn names_equal_the_apis() {
         assert_eq!(serde_json::to_value(IpMode::Vip).unwrap(), "VIP");
         assert_eq!(serde_json::to_value(IpMode::Proxy).unwrap(), "Proxy");
         assert_eq!(serde_json::to_value(IpFamilyPolicy::PreferDualStack).unwrap(), "PreferDualStack");

@@ -1,4 +1,4 @@
-//! The door to a cloud: which halves of the contract it has, and nothing else.
+//! The provider trait; each optional capability is an accessor that returns `None` if unsupported.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use crate::records::Records;
 use crate::route::Routes;
 use crate::tagging::Tagging;
 
-/// A cloud. Each half that it lacks is `None`, and the controllers that need it do not start.
+/// A cloud. Controllers that need a missing capability do not start.
 ///
-/// A provider is built on every replica, leader or not, so building it calls nobody; the first calls are made by
-/// [`initialize`](CloudProvider::initialize), on the leader only.
+/// A provider is built on every replica, leader or not, so that building it must make no calls. The first calls are
+/// made by [`initialize`](CloudProvider::initialize), only on the leader.
 #[cfg_attr(feature = "doubles", mockall::automock)]
 #[async_trait]
 pub trait CloudProvider: Send + Sync {
-    /// The name that `--cloud-provider` chooses it by, and the scheme of its provider ids (`name://...`).
+    /// Returns its name in `--cloud-provider`, which is also the scheme of its provider IDs (`name://...`).
     fn name(&self) -> &'static str;
 
-    /// The provider knows which cluster it works for, so that what it makes can be told from other clusters'.
-    /// Without, the process refuses to start unless it was told to allow it (upstream: cloud-provider, `HasClusterID`).
+    /// Reports whether the provider knows its cluster, so that its resources can be distinguished from other clusters'.
+    /// Otherwise the process refuses to start unless a flag allows it (upstream: cloud-provider, `HasClusterID`).
     fn has_cluster_id(&self) -> bool {
         true
     }
@@ -31,40 +31,40 @@ pub trait CloudProvider: Send + Sync {
     /// before any controller starts, and again after an error; a second call after a success does nothing.
     ///
     /// # Errors
-    /// Any kind; the caller says it in the log and tries again, whatever the kind, since operators fix configuration
-    /// and permissions while the process runs.
+    /// Any kind; the caller logs it and retries, because operators fix configuration and permissions while the process
+    /// runs.
     async fn initialize(&self) -> Result<(), CloudError> {
         Ok(())
     }
 
-    /// Machines, for cloud-node and cloud-node-lifecycle.
+    /// Returns the instances, for cloud-node and cloud-node-lifecycle.
     fn instances(&self) -> Option<Arc<dyn Instances>> {
         None
     }
 
-    /// Load balancers, for service-lb.
+    /// Returns the load balancers, for service-lb.
     fn load_balancers(&self) -> Option<Arc<dyn LoadBalancers>> {
         None
     }
 
-    /// Routes to nodes' pod networks, for node-route.
+    /// Returns the routes to nodes' pod networks, for node-route.
     fn routes(&self) -> Option<Arc<dyn Routes>> {
         None
     }
 
-    /// Tags of machines, for the tagging controller.
+    /// Returns the tags of instances, for the tagging controller.
     fn tagging(&self) -> Option<Arc<dyn Tagging>> {
         None
     }
 
-    /// Takes a place in the cluster for what must not be forgotten. Given before any call, once; a provider that does not
-    /// need it leaves it.
+    /// Receives the storage in the cluster for state that must survive. Called once, before any other call; a provider
+    /// without such state ignores it.
     fn keep_records(&self, records: Arc<dyn Records>) {
         drop(records);
     }
 
-    /// The provider's own metrics in the Prometheus text format, added to what `/metrics` serves. Labels must be
-    /// bounded: operations and error kinds, never ids.
+    /// Returns the provider's own metrics in the Prometheus text format, which are added to `/metrics`. Labels must be
+    /// bounded: operations and error kinds, never IDs.
     fn metrics(&self) -> String {
         String::new()
     }

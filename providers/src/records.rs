@@ -1,4 +1,4 @@
-//! What a provider must not forget when its process ends and the cloud can't hold: kept in the cluster.
+//! State of a provider that must survive the process and that the cloud cannot store; kept in the cluster.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,20 @@ use async_trait::async_trait;
 use crate::error::CloudError;
 use crate::model::LoadBalancerId;
 
-/// Records of Services, each under a name of the provider's choice; they go with their Service.
+/// Records of Services, each under a name chosen by the provider; they are deleted with their Service.
 #[cfg_attr(feature = "doubles", mockall::automock)]
 #[async_trait]
 pub trait Records: Send + Sync {
-    /// What was written last; `None` if nothing was.
+    /// Returns the last written record; `None` if there is none.
     ///
     /// # Errors
-    /// `Denied` if this process may not read it, `Transient` if it could not.
+    /// `Denied` if this process lacks the permission, `Transient` if the request failed.
     async fn read(&self, service: &LoadBalancerId, name: &str) -> Result<Option<BTreeMap<String, String>>, CloudError>;
 
-    /// Writes a record, whatever was there. Once that went well, another process reads it.
+    /// Writes a record unconditionally. After a success, other processes can read it.
     ///
     /// # Errors
-    /// As [`read`](Records::read). It may have been written all the same.
+    /// Same as [`read`](Records::read). The record may have been written nevertheless.
     async fn write(
         &self,
         service: &LoadBalancerId,

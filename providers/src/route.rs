@@ -1,4 +1,4 @@
-//! Routes to nodes' pod networks: listed once, changed one by one.
+//! Routes to nodes' pod networks: listed together, changed one by one.
 
 use async_trait::async_trait;
 use ipnet::IpNet;
@@ -7,42 +7,42 @@ use serde::{Deserialize, Serialize};
 use crate::error::CloudError;
 use crate::instance::{Address, InstanceRef};
 
-/// A route that should be there.
+/// A desired route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteSpec {
     /// One of the node's pod networks, of either family.
     pub destination: IpNet,
-    /// The machine it leads to.
+    /// The target instance.
     pub instance: InstanceRef,
     /// The Node's addresses, for clouds whose routes lead to an address.
     pub addresses: Vec<Address>,
-    /// Fit to name the route after, where routes have names: the Node's uid.
+    /// A name for the route, in clouds whose routes have names: the Node's uid.
     pub name_hint: String,
 }
 
-/// Where a route that is there leads.
+/// The target of an existing route.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RouteTarget {
-    /// To a machine, by its provider id.
+    /// An instance, by its provider ID.
     Instance(String),
-    /// To a Node, by its name, in clouds whose routes know names.
+    /// A Node, by its name, in clouds whose routes refer to names.
     Node(String),
-    /// Nowhere: what it led to is gone.
+    /// None: its former target no longer exists.
     Blackhole,
 }
 
-/// A route that is there.
+/// An existing route.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
-    /// The cloud's name for it; empty where routes have none.
+    /// The cloud's name of it; empty if routes have none.
     pub name: String,
-    /// What it is for.
+    /// Its destination.
     pub destination: IpNet,
-    /// Where it leads.
+    /// Its target.
     pub target: RouteTarget,
-    /// The addresses that it leads to, if it leads to addresses: the controller sets it anew when they are no longer
-    /// the Node's. `None`: it leads to the machine, whatever its addresses (upstream: cloud-provider,
+    /// The addresses that it leads to, if routes lead to addresses: the controller replaces the route when they differ
+    /// from the Node's. `None`: it leads to the instance, regardless of addresses (upstream: cloud-provider,
     /// `Route.EnableNodeAddresses`).
     pub addresses: Option<Vec<Address>>,
 }
@@ -50,16 +50,16 @@ pub struct Route {
 /// A change of the routes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RouteChange {
-    /// Traffic for the destination leads to the machine afterwards. If it does so already, nothing happens; an own
-    /// route elsewhere, or a blackhole, is replaced, in one step where the cloud can.
+    /// Traffic for the destination leads to the instance afterwards. If it already does, nothing changes; an own route
+    /// with another target, or a blackhole, is replaced, in one step if the cloud supports that.
     Set(RouteSpec),
-    /// The route, as it was listed, is gone afterwards. If it is gone already, that is a success; if its destination
-    /// leads elsewhere by now, it is a `Conflict` and nothing happens.
+    /// The route, as it was listed, does not exist afterwards. If it does not exist before, that is a success; if its
+    /// destination has another target, the result is a `Conflict` and nothing changes.
     Remove(Route),
 }
 
 impl RouteChange {
-    /// The destination that is changed.
+    /// Returns the destination of the change.
     pub fn destination(&self) -> IpNet {
         match self {
             Self::Set(spec) => spec.destination,
@@ -72,18 +72,19 @@ impl RouteChange {
 #[cfg_attr(feature = "doubles", mockall::automock)]
 #[async_trait]
 pub trait Routes: Send + Sync {
-    /// All routes that the controller may change: those of this cluster, of both families, blackholes too. What is
-    /// not this cluster's is not in it, where the cloud can tell; the controller leaves alone what is outside of
-    /// `--cluster-cidr` besides. A machine that has no Node, or is gone, spoils nothing: its route is listed.
+    /// Returns all routes that the controller may change: those of this cluster, of both families, including
+    /// blackholes. Foreign routes are excluded if the cloud can distinguish them; in addition, the controller ignores
+    /// routes outside of `--cluster-cidr`. An instance without a Node, or one that no longer exists, has no effect: its
+    /// route is listed.
     ///
     /// # Errors
-    /// Any kind but `NotFound` and `Invalid`: a list is complete or not given.
+    /// Any kind except `NotFound` and `Invalid`: the list is complete or an error.
     async fn list(&self) -> Result<Vec<Route>, CloudError>;
 
-    /// Makes the changes, each for itself and in any order: as many results as changes, in the changes' order. One
-    /// that fails stops no other. No destination occurs twice in one call.
+    /// Applies the changes independently and in any order; returns as many results as changes, in the order of the
+    /// changes. A failed change does not stop the others. No destination occurs twice in one call.
     ///
-    /// A result is `Quota` if the table is full, `Conflict` if the destination is a route that is not this cluster's,
-    /// `NotFound` if the machine is not there.
+    /// A result is `Quota` if the table is full, `Conflict` if the destination is a foreign route, `NotFound` if the
+    /// instance does not exist.
     async fn apply(&self, changes: &[RouteChange]) -> Vec<Result<(), CloudError>>;
 }

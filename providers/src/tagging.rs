@@ -1,4 +1,4 @@
-//! Tags that an operator wants on machines, in clouds that have tags.
+//! Tags for instances, in clouds with tags.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +6,18 @@ use async_trait::async_trait;
 
 use crate::error::CloudError;
 
-/// The tags of a cloud's machines.
+/// The tags of a cloud's instances.
 #[cfg_attr(feature = "doubles", mockall::automock)]
 #[async_trait]
 pub trait Tagging: Send + Sync {
-    /// Puts all of the tags onto each of the machines, which are given by their provider ids; a tag that is there gets
-    /// the new value, and others stay. As many answers as machines, in their order, with as few calls as the cloud's
-    /// batches allow: a machine that spoils its batch costs the others nothing but a few more calls.
+    /// Adds all tags to each of the instances, given by their provider IDs. An existing tag gets the new value, and
+    /// other tags are kept. Returns as many results as instances, in their order, with as few calls as the cloud's
+    /// batches allow: an instance that fails its batch costs the others only a few more calls.
     ///
-    /// An answer is `NotFound` for a machine that is not there, or not shown yet, and `Invalid` for an id that is none. A
-    /// machine of a kind that has no tags is a success.
+    /// A result is `NotFound` for an instance that does not exist or is not visible yet, and `Invalid` for an invalid
+    /// ID. An instance of a kind without tags is a success.
     async fn tag(&self, machines: &[String], tags: &BTreeMap<String, String>) -> Vec<Result<(), CloudError>>;
 
-    /// Takes the tags off each of the machines, whatever their values; otherwise as [`Tagging::tag`].
+    /// Removes the tags from each of the instances, regardless of their values; otherwise as [`Tagging::tag`].
     async fn untag(&self, machines: &[String], tags: &BTreeMap<String, String>) -> Vec<Result<(), CloudError>>;
 }

@@ -1,4 +1,4 @@
-//! Where a load balancer sends traffic: nodes, or endpoints, as the provider wants it.
+//! Targets of a load balancer: nodes or endpoints, as the provider needs.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::instance::Address;
 
-/// A node that may take traffic. Whether it should is decided already: excluded, deleted and draining nodes are left
-/// out, while unready ones and ones without a pod of the Service are in, since health checks tell.
+/// A node that may receive traffic. Excluded, deleted and draining nodes are already left out; unready nodes and nodes
+/// without a pod of the Service are included, because health checks decide about them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeTarget {
     /// The Node's name.
     pub name: String,
-    /// `spec.providerID`; a node that has none yet may be passed over, it comes again when it has.
+    /// `spec.providerID`; a node without it may be skipped, and is included again when it is set.
     pub provider_id: Option<String>,
     /// The Node's addresses.
     pub addresses: Vec<Address>,
@@ -36,7 +36,7 @@ pub struct PodRef {
 /// One port of one endpoint of the Service, with named ports resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointTarget {
-    /// The name of the Service's port that it serves; empty if that has none.
+    /// The name of the Service's port that it serves; empty if that port has none.
     pub port_name: String,
     /// The endpoint's address.
     pub address: IpAddr,
@@ -46,40 +46,40 @@ pub struct EndpointTarget {
     pub node: Option<String>,
     /// The zone it is in.
     pub zone: Option<String>,
-    /// It takes new connections.
+    /// It accepts new connections.
     pub ready: bool,
-    /// It still answers; true for a while after it stopped being ready because it terminates.
+    /// It still serves; true for a while after it became unready because it terminates.
     pub serving: bool,
-    /// It is being shut down.
+    /// It is terminating.
     pub terminating: bool,
-    /// The pod behind it, if a pod is.
+    /// Its pod, if it has one.
     pub pod: Option<PodRef>,
 }
 
-/// A snapshot of where traffic may go. The lists are shared between all Services that see the same nodes, so that
-/// handing them on costs nothing.
+/// A snapshot of possible targets. The lists are shared between all Services with the same nodes, so that copies are
+/// cheap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Targets {
     /// Ordered by name, each name once.
     pub nodes: Arc<[NodeTarget]>,
-    /// Ordered by port name, address and port; empty unless the provider asked for endpoints with
+    /// Ordered by port name, address and port; empty unless the provider requested endpoints with
     /// [`Targeting::Endpoints`](crate::Targeting).
     pub endpoints: Arc<[EndpointTarget]>,
-    /// The same for each of [`LoadBalancerSpec::others`](crate::LoadBalancerSpec::others), by name.
+    /// The endpoints of each of [`LoadBalancerSpec::others`](crate::LoadBalancerSpec::others), by name.
     pub others: BTreeMap<String, Arc<[EndpointTarget]>>,
-    /// Some Nodes or EndpointSlices could not be decoded, so that the lists may lack targets. Providers register what
-    /// is listed, and take nothing out.
+    /// Some Nodes or EndpointSlices could not be decoded, so that the lists may lack targets. Providers add the listed
+    /// targets, and remove none.
     pub incomplete: bool,
 }
 
 impl Targets {
-    /// Nodes only.
+    /// Creates a snapshot with nodes only.
     pub fn nodes(nodes: impl Into<Arc<[NodeTarget]>>) -> Self {
         Self { nodes: nodes.into(), ..Self::default() }
     }
 }
 
-/// What a target is known by in a cloud.
+/// The identity of a target in a cloud.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TargetId {
@@ -94,27 +94,27 @@ pub enum TargetId {
     },
 }
 
-/// What a cloud thinks of a target.
+/// A cloud's state of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Health {
-    /// It gets traffic.
+    /// It receives traffic.
     Healthy,
-    /// It gets none.
+    /// It receives none.
     Unhealthy,
     /// It is checked for the first time.
     Initial,
-    /// It is on its way out and finishes what it has.
+    /// It is being removed and finishes its connections.
     Draining,
-    /// The cloud does not say.
+    /// The cloud does not report it.
     Unknown,
 }
 
-/// A target that a cloud has, once however many ports it serves.
+/// A target in a cloud, listed once regardless of the number of ports that it serves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObservedTarget {
-    /// Which.
+    /// Its identity.
     pub target: TargetId,
-    /// What the cloud thinks of it; the worst over its ports.
+    /// Its state; the worst over its ports.
     pub health: Health,
 }

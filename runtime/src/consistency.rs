@@ -1,9 +1,10 @@
-//! Read your own writes: a key is not decided on again before the stores show what was done for it.
+//! Read your own writes: a key is reconciled again only when the cache contains its previous writes.
 //!
-//! Every write answers with the version that it made. A key waits until the store of that kind has come so far, and
-//! wakes by itself. A deletion is different (its answer does not tell when the object is gone): it counts as seen when
-//! the store shows that very object, by uid, as gone or going. There is nothing to count up or down, so nothing can be
-//! miscounted. (upstream: pkg/controller, UIDTrackingControllerExpectations; pkg/controller/util/consistency)
+//! Every write returns the resourceVersion that it created. A key waits until the cache of that kind has reached it,
+//! and is requeued automatically. Deletions differ, because their response does not contain the version of the removal:
+//! a deletion counts as seen when the cache shows that very object, by uid, as deleted or terminating. Nothing is
+//! counted, so nothing can be miscounted. (upstream: pkg/controller, UIDTrackingControllerExpectations;
+//! pkg/controller/util/consistency)
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,9 +15,9 @@ use kinds::{Kind, Resource, Str};
 use tokio::time::Instant;
 
 use crate::journal::note;
-use crate::store::{Progress, Store};
+use crate::store::{Cached, Progress, Store};
 
-/// After this time an expected deletion is taken as seen, for its object may never go (pkg/controller,
+/// After this time an expected deletion counts as seen, because its object may never be removed (pkg/controller,
 /// ExpectationsTimeout).
 const DELETIONS_EXPIRE: Duration = Duration::from_secs(5 * 60);
 
@@ -25,7 +26,7 @@ struct Written {
     kind: (&'static str, &'static str),
     history: u64,
     version: u64,
-    /// The key is woken at this version already.
+    /// The key will be requeued at this version already.
     is_awaited: bool,
 }
 
@@ -40,8 +41,17 @@ struct Deletion {
 struct Expected {
     written: Vec<Written>,
     deletions: Vec<Deletion>,
-    /// A write whose answer was lost.
+    /// The response to a write was lost.
     uncertain: bool,
+}
+
+/// Children that were read from a cache.
+#[derive(Debug)]
+pub struct Observed<T> {
+    /// What was read.
+    pub children: T,
+    /// The cache showed all earlier deletions before it was read. Otherwise some of the children may be deleted already.
+    pub are_deletions_seen: bool,
 }
 
 /// What a controller has written and not seen yet, by key.
@@ -56,12 +66,12 @@ impl Consistency {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers that an object of kind `K` was written for `key`, at this version.
+    /// Records that an object of kind `K` was written for `key` at this version.
     pub fn wrote<K: Kind>(&self, key: &ObjectKey, store: &Store<K>, version: u64) {
         self.wrote_at(key, &K::RESOURCE, store.progress(), version);
     }
 
-    /// As [`Consistency::wrote`], of a kind that only its store's progress is known of.
+    /// Like [`Consistency::wrote`], for a kind of which only the progress of its cache is known.
     pub fn wrote_at(&self, key: &ObjectKey, resource: &Resource, progress: &Progress, version: u64) {
         let written = Written {
             kind: (resource.group, resource.plural),
@@ -78,30 +88,30 @@ impl Consistency {
         }
     }
 
-    /// Remembers that an object is about to be deleted for `key`.
+    /// Records that an object is about to be deleted for `key`.
     pub fn deleting(&self, key: &ObjectKey, object: &Meta) {
         let deletion = Deletion { name: object.name.clone(), uid: object.uid.clone(), since: Instant::now() };
         self.lock().entry(key.clone()).or_default().deletions.push(deletion);
     }
 
-    /// Takes [`Consistency::deleting`] back: the deletion failed.
+    /// Reverts [`Consistency::deleting`]: the deletion failed.
     pub fn not_deleting(&self, key: &ObjectKey, uid: &Uid) {
         if let Some(expected) = self.lock().get_mut(key) {
             expected.deletions.retain(|deletion| deletion.uid != *uid);
         }
     }
 
-    /// Remembers that a write for `key` may have been done although its answer was lost.
+    /// Records that a write for `key` may have been executed although its response was lost.
     pub fn lost(&self, key: &ObjectKey) {
         self.lock().entry(key.clone()).or_default().uncertain = true;
     }
 
-    /// True once after [`Consistency::lost`]: the caller looks at the server before it acts.
+    /// Returns true once after [`Consistency::lost`]: the caller reads from the API server before it acts.
     pub fn take_lost(&self, key: &ObjectKey) -> bool {
         self.lock().get_mut(key).is_some_and(|expected| std::mem::take(&mut expected.uncertain))
     }
 
-    /// Whether the store shows all that was written of kind `K` for `key`. If not, `wake` runs when it does.
+    /// Reports whether the cache contains all writes of kind `K` for `key`. If not, `wake` runs when it does.
     pub fn caught_up<K: Kind>(
         &self,
         key: &ObjectKey,
@@ -109,6 +119,38 @@ impl Consistency {
         wake: impl FnOnce() + Send + 'static,
     ) -> bool {
         self.caught_up_at(key, &K::RESOURCE, store.progress(), wake)
+    }
+
+    /// Reads the object of a key, once the cache shows all that was written of kind `K` for the key; otherwise `wake` runs
+    /// when it does. A key without an object is forgotten.
+    pub fn read<K: Kind>(
+        &self,
+        key: &ObjectKey,
+        store: &Arc<Store<K>>,
+        wake: impl FnOnce() + Send + 'static,
+    ) -> Cached<K> {
+        if !self.caught_up(key, store, wake) {
+            return Cached::Lagging;
+        }
+        let object = store.get(key);
+        if object.is_none() {
+            self.forget(key);
+        }
+        object.into()
+    }
+
+    /// Reads children of kind `K`, and reports if the cache showed all objects of that kind that were deleted for `key`.
+    ///
+    /// The question comes before the read. In the other order the watch may advance in between: the deletions count as
+    /// seen although the deleted objects are among those that were read, and too many others are deleted.
+    pub fn observe<K: Kind, T>(
+        &self,
+        key: &ObjectKey,
+        store: &Store<K>,
+        read: impl FnOnce(&Store<K>) -> T,
+    ) -> Observed<T> {
+        let are_deletions_seen = self.deletions_seen(key, store);
+        Observed { children: read(store), are_deletions_seen }
     }
 
     /// As [`Consistency::caught_up`], of a kind that only its store's progress is known of.
@@ -133,9 +175,9 @@ impl Consistency {
         match behind {
             None => true,
             Some((version, is_awaited)) => {
-                note(|| format!("the store of {} has not come to version {version} yet", resource.plural));
+                note(|| format!("the cache of {} has not reached version {version} yet", resource.plural));
                 *self.skips.lock().unwrap_or_else(PoisonError::into_inner).entry(kind).or_default() += 1;
-                // A key that changes all the time while the watch stands still must not fill the memory.
+                // A key that changes all the time while the watch is stalled must not fill the memory.
                 if !is_awaited {
                     progress.when_reached(version, wake);
                 }
@@ -144,13 +186,13 @@ impl Consistency {
         }
     }
 
-    /// How often something had to wait for the store of a kind, by the kind's group and plural name.
+    /// Returns how often a key had to wait for the cache of a kind, by group and plural name.
     pub fn skips(&self) -> BTreeMap<(&'static str, &'static str), u64> {
         self.skips.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether the store shows all objects of kind `K` that were deleted for `key` as gone or going.
-    pub fn deletions_seen<K: Kind>(&self, key: &ObjectKey, store: &Store<K>) -> bool {
+    fn deletions_seen<K: Kind>(&self, key: &ObjectKey, store: &Store<K>) -> bool {
         let mut keys = self.lock();
         let Some(expected) = keys.get_mut(key) else { return true };
         expected.deletions.retain(|deletion| {
@@ -166,7 +208,7 @@ impl Consistency {
         seen
     }
 
-    /// Forgets a key: its object is gone, and another one of its name starts clean.
+    /// Removes a key: its object was deleted, and a new object of that name starts without history.
     pub fn forget(&self, key: &ObjectKey) {
         self.lock().remove(key);
     }
@@ -176,10 +218,71 @@ impl Consistency {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use kinds::schema::object_meta;
+    use kinds::wire::Put as _;
+    use kinds::{ConfigMap, Decode, Sections};
+
     use super::*;
+    use crate::testing::filled_store;
+
+    fn config_map(name: &str) -> ConfigMap {
+        let mut object = Vec::new();
+        object.put_message(1, |meta| {
+            meta.put_str(object_meta::NAME, name);
+            meta.put_str(object_meta::NAMESPACE, "ns");
+            meta.put_str(object_meta::UID, name);
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
+        });
+        let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+        ConfigMap::decode(&decode, &object).expect("a ConfigMap")
+    }
+
+    fn store(names: &[&str]) -> Arc<Store<ConfigMap>> {
+        let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+        Arc::new(filled_store(decode, Vec::new(), names.iter().map(|name| config_map(name))))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deletion_that_the_watch_shows_during_the_read_is_not_seen() {
+        let (consistency, key) = (Consistency::default(), ObjectKey::new("ns", "owner"));
+        for shows_before in [false, true] {
+            let store = store(&["a", "b"]);
+            consistency.deleting(&key, &config_map("a").meta);
+            let advance = || store.remove("ns", "a");
+            if shows_before {
+                advance();
+            }
+            let observed = consistency.observe(&key, &store, |store| {
+                let children = store.all();
+                if !shows_before {
+                    advance();
+                }
+                children
+            });
+            // What was read has the deleted object exactly if its deletion does not count as seen.
+            let has_deleted = observed.children.iter().any(|child| &*child.meta.name == "a");
+            assert_eq!(observed.are_deletions_seen, !has_deleted);
+            assert!(consistency.observe(&key, &store, |_| ()).are_deletions_seen, "the next reconcile");
+        }
+    }
 
     #[test]
-    fn key_that_is_checked_often_waits_once() {
+    fn object_is_read_only_when_the_cache_shows_the_last_write() {
+        let (consistency, key) = (Consistency::default(), ObjectKey::new("ns", "a"));
+        let store = store(&["a"]);
+        assert!(matches!(consistency.read(&key, &store, || {}), Cached::Current(_)));
+        consistency.wrote(&key, &store, 5);
+        assert!(matches!(consistency.read(&key, &store, || {}), Cached::Lagging));
+        store.progress().advance(5);
+        assert!(matches!(consistency.read(&key, &store, || {}), Cached::Current(_)));
+        consistency.lost(&key);
+        store.remove("ns", "a");
+        assert!(matches!(consistency.read(&key, &store, || {}), Cached::Absent));
+        assert!(!consistency.take_lost(&key), "a successor of the name starts clean");
+    }
+
+    #[test]
+    fn repeatedly_checked_key_registers_one_waiter() {
         let pods = Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true };
         let (consistency, progress) = (Consistency::default(), Progress::default());
         let (key, woken) = (ObjectKey::new("ns", "a"), Arc::new(AtomicUsize::new(0)));
@@ -196,7 +299,7 @@ mod tests {
         assert!(check());
         consistency.wrote_at(&key, &pods, &progress, 7);
         assert!(!check());
-        // A later write is waited for, too, though an earlier one is awaited already.
+        // A later write is waited for, too, although an earlier one is already awaited.
         consistency.wrote_at(&key, &pods, &progress, 9);
         assert!(!check());
         progress.advance(7);

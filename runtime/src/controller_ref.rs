@@ -1,4 +1,4 @@
-//! Controller references: which children are ours, which to adopt, which to let go (pkg/controller, ControllerRefManager).
+//! Controller references: which children to keep, adopt or release (pkg/controller, ControllerRefManager).
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 
 use crate::write::{WriteError, Writer};
 
-/// What is to be done about a child.
+/// The decision about one child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
-    /// It is ours and shall be.
+    /// The child has the owner's reference and matches.
     Ours,
-    /// It is none of our business.
+    /// The child belongs to another owner, or does not match.
     Ignore,
-    /// It is ours and no longer matches.
+    /// The child has the owner's reference and no longer matches.
     Release,
-    /// It is nobody's and matches.
+    /// The child has no controller and matches.
     Adopt,
 }
 
@@ -35,7 +35,8 @@ pub fn claim(owner: &Meta, child: &Meta, matches: bool) -> Claim {
     }
 }
 
-/// The patch that makes `owner` the managing controller of a child; fails if the child is another one by now.
+/// Returns the patch that makes `owner` the controller of a child; it fails if the child was replaced by another
+/// object.
 pub fn adoption(owner: &OwnerRef, child: &Meta) -> Value {
     json!({"metadata": {
         "uid": child.uid.to_string(),
@@ -46,7 +47,8 @@ pub fn adoption(owner: &OwnerRef, child: &Meta) -> Value {
     }})
 }
 
-/// The patch that takes an owner's reference from a child; fails if the child is another one by now.
+/// Returns the patch that removes an owner's reference from a child; it fails if the child was replaced by another
+/// object.
 pub fn release(owner: &Meta, child: &Meta) -> Value {
     json!({"metadata": {
         "uid": child.uid.to_string(),
@@ -54,20 +56,20 @@ pub fn release(owner: &Meta, child: &Meta) -> Value {
     }})
 }
 
-/// An owner at work on its children.
+/// An owner and the means to claim its children.
 pub struct Owner<'a> {
     /// Its metadata.
     pub meta: &'a Meta,
     /// The reference that children get.
     pub reference: OwnerRef,
-    /// Who writes.
+    /// The identity of the writes.
     pub writer: &'a Writer,
 }
 
-/// The children that an owner has after claiming, and what went wrong on the way.
+/// The children of an owner after claiming, and the errors.
 #[derive(Debug)]
 pub struct Claimed<C> {
-    /// Ours, the adopted ones among them.
+    /// All children, including the adopted ones.
     pub children: Vec<Arc<C>>,
     /// Versions at which children were changed.
     pub written: Vec<u64>,
@@ -76,8 +78,8 @@ pub struct Claimed<C> {
 }
 
 impl Owner<'_> {
-    /// Adopts and releases children as `matches` says. Before the first adoption the server itself is asked whether
-    /// the owner `K` still is the one we know and is not being deleted.
+    /// Adopts and releases children according to `matches`. Before the first adoption, an uncached read checks that the
+    /// owner `K` still has the same uid and is not being deleted.
     pub async fn claim<K: Kind, C: Kind>(&self, children: Vec<Arc<C>>, matches: impl Fn(&C) -> bool) -> Claimed<C> {
         let mut claimed =
             Claimed { children: Vec::with_capacity(children.len()), written: Vec::new(), errors: Vec::new() };
@@ -89,7 +91,7 @@ impl Owner<'_> {
                 Claim::Ignore => {}
                 Claim::Release => match self.patch::<C>(meta, &release(self.meta, meta)).await {
                     Ok(version) => claimed.written.extend(version),
-                    // Invalid: it has no such reference any more, or is another object by now.
+                    // Invalid: the reference is gone already, or the child was replaced by another object.
                     Err(error) if error.is_not_found() || error.is_invalid() => {}
                     Err(error) => claimed.errors.push(error.to_string()),
                 },
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn children_are_claimed_as_upstream_does() {
+    fn claim_decides_as_upstream() {
         let (alive, deleting) = (meta("us", false, None), meta("us", true, None));
         let (ours, theirs) = (Some(("us", true)), Some(("them", true)));
         for (owner, child_owner, child_deleting, matches, expected) in [
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_that_was_replaced_or_is_going_adopts_nothing() {
+    fn replaced_or_deleted_owner_adopts_nothing() {
         let known = meta("us", false, None);
         assert_eq!(still_there("ReplicaSet", &known.key(), &known, &known), Ok(()));
         for fresh in [meta("other", false, None), meta("us", true, None)] {

@@ -36,8 +36,8 @@ impl StatusDebouncer {
         remaining
     }
 
-    /// Delays like [`StatusDebouncer::wait`], for counts that may fluctuate without end. The first loss is due at once.
-    /// After it, one write per [`DAMPED_INTERVAL`] is due for as long as changes arrive.
+    /// Delays like [`StatusDebouncer::wait`], for counts that may fluctuate without end. The first loss is due
+    /// immediately. After it, one write per [`DAMPED_INTERVAL`] is due as long as changes arrive.
     pub fn wait_damped(&self, key: &ObjectKey, delay: Duration, is_loss: bool) -> Option<Duration> {
         let mut fluctuating = self.fluctuating.lock().unwrap_or_else(PoisonError::into_inner);
         let elapsed = fluctuating.get(key).map(Instant::elapsed);
@@ -86,10 +86,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn first_loss_is_due_at_once_and_fluctuations_are_due_once_per_interval() {
+    async fn first_loss_is_due_immediately_and_fluctuations_once_per_interval() {
         let (debouncer, key) = (StatusDebouncer::default(), ObjectKey::new("ns", "web"));
         let moment = Duration::from_millis(100);
-        // A change each tenth of a second, alternately a loss and a gain.
+        // A change every tenth of a second, alternately a loss and a gain.
         let mut due = Vec::new();
         for tenth in 0..100 {
             if debouncer.wait_damped(&key, Duration::ZERO, tenth % 2 == 0).is_none() {
@@ -98,7 +98,7 @@ mod tests {
             tokio::time::advance(moment).await;
         }
         assert_eq!(due, (0..100).step_by(4).collect::<Vec<_>>());
-        // After a steady time, a change is due at once, and so is the next one.
+        // After a steady period, a change is due immediately, and so is the next one.
         tokio::time::advance(2 * DAMPED_INTERVAL).await;
         assert_eq!(debouncer.wait_damped(&key, Duration::ZERO, false), None);
         assert!(debouncer.fluctuating.lock().expect("no panic").is_empty());

@@ -1,7 +1,7 @@
-//! What the API server serves: its kinds, their verbs, and the groups that do not answer.
+//! Discovery: the kinds that the API server serves, their verbs, and the groups that are unavailable.
 //!
-//! Two requests answer for all groups (aggregated discovery), and an unchanged answer costs no body. A group whose own
-//! server is down is listed as failed and keeps nothing else from being known. (client-go, discovery)
+//! Two requests cover all groups (aggregated discovery), and an unchanged document is not sent again. A group whose own
+//! server is down is listed as failed and does not affect the others. (client-go, discovery)
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -19,34 +19,37 @@ use crate::client::{Clients, Identity, Lane, SendError, refusal};
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
+/// Longest discovery document in bytes. It names each kind of the cluster with some 500 bytes.
+const LONGEST_BODY: usize = 64 << 20;
+
 /// The core group stands alone; all others are below the second path.
 const ROOTS: [&str; 2] = ["/api", "/apis"];
 
-/// Why it is not known what the server serves.
+/// The reason why discovery failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoveryError {
-    /// No answer.
+    /// No response.
     #[error(transparent)]
     Send(#[from] SendError),
-    /// The server answered with an error.
+    /// The server returned an error.
     #[error("discovery at {path} was refused: {status}")]
     Refused {
-        /// The path asked.
+        /// The requested path.
         path: &'static str,
-        /// The server's words.
+        /// The error of the server.
         status: ApiStatus,
     },
-    /// The answer broke off or is no discovery document.
+    /// The response was truncated or is not a discovery document.
     #[error("discovery at {path} cannot be read: {problem}")]
     Unreadable {
-        /// The path asked.
+        /// The requested path.
         path: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
 }
 
-/// What can be done to a resource, as far as controllers ask.
+/// The verbs of a resource that controllers need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Verbs(u8);
 
@@ -76,7 +79,7 @@ impl Verbs {
         }
     }
 
-    /// True when all of `wanted` are among these.
+    /// Returns true if all of `wanted` are included.
     pub fn contains(self, wanted: Self) -> bool {
         self.0 & wanted.0 == wanted.0
     }
@@ -94,13 +97,13 @@ impl std::ops::BitOr for Verbs {
 pub struct Served {
     /// Its coordinates.
     pub resource: Resource,
-    /// What can be done to it.
+    /// Its verbs.
     pub verbs: Verbs,
     /// It has a `scale` subresource.
     pub scales: bool,
 }
 
-/// What the server served at one time.
+/// The resources that the server served at one time.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     kinds: HashMap<(String, String), Served>,
@@ -110,17 +113,19 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Each resource once, in its group's preferred version if that has it (client-go, ServerPreferredResources).
+    /// Returns each resource once, in its group's preferred version if that has it (client-go,
+    /// ServerPreferredResources).
     pub fn preferred(&self) -> &[Served] {
         &self.preferred
     }
 
-    /// The resource of a kind in exactly this version; `None` if it is not served, or its group does not answer.
+    /// Returns the resource of a kind in exactly this version; `None` if it is not served, or its group is unavailable.
     pub fn of_kind(&self, api_version: &str, kind: &str) -> Option<Served> {
         self.kinds.get(&(api_version.to_owned(), kind.to_owned())).copied()
     }
 
-    /// The resource of a kind in its group's preferred version that has it (apimachinery, RESTMapper.RESTMapping).
+    /// Returns the resource of a kind in the preferred version of its group that has it (apimachinery,
+    /// RESTMapper.RESTMapping).
     pub fn of_group_kind(&self, group: &str, kind: &str) -> Option<Served> {
         let versions = self.versions.get(group)?;
         versions.iter().find_map(|version| {
@@ -129,17 +134,18 @@ impl Snapshot {
         })
     }
 
-    /// The versions of a group, the preferred one first, whether or not they answer; empty if it is not registered.
+    /// Returns the versions of a group, the preferred one first, including unavailable ones; empty if it is not
+    /// registered.
     pub fn versions_of(&self, group: &str) -> &[String] {
         self.versions.get(group).map_or(&[], Vec::as_slice)
     }
 
-    /// Groups with versions (`group/version`) that are registered and do not answer, with the reason.
+    /// Returns the versions (`group/version`) that are registered but unavailable, with the reason.
     pub fn failed(&self) -> &BTreeMap<String, String> {
         &self.failed
     }
 
-    /// True when some version of the group does not answer.
+    /// Returns true if some version of the group is unavailable.
     pub fn has_failed(&self, group: &str) -> bool {
         self.failed.keys().any(|version| version.rsplit_once('/').is_some_and(|(failed, _)| failed == group))
     }
@@ -147,21 +153,21 @@ impl Snapshot {
     fn read(document: &Document) -> Self {
         let mut snapshot = Self::default();
         for group in &document.items {
-            snapshot.take_in(group);
+            snapshot.add_group(group);
         }
         snapshot
     }
 
-    /// A snapshot of one discovery document, for tests.
+    /// Creates a snapshot of one discovery document, for tests.
     ///
     /// # Panics
-    /// When it is none.
+    /// When the text is not a discovery document.
     #[cfg(test)]
     pub(crate) fn from_json(document: &str) -> Self {
         Self::read(&serde_json::from_str(document).expect("a discovery document"))
     }
 
-    /// The answers at all paths taken together; no group is in two of them.
+    /// Merges the documents of all paths; no group is in two of them.
     fn join<'a>(parts: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut whole = Self::default();
         for part in parts {
@@ -173,7 +179,7 @@ impl Snapshot {
         whole
     }
 
-    fn take_in(&mut self, group: &Group) {
+    fn add_group(&mut self, group: &Group) {
         let mut seen = HashSet::new();
         let name = group.metadata.name.as_str();
         let versions = group.versions.iter().map(|version| version.version.clone()).collect();
@@ -189,7 +195,7 @@ impl Snapshot {
             }
             for listed in &version.resources {
                 let Some(kind) = listed.response_kind.as_ref().filter(|kind| !kind.kind.is_empty()) else { continue };
-                // Adapters of metrics list metrics as resources; a metric's name may be no part of a URL.
+                // Metrics adapters list metrics as resources; a metric's name may not be valid in a URL.
                 if ![name, &version.version, &kind.kind, &listed.resource].into_iter().all(is_name) {
                     continue;
                 }
@@ -205,7 +211,7 @@ impl Snapshot {
                     verbs: listed.verbs.iter().fold(Verbs::default(), |verbs, word| verbs | Verbs::read(word)),
                     scales: listed.subresources.iter().any(Subresource::is_scale),
                 };
-                // Two resources of one kind: the one that can be read is the objects' own.
+                // Two resources have the same kind: the one that can be read belongs to the objects themselves.
                 let known = self.kinds.entry((api_version.clone(), kind.kind.clone())).or_insert(served);
                 if !known.verbs.contains(Verbs::GET) {
                     *known = served;
@@ -218,21 +224,21 @@ impl Snapshot {
     }
 }
 
-/// Longest name of a group, version, kind or resource in bytes.
+/// Maximum length of the name of a group, version, kind or resource, in bytes.
 const LONGEST_NAME: usize = 253;
 
-/// Most different names. Clusters have some thousands; a tenant who may create definitions of resources must not be able to fill
-/// the memory with them.
+/// Maximum number of distinct names. Clusters have a few thousand; a tenant who may create CustomResourceDefinitions
+/// must not be able to fill the memory with them.
 const MOST_NAMES: usize = 65_536;
 
-/// Reports whether a text may be a name of a group (the core group's is empty), version, kind or resource, which become
-/// parts of URLs.
+/// Reports whether a text is valid as the name of a group (the core group's is empty), version, kind or resource, all
+/// of which become part of URLs.
 fn is_name(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     text.len() <= LONGEST_NAME && text.bytes().all(is_plain) && !matches!(text, "." | "..")
 }
 
-/// Returns a name that lives as long as the process; `None` if there are too many.
+/// Returns the name with static lifetime; `None` if there are too many.
 fn lasting(text: &str) -> Option<&'static str> {
     static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -248,7 +254,7 @@ fn lasting(text: &str) -> Option<&'static str> {
     Some(name)
 }
 
-/// A field that is null is as good as none: adapters of metrics have resources without verbs of their own.
+/// Reads null as the default: metrics adapters have resources whose verbs are null.
 fn or_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(value: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(value)?.unwrap_or_default())
 }
@@ -314,7 +320,7 @@ struct ListedKind {
     kind: String,
 }
 
-/// One answer of the server, and the tag by which it says later that nothing changed.
+/// One response of the server, with the ETag that avoids resending it.
 #[derive(Default)]
 struct Answered {
     tag: Option<header::HeaderValue>,
@@ -327,29 +333,29 @@ struct Cache {
     asked: Option<Instant>,
 }
 
-/// What the server serves, kept for all who ask.
+/// The resources that the server serves, shared by all controllers.
 pub struct Discovery {
     clients: Arc<Clients>,
     current: RwLock<Arc<Snapshot>>,
-    /// Held while asking, so that callers share one round.
+    /// Held during a request, so that callers share one round.
     cache: tokio::sync::Mutex<Cache>,
 }
 
 impl Discovery {
-    /// Nothing is asked before the first call.
+    /// Creates an empty cache; no request is sent before the first call.
     pub fn new(clients: Arc<Clients>) -> Self {
         Self { clients, current: RwLock::default(), cache: tokio::sync::Mutex::default() }
     }
 
-    /// What was last known; empty before the first answer.
+    /// Returns the last known snapshot; empty before the first response.
     pub fn current(&self) -> Arc<Snapshot> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What the server serves, asked for again unless that is known from no longer ago than `age`.
+    /// Returns the resources that the server serves; requests them again if the known state is older than `age`.
     ///
     /// # Errors
-    /// When the server does not answer; what was known before stays.
+    /// When the server does not respond; the known state is kept.
     pub async fn at_most_old(&self, age: Duration) -> Result<Arc<Snapshot>, DiscoveryError> {
         let mut cache = self.cache.lock().await;
         if cache.asked.is_some_and(|asked| asked.elapsed() <= age) {
@@ -367,7 +373,7 @@ impl Discovery {
         Ok(self.current())
     }
 
-    /// Asks one path; returns whether the answer is a new one.
+    /// Requests one path. Returns whether the response is new.
     async fn ask(&self, path: &'static str, answered: &mut Answered) -> Result<bool, DiscoveryError> {
         let mut request = Request::builder().method(Method::GET).uri(path).header(header::ACCEPT, AGGREGATED);
         if let Some(tag) = &answered.tag {
@@ -377,7 +383,7 @@ impl Discovery {
             .extension(Lane::Control)
             .body(Bytes::new())
             .map_err(|error| DiscoveryError::Unreadable { path, problem: error.to_string() })?;
-        let answer = self.clients.send(&Identity::Own, request).await?;
+        let answer = self.clients.send(&Identity::Own, request, LONGEST_BODY).await?;
         match answer.status() {
             StatusCode::NOT_MODIFIED => return Ok(false),
             StatusCode::OK => {}
@@ -410,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn each_resource_is_preferred_in_one_version_and_known_in_all() {
+    fn resource_has_one_preferred_version_and_is_found_in_all() {
         let served = snapshot(json!([{
             "metadata": {"name": "apps"},
             "versions": [
@@ -437,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_does_not_answer_is_named_and_hides_no_other() {
+    fn unavailable_group_is_reported_and_hides_no_other() {
         let served = snapshot(json!([
             {"metadata": {"name": "broken.example.com"}, "versions": [{"version": "v1", "freshness": "Stale"}]},
             {"metadata": {}, "versions": [
@@ -453,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn resource_with_a_name_that_is_no_segment_of_a_path_is_left_out() {
+    fn resource_is_skipped_when_its_name_is_no_path_segment() {
         let odd = ["../secrets", "a/b", "a?watch=true", "a b", "..", "queue:length", "\u{8a9e}"];
         let resources: Vec<_> =
             odd.iter().chain(&["good"]).map(|name| resource(name, &format!("Kind{name}"), &["list"])).collect();
@@ -472,7 +478,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_discovery_document_is_read_or_refused(
+        fn any_discovery_document_is_parsed_or_refused(
             names in proptest::collection::vec("[a-z./%?]{0,8}|[A-Z][a-z]{0,5}", 4..8),
             verbs in "null|\\[\\]|\\[\"get\",\"x\"\\]|1",
             freshness in "Current|Stale|.{0,4}",
@@ -500,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_null_is_empty() {
+    fn null_fields_are_empty() {
         let length = json!({"resource": "fleets", "responseKind": {"group": "", "version": "", "kind": ""},
             "scope": "Namespaced", "verbs": null, "subresources": [
                 {"subresource": "length", "responseKind": {"kind": "MetricValueList"}, "verbs": ["get"]}]});
@@ -515,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_kept_once() {
+    fn equal_names_are_stored_once() {
         let name = lasting("widgets").expect("a name");
         assert!(std::ptr::eq(name, lasting(String::from("widgets").as_str()).expect("a name")));
     }

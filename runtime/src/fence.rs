@@ -1,4 +1,4 @@
-//! Whether this process may still write as the leader, told by its own monotonic clock alone.
+//! The fence: whether this process may write as the leader, decided only by its own monotonic clock.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -9,22 +9,22 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// Leading, but the lease was not renewed for too long: the health check `leaderElection` fails.
+/// This process leads, but the lease was not renewed for too long: the health check `leaderElection` fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("leading, but the lease was last renewed {since:?} ago (at most {allowed:?}): the election is stuck")]
 pub struct Stale {
-    /// How long ago the last successful renewal began.
+    /// The time since the begin of the last successful renewal.
     pub since: Duration,
-    /// How long ago it may have been.
+    /// The maximum for that time.
     pub allowed: Duration,
 }
 
-/// A check before every write: it holds only while the lease that we renewed last certainly has not run out.
+/// A check before every write. It is open only while the last renewed lease has certainly not expired.
 ///
-/// The lease lasts from the moment the last successful request was *begun*; a candidate waits at least as long from
-/// the later moment at which it saw that renewal, so two fences never hold at once. The clock is `CLOCK_MONOTONIC`:
-/// it goes on while the process is stopped, so a fence that ran out meanwhile is down at once on resume. It does not
-/// count while the whole machine is suspended: a suspended machine must not host a manager.
+/// The lease lasts from the moment at which the last successful request *began*. A candidate waits at least as long
+/// from the later moment at which it saw that renewal, so two fences are never open at the same time. The clock is
+/// `CLOCK_MONOTONIC`: it continues while the process is stopped, so an expired fence is closed as soon as the process
+/// resumes. It does not count time while the host is suspended: a suspended host must not run a manager.
 #[derive(Debug, Clone)]
 pub struct Fence {
     shared: Option<Arc<Shared>>,
@@ -34,14 +34,14 @@ pub struct Fence {
 struct Shared {
     epoch: Instant,
     lasts: Duration,
-    /// Nanoseconds from `epoch` to the begin of the last successful renewal plus one; zero: none.
+    /// Nanoseconds from `epoch` to the begin of the last successful renewal, plus one; zero: none.
     renewed: AtomicU64,
     leading: AtomicBool,
     slow_renewals: AtomicU64,
 }
 
 impl Fence {
-    /// The fence of a process without leader election: it always holds.
+    /// Creates the fence of a process without leader election: it is always open.
     pub fn open() -> Self {
         Self { shared: None }
     }
@@ -57,21 +57,24 @@ impl Fence {
         Self { shared: Some(Arc::new(shared)) }
     }
 
-    /// Whether a write may be sent now.
+    /// Reports whether a write may be sent now.
     pub fn holds(&self) -> bool {
         self.shared.is_none() || self.end().is_some_and(|end| Instant::now() < end)
     }
 
-    /// When the fence stops to hold unless the lease is renewed before; none when not leading or without election.
+    /// Returns when the fence closes unless the lease is renewed before; `None` if this process does not lead or has no
+    /// election.
     fn end(&self) -> Option<Instant> {
         let shared = self.shared.as_ref()?;
         self.last_renewed().map(|begun| begun + shared.lasts)
     }
 
-    /// Runs `work` while the fence holds; `None` if it stopped to hold before the end of `work`, which is then dropped.
+    /// Runs `work` while the fence is open. Returns `None` and drops `work` if the fence closes before `work`
+    /// completes.
     ///
-    /// The fence is checked before each step of `work`, not only at its begin: a process that was frozen while it waited
-    /// for a token or a connection takes no further step when it resumes. A renewal of the lease prolongs the run.
+    /// The fence is checked before each step of `work`, not only at its begin: a process that was paused while it
+    /// waited for a token or a connection takes no further step when it resumes. A renewal of the lease extends the
+    /// run.
     pub(crate) async fn run<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         if self.shared.is_none() {
@@ -87,7 +90,7 @@ impl Fence {
                 if timer.deadline() != end {
                     timer.as_mut().reset(end);
                 }
-                // A renewal does not wake this task: at the former end the new one is read.
+                // A renewal does not wake this task: when the former end is reached, the new one is read.
                 if timer.as_mut().poll(context).is_pending() {
                     return Poll::Pending;
                 }
@@ -96,28 +99,28 @@ impl Fence {
         .await
     }
 
-    /// Whether this process is the leader as far as it knows: from acquiring until losing or releasing;
-    /// the value of `leader_election_master_status`.
+    /// Reports whether this process leads as far as it knows, from acquiring until losing or releasing; the value of
+    /// `leader_election_master_status`.
     pub fn is_leader(&self) -> bool {
         let Some(shared) = &self.shared else { return true };
         shared.leading.load(Ordering::Acquire)
     }
 
-    /// When the last successful request that made or kept us leader was begun; none when not leading.
+    /// Returns when the last successful request for the lease began; `None` if this process does not lead.
     pub fn last_renewed(&self) -> Option<Instant> {
         let shared = self.shared.as_ref()?;
         let nanos = shared.renewed.load(Ordering::Acquire).checked_sub(1)?;
         Some(shared.epoch + Duration::from_nanos(nanos))
     }
 
-    /// How many renewals had to read the lease first: the value of `leader_election_slowpath_total`.
+    /// Returns the number of renewals that had to read the lease first: the value of `leader_election_slowpath_total`.
     pub fn slow_renewals(&self) -> u64 {
         let Some(shared) = &self.shared else { return 0 };
         shared.slow_renewals.load(Ordering::Relaxed)
     }
 
-    /// The health check `leaderElection`: fails if we lead and did not renew for the lease's duration plus `tolerance`
-    /// (20 s in the managers); upstream: `tools/leaderelection`, `LeaderElector.Check`.
+    /// Runs the health check `leaderElection`: fails if this process leads and did not renew for the lease's duration
+    /// plus `tolerance` (20 s in the managers). Upstream: `tools/leaderelection`, `LeaderElector.Check`.
     ///
     /// # Errors
     /// `Stale`, with both durations.
@@ -163,7 +166,7 @@ mod tests {
     const TOLERANCE: Duration = Duration::from_secs(20);
 
     #[tokio::test(start_paused = true)]
-    async fn holds_from_the_begin_of_the_request_for_the_duration_of_the_lease() {
+    async fn fence_is_open_from_the_begin_of_the_request_for_the_lease_duration() {
         let fence = Fence::shut(LASTS);
         assert!(!fence.holds() && !fence.is_leader());
         let begun = Instant::now();
@@ -175,11 +178,11 @@ mod tests {
         assert!(fence.holds());
         tokio::time::advance(Duration::from_millis(1)).await;
         assert!(!fence.holds());
-        assert!(fence.is_leader(), "only the election says that it is over");
+        assert!(fence.is_leader(), "only the election ends leadership");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_health_check_fails_only_for_a_leader_that_does_not_renew() {
+    async fn health_check_fails_only_for_a_leader_that_does_not_renew() {
         let fence = Fence::shut(LASTS);
         tokio::time::advance(Duration::from_secs(100)).await;
         assert_eq!(fence.check(TOLERANCE), Ok(()), "a standby is healthy");
@@ -224,7 +227,8 @@ mod tests {
             sent = true;
         };
         let pause = async {
-            // No other task runs in between, as in a process that was stopped: the work is ready when it resumes.
+            // No other task runs in between, as in a process that was stopped: the work is ready when the process
+            // resumes.
             tokio::time::advance(LASTS).await;
             let _ = resume.send(());
         };
@@ -233,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn without_election_it_always_holds() {
+    fn fence_without_election_is_always_open() {
         let fence = Fence::open();
         assert!(fence.holds() && fence.is_leader());
         assert_eq!(fence.check(TOLERANCE), Ok(()));

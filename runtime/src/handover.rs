@@ -1,14 +1,14 @@
-//! The check after a takeover: an owner's children in the store are compared with the API server's before the first
-//! creation or deletion.
+//! The check after a takeover: before the first creation or deletion, an owner's cached children are compared with the
+//! API server's.
 //!
-//! What the previous leader created or deleted last may not have reached this process's stores when it became leader; a
-//! decision on such a picture creates surplus pods or takes down more than allowed. The same check follows a write whose
-//! answer was lost.
+//! The last creations and deletions of the previous leader may be missing in this process's cache when it becomes
+//! leader. A decision on such a cache creates surplus pods or removes more than allowed. The same check follows a write
+//! whose response was lost.
 //!
-//! A child counts as missing only if the store's record matches the owner's selector, is not newer than the list, and the
-//! list does not have it. Everything else says nothing: a child whose labels were changed is not in a list by labels, and
-//! is not being deleted either. A missing child is awaited until the store shows it deleted, being deleted, with other
-//! labels, or changed after the list.
+//! A child counts as missing only if its cached record matches the owner's selector, is not newer than the list, and is
+//! not in the list. Any other difference is no evidence: a child whose labels were changed is not in a list by labels,
+//! but is not being deleted either. A missing child is awaited until the cache shows it deleted, terminating, with
+//! other labels, or changed after the list.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -20,51 +20,51 @@ use kinds::selector::Selector;
 use kinds::{Kind, Str};
 use tokio::time::Instant;
 
-use crate::consistency::Consistency;
+use crate::consistency::{Consistency, Observed};
 use crate::lock::lock;
 use crate::store::{Store, by_controller, owned_by};
 use crate::write::{MetaList, WriteError, Writer};
 
-/// A key that waits for the store to show a deletion is reconciled again after this time, whatever happens. The change
-/// itself wakes it earlier.
+/// A key that waits for a deletion to reach the cache is reconciled again after this time in any case. The change
+/// itself requeues it earlier.
 pub const RECHECK: Duration = Duration::from_secs(5);
 
-/// A child that the API server no longer lists although the store has it.
+/// A child that the API server no longer lists although the cache contains it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Missing {
     name: Str,
     uid: Uid,
-    /// The version of the list: a record that is newer exists after all.
+    /// The version of the list: a record that is newer exists.
     listed_at: u64,
 }
 
-/// What is known about one owner.
+/// The state of the check for one owner.
 #[derive(Debug, Default)]
 struct Check {
     uid: Uid,
     /// Its children were compared in this leadership term.
     is_compared: bool,
-    /// A write for it may have been done: compare before the next decision, whatever its age.
+    /// A write for it may have been executed: compare before the next decision, whatever the object's age.
     is_required: bool,
     missing: Vec<Missing>,
     compared_at: Option<Instant>,
 }
 
-/// The owners of one controller, and which of them were compared.
+/// The checked owners of one controller.
 #[derive(Debug, Default)]
 pub struct Handover {
     term_start: OnceLock<Timestamp>,
     checks: Mutex<HashMap<ObjectKey, Check>>,
 }
 
-/// An owner, the selector of its children, and where they are read.
+/// An owner, the selector of its children, and their cache.
 #[derive(Clone, Copy)]
 pub struct Children<'a, C: Kind> {
     /// The owner's metadata.
     pub owner: &'a Meta,
     /// The owner's selector.
     pub selector: &'a Selector,
-    /// The children's store, indexed by controller.
+    /// The children's cache, indexed by controller.
     pub store: &'a Arc<Store<C>>,
     /// The controller's writes.
     pub consistency: &'a Consistency,
@@ -73,12 +73,12 @@ pub struct Children<'a, C: Kind> {
 }
 
 impl Handover {
-    /// Notes when this process became leader. Objects created later need no check.
+    /// Records when this process became leader. Objects created later need no check.
     pub fn begin_term(&self, now: Timestamp) {
         self.term_start.get_or_init(|| now);
     }
 
-    /// True when an owner's children have to be compared before anything is created or deleted for it.
+    /// Returns true if an owner's children have to be compared before anything is created or deleted for it.
     pub fn is_due(&self, owner: &Meta, now: Timestamp) -> bool {
         let is_older = owner.created.0 <= self.term_start.get_or_init(|| now).as_second();
         let checks = self.lock();
@@ -86,18 +86,19 @@ impl Handover {
         known.map_or(is_older, |check| check.is_required || is_older && !check.is_compared)
     }
 
-    /// Requires a comparison before the next creation or deletion for an owner: the answer to a write was lost.
+    /// Requires a comparison before the next creation or deletion for an owner, because the response to a write was
+    /// lost.
     pub fn require(&self, owner: &Meta) {
         self.with(owner, |check| check.is_required = true);
     }
 
     /// Compares the children with the API server's. Returns those that the server no longer has.
     ///
-    /// Afterwards the key must wait until its cache is up to date and [`Handover::is_settled`].
+    /// The children have to be read again afterwards ([`Handover::observe`]): what was read before may be outdated.
     ///
     /// # Errors
     /// When the list fails. The comparison is still due then.
-    pub async fn compare<C: Kind>(&self, children: Children<'_, C>) -> Result<Vec<Arc<C>>, WriteError> {
+    pub async fn compare<C: Kind>(&self, children: &Children<'_, C>) -> Result<Vec<Arc<C>>, WriteError> {
         let Children { owner, store, consistency, .. } = children;
         let Some(selector) = children.selector.query() else {
             self.with(owner, |check| check.record(Vec::new()));
@@ -118,11 +119,25 @@ impl Handover {
         Ok(missing)
     }
 
+    /// Reads children, and reports if the cache showed all earlier deletions before: those of this process and those that
+    /// the last comparison found. A caller that gets `false` has to requeue the key after [`RECHECK`].
+    pub fn observe<C: Kind, T>(&self, children: &Children<'_, C>, read: impl FnOnce(&Store<C>) -> T) -> Observed<T> {
+        let Children { owner, selector, store, consistency, .. } = children;
+        let is_settled = self.is_settled(owner, selector, store);
+        let observed = consistency.observe(&owner.key(), store, read);
+        Observed { are_deletions_seen: observed.are_deletions_seen && is_settled, ..observed }
+    }
+
+    /// Delay of the reconcile after a comparison: none if the cache already shows what the API server has.
+    pub fn delay_after_compare<C: Kind>(&self, children: &Children<'_, C>, is_caught_up: bool) -> Duration {
+        let Children { owner, selector, store, .. } = children;
+        if is_caught_up && self.is_settled(owner, selector, store) { Duration::ZERO } else { RECHECK }
+    }
+
     /// True when the store explains all children that were missing in the last comparison.
     ///
-    /// A child that stays for longer than [`RECHECK`] is compared again instead: [`Handover::is_due`] is true then. A
-    /// caller that gets `false` has to requeue the key after [`RECHECK`].
-    pub fn is_settled<C: Kind>(&self, owner: &Meta, selector: &Selector, store: &Store<C>) -> bool {
+    /// A child that stays for longer than [`RECHECK`] is compared again instead: [`Handover::is_due`] is true then.
+    fn is_settled<C: Kind>(&self, owner: &Meta, selector: &Selector, store: &Store<C>) -> bool {
         let mut checks = self.lock();
         let Some(check) = checks.get_mut(&owner.key()).filter(|check| check.uid == owner.uid) else { return true };
         check.missing.retain(|missing| {
@@ -145,7 +160,7 @@ impl Handover {
         self.lock().remove(key);
     }
 
-    /// Changes an owner's entry; another object of the same name starts with a new one.
+    /// Changes an owner's entry; a new object of the same name starts with an empty one.
     fn with<T>(&self, owner: &Meta, change: impl FnOnce(&mut Check) -> T) -> T {
         let mut checks = self.lock();
         let check = checks.entry(owner.key()).or_default();
@@ -169,12 +184,12 @@ impl Check {
     }
 }
 
-/// The newest version among an owner's listed children.
+/// Returns the newest version among an owner's listed children.
 fn newest_of(owner: &Meta, listed: &[Meta]) -> Option<u64> {
     listed.iter().filter(|child| child.is_controlled_by(&owner.uid)).map(|child| child.version).max()
 }
 
-/// The stored children that should be in a list by this selector and are not.
+/// Returns the cached children that should be in a list by this selector but are not.
 fn missing<C: Kind>(stored: &[Arc<C>], selector: &Selector, list: &MetaList) -> Vec<Arc<C>> {
     let is_missing = |child: &&Arc<C>| {
         let meta = child.meta();
@@ -200,7 +215,7 @@ mod tests {
         Meta { uid: Uid::parse("web"), created: Time(created), ..meta("ns", "web", 1) }
     }
 
-    /// A child of the owner, by name, version and value of the label `app`.
+    /// Returns a child of the owner, by name, version and value of the label `app`.
     fn child(name: &str, version: u64, app: &str) -> Meta {
         let interner = Interner::default();
         let owners = [OwnerRef {
@@ -219,7 +234,7 @@ mod tests {
         }
     }
 
-    /// A record of a kind: only its metadata counts here.
+    /// Returns a record of any kind: only its metadata matters here.
     fn record(meta: Meta) -> Namespace {
         Namespace { meta, active: true }
     }
@@ -275,7 +290,7 @@ mod tests {
         for (name, now) in later {
             let (handover, owner, store) = (Handover::default(), owner(1), store(vec![child("a", 3, "web")]));
             with_missing(&handover, &owner, &store, 10);
-            assert!(!handover.is_settled(&owner, &app_web(), &store), "{name}: nothing seen yet");
+            assert!(!handover.is_settled(&owner, &app_web(), &store), "{name}: no change received yet");
             store.put(record(child("a", 4, "web")));
             assert!(!handover.is_settled(&owner, &app_web(), &store), "{name}: a change from before the list");
             match now {
@@ -297,20 +312,20 @@ mod tests {
     }
 
     #[test]
-    fn check_is_due_once_per_term_and_after_each_lost_answer() {
+    fn check_is_due_once_per_term_and_after_each_lost_response() {
         let handover = Handover::default();
         let now = Timestamp::from_second(TERM_START).expect("in range");
         handover.begin_term(now);
         let (old, new) = (owner(TERM_START), owner(TERM_START + 1));
-        assert!(handover.is_due(&old, now), "from an earlier term");
+        assert!(handover.is_due(&old, now), "created in an earlier term");
         handover.with(&old, |check| check.record(Vec::new()));
         assert!(!handover.is_due(&old, now), "compared");
         handover.require(&old);
-        assert!(handover.is_due(&old, now), "an answer was lost");
+        assert!(handover.is_due(&old, now), "a response was lost");
         handover.forget(&old.key());
         assert!(!handover.is_due(&new, now), "created in this term");
         handover.require(&new);
-        assert!(handover.is_due(&new, now), "an answer was lost");
+        assert!(handover.is_due(&new, now), "a response was lost");
         let successor = Meta { uid: Uid::parse("successor"), ..new };
         assert!(!handover.is_due(&successor, now), "another object of the same name");
     }

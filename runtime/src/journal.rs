@@ -1,7 +1,7 @@
-//! A controller's last decisions and its failing keys, in bounded space.
+//! The journal of a controller: its last decisions and its failing keys, in bounded memory.
 //!
-//! What a reconcile does is noted as it happens, by the Writer, the event recorder and `Consistency`, and
-//! belongs to the reconcile that runs in the same task.
+//! The Writer, the event recorder and `Consistency` add notes while a reconcile runs. A note belongs to the reconcile
+//! that runs in the same task.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
@@ -12,22 +12,22 @@ use jiff::Timestamp;
 
 use crate::text::words;
 
-/// Decisions that a controller remembers.
+/// Number of decisions that are kept per controller.
 pub const RECENT: usize = 64;
-/// Failing keys that a controller remembers; of more, the oldest are forgotten.
+/// Number of failing keys that are kept per controller; the oldest are discarded.
 pub const FAILING: usize = 256;
-/// Different notes of one reconcile that are kept.
+/// Maximum number of different notes per reconcile.
 const NOTES: usize = 6;
-/// Bytes of all notes of one reconcile.
+/// Maximum bytes of all notes of one reconcile.
 const LONGEST_NOTES: usize = 320;
-/// Bytes of an error.
+/// Maximum bytes of an error.
 const LONGEST_ERROR: usize = 512;
 
 tokio::task_local! {
     static RUNNING: Arc<Mutex<Notes>>;
 }
 
-/// What a reconcile did so far.
+/// The notes of a running reconcile.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     kept: Vec<(String, u32)>,
@@ -46,12 +46,12 @@ impl Notes {
         }
     }
 
-    /// The longest Retry-After that the API server returned in this reconcile; zero without one.
+    /// Returns the longest Retry-After that the API server returned in this reconcile; zero without one.
     pub(crate) fn retry_after(notes: &Mutex<Self>) -> Duration {
         notes.lock().unwrap_or_else(PoisonError::into_inner).retry_after
     }
 
-    /// Everything in one line; nothing is left.
+    /// Removes and returns all notes in one line.
     pub(crate) fn take(notes: &Mutex<Self>) -> String {
         let Self { kept, more, retry_after: _ } =
             std::mem::take(&mut *notes.lock().unwrap_or_else(PoisonError::into_inner));
@@ -71,28 +71,28 @@ impl Notes {
     }
 }
 
-/// Notes what the reconcile that runs in this task does; outside of one it does nothing.
+/// Adds a note to the reconcile that runs in this task; does nothing outside of a reconcile.
 pub fn note(text: impl FnOnce() -> String) {
-    // The error says that no reconcile runs here.
+    // An error means that no reconcile runs in this task.
     let _ = RUNNING.try_with(|notes| notes.lock().unwrap_or_else(PoisonError::into_inner).add(text()));
 }
 
-/// Records that the API server asked the reconcile that runs in this task to retry only after a time. If the reconcile
-/// fails, its key is requeued no sooner.
+/// Records the Retry-After of a response in the reconcile that runs in this task. If the reconcile fails, its key is
+/// requeued no sooner.
 pub(crate) fn note_retry_after(delay: Duration) {
-    // The error says that no reconcile runs here.
+    // An error means that no reconcile runs in this task.
     let _ = RUNNING.try_with(|notes| {
         let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
         notes.retry_after = notes.retry_after.max(delay);
     });
 }
 
-/// Runs a reconcile whose notes go there.
+/// Runs a reconcile with these notes.
 pub(crate) fn noted<F: Future>(notes: &Arc<Mutex<Notes>>, reconcile: F) -> impl Future<Output = F::Output> + use<F> {
     RUNNING.scope(notes.clone(), reconcile)
 }
 
-/// The first bytes of a text, and a mark if there were more.
+/// Truncates a text to a number of bytes and marks the truncation.
 fn shortened(mut text: String, most: usize) -> String {
     if text.len() > most {
         let end = (0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
@@ -102,22 +102,22 @@ fn shortened(mut text: String, most: usize) -> String {
     text
 }
 
-/// How a reconcile ended.
+/// The result of a reconcile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LastResult {
-    /// Nothing more until something changes.
+    /// Nothing to do until the next change.
     Done,
     /// The key is requeued after this time.
     RequeueAfter(Duration),
-    /// A cache does not show the controller's last writes yet.
+    /// The cache does not contain the controller's last writes yet.
     WaitingForCache,
-    /// Nothing failed, but the key is requeued with backoff.
+    /// The reconcile did not fail, but the key is requeued with backoff.
     RequeueWithBackoff,
-    /// It failed and is tried again.
+    /// It failed and is retried with backoff.
     Failed,
-    /// It failed and is not tried again until something changes.
+    /// It failed and is retried only at the next change.
     Dropped,
-    /// It panicked and is tried again.
+    /// It panicked and is retried with backoff.
     Panicked,
 }
 
@@ -128,13 +128,13 @@ impl LastResult {
 
     fn words(self) -> String {
         match self {
-            Self::Done => "done: nothing more until something changes".into(),
-            Self::RequeueAfter(time) => format!("looks again after {}", words(time.as_secs_f64())),
-            Self::WaitingForCache => "waits for a store to show what was written".into(),
-            Self::RequeueWithBackoff => "could not be finished; tried again after a growing time".into(),
-            Self::Failed => "failed; tried again after a growing time".into(),
-            Self::Dropped => "failed; not tried again until something changes".into(),
-            Self::Panicked => "panicked; tried again after a growing time".into(),
+            Self::Done => "done".into(),
+            Self::RequeueAfter(time) => format!("requeued after {}", words(time.as_secs_f64())),
+            Self::WaitingForCache => "waiting for the cache to contain the last write".into(),
+            Self::RequeueWithBackoff => "incomplete; requeued with backoff".into(),
+            Self::Failed => "failed; requeued with backoff".into(),
+            Self::Dropped => "failed; retried at the next change".into(),
+            Self::Panicked => "panicked; requeued with backoff".into(),
         }
     }
 }
@@ -144,29 +144,29 @@ impl LastResult {
 pub struct Entry {
     /// The key.
     pub key: Box<str>,
-    /// When it was over.
+    /// When it ended.
     pub at: Timestamp,
-    /// How long it took.
+    /// Its duration.
     pub took: Duration,
     ended: LastResult,
-    /// What was done, and with what success; empty when nothing was.
+    /// The actions and their results; empty if there were none.
     pub did: Box<str>,
 }
 
 impl Entry {
-    /// How it ended, in words.
+    /// Returns the result as a text.
     #[must_use]
     pub fn outcome(&self) -> String {
         self.ended.words()
     }
 
-    /// Whether a cache did not show the controller's last writes yet.
+    /// Reports whether the cache did not contain the controller's last writes yet.
     #[must_use]
     pub fn is_waiting_for_cache(&self) -> bool {
         self.ended == LastResult::WaitingForCache
     }
 
-    /// After which time it is looked at again, if it asked for that.
+    /// Returns the delay after which the key is requeued, if the reconcile requested one.
     #[must_use]
     pub fn again_after(&self) -> Option<Duration> {
         match self.ended {
@@ -176,18 +176,18 @@ impl Entry {
     }
 }
 
-/// A key that fails.
+/// The failures of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// The last error.
     pub error: Box<str>,
-    /// When the first of these failures in a row was.
+    /// The time of the first of these consecutive failures.
     pub since: Timestamp,
-    /// When the last one was.
+    /// The time of the last one.
     pub last: Timestamp,
-    /// How many there were in a row.
+    /// The number of consecutive failures.
     pub times: u32,
-    /// It is not tried again until something changes.
+    /// The key is retried only at the next change.
     pub dropped: bool,
 }
 
@@ -198,7 +198,7 @@ struct State {
     forgotten: u64,
 }
 
-/// A controller's last decisions and its failing keys.
+/// The last decisions and the failing keys of a controller.
 #[derive(Debug, Default)]
 pub struct Journal(Mutex<State>);
 
@@ -207,7 +207,7 @@ impl Journal {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a decision in; `error` says why it failed, if it did.
+    /// Adds a decision; `error` is the reason of a failure.
     pub(crate) fn record(&self, key: String, ended: LastResult, took: Duration, did: String, error: Option<String>) {
         let (at, key) = (Timestamp::now(), key.into_boxed_str());
         let mut state = self.state();
@@ -226,19 +226,19 @@ impl Journal {
         state.recent.push_back(Entry { key, at, took, ended, did: did.into_boxed_str() });
     }
 
-    /// The last decisions, the newest first.
+    /// Returns the last decisions, the newest first.
     #[must_use]
     pub fn recent(&self) -> Vec<Entry> {
         self.state().recent.iter().rev().cloned().collect()
     }
 
-    /// The last decision on a key, if it is remembered.
+    /// Returns the last decision on a key, if it is still kept.
     #[must_use]
     pub fn last(&self, key: &str) -> Option<Entry> {
         self.state().recent.iter().find(|entry| *entry.key == *key).cloned()
     }
 
-    /// The failing keys, those that fail longest first, and how many more were forgotten so far.
+    /// Returns the failing keys, those that have failed longest first, and the number of discarded ones.
     #[must_use]
     pub fn failing(&self) -> (Vec<(Box<str>, Failure)>, u64) {
         let state = self.state();
@@ -247,13 +247,13 @@ impl Journal {
         (failing, state.forgotten)
     }
 
-    /// How a key fails, if it does.
+    /// Returns the failures of a key, if it fails.
     #[must_use]
     pub fn failure(&self, key: &str) -> Option<Failure> {
         self.state().failing.get(key).cloned()
     }
 
-    /// How many keys fail.
+    /// Returns the number of failing keys.
     #[must_use]
     pub fn failures(&self) -> usize {
         self.state().failing.len()

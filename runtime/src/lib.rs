@@ -1,9 +1,9 @@
-//! The controller runtime: watches, stores, queues, writes, leader election, events, metrics.
+//! The controller runtime: watches, caches, queues, writes, leader election, events, metrics.
 //!
-//! It holds no controller logic and knows no cloud. Its parts, in the order in which a change passes through them:
-//! [`watch`] keeps the [`store`]s equal to what the API server has; a subscriber turns a change into keys on a
-//! [`queue`]; a [`worker`] reconciles one key, looking only into stores, and changes things only through
-//! the [`write::Writer`]; [`consistency`] keeps the key from being decided on again before the stores show the result.
+//! It contains no controller and knows no cloud. Its parts, in the order in which a change passes through them: a
+//! [`watch`] keeps the [`store`] of a kind equal to the API server; a subscriber maps a change to keys on a [`queue`];
+//! a [`worker`] reconciles one key at a time, reads only from stores, and writes only through the [`write::Writer`];
+//! [`consistency`] delays the next reconcile of the key until the stores contain its writes.
 
 pub mod children;
 pub mod client;

@@ -1,9 +1,9 @@
-//! Locks that outlive a panic.
+//! Locks that stay usable after a panic.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a mutex, also after a holder panicked: each critical section leaves its data consistent, and a worker's panic
-/// must not stop all others.
+/// Locks a mutex, also after a holder panicked. Each critical section leaves its data consistent, and a worker's panic
+/// must not stop the others.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,8 @@
-//! A process of controllers: their watches, their leadership, their start and their end.
+//! The manager of a process: its watches, leadership, controllers and shutdown.
 //!
-//! The stores fill from the beginning, also while another process leads (warm standby); the workers of a controller start
-//! with leadership and complete stores of the kinds that it reads. At the end workers finish what they are doing, events are sent, and the lease is given up.
+//! Stores are filled from the start, also while another process leads (warm standby). The workers of a controller start
+//! when this process leads and the kinds that the controller reads are listed. At shutdown, workers finish their
+//! current keys, events are sent, and the lease is released.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,30 +24,31 @@ use crate::events::Recorder;
 use crate::fence::Fence;
 use crate::metrics::Metrics;
 use crate::page::Page;
-use crate::queue::{Queue, QueueLook, QueueStats, Queues};
+use crate::queue::{Queue, QueueStats, QueueView, Queues};
 use crate::watch::{Reads, Registry};
 use crate::worker::{Reconcile, WorkCounts, WorkOptions, work};
 use crate::write::Writer;
 
-/// Controllers whose kinds are not listed yet are named in the log this often.
+/// How often the log names controllers that wait for their kinds to be listed.
 const WAIT_REPORT: Duration = Duration::from_secs(60);
 
-/// How a manager runs.
+/// Options of a manager.
 #[derive(Debug, Clone)]
 pub struct ManagerOptions {
-    /// Watch and manage this namespace only; `None`: all.
+    /// The only namespace to watch and manage; `None`: all.
     pub namespace: Option<String>,
-    /// The lease to hold while working; `None`: work at once.
+    /// The lease to hold while working; `None`: start working immediately.
     pub election: Option<ElectionConfig>,
-    /// Each controller writes as its own service account in `kube-system`, not as the process.
+    /// Whether each controller writes under its own service account in `kube-system`, instead of the process's
+    /// identity.
     pub service_accounts: bool,
-    /// Requests per second of each controller (not counting watches).
+    /// Requests per second of each controller (watches excluded).
     pub qps: f32,
-    /// Requests of each controller that may go out at once.
+    /// Burst of requests of each controller.
     pub burst: u32,
-    /// Least time between the starts of two controllers.
+    /// Minimum time between the starts of two controllers.
     pub start_interval: Duration,
-    /// How long the end may take; zero: as long as it needs.
+    /// Maximum duration of the shutdown; zero: unlimited.
     pub shutdown_timeout: Duration,
 }
 
@@ -64,20 +66,20 @@ impl Default for ManagerOptions {
     }
 }
 
-/// Why a manager ended.
+/// The reason why a manager ended.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// It was asked to.
+pub enum ExitReason {
+    /// A shutdown was requested.
     Shutdown,
-    /// Another process leads, or may: this one must exit at once.
+    /// Another process leads, or may: this one must exit immediately.
     LeaseLost(Lost),
-    /// A defect ended a watch: what its store shows is out of date, and this process must exit.
+    /// A defect ended a watch: its store is out of date, and this process must exit.
     WatchEnded,
 }
 
 type Start = Box<dyn FnOnce(&mut JoinSet<()>) + Send>;
 
-/// The workers of a controller that wait for its kinds.
+/// The workers of a controller that waits for its kinds to be listed.
 struct Waiting {
     name: &'static str,
     reads: Option<Reads>,
@@ -85,7 +87,7 @@ struct Waiting {
 }
 
 /// Starts the workers of each controller as soon as the kinds that it reads are listed, as upstream's controllers wait
-/// each for its own informers; at least `interval`, at most twice as long, lies between two starts. Does not return.
+/// for their own informers. Two starts are `interval` to twice `interval` apart. Does not return.
 async fn start_workers(registry: &Registry, waiting: Vec<Waiting>, interval: Duration, workers: &mut JoinSet<()>) {
     let begun = Instant::now();
     let mut names: BTreeMap<_, _> = waiting.iter().map(|waiting| (waiting.name, waiting.reads.clone())).collect();
@@ -98,7 +100,7 @@ async fn start_workers(registry: &Registry, waiting: Vec<Waiting>, interval: Dur
     while !ready.is_empty() {
         tokio::select! {
             Some(Waiting { name, start, .. }) = ready.next() => {
-                debug!(controller = name, seconds = begun.elapsed().as_secs_f64(), "starting workers");
+                debug!(controller = name, seconds = begun.elapsed().as_secs_f64(), "workers started");
                 start(workers);
                 names.remove(name);
                 tokio::time::sleep(interval.mul_f64(rand::random_range(1.0..2.0))).await;
@@ -106,19 +108,19 @@ async fn start_workers(registry: &Registry, waiting: Vec<Waiting>, interval: Dur
             _ = report.tick() => report_waiting(registry, &names),
         }
     }
-    info!(seconds = begun.elapsed().as_secs_f64(), "all controllers are started");
+    info!(seconds = begun.elapsed().as_secs_f64(), "all controllers started");
     std::future::pending().await
 }
 
-/// Names in the log what keeps controllers from starting.
+/// Logs the kinds that keep controllers from starting.
 fn report_waiting(registry: &Registry, waiting: &BTreeMap<&'static str, Option<Reads>>) {
     let missing: BTreeSet<String> = waiting.values().flat_map(|reads| registry.not_synced(reads.as_ref())).collect();
     let missing = missing.into_iter().collect::<Vec<_>>().join(",");
     let controllers = waiting.keys().copied().collect::<Vec<_>>().join(",");
-    error!(controllers, missing, "controllers do not start: kinds that they read cannot be listed");
+    error!(controllers, missing, "controllers cannot start: kinds that they read are not listed");
 }
 
-/// Returns when a watch ends, which none does by itself.
+/// Returns when a watch ends, which happens only by a defect.
 async fn ended_by_defect(watches: &mut JoinSet<()>) {
     match watches.join_next().await {
         Some(ended) => error!(panicked = ended.is_err(), "watch ended: this is a defect"),
@@ -131,7 +133,7 @@ struct Running {
     start: Start,
     close: Box<dyn Fn() + Send + Sync>,
     stats: Arc<dyn QueueStats>,
-    look: Arc<dyn QueueLook>,
+    look: Arc<dyn QueueView>,
     workers: usize,
     counts: Arc<WorkCounts>,
     /// The kinds that must be listed before its workers start; `None`: all.
@@ -154,10 +156,10 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// A manager without controllers yet.
+    /// Creates a manager without controllers.
     ///
     /// # Errors
-    /// When the times of the election do not fit together.
+    /// When the times of the election are inconsistent.
     pub fn new(clients: Arc<Clients>, registry: Registry, options: ManagerOptions) -> Result<Self, ElectionError> {
         let (election, fence) = match &options.election {
             Some(config) => {
@@ -181,59 +183,59 @@ impl Manager {
         })
     }
 
-    /// The stores.
+    /// Returns the registry of stores.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// What the server serves.
+    /// Returns the discovery of the API server's resources.
     pub fn discovery(&self) -> Arc<Discovery> {
         self.discovery.clone()
     }
 
-    /// The one namespace that is managed; `None`: all.
+    /// Returns the only namespace that is managed; `None`: all.
     pub fn namespace(&self) -> Option<&str> {
         self.options.namespace.as_deref()
     }
 
-    /// The state of this process's leadership, for health and metrics.
+    /// Returns the state of this process's leadership, for health and metrics.
     pub fn fence(&self) -> &Fence {
         &self.fence
     }
 
-    /// A writer for a controller, by the name of its service account. Each has a rate limit of its own.
+    /// Returns a writer for a controller, by the name of its service account. Each writer has its own rate limit.
     pub fn writer(&self, service_account: &str) -> Writer {
         self.faster_writer(service_account, 1, 1)
     }
 
-    /// As [`Manager::writer`], with so many times the requests per second, and at once, of other controllers.
+    /// Like [`Manager::writer`], with a multiple of the other controllers' rate and burst.
     pub fn faster_writer(&self, service_account: &str, qps: u16, burst: u32) -> Writer {
         let (qps, burst) = (self.options.qps * f32::from(qps), self.options.burst.saturating_mul(burst));
         self.writer_paced(self.identity(service_account), self.fence.clone(), TokenBucket::new(qps, burst))
     }
 
-    /// A writer with the process's own identity, whatever the others write as: for what the controllers' identities
-    /// depend on.
+    /// Returns a writer with the process's own identity, also if controllers use service accounts: for objects that
+    /// those identities depend on.
     pub fn own_writer(&self) -> Writer {
         self.writer_as(Identity::Own, self.fence.clone())
     }
 
-    /// A recorder of events of `component`, written under a controller's service account. Events have a rate limit
-    /// of their own, so that they never hold up the work that they tell of.
+    /// Creates a recorder for events of `component`, written under a controller's service account. Events have a
+    /// separate rate limit, so that they never delay the work that they report.
     pub fn recorder(&mut self, component: &'static str, service_account: &str) -> Recorder {
         self.recorder_for(component, self.writer(service_account))
     }
 
-    /// Records `LeaderElection` events on the lease, as the process itself.
+    /// Records `LeaderElection` events on the lease, under the process's own identity.
     pub fn record_leadership(&mut self, component: &'static str) {
-        // These are written around leadership, not under it: candidates say it when they begin and when they end.
+        // These events are recorded around leadership, not during it: when it begins and when it ends.
         let writer = self.writer_as(Identity::Own, Fence::open());
         let recorder = self.recorder_for(component, writer);
         self.election = self.election.take().map(|election| election.recording(recorder));
     }
 
-    /// Adds controllers that wait only for the kinds that they read, whatever the state of others: those declared, and
-    /// those whose stores `start` takes. Controllers that are added otherwise wait for all kinds.
+    /// Adds controllers that wait only for the kinds that they read: those in `declared`, and those whose stores
+    /// `start` takes. Controllers that are added in another way wait for all kinds.
     pub fn add_reading(&mut self, declared: Reads, start: impl FnOnce(&mut Self)) {
         self.registry.take_used();
         let first = self.controllers.len();
@@ -260,42 +262,43 @@ impl Manager {
         });
     }
 
-    /// Adds metrics of a controller's own.
+    /// Adds metrics of a controller.
     pub fn collect(&self, source: impl Collector) {
         self.metrics.collect(source);
     }
 
-    /// What is served as metrics; controllers add their own when they start.
+    /// Returns the registry of metrics; controllers add their own when they start.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 
-    /// Names of the controllers.
+    /// Returns the names of the controllers.
     pub fn controllers(&self) -> impl Iterator<Item = &'static str> {
         self.controllers.iter().map(|controller| controller.name)
     }
 
-    /// Names of the controllers and what their workers did, for metrics.
+    /// Returns the names of the controllers and the counts of their workers, for metrics.
     pub fn work_counts(&self) -> Vec<(&'static str, Arc<WorkCounts>)> {
         self.controllers.iter().map(|controller| (controller.name, controller.counts.clone())).collect()
     }
 
-    /// What became of events, for metrics.
+    /// Returns the recorders of events, for metrics.
     pub fn recorders(&self) -> &[Recorder] {
         &self.recorders
     }
 
-    /// The clients, for metrics.
+    /// Returns the clients, for metrics.
     pub fn clients(&self) -> &Clients {
         &self.clients
     }
 
-    /// The metrics of all queues.
+    /// Returns the metrics of all queues.
     pub fn queues(&self) -> Queues {
         Queues::new(self.controllers.iter().map(|controller| controller.stats.clone()))
     }
 
-    /// Adds a page of a controller's own to what is served, for those who may read it; `make` gets the pairs of the
+    /// Adds a debug page of a controller, served to authorized users. `make` gets the pairs of the query and must not
+    /// block.
     /// query, must be quick and must not wait.
     pub fn add_page(
         &mut self,
@@ -306,13 +309,13 @@ impl Manager {
         self.pages.push(Page { path, media_type, make: Arc::new(make) });
     }
 
-    /// The pages of controllers' own.
+    /// Returns the pages that controllers added.
     pub fn pages(&self) -> &[Page] {
         &self.pages
     }
 
-    /// The diagnostics of this process. `kinds` maps the names of queues to the kind of their keys; `finalizers` names the
-    /// owners of finalizers, the most specific first.
+    /// Returns the diagnostics of this process. `kinds` maps a queue name to the kind of its keys; `finalizers` names
+    /// the owners of finalizers, the most specific first.
     pub fn explainer(
         &self,
         component: &'static str,
@@ -337,9 +340,9 @@ impl Manager {
         }
     }
 
-    /// Runs until `shutdown` completes or the lease is lost. Dropping the future stops everything at once, as a crash
-    /// would.
-    pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Ended {
+    /// Runs until `shutdown` completes or the lease is lost. Dropping the future stops everything immediately, like a
+    /// crash.
+    pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> ExitReason {
         let mut watches = JoinSet::new();
         let namespace = self.options.namespace.as_deref();
         self.registry.start(&self.clients, namespace, &mut watches);
@@ -349,7 +352,7 @@ impl Manager {
             tokio::select! {
                 () = election.acquire() => {}
                 () = &mut shutdown => return self.end(JoinSet::new()).await,
-                () = ended_by_defect(&mut watches) => return Ended::WatchEnded,
+                () = ended_by_defect(&mut watches) => return ExitReason::WatchEnded,
             }
         }
         let mut workers = JoinSet::new();
@@ -362,9 +365,9 @@ impl Manager {
             }
         };
         let ended = tokio::select! {
-            lost = hold => Some(Ended::LeaseLost(lost)),
+            lost = hold => Some(ExitReason::LeaseLost(lost)),
             () = &mut shutdown => None,
-            () = ended_by_defect(&mut watches) => Some(Ended::WatchEnded),
+            () = ended_by_defect(&mut watches) => Some(ExitReason::WatchEnded),
             () = start_workers(&registry, starts, interval, &mut workers) => None,
         };
         match ended {
@@ -373,7 +376,7 @@ impl Manager {
         }
     }
 
-    /// The workers of each controller, with the kinds that they wait for.
+    /// Returns the workers of each controller, with the kinds that they wait for.
     fn starts(&mut self) -> Vec<Waiting> {
         let starts = self.controllers.iter_mut().map(|running| Waiting {
             name: running.name,
@@ -383,15 +386,15 @@ impl Manager {
         starts.collect()
     }
 
-    /// The orderly end: no new work, then no more events, then no lease.
-    async fn end(mut self, mut workers: JoinSet<()>) -> Ended {
+    /// Shuts down in order: no new work, then no further events, then no lease.
+    async fn end(mut self, mut workers: JoinSet<()>) -> ExitReason {
         let timeout = self.options.shutdown_timeout;
         let deadline = Instant::now() + if timeout.is_zero() { Duration::from_secs(u32::MAX.into()) } else { timeout };
         for controller in &self.controllers {
             (controller.close)();
         }
         if timeout_at(deadline, async { while workers.join_next().await.is_some() {} }).await.is_err() {
-            warn!(left = workers.len(), ?timeout, "workers did not end in time; dropping what they do");
+            warn!(left = workers.len(), ?timeout, "workers did not finish in time; cancelling them");
             workers.shutdown().await;
         }
         for controller in &self.controllers {
@@ -415,7 +418,7 @@ impl Manager {
         if let Some(election) = self.election.take() {
             election.release().await;
         }
-        Ended::Shutdown
+        ExitReason::Shutdown
     }
 
     fn identity(&self, service_account: &str) -> Identity {

@@ -1,17 +1,17 @@
-//! Pages that controllers add to what a process serves.
+//! Pages that controllers add to the served ones.
 
 use std::sync::Arc;
 
-/// Makes a page from the pairs of a query.
+/// Returns a page for the pairs of a query.
 pub type MakePage = Arc<dyn Fn(&[(String, String)]) -> String + Send + Sync>;
 
-/// A page of a controller's own.
+/// A page of a controller.
 #[derive(Clone)]
 pub struct Page {
     /// Its path.
     pub path: String,
-    /// What it is made of.
+    /// Its content type.
     pub media_type: &'static str,
-    /// Makes it from the pairs of a query. It must be quick and must not wait.
+    /// Returns the page for the pairs of a query. It must not block.
     pub make: MakePage,
 }

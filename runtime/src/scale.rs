@@ -10,11 +10,11 @@ use crate::discovery::{Discovery, DiscoveryError, Served, Snapshot};
 use crate::watch::Watched;
 use crate::write::{Scale, WriteError, Writer};
 
-/// How long a found resource is taken from the cache of discovery. Upstream: cmd/kube-controller-manager/app, the reset of
-/// the REST mapper.
+/// Maximum age of the discovery cache for a resource that was found. Upstream: cmd/kube-controller-manager/app, the
+/// reset of the REST mapper.
 const FOUND_MAX_AGE: Duration = Duration::from_secs(30);
 
-/// How long a missing resource is taken from the cache of discovery.
+/// Maximum age of the discovery cache for a resource that was not found.
 const MISSING_MAX_AGE: Duration = Duration::from_secs(5);
 
 /// Reads and updates scales for one controller.
@@ -58,7 +58,7 @@ impl Scales {
     /// Reads an object's scale from the API server.
     ///
     /// # Errors
-    /// As [`Writer::get_scale`].
+    /// Same as [`Writer::get_scale`].
     pub async fn get(&self, resource: &Resource, key: &ObjectKey) -> Result<Scale, WriteError> {
         self.writer.get_scale(resource, key).await
     }

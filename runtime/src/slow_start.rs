@@ -1,14 +1,14 @@
-//! Slow start: one try first, then twice as many as long as all go well (pkg/controller/replicaset, slowStartBatch).
+//! Slow start: one attempt first, then twice as many while all succeed (pkg/controller/replicaset, slowStartBatch).
 //!
-//! A thousand creates that are all going to fail for the same reason, a quota say, cost one request instead.
+//! A thousand creations that would all fail for the same reason, for example a quota, cost one request instead.
 
 use futures::future::join_all;
 
 /// Size of the first batch.
 const FIRST: usize = 1;
 
-/// Runs `run` `count` times in growing batches; the tries of a batch run at the same time. After a batch with a
-/// failure no further one begins. Returns how many succeeded, and the first failure.
+/// Runs `run` `count` times in growing batches; the attempts of a batch run concurrently. After a batch with a failure
+/// no further batch begins. Returns the number of successes, and the first failure.
 pub async fn slow_start<F, E>(count: usize, run: impl Fn(usize) -> F) -> (usize, Option<E>)
 where
     F: Future<Output = Result<(), E>>,
@@ -37,7 +37,7 @@ mod tests {
 
     #[tokio::test]
     async fn batches_double_and_stop_at_the_first_failure() {
-        // (count, tries from which on all fail) -> (tries, successes)
+        // (count, attempts from which on all fail) -> (attempts, successes)
         for (count, limit, tried, succeeded) in [
             (0, 9, 0, 0),
             (1, 9, 1, 1),

@@ -42,17 +42,17 @@ impl Collector for Leadership {
     }
 }
 
-/// The controllers of a process: which run, which should and are not here, and what became of their work.
+/// The controllers of a process: those that run, those that are missing, and the results of their work.
 pub struct Controllers {
     /// The manager's name, for instance `kube-controller-manager`.
     pub manager: &'static str,
-    /// What upstream calls some of them in `running_managed_controllers`: name there and here.
+    /// Upstream's names of some controllers in `running_managed_controllers`: name there and here.
     pub running_as: &'static [(&'static str, &'static str)],
     /// Each controller with its counts.
     pub running: Vec<(&'static str, Arc<WorkCounts>)>,
-    /// Controllers that are switched on and not in this binary.
+    /// Controllers that are enabled but not in this binary.
     pub missing: Vec<&'static str>,
-    /// They run while this process leads.
+    /// The fence: controllers run while this process leads.
     pub fence: Fence,
 }
 
@@ -79,7 +79,7 @@ impl Collector for Controllers {
         gauges(
             &mut encoder,
             "controllers_missing",
-            "Controllers that are switched on and not in this binary",
+            "Controllers that are enabled but not in this binary",
             self.missing.iter().map(|name| ([("name", (*name).into())], 1.0)),
         )?;
         let outcomes = self.running.iter().flat_map(|(name, counts)| {
@@ -115,7 +115,7 @@ impl Collector for Stores {
         counters(
             &mut encoder,
             "controllers_store_panics",
-            "Panics of watches and of what is subscribed to them",
+            "Panics of watches and of their subscribers",
             each(|stats| stats.panics() as f64),
         )?;
         gauges(
@@ -127,19 +127,19 @@ impl Collector for Stores {
         gauges(
             &mut encoder,
             "controllers_store_undecodable_objects",
-            "Objects that the API server has and that cannot be decoded; nothing of their kind is deleted meanwhile",
+            "Objects that the API server has and that cannot be decoded; until that is fixed, nothing of their kind is deleted",
             each(|stats| stats.undecodable() as f64),
         )?;
         counters(
             &mut encoder,
             "controllers_watch_restarts",
-            "Watches that broke or had to list anew",
+            "Watches that failed or had to relist",
             each(|stats| stats.restarts() as f64),
         )
     }
 }
 
-/// What became of events.
+/// Results of events.
 pub struct Events(pub Vec<Recorder>);
 
 impl fmt::Debug for Events {
@@ -150,7 +150,7 @@ impl fmt::Debug for Events {
 
 impl Collector for Events {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        // Several recorders may speak for one component: one sample for all of them.
+        // Several recorders may serve one component: their counts are added to one sample.
         let mut sums = std::collections::BTreeMap::new();
         for recorder in &self.0 {
             let counts = recorder.counts();
@@ -166,7 +166,7 @@ impl Collector for Events {
         counters(
             &mut encoder,
             "controllers_events",
-            "Events by what became of them",
+            "Events by their result",
             sums.into_iter().map(|((component, outcome), count)| {
                 ([("component", component.to_owned()), ("outcome", outcome.to_owned())], count as f64)
             }),
@@ -174,7 +174,7 @@ impl Collector for Events {
     }
 }
 
-/// `kubernetes_build_info`: the version of Kubernetes that the process stands for, and its own.
+/// `kubernetes_build_info`: the version of Kubernetes that the process implements, and its own.
 #[derive(Debug)]
 pub struct BuildInfo {
     /// As `v1.37.0`.
@@ -210,7 +210,7 @@ impl Collector for BuildInfo {
     }
 }
 
-/// `version_info`: the version of Kubernetes that the process behaves like.
+/// `version_info`: the version of Kubernetes that the process is compatible with.
 #[derive(Debug)]
 pub struct CompatibilityVersions {
     /// The version of the program, as `1.37`.
@@ -247,15 +247,15 @@ impl Collector for Features {
     }
 }
 
-/// Syncs that waited for a store to show what was written: `<subsystem>_stale_sync_skips_total`, by the kind that was
-/// waited for.
+/// Syncs that waited for the cache to contain earlier writes: `<subsystem>_stale_sync_skips_total`, by the kind of the
+/// cache.
 #[derive(Debug)]
 pub struct StaleSyncs {
-    /// As `job_controller`.
+    /// The subsystem, such as `job_controller`.
     pub subsystem: &'static str,
-    /// The kind that the controller is for, as upstream's help calls it.
+    /// The kind of the controller, as in upstream's help text.
     pub kind: &'static str,
-    /// The controller's.
+    /// The controller's consistency.
     pub consistency: Arc<Consistency>,
 }
 
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_tells_its_leadership_controllers_and_version() {
+    fn metrics_report_leadership_controllers_and_version() {
         let counts = Arc::new(WorkCounts::default());
         counts.failed.fetch_add(2, Ordering::Relaxed);
         let metrics = Metrics::new();

@@ -1,18 +1,32 @@
-//! For tests of what is built on this crate: stores that no watch fills, and metadata that no server sent.
+//! For tests of what is built on this crate: stores that no watch fills, metadata that no server sent, and a client without
+//! a server.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use http::{Method, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use kinds::meta::ObjectKey;
 use kinds::{Decode, Interner, Kind, Meta, Time, Uid};
 
+use crate::client::rate::TokenBucket;
+use crate::client::{ConnectOptions, Identity, PodEnvironment, ProxyEnvironment, RequestLayer, connect};
+use crate::events::{EventSink, SinkError};
+use crate::fence::Fence;
 use crate::store::{Index, Store};
+use crate::write::Writer;
 
-/// A store that keeps these sections and indexes, with these records in it, as if a watch had delivered them in this
-/// order. It has no watch: [`Store::progress`] says that nothing was listed yet.
+/// Returns a store with these sections and indexes that contains these records, as if a watch had delivered them in
+/// this order. It has no watch: [`Store::progress`] reports that nothing was listed yet.
 pub fn filled_store<K: Kind>(decode: Decode, indexes: Vec<Index<K>>, records: impl IntoIterator<Item = K>) -> Store<K> {
     let store = Store::new(decode, indexes);
     records.into_iter().for_each(|record| store.put(record));
     store
 }
 
-/// Metadata of an object that has a name and a version, and nothing else.
+/// Returns the metadata of an object with only a name and a version.
 pub fn meta(namespace: &str, name: &str, version: u64) -> Meta {
     let interner = Interner::default();
     Meta {
@@ -27,4 +41,52 @@ pub fn meta(namespace: &str, name: &str, version: u64) -> Meta {
         owners: interner.owners(&[]),
         finalizers: interner.list(&[]),
     }
+}
+
+/// Changes a record of a store as its watch would.
+pub fn deliver<K: Kind>(store: &Store<K>, record: K) {
+    let version = record.meta().version;
+    store.put(record);
+    store.progress().advance(version);
+}
+
+/// Removes a record from a store as its watch would.
+pub fn deliver_deletion<K: Kind>(store: &Store<K>, name: &ObjectKey) {
+    store.remove(&name.namespace, &name.name);
+}
+
+/// A sink that drops all events.
+pub struct NoEvents;
+
+impl EventSink for NoEvents {
+    fn create<'a>(&'a self, _: &'a str, _: Bytes) -> BoxFuture<'a, Result<(), SinkError>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn patch<'a>(&'a self, _: &'a str, _: &'a str, _: Bytes) -> BoxFuture<'a, Result<(), SinkError>> {
+        async { Ok(()) }.boxed()
+    }
+}
+
+/// A client whose requests, given as method and path with query, are answered by `respond` with an HTTP status and a body.
+///
+/// # Panics
+/// When the client cannot be built.
+pub async fn writer(respond: impl Fn(&Method, &str) -> (u16, Vec<u8>) + Send + Sync + 'static) -> Writer {
+    let layer = RequestLayer::new(move |_, request, _| {
+        let (status, body) = respond(request.method(), &request.uri().to_string());
+        let mut response = Response::new(Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync());
+        *response.status_mut() = StatusCode::from_u16(status).expect("a status");
+        Box::pin(async move { Ok(response) })
+    });
+    let options = ConnectOptions {
+        kubeconfig: None,
+        pod: PodEnvironment { host: String::new(), port: String::new(), folder: "/nonexistent".into() },
+        master: Some("http://127.0.0.1:1".to_owned()),
+        proxies: ProxyEnvironment::default(),
+        layer: Some(layer),
+        ..ConnectOptions::default()
+    };
+    let clients = Arc::new(connect(&options).await.expect("clients"));
+    Writer::new(clients, Identity::Own, Arc::new(TokenBucket::new(-1.0, 1)), Fence::open())
 }

@@ -1,13 +1,13 @@
 //! Small texts: percent-encoding, queries, quotes, durations.
 
-/// Percent-encodes all but unreserved characters: a selector holds spaces, commas, brackets.
+/// Percent-encodes all but unreserved characters: a selector may contain spaces, commas, parentheses.
 #[must_use]
 pub fn percent_encode(text: &str) -> String {
     escaped(text, |_| false)
 }
 
-/// Percent-encodes a text that becomes one segment of a path: as [`percent_encode`], but colons stay, which many names
-/// of roles have.
+/// Percent-encodes a text that becomes one segment of a path: like [`percent_encode`], but keeps colons, which many
+/// names of roles contain.
 pub(crate) fn percent_encode_segment(text: &str) -> String {
     escaped(text, |byte| byte == b':')
 }
@@ -26,8 +26,8 @@ fn escaped(text: &str, is_plain: impl Fn(u8) -> bool) -> String {
     out
 }
 
-/// The text behind percent signs; `None` when one is not followed by two hexadecimal digits, or when the bytes are
-/// no UTF-8.
+/// Decodes percent-encoding; `None` if a percent sign is not followed by two hexadecimal digits, or the bytes are not
+/// UTF-8.
 pub(crate) fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -45,7 +45,7 @@ pub(crate) fn percent_decode(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// The pairs of a query, decoded; those that cannot be are left out, as Go's net/url does.
+/// Returns the decoded pairs of a query; those that cannot be decoded are left out, as in Go's net/url.
 pub(crate) fn query(text: &str) -> Vec<(String, String)> {
     let decode = |part: &str| percent_decode(&part.replace('+', " "));
     let pairs = text.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';'));
@@ -57,12 +57,12 @@ pub(crate) fn query(text: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// A text in double quotes, escaped as in Go and JSON alike.
+/// Returns a text in double quotes, escaped in a way that is valid in Go and JSON.
 pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// A time in words, as `2h 5m` or `1.5s`.
+/// Formats a duration, such as `2h 5m` or `1.5s`.
 pub(crate) fn words(seconds: f64) -> String {
     let whole = seconds.max(0.0).round() as u64;
     match whole {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_has_pairs() {
+    fn query_is_split_into_pairs() {
         let pairs = |text| query(text).into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>();
         assert_eq!(pairs("verbose&exclude=a&exclude=b%20c&&x=1+2"), ["verbose=", "exclude=a", "exclude=b c", "x=1 2"]);
         assert_eq!(pairs("exclude=%zz&verbose"), ["verbose="]);
@@ -112,7 +112,7 @@ mod tests {
         }
 
         #[test]
-        fn plain_text_stays(text in "[^%]*") {
+        fn plain_text_is_not_changed(text in "[^%]*") {
             prop_assert_eq!(percent_decode(&text), Some(text));
         }
     }

@@ -1,7 +1,7 @@
 //! Workers: they take keys from a queue and reconcile them, one at a time each.
 //!
-//! A reconcile that fails is retried with the key's own exponential backoff; one that panics is counted and retried like
-//! a failed one, and affects no other key. When the API server said after which time to retry, a retry is not sooner.
+//! A reconcile that fails is retried with the key's own exponential backoff. One that panics is counted and retried
+//! like a failed one, and affects no other key. If the API server returned a Retry-After, the retry is no sooner.
 
 use std::fmt;
 use std::hash::Hash;
@@ -19,7 +19,7 @@ use crate::journal::{Journal, LastResult, Notes, noted};
 use crate::queue::Queue;
 use crate::write::WriteError;
 
-/// What a reconcile that went well asks for.
+/// The result of a successful reconcile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing to do until the object changes.
@@ -28,12 +28,12 @@ pub enum Outcome {
     RequeueAfter(Duration),
     /// Requeue the key with exponential backoff. Metrics count the reconcile as a success.
     RequeueWithBackoff,
-    /// A cache does not show this controller's last writes yet; nothing was decided. The store requeues the key when it
-    /// has caught up.
+    /// The cache does not contain this controller's last writes yet; nothing was decided. The store requeues the key
+    /// when it has caught up.
     WaitingForCache,
 }
 
-/// Why a reconcile could not be finished.
+/// The reason why a reconcile failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReconcileError {
     /// The message for the log and the diagnostics page.
@@ -43,7 +43,7 @@ pub struct ReconcileError {
 }
 
 impl ReconcileError {
-    /// An error that may go away.
+    /// Creates an error that a retry may fix.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), terminal: false }
     }
@@ -61,45 +61,45 @@ impl From<WriteError> for ReconcileError {
     }
 }
 
-/// What a controller does about one key.
+/// The reconciler of a controller.
 pub trait Reconcile: Send + Sync + 'static {
-    /// What identifies the work.
+    /// The identity of a unit of work.
     type Key: Clone + Eq + Hash + Send + Sync + fmt::Display + 'static;
 
     /// Called once when this process begins to lead, before the first reconcile.
     fn begin(&self) {}
 
-    /// Brings the world closer to what the key's object asks for.
+    /// Brings the observed state closer to the desired state of the key's object.
     fn reconcile<'a>(&'a self, key: &'a Self::Key) -> BoxFuture<'a, Result<Outcome, ReconcileError>>;
 }
 
-/// How a controller works.
+/// Options of a controller's workers.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkOptions {
     /// The controller's name in logs.
     pub name: &'static str,
-    /// How many keys are worked on at the same time.
+    /// Number of keys that are reconciled at the same time.
     pub workers: usize,
-    /// After so many failures in a row a key is dropped until it changes; `None`: never.
+    /// After this number of consecutive failures a key is dropped until it changes; `None`: never.
     pub max_retries: Option<u32>,
 }
 
-/// Counts what a controller's workers did.
+/// Counts the reconciles of a controller.
 #[derive(Debug, Default)]
 pub struct WorkCounts {
-    /// Reconciles that went well.
+    /// Successful reconciles.
     pub succeeded: AtomicU64,
-    /// Reconciles that failed.
+    /// Failed reconciles.
     pub failed: AtomicU64,
-    /// Reconciles that panicked.
+    /// Panicked reconciles.
     pub panicked: AtomicU64,
     /// Reconciles that ended because a cache was not up to date.
     pub waiting_for_cache: AtomicU64,
-    /// The last decisions and the keys that fail.
+    /// The last decisions and the failing keys.
     pub journal: Journal,
 }
 
-/// Starts a controller's workers; they end when the queue is closed, each after what it is doing.
+/// Starts a controller's workers; they end when the queue is closed, each after its current key.
 pub fn work<R: Reconcile>(
     options: WorkOptions,
     queue: &Arc<Queue<R::Key>>,
@@ -144,7 +144,7 @@ fn settle<K: Clone + Eq + Hash + Send + fmt::Display>(
             match outcome {
                 Outcome::WaitingForCache => {
                     count(&counts.waiting_for_cache);
-                    debug!("waiting for a store to catch up");
+                    debug!("waiting for the cache to catch up");
                     return (LastResult::WaitingForCache, None);
                 }
                 Outcome::RequeueWithBackoff => queue.add_rate_limited_after(key.clone(), least_delay),
@@ -164,26 +164,26 @@ fn settle<K: Clone + Eq + Hash + Send + fmt::Display>(
         }
         Ok(Err(error)) if error.terminal => {
             count(&counts.failed);
-            debug!(%error, "not tried again until something changes");
+            debug!(%error, "reconcile failed; retried at the next change");
             queue.forget(key);
             (LastResult::Dropped, Some(error.message))
         }
         Ok(Err(error)) if options.max_retries.is_some_and(|most| queue.failures(key) >= most) => {
             count(&counts.failed);
-            error!(%error, "failed too often; dropped until something changes");
+            error!(%error, "reconcile failed too often; dropped until the next change");
             queue.forget(key);
             (LastResult::Dropped, Some(error.message))
         }
         Ok(Err(error)) => {
             count(&counts.failed);
-            warn!(%error, "failed; trying again");
+            warn!(%error, "reconcile failed; requeued with backoff");
             queue.add_rate_limited_after(key.clone(), least_delay);
             (LastResult::Failed, Some(error.message))
         }
         Err(panic) => {
             count(&counts.panicked);
             let text = panic_text(&*panic);
-            error!(panic = text, "panicked; trying again");
+            error!(panic = text, "reconcile panicked; requeued with backoff");
             queue.add_rate_limited_after(key.clone(), least_delay);
             (LastResult::Panicked, Some(format!("it panicked: {text}")))
         }
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
     use crate::queue::QueueOptions;
 
-    /// Plays a script of outcomes and remembers when it was called.
+    /// A script of outcomes and a record of the calls.
     struct Scripted {
         script: Mutex<Vec<Ran>>,
         calls: Mutex<Vec<tokio::time::Instant>>,
@@ -227,7 +227,7 @@ mod tests {
         }
     }
 
-    /// Runs a script (first entry first) for one key until it is over; returns the calls and the counts.
+    /// Runs a script (first entry first) for one key to its end; returns the calls and the counts.
     async fn play(mut script: Vec<Ran>, max_retries: Option<u32>) -> (usize, [u64; 4]) {
         script.reverse();
         let reconciler = Arc::new(Scripted { script: Mutex::new(script), calls: Mutex::default() });
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_outcome_leads_to_what_it_says() {
+    async fn each_outcome_requeues_as_documented() {
         assert_eq!(play(vec![Ok(Ok(Outcome::Done))], None).await, (1, [1, 0, 0, 0]));
         assert_eq!(play(vec![Ok(Ok(Outcome::RequeueAfter(Duration::from_secs(60))))], None).await, (2, [2, 0, 0, 0]));
         assert_eq!(play(vec![Ok(Ok(Outcome::RequeueWithBackoff))], None).await, (2, [2, 0, 0, 0]));
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_is_dropped_after_its_last_retry() {
+    async fn key_is_dropped_after_its_last_retry() {
         let always = || (0..10).map(|_| failure(false)).collect();
         assert_eq!(play(always(), Some(3)).await, (4, [0, 4, 0, 0]));
     }

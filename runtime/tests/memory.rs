@@ -1,4 +1,4 @@
-//! What a pod costs in a store: bytes per record with its indexes, measured by a counting allocator and gated.
+//! Memory per pod in a store: bytes per record with its indexes, measured by a counting allocator and limited.
 
 use std::sync::Arc;
 
@@ -20,25 +20,25 @@ const PODS_A_SET: usize = 10;
 const SETS_A_NAMESPACE: usize = 10;
 const NODES: usize = 400;
 
-/// What no set of indexes may exceed, in bytes a pod.
+/// Limit for any set of indexes, in bytes per pod.
 const LIMIT: usize = 1536;
 
-/// A row of the table: what is measured, its indexes, and the bytes a pod that it took when it was last looked at,
-/// plus 5 %. Each section of a pod that no controller asked for still costs a pointer: eight of them are 64 bytes.
+/// A row of the table: the measured set, its indexes, and the bytes per pod of the last measurement plus 5 %. Each
+/// section of a pod that no controller requested still costs a pointer: eight of them are 64 bytes.
 struct Gate {
     name: &'static str,
     indexes: fn() -> Vec<Index<Pod>>,
     gate: usize,
 }
 
-// The claims behind the volumes of every pod cost 16 bytes of each: a pointer, and what rounds the record up.
+// The claims behind the volumes of every pod cost 16 bytes each: a pointer and padding.
 const GATES: [Gate; 3] = [
     Gate { name: "record", indexes: Vec::new, gate: 421 },
     Gate { name: "by controller", indexes: || vec![by_controller()], gate: 448 },
     Gate { name: "by controller and namespace", indexes: || vec![by_controller(), by_namespace()], gate: 460 },
 ];
 
-/// A uid as the API server makes them, different for each kind of object and number.
+/// Returns a uid in the API server's format, different for each kind of object and number.
 fn uid(kind: u64, number: usize) -> String {
     let number = number as u64;
     format!("{:08x}-{:04x}-4{:03x}-a{:03x}-{:012x}", number * 2_654_435_761 % (1 << 32), kind, kind, kind, number)
@@ -48,7 +48,7 @@ fn time(second: usize) -> Time {
     Time(1_700_000_000 + second as i64)
 }
 
-/// A pod of a web service as a kubelet reports it, as the message that the API server sends.
+/// Returns a pod of a web service as a kubelet reports it, as the message that the API server sends.
 fn message(number: usize) -> Vec<u8> {
     let set = number / PODS_A_SET;
     let (service, hash) = (format!("service-{set}"), format!("{:010x}", set * 7_919));
@@ -131,7 +131,7 @@ fn allocated() -> usize {
     dhat::HeapStats::get().curr_bytes
 }
 
-/// A full store, filled as a watch would do it.
+/// Returns a full store, filled like a watch does.
 fn store(indexes: Vec<Index<Pod>>, messages: &[Vec<u8>]) -> Store<Pod> {
     let decode = Decode { interner: Arc::new(Interner::default()), sections: Sections::default() };
     let pods = messages.iter().map(|message| Pod::decode(&decode, message).expect("a well-formed pod"));
@@ -139,9 +139,9 @@ fn store(indexes: Vec<Index<Pod>>, messages: &[Vec<u8>]) -> Store<Pod> {
 }
 
 #[test]
-fn a_pod_stays_within_its_bytes() {
+fn pod_record_stays_within_its_memory_limit() {
     let messages: Vec<_> = (0..PODS).map(message).collect();
-    // Counting begins here: it is slow, and the messages are not to be counted.
+    // Counting begins here: it is slow, and the messages must not be counted.
     let _profiler = dhat::Profiler::builder().testing().trim_backtraces(Some(1)).build();
     let mut too_much = Vec::new();
     println!("{:<30}{:>12}{:>8}", "pods, 20,000 of them", "bytes each", "gate");

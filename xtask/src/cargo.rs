@@ -1,4 +1,4 @@
-//! Calling cargo from a command that cargo itself has started.
+//! Calls of cargo from a command that cargo itself has started.
 
 use std::env;
 use std::ffi::OsString;
@@ -8,17 +8,17 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// What `cargo run` tells a program about its own package. Build scripts that look at these would see them change,
-/// and be built again, whenever cargo is called from here and from a shell in turn.
+/// Variables that `cargo run` sets about the program's own package. Build scripts that depend on them would be rebuilt
+/// whenever cargo is called alternately from here and from a shell.
 const OF_THIS_PACKAGE: [&str; 4] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
 
-/// The workspace's folder.
+/// Returns the workspace's folder.
 pub fn workspace() -> &'static Path {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     package.parent().unwrap_or(package)
 }
 
-/// The cargo that runs this, in the workspace's folder, with the environment that it would have in a shell.
+/// Returns the running cargo, in the workspace's folder, with the environment of a shell.
 pub fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     command.current_dir(workspace());
@@ -30,7 +30,7 @@ pub fn cargo() -> Command {
     command
 }
 
-/// Builds a package's binary of the same name, with cargo's progress on standard error; answers the binary's path.
+/// Builds a package's binary of the same name, with cargo's progress on standard error; returns the binary's path.
 /// `more` are further arguments: `--release`, or `--no-default-features` to be without the SDKs of clouds.
 pub fn build(package: &str, more: &[&str]) -> Result<PathBuf> {
     let arguments = ["build", "--package", package, "--bin", package, "--message-format", "json-render-diagnostics"];
@@ -47,7 +47,7 @@ pub fn build(package: &str, more: &[&str]) -> Result<PathBuf> {
     executable(&messages, package).with_context(|| format!("cargo built {package} and did not say where"))
 }
 
-/// The path of a binary in cargo's messages, one JSON object a line.
+/// Returns the path of a binary in cargo's messages, one JSON object per line.
 pub fn executable(messages: &str, name: &str) -> Option<PathBuf> {
     messages
         .lines()
@@ -56,7 +56,7 @@ pub fn executable(messages: &str, name: &str) -> Option<PathBuf> {
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
 }
 
-/// The names of the workspace's packages.
+/// Returns the names of the workspace's packages.
 pub fn packages() -> Result<Vec<String>> {
     let output = cargo()
         .args(["metadata", "--no-deps", "--format-version", "1"])

@@ -1,4 +1,4 @@
-//! `cargo xtask control-plane`: a real API server to try things on by hand.
+//! `cargo xtask control-plane`: a real API server for manual tests.
 
 use std::time::Instant;
 
@@ -8,21 +8,19 @@ use control_plane::{ControlPlane, Identity, Options};
 
 /// Start a private Kubernetes control plane with fake nodes, until Ctrl-C.
 ///
-/// etcd, API server and scheduler are stock Kubernetes 1.37; kubelets are
-/// played by kwok, so pods become Ready without running anything. No controller
-/// manager runs: start one with the kubeconfig that is printed. Everything lies
-/// in a temporary folder and ends with this command.
+/// etcd, API server and scheduler are stock Kubernetes 1.37; kwok simulates kubelets, so that pods become Ready without
+/// running anything. No controller manager runs: start one with the printed kubeconfig. All files are in a temporary
+/// folder, which is removed when this command ends.
 ///
-/// The programs come from KUBEBUILDER_ASSETS (a folder as envtest has it), else
-/// from the cache (KCM_TEST_ASSETS, else ~/.cache/kcm-control-plane), else they
-/// are built once with Go, which takes some ten minutes.
+/// The programs come from KUBEBUILDER_ASSETS (a folder in envtest's layout), else from the cache (KCM_TEST_ASSETS, else
+/// ~/.cache/kcm-control-plane), else they are built once with Go, which takes about ten minutes.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask control-plane --nodes 10
   cargo xtask control-plane --audit --apiserver-flag=--feature-gates=AllAlpha=true
   KEEP_CONTROL_PLANE=1 cargo xtask control-plane    # keep folder and logs at the end")]
 pub struct Arguments {
-    /// How many fake nodes to make
+    /// Number of fake nodes
     #[arg(long, default_value_t = 3, value_name = "N")]
     nodes: u32,
 
@@ -30,12 +28,12 @@ pub struct Arguments {
     #[arg(long)]
     audit: bool,
 
-    /// A flag more for the API server, as --name=value; may be repeated
+    /// An additional flag for the API server, as --name=value; may be repeated
     #[arg(long, value_name = "FLAG", allow_hyphen_values = true)]
     apiserver_flag: Vec<String>,
 }
 
-/// Starts the control plane, says how to use it, and waits for Ctrl-C.
+/// Starts the control plane, prints instructions, and waits for Ctrl-C.
 pub fn run(arguments: Arguments) -> Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(serve(arguments))

@@ -1,4 +1,4 @@
-//! `cargo xtask differential`: upstream's manager and ours, the same work, and what differs afterwards.
+//! `cargo xtask differential`: runs upstream's manager and ours with the same work, and compares the results.
 
 use std::path::PathBuf;
 
@@ -11,12 +11,12 @@ use crate::test::one_program;
 /// Tests that run upstream's manager, by the modules of the cluster tests that hold them.
 const TESTS: [&str; 4] = ["devices::", "differential::", "nodes::failure::", "takeover::"];
 
-/// Compare with upstream's manager: what both leave behind, and that each takes over from the other.
+/// Compare with upstream's manager: final states, and takeovers in both directions.
 ///
-/// Each scenario is played under upstream's manager and under ours on the same real API server; objects, events and
-/// owners of fields are compared one by one, without names, uids and times. What differs on purpose is listed with its
-/// reason. Both also live through the same story of failing nodes. Then each manager takes a rollout over from the other
-/// one half-way, and no pod may be made twice.
+/// Each scenario runs under upstream's manager and under ours on the same real API server; objects, events and owners
+/// of fields are compared one by one, without names, uids and times. Intended differences are listed with their
+/// reasons. Both also run the same scenario of failing nodes. Then each manager takes a rollout over from the other one
+/// half-way, and no pod may be created twice.
 ///
 /// Builds upstream's manager with Go the first time (some ten minutes).
 #[derive(clap::Args)]
@@ -25,7 +25,7 @@ const TESTS: [&str; 4] = ["devices::", "differential::", "nodes::failure::", "ta
   cargo xtask differential --only takeover
   cargo xtask differential aws         # ccm and upstream's AWS manager, on moto")]
 pub struct Arguments {
-    /// Compare the cloud controller managers of this cloud instead: nodes, routes and Services, and what is left of them
+    /// Compare the cloud controller managers of this cloud instead: nodes, routes and Services, and leaked resources
     #[arg(value_enum, conflicts_with = "only")]
     cloud: Option<Cloud>,
 

@@ -1,4 +1,4 @@
-//! The wish of whoever runs a command that it end.
+//! The user's request to end a command.
 
 use anyhow::Result;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -10,12 +10,12 @@ pub struct Interrupted {
 }
 
 impl Interrupted {
-    /// From now on neither ends the process by itself.
+    /// Starts listening: from now on neither signal ends the process by itself.
     pub fn listen() -> Result<Self> {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    /// Ends when one of them comes.
+    /// Waits for one of them.
     pub async fn wait(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}

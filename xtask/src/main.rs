@@ -20,7 +20,7 @@ mod test;
 
 use clap::{Parser, Subcommand};
 
-/// Everything one does with this project beside writing it.
+/// Developer commands: tests, demos, benchmarks, images.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
 struct Arguments {

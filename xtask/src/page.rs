@@ -1,9 +1,9 @@
-//! How the story looks: plain lines, in colour only on a terminal.
+//! The output of demos: plain lines, in colour only on a terminal.
 
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// Where the story is printed, and whether in colour.
+/// The destination of the output, and whether it is in colour.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
     colour: bool,
@@ -27,32 +27,32 @@ impl Page {
         Self { colour: colour(std::io::stderr().is_terminal(), std::env::var("NO_COLOR").ok()), to_error: true }
     }
 
-    /// A line of its own.
+    /// Prints a line.
     pub fn line(&self, text: &str) {
         if self.to_error { eprintln!("{text}") } else { println!("{text}") }
     }
 
-    /// The heading of what comes.
+    /// Prints a heading.
     pub fn title(&self, text: &str) {
         self.line(&format!("\n{}", self.paint(BOLD, text)));
     }
 
-    /// A command as one would type it.
+    /// Prints a command as a user would type it.
     pub fn command(&self, text: &str) {
         self.line(&format!("    {}", self.paint(CYAN, &format!("$ {text}"))));
     }
 
-    /// What happened, this long after the step began.
+    /// Prints an event with the time since the step began.
     pub fn happened(&self, after: Duration, text: &str) {
         self.line(&format!("    {} {text}", self.paint(DIM, &format!("{:6.2} s ", after.as_secs_f64()))));
     }
 
-    /// How a step ended well.
+    /// Prints the success of a step.
     pub fn done(&self, after: Duration, text: &str) {
         self.line(&format!("  {} {text} ({:.1} s)", self.paint(GREEN, "✓"), after.as_secs_f64()));
     }
 
-    /// How a step, or all, failed.
+    /// Prints the failure of a step, or of all.
     pub fn failed(&self, text: &str) {
         self.line(&format!("  {} {text}", self.paint(RED, "✗")));
     }
@@ -62,7 +62,7 @@ impl Page {
     }
 }
 
-/// `NO_COLOR` counts when it is set and not empty (no-color.org).
+/// Reports whether to use colour. `NO_COLOR` counts if it is set and not empty (no-color.org).
 fn colour(terminal: bool, no_color: Option<String>) -> bool {
     terminal && no_color.is_none_or(|value| value.is_empty())
 }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colour_needs_a_terminal_and_no_objection() {
+    fn colour_needs_a_terminal_and_no_no_color() {
         let cases = [
             (true, None, true),
             (true, Some(""), true),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn without_colour_there_are_no_escapes() {
+    fn output_without_colour_has_no_escapes() {
         let page = |colour| Page { colour, to_error: false };
         assert_eq!(page(false).paint(RED, "text"), "text");
         assert_eq!(page(true).paint(RED, "text"), "\u{1b}[31mtext\u{1b}[0m");

@@ -7,51 +7,51 @@ use anyhow::{Context, Result, bail};
 use crate::cargo::cargo;
 use crate::test::one_program;
 
-/// Play long random histories, and every scenario once with a crash at each of its writes.
+/// Run long random histories, and every scenario once with a crash at each of its writes.
 ///
-/// First the property tests, with so many histories each and a seed that makes them repeatable; then histories of
-/// Services over the mock cloud, and over moto behind its fault proxy; then, on real control planes, every story with a
-/// crash at each of its writes and calls of the cloud, and with each fault. A failure names its seed or its place.
-/// Takes minutes to hours, as asked for.
+/// First the property tests, with this number of histories each and a seed that makes them repeatable; then histories
+/// of Services over the mock cloud, and over moto with a fault proxy; then, on real control planes, every scenario with
+/// a crash at each of its writes and cloud calls, and with each fault. A failure names its seed or position. Takes
+/// minutes to hours, depending on the arguments.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask soak --histories 10000 --seed 7
   cargo xtask soak --histories 100000 --only histories      # without a control plane
   cargo xtask soak --histories 1000000 --only fuzz           # for hours, without a control plane")]
 pub struct Arguments {
-    /// How many random histories each property is tried with
+    /// Number of random histories per property
     #[arg(long, default_value_t = 5000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     histories: u32,
 
-    /// Chooses the histories; another one each time without it, which is printed
+    /// Seed of the histories; random by default, and printed
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
 
-    /// How many histories of Services there are, of 50 steps each
+    /// Number of histories of Services, of 50 steps each
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     services: u32,
 
-    /// How many histories of Services over AWS there are, of 25 steps each
+    /// Number of histories of Services over AWS, of 25 steps each
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     aws: u32,
 
-    /// Do only one of them
+    /// Run only this part
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
 }
 
-/// What there is to do.
+/// The parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
     /// Random histories against models; no control plane
     Histories,
     /// Random histories of Services over the mock cloud; no control plane
     Services,
-    /// Random histories of Services over AWS, which moto and a fault proxy stand in for, and a crash at each call of it
+    /// Random histories of Services over AWS, simulated by moto and a fault proxy, and a crash at each call of it
     Aws,
     /// A crash at every write, on a real control plane
     Crashes,
-    /// Whatever bytes and texts a server or a tenant may send, for everything that reads them; no control plane
+    /// Any bytes and texts that a server or a tenant may send, for all parsers; no control plane
     Fuzz,
 }
 
@@ -76,7 +76,7 @@ impl Part {
                 environment: vec![
                     ("PROPTEST_CASES", histories.to_string()),
                     ("PROPTEST_RNG_SEED", seed.to_string()),
-                    // Compared with models, most draws are cheap and many are passed over.
+                    // In comparisons with models, most draws are cheap and many are skipped.
                     ("PROPTEST_MAX_GLOBAL_REJECTS", histories.saturating_mul(10).to_string()),
                 ],
             },
@@ -96,12 +96,12 @@ impl Part {
                 ],
             },
             Self::Crashes => Call {
-                // One story at a time: each is told several times at once.
+                // One scenario at a time: each runs several variants concurrently.
                 arguments: [one_program("cluster"), words("--ignored faults:: --test-threads 1")].concat(),
                 environment: Vec::new(),
             },
             Self::Fuzz => Call {
-                // Their names say that they take any input.
+                // Their names state that they accept any input.
                 arguments: words(
                     "test --release --no-fail-fast --lib --tests --package kinds --package runtime --package component \
                      --package kcm -- any_",
@@ -116,7 +116,7 @@ impl Part {
     }
 }
 
-/// A seed that is hardly ever the same.
+/// Returns a random seed.
 fn another_seed() -> u64 {
     std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0)
 }
@@ -125,7 +125,7 @@ fn words(text: &'static str) -> Vec<&'static str> {
     text.split_whitespace().collect()
 }
 
-/// Does all parts, also after one has failed.
+/// Runs all parts, even after one has failed.
 pub fn run(arguments: Arguments) -> Result<()> {
     let seed = arguments.seed.unwrap_or_else(another_seed);
     println!("histories: {}, seed: {seed}", arguments.histories);
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn histories_are_repeatable_and_as_many_as_asked_for() {
+    fn histories_are_repeatable_and_have_the_requested_number() {
         let arguments = Arguments { histories: 9, seed: None, services: 3, aws: 4, only: None };
         let call = Part::Histories.call(&arguments, 7);
         assert_eq!(call.environment[0], ("PROPTEST_CASES", "9".into()));

@@ -1,5 +1,5 @@
-//! The flags that every controller manager has: what upstream's staging modules add to both (controller-manager,
-//! apiserver, component-base). A binary joins them with its own.
+//! The flags of every controller manager, which upstream's staging modules (controller-manager, apiserver,
+//! component-base) add to both. A binary adds its own.
 
 crate::flags! {
     /// Profiling, and leader migration (controller-manager, options.GenericControllerManagerConfigurationOptions).
@@ -37,7 +37,7 @@ crate::flags! {
 }
 
 crate::flags! {
-    /// The secure port but for its number (apiserver, options.SecureServingOptions).
+    /// The secure port, except for its number (apiserver, options.SecureServingOptions).
     pub const SECURE_SERVING;
     "Secure serving" {
         "bind-address": Ip = "0.0.0.0", Effective, "Address on which --secure-port listens; 0.0.0.0 or :: for all interfaces";
@@ -56,7 +56,8 @@ crate::flags! {
 }
 
 crate::flags! {
-    /// Who may ask (apiserver, options.DelegatingAuthenticationOptions and DelegatingAuthorizationOptions).
+    /// Authentication and authorization (apiserver, options.DelegatingAuthenticationOptions and
+    /// DelegatingAuthorizationOptions).
     pub const ACCESS;
     "Authentication" {
         "authentication-kubeconfig": Text = "", Effective, "Kubeconfig for TokenReviews and for looking up client CAs; empty treats every token as anonymous";
@@ -95,7 +96,7 @@ crate::flags! {
 }
 
 crate::flags! {
-    /// Where the API server is, and the flags of every program.
+    /// The API server's address, and the flags of every program.
     pub const SERVER;
     "Misc" {
         "kubeconfig": Text = "", Effective, "Kubeconfig for the API server";

@@ -1,4 +1,4 @@
-//! What is known of a controller of upstream's, and the rules by which `--controllers` picks some.
+//! Upstream's controllers, and the rules of `--controllers`.
 
 use crate::flags::Gates;
 use crate::flags::nearest::{hint, nearest};
@@ -6,9 +6,9 @@ use crate::flags::nearest::{hint, nearest};
 /// Whether `*` includes a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByDefault {
-    /// It does.
+    /// Included.
     On,
-    /// It must be named to run.
+    /// Runs only if it is named.
     Off,
 }
 
@@ -21,7 +21,7 @@ pub enum StartOrder {
     AnyOrder,
 }
 
-/// One controller of upstream's 1.37.
+/// A controller of upstream 1.37.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpstreamController {
     /// The name for `--controllers`.
@@ -36,7 +36,8 @@ pub struct UpstreamController {
     pub start: StartOrder,
 }
 
-/// Makes `UPSTREAM`, the controllers of a binary: each as `"name", ["alias"], On|Off, ["Gate", ...], First|AnyOrder;`.
+/// Defines `UPSTREAM`, the controllers of a binary: each as `"name", ["alias"], On|Off, ["Gate", ...],
+/// First|AnyOrder;`.
 #[macro_export]
 macro_rules! controllers {
     ($($name:literal, [$($alias:literal)?], $default:ident, [$($gate:literal),*], $start:ident;)*) => {
@@ -51,26 +52,26 @@ macro_rules! controllers {
     };
 }
 
-/// A name in `--controllers` that no controller has.
+/// A name in `--controllers` that matches no controller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name:?} is not in the list of known controllers{}", hint(.nearest.as_deref(), ""))]
 pub struct UnknownController {
-    /// The name as given, without a dash in front.
+    /// The name as given, without a leading dash.
     pub name: String,
-    /// The name or alias most likely meant.
+    /// The most similar name or alias.
     pub nearest: Option<&'static str>,
 }
 
-/// A checked `--controllers`, with aliases replaced by names.
+/// A validated `--controllers`, with aliases replaced by names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection(Vec<String>);
 
 impl Selection {
-    /// Checks the items of `--controllers` against `known` and replaces aliases (controller-manager options,
+    /// Validates the items of `--controllers` against `known` and replaces aliases (controller-manager options,
     /// GenericControllerManagerConfigurationOptions.Validate and ApplyTo).
     ///
     /// # Errors
-    /// Every name that no controller has.
+    /// Every name that matches no controller.
     pub fn parse(known: &'static [UpstreamController], items: &[String]) -> Result<Selection, Vec<UnknownController>> {
         let mut unknown = Vec::new();
         let mut names = Vec::new();
@@ -88,16 +89,16 @@ impl Selection {
         if unknown.is_empty() { Ok(Selection(names)) } else { Err(unknown) }
     }
 
-    /// The items, with names in place of aliases.
+    /// Returns the items, with names in place of aliases.
     pub fn into_items(self) -> Vec<String> {
         self.0
     }
 }
 
 impl UpstreamController {
-    /// Whether `controllers`, the list with aliases replaced as in `Options::controllers`, picks
-    /// this controller (controller-manager app, IsControllerEnabled): the first item that names
-    /// it decides, else `*` does, for those that are on by default.
+    /// Reports whether `controllers`, the list with aliases replaced as in `Options::controllers`, selects this
+    /// controller (controller-manager app, IsControllerEnabled): the first item that names it decides, else `*` selects
+    /// those that are on by default.
     pub fn picked(&self, controllers: &[String]) -> bool {
         let named = controllers.iter().find_map(|item| match item.strip_prefix('-') {
             Some(off) => (off == self.name).then_some(false),
@@ -107,19 +108,19 @@ impl UpstreamController {
         named.unwrap_or_else(|| self.by_default == ByDefault::On && starred())
     }
 
-    /// Whether upstream runs this controller: it is picked and its gates are on (kubernetes app,
+    /// Reports whether upstream runs this controller: it is selected and its gates are on (kubernetes app,
     /// ControllerDescriptor.BuildController).
     pub fn enabled(&self, controllers: &[String], gates: &Gates) -> bool {
         self.picked(controllers) && self.gates.iter().all(|gate| gates.enabled(gate))
     }
 }
 
-/// The controller with that name or alias.
+/// Returns the controller with that name or alias.
 pub fn find(known: &'static [UpstreamController], name: &str) -> Option<&'static UpstreamController> {
     known.iter().find(|controller| spellings(controller).any(|spelling| spelling == name))
 }
 
-/// The controllers that upstream would run.
+/// Returns the controllers that upstream would run.
 pub fn enabled_upstream<'a>(
     known: &'static [UpstreamController],
     controllers: &'a [String],
@@ -128,12 +129,12 @@ pub fn enabled_upstream<'a>(
     known.iter().filter(move |controller| controller.enabled(controllers, gates))
 }
 
-/// The names of all controllers.
+/// Returns the names of all controllers.
 pub fn all_names(known: &'static [UpstreamController]) -> Vec<&'static str> {
     known.iter().map(|controller| controller.name).collect()
 }
 
-/// The names of those that `*` does not include.
+/// Returns the names of the controllers that `*` does not include.
 pub fn off_by_default(known: &'static [UpstreamController]) -> Vec<&'static str> {
     let off = known.iter().filter(|controller| controller.by_default == ByDefault::Off);
     off.map(|controller| controller.name).collect()

@@ -1,20 +1,20 @@
-//! What is known of a feature gate, and the form of a table of gates.
+//! Feature gates, and the format of a table of gates.
 
-/// How ripe a feature is.
+/// The stage of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Switched by AllAlpha.
+    /// Controlled by AllAlpha.
     Alpha,
-    /// Switched by AllBeta.
+    /// Controlled by AllBeta.
     Beta,
     /// Generally available.
     Ga,
-    /// On its way out.
+    /// Deprecated.
     Deprecated,
 }
 
 impl Stage {
-    /// Returns the stage as metrics spell it (component-base featuregate, PreRelease).
+    /// Returns the stage as in metrics (component-base featuregate, PreRelease).
     pub fn label(self) -> &'static str {
         match self {
             Self::Alpha => "ALPHA",
@@ -25,27 +25,27 @@ impl Stage {
     }
 }
 
-/// What a gate is from one version on.
+/// The specification of a gate from one version on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// The 1.x version from which this holds; 0 for as long as can be emulated.
+    /// The 1.x version from which this applies; 0 for all versions that can be emulated.
     pub since: u16,
-    /// The smallest 1.x minimum compatibility version under which this holds.
+    /// The smallest 1.x minimum compatibility version for which this applies.
     pub min_compatibility: u16,
-    /// How ripe the feature is.
+    /// The stage of the feature.
     pub stage: Stage,
-    /// Whether it is on when nothing is said.
+    /// Whether it is on by default.
     pub default: bool,
-    /// Whether saying the opposite is refused.
+    /// Whether the opposite of the default is refused.
     pub locked: bool,
 }
 
-/// One gate: its name and what it is, oldest first.
+/// A gate: its name and its specifications, the oldest first.
 #[derive(Clone, Copy, Debug)]
 pub struct GateRow {
     /// The name, as in `--feature-gates`.
     pub name: &'static str,
-    /// What it is by version, in rising order.
+    /// Its specifications in ascending order of versions.
     pub specs: &'static [Spec],
 }
 
@@ -54,9 +54,9 @@ pub struct GateRow {
 pub struct GateTable {
     /// Every gate, by name.
     pub gates: &'static [GateRow],
-    /// Each gate and the gates that must be on when it is (component-base featuregate, AddDependencies).
+    /// Gates with the gates that must be on when they are (component-base featuregate, AddDependencies).
     pub dependencies: &'static [(&'static str, &'static [&'static str])],
-    /// Whether `--feature-gates` takes `kube:` in front of a gate, as binaries with `--emulated-version` do.
+    /// Whether `--feature-gates` accepts `kube:` before a gate, as binaries with `--emulated-version` do.
     pub versioned: bool,
 }
 
@@ -66,7 +66,8 @@ impl GateTable {
     }
 }
 
-/// Makes `GATES`, the gates of a binary by name: each as `"Name": since min_compatibility Stage on|off [locked], ...;`.
+/// Defines `GATES`, the gates of a binary by name: each as `"Name": since min_compatibility Stage on|off [locked],
+/// ...;`.
 #[macro_export]
 macro_rules! gates {
     ($($name:literal: $($since:literal $min:literal $stage:ident $switch:ident $($locked:ident)?),+;)*) => {

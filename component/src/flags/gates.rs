@@ -1,4 +1,4 @@
-//! Settles every feature gate from the flags and the emulated version, by upstream's rules.
+//! Resolution of all feature gates from flags and the emulated version, by upstream's rules.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ pub const BINARY_MINOR: u16 = 37;
 /// The oldest 1.x minor version that can be emulated.
 pub const FLOOR_MINOR: u16 = 34;
 
-/// What is wrong with the gates or the versions asked for.
+/// Errors of gates or versions.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GateError {
-    /// A version that cannot be read.
+    /// A version that cannot be parsed.
     #[error("--{flag}: {value:?} is not a version; give major.minor, as 1.36 or kube=1.36")]
     Version {
         /// The flag.
@@ -22,7 +22,7 @@ pub enum GateError {
         /// The text.
         value: String,
     },
-    /// A version given twice.
+    /// A version that is given twice.
     #[error("--{flag}: {value:?} is a second version for kube; give one")]
     DuplicateVersion {
         /// The flag.
@@ -30,7 +30,7 @@ pub enum GateError {
         /// The text.
         value: String,
     },
-    /// A version outside of what can be emulated or kept compatible with.
+    /// A version outside of the supported range.
     #[error("--{flag}: version {value} is not between 1.{floor} and {ceiling}")]
     VersionRange {
         /// The flag.
@@ -50,7 +50,7 @@ pub enum GateError {
         /// The component.
         component: String,
     },
-    /// Gates with and without `kube:` in front.
+    /// Gates with and without the prefix `kube:`.
     #[error("--feature-gates: write kube: in front of all gates or of none, not of some")]
     MixedPrefix,
     /// A gate without a value.
@@ -59,7 +59,7 @@ pub enum GateError {
         /// The gate.
         gate: String,
     },
-    /// A gate with a value that is no bool.
+    /// A gate with a value that is not a bool.
     #[error("--feature-gates: invalid value of {gate}={value}; give true or false")]
     Value {
         /// The gate.
@@ -72,7 +72,7 @@ pub enum GateError {
     Unknown {
         /// The gate.
         gate: String,
-        /// The gate most likely meant.
+        /// The most similar gate.
         nearest: Option<&'static str>,
     },
     /// The gate can no longer be changed.
@@ -80,9 +80,9 @@ pub enum GateError {
     Locked {
         /// The gate.
         gate: &'static str,
-        /// The value asked for.
+        /// The given value.
         value: bool,
-        /// The value that it has for good.
+        /// The locked value.
         locked: bool,
     },
     /// The gate did not exist in the emulated version.
@@ -92,22 +92,22 @@ pub enum GateError {
     TooEarly {
         /// The gate.
         gate: &'static str,
-        /// The value asked for.
+        /// The given value.
         value: bool,
         /// The emulated minor version.
         emulated: u16,
     },
-    /// A gate is on without those that it needs.
+    /// A gate is on, but gates that it depends on are off.
     #[error("--feature-gates: {gate} is enabled, but depends on features that are disabled: {}", .missing.join(", "))]
     Dependency {
         /// The gate.
         gate: &'static str,
-        /// Those that it needs and that are off.
+        /// The gates that it depends on and that are off.
         missing: Vec<&'static str>,
     },
 }
 
-/// The settled gates.
+/// The resolved gates.
 #[derive(Clone, Debug)]
 pub struct Gates {
     table: &'static GateTable,
@@ -116,7 +116,7 @@ pub struct Gates {
     set: BTreeMap<&'static str, bool>,
 }
 
-/// Gates are compared within one binary only.
+/// Only gates of the same binary are compared.
 impl PartialEq for Gates {
     fn eq(&self, other: &Self) -> bool {
         let parts = |gates: &Gates| (gates.emulated, gates.min_compatibility, gates.set.clone());
@@ -125,16 +125,16 @@ impl PartialEq for Gates {
 }
 
 impl Gates {
-    /// All gates of `table` as they are by default in the newest version.
+    /// Returns all gates of `table` with their defaults in the newest version.
     pub fn of(table: &'static GateTable) -> Self {
         Gates { table, emulated: BINARY_MINOR, min_compatibility: BINARY_MINOR - 1, set: BTreeMap::new() }
     }
 
-    /// Whether the gate is on.
+    /// Reports whether the gate is on.
     ///
     /// # Panics
-    /// When the table has no gate of that name, as upstream's featuregate, Enabled does:
-    /// the names asked for are literals in the program.
+    /// If the table has no gate of that name, as upstream's featuregate, Enabled does: the names are literals in the
+    /// program.
     pub fn enabled(&self, name: &str) -> bool {
         let Some(row) = self.table.row(name) else {
             panic!("feature gate {name:?} is not in the table of gates");
@@ -142,17 +142,17 @@ impl Gates {
         self.is_on(row)
     }
 
-    /// The 1.x minor version whose behaviour is emulated.
+    /// Returns the 1.x minor version whose behaviour is emulated.
     pub fn emulated_minor(&self) -> u16 {
         self.emulated
     }
 
-    /// The oldest 1.x minor version to stay compatible with.
+    /// Returns the oldest 1.x minor version to stay compatible with.
     pub fn min_compatibility_minor(&self) -> u16 {
         self.min_compatibility
     }
 
-    /// Returns each gate that the emulated version has, with its stage there and whether it is on.
+    /// Returns each gate of the emulated version, with its stage there and whether it is on.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, Stage, bool)> {
         self.table.gates.iter().filter_map(|row| Some((row.name, self.spec(row)?.stage, self.is_on(row))))
     }
@@ -169,12 +169,12 @@ impl Gates {
             .find(|spec| spec.since <= self.emulated && spec.min_compatibility <= self.min_compatibility)
     }
 
-    /// Settles the gates of `table` from the lists of `--feature-gates`, `--emulated-version` and
-    /// `--min-compatibility-version` (component-base compatibility, registry.Set and Validate;
-    /// featuregate, SetFromMap).
+    /// Resolves the gates of `table` from the lists of `--feature-gates`, `--emulated-version` and
+    /// `--min-compatibility-version` (component-base compatibility, registry.Set and Validate; featuregate,
+    /// SetFromMap).
     ///
     /// # Errors
-    /// Everything that is wrong, at once.
+    /// All errors.
     pub fn settle(
         table: &'static GateTable,
         gates: &[String],
@@ -231,7 +231,7 @@ impl Gates {
         }
     }
 
-    /// Gives all gates of a stage that were not named the value of AllAlpha or AllBeta.
+    /// Sets all gates of a stage that were not named to the value of AllAlpha or AllBeta.
     fn apply_all_of(&mut self, every: &str, stage: Stage) {
         let Some(value) = self.set.get(every).copied() else {
             return;
@@ -256,8 +256,8 @@ impl Gates {
     }
 }
 
-/// The lines `--help` has for the gates that can be switched: all but those generally available
-/// or deprecated (component-base featuregate, KnownFeatures).
+/// Returns the lines in `--help` for the gates that can be changed: all except those that are generally available or
+/// deprecated (component-base featuregate, KnownFeatures).
 pub fn help_lines(table: &'static GateTable) -> Vec<String> {
     let gates = Gates::of(table);
     let component = if table.versioned { "kube:" } else { "" };
@@ -330,8 +330,8 @@ fn minor_version(
     if errors.is_empty() { Ok(found) } else { Err(errors) }
 }
 
-/// Reads `1.36`, `v1.36` or `1.36.0`, and like apimachinery's util/version, Parse, passes over
-/// whatever follows the numbers; a patch other than 0 is refused (compatibility, toVersionMap).
+/// Parses `1.36`, `v1.36` or `1.36.0`. Ignores anything after the numbers, like apimachinery's util/version, Parse;
+/// refuses a patch other than 0 (compatibility, toVersionMap).
 fn major_minor(text: &str) -> Option<(u16, u16)> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let numeric = |letter: char| letter.is_ascii_digit() || letter == '.';

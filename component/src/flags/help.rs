@@ -1,4 +1,4 @@
-//! Prints the table of flags as `--help` does: by group, with type, description and default.
+//! The table of flags for `--help`: by group, with type, description and default.
 
 use std::io::IsTerminal;
 
@@ -8,14 +8,13 @@ use super::table::Flag;
 use super::value::Type;
 use crate::flags::controllers;
 
-/// The width in columns to wrap at: `COLUMNS` or 100 when standard output is a terminal, none
-/// otherwise.
+/// Returns the width in columns to wrap at: `COLUMNS` or 100 if standard output is a terminal, else none.
 pub fn width() -> Option<usize> {
     let columns = || std::env::var("COLUMNS").ok()?.parse().ok();
     std::io::stdout().is_terminal().then(|| columns().unwrap_or(100))
 }
 
-/// The text of a binary's `--help`, wrapped at `width` columns if there is one.
+/// Returns the text of a binary's `--help`, wrapped at `width` columns if given.
 pub fn text(component: &Component, width: Option<usize>) -> String {
     let mut out = format!("{}\nUsage:\n  {} [flags]\n", component.about, component.name);
     let shown: Vec<&Flag> = component.flags.iter().filter(|flag| flag.deprecated.is_none()).collect();
@@ -31,14 +30,14 @@ pub fn text(component: &Component, width: Option<usize>) -> String {
     out
 }
 
-/// The name of a flag with its letter and type, as `--help` shows it.
+/// Returns the name of a flag with its letter and type, as in `--help`.
 pub fn head(flag: &Flag) -> String {
     let letter = flag.shorthand().map_or_else(|| "    ".to_owned(), |letter| format!("-{letter}, "));
     let gap = if flag.kind.hint().is_empty() { "" } else { " " };
     format!("  {letter}--{}{gap}{}", flag.name, flag.kind.hint())
 }
 
-/// The `(default ...)` behind a description, with a blank in front; empty for zero values.
+/// Returns the `(default ...)` after a description, with a leading space; empty for zero values.
 fn default(flag: &Flag) -> String {
     match flag.kind {
         kind if kind.is_zero(flag.default) => String::new(),
@@ -93,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_go_on_the_next_line_where_there_is_no_room() {
+    fn help_text_wraps_at_word_boundaries() {
         assert_eq!(wrapped("aa bb cc", Some(5)), ["aa bb", "cc"]);
         assert_eq!(wrapped("aa bb cc", None), ["aa bb cc"]);
     }

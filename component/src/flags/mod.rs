@@ -1,4 +1,4 @@
-//! A command line by upstream's rules: every flag parses; those that every binary acts upon are typed.
+//! The command line by upstream's rules: every flag is parsed; those that every binary uses are typed.
 
 pub mod common;
 mod component;
@@ -25,7 +25,7 @@ use self::table::{Effect, Flag};
 use self::value::Value;
 use controllers::{Selection, UpstreamController};
 
-/// Everything that is wrong with a command line, at once.
+/// All errors of a command line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", told(.0))]
 pub struct FlagErrors(pub Vec<FlagError>);
@@ -38,14 +38,14 @@ fn told(errors: &[FlagError]) -> String {
     }
 }
 
-/// What the command line asks for.
+/// The action that the command line requests.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Invocation {
     /// Run the manager.
     Run(Box<Options>),
     /// Print [`help::text`] and exit with 0.
     Help,
-    /// Print the version and exit with 0; `raw` asks for all of its parts.
+    /// Print the version and exit with 0; `raw` requests all of its parts.
     Version {
         /// Whether `--version=raw` was given.
         raw: bool,
@@ -55,7 +55,7 @@ pub enum Invocation {
 /// The default of `--controller-shutdown-timeout`.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The election of the leader.
+/// Leader election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaderElect {
     /// `--leader-elect`.
@@ -74,8 +74,8 @@ pub struct LeaderElect {
     pub resource_namespace: String,
 }
 
-/// A checked command line. The fields are the flags that have an effect; all others are read by
-/// name through [`Options::values`].
+/// A validated command line. The fields are the flags with an effect; all others are read by name through
+/// [`Options::values`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// `--kubeconfig`; empty when not given.
@@ -88,15 +88,15 @@ pub struct Options {
     pub kube_api_burst: i32,
     /// `--leader-elect` and its companions.
     pub leader_elect: LeaderElect,
-    /// `--controllers`, with aliases replaced by the names that they stand for.
+    /// `--controllers`, with aliases replaced by names.
     pub controllers: Vec<String>,
     /// `--use-service-account-credentials`.
     pub use_service_account_credentials: bool,
-    /// `--controller-shutdown-timeout`; zero waits for ever. Where there is no such flag, its default.
+    /// `--controller-shutdown-timeout`; zero waits forever. For binaries without this flag, its default.
     pub controller_shutdown_timeout: Duration,
     /// `--bind-address`.
     pub bind_address: IpAddr,
-    /// `--secure-port`; zero serves nothing.
+    /// `--secure-port`; zero disables serving.
     pub secure_port: u16,
     /// `--v`.
     pub verbosity: u32,
@@ -114,9 +114,8 @@ pub struct Options {
 
 /// The value of every flag by name, whether it has an effect or not.
 ///
-/// The getters take the literal name of a flag in the table, without dashes; they panic when there
-/// is none of that name or its type is another, which is a defect of the program and not of the
-/// command line.
+/// The getters take the literal name of a flag in the table, without dashes. They panic if there is none of that name
+/// or its type is another, which is a defect of the program and not of the command line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Values {
     component: &'static Component,
@@ -138,12 +137,12 @@ impl Values {
         }
     }
 
-    /// The binary that the flags are of.
+    /// Returns the binary of the flags.
     pub fn component(&self) -> &'static Component {
         self.component
     }
 
-    /// Whether the binary has a flag of this name; those that every binary has need no question.
+    /// Reports whether the binary has a flag of this name; needed only for flags that not every binary has.
     pub fn has(&self, name: &str) -> bool {
         self.component.position(name).is_some()
     }
@@ -156,12 +155,12 @@ impl Values {
         &self.values[self.index(name)]
     }
 
-    /// Whether the flag was on the command line, be it with its default value.
+    /// Reports whether the flag was on the command line, even with its default value.
     pub fn is_set(&self, name: &str) -> bool {
         self.set[self.index(name)]
     }
 
-    /// A text, the mode of `--version`, or a quantity as it was written.
+    /// Returns a text, the mode of `--version`, or a quantity as written.
     pub fn get_str(&self, name: &str) -> &str {
         match self.value(name) {
             Value::Text(text) => text,
@@ -169,7 +168,7 @@ impl Values {
         }
     }
 
-    /// A switch.
+    /// Returns a switch.
     pub fn get_bool(&self, name: &str) -> bool {
         match self.value(name) {
             Value::Bool(on) => *on,
@@ -177,7 +176,7 @@ impl Values {
         }
     }
 
-    /// A whole number.
+    /// Returns a whole number.
     pub fn get_i64(&self, name: &str) -> i64 {
         match self.value(name) {
             Value::Int(number) => *number,
@@ -185,13 +184,13 @@ impl Values {
         }
     }
 
-    /// A whole number of 32 bits.
+    /// Returns a 32-bit whole number.
     pub fn get_i32(&self, name: &str) -> i32 {
         let number = self.get_i64(name);
         i32::try_from(number).unwrap_or_else(|_| wrong_type(name, &Value::Int(number)))
     }
 
-    /// A number.
+    /// Returns a number.
     pub fn get_f64(&self, name: &str) -> f64 {
         match self.value(name) {
             Value::Float(number) => *number,
@@ -199,12 +198,12 @@ impl Values {
         }
     }
 
-    /// A duration; a negative one, which upstream's timers take as none at all, is zero.
+    /// Returns a duration; a negative one, which upstream's timers treat as none, is zero.
     pub fn get_duration(&self, name: &str) -> Duration {
         Duration::from_nanos(u64::try_from(self.nanos(name)).unwrap_or(0))
     }
 
-    /// A duration in nanoseconds, which may be negative.
+    /// Returns a duration in nanoseconds, which may be negative.
     pub fn nanos(&self, name: &str) -> i64 {
         match self.value(name) {
             Value::Nanos(nanos) => *nanos,
@@ -212,7 +211,7 @@ impl Values {
         }
     }
 
-    /// A list of texts.
+    /// Returns a list of texts.
     pub fn get_strings(&self, name: &str) -> &[String] {
         match self.value(name) {
             Value::Strings(items) => items,
@@ -220,7 +219,7 @@ impl Values {
         }
     }
 
-    /// A list of whole numbers.
+    /// Returns a list of whole numbers.
     pub fn get_int32s(&self, name: &str) -> &[i32] {
         match self.value(name) {
             Value::Int32s(items) => items,
@@ -228,7 +227,7 @@ impl Values {
         }
     }
 
-    /// A map of texts.
+    /// Returns a map of texts.
     pub fn get_map(&self, name: &str) -> &BTreeMap<String, String> {
         match self.value(name) {
             Value::Map(map) => map,
@@ -236,7 +235,7 @@ impl Values {
         }
     }
 
-    /// An IP address.
+    /// Returns an IP address.
     pub fn get_ip(&self, name: &str) -> IpAddr {
         match self.value(name) {
             Value::Ip(address) => *address,
@@ -244,7 +243,7 @@ impl Values {
         }
     }
 
-    /// Patterns of source files with their verbosity.
+    /// Returns patterns of source files with their verbosity.
     pub fn get_vmodule(&self, name: &str) -> &[(String, u32)] {
         match self.value(name) {
             Value::VModule(patterns) => patterns,
@@ -257,13 +256,13 @@ fn wrong_type(name: &str, value: &Value) -> ! {
     panic!("--{name} is read as a type that it does not have: it is {value:?}")
 }
 
-/// Reads and checks a binary's command line, without the program's name.
+/// Parses and validates a binary's command line, without the program's name.
 ///
-/// Upstream's order is kept (cobra, Command.execute): what cannot be parsed goes first, then
-/// `--help`, then stray arguments and gates, then `--version`, then the rules of options.Validate.
+/// The order is upstream's (cobra, Command.execute): parse errors first, then `--help`, then stray arguments and gates,
+/// then `--version`, then the rules of options.Validate.
 ///
 /// # Errors
-/// Everything that is wrong: what cannot be parsed, and the rules that the rest breaks.
+/// All errors: parse errors, and violated rules about the other flags.
 pub fn parse(
     component: &'static Component,
     arguments: impl IntoIterator<Item = String>,
@@ -298,7 +297,7 @@ pub fn parse(
     let mut rules = Broken::default();
     (component.rules)(&values, &gates, &mut rules);
     errors.extend(rules.into_errors().into_iter().filter(|error| {
-        // A rule over a value that could not be read would judge the default in its place.
+        // A rule about a value that could not be parsed would check the default instead.
         !matches!(error, FlagError::Validate { flags, .. } if flags.iter().any(&broken))
     }));
     if !errors.is_empty() {
@@ -345,25 +344,25 @@ impl Options {
         }
     }
 
-    /// The flags that were given and that nothing reads yet, in the order of `--help`.
+    /// Returns the given flags that have no effect yet, in the order of `--help`.
     pub fn no_effect_yet(&self) -> Vec<&'static str> {
         let idle = self.values.component.flags.iter().filter(|flag| flag.effect == Effect::NoEffectYet);
         let names = idle.filter(|flag| self.values.is_set(flag.name));
         names.map(|flag| flag.name).collect()
     }
 
-    /// One line for each deprecated flag that was given (pflag, FlagSet.Set).
+    /// Returns a line for each given deprecated flag (pflag, FlagSet.Set).
     pub fn deprecations(&self) -> Vec<String> {
         let given = self.values.component.flags.iter().filter(|flag| self.values.is_set(flag.name));
         given.filter_map(|flag| Some(format!("flag --{} is deprecated: {}", flag.name, flag.deprecated?))).collect()
     }
 
-    /// The controllers that upstream would run.
+    /// Returns the controllers that upstream would run.
     pub fn enabled(&self) -> impl Iterator<Item = &'static UpstreamController> {
         controllers::enabled_upstream(self.values.component.controllers, &self.controllers, &self.gates)
     }
 
-    /// The number of workers that a flag asks for; less than one counts as one.
+    /// Returns the number of workers of a flag; less than one counts as one.
     pub fn workers(&self, flag: &str) -> usize {
         usize::try_from(self.values.get_i64(flag)).unwrap_or(0).max(1)
     }

@@ -1,7 +1,7 @@
-//! Finds the known word that a mistyped one most likely meant.
+//! Suggestions for mistyped words.
 
-/// The candidate with the smallest edit distance to `word`, the first of equals; `None` when all
-/// are further away than a third of the word (at least two letters).
+/// Returns the candidate with the smallest edit distance to `word`, the first among equals; `None` if all distances
+/// exceed a third of the word (at least two letters).
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let limit = (word.chars().count() / 3).max(2);
     candidates
@@ -12,12 +12,12 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// The text ` (did you mean X?)`, or nothing; `dashes` is put in front of the name.
+/// Returns the text ` (did you mean X?)`, or nothing; `dashes` precede the name.
 pub fn hint(nearest: Option<&str>, dashes: &str) -> String {
     nearest.map_or_else(String::new, |name| format!(" (did you mean {dashes}{name}?)"))
 }
 
-/// Levenshtein's distance, without regard to case.
+/// Returns Levenshtein's distance, ignoring case.
 fn distance(left: &str, right: &str) -> usize {
     let letters = |text: &str| text.to_lowercase().chars().collect::<Vec<_>>();
     let (left, right) = (letters(left), letters(right));
@@ -39,7 +39,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_nearest_word_is_found_or_none() {
+    fn nearest_word_is_found_within_its_distance() {
         let words = ["leader-elect", "kubeconfig", "master"];
         assert_eq!(nearest("leader-elct", words), Some("leader-elect"));
         assert_eq!(nearest("KubeConfg", words), Some("kubeconfig"));
@@ -48,7 +48,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_distance_is_symmetric_and_zero_only_to_itself(left in "[a-d]{0,6}", right in "[a-d]{0,6}") {
+        fn distance_is_symmetric_and_zero_only_to_itself(left in "[a-d]{0,6}", right in "[a-d]{0,6}") {
             prop_assert_eq!(distance(&left, &right), distance(&right, &left));
             prop_assert_eq!(distance(&left, &right) == 0, left == right);
             prop_assert!(distance(&left, &right) <= left.len().max(right.len()));

@@ -1,11 +1,11 @@
-//! Reads a command line by pflag's rules, going on after each error so that all are told at once.
+//! Parsing of a command line by pflag's rules; continues after errors, so that all of them are reported together.
 
 use super::Component;
 use super::nearest::{hint, nearest};
 use super::table::Flag;
 use super::value::Value;
 
-/// What is wrong with a command line.
+/// Errors of a command line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FlagError {
     /// No flag has this name.
@@ -13,7 +13,7 @@ pub enum FlagError {
     Unknown {
         /// The name as given.
         name: String,
-        /// The flag most likely meant.
+        /// The most similar flag.
         nearest: Option<String>,
     },
     /// No flag has this letter.
@@ -21,10 +21,10 @@ pub enum FlagError {
     UnknownShorthand {
         /// The letter.
         letter: char,
-        /// What stood behind the dash.
+        /// The text after the dash.
         argument: String,
     },
-    /// An argument that begins like a flag and is none.
+    /// An argument that starts like a flag but is not one.
     #[error("bad flag syntax: {argument}; write --name=value")]
     Syntax {
         /// The argument.
@@ -35,7 +35,7 @@ pub enum FlagError {
     MissingArgument {
         /// The flag.
         name: &'static str,
-        /// What it accepts.
+        /// The accepted values.
         accepted: &'static str,
     },
     /// A value that the flag does not accept.
@@ -45,10 +45,10 @@ pub enum FlagError {
         name: &'static str,
         /// The value as given.
         value: String,
-        /// What it accepts.
+        /// The accepted values.
         accepted: &'static str,
     },
-    /// Arguments that are no flags.
+    /// Arguments that are not flags.
     #[error("{program} does not take any arguments, got {arguments:?}; flags begin with --")]
     Positional {
         /// The binary, as upstream names it.
@@ -56,30 +56,30 @@ pub enum FlagError {
         /// The arguments.
         arguments: Vec<String>,
     },
-    /// A value that is well-formed and not allowed, alone or with others.
+    /// A well-formed value that is not allowed, alone or in combination with others.
     #[error("{message}")]
     Validate {
-        /// The flags that the rule is about.
+        /// The flags of the rule.
         flags: &'static [&'static str],
-        /// What is wrong, with field, value and fix.
+        /// The problem, with field, value and fix.
         message: String,
     },
 }
 
-/// What a command line says, before any rule beyond single values is checked.
+/// A parsed command line, before any rules are checked.
 #[derive(Clone, Debug)]
 pub struct Parsed {
     component: &'static Component,
-    /// By position in the table: the value of a flag that was given.
+    /// The values of the given flags, by index in the table.
     pub values: Vec<Option<Value>>,
-    /// All that is wrong, in order.
+    /// All errors, in order.
     pub errors: Vec<FlagError>,
-    /// The flags with a value that was refused.
+    /// The flags with refused values.
     pub broken: Vec<&'static str>,
 }
 
-/// Reads `arguments` of a binary (without the program's name). pflag, FlagSet.Parse: the last mention of a
-/// scalar wins, lists gather, `--` ends the flags.
+/// Parses `arguments` of a binary (without the program's name). pflag, FlagSet.Parse: the last occurrence of a scalar
+/// applies, lists accumulate, `--` ends the flags.
 pub fn parse(component: &'static Component, arguments: &[String]) -> Parsed {
     let values = vec![None; component.flags.len()];
     let mut parsed = Parsed { component, values, errors: Vec::new(), broken: Vec::new() };
@@ -127,7 +127,7 @@ impl Parsed {
         }
     }
 
-    /// A group of letters behind one dash (pflag, parseSingleShortArg).
+    /// Parses a group of letters after one dash (pflag, parseSingleShortArg).
     fn short(&mut self, letters: &str, rest: &mut Rest<'_>) {
         let mut tail = letters;
         while let Some(letter) = tail.chars().next() {
@@ -154,7 +154,7 @@ impl Parsed {
         self.errors.push(FlagError::Unknown { name: name.to_owned(), nearest: known.map(str::to_owned) });
     }
 
-    /// Sets a flag that has no `=`: to what the bare flag means, or to the next argument.
+    /// Sets a flag without `=`: to the value of the bare flag, or to the next argument.
     fn set_from_next(&mut self, index: usize, rest: &mut Rest<'_>) {
         let Flag { name, kind, .. } = self.component.flags[index];
         match kind.bare().or_else(|| rest.next().map(String::as_str)) {
@@ -169,7 +169,7 @@ impl Parsed {
 
     fn set(&mut self, index: usize, text: &str) {
         let Flag { name, kind, default, .. } = self.component.flags[index];
-        // A blank address is no mention of a new one (pflag, ipValue.Set).
+        // A blank address does not change the value (pflag, ipValue.Set).
         let text = if kind == super::value::Type::Ip && text.is_empty() { default } else { text };
         match kind.parse(text, self.values[index].as_ref()) {
             Some(value) => self.values[index] = Some(value),
@@ -181,8 +181,8 @@ impl Parsed {
     }
 }
 
-/// Steps over the argument behind an unknown flag unless it looks like a flag, so that it is not
-/// reported a second time as a stray argument.
+/// Skips the argument after an unknown flag unless it looks like a flag, so that it is not also reported as a stray
+/// argument.
 fn skip_likely_value(rest: &mut Rest<'_>) {
     if rest.as_slice().first().is_some_and(|next| !next.starts_with('-')) {
         rest.next();

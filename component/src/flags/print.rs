@@ -1,4 +1,4 @@
-//! The values of flags as pflag prints them, for `/flagz`.
+//! The values of flags in pflag's format, for `/flagz`.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::Values;
 use super::value::{Type, Value};
 
 impl Values {
-    /// Every flag with its value in pflag's words.
+    /// Returns every flag with its value in pflag's format.
     pub fn printed(&self) -> BTreeMap<String, String> {
         let flags = self.component.flags.iter().zip(self.values.iter().zip(&self.set));
         let print = |(flag, (value, set)): (&super::Flag, (&Value, &bool))| {
@@ -16,7 +16,7 @@ impl Values {
     }
 }
 
-/// A value as the String method of its Go type writes it.
+/// Returns a value in the format of the String method of its Go type.
 fn printed(kind: Type, value: &Value) -> String {
     match value {
         Value::Bool(on) => on.to_string(),
@@ -46,14 +46,14 @@ fn printed(kind: Type, value: &Value) -> String {
     }
 }
 
-/// Gates by their component, which stands before a colon also when nobody named it.
+/// Groups gates by their component, which precedes a colon even if it was not given.
 fn gates(items: &[String]) -> String {
     let mut pairs: Vec<(&str, &str)> = items.iter().map(|item| item.split_once(':').unwrap_or(("", item))).collect();
     pairs.sort_by_key(|(component, _)| *component);
     pairs.into_iter().map(|(component, gate)| format!("{component}:{gate}")).collect::<Vec<_>>().join(",")
 }
 
-/// One CSV record, quoted where it must be.
+/// Returns one CSV record, quoted where necessary.
 fn record(items: impl Iterator<Item = String>) -> String {
     let quoted = |item: String| {
         let special = item.contains([',', '"', '\n', '\r']) || item.starts_with([' ', '\t']) || item == "\\.";
@@ -62,7 +62,7 @@ fn record(items: impl Iterator<Item = String>) -> String {
     items.map(quoted).collect::<Vec<_>>().join(",")
 }
 
-/// A duration as Go prints it: `1m30s`, `1.5ms`.
+/// Returns a duration in Go's format: `1m30s`, `1.5ms`.
 fn duration(nanos: i64) -> String {
     let sign = if nanos < 0 { "-" } else { "" };
     let nanos = nanos.unsigned_abs();
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_printed_as_by_pflag() {
+    fn values_are_printed_as_pflag_does() {
         for (kind, given, wanted) in [
             (Type::Bool, "T", "true"),
             (Type::Int, "0x10", "16"),

@@ -1,11 +1,11 @@
-//! The rules on flags' values that every binary of upstream's checks.
+//! Rules about flags that all of upstream's binaries check.
 
 use super::pflag::FlagError;
 use super::value::{KUBE_VERSION, quantity_is_zero};
 use super::{Gates, Values};
 use crate::flags::controllers::{self, Selection};
 
-/// The bounds of a number, both allowed.
+/// The inclusive bounds of a number.
 #[derive(Debug)]
 pub struct Range {
     flag: [&'static str; 1],
@@ -13,27 +13,27 @@ pub struct Range {
     high: i64,
 }
 
-/// A number of at least one.
+/// Returns a number of at least one.
 pub const fn at_least_one(flag: &'static str) -> Range {
     Range { flag: [flag], low: 1, high: i32::MAX as i64 }
 }
 
-/// A number between two others, both allowed.
+/// Returns a number between two inclusive bounds.
 pub const fn between(flag: &'static str, low: i64, high: i64) -> Range {
     Range { flag: [flag], low, high }
 }
 
-/// The rules that a command line breaks, as they are found.
+/// The violated rules of a command line, in the order in which they were checked.
 #[derive(Debug, Default)]
 pub struct Broken(Vec<FlagError>);
 
 impl Broken {
-    /// What was found.
+    /// Returns the errors.
     pub fn into_errors(self) -> Vec<FlagError> {
         self.0
     }
 
-    /// Records a rule about `flags` if it is broken; the message names field, value and fix.
+    /// Records a rule about `flags` if it is violated; the message names field, value and fix.
     pub fn when(&mut self, wrong: bool, flags: &'static [&'static str], message: impl FnOnce() -> String) {
         if wrong {
             let message = message();
@@ -42,7 +42,7 @@ impl Broken {
     }
 }
 
-/// Numbers within their bounds (each controller's options; apiserver pkg/server/options,
+/// Checks numbers against their bounds (each controller's options; apiserver pkg/server/options,
 /// SecureServingOptions.Validate).
 pub fn ranges(ranges: &'static [Range], values: &Values, broken: &mut Broken) {
     for Range { flag, low, high } in ranges {
@@ -52,7 +52,8 @@ pub fn ranges(ranges: &'static [Range], values: &Values, broken: &mut Broken) {
     }
 }
 
-/// `--controllers` names known ones (controller-manager options, GenericControllerManagerConfigurationOptions.Validate).
+/// Checks the names in `--controllers` (controller-manager options,
+/// GenericControllerManagerConfigurationOptions.Validate).
 pub fn controllers(values: &Values, broken: &mut Broken) {
     if let Err(unknown) = Selection::parse(values.component().controllers, values.get_strings("controllers")) {
         for wrong in unknown {
@@ -68,8 +69,8 @@ pub fn controllers(values: &Values, broken: &mut Broken) {
     }
 }
 
-/// The election of the leader: controller-manager options (the lock); client-go tools/leaderelection, NewLeaderElector (the
-/// times, of which upstream tells only when it starts).
+/// Checks leader election: controller-manager options (the lock); client-go tools/leaderelection, NewLeaderElector (the
+/// times, which upstream checks only when it starts).
 pub fn leader_election(values: &Values, broken: &mut Broken) {
     if !values.get_bool("leader-elect") {
         return;
@@ -110,7 +111,7 @@ pub fn leader_election(values: &Values, broken: &mut Broken) {
     });
 }
 
-/// Headers of front proxies: apiserver pkg/server/options, RequestHeaderAuthenticationOptions.Validate.
+/// Checks the headers of front proxies: apiserver pkg/server/options, RequestHeaderAuthenticationOptions.Validate.
 pub fn request_headers(values: &Values, gates: &Gates, broken: &mut Broken) {
     static FLAGS_OF_HEADERS: [[&str; 1]; 5] = [
         ["requestheader-username-headers"],
@@ -134,8 +135,8 @@ pub fn request_headers(values: &Values, gates: &Gates, broken: &mut Broken) {
     });
 }
 
-/// Metrics: component-base metrics/api/v1, Validate (but for the manifest's content, which whoever reads
-/// the file checks).
+/// Checks metrics: component-base metrics/api/v1, Validate (except for the content of the manifest, which is checked
+/// when the file is read).
 pub fn metrics(values: &Values, broken: &mut Broken) {
     let version = values.get_str("show-hidden-metrics-for-version");
     let wanted = format!("1.{}", super::gates::BINARY_MINOR - 1);
@@ -167,7 +168,7 @@ fn is_metric_name(name: &str, colon: bool) -> bool {
     bytes.next().is_some_and(letter) && bytes.all(|byte| letter(byte) || byte.is_ascii_digit())
 }
 
-/// Logs: component-base logs/api/v1, Validate.
+/// Checks logs: component-base logs/api/v1, Validate.
 pub fn logs(values: &Values, gates: &Gates, broken: &mut Broken) {
     let format = values.get_str("logging-format");
     broken.when(!matches!(format, "text" | "json"), &["logging-format"], || {

@@ -1,37 +1,37 @@
-//! What is known of a flag, and the form of a table of flags.
+//! Flags, and the format of a table of flags.
 
 use super::value::Type;
 
-/// Whether a flag changes anything yet.
+/// Whether a flag has an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The value is acted upon.
+    /// The value is used.
     Effective,
-    /// The value is checked and kept, and nothing reads it yet.
+    /// The value is validated and stored, but not used yet.
     NoEffectYet,
 }
 
 /// One flag.
 #[derive(Clone, Copy, Debug)]
 pub struct Flag {
-    /// The heading of `--help` that it stands under.
+    /// Its group heading in `--help`.
     pub group: &'static str,
-    /// Its name, without dashes in front.
+    /// Its name, without leading dashes.
     pub name: &'static str,
-    /// What it accepts.
+    /// The type of its value.
     pub kind: Type,
-    /// Upstream's default, as pflag prints it.
+    /// Upstream's default, in pflag's format.
     pub default: &'static str,
-    /// Whether it changes anything yet.
+    /// Whether it has an effect.
     pub effect: Effect,
     /// One line of help.
     pub help: &'static str,
-    /// Why it should not be used; such a flag is left out of `--help` (pflag, MarkDeprecated).
+    /// The reason not to use it; such a flag is hidden in `--help` (pflag, MarkDeprecated).
     pub deprecated: Option<&'static str>,
 }
 
 impl Flag {
-    /// The letter that may stand for the name behind one dash.
+    /// Returns its one-letter name.
     pub fn shorthand(&self) -> Option<char> {
         match self.name {
             "v" => Some('v'),
@@ -41,10 +41,10 @@ impl Flag {
     }
 }
 
-/// Puts parts of a table one after the other.
+/// Concatenates parts of a table.
 ///
 /// # Panics
-/// When they are not `N` flags together: at compile time, in a constant.
+/// If they do not have `N` flags in total: at compile time, in a constant.
 #[must_use]
 pub const fn joined<const N: usize>(parts: &[&[Flag]]) -> [Flag; N] {
     let mut all = [parts[0][0]; N];
@@ -62,8 +62,8 @@ pub const fn joined<const N: usize>(parts: &[&[Flag]]) -> [Flag; N] {
     all
 }
 
-/// Makes a constant, a part of a table: by group, each flag as `"name": Type = "default", Effect, "help";` with
-/// `deprecated "why"` behind the help where that is so.
+/// Defines a constant with a part of a table: by group, each flag as `"name": Type = "default", Effect, "help";`,
+/// optionally followed by `deprecated "why"` after the help.
 #[macro_export]
 macro_rules! flags {
     ($(#[$about:meta])* $seen:vis const $part:ident; $($group:literal { $($name:literal: $kind:ident = $default:literal, $effect:ident, $help:literal $(deprecated $why:literal)?;)* })*) => {

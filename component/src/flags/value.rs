@@ -1,46 +1,46 @@
-//! Turns the text of one flag into its typed value, by the rules of Go's strconv, time and pflag.
+//! Parsing of flag values, by the rules of Go's strconv, time and pflag.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// What a flag accepts; each variant is one of pflag's or component-base's value types.
+/// The types of flag values; each variant is one of pflag's or component-base's value types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     /// strconv.ParseBool; the bare flag means true.
     Bool,
-    /// A whole number of 64 bits.
+    /// A 64-bit whole number.
     Int,
-    /// A whole number of 32 bits.
+    /// A 32-bit whole number.
     Int32,
-    /// A number kept with the precision of 32 bits.
+    /// A number with 32-bit precision.
     Float32,
-    /// A number of 64 bits.
+    /// A 64-bit number.
     Float64,
-    /// Go's durations, as `1m30s`.
+    /// A Go duration, such as `1m30s`.
     Duration,
     /// Any text.
     Text,
     /// An IP address; blank keeps the default.
     Ip,
-    /// pflag's StringSlice: one CSV record; the first mention replaces the default, later ones append.
+    /// pflag's StringSlice: one CSV record; the first occurrence replaces the default, later ones append.
     Strings,
     /// pflag's Int32Slice: as Strings, of 32-bit numbers.
     Int32s,
-    /// pflag's StringToString: `key=value` pairs, merged over mentions.
+    /// pflag's StringToString: `key=value` pairs, merged over occurrences.
     Map,
-    /// component-base's NamedCertKeyArray: `cert,key[:host,...]`, one each mention.
+    /// component-base's NamedCertKeyArray: `cert,key[:host,...]`, one per occurrence.
     CertKeys,
-    /// component-base's multimap of feature gates: `[component:]gate=bool`, gathered over mentions.
+    /// component-base's multimap of feature gates: `[component:]gate=bool`, accumulated over occurrences.
     Gates,
-    /// component-base's feature gates of binaries without versions: `gate=bool`, gathered over mentions.
+    /// component-base's feature gates of binaries without versions: `gate=bool`, accumulated over occurrences.
     PlainGates,
-    /// Log verbosity: a whole number that is not negative.
+    /// Log verbosity: a non-negative whole number.
     Level,
-    /// `pattern=N` pairs, gathered over mentions.
+    /// `pattern=N` pairs, accumulated over occurrences.
     VModule,
     /// component-base's verflag; the bare flag means true.
     Version,
-    /// An amount as apimachinery's resource.Quantity reads it.
+    /// An amount in the syntax of apimachinery's resource.Quantity.
     Quantity,
 }
 
@@ -70,12 +70,12 @@ pub enum Value {
 }
 
 impl Type {
-    /// The value that the bare flag stands for (pflag's NoOptDefVal), if it needs no argument.
+    /// Returns the value of the bare flag (pflag's NoOptDefVal), if it needs no argument.
     pub fn bare(self) -> Option<&'static str> {
         matches!(self, Type::Bool | Type::Version).then_some("true")
     }
 
-    /// The hint that `--help` shows behind the name (pflag, UnquoteUsage); empty for a bool.
+    /// Returns the hint after the name in `--help` (pflag, UnquoteUsage); empty for a bool.
     pub fn hint(self) -> &'static str {
         match self {
             Type::Bool => "",
@@ -99,7 +99,7 @@ impl Type {
         }
     }
 
-    /// What is accepted, in words for an error message.
+    /// Returns a description of the accepted values, for error messages.
     pub fn accepted(self) -> &'static str {
         match self {
             Type::Bool => "true or false (also 1, t, T, TRUE, True, 0, f, F, FALSE, False)",
@@ -122,8 +122,8 @@ impl Type {
         }
     }
 
-    /// Whether `default`, as pflag would print it, is this type's zero value, which `--help` does
-    /// not show (pflag, defaultIsZeroValue).
+    /// Reports whether `default`, as pflag would print it, is this type's zero value, which `--help` does not show
+    /// (pflag, defaultIsZeroValue).
     pub fn is_zero(self, default: &str) -> bool {
         match self {
             Type::Strings => default == "[]",
@@ -136,8 +136,7 @@ impl Type {
         }
     }
 
-    /// The default of the table as a value; the table's text is pflag's print of it, so lists
-    /// stand in brackets.
+    /// Returns the default in the table as a value; the table contains pflag's format, so that lists are in brackets.
     pub fn default(self, printed: &str) -> Option<Value> {
         let items = || printed.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
         match self {
@@ -153,9 +152,8 @@ impl Type {
         }
     }
 
-    /// Reads one mention of a flag. `before` is what earlier mentions on the same command line
-    /// gave (`None` at the first): lists and maps add to it, everything else replaces it. `None`
-    /// when the text is not accepted.
+    /// Parses one occurrence of a flag. `before` is the value of earlier occurrences on the same command line (`None`
+    /// at the first): lists and maps are extended, everything else is replaced. `None` if the text is not accepted.
     pub fn parse(self, text: &str, before: Option<&Value>) -> Option<Value> {
         match self {
             Type::Bool => parse_bool(text).map(Value::Bool),
@@ -218,7 +216,7 @@ fn extended(before: Option<&Value>, more: Vec<String>) -> Vec<String> {
     }
 }
 
-/// Reads the spellings of strconv.ParseBool.
+/// Parses the spellings of strconv.ParseBool.
 pub fn parse_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
@@ -227,8 +225,8 @@ pub fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// Reads a whole number as strconv.ParseInt with base 0 does: prefixes 0x, 0o, 0b and 0, and
-/// underscores between digits where there is a prefix or none is needed.
+/// Parses a whole number like strconv.ParseInt with base 0: prefixes 0x, 0o, 0b and 0, and underscores between digits
+/// if there is a prefix or none is needed.
 fn parse_int(text: &str) -> Option<i64> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -262,8 +260,8 @@ fn parse_level(text: &str) -> Option<u32> {
     u32::try_from(level).ok()
 }
 
-/// Reads a decimal number as strconv.ParseFloat does, with underscores between digits; Go's
-/// hexadecimal ones are not taken.
+/// Parses a decimal number like strconv.ParseFloat, with underscores between digits; Go's hexadecimal ones are not
+/// supported.
 fn parse_float(text: &str) -> Option<f64> {
     let digit = |index: usize| text.as_bytes().get(index).is_some_and(u8::is_ascii_digit);
     let between = |index: usize| index > 0 && digit(index - 1) && digit(index + 1);
@@ -275,8 +273,8 @@ fn parse_float(text: &str) -> Option<f64> {
     (!overflow).then_some(number)
 }
 
-/// Reads a Go duration (time.ParseDuration) into nanoseconds; `None` when it has no unit, an
-/// unknown one, or does not fit into 64 bits.
+/// Parses a Go duration (time.ParseDuration) into nanoseconds; `None` if it has no unit, an unknown one, or does not
+/// fit into 64 bits.
 pub fn parse_duration(text: &str) -> Option<i64> {
     let (negative, mut rest) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -324,8 +322,8 @@ fn scaled(number: &str, unit: i128) -> Option<i128> {
     digits(whole)?.checked_mul(unit)?.checked_add(digits(fraction)? * unit / scale)
 }
 
-/// Reads the first record of a CSV text with Go's strictness (encoding/csv): a quote may stand
-/// only at the start of an item, and must be closed there.
+/// Parses the first record of a CSV text as strictly as Go (encoding/csv): a quote is allowed only at the start of an
+/// item, and must be closed there.
 fn csv_record(text: &str) -> Option<Vec<String>> {
     if text.is_empty() {
         return Some(Vec::new());
@@ -386,7 +384,7 @@ fn gate_pairs(text: &str) -> Vec<String> {
     pairs.map(|pair| pair.trim().to_owned()).collect()
 }
 
-/// The version of kube-controller-manager that this command line belongs to.
+/// The version of kube-controller-manager that this command line implements.
 pub const KUBE_VERSION: &str = "v1.37.0";
 
 fn parse_version_flag(text: &str) -> Option<String> {
@@ -409,8 +407,8 @@ fn parse_version_flag(text: &str) -> Option<String> {
     good.then(|| text.to_owned())
 }
 
-/// Whether `text` is dot-separated identifiers of semantic versioning; in a pre-release, numbers
-/// have no zero in front.
+/// Reports whether `text` consists of dot-separated identifiers of semantic versioning; in a pre-release, numbers have
+/// no leading zero.
 fn identifiers(text: &str, pre_release: bool) -> bool {
     text.split('.').all(|part| {
         let letters = part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
@@ -431,7 +429,7 @@ fn is_quantity(text: &str) -> bool {
         && (exponent || suffix == "Ei" || SUFFIXES.contains(&suffix))
 }
 
-/// Whether an accepted quantity is an amount of nothing.
+/// Reports whether an accepted quantity is zero.
 pub(super) fn quantity_is_zero(text: &str) -> bool {
     let number = text.split(|letter: char| letter.is_ascii_alphabetic()).next();
     number.is_none_or(|number| !number.bytes().any(|byte| (b'1'..=b'9').contains(&byte)))
@@ -443,7 +441,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn durations_are_read_as_go_reads_them() {
+    fn durations_are_parsed_as_go_does() {
         let second = 1_000_000_000;
         for (text, want) in [
             ("0", Some(0)),
@@ -472,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_numbers_are_read_with_base_zero() {
+    fn whole_numbers_are_parsed_with_base_zero() {
         for (text, want) in [
             ("10", Some(10)),
             ("-3", Some(-3)),
@@ -499,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn each_type_takes_and_refuses_what_upstream_does() {
+    fn each_type_accepts_the_values_that_upstream_accepts() {
         for (kind, good, bad) in [
             (Type::Bool, "T", "yes"),
             (Type::Bool, "False", "tRUE"),
@@ -533,14 +531,14 @@ mod tests {
     }
 
     #[test]
-    fn quantities_of_nothing() {
+    fn zero_quantities_are_recognised() {
         for (text, zero) in [("0", true), ("0Ki", true), ("0e5", true), ("0.1", false), ("5Mi", false)] {
             assert_eq!(quantity_is_zero(text), zero, "{text}");
         }
     }
 
     #[test]
-    fn lists_append_after_the_first_mention() {
+    fn lists_append_after_the_first_occurrence() {
         let first = Type::Strings.parse("a,b", None).unwrap();
         let second = Type::Strings.parse(r#""c,d""#, Some(&first)).unwrap();
         let want = ["a", "b", "c,d"].map(str::to_owned);
@@ -559,7 +557,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_breaks_a_parser(text in ".{0,12}") {
+        fn any_text_is_parsed_without_panic(text in ".{0,12}") {
             for kind in [
                 Type::Bool, Type::Int, Type::Int32, Type::Float32, Type::Float64, Type::Duration,
                 Type::Text, Type::Ip, Type::Strings, Type::Int32s, Type::Map, Type::CertKeys,
@@ -571,14 +569,14 @@ mod tests {
         }
 
         #[test]
-        fn quoted_lists_come_back(items in prop::collection::vec("[a-z,\" ]{0,6}", 1..5)) {
+        fn quoted_lists_round_trip(items in prop::collection::vec("[a-z,\" ]{0,6}", 1..5)) {
             let quoted: Vec<String> =
                 items.iter().map(|item| format!("\"{}\"", item.replace('"', "\"\""))).collect();
             prop_assert_eq!(csv_record(&quoted.join(",")), Some(items));
         }
 
         #[test]
-        fn whole_seconds_come_back(seconds in -1_000_000_i64..1_000_000) {
+        fn whole_seconds_round_trip(seconds in -1_000_000_i64..1_000_000) {
             prop_assert_eq!(parse_duration(&format!("{seconds}s")), Some(seconds * 1_000_000_000));
         }
     }

@@ -1,4 +1,4 @@
-//! An operator: an EchoConfig becomes servers that all answer one message.
+//! An operator: an EchoConfig becomes servers that all respond with one message.
 
 use std::io::IsTerminal;
 
@@ -9,7 +9,7 @@ use runtime::sdk::{Context, Controller, Error, Operator, Outcome, Prepared, Sett
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// What users ask for.
+/// Desired state.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EchoSpec {
@@ -18,7 +18,7 @@ pub struct EchoSpec {
     port: i32,
 }
 
-/// What users are told.
+/// Observed state.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EchoStatus {
@@ -26,7 +26,7 @@ pub struct EchoStatus {
 }
 
 runtime::custom_resource! {
-    /// A message, and how it is served.
+    /// A message and its servers.
     pub EchoConfig { spec: EchoSpec, status: EchoStatus }
     namespaced "echoconfigs" in "examples.dev/v1"
 }
@@ -64,7 +64,7 @@ async fn reconcile(ctx: Context<EchoConfig>) -> Result<Outcome, Error> {
     Ok(Outcome::Done)
 }
 
-/// The controller.
+/// Returns the controller.
 pub fn controller() -> Prepared {
     Controller::for_::<EchoConfig>("echo").owns::<Deployment>().owns::<Service>().reconcile(reconcile)
 }

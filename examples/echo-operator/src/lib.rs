@@ -1,7 +1,8 @@
-//! A whole operator: an `EchoConfig` becomes a Deployment of web servers that all answer one message, and a Service.
+//! A complete operator: an `EchoConfig` becomes a Deployment of web servers that all respond with one message, and a
+//! Service.
 //!
-//! What is in it, in the order in which a newcomer needs it: the kind; what is made for an object, as pure functions; the
-//! reconcile, which applies that and writes the status. `docs/operators.md` explains each.
+//! Its parts, in reading order: the kind; the children of an object, as pure functions; the reconcile, which applies
+//! them and writes the status. `docs/operators.md` explains each.
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus};
 use k8s_openapi::api::core::v1::Service;
@@ -11,46 +12,46 @@ use runtime::sdk::{Condition, Context, Controller, Error, EventType, Outcome, Pr
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// The operator's name: of its Lease, its field manager, its Events.
+/// The operator's name, used for its Lease, its field manager and its Events.
 pub const NAME: &str = "echo-operator";
 
-/// The definition of the kind, for `kubectl apply`.
+/// The CustomResourceDefinition, for `kubectl apply`.
 pub const DEFINITION: &str = include_str!("../deploy/crd.yaml");
 
-/// Answers every request with a text.
+/// An image that responds to every request with a text.
 const IMAGE: &str = "hashicorp/http-echo:1.0";
 
-/// What users ask for.
+/// Desired state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EchoSpec {
-    /// What every request is answered with.
+    /// The response to every request.
     pub message: String,
-    /// How many servers there are.
+    /// The number of servers.
     pub replicas: i32,
     /// The Service's port.
     pub port: i32,
 }
 
-/// What users are told.
+/// Observed state.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EchoStatus {
-    /// The generation of the spec that this is about.
+    /// The generation of the spec that this status refers to.
     pub observed_generation: i64,
-    /// Servers that are ready, and answer this spec's message.
+    /// Ready servers that respond with this spec's message.
     pub ready_replicas: i32,
-    /// `Ready`: as many servers as asked for answer the message.
+    /// `Ready`: the desired number of servers responds with the message.
     pub conditions: Vec<Condition>,
 }
 
 runtime::custom_resource! {
-    /// A message, and how it is served.
+    /// A message and its servers.
     pub EchoConfig { spec: EchoSpec, status: EchoStatus }
     namespaced "echoconfigs" in "examples.dev/v1"
 }
 
-/// The controller.
+/// Returns the controller.
 pub fn controller() -> Prepared {
     Controller::for_::<EchoConfig>(NAME).owns::<Deployment>().owns::<Service>().reconcile(reconcile)
 }
@@ -71,10 +72,10 @@ async fn reconcile(ctx: Context<EchoConfig>) -> Result<Outcome, Error> {
     Ok(Outcome::Done)
 }
 
-/// The servers of an object.
+/// Returns the servers of an object.
 ///
 /// # Errors
-/// Never for what the API server has taken.
+/// Never for an object that the API server has accepted.
 pub fn deployment(name: &str, spec: &EchoSpec) -> Result<Deployment, Error> {
     let container = json!({
         "name": "echo", "image": IMAGE,
@@ -91,10 +92,10 @@ pub fn deployment(name: &str, spec: &EchoSpec) -> Result<Deployment, Error> {
     }))
 }
 
-/// How the servers of an object are reached.
+/// Returns the Service of an object.
 ///
 /// # Errors
-/// As [`deployment`].
+/// Same as [`deployment`].
 pub fn service(name: &str, spec: &EchoSpec) -> Result<Service, Error> {
     made(json!({
         "metadata": {"name": name, "labels": {"app": name}},
@@ -106,7 +107,7 @@ fn made<K: serde::de::DeserializeOwned>(object: serde_json::Value) -> Result<K, 
     serde_json::from_value(object).map_err(Error::other)
 }
 
-/// The status of an object whose Deployment says `servers`.
+/// Returns the status of an object, given the status of its Deployment.
 pub fn status(
     old: &EchoStatus,
     generation: i64,
@@ -116,7 +117,7 @@ pub fn status(
 ) -> EchoStatus {
     let (updated, ready) = (servers.updated_replicas.unwrap_or(0), servers.ready_replicas.unwrap_or(0));
     let all = servers.replicas.unwrap_or(0);
-    // While old servers are left, any of those that are ready may be one of them.
+    // While old servers exist, any of the ready ones may be one of them.
     let answering = (ready - (all - updated)).clamp(0, updated);
     let (status, reason) = match answering >= spec.replicas && all == updated {
         true => ("True", "AllAnswer"),
@@ -135,7 +136,7 @@ pub fn status(
     EchoStatus { observed_generation: generation, ready_replicas: answering, conditions }
 }
 
-/// Whether a status says that all is as asked for.
+/// Reports whether a status shows the desired state.
 pub fn is_ready(status: &EchoStatus) -> bool {
     status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_ready_when_all_servers_answer_the_new_message() {
+    fn status_is_ready_when_all_servers_have_the_new_message() {
         let spec = EchoSpec { message: "hi".to_owned(), replicas: 3, port: 80 };
         for (replicas, updated, ready, answering, expected) in
             [(0, 0, 0, 0, false), (3, 3, 2, 2, false), (3, 3, 3, 3, true), (4, 1, 3, 0, false), (4, 3, 3, 2, false)]

@@ -1,4 +1,4 @@
-//! The echo-operator's process: `KUBECONFIG=<file> echo-operator`, or in a pod, where nothing need be said.
+//! The echo-operator's process: `KUBECONFIG=<file> echo-operator`, or without configuration in a pod.
 
 use std::io::IsTerminal as _;
 

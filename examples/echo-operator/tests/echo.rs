@@ -1,4 +1,4 @@
-//! The operator on a real API server: its manifests are taken, its children come, come back, and are told of.
+//! The operator on a real API server: its manifests are valid, and its children are created, recreated and reported.
 
 #![allow(clippy::disallowed_methods, reason = "tests act as users do, who have no Writer")]
 
@@ -30,7 +30,7 @@ async fn eventually<T, F: Future<Output = Result<T>>>(what: &str, look: impl Fn(
 }
 
 #[tokio::test]
-async fn children_come_come_back_and_are_told_of() -> Result<()> {
+async fn children_are_created_recreated_and_reported() -> Result<()> {
     let cluster = ControlPlane::start(Options { kwok: false, scheduler: false, ..Options::default() }).await?;
     let client = cluster.client(Identity::Admin).await?;
     cluster.kubectl_with_input(&["apply", "-f", "-"], DEFINITION)?;
@@ -54,7 +54,7 @@ async fn children_come_come_back_and_are_told_of() -> Result<()> {
     let owners = deployment.metadata.owner_references.unwrap_or_default();
     ensure!(owners.len() == 1 && Some(&owners[0].uid) == made.metadata.uid.as_ref(), "{owners:?}");
 
-    // Nobody runs Deployments here: the test says that this one is complete.
+    // No controller runs Deployments here: the test marks this one as complete.
     let (change, generation) = (PatchParams::default(), deployment.metadata.generation);
     let complete =
         json!({"status": {"observedGeneration": generation, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2}});

@@ -1,4 +1,4 @@
-//! What `docs/operators.md` tells a newcomer to type is what is compiled and run here.
+//! The listings of `docs/operators.md` are compiled and run here.
 
 #![allow(clippy::disallowed_methods, reason = "tests act as users do, who have no Writer")]
 
@@ -21,10 +21,10 @@ const PAGE: &str = include_str!("../../../docs/operators.md");
 const PROGRAM: &str = include_str!("../examples/from_the_page.rs");
 const WORKSPACE: &str = include_str!("../../../Cargo.toml");
 
-/// Where the page has the newcomer's crate look for the checkout.
+/// The checkout's path in the listings.
 const CHECKOUT: &str = "../controllers/";
 
-/// The listings of the page in a language, in order.
+/// Returns the listings of the page in a language, in order.
 fn listings(language: &str) -> Vec<&'static str> {
     let fences = PAGE.split("\n```").skip(1).step_by(2);
     fences
@@ -34,13 +34,13 @@ fn listings(language: &str) -> Vec<&'static str> {
 }
 
 #[test]
-fn the_listings_are_a_whole_program() {
+fn listings_are_a_complete_program() {
     let listed: Vec<String> = listings("rust").iter().map(|listing| format!("{listing}\n")).collect();
     assert_eq!(listed.join("\n"), PROGRAM, "examples/from_the_page.rs is to be the page's listings in order");
 }
 
 #[test]
-fn dependencies_are_those_that_the_workspace_is_built_with() {
+fn dependencies_equal_the_workspaces() {
     let [manifest] = listings("toml")[..] else { panic!("one listing is to be of Cargo.toml") };
     let (mut foreign, mut here) = (0, 0);
     for line in manifest.lines().filter(|line| line.contains(" = ")) {
@@ -50,7 +50,7 @@ fn dependencies_are_those_that_the_workspace_is_built_with() {
             here += 1;
             continue;
         }
-        // The features that a newcomer needs are fewer than ours; the version counts.
+        // A newcomer needs fewer features than we do; only the version is compared.
         let (name, rest) = line.split_once(" = ").unwrap();
         let version = rest.split('"').nth(1).unwrap();
         let ours = WORKSPACE.lines().find_map(|ours| ours.strip_prefix(&format!("{name} = "))).unwrap_or_default();
@@ -61,7 +61,7 @@ fn dependencies_are_those_that_the_workspace_is_built_with() {
 }
 
 #[test]
-fn files_that_are_named_are_there() {
+fn named_files_exist() {
     let words = PAGE.split(|c: char| c.is_whitespace() || "`()".contains(c));
     let files: Vec<&str> =
         words.map(|word| word.trim_start_matches(CHECKOUT)).filter(|word| word.starts_with("examples/")).collect();
@@ -76,9 +76,9 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// The page's operator, definition and object together, on a real API server.
+/// Runs the page's operator, definition and object together on a real API server.
 #[tokio::test]
-async fn the_program_does_what_the_page_says() -> Result<()> {
+async fn program_behaves_as_the_page_describes() -> Result<()> {
     let cluster = ControlPlane::start(Options { kwok: false, scheduler: false, ..Options::default() }).await?;
     let kubectl = |arguments: &str| cluster.kubectl(&arguments.split(' ').collect::<Vec<_>>());
     cluster.kubectl_with_input(&["apply", "-f", "-"], include_str!("../deploy/crd.yaml"))?;

@@ -114,8 +114,7 @@ impl Reconcile for Signer {
 
 impl Signer {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.consistency.caught_up(key, &self.maps, move || queue.add(again)) {
+        if !self.consistency.caught_up(key, &self.maps, self.queue.waker(key)) {
             return Ok(Outcome::WaitingForCache);
         }
         let map = self.maps.get(key);

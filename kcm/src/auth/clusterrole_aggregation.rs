@@ -161,8 +161,7 @@ impl Reconcile for Aggregation {
 
 impl Aggregation {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.consistency.caught_up(key, &self.roles, move || queue.add(again)) {
+        if !self.consistency.caught_up(key, &self.roles, self.queue.waker(key)) {
             return Ok(Outcome::WaitingForCache);
         }
         let role = self.roles.get(key);

@@ -89,8 +89,7 @@ impl Accounts {
             self.consistency.forget(key);
             return Ok(Outcome::Done);
         };
-        let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.consistency.caught_up(key, &self.accounts, move || queue.add(again)) {
+        if !self.consistency.caught_up(key, &self.accounts, self.queue.waker(key)) {
             return Ok(Outcome::WaitingForCache);
         }
         let account = self.accounts.get(&ObjectKey { namespace: key.name.clone(), name: DEFAULT.into() });

@@ -4,7 +4,6 @@
 //! Upstream: pkg/controller/certificates/approver.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -15,16 +14,15 @@ use kinds::schema::{
 };
 use kinds::wire::{Put, WireError, fields, find};
 use kinds::{CertificateSigningRequest, Kind, Resource, Sections};
-use runtime::consistency::Consistency;
 use runtime::manager::Manager;
-use runtime::queue::{Queue, QueueOptions};
-use runtime::store::Store;
+use runtime::store::Cached;
 use runtime::watch::Builder;
 use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
-use runtime::write::{WriteError, Writer};
+use runtime::write::WriteError;
 use tracing::debug;
 
 use crate::certificates::request::{Contents, KUBELET_CLIENT, check_kubelet_client};
+use crate::certificates::requests::Requests;
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 
 /// The controller.
@@ -56,13 +54,8 @@ fn watches(builder: &mut Builder, _: &Context) {
 }
 
 fn start(manager: &mut Manager, _: &Context) {
-    let queue =
-        Queue::new(QueueOptions { base_delay: Duration::from_millis(200), ..QueueOptions::named("certificate") });
-    let requests = manager.registry().store::<CertificateSigningRequest>();
-    let changed = queue.clone();
-    requests.subscribe(move |change| change.new.into_iter().for_each(|request| changed.add(request.meta.key())));
-    let writer = manager.writer(DESCRIPTOR.service_account);
-    let reconciler = Arc::new(Approver { requests, writer, consistency: Consistency::default(), queue: queue.clone() });
+    let requests = Requests::subscribe(manager, DESCRIPTOR.service_account);
+    let (queue, reconciler) = (requests.queue(), Arc::new(Approver { requests }));
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
 }
 
@@ -131,10 +124,7 @@ fn question(request: &CertificateSigningRequest, right: Right) -> Result<Vec<u8>
 }
 
 struct Approver {
-    requests: Arc<Store<CertificateSigningRequest>>,
-    writer: Writer,
-    consistency: Consistency,
-    queue: Arc<Queue<ObjectKey>>,
+    requests: Requests,
 }
 
 impl Reconcile for Approver {
@@ -147,14 +137,11 @@ impl Reconcile for Approver {
 
 impl Approver {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let Some(request) = self.requests.get(key) else {
-            self.consistency.forget(key);
-            return Ok(Outcome::Done);
+        let request = match self.requests.read(key) {
+            Cached::Current(request) => request,
+            Cached::Absent => return Ok(Outcome::Done),
+            Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
-        let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.consistency.caught_up(key, &self.requests, move || queue.add(again)) {
-            return Ok(Outcome::WaitingForCache);
-        }
         if !is_candidate(&request) {
             return Ok(Outcome::Done);
         }
@@ -175,7 +162,7 @@ impl Approver {
 
     async fn has(&self, request: &CertificateSigningRequest, right: Right) -> Result<bool, ReconcileError> {
         let question = question(request, right).map_err(|error| ReconcileError::new(error.to_string()))?;
-        let answered = self.writer.create(&REVIEWS, "", &question, true).await?;
+        let answered = self.requests.writer.create(&REVIEWS, "", &question, true).await?;
         let object = answered.object().map_err(WriteError::from)?;
         let allowed = fields(find(object, review::STATUS)).flatten().find(|field| field.number == answer::ALLOWED);
         Ok(allowed.is_some_and(|field| field.value.bool()))
@@ -190,17 +177,7 @@ impl Approver {
         let object = request
             .with_condition("Approved", "AutoApproved", right.message, Time::default())
             .map_err(|error| ReconcileError::new(error.to_string()))?;
-        match self.writer.replace(&CertificateSigningRequest::RESOURCE, key, Some("approval"), &object).await {
-            Ok(answer) => {
-                if let Ok(meta) = answer.meta() {
-                    self.consistency.wrote(key, &self.requests, meta.version);
-                }
-                Ok(Outcome::Done)
-            }
-            Err(error) if error.is_not_found() => Ok(Outcome::Done),
-            Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
-            Err(error) => Err(error.into()),
-        }
+        self.requests.replace(key, "approval", &object).await
     }
 }
 

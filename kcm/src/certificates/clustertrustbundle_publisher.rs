@@ -18,9 +18,8 @@ use runtime::store::{Index, Store, index_key};
 use runtime::watch::Builder;
 use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
-use tokio::time::Instant;
 
-use crate::certificates::publisher_metrics::{Syncs, WELL, code};
+use crate::certificates::publisher_metrics::{Failure, Plan, Syncs};
 use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write};
 
 /// The controller.
@@ -98,14 +97,6 @@ fn bundle_name(content: &[u8]) -> String {
     format!("{}:{hash}", SIGNER.replace('/', ":"))
 }
 
-/// What to do about our bundle.
-#[derive(Debug, PartialEq, Eq)]
-enum Plan {
-    Nothing,
-    Create,
-    Update,
-}
-
 fn plan(ours: Option<&ClusterTrustBundle>, content: &str) -> Plan {
     match ours {
         None => Plan::Create,
@@ -128,23 +119,13 @@ impl Reconcile for Publisher {
     type Key = ObjectKey;
 
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
-        async move {
-            let (begun, mut answered) = (Instant::now(), WELL);
-            let outcome = self.sync(key, &mut answered).await;
-            if outcome != Ok(Outcome::WaitingForCache) {
-                self.syncs.done(answered, begun.elapsed());
-            }
-            outcome
-        }
-        .boxed()
+        self.syncs.count(self.sync(key)).boxed()
     }
 }
 
 impl Publisher {
-    /// Says what the server answered to a write that did not go well.
-    async fn sync(&self, key: &ObjectKey, answered: &mut u16) -> Result<Outcome, ReconcileError> {
-        let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.consistency.caught_up(key, &self.bundles, move || queue.add(again)) {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, Failure> {
+        if !self.consistency.caught_up(key, &self.bundles, self.queue.waker(key)) {
             return Ok(Outcome::WaitingForCache);
         }
         let name = ObjectKey::new("", &*self.name);
@@ -155,24 +136,15 @@ impl Publisher {
             (Plan::Nothing, _) => None,
             (Plan::Update, Some(bundle)) => {
                 let object = bundle.update(&self.content).map_err(|error| ReconcileError::new(error.to_string()))?;
-                Some(self.writer.replace(&ClusterTrustBundle::RESOURCE, &name, None, &object).await)
+                Some(self.writer.replace(&ClusterTrustBundle::RESOURCE, &name, None, &object).await?)
             }
             _ => {
                 let object = ClusterTrustBundle::new_object(&self.name, SIGNER, &self.content);
-                Some(self.writer.create(&ClusterTrustBundle::RESOURCE, "", &object, false).await)
+                Some(self.writer.create(&ClusterTrustBundle::RESOURCE, "", &object, false).await?)
             }
         };
-        match written.transpose() {
-            Ok(answer) => {
-                if let Some(meta) = answer.and_then(|answer| answer.meta().ok()) {
-                    self.consistency.wrote(key, &self.bundles, meta.version);
-                }
-            }
-            Err(error) => {
-                *answered = code(&error);
-                let again = error.is_conflict() || error.is_already_exists();
-                return if again { Ok(Outcome::RequeueWithBackoff) } else { Err(error.into()) };
-            }
+        if let Some(meta) = written.and_then(|answer| answer.meta().ok()) {
+            self.consistency.wrote(key, &self.bundles, meta.version);
         }
         let mut failed = None;
         for bundle in stale.iter().filter(|bundle| !bundle.meta.is_deleting()) {
@@ -181,10 +153,7 @@ impl Publisher {
                 _ => {}
             }
         }
-        failed.map_or(Ok(Outcome::Done), |error| {
-            *answered = code(&error);
-            Err(error.into())
-        })
+        failed.map_or(Ok(Outcome::Done), |error| Err(error.into()))
     }
 }
 

@@ -1,12 +1,46 @@
-//! What publishers of certificates count: syncs by the server's answer (pkg/controller/certificates).
+//! Metrics of the publishers of certificates: syncs by the API server's response. Upstream: pkg/controller/certificates.
 
 use std::time::Duration;
 
 use runtime::metrics::{Counts, Histograms, Metrics, powers_of_two};
+use runtime::worker::{Outcome, ReconcileError};
 use runtime::write::WriteError;
+use tokio::time::Instant;
 
-/// The code of a sync that went well.
-pub const WELL: u16 = 200;
+/// The code of a successful sync.
+const SUCCESS: u16 = 200;
+
+/// Difference between a published object and its desired state.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// None.
+    Nothing,
+    /// There is no such object.
+    Create,
+    /// The object has another content.
+    Update,
+}
+
+/// A write of a publisher that failed.
+#[derive(Debug)]
+pub struct Failure {
+    code: u16,
+    ended: Result<Outcome, ReconcileError>,
+}
+
+impl From<WriteError> for Failure {
+    fn from(error: WriteError) -> Self {
+        let code = error.refused().map_or(500, |status| status.code);
+        let is_outdated = error.is_conflict() || error.is_already_exists();
+        Self { code, ended: if is_outdated { Ok(Outcome::RequeueWithBackoff) } else { Err(error.into()) } }
+    }
+}
+
+impl From<ReconcileError> for Failure {
+    fn from(error: ReconcileError) -> Self {
+        Self { code: SUCCESS, ended: Err(error) }
+    }
+}
 
 /// Syncs and how long they took.
 pub struct Syncs {
@@ -27,15 +61,24 @@ impl Syncs {
         }
     }
 
-    /// A sync took so long and ended with this code.
-    pub fn done(&self, code: u16, time: Duration) {
+    /// Runs a sync and counts it, unless it only waits for a cache.
+    ///
+    /// # Errors
+    /// The sync's.
+    pub async fn count(&self, sync: impl Future<Output = Result<Outcome, Failure>>) -> Result<Outcome, ReconcileError> {
+        let begun = Instant::now();
+        let (code, ended) = match sync.await {
+            Ok(Outcome::WaitingForCache) => return Ok(Outcome::WaitingForCache),
+            Ok(outcome) => (SUCCESS, Ok(outcome)),
+            Err(Failure { code, ended }) => (code, ended),
+        };
+        self.done(code, begun.elapsed());
+        ended
+    }
+
+    fn done(&self, code: u16, time: Duration) {
         let label = || [("code", code.to_string())];
         self.total.add(label());
         self.duration.observe(label(), time.as_secs_f64());
     }
-}
-
-/// The code of a failure: the server's, or 500 for one that is not the server's.
-pub fn code(error: &WriteError) -> u16 {
-    error.refused().map_or(500, |status| status.code)
 }

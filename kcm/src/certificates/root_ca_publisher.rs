@@ -18,9 +18,8 @@ use runtime::store::{Change, Store};
 use runtime::watch::Builder;
 use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::{WriteError, Writer};
-use tokio::time::Instant;
 
-use crate::certificates::publisher_metrics::{Syncs, WELL, code};
+use crate::certificates::publisher_metrics::{Failure, Plan, Syncs};
 use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write};
 
 /// The controller.
@@ -88,14 +87,6 @@ fn of_map(change: &Change<'_, ConfigMap>) -> Option<ObjectKey> {
     Some(ObjectKey { namespace: "".into(), name: old.meta.namespace.clone() })
 }
 
-/// What to do about a namespace's ConfigMap.
-#[derive(Debug, PartialEq, Eq)]
-enum Plan {
-    Nothing,
-    Create,
-    Update,
-}
-
 fn plan(body: Option<&Body>, root_ca: &str) -> Plan {
     let Some(body) = body else { return Plan::Create };
     let is_described = body.annotation(DESCRIPTION).is_some_and(|text| !text.is_empty());
@@ -115,23 +106,13 @@ impl Reconcile for Publisher {
     type Key = ObjectKey;
 
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
-        async move {
-            let (begun, mut answered) = (Instant::now(), WELL);
-            let outcome = self.sync(key, &mut answered).await;
-            if outcome != Ok(Outcome::WaitingForCache) {
-                self.syncs.done(answered, begun.elapsed());
-            }
-            outcome
-        }
-        .boxed()
+        self.syncs.count(self.sync(key)).boxed()
     }
 }
 
 impl Publisher {
-    /// Says what the server answered to a write that did not go well.
-    async fn sync(&self, key: &ObjectKey, answered: &mut u16) -> Result<Outcome, ReconcileError> {
-        let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.consistency.caught_up(key, &self.maps, move || queue.add(again)) {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, Failure> {
+        if !self.consistency.caught_up(key, &self.maps, self.queue.waker(key)) {
             return Ok(Outcome::WaitingForCache);
         }
         let name = ObjectKey { namespace: key.name.clone(), name: ROOT_CA.into() };
@@ -157,19 +138,12 @@ impl Publisher {
                 }
                 Ok(Outcome::Done)
             }
-            // The namespace is gone or going, or the ConfigMap went: that will be told.
+            // The namespace or the ConfigMap was deleted, which the watch will show.
             Err(error) if is_over(&error) => {
                 self.consistency.forget(key);
                 Ok(Outcome::Done)
             }
-            Err(error) => {
-                *answered = code(&error);
-                if error.is_conflict() || error.is_already_exists() {
-                    Ok(Outcome::RequeueWithBackoff)
-                } else {
-                    Err(error.into())
-                }
-            }
+            Err(error) => Err(error.into()),
         }
     }
 

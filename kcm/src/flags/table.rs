@@ -37,9 +37,9 @@ component::flags! {
 component::flags! {
     const CONTROLLERS;
     "Persistentvolume-attach-detach-controller" {
-        "attach-detach-reconcile-sync-period": Duration = "1m0s", NoEffectYet, "Pause between two checks of attached volumes; at least one second";
-        "disable-attach-detach-reconcile-sync": Bool = "false", NoEffectYet, "Never check attached volumes against the cloud";
-        "disable-force-detach-on-timeout": Bool = "false", NoEffectYet, "Never detach a volume by force because unmounting took too long";
+        "attach-detach-reconcile-sync-period": Duration = "1m0s", Effective, "Pause between two checks of attached volumes; at least one second";
+        "disable-attach-detach-reconcile-sync": Bool = "false", Effective, "Never check attached volumes against the cloud";
+        "disable-force-detach-on-timeout": Bool = "false", Effective, "Never detach a volume by force because unmounting took too long";
     }
     "Certificatesigningrequest-signing-controller" {
         "cluster-signing-cert-file": Text = "", Effective, "PEM CA certificate that signs all certificate requests; excludes the per-signer flags";

@@ -13,7 +13,7 @@ use kinds::{Kind, Node, Sections};
 use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
-use runtime::store::Store;
+use runtime::store::{Cached, Store};
 use runtime::watch::Builder;
 use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
@@ -119,14 +119,11 @@ impl Reconcile for Ttl {
 
 impl Ttl {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let Some(node) = self.nodes.get(key) else {
-            self.consistency.forget(key);
-            return Ok(Outcome::Done);
+        let node = match self.consistency.read(key, &self.nodes, self.queue.waker(key)) {
+            Cached::Current(node) => node,
+            Cached::Absent => return Ok(Outcome::Done),
+            Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
-        let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.consistency.caught_up(key, &self.nodes, move || queue.add(again)) {
-            return Ok(Outcome::WaitingForCache);
-        }
         let wanted = self.size.lock().unwrap_or_else(PoisonError::into_inner).ttl_seconds();
         if node.ttl_seconds == Some(wanted) {
             return Ok(Outcome::Done);

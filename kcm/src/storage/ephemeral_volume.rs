@@ -160,8 +160,7 @@ impl EphemeralVolumes {
             self.consistency.forget(key);
             return Ok(Outcome::Done);
         };
-        let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.consistency.caught_up(key, &self.claims, move || queue.add(again)) {
+        if !self.consistency.caught_up(key, &self.claims, self.queue.waker(key)) {
             return Ok(Outcome::WaitingForCache);
         }
         // Read from the API server once, and only if a claim is missing.

@@ -1,5 +1,6 @@
 //! Controllers of volumes and claims.
 
+pub mod attach_detach;
 pub mod binder;
 pub mod ephemeral_volume;
 pub mod expander;
@@ -8,6 +9,9 @@ pub mod migration;
 mod protection;
 pub mod pv_protection;
 pub mod pvc_protection;
+pub mod selinux_warning;
 #[cfg(test)]
 mod testing;
+pub mod translation;
 pub mod vac_protection;
+pub mod volume_name;

@@ -12,7 +12,7 @@ use kinds::{PersistentVolume, Sections};
 use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
-use runtime::store::{Change, Store};
+use runtime::store::{Cached, Change, Store};
 use runtime::watch::Builder;
 use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
@@ -82,14 +82,11 @@ impl Reconcile for Protection {
 
 impl Protection {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let Some(volume) = self.volumes.get(key) else {
-            self.consistency.forget(key);
-            return Ok(Outcome::Done);
+        let volume = match self.consistency.read(key, &self.volumes, self.queue.waker(key)) {
+            Cached::Current(volume) => volume,
+            Cached::Absent => return Ok(Outcome::Done),
+            Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
-        let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.consistency.caught_up(key, &self.volumes, move || queue.add(again)) {
-            return Ok(Outcome::WaitingForCache);
-        }
         let need = need(&volume.meta, FINALIZER);
         if need == Need::Nothing {
             return Ok(Outcome::Done);

@@ -12,7 +12,7 @@ use kinds::{Kind, PersistentVolume, PersistentVolumeClaim, Sections, Str, Volume
 use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
-use runtime::store::{Change, Store};
+use runtime::store::{Cached, Change, Store};
 use runtime::watch::Builder;
 use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::{WriteError, Writer};
@@ -105,14 +105,11 @@ impl Reconcile for Protection {
 
 impl Protection {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let Some(class) = self.classes.get(key) else {
-            self.consistency.forget(key);
-            return Ok(Outcome::Done);
+        let class = match self.consistency.read(key, &self.classes, self.queue.waker(key)) {
+            Cached::Current(class) => class,
+            Cached::Absent => return Ok(Outcome::Done),
+            Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
-        let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.consistency.caught_up(key, &self.classes, move || queue.add(again)) {
-            return Ok(Outcome::WaitingForCache);
-        }
         let need = need(&class.meta, FINALIZER);
         if need == Need::Nothing {
             return Ok(Outcome::Done);

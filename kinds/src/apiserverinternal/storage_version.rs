@@ -1,4 +1,4 @@
-//! StorageVersion: in which version each API server stores the objects of a resource.
+//! StorageVersion: the version in which each API server stores the objects of a resource.
 
 use crate::decode::{Decode, DecodeError};
 use crate::intern::Str;
@@ -142,7 +142,7 @@ mod tests {
     const BEFORE: Time = Time(1_000);
     const NOW: Time = Time(2_000);
 
-    /// A StorageVersion with an encoding version per API server, and its condition.
+    /// Returns a StorageVersion with an encoding version per API server, and its condition.
     fn version(servers: &[(&str, &str)], common: Option<&str>) -> StorageVersion {
         let mut object = Vec::new();
         object.put_message(f::METADATA, |meta| {

@@ -1,7 +1,7 @@
 //! ControllerRevision: one version of a StatefulSet's or DaemonSet's pod template.
 //!
-//! Its data is a patch in JSON that may be large, and that is compared far more often than it is read. So the record
-//! keeps a fingerprint; who needs the bytes reads the object.
+//! Its data is a JSON patch that may be large, and that is compared far more often than it is read. Therefore the
+//! record keeps only a fingerprint; callers that need the bytes read the object.
 
 use crate::decode::{Decode, DecodeError};
 use crate::kind::{Kind, Resource};
@@ -17,11 +17,11 @@ pub struct ControllerRevision {
     pub meta: Meta,
     /// Its place in the history: higher is newer.
     pub revision: i64,
-    /// What its data is.
+    /// The fingerprint of its data.
     pub data: Fingerprint,
 }
 
-/// Length and 128-bit FNV-1a hash of data: equal for equal data, and about never for other.
+/// Length and 128-bit FNV-1a hash of data: equal for equal data, and almost certainly different for different data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     len: usize,
@@ -29,7 +29,7 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// The fingerprint of data.
+    /// Returns the fingerprint of data.
     pub fn of(data: &[u8]) -> Self {
         const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
         const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
@@ -38,7 +38,7 @@ impl Fingerprint {
     }
 }
 
-/// What a new ControllerRevision has.
+/// The contents of a new ControllerRevision.
 #[derive(Debug, Clone)]
 pub struct NewRevision<'a> {
     /// Its name.
@@ -49,7 +49,7 @@ pub struct NewRevision<'a> {
     pub labels: &'a [(String, String)],
     /// Its annotations.
     pub annotations: &'a [(String, String)],
-    /// The workload whose template it keeps.
+    /// The workload that owns it.
     pub owner: &'a OwnerRef,
     /// The patch, in JSON.
     pub data: &'a [u8],
@@ -58,7 +58,7 @@ pub struct NewRevision<'a> {
 }
 
 impl NewRevision<'_> {
-    /// The object for a POST.
+    /// Returns the object for a POST.
     pub fn encode(&self) -> Vec<u8> {
         let mut object = Vec::with_capacity(self.data.len() + 512);
         object.put_message(f::METADATA, |meta| {
@@ -75,12 +75,12 @@ impl NewRevision<'_> {
 }
 
 impl ControllerRevision {
-    /// The data of a whole object (the inside of the envelope), byte for byte as it was written.
+    /// Returns the data of a whole object (the inside of the envelope), byte for byte as it was written.
     pub fn data_of(object: &[u8]) -> &[u8] {
         find(find(object, f::DATA), raw_extension::RAW)
     }
 
-    /// A whole object with one more label, for a PUT.
+    /// Returns a whole object with one more label, for a PUT.
     ///
     /// # Errors
     /// When `object` is not well-formed.
@@ -94,7 +94,7 @@ impl ControllerRevision {
         Ok(labelled)
     }
 
-    /// A whole object with another place in the history, for a PUT.
+    /// Returns a whole object with another revision number, for a PUT.
     ///
     /// # Errors
     /// When `object` is not well-formed.
@@ -159,7 +159,7 @@ mod tests {
             revision: 3,
         };
         let mut object = revision.encode();
-        // As the server would send it back.
+        // In the server's format.
         let mut versioned = Vec::new();
         versioned.put_message(f::METADATA, |meta| {
             meta.extend_from_slice(find(&object, f::METADATA));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_read_back() {
+    fn encoded_object_decodes_to_itself() {
         let object = new(b"{\"spec\":1}");
         let revision = read(&object);
         assert_eq!((&*revision.meta.name, revision.revision, revision.meta.version), ("web-abc", 3, 7));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_number_changes() {
+    fn renumbering_changes_only_the_revision() {
         let object = new(b"{}");
         let renumbered = ControllerRevision::renumbered(&object, 9).expect("well-formed");
         let expected = ControllerRevision { revision: 9, ..read(&object) };
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_label_is_added() {
+    fn labelling_adds_only_the_label() {
         let object = new(b"{}");
         let labelled = read(&ControllerRevision::labelled(&object, "hash", "abc").expect("well-formed"));
         assert_eq!(crate::intern::label(&labelled.meta.labels, "hash"), Some("abc"));

@@ -1,4 +1,4 @@
-//! DaemonSet: its selector, template and where that may run, its update strategy and status.
+//! DaemonSet: selector, template, placement, update strategy and status.
 
 use std::sync::Arc;
 
@@ -19,13 +19,13 @@ use crate::wire::schema::{
 };
 use crate::wire::{Put, WireError, copy_fields, fields};
 
-/// The annotation that counts a DaemonSet's templates; from before there were revisions.
+/// The annotation that counts a DaemonSet's templates; older than revisions.
 pub const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
-/// The label by which pods tell the annotation [`TEMPLATE_GENERATION`] of their time.
+/// The label of pods with the value of [`TEMPLATE_GENERATION`] at their creation.
 pub const TEMPLATE_GENERATION_LABEL: &str = "pod-template-generation";
 
-/// The label by which pods and revisions tell the revision's hash.
+/// The label of pods and revisions with the revision's hash.
 pub const REVISION_HASH_LABEL: &str = "controller-revision-hash";
 
 /// A DaemonSet.
@@ -39,13 +39,13 @@ pub struct DaemonSet {
     pub selector: Selector,
     /// What its pods are made from; only with [`DaemonSet::TEMPLATE`].
     pub template: Option<Template>,
-    /// Where pods of the template may run; only with [`DaemonSet::TEMPLATE`].
+    /// Placement of the template's pods; only with [`DaemonSet::TEMPLATE`].
     pub placement: Option<Arc<Placement>>,
     /// How pods are replaced.
     pub strategy: Strategy,
     /// Seconds for which a pod must be ready to count as available.
     pub min_ready_seconds: i32,
-    /// How many old revisions are kept.
+    /// Number of old revisions to keep.
     pub revision_history_limit: Option<i32>,
     /// Status.
     pub status: DaemonSetStatus,
@@ -55,20 +55,20 @@ pub struct DaemonSet {
 /// `spec.updateStrategy`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Strategy {
-    /// Pods are replaced when somebody deletes them.
+    /// Pods are replaced when a user deletes them.
     OnDelete,
     /// Pods are replaced within bounds.
     RollingUpdate {
-        /// How many nodes may be without an available pod.
+        /// Number of nodes that may lack an available pod.
         max_unavailable: Option<IntOrString>,
-        /// How many nodes may have a second pod.
+        /// Number of nodes that may have a second pod.
         max_surge: Option<IntOrString>,
     },
     /// Unknown to this version.
     Other(String),
 }
 
-/// `status` of a DaemonSet, but for conditions, which nobody sets.
+/// `status` of a DaemonSet, without conditions, which no controller sets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DaemonSetStatus {
     /// Nodes that should have a pod and have one.
@@ -79,19 +79,19 @@ pub struct DaemonSetStatus {
     pub desired: i32,
     /// Nodes that should have a pod and have one that is ready.
     pub ready: i32,
-    /// Generation of the spec that this status is about.
+    /// Generation of the spec that this status refers to.
     pub observed_generation: i64,
     /// Nodes that should have a pod and have one of the current revision.
     pub updated: i32,
-    /// Nodes that should have a pod and have one that was ready for long enough.
+    /// Nodes that should have a pod and have one that has been ready for long enough.
     pub available: i32,
     /// Nodes that should have a pod and have none that is available.
     pub unavailable: i32,
-    /// How often the name of a new revision was taken.
+    /// Number of name collisions of new revisions.
     pub collision_count: Option<i32>,
 }
 
-/// Pods of a DaemonSet in the making: what all of them share.
+/// A template for the pods of a DaemonSet: everything that they share.
 #[derive(Debug, Clone)]
 pub struct DaemonPods {
     template: Template,
@@ -99,7 +99,7 @@ pub struct DaemonPods {
 }
 
 impl DaemonPods {
-    /// The `Pod` message for a node.
+    /// Returns the `Pod` message for a node.
     pub fn at(&self, node: &str, set: &DaemonSet) -> Vec<u8> {
         let template = Template { spec: self.spec.at(node).into(), ..self.template.clone() };
         let key = ObjectKey { namespace: set.meta.namespace.clone(), name: set.meta.name.clone() };
@@ -108,16 +108,16 @@ impl DaemonPods {
 }
 
 impl DaemonSet {
-    /// Section: the pod template, and where it may run.
+    /// Section: the pod template and its placement.
     pub const TEMPLATE: Sections = Sections(1);
 
-    /// The value of an annotation.
+    /// Returns the value of an annotation.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         label(&self.annotations, key)
     }
 
-    /// The value of the annotation [`TEMPLATE_GENERATION`], if it is a number
-    /// (pkg/controller/daemon/util, GetTemplateGeneration).
+    /// Returns the value of the annotation [`TEMPLATE_GENERATION`], if it is a number (pkg/controller/daemon/util,
+    /// GetTemplateGeneration).
     pub fn template_generation(&self) -> Option<i64> {
         self.annotation(TEMPLATE_GENERATION)?.parse().ok()
     }
@@ -140,7 +140,7 @@ impl DaemonSet {
         Ok(Some(DaemonPods { template, spec }))
     }
 
-    /// The object for a PUT of this status.
+    /// Returns the object for a PUT of this status.
     pub fn status_update(&self, status: &DaemonSetStatus) -> Vec<u8> {
         self.raw.status_update(&AnnotationEdits::new(), &status.splice(self.raw.status()))
     }
@@ -221,7 +221,7 @@ impl Kind for DaemonSet {
         let Parts { meta, spec, status } = Parts::read(object)?;
         let (meta, annotations) = annotated_meta(&context.interner, meta)?;
         let whole = context.sections.contains(Self::TEMPLATE);
-        // Only the status is ever written, and the server takes no spec from that.
+        // Only the status is ever written, and for that the server ignores the spec.
         let mut written = Vec::new();
         copy_fields(object, &mut written, |field| field.number != f::SPEC)?;
         let mut set = Self {

@@ -27,16 +27,16 @@ const CONDITION: ConditionFields = ConditionFields {
 /// How pods are replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Strategy {
-    /// All old pods go before new ones come.
+    /// All old pods are deleted before new ones are created.
     Recreate,
-    /// Step by step; absent bounds stand for zero.
+    /// Step by step; absent bounds mean zero.
     RollingUpdate {
-        /// How many pods may be missing.
+        /// Number of pods that may be missing.
         max_unavailable: Option<IntOrString>,
-        /// How many pods may be added.
+        /// Number of pods that may be added.
         max_surge: Option<IntOrString>,
     },
-    /// A type that we do not know.
+    /// An unknown type.
     Other(String),
 }
 
@@ -57,7 +57,7 @@ pub struct Deployment {
     pub strategy: Strategy,
     /// Seconds for which a pod must be ready to count as available.
     pub min_ready_seconds: i32,
-    /// How many old ReplicaSets are kept.
+    /// Number of old ReplicaSets to keep.
     pub revision_history_limit: Option<i32>,
     /// True while rollouts are halted.
     pub paused: bool,
@@ -73,7 +73,7 @@ pub struct Deployment {
 /// `status` of a Deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeploymentStatus {
-    /// Generation of the spec that this status is about.
+    /// Generation of the spec that this status refers to.
     pub observed_generation: i64,
     /// Pods of all ReplicaSets.
     pub replicas: i32,
@@ -81,19 +81,19 @@ pub struct DeploymentStatus {
     pub updated_replicas: i32,
     /// Ready pods.
     pub ready_replicas: i32,
-    /// Pods that were ready for long enough.
+    /// Pods that have been ready for long enough.
     pub available_replicas: i32,
     /// Pods still missing.
     pub unavailable_replicas: i32,
-    /// Pods that are being deleted; absent while any ReplicaSet does not say.
+    /// Pods that are being deleted; absent while any ReplicaSet does not report it.
     pub terminating_replicas: Option<i32>,
-    /// How often the name of a new ReplicaSet was taken.
+    /// Number of name collisions of new ReplicaSets.
     pub collision_count: Option<i32>,
     /// Conditions.
     pub conditions: Vec<Condition>,
 }
 
-/// What is particular to a ReplicaSet that a Deployment creates.
+/// The parts of a new ReplicaSet that its Deployment decides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewReplicaSet {
     /// Its name.
@@ -110,24 +110,24 @@ impl Deployment {
     /// Section: the pod template, and what a PUT needs.
     pub const TEMPLATE: Sections = Sections(1);
 
-    /// The value of an annotation.
+    /// Returns the value of an annotation.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         label(&self.annotations, key)
     }
 
-    /// The object for a PUT with another template and annotations. `None` without its template, for then a PUT would
-    /// lose fields.
+    /// Returns the object for a PUT with another template and annotations. `None` without its template, because a PUT
+    /// would lose fields.
     pub fn update(&self, template: Option<&Template>, annotations: &AnnotationEdits) -> Option<Vec<u8>> {
         Some(self.raw.update(annotations, template.or(self.template.as_ref())?, &[], |_| {}))
     }
 
-    /// The object for a PUT of this status. The API server takes annotations from it too.
+    /// Returns the object for a PUT of this status. The API server takes the annotations from it, too.
     pub fn status_update(&self, status: &DeploymentStatus, annotations: &AnnotationEdits) -> Vec<u8> {
         self.raw.status_update(annotations, &status.splice(self.raw.status()))
     }
 
-    /// A `ReplicaSet` message for this Deployment's template (pkg/controller/deployment, getNewReplicaSet). `None`
-    /// without the template.
+    /// Returns a `ReplicaSet` message for this Deployment's template (pkg/controller/deployment, getNewReplicaSet).
+    /// `None` without the template.
     pub fn new_replica_set(&self, new: &NewReplicaSet) -> Option<Vec<u8>> {
         let template = self.template.as_ref()?.with_label(POD_TEMPLATE_HASH, Some(&new.hash));
         let mut object = Vec::new();
@@ -156,7 +156,7 @@ impl Deployment {
 }
 
 impl DeploymentStatus {
-    /// True when nothing but the number of terminating pods differs.
+    /// Returns true if nothing but the number of terminating pods differs.
     pub fn differs_only_in_terminating(&self, other: &Self) -> bool {
         Self { terminating_replicas: other.terminating_replicas, ..self.clone() } == *other
             && self.terminating_replicas.is_some() == other.terminating_replicas.is_some()

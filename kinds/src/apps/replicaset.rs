@@ -49,11 +49,11 @@ pub struct ReplicaSetStatus {
     pub fully_labeled_replicas: i32,
     /// Ready pods.
     pub ready_replicas: i32,
-    /// Pods that were ready for long enough.
+    /// Pods that have been ready for long enough.
     pub available_replicas: i32,
     /// Pods that are being deleted; absent until counted once.
     pub terminating_replicas: Option<i32>,
-    /// Generation of the spec that this status is about.
+    /// Generation of the spec that this status refers to.
     pub observed_generation: i64,
     /// Conditions.
     pub conditions: Vec<Condition>,
@@ -63,13 +63,13 @@ impl ReplicaSet {
     /// Section: the pod template, and what a PUT needs.
     pub const TEMPLATE: Sections = Sections(1);
 
-    /// The value of an annotation.
+    /// Returns the value of an annotation.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         label(&self.annotations, key)
     }
 
-    /// The object for a PUT with another scale, minimal ready time and annotations. `None` without its template,
-    /// for then a PUT would lose fields.
+    /// Returns the object for a PUT with another scale, minimum ready time and annotations. `None` without its
+    /// template, because a PUT would lose fields.
     pub fn update(&self, replicas: i32, min_ready_seconds: i32, annotations: &AnnotationEdits) -> Option<Vec<u8>> {
         let dropped = [s::REPLICAS, s::MIN_READY_SECONDS];
         Some(self.raw.update(annotations, self.template.as_ref()?, &dropped, |spec| {
@@ -78,14 +78,14 @@ impl ReplicaSet {
         }))
     }
 
-    /// The object for a PUT of this status.
+    /// Returns the object for a PUT of this status.
     pub fn status_update(&self, status: &ReplicaSetStatus) -> Vec<u8> {
         self.raw.status_update(&AnnotationEdits::new(), &status.splice(self.raw.status()))
     }
 }
 
 impl ReplicaSetStatus {
-    /// True when nothing but the number of terminating pods differs.
+    /// Returns true if nothing but the number of terminating pods differs.
     pub fn differs_only_in_terminating(&self, other: &Self) -> bool {
         Self { terminating_replicas: other.terminating_replicas, ..self.clone() } == *other
             && self.terminating_replicas.is_some() == other.terminating_replicas.is_some()
@@ -155,7 +155,7 @@ impl Kind for ReplicaSet {
 }
 
 impl ReplicaSet {
-    /// Reads an object with a ReplicaSet's fields; `selector` reads its selector from the spec.
+    /// Decodes an object with a ReplicaSet's fields; `selector` decodes its selector from the spec.
     pub(crate) fn decode_with(
         context: &Decode,
         object: &[u8],
@@ -187,7 +187,7 @@ impl ReplicaSet {
     }
 }
 
-/// The last field of this number, if there is one.
+/// Returns the last field of this number, if there is one.
 fn find_last(message: &[u8], number: u32) -> Result<Option<&[u8]>, WireError> {
     let mut found = None;
     for field in fields(message) {

@@ -38,17 +38,17 @@ pub struct StatefulSet {
     pub min_ready_seconds: i32,
     /// Which pods it may own.
     pub selector: Selector,
-    /// Pods come and go all at once, not one after the other.
+    /// Pods are created and deleted concurrently, not one after the other.
     pub parallel: bool,
-    /// How pods of an old revision are replaced.
+    /// Update strategy of its pods.
     pub strategy: Strategy,
-    /// The bounds of a rolling update, as far as they are given.
+    /// The bounds of a rolling update, if they are given.
     pub rolling: Option<Rolling>,
-    /// Revisions that are kept beside those in use; a negative limit keeps all.
+    /// Number of revisions to keep in addition to those in use; a negative limit keeps all.
     pub history_limit: i32,
-    /// What becomes of its pods' claims.
+    /// Retention policy of its pods' claims.
     pub retention: Retention,
-    /// The Service that gives its pods names.
+    /// The Service that provides the DNS names of its pods.
     pub service: Str,
     /// What its pods are made from; only with [`StatefulSet::TEMPLATE`].
     pub template: Option<Template>,
@@ -57,46 +57,46 @@ pub struct StatefulSet {
     raw: Raw,
 }
 
-/// How pods of an old revision are replaced.
+/// Update strategy of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Strategy {
     /// From the highest ordinal down.
     #[default]
     RollingUpdate,
-    /// When somebody deletes them.
+    /// When a user deletes them.
     OnDelete,
-    /// All at once.
+    /// All together.
     Recreate,
 }
 
 /// The bounds of a rolling update.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rolling {
-    /// Pods below this place stay at the revision of before.
+    /// Pods with an ordinal below this one stay at the previous revision.
     pub partition: i32,
-    /// How many pods may be unavailable.
+    /// Number of pods that may be unavailable.
     pub max_unavailable: Option<IntOrString>,
 }
 
-/// When claims are deleted; otherwise they are kept.
+/// Whether claims are deleted; otherwise they are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Retention {
-    /// With the StatefulSet.
+    /// Together with the StatefulSet.
     pub when_deleted: bool,
-    /// With a pod that is scaled away.
+    /// When their pod is scaled down.
     pub when_scaled: bool,
 }
 
 /// `status` of a StatefulSet.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StatefulSetStatus {
-    /// Generation of the spec that this status is about.
+    /// Generation of the spec that this status refers to.
     pub observed_generation: i64,
     /// Pods.
     pub replicas: i32,
     /// Ready pods.
     pub ready_replicas: i32,
-    /// Pods that were ready for long enough.
+    /// Pods that have been ready for long enough.
     pub available_replicas: i32,
     /// Pods of the revision that the last complete rollout ended with, without those that are being deleted.
     pub current_replicas: i32,
@@ -106,7 +106,7 @@ pub struct StatefulSetStatus {
     pub current_revision: Str,
     /// The newest revision.
     pub update_revision: Str,
-    /// How often the name of a revision was taken.
+    /// Number of name collisions of revisions.
     pub collision_count: i32,
     /// Conditions.
     pub conditions: Vec<Condition>,
@@ -124,7 +124,7 @@ impl StatefulSet {
     /// Section: the pod template, the claim templates, and what a PUT needs.
     pub const TEMPLATE: Sections = Sections(1);
 
-    /// The claim templates; none without [`StatefulSet::TEMPLATE`].
+    /// Returns the claim templates; none without [`StatefulSet::TEMPLATE`].
     pub fn claim_templates(&self) -> Vec<ClaimTemplate<'_>> {
         fields(self.raw.spec())
             .flatten()
@@ -137,8 +137,8 @@ impl StatefulSet {
             .collect()
     }
 
-    /// A claim for a POST: the template's labels with those of the selector over them, its annotations and spec, a
-    /// name, and owners (pkg/controller/statefulset, getPersistentVolumeClaims).
+    /// Returns a claim for a POST: the template's labels overridden by those of the selector, its annotations and spec,
+    /// a name, and owners (pkg/controller/statefulset, getPersistentVolumeClaims).
     pub fn claim(&self, template: &ClaimTemplate<'_>, key: &ObjectKey, owners: &[OwnerRef]) -> Vec<u8> {
         let selector = find(self.raw.spec(), s::SELECTOR);
         let selected: Vec<(&str, &str)> = fields(selector)
@@ -150,7 +150,7 @@ impl StatefulSet {
         message.put_message(claim::METADATA, |meta| {
             meta.put_str(object_meta::NAME, &key.name);
             meta.put_str(object_meta::NAMESPACE, &key.namespace);
-            // The object was read once already, so that it is known to be well-formed.
+            // The object was decoded before, so that it is known to be well-formed.
             let copied = wire::copy_fields(find(template.object, claim::METADATA), meta, |field| match field.number {
                 object_meta::LABELS => !map_entry(field.value.bytes())
                     .is_ok_and(|(name, _)| selected.iter().any(|(selected, _)| *selected == name)),
@@ -165,7 +165,7 @@ impl StatefulSet {
         message
     }
 
-    /// The object for a PUT of this status.
+    /// Returns the object for a PUT of this status.
     pub fn status_update(&self, status: &StatefulSetStatus) -> Vec<u8> {
         self.raw.status_update(&AnnotationEdits::new(), &status.splice(self.raw.status()))
     }
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_decided_on_is_read() {
+    fn statefulset_fields_are_decoded() {
         let set = read(&object());
         assert_eq!((set.replicas, set.start, set.history_limit, set.parallel), (3, 7, 10, true));
         let rolling = Rolling { partition: 2, max_unavailable: Some(IntOrString::Int(4)) };
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_written_and_read_back() {
+    fn status_round_trips() {
         let set = read(&object());
         let status = StatefulSetStatus {
             observed_generation: 1,

@@ -1,4 +1,4 @@
-//! CronJob: a schedule, the template of its Jobs, and which of them run.
+//! CronJob: schedule, template of its Jobs, and running Jobs.
 
 use std::sync::Arc;
 
@@ -18,15 +18,15 @@ use crate::wire::{self, Put, WireError, fields, find, map_entry};
 /// Annotation of a Job: the time for which it was scheduled.
 pub const SCHEDULED_TIMESTAMP: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
-/// What happens when a run is due and an earlier one still runs.
+/// The handling of a run that is due while an earlier one still runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Concurrency {
     /// Both run.
     #[default]
     Allow,
-    /// The new one is left out.
+    /// The new run is skipped.
     Forbid,
-    /// The old one is deleted.
+    /// The old run is deleted.
     Replace,
 }
 
@@ -35,15 +35,15 @@ pub enum Concurrency {
 pub struct CronJob {
     /// Metadata.
     pub meta: Meta,
-    /// When to run.
+    /// The schedule.
     pub schedule: Str,
-    /// The zone in which the schedule is meant; `None`: this process's.
+    /// The time zone of the schedule; `None`: this process's.
     pub time_zone: Option<Str>,
     /// Seconds by which a run may be late.
     pub starting_deadline: Option<i64>,
-    /// What to do about overlapping runs.
+    /// The handling of overlapping runs.
     pub concurrency: Concurrency,
-    /// Nothing shall be started.
+    /// No Jobs are started.
     pub suspend: bool,
     /// Successful Jobs to keep; `None`: all.
     pub successful_limit: Option<i32>,
@@ -65,23 +65,23 @@ pub struct ActiveJob {
     pub name: Str,
     /// Uid.
     pub uid: Uid,
-    /// The whole reference as it stands on the wire.
+    /// The whole reference in its encoded form.
     raw: Arc<[u8]>,
 }
 
 /// `status` of a CronJob.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CronJobStatus {
-    /// Jobs that run.
+    /// Running Jobs.
     pub active: Vec<ActiveJob>,
-    /// The time for which a Job was last made.
+    /// The scheduled time of the last created Job.
     pub last_schedule: Time,
-    /// When a Job last succeeded.
+    /// Time of the last success of a Job.
     pub last_successful: Time,
 }
 
 impl ActiveJob {
-    /// A reference to a Job (client-go, tools/reference, GetReference).
+    /// Returns a reference to a Job (client-go, tools/reference, GetReference).
     pub fn of(job: &Meta) -> Self {
         let mut raw = Vec::new();
         raw.put_str(reference::KIND, "Job");
@@ -125,7 +125,7 @@ impl CronJobStatus {
 }
 
 impl CronJob {
-    /// The object for a PUT of this status.
+    /// Returns the object for a PUT of this status.
     pub fn status_update(&self, status: &CronJobStatus) -> Vec<u8> {
         let ours = [t::ACTIVE, t::LAST_SCHEDULE_TIME, t::LAST_SUCCESSFUL_TIME];
         let status = splice(self.raw.status(), &ours, |out| {
@@ -141,8 +141,8 @@ impl CronJob {
         self.raw.status_update(&Vec::new(), &status)
     }
 
-    /// A `Job` message made from the template (pkg/controller/cronjob, getJobFromTemplate2): its labels and annotations,
-    /// the scheduled time as an annotation, a fixed name, one owner, and the spec as it stands.
+    /// Returns a `Job` message from the template (pkg/controller/cronjob, getJobFromTemplate2): its labels and
+    /// annotations, the scheduled time as an annotation, a fixed name, one owner, and the unchanged spec.
     pub fn job(&self, name: &str, scheduled: &str, controller: &OwnerRef) -> Vec<u8> {
         let mut message = Vec::with_capacity(self.job_template.len() + 256);
         message.put_message(job::METADATA, |meta| {
@@ -157,7 +157,7 @@ impl CronJob {
                     _ => false,
                 }
             });
-            // The template was read once already, so that it is known to be well-formed.
+            // The template was decoded before, so that it is known to be well-formed.
             debug_assert!(copied.is_ok());
             meta.put_entry(object_meta::ANNOTATIONS, SCHEDULED_TIMESTAMP, scheduled);
             controller.put(meta, object_meta::OWNER_REFERENCES);
@@ -203,7 +203,7 @@ impl Kind for CronJob {
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let Parts { meta, spec, status } = Parts::read(object)?;
-        // The server takes no spec from a PUT of the status.
+        // The server ignores the spec in a PUT of the status.
         let mut without_spec = Vec::with_capacity(meta.len() + status.len() + 16);
         wire::copy_fields(object, &mut without_spec, |field| field.number != f::SPEC)?;
         let interner = &context.interner;
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cron_job_is_read_and_its_status_written() {
+    fn cron_job_is_decoded_and_its_status_encoded() {
         let cron_job = cron_job();
         assert_eq!((&*cron_job.schedule, cron_job.concurrency), ("0 3 * * *", Concurrency::Forbid));
         assert_eq!(cron_job.status.active[0].uid, Uid::parse("a"));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_has_the_template_its_time_and_one_owner() {
+    fn created_job_has_the_template_its_time_and_one_owner() {
         let owner = OwnerRef {
             api_version: "batch/v1".into(),
             kind: "CronJob".into(),

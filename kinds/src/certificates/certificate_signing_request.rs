@@ -1,4 +1,4 @@
-//! CertificateSigningRequest: what is asked for, by whom, and what was said about it.
+//! CertificateSigningRequest: the request, its user, and its conditions.
 
 use std::sync::Arc;
 
@@ -18,15 +18,15 @@ use crate::wire::{Put, WireError, copy_fields, fields, find, splice};
 pub struct CertificateSigningRequest {
     /// Metadata.
     pub meta: Meta,
-    /// Who is to sign.
+    /// The signer's name.
     pub signer: Str,
-    /// The user who asks.
+    /// The requesting user.
     pub username: Str,
-    /// What the certificate is for.
+    /// Requested usages of the certificate.
     pub usages: Arc<[Str]>,
-    /// Seconds that it is to be good for, if it says.
+    /// Requested validity in seconds, if given.
     pub expiration_seconds: Option<i32>,
-    /// What was said about it.
+    /// Conditions.
     pub conditions: Vec<Condition>,
     /// The certificate as PEM; empty before there is one.
     pub certificate: Box<[u8]>,
@@ -38,29 +38,29 @@ pub struct CertificateSigningRequest {
 pub struct Condition {
     /// `Approved`, `Denied`, `Failed`, or something else.
     pub kind: Str,
-    /// True when its status is `True`, which is also what a missing status stands for.
+    /// True if its status is `True`, which is also the meaning of a missing status.
     pub holds: bool,
-    /// When it was last said; zero if unknown.
+    /// Time of the last update; zero if unknown.
     pub updated: Time,
 }
 
 impl CertificateSigningRequest {
-    /// The request itself, as PEM.
+    /// Returns the request itself, as PEM.
     pub fn request(&self) -> &[u8] {
         find(self.spec(), s::REQUEST)
     }
 
-    /// The raw spec.
+    /// Returns the raw spec.
     pub fn spec(&self) -> &[u8] {
         find(&self.raw, f::SPEC)
     }
 
-    /// True when a condition of this type is there, whatever its status.
+    /// Returns true if a condition of this type exists, whatever its status.
     pub fn has(&self, kind: &str) -> bool {
         self.conditions.iter().any(|condition| &*condition.kind == kind)
     }
 
-    /// The object for a PUT with one more condition, true now.
+    /// Returns the object for a PUT with one more condition whose status is true.
     ///
     /// # Errors
     /// When the object that was read is not well-formed.
@@ -78,7 +78,7 @@ impl CertificateSigningRequest {
         })
     }
 
-    /// The object for a PUT with a certificate as PEM.
+    /// Returns the object for a PUT with a certificate as PEM.
     ///
     /// # Errors
     /// When the object that was read is not well-formed.

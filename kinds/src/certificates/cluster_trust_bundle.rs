@@ -1,4 +1,4 @@
-//! ClusterTrustBundle: a signer's certificates for everybody.
+//! ClusterTrustBundle: a signer's certificates, readable by all users.
 
 use crate::decode::{Decode, DecodeError};
 use crate::intern::Str;
@@ -20,7 +20,7 @@ pub struct ClusterTrustBundle {
 }
 
 impl ClusterTrustBundle {
-    /// The object for a POST.
+    /// Returns the object for a POST.
     pub fn new_object(name: &str, signer: &str, bundle: &str) -> Vec<u8> {
         let mut object = Vec::new();
         object.put_message(f::METADATA, |meta| meta.put_str(crate::wire::schema::object_meta::NAME, name));
@@ -31,7 +31,7 @@ impl ClusterTrustBundle {
         object
     }
 
-    /// The object for a PUT with other certificates.
+    /// Returns the object for a PUT with other certificates.
     ///
     /// # Errors
     /// When the object that was read is not well-formed.

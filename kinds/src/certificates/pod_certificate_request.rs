@@ -1,4 +1,4 @@
-//! PodCertificateRequest: only that it is there, and since when.
+//! PodCertificateRequest: only metadata, including its age.
 
 use crate::decode::{Decode, DecodeError};
 use crate::kind::{Kind, Resource};

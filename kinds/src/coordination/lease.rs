@@ -1,4 +1,4 @@
-//! Lease: when its holder renewed it last.
+//! Lease: the time of the last renewal.
 
 use crate::decode::{Decode, DecodeError};
 use crate::kind::{Kind, Resource};
@@ -6,7 +6,7 @@ use crate::meta::Meta;
 use crate::wire::schema::{lease as f, lease_spec, time};
 use crate::wire::{fields, find};
 
-/// Where kubelets keep their leases, one a node and of its name.
+/// The namespace of the kubelets' leases; each has the name of its node.
 pub const NODE_LEASES: &str = "kube-node-lease";
 
 /// A lease.
@@ -14,7 +14,7 @@ pub const NODE_LEASES: &str = "kube-node-lease";
 pub struct Lease {
     /// Metadata.
     pub meta: Meta,
-    /// When it was renewed last, in seconds and nanoseconds since 1970.
+    /// Time of the last renewal, in seconds and nanoseconds since 1970.
     pub renewed: Option<(i64, i32)>,
 }
 

@@ -10,9 +10,9 @@ use crate::wire::{self, Put, WireError, fields, find, map_entry, splice};
 
 /// Name of the ConfigMap with the root certificates, in each namespace.
 pub const ROOT_CA: &str = "kube-root-ca.crt";
-/// Name of the ConfigMap that tells joining nodes of the cluster, in [`PUBLIC`].
+/// Name of the ConfigMap with information for joining nodes, in [`PUBLIC`].
 pub const CLUSTER_INFO: &str = "cluster-info";
-/// The namespace that everybody may read.
+/// The namespace that all users may read.
 pub const PUBLIC: &str = "kube-public";
 
 /// A ConfigMap.
@@ -20,16 +20,16 @@ pub const PUBLIC: &str = "kube-public";
 pub struct ConfigMap {
     /// Metadata.
     pub meta: Meta,
-    /// The rest, where a section asks for it.
+    /// The rest, if a section selects it.
     pub body: Option<Body>,
 }
 
-/// What a ConfigMap holds.
+/// The contents of a ConfigMap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Body {
-    /// The raw entries of `data`: the same in all namespaces where one thing is published in each.
+    /// The raw entries of `data`; shared by all namespaces with the same contents.
     data: Arc<[u8]>,
-    /// All else, without managed fields.
+    /// Everything else, without managed fields.
     rest: Arc<[u8]>,
 }
 
@@ -38,7 +38,7 @@ impl ConfigMap {
     pub const ROOT_CAS: Sections = Sections(1);
     /// Section: all of [`CLUSTER_INFO`] in [`PUBLIC`].
     pub const CLUSTER_INFOS: Sections = Sections(2);
-    /// Section: all of every ConfigMap. For single objects that are looked at.
+    /// Section: all of every ConfigMap. For single objects that are read from the API server.
     pub const WHOLE: Sections = Sections(4);
 
     fn is_kept(sections: Sections, meta: &Meta) -> bool {
@@ -57,12 +57,12 @@ impl Body {
         Ok(Self { data: context.interner.blob(&data), rest: rest.into() })
     }
 
-    /// The entries of `data`, in the order of their keys.
+    /// Returns the entries of `data`, in the order of their keys.
     pub fn data(&self) -> impl Iterator<Item = (&str, &str)> {
         fields(&self.data).flatten().filter_map(|field| map_entry(field.value.bytes()).ok())
     }
 
-    /// The value of an annotation.
+    /// Returns the value of an annotation.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         fields(find(&self.rest, f::METADATA))
             .flatten()
@@ -71,7 +71,7 @@ impl Body {
             .find_map(|(name, value)| (name == key).then_some(value))
     }
 
-    /// The object for a PUT with these annotations set and this data instead of what it had.
+    /// Returns the object for a PUT with these annotations set and its data replaced.
     ///
     /// # Errors
     /// When the object that was read is not well-formed.
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_asked_for_is_kept() {
+    fn body_is_kept_only_for_selected_sections() {
         for (namespace, name, sections, kept) in [
             ("a", ROOT_CA, ConfigMap::ROOT_CAS, true),
             ("a", ROOT_CA, ConfigMap::CLUSTER_INFOS, false),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn data_is_replaced_and_the_rest_kept() {
+    fn update_replaces_data_and_keeps_the_rest() {
         let map = decode("a", ROOT_CA, ConfigMap::ROOT_CAS);
         let body = map.body.expect("kept");
         assert_eq!(body.data().collect::<Vec<_>>(), [("a", "1"), ("b", "2")]);

@@ -11,9 +11,9 @@ use crate::value::ip::Ip;
 use crate::wire::schema::{endpoint_address as a, endpoint_subset as s, endpoints as f, subset_port as p};
 use crate::wire::{Put, WireError, copy_fields, fields, splice};
 
-/// Says that an object leaves addresses out because there are too many (core/v1, EndpointsOverCapacity).
+/// Marks an object that omits addresses because there are too many (core/v1, EndpointsOverCapacity).
 pub const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
-/// Who holds a lock that is kept in an annotation (client-go, LeaderElectionRecordAnnotationKey).
+/// The holder of a lock that is stored in an annotation (client-go, LeaderElectionRecordAnnotationKey).
 pub const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 
 const PORT: PortFields =
@@ -35,9 +35,9 @@ pub struct Endpoints {
 /// Addresses that have the same ports.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Subset {
-    /// Addresses to be used.
+    /// Ready addresses.
     pub ready: Vec<Address>,
-    /// Addresses not to be used yet.
+    /// Addresses that are not ready yet.
     pub not_ready: Vec<Address>,
     /// Ports.
     pub ports: Vec<Port>,
@@ -60,12 +60,12 @@ impl Endpoints {
     /// Section: what a PUT needs.
     pub const WHOLE: Sections = Sections(1);
 
-    /// The value of an annotation.
+    /// Returns the value of an annotation.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         label(&self.annotations, key)
     }
 
-    /// The object for a PUT with new metadata and subsets. `None` without [`Endpoints::WHOLE`].
+    /// Returns the object for a PUT with new metadata and subsets. `None` without [`Endpoints::WHOLE`].
     ///
     /// # Errors
     /// When the object that was read is not well-formed.
@@ -78,7 +78,7 @@ impl Endpoints {
         })
     }
 
-    /// A new object.
+    /// Returns a new object.
     pub fn create(namespace: &str, name: &str, head: &Head<'_>, subsets: &[Subset]) -> Vec<u8> {
         let mut object = head.create(namespace, name);
         subsets.iter().for_each(|subset| subset.put(&mut object));
@@ -179,7 +179,7 @@ mod tests {
     use crate::wire::schema::object_meta;
 
     #[test]
-    fn what_is_written_is_read_back_and_what_is_not_known_survives() {
+    fn endpoints_round_trip_and_keep_unknown_fields() {
         let context = Decode { interner: Arc::default(), sections: Endpoints::WHOLE };
         let labels: Labels = Arc::new([("app".into(), "web".into())]);
         let port =

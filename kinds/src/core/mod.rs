@@ -6,6 +6,7 @@ pub mod namespace;
 pub mod namespace_deletion;
 pub mod node;
 pub mod node_cloud;
+pub mod node_volumes;
 pub mod persistent_volume;
 pub mod persistent_volume_claim;
 pub mod persistent_volume_claim_usage;

@@ -1,4 +1,4 @@
-//! Namespace: whether it lives.
+//! Namespace: its phase.
 
 use crate::decode::{Decode, DecodeError};
 use crate::kind::{Kind, Resource};

@@ -1,4 +1,4 @@
-//! Namespace, as the one needs it that ends it: finalizers and conditions, and the rest for writing it back.
+//! Namespace for its deletion: finalizers and conditions, and the rest for writing it back.
 
 use crate::core::namespace::Namespace;
 use crate::decode::{Decode, DecodeError};
@@ -21,12 +21,12 @@ const CONDITION: ConditionFields = ConditionFields {
     last_transition: namespace_condition::LAST_TRANSITION_TIME,
 };
 
-/// A namespace that is being deleted. It is read when needed, and never kept in a store.
+/// A namespace that is being deleted. It is read when needed, and never stored in the cache.
 #[derive(Debug, Clone)]
 pub struct NamespaceEnding {
     /// Metadata.
     pub meta: Meta,
-    /// `spec.finalizers`: while there are any, the server keeps the namespace.
+    /// `spec.finalizers`: the server keeps the namespace while there are any.
     pub finalizers: Vec<Str>,
     /// Its phase is `Terminating`.
     pub terminating: bool,
@@ -36,7 +36,7 @@ pub struct NamespaceEnding {
 }
 
 impl NamespaceEnding {
-    /// The object for a PUT of its status.
+    /// Returns the object for a PUT of its status.
     pub fn status_update(&self, conditions: &[Condition]) -> Vec<u8> {
         let mut object = self.metadata();
         object.put_bytes(f::SPEC, find(&self.raw, f::SPEC));
@@ -49,7 +49,7 @@ impl NamespaceEnding {
         object
     }
 
-    /// The object for a PUT of its finalizers, with these and no others.
+    /// Returns the object for a PUT of its finalizers, with these and no others.
     pub fn finalize(&self, finalizers: &[Str]) -> Vec<u8> {
         let mut object = self.metadata();
         let spec = splice(find(&self.raw, f::SPEC), &[namespace_spec::FINALIZERS], |spec| {
@@ -59,14 +59,14 @@ impl NamespaceEnding {
         object
     }
 
-    /// Whether the namespace stays although `finalizer` goes.
+    /// Reports whether the namespace still has finalizers after `finalizer` is removed.
     pub fn outlasts(&self, finalizer: &str) -> bool {
         !self.meta.finalizers.is_empty() || self.finalizers.iter().any(|other| &**other != finalizer)
     }
 
     fn metadata(&self) -> Vec<u8> {
         let (mut object, mut meta) = (Vec::new(), Vec::new());
-        // It was read once already, so that it is known to be well-formed.
+        // It was decoded before, so that it is known to be well-formed.
         let copied = without_managed_fields(find(&self.raw, f::METADATA), &mut meta);
         debug_assert!(copied.is_ok());
         object.put_bytes(f::METADATA, &meta);
@@ -104,7 +104,7 @@ impl Kind for NamespaceEnding {
     }
 }
 
-/// The metadata of a pod, by its message.
+/// Returns the metadata of a pod, by its message.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -112,7 +112,7 @@ pub fn pod_meta(interner: &Interner, object: &[u8]) -> Result<Meta, DecodeError>
     Meta::decode(interner, find(object, pod::METADATA), |_, _| {})
 }
 
-/// Seconds that a pod may take to end, by its message; zero when it has ended.
+/// Returns the seconds that a pod may take to terminate, from its message; zero if it has terminated.
 pub fn pod_grace(object: &[u8]) -> i64 {
     if matches!(find(find(object, pod::STATUS), pod_status::PHASE), b"Succeeded" | b"Failed") {
         return 0;
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_back_is_what_was_read_with_our_changes() {
+    fn update_changes_only_our_fields() {
         let read = decode(&message("Active"));
         assert_eq!((read.finalizers.len(), read.terminating, read.conditions.len()), (2, false, 0));
         let condition = Condition {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_ended_takes_no_more_time() {
+    fn finished_pod_has_no_remaining_grace() {
         let pod = |phase: &str, grace: Option<i64>| {
             let mut object = Vec::new();
             object.put_message(pod::SPEC, |spec| {

@@ -1,6 +1,7 @@
-//! Node: its identity, what its kubelet last said of it, who may run on it, and its share of the pods' addresses.
+//! Node: identity, conditions, taints, and address ranges of its pods.
 
 use crate::core::node_cloud::{NodeCloud, PROVIDED_NODE_IP};
+use crate::core::node_volumes::{CONTROLLER_ATTACHES, NodeVolumes};
 use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::{Interner, Str};
 use crate::kind::{Kind, Resource};
@@ -15,10 +16,10 @@ use crate::wire::{Put, WireError, copy_fields, fields, find};
 /// Label: the zone that a node is in (core/v1, LabelTopologyZone).
 pub const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// Tells the kubelet for how many seconds it may keep Secrets and ConfigMaps before it looks again.
+/// Tells the kubelet for how many seconds it may cache Secrets and ConfigMaps.
 pub const TTL: &str = "node.alpha.kubernetes.io/ttl";
 
-/// The condition that says whether a node can run pods.
+/// The condition that reports whether a node can run pods.
 pub const READY: &str = "Ready";
 
 /// One entry of `status.conditions`.
@@ -28,9 +29,9 @@ pub struct NodeCondition {
     pub kind: Str,
     /// `True`, `False` or `Unknown`.
     pub status: Str,
-    /// When the kubelet last said so.
+    /// Time of the kubelet's last heartbeat.
     pub heartbeat: Time,
-    /// When the status last changed.
+    /// Time of the last change of the status.
     pub transition: Time,
 }
 
@@ -39,34 +40,38 @@ pub struct NodeCondition {
 pub struct Node {
     /// Metadata.
     pub meta: Meta,
-    /// The value of the annotation [`TTL`], if that is a number.
+    /// The value of the annotation [`TTL`], if it is a number.
     pub ttl_seconds: Option<i64>,
-    /// Closed to new pods by a person.
+    /// Cordoned: no new pods are scheduled.
     pub unschedulable: bool,
     /// Taints.
     pub taints: Box<[Taint]>,
-    /// Ranges of the addresses of its pods; the first is also `spec.podCIDR`.
+    /// Address ranges of its pods; the first is also `spec.podCIDR`.
     pub pod_cidrs: Box<[Str]>,
     /// Conditions.
     pub conditions: Box<[NodeCondition]>,
-    /// What ties it to a machine; only with [`Node::CLOUD`].
+    /// Its link to a cloud instance; only with [`Node::CLOUD`].
     pub cloud: Option<Box<NodeCloud>>,
-    /// Thousandths of a CPU that pods may ask for; zero without [`Node::CPU`].
+    /// Allocatable CPU in thousandths; zero without [`Node::CPU`].
     pub cpu_millis: i64,
+    /// Its attached volumes; only with [`Node::VOLUMES`].
+    pub volumes: Option<Box<NodeVolumes>>,
 }
 
 impl Node {
     /// The section [`Node::cloud`].
     pub const CLOUD: Sections = Sections(1);
-    /// Section: how much CPU it has.
+    /// Section: allocatable CPU.
     pub const CPU: Sections = Sections(1 << 1);
+    /// Section: which volumes are attached to it and in use.
+    pub const VOLUMES: Sections = Sections(1 << 2);
 
-    /// The condition of this type.
+    /// Returns the condition of this type.
     pub fn condition(&self, kind: &str) -> Option<&NodeCondition> {
         self.conditions.iter().find(|condition| &*condition.kind == kind)
     }
 
-    /// The Ready condition's status; `None` if nobody has said anything yet.
+    /// Returns the Ready condition's status; `None` if there is no such condition.
     pub fn ready(&self) -> Option<&str> {
         self.condition(READY).map(|condition| &*condition.status)
     }
@@ -91,7 +96,7 @@ impl Node {
     }
 }
 
-/// Rounded up, as upstream does; what is no quantity counts as nothing (apimachinery/pkg/api/resource, MilliValue).
+/// Rounds up, as upstream does; an invalid quantity counts as zero (apimachinery/pkg/api/resource, MilliValue).
 fn allocatable_cpu(status: &[u8]) -> Result<i64, WireError> {
     for field in fields(status) {
         let field = field?;
@@ -129,12 +134,14 @@ impl Kind for Node {
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let interner = &context.interner;
-        let (mut ttl_seconds, mut provided_ip) = (None, None);
+        let (mut ttl_seconds, mut provided_ip, mut is_managed) = (None, None, false);
         let meta = Meta::decode(interner, find(object, f::METADATA), |key, value| {
             if key == TTL {
                 ttl_seconds = value.parse().ok();
             } else if key == PROVIDED_NODE_IP {
                 provided_ip = Some(Str::from(value));
+            } else if key == CONTROLLER_ATTACHES {
+                is_managed = true;
             }
         })?;
         let conditions = fields(find(object, f::STATUS))
@@ -156,10 +163,14 @@ impl Kind for Node {
             conditions,
             cloud,
             cpu_millis: 0,
+            volumes: None,
         };
         node.read_spec(interner, spec)?;
         if context.sections.contains(Self::CPU) {
             node.cpu_millis = allocatable_cpu(find(object, f::STATUS))?;
+        }
+        if context.sections.contains(Self::VOLUMES) {
+            node.volumes = Some(Box::new(NodeVolumes::read(is_managed, status)?));
         }
         Ok(node)
     }
@@ -169,7 +180,7 @@ impl Kind for Node {
     }
 }
 
-/// A condition as it is to be written.
+/// A change of a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConditionEdit {
     /// Type.
@@ -180,7 +191,7 @@ pub struct ConditionEdit {
     pub reason: &'static str,
     /// New message.
     pub message: &'static str,
-    /// New heartbeat; `None` keeps the one that is there.
+    /// New heartbeat; `None` keeps the existing one.
     pub heartbeat: Option<Time>,
     /// New time of transition.
     pub transition: Time,
@@ -204,7 +215,7 @@ impl ConditionEdit {
     }
 }
 
-/// A node for a PUT of its status with these conditions changed or added, and everything else kept as it is.
+/// Returns a node for a PUT of its status with these conditions changed or added, and everything else unchanged.
 ///
 /// # Errors
 /// When `object` is not well-formed.
@@ -279,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_controllers_decide_on_is_read() {
+    fn node_fields_are_decoded() {
         let node = decode(&object());
         assert!(node.unschedulable && node.taints[0].is("k", "NoExecute") && node.taints[0].added == Time(5));
         assert_eq!((&*node.pod_cidrs[0], node.ready()), ("10.0.0.0/24", Some("True")));
@@ -287,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clouds_know_is_read_only_when_asked_for() {
+    fn cloud_section_is_decoded_only_when_selected() {
         let identity = |meta: &mut Vec<u8>| {
             meta.put_str(object_meta::NAME, "a");
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
@@ -327,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_is_what_pods_may_ask_for() {
+    fn cpu_is_the_allocatable_amount() {
         for (cpu, expected) in [("1500m", 1500), ("2", 2000), ("1u", 1), ("much", 0)] {
             let mut object = object();
             object.put_message(f::STATUS, |status| {
@@ -340,12 +351,12 @@ mod tests {
             });
             let context = Decode { interner: Arc::default(), sections: Node::CPU };
             assert_eq!(Node::decode(&context, &object).expect("well-formed").cpu_millis, expected, "{cpu}");
-            assert_eq!(decode(&object).cpu_millis, 0, "nobody asked");
+            assert_eq!(decode(&object).cpu_millis, 0, "the section is not selected");
         }
     }
 
     #[test]
-    fn edited_conditions_leave_the_rest_alone() {
+    fn edited_conditions_keep_the_rest() {
         let edit = |kind, heartbeat| ConditionEdit {
             kind,
             status: "Unknown",

@@ -1,14 +1,14 @@
-//! What ties a node to its machine in a cloud.
+//! The link between a node and its cloud instance.
 
 use crate::intern::{Interner, Str};
 use crate::wire::schema::{node_address, node_condition, node_spec, node_status, node_system_info};
 use crate::wire::{WireError, fields, find};
 
-/// The annotation by which a kubelet says which addresses it was told to use (cloud-provider api,
+/// The annotation with the addresses that the kubelet was configured to use (cloud-provider api,
 /// AnnotationAlphaProvidedIPAddr).
 pub const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
 
-/// The condition that says whether the node's network is missing (core/v1, NodeNetworkUnavailable).
+/// The condition that reports whether the node's network is missing (core/v1, NodeNetworkUnavailable).
 pub const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
 
 /// One entry of `status.addresses`.
@@ -20,12 +20,12 @@ pub struct NodeAddress {
     pub address: Str,
 }
 
-/// What a cloud is asked about a node by, and what it last said of it.
+/// The identity of a node's instance, and its last known state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeCloud {
-    /// `spec.providerID`; empty until somebody knows it, and never changed after.
+    /// `spec.providerID`; empty until it is set, and immutable afterwards.
     pub provider_id: Str,
-    /// `status.nodeInfo.systemUUID`, as the kubelet read it.
+    /// `status.nodeInfo.systemUUID`, as reported by the kubelet.
     pub system_uuid: Str,
     /// `status.addresses`.
     pub addresses: Box<[NodeAddress]>,

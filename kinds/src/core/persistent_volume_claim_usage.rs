@@ -1,4 +1,4 @@
-//! What a PersistentVolumeClaim counts for in a quota: its storage, its class, and its attributes' classes.
+//! Use of quota by a PersistentVolumeClaim: storage, class, and attributes' classes.
 
 use crate::intern::{Interner, Str};
 use crate::value::resource_list::{Amount, Amounts, read_entry};
@@ -8,17 +8,17 @@ use crate::wire::schema::{
 };
 use crate::wire::{WireError, fields, find, map_entry};
 
-/// The annotation that stood for the class once, and still goes before it.
+/// The deprecated annotation for the class; it takes precedence over the field.
 const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
-/// What a claim counts for.
+/// A claim's use of quota.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StorageClaim {
     /// Name of its storage class; `None` without one.
     pub class: Option<Str>,
-    /// Bytes that it asks for, or that were set aside for it if these are more.
+    /// Requested bytes, or the allocated ones if these are more.
     pub storage: Option<Amount>,
-    /// Names of the classes of attributes that it has or is to get.
+    /// Names of its current and requested VolumeAttributesClasses.
     pub attributes: Vec<Str>,
 }
 
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_larger_of_what_is_asked_and_what_is_set_aside_counts() {
+    fn larger_of_request_and_allocation_counts() {
         for (asked, set_aside, expected) in
             [("1Gi", None, "1Gi"), ("1Gi", Some("2Gi"), "2Gi"), ("2Gi", Some("1Gi"), "2Gi"), ("1500m", None, "2")]
         {

@@ -15,11 +15,11 @@ use crate::wire::{WireError, fields, map_entry};
 /// A ReplicationController.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicationController {
-    /// All that it has, as a ReplicaSet; a ReplicaSet's sections hold for it too.
+    /// Its contents as a ReplicaSet; a ReplicaSet's sections apply to it, too.
     pub set: ReplicaSet,
 }
 
-/// Both kinds have the same fields under the same numbers, but for the selector's type.
+/// Both kinds have the same fields under the same numbers, except for the selector's type.
 const _: () = {
     assert!(f::METADATA == replica_set::METADATA && f::SPEC == replica_set::SPEC && f::STATUS == replica_set::STATUS);
     assert!(s::REPLICAS == replica_set_spec::REPLICAS && s::SELECTOR == replica_set_spec::SELECTOR);
@@ -34,7 +34,7 @@ const _: () = {
     assert!(c::REASON == replica_set_condition::REASON && c::MESSAGE == replica_set_condition::MESSAGE);
 };
 
-/// The map's entries, in the order of their keys.
+/// Returns the map's entries, in the order of their keys.
 fn selector(interner: &Interner, spec: &[u8]) -> Result<Selector, WireError> {
     let mut labels = Vec::new();
     for field in fields(spec) {
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_map_selects_what_has_all_its_labels() {
+    fn label_map_selects_objects_with_all_its_labels() {
         let controller = with_selector(&[("tier", "front"), ("app", "web")]);
         assert_eq!((controller.set.replicas, controller.set.status.ready_replicas), (3, 2));
         assert_eq!(controller.set.status.terminating_replicas, None);

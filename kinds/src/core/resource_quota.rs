@@ -1,4 +1,4 @@
-//! ResourceQuota: what a namespace may have, in which scopes, and what it has.
+//! ResourceQuota: limits, scopes and use of a namespace.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub struct Scope {
     pub name: Str,
     /// `In`, `NotIn`, `Exists`, `DoesNotExist`
     pub operator: Str,
-    /// Values that the operator speaks of.
+    /// Values of the operator.
     pub values: Box<[Str]>,
 }
 
@@ -33,13 +33,13 @@ pub struct Scope {
 pub struct ResourceQuota {
     /// Metadata.
     pub meta: Meta,
-    /// The limits that are asked for.
+    /// The limits in the spec.
     pub hard: Quantities,
-    /// Scopes, the plain ones as `Exists`; all must hold.
+    /// Scopes, the plain ones as `Exists`; all must match.
     pub scopes: Vec<Scope>,
     /// The limits that are in force.
     pub status_hard: Quantities,
-    /// What is used.
+    /// Current use.
     pub status_used: Quantities,
     /// Metadata without managed fields, and status: what a PUT of the status needs.
     raw: Arc<[u8]>,
@@ -74,10 +74,10 @@ fn put_quantities(out: &mut Vec<u8>, number: u32, quantities: &Quantities) {
 }
 
 impl ResourceQuota {
-    /// The object for a PUT of a status with the limits of the spec and this use.
+    /// Returns the object for a PUT of a status with the limits of the spec and this use.
     pub fn status_update(&self, used: &Quantities) -> Vec<u8> {
         let mut status = Vec::new();
-        // The object was read once already, so that it is known to be well-formed.
+        // The object was decoded before, so that it is known to be well-formed.
         let copied = wire::copy_fields(find(&self.raw, f::STATUS), &mut status, |field| {
             !matches!(field.number, t::HARD | t::USED)
         });
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_update_has_the_limits_of_the_spec() {
+    fn status_update_has_the_limits_of_the_spec() {
         let pair = |name: &str, text: &str| (Str::from(name), Str::from(text));
         let mut object = Vec::new();
         object.put_message(f::METADATA, |meta| {

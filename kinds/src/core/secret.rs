@@ -1,4 +1,4 @@
-//! Secret: tokens of service accounts and of bootstrapping nodes. The data of all others is not read at all.
+//! Secret: tokens of service accounts and of joining nodes. The data of all other secrets is not decoded.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Hidden {
         Self(bytes.into())
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
@@ -50,7 +50,7 @@ impl fmt::Debug for Hidden {
     }
 }
 
-/// What a secret holds, as far as controllers care.
+/// The contents of a secret that controllers need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
     /// Anything.
@@ -66,7 +66,7 @@ pub enum Content {
 pub struct AccountToken {
     /// Name of the service account; empty without the annotation.
     pub account: Str,
-    /// Uid of the service account, if the annotation names one.
+    /// Uid of the service account, if the annotation contains one.
     pub account_uid: Option<Uid>,
     /// `ca.crt`
     pub ca: Arc<[u8]>,
@@ -94,7 +94,7 @@ pub struct BootstrapToken {
 pub struct Secret {
     /// Metadata.
     pub meta: Meta,
-    /// What it holds.
+    /// Contents.
     pub content: Content,
     /// The object as the server sent it; only with [`Secret::WHOLE`].
     raw: Option<Hidden>,
@@ -104,7 +104,7 @@ impl Secret {
     /// Section: what a PUT needs. For single objects that are about to be written.
     pub const WHOLE: Sections = Sections(1);
 
-    /// The content, if that is a service account's token.
+    /// Returns the content, if it is a service account's token.
     pub fn account_token(&self) -> Option<&AccountToken> {
         match &self.content {
             Content::AccountToken(token) => Some(token),
@@ -112,7 +112,7 @@ impl Secret {
         }
     }
 
-    /// The content, if that is a bootstrap token.
+    /// Returns the content, if it is a bootstrap token.
     pub fn bootstrap_token(&self) -> Option<&BootstrapToken> {
         match &self.content {
             Content::BootstrapToken(token) => Some(token),
@@ -120,7 +120,7 @@ impl Secret {
         }
     }
 
-    /// The object for a PUT with other annotations and entries of its data. `None` without [`Secret::WHOLE`].
+    /// Returns the object for a PUT with other annotations and entries of its data. `None` without [`Secret::WHOLE`].
     pub fn update(&self, annotations: &[(&str, &str)], data: &[(&str, &[u8])]) -> Option<Result<Vec<u8>, WireError>> {
         let keep = |field: &crate::wire::Field<'_>| {
             field.number != f::DATA
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn only_tokens_are_read() {
+    fn only_token_secrets_are_decoded() {
         let token = decode(&secret(ACCOUNT_TOKEN, &[("ca.crt", "CA"), ("token", "t"), ("namespace", "")]));
         let token = token.account_token().expect("an account's token");
         assert_eq!((&*token.account, &token.account_uid, &*token.ca), ("robot", &None, &b"CA"[..]));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_sets_entries_and_keeps_the_rest() {
+    fn update_sets_entries_and_keeps_the_rest() {
         let old = decode(&secret(ACCOUNT_TOKEN, &[("ca.crt", "old"), ("extra", "kept")]));
         let new = old.update(&[(ACCOUNT_UID, "u")], &[("ca.crt", b"new"), ("token", b"t")]);
         let new = new.expect("it was read whole").expect("well-formed");

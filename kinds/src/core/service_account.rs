@@ -24,7 +24,7 @@ impl ServiceAccount {
     /// Section: what a PUT needs. For single objects that are about to be written.
     pub const WHOLE: Sections = Sections(1);
 
-    /// The object for a PUT that no longer lists a secret. `None` without [`ServiceAccount::WHOLE`].
+    /// Returns the object for a PUT that no longer lists a secret. `None` without [`ServiceAccount::WHOLE`].
     pub fn without_secret(&self, secret: &str) -> Option<Result<Vec<u8>, WireError>> {
         let keep = |field: &crate::wire::Field<'_>| {
             field.number != f::SECRETS || find(field.value.bytes(), object_reference::NAME) != secret.as_bytes()

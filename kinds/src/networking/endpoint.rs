@@ -1,4 +1,4 @@
-//! What Endpoints and EndpointSlices have in common: ports, and the object behind an address.
+//! Common parts of Endpoints and EndpointSlices: ports, and the object behind an address.
 
 use std::sync::Arc;
 
@@ -7,10 +7,9 @@ use crate::meta::Uid;
 use crate::wire::schema::object_reference as f;
 use crate::wire::{Put, WireError, fields};
 
-/// When the change that an object shows began, for those who measure how long it took
-/// (core/v1, EndpointsLastChangeTriggerTime).
+/// Time at which the change of an object began, for latency measurements (core/v1, EndpointsLastChangeTriggerTime).
 pub const LAST_CHANGE_TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
-/// Marks what belongs to a Service without an address of its own (core/v1, IsHeadlessService).
+/// Marks objects of a headless Service (core/v1, IsHeadlessService).
 pub const HEADLESS: &str = "service.kubernetes.io/headless";
 
 /// A port of a subset or slice.
@@ -20,9 +19,9 @@ pub struct Port {
     pub name: Str,
     /// Protocol, such as `TCP`.
     pub protocol: Str,
-    /// Number; `None` stands for all.
+    /// Number; `None` means all.
     pub number: Option<i32>,
-    /// What is spoken on it.
+    /// Its application protocol.
     pub app_protocol: Option<Str>,
 }
 
@@ -72,10 +71,10 @@ impl Port {
     }
 }
 
-/// The object behind an address, without the version that it once had.
+/// The object behind an address, without its former version.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// A pod, with nothing said of it but what names it.
+    /// A pod with only its identity.
     Pod {
         /// Its namespace.
         namespace: Str,

@@ -18,11 +18,11 @@ use crate::wire::{Put, WireError, fields, find, splice};
 
 /// Label: the Service that a slice belongs to (discovery/v1, LabelServiceName).
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// Label: who takes care of a slice (discovery/v1, LabelManagedBy).
+/// Label: the controller of a slice (discovery/v1, LabelManagedBy).
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-/// [`MANAGED_BY`] of slices that are made from a Service's pods.
+/// [`MANAGED_BY`] of slices for a Service's pods.
 pub const FROM_PODS: &str = "endpointslice-controller.k8s.io";
-/// [`MANAGED_BY`] of slices that are made from Endpoints.
+/// [`MANAGED_BY`] of slices that mirror Endpoints.
 pub const MIRRORED: &str = "endpointslicemirroring-controller.k8s.io";
 
 const PORT: PortFields =
@@ -33,15 +33,15 @@ const PORT: PortFields =
 pub struct EndpointSlice {
     /// Metadata.
     pub meta: Meta,
-    /// What is in it. Of slices that nobody here takes care of, the family only, but for [`EndpointSlice::TARGETS`].
+    /// Its contents. For slices of other controllers only the family, except with [`EndpointSlice::TARGETS`].
     pub contents: Contents,
-    /// Annotations of [`MIRRORED`] slices but for `kubectl apply`'s; empty for others.
+    /// Annotations of [`MIRRORED`] slices except `kubectl apply`'s; empty for others.
     pub annotations: Labels,
     /// The object without managed fields, endpoints and ports.
     raw: Box<[u8]>,
 }
 
-/// What is in a slice.
+/// The contents of a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contents {
     /// The family of its addresses; `None` for names.
@@ -55,9 +55,9 @@ pub struct Contents {
 /// An endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Its addresses, all of the slice's family; one for nearly all.
+    /// Addresses, all of the slice's family; nearly always one.
     pub addresses: Box<[Ip]>,
-    /// What it is fit for.
+    /// Its conditions.
     pub conditions: Conditions,
     /// Name in DNS, if it has one.
     pub hostname: Option<Str>,
@@ -67,18 +67,18 @@ pub struct Endpoint {
     pub node: Option<Str>,
     /// The zone that it is in.
     pub zone: Option<Str>,
-    /// Who should use it.
+    /// Clients that should use it.
     pub hints: Option<Box<Hints>>,
 }
 
 /// `conditions` of an endpoint; each may be unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Conditions {
-    /// Traffic is to be sent to it.
+    /// Traffic should be sent to it.
     pub ready: Option<bool>,
     /// It can take traffic, even while it terminates.
     pub serving: Option<bool>,
-    /// It is going away.
+    /// It is terminating.
     pub terminating: Option<bool>,
 }
 
@@ -94,20 +94,20 @@ pub struct Hints {
 impl EndpointSlice {
     /// Section: ports, endpoints and what a PUT needs, of the slices that are [`FROM_PODS`] or [`MIRRORED`].
     pub const CONTENTS: Sections = Sections(1);
-    /// Section: ports and endpoints of all slices, whoever takes care of them.
+    /// Section: ports and endpoints of all slices, of any controller.
     pub const TARGETS: Sections = Sections(2);
 
-    /// The Service that it belongs to.
+    /// Returns the Service that it belongs to.
     pub fn service(&self) -> Option<&str> {
         label(&self.meta.labels, SERVICE_NAME).filter(|name| !name.is_empty())
     }
 
-    /// Who takes care of it.
+    /// Returns the controller of the slice.
     pub fn manager(&self) -> Option<&str> {
         label(&self.meta.labels, MANAGED_BY)
     }
 
-    /// The object for a PUT with other metadata and contents.
+    /// Returns the object for a PUT with other metadata and contents.
     ///
     /// # Errors
     /// When the object that was read is not well-formed.
@@ -120,7 +120,7 @@ impl EndpointSlice {
 }
 
 impl Contents {
-    /// A new slice; its name begins with `prefix`.
+    /// Returns a new slice; its name begins with `prefix`.
     pub fn create(&self, namespace: &str, prefix: &str, head: &Head<'_>) -> Vec<u8> {
         let mut object = head.create(namespace, prefix);
         self.put(&mut object);
@@ -338,18 +338,18 @@ mod tests {
     }
 
     #[test]
-    fn anybodys_slices_are_read_whole_if_asked() {
+    fn slices_of_other_controllers_are_decoded_when_selected() {
         let theirs = decode("example.com/them", EndpointSlice::CONTENTS);
         assert!(theirs.contents.endpoints.is_empty() && theirs.contents.ports.is_empty());
         for manager in ["example.com/them", FROM_PODS] {
             let slice = decode(manager, EndpointSlice::TARGETS);
             assert_eq!((slice.contents.endpoints.len(), slice.contents.ports.len()), (1, 1), "{manager}");
-            assert!(slice.raw.is_empty(), "nobody writes it");
+            assert!(slice.raw.is_empty(), "it is never written");
         }
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn encoded_fields_decode_to_themselves() {
         let slice = decode(FROM_PODS, EndpointSlice::CONTENTS);
         assert_eq!((slice.service(), slice.contents.family), (Some("dns"), Some(Family::V6)));
         assert_eq!(slice.contents.endpoints, [endpoint()]);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_are_kept_where_somebody_here_needs_them() {
+    fn contents_are_kept_only_for_selected_controllers() {
         for (manager, sections, endpoints, annotations) in [
             (FROM_PODS, EndpointSlice::CONTENTS, 1, 0),
             (MIRRORED, EndpointSlice::CONTENTS, 1, 1),

@@ -1,4 +1,4 @@
-//! IPAddress: an address that a Service has, by its name.
+//! IPAddress: an address of a Service, by name.
 
 use crate::decode::{Decode, DecodeError};
 use crate::kind::{Kind, Resource};

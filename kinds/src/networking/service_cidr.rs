@@ -1,4 +1,4 @@
-//! ServiceCIDR: ranges from which Services get their addresses.
+//! ServiceCIDR: address ranges of Services.
 
 use crate::decode::{Decode, DecodeError};
 use crate::intern::Str;
@@ -22,7 +22,7 @@ const CONDITION: ConditionFields = ConditionFields {
 pub struct ServiceCidr {
     /// Metadata.
     pub meta: Meta,
-    /// `spec.cidrs`, as they are spelled: at most one of each family.
+    /// `spec.cidrs`, as written: at most one per family.
     pub cidrs: Box<[Str]>,
     /// The status's conditions.
     pub conditions: Box<[Condition]>,

@@ -1,4 +1,4 @@
-//! PodDisruptionBudget: which pods it protects, how many of them must stay, and what its status says.
+//! PodDisruptionBudget: selector, bounds and status.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::wire::schema::{
 use crate::wire::splice::edited;
 use crate::wire::{self, Put, WireError, fields, find};
 
-/// The condition that says whether pods may be disrupted.
+/// The condition that reports whether pods may be disrupted.
 pub const DISRUPTION_ALLOWED: &str = "DisruptionAllowed";
 
 /// A PodDisruptionBudget.
@@ -25,9 +25,9 @@ pub struct PodDisruptionBudget {
     pub meta: Meta,
     /// The pods that it protects.
     pub selector: Selector,
-    /// How many must be there.
+    /// Minimum number of available pods.
     pub min_available: Option<IntOrString>,
-    /// How many may be missing; before [`PodDisruptionBudget::min_available`].
+    /// Maximum number of unavailable pods; takes precedence over [`PodDisruptionBudget::min_available`].
     pub max_unavailable: Option<IntOrString>,
     /// Status.
     pub status: BudgetStatus,
@@ -37,20 +37,20 @@ pub struct PodDisruptionBudget {
     raw: Arc<[u8]>,
 }
 
-/// `status` of a PodDisruptionBudget, without conditions of others.
+/// `status` of a PodDisruptionBudget, without conditions of other clients.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BudgetStatus {
-    /// Generation of the spec that this status is about.
+    /// Generation of the spec that this status refers to.
     pub observed_generation: i64,
-    /// Names of pods whose eviction was granted and is not seen yet, and when it was granted; sorted by name.
+    /// Names of pods whose eviction was granted and not observed yet, with the time of the grant; sorted by name.
     pub disrupted_pods: Vec<(Str, Time)>,
-    /// How many pods may be disrupted now.
+    /// Number of pods that may be disrupted now.
     pub disruptions_allowed: i32,
     /// Healthy pods.
     pub current_healthy: i32,
-    /// How many must be healthy.
+    /// Required number of healthy pods.
     pub desired_healthy: i32,
-    /// Pods that should be there.
+    /// Expected number of pods.
     pub expected_pods: i32,
     /// The condition [`DISRUPTION_ALLOWED`], if there is one.
     pub allowed: Option<AllowedCondition>,
@@ -65,9 +65,9 @@ pub struct AllowedCondition {
     pub reason: Box<str>,
     /// Message for people.
     pub message: Box<str>,
-    /// Generation of the spec that the condition is about.
+    /// Generation of the spec that the condition refers to.
     pub observed_generation: i64,
-    /// When its status changed.
+    /// Time of the last change of its status.
     pub last_transition: Time,
 }
 
@@ -140,7 +140,7 @@ impl BudgetStatus {
         t::CONDITIONS,
     ];
 
-    /// This status over an old one; conditions of others and what is not known here stay.
+    /// Merges this status into an old one; conditions of other clients and unknown fields are kept.
     fn splice(&self, old: &[u8]) -> Result<Vec<u8>, WireError> {
         let mut status = Vec::with_capacity(old.len() + 128);
         wire::copy_fields(old, &mut status, |field| !Self::FIELDS.contains(&field.number))?;
@@ -169,15 +169,15 @@ impl BudgetStatus {
 }
 
 impl PodDisruptionBudget {
-    /// The object for a PUT of this status.
+    /// Returns the object for a PUT of this status.
     pub fn status_update(&self, status: &BudgetStatus) -> Vec<u8> {
-        // The object was read once already, so that it is known to be well-formed.
+        // The object was decoded before, so that it is known to be well-formed.
         let spliced = status.splice(find(&self.raw, f::STATUS)).unwrap_or_default();
         let keep = |field: &wire::Field<'_>| field.number != f::STATUS;
         edited(&self.raw, &[], keep, |object| object.put_bytes(f::STATUS, &spliced)).unwrap_or_default()
     }
 
-    /// The selector for people, as upstream prints it.
+    /// Returns the selector as text, formatted as in upstream's messages.
     pub fn selector_text(&self) -> String {
         crate::value::selector::as_go_prints(&self.raw_selector)
     }
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_update_keeps_what_is_not_ours() {
+    fn status_update_keeps_conditions_of_other_clients() {
         let budget = decode(&object());
         assert_eq!(budget.max_unavailable, Some(IntOrString::Text("25%".into())));
         assert_eq!(budget.status.disrupted_pods, [("b".into(), Time(5))]);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_selector_is_printed_as_people_know_it() {
+    fn selector_is_formatted_as_upstream() {
         let expected =
             "&LabelSelector{MatchLabels:map[string]string{app: web,},MatchExpressions:[]LabelSelectorRequirement{},}";
         assert_eq!(decode(&object()).selector_text(), expected);

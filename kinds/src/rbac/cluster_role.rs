@@ -1,4 +1,4 @@
-//! ClusterRole: its rules, and which other roles they are gathered from.
+//! ClusterRole: its rules, and the selectors of aggregated roles.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ pub struct ClusterRole {
     pub meta: Meta,
     /// Its rules, in order; only with [`ClusterRole::RULES`].
     pub rules: Box<[Rule]>,
-    /// The selectors of the roles whose rules it gathers; `None` without an aggregation rule.
+    /// The selectors of the roles whose rules it aggregates; `None` without an aggregation rule.
     pub aggregates: Option<Box<[Selector]>>,
 }
 
-/// A rule as it stands on the wire, where absent and empty lists are the same.
+/// A rule in its encoded form, in which absent and empty lists are equal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rule(Arc<[u8]>);
 

@@ -1,4 +1,4 @@
-//! The devices that a ResourceClaim got, and the pods that may use them.
+//! The devices that are allocated to a ResourceClaim, and the pods that may use them.
 
 use crate::intern::{Interner, Str};
 use crate::meta::Uid;
@@ -9,30 +9,30 @@ use crate::wire::schema::{
 };
 use crate::wire::{WireError, fields, find};
 
-/// What a claim got.
+/// The allocation of a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocation {
     /// The devices.
     pub devices: Box<[AllocatedDevice]>,
-    /// Names and uids of the pods that the claim is reserved for; other consumers are left out.
+    /// Names and uids of the pods that the claim is reserved for; other consumers are omitted.
     pub pods: Box<[(Str, Uid)]>,
 }
 
-/// A device that a claim got.
+/// A device that is allocated to a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllocatedDevice {
-    /// The driver that published it,
+    /// The driver that published it.
     pub driver: Str,
-    /// the pool that it is from,
+    /// The pool that it belongs to.
     pub pool: Str,
-    /// and its name there.
+    /// Its name in the pool.
     pub name: Str,
     /// `DeviceToleration` messages.
     tolerations: Box<[Box<[u8]>]>,
 }
 
 impl Allocation {
-    /// Reads a `ResourceClaimStatus` message; `None` when nothing is allocated.
+    /// Reads a `ResourceClaimStatus` message; `None` if nothing is allocated.
     pub(crate) fn read(interner: &Interner, status: &[u8]) -> Result<Option<Self>, WireError> {
         let (mut allocation, mut pods) = (None, Vec::new());
         for field in fields(status) {
@@ -88,7 +88,7 @@ impl AllocatedDevice {
         Ok(Self { driver, pool, name, tolerations: tolerations.into() })
     }
 
-    /// What was tolerated when it was allocated; a message that is not well-formed tolerates nothing.
+    /// Returns the tolerations at the time of the allocation; a malformed message tolerates nothing.
     pub fn tolerations(&self) -> impl Iterator<Item = Toleration<'_>> {
         self.tolerations.iter().filter_map(|message| Toleration::decode(message).ok())
     }
@@ -101,7 +101,7 @@ mod tests {
     use crate::wire::schema::{device_taint, device_toleration, taint, toleration};
 
     #[test]
-    fn taints_and_tolerations_of_devices_have_the_form_of_those_of_nodes() {
+    fn device_taints_and_tolerations_encode_like_those_of_nodes() {
         use device_toleration as d;
         let device = [d::KEY, d::OPERATOR, d::VALUE, d::EFFECT, d::TOLERATION_SECONDS];
         use toleration as t;
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_and_pods_are_read() {
+    fn devices_and_pods_are_decoded() {
         let mut status = Vec::new();
         for (resource, name) in [("pods", "p"), ("podgroups", "g")] {
             status.put_message(f::RESERVED_FOR, |message| {

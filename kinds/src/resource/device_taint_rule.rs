@@ -1,4 +1,4 @@
-//! DeviceTaintRule: a taint that an administrator gives to devices, and how its eviction goes on.
+//! DeviceTaintRule: a taint that an administrator adds to devices, and the progress of its eviction.
 
 use crate::decode::{Decode, DecodeError};
 use crate::intern::{Interner, Str};
@@ -12,7 +12,7 @@ use crate::wire::schema::{
 };
 use crate::wire::{WireError, fields, find};
 
-/// The condition that says how eviction goes on.
+/// The condition that reports the progress of eviction.
 pub const EVICTION_IN_PROGRESS: &str = "EvictionInProgress";
 
 /// A rule.
@@ -20,15 +20,15 @@ pub const EVICTION_IN_PROGRESS: &str = "EvictionInProgress";
 pub struct DeviceTaintRule {
     /// Metadata.
     pub meta: Meta,
-    /// Which devices it is about; `None`: none at all.
+    /// Selector of devices; `None`: no device.
     pub selector: Option<DeviceSelector>,
-    /// The taint that they get.
+    /// The taint of the selected devices.
     pub taint: Taint,
     /// The condition [`EVICTION_IN_PROGRESS`], if it is set.
     pub progress: Option<Progress>,
 }
 
-/// Which devices are meant; what is not set does not matter.
+/// A selector of devices; unset fields match all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceSelector {
     /// Name of the driver.
@@ -39,23 +39,23 @@ pub struct DeviceSelector {
     pub device: Option<Str>,
 }
 
-/// How eviction goes on, as a condition says.
+/// The progress of eviction, as reported by a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
-    /// Whether it goes on: `True` or `False`.
+    /// Whether eviction is in progress: `True` or `False`.
     pub status: Str,
     /// The reason.
     pub reason: Str,
     /// The message for people.
     pub message: Box<str>,
-    /// The generation of the rule that it is about.
+    /// The generation of the rule that it refers to.
     pub generation: i64,
-    /// When it was written.
+    /// Time of the last transition.
     pub since: Time,
 }
 
 impl DeviceTaintRule {
-    /// True when the rule is about a device (pkg/controller/devicetainteviction, ruleMatchesDevice).
+    /// Returns true if the rule selects the device (pkg/controller/devicetainteviction, ruleMatchesDevice).
     pub fn is_about(&self, driver: &str, pool: &str, device: &str) -> bool {
         let fits = |wanted: &Option<Str>, is: &str| wanted.as_ref().is_none_or(|wanted| **wanted == *is);
         self.selector.as_ref().is_some_and(|selector| {
@@ -137,7 +137,7 @@ impl Kind for DeviceTaintRule {
         Ok(Self {
             meta: Meta::decode(interner, find(object, f::METADATA), |_, _| {})?,
             selector,
-            // Taints of devices have the form of those of nodes.
+            // Taints of devices have the same encoding as those of nodes.
             taint: Taint::decode(interner, taint)?,
             progress,
         })
@@ -158,7 +158,7 @@ mod tests {
     use crate::wire::schema::{device_taint, object_meta};
 
     #[test]
-    fn a_rule_is_about_what_its_selector_says() {
+    fn rule_matches_devices_of_its_selector() {
         let context = Decode { interner: Arc::default(), sections: Sections::default() };
         let rule = |fields: Option<&[(u32, &str)]>| {
             let mut object = Vec::new();

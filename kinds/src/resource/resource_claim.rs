@@ -1,4 +1,4 @@
-//! ResourceClaim and DeviceClass: how many devices of which class are claimed, and by what other name they go.
+//! ResourceClaim and DeviceClass: numbers of claimed devices per class, and the extended resources of classes.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use crate::wire::schema::{
 };
 use crate::wire::{WireError, fields, find};
 
-/// The annotation on a claim that was made for the extended resources of a pod.
+/// The annotation of a claim that was created for the extended resources of a pod.
 const EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
 
-/// The most devices that a claim can get; one that asks for all counts as so many (api/resource/v1,
+/// Maximum number of devices per claim; a claim for all devices counts as this number (api/resource/v1,
 /// AllocationResultsMaxSize).
 const MOST_DEVICES: i64 = 32;
 
@@ -26,23 +26,23 @@ const MOST_DEVICES: i64 = 32;
 pub struct ResourceClaim {
     /// Metadata.
     pub meta: Meta,
-    /// Device classes and how many devices of each it may get, sorted by class.
+    /// Device classes with the maximum number of devices of each, sorted by class.
     pub devices: Box<[(Str, i64)]>,
-    /// It was made for the extended resources of the pod that owns it.
+    /// It was created for the extended resources of the pod that owns it.
     pub for_extended_resources: bool,
-    /// The devices that it got, if any; only with [`ResourceClaim::ALLOCATION`].
+    /// The allocated devices, if any; only with [`ResourceClaim::ALLOCATION`].
     pub allocation: Option<Box<Allocation>>,
     /// What its life depends on; only with [`ResourceClaim::STATE`].
     pub state: Option<Box<ClaimState>>,
 }
 
 impl ResourceClaim {
-    /// Section: which devices it got.
+    /// Section: the allocated devices.
     pub const ALLOCATION: Sections = Sections(1 << 0);
     /// Section: what its life depends on.
     pub const STATE: Sections = Sections(1 << 1);
 
-    /// Of alternatives the most counts (pkg/quota/v1/evaluator/core, claimEvaluator.Usage).
+    /// Of alternatives, the largest counts (pkg/quota/v1/evaluator/core, claimEvaluator.Usage).
     fn read_request(devices: &mut BTreeMap<Str, i64>, context: &Decode, message: &[u8]) -> Result<(), WireError> {
         let mut most: BTreeMap<Str, i64> = BTreeMap::new();
         for field in fields(message) {
@@ -63,7 +63,7 @@ impl ResourceClaim {
     }
 }
 
-/// Where a request has its class, mode and count.
+/// The field numbers of a request's class, mode and count.
 type Places = (u32, u32, u32);
 const EXACT: Places = (exact::DEVICE_CLASS_NAME, exact::ALLOCATION_MODE, exact::COUNT);
 const SUB: Places = (sub::DEVICE_CLASS_NAME, sub::ALLOCATION_MODE, sub::COUNT);
@@ -135,7 +135,7 @@ impl Kind for ResourceClaim {
 pub struct DeviceClass {
     /// Metadata.
     pub meta: Meta,
-    /// The extended resource that stands for its devices, if there is one.
+    /// The extended resource that its devices provide, if there is one.
     pub extended_resource: Option<Str>,
 }
 

@@ -17,7 +17,7 @@ pub struct ResourceSlice {
     pub driver: Str,
     /// The pool that it is a part of.
     pub pool: Str,
-    /// The pool's generation: slices of an older one than the newest count no more.
+    /// The pool's generation: slices of an older generation than the newest one are ignored.
     pub generation: i64,
     /// The devices.
     pub devices: Box<[Device]>,
@@ -39,7 +39,7 @@ impl Device {
             let field = field?;
             match field.number {
                 device::NAME => name = interner.str(field.value.str()),
-                // Taints of devices have the form of those of nodes.
+                // Taints of devices have the same encoding as those of nodes.
                 device::TAINTS => taints.push(Taint::decode(interner, field.value.bytes())?),
                 _ => {}
             }

@@ -1,4 +1,4 @@
-//! Which nodes a pod may run on by its node selector and required node affinity, read once and matched often
+//! Node selectors and required node affinity, decoded once and matched often
 //! (component-helpers/scheduling/corev1/nodeaffinity).
 
 use crate::intern::{Interner, Str, label};
@@ -25,7 +25,7 @@ pub struct Term {
     pub fields: Vec<Requirement>,
 }
 
-/// One requirement as it is given.
+/// One requirement as given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
     /// The label or field.
@@ -49,7 +49,7 @@ impl NodeSelector {
         Ok(selector)
     }
 
-    /// True when a node is among those selected.
+    /// Returns true if the selector matches a node.
     pub fn matches(&self, node: &Meta) -> bool {
         self.terms.iter().any(|term| term.matches(node))
     }
@@ -69,7 +69,7 @@ impl Term {
         Ok(read)
     }
 
-    /// An empty term matches nothing.
+    /// Returns true if all requirements hold. An empty term matches nothing.
     fn matches(&self, node: &Meta) -> bool {
         !(self.labels.is_empty() && self.fields.is_empty())
             && self.labels.iter().all(|requirement| requirement.holds_for_labels(&node.labels))
@@ -92,7 +92,7 @@ impl Requirement {
         Ok(Self { key: interner.str(key), operator: interner.str(operator), values })
     }
 
-    /// A requirement that makes no sense does not hold (apimachinery/pkg/labels, NewRequirement).
+    /// An invalid requirement does not hold (apimachinery/pkg/labels, NewRequirement).
     fn holds_for_labels(&self, labels: &[(Str, Str)]) -> bool {
         let value = label(labels, &self.key);
         let listed = || value.is_some_and(|value| self.values.iter().any(|wanted| **wanted == *value));
@@ -109,7 +109,7 @@ impl Requirement {
             }
     }
 
-    /// The only field that nodes are selected by is their name; another one reads as empty.
+    /// Nodes can be selected only by the field of their name; other fields read as empty.
     fn holds_for_name(&self, name: &str) -> bool {
         let value = if &*self.key == NAME_FIELD { name } else { "" };
         match (&*self.operator, &self.values[..]) {
@@ -124,7 +124,8 @@ fn compare(value: Option<&str>, bound: &str) -> Option<(i64, i64)> {
     Some((value?.parse().ok()?, bound.parse().ok()?))
 }
 
-/// At most 63 letters, digits, dashes, dots and underscores, with a letter or digit at both ends; or nothing.
+/// Reports whether a text is empty or has at most 63 letters, digits, dashes, dots and underscores, with a letter or
+/// digit at both ends.
 fn is_label_value(text: &str) -> bool {
     let ends = [text.bytes().next(), text.bytes().last()];
     text.len() <= 63
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn requirements_on_labels_hold_as_for_the_scheduler() {
+    fn label_requirements_hold_as_for_the_scheduler() {
         let labels = [("cpus".into(), "16".into()), ("zone".into(), "a".into())];
         for (key, operator, values, expected) in [
             ("zone", "In", &["a", "b"][..], true),
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn requirements_on_fields_know_the_name_only() {
+    fn field_requirements_support_only_the_name() {
         for (key, operator, values, expected) in [
             (NAME_FIELD, "In", &["node-1"][..], true),
             (NAME_FIELD, "In", &["node-2"], false),
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn any_term_may_match_and_all_of_it_must() {
+    fn selector_matches_when_all_requirements_of_one_term_hold() {
         let mut node = Vec::new();
         node.put_str(object_meta::NAME, "node-1");
         node.put_str(object_meta::RESOURCE_VERSION, "1");

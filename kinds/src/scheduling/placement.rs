@@ -1,4 +1,4 @@
-//! What a pod's spec says about the nodes that it may run on, and how it is aimed at one of them.
+//! Placement of pods: the node constraints of a pod's spec, and the selection of one node by affinity.
 
 use crate::intern::{Interner, Labels, Str, label};
 use crate::meta::Meta;
@@ -11,10 +11,10 @@ use crate::wire::{Put, WireError, copy_fields, fields, find, map_entry};
 
 const REQUIRED: u32 = node_affinity::REQUIRED_DURING_SCHEDULING_IGNORED_DURING_EXECUTION;
 
-/// Where pods of a spec may run.
+/// The node constraints of a pod's spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// The one node that the spec names; empty if it names none.
+    /// The node that the spec names; empty if none.
     pub node_name: Str,
     /// Labels that the node must have.
     pub node_selector: Labels,
@@ -22,7 +22,7 @@ pub struct Placement {
     pub required: Option<NodeSelector>,
     /// Tolerations.
     pub tolerations: Tolerations,
-    /// True when pods share their node's network.
+    /// Pods use the network of their node.
     pub host_network: bool,
 }
 
@@ -54,7 +54,7 @@ impl Placement {
         Ok(placement)
     }
 
-    /// True when node selector and required node affinity allow a node
+    /// Returns true if node selector and required node affinity allow a node
     /// (component-helpers/scheduling/corev1/nodeaffinity, RequiredNodeAffinity).
     pub fn selects(&self, node: &Meta) -> bool {
         self.node_selector.iter().all(|(key, value)| label(&node.labels, key) == Some(value))
@@ -69,12 +69,13 @@ fn required(interner: &Interner, message: &[u8]) -> Result<Option<NodeSelector>,
     }
 }
 
-/// The nested message of this number, which may be there and empty.
+/// Returns the nested message of this number, which may exist and be empty.
 fn nested(message: Option<&[u8]>, number: u32) -> Option<&[u8]> {
     fields(message?).flatten().filter(|field| field.number == number).last().map(|field| field.value.bytes())
 }
 
-/// The node that a spec's required node affinity aims at by name (pkg/controller/daemon/util, GetTargetNodeName).
+/// Returns the node that a spec's required node affinity selects by name (pkg/controller/daemon/util,
+/// GetTargetNodeName).
 pub fn target(spec: &[u8]) -> Option<&str> {
     let affinity = find(spec, f::AFFINITY);
     let required = find(find(affinity, affinity::NODE_AFFINITY), REQUIRED);
@@ -92,7 +93,7 @@ fn numbered(message: &[u8], number: u32) -> impl Iterator<Item = &[u8]> {
     fields(message).flatten().filter(move |field| field.number == number).map(|field| field.value.bytes())
 }
 
-/// A pod spec that is to be aimed at one node after the other. Everything else in it stays as it is on the wire.
+/// A pod spec whose affinity will select one node after the other. All other fields keep their encoding.
 #[derive(Debug, Clone)]
 pub struct Aimed {
     /// The spec without its affinity.
@@ -103,7 +104,7 @@ pub struct Aimed {
 }
 
 impl Aimed {
-    /// Prepares a spec; `tolerations` take the place of those for the same taints, or are added behind all others.
+    /// Prepares a spec. `tolerations` replace those for the same taints, or are appended.
     pub fn new(spec: &[u8], tolerations: &[Toleration<'_>]) -> Result<Self, WireError> {
         let mut rest = Vec::with_capacity(spec.len() + 512);
         let mut missing: Vec<&Toleration<'_>> = tolerations.iter().collect();
@@ -140,8 +141,8 @@ impl Aimed {
         })
     }
 
-    /// The spec for a node: its name takes the place of all required terms
-    /// (pkg/controller/daemon/util, ReplaceDaemonSetPodNodeNameNodeAffinity).
+    /// Returns the spec for a node: the node's name replaces all required terms (pkg/controller/daemon/util,
+    /// ReplaceDaemonSetPodNodeNameNodeAffinity).
     pub fn at(&self, node: &str) -> Vec<u8> {
         let mut spec = Vec::with_capacity(self.rest.len() + self.affinity.len() + self.node_affinity.len() + 128);
         spec.extend_from_slice(&self.rest);
@@ -172,7 +173,7 @@ mod tests {
 
     const UNKNOWN: u32 = 99;
 
-    /// A spec with an unknown field at every level of its affinity.
+    /// Returns a spec with an unknown field at every level of its affinity.
     fn spec(tolerations: &[Toleration<'_>]) -> Vec<u8> {
         let mut spec = Vec::new();
         spec.put_str(UNKNOWN, "spec");
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn aiming_replaces_the_required_terms_and_nothing_else() {
+    fn aiming_replaces_only_the_required_terms() {
         let interner = Interner::default();
         let aimed = aimed(&spec(&[]), &[]);
         let placement = Placement::decode(&interner, &aimed).expect("well-formed");
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_aimed_has_a_target() {
+    fn aimed_spec_has_a_target() {
         assert_eq!(target(&spec(&[])), None);
         assert_eq!(target(&aimed(&spec(&[]), &[])), Some("node-1"));
         assert_eq!(target(&aimed(&[], &[])), Some("node-1"), "also without an affinity of its own");
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn tolerations_take_the_place_of_those_for_the_same_taints() {
+    fn tolerations_replace_those_for_the_same_taints() {
         let (a, b, c) = (Toleration::of("a", ""), Toleration::of("b", ""), Toleration::of("c", ""));
         let short = |toleration: Toleration<'static>| Toleration { seconds: Some(5), ..toleration };
         for (given, added, expected) in [
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_required_affinity_selects_nothing() {
+    fn empty_required_affinity_selects_nothing() {
         let mut spec = Vec::new();
         spec.put_message(f::AFFINITY, |affinity| {
             affinity.put_message(affinity::NODE_AFFINITY, |nodes| nodes.put_message(REQUIRED, |_| {}));

@@ -1,4 +1,4 @@
-//! Taints of nodes and the tolerations of pods that answer them.
+//! Taints of nodes, and the tolerations of pods.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::wire::{Put, WireError, copy_fields, fields};
 
 /// The effect that keeps new pods away.
 pub const NO_SCHEDULE: &str = "NoSchedule";
-/// The effect that also drives running pods away.
+/// The effect that also evicts running pods.
 pub const NO_EXECUTE: &str = "NoExecute";
 
 /// One entry of a node's `spec.taints`.
@@ -21,7 +21,7 @@ pub struct Taint {
     pub value: Str,
     /// Effect, such as [`NO_SCHEDULE`].
     pub effect: Str,
-    /// When it was added; zero if nobody wrote that down.
+    /// Time at which it was added; zero if not recorded.
     pub added: Time,
 }
 
@@ -46,7 +46,7 @@ impl Taint {
         Ok(read)
     }
 
-    /// True when key and effect are these.
+    /// Returns true if it has this key and effect.
     pub fn is(&self, key: &str, effect: &str) -> bool {
         &*self.key == key && &*self.effect == effect
     }
@@ -55,15 +55,15 @@ impl Taint {
 /// One entry of a pod's `spec.tolerations`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Toleration<'a> {
-    /// Key; empty stands for all keys.
+    /// Key; empty matches all keys.
     pub key: &'a str,
-    /// Operator; empty stands for `Equal`.
+    /// Operator; empty means `Equal`.
     pub operator: &'a str,
     /// Value.
     pub value: &'a str,
-    /// Effect; empty stands for all effects.
+    /// Effect; empty matches all effects.
     pub effect: &'a str,
-    /// For how many seconds the taint is borne; `None`: for ever.
+    /// Seconds for which the taint is tolerated; `None`: forever.
     pub seconds: Option<i64>,
 }
 
@@ -88,7 +88,7 @@ impl<'a> Toleration<'a> {
         Ok(read)
     }
 
-    /// Answers all taints of this key and effect for ever.
+    /// Returns a toleration of all taints of this key and effect, without a time limit.
     pub const fn of(key: &'a str, effect: &'a str) -> Self {
         Self { key, operator: "Exists", value: "", effect, seconds: None }
     }
@@ -106,13 +106,13 @@ impl<'a> Toleration<'a> {
         });
     }
 
-    /// Whether both are about the same taints, for however long (api/core/v1, Toleration.MatchToleration).
+    /// Reports whether both match the same taints, for any time (api/core/v1, Toleration.MatchToleration).
     pub fn same_taints(&self, other: &Toleration<'_>) -> bool {
         (self.key, self.operator, self.value, self.effect) == (other.key, other.operator, other.value, other.effect)
     }
 
-    /// Whether the toleration answers a taint. `comparing` says whether the operators `Lt` and `Gt` count
-    /// (api/core/v1, Toleration.ToleratesTaint).
+    /// Reports whether the toleration matches a taint. `comparing` enables the operators `Lt` and `Gt` (api/core/v1,
+    /// Toleration.ToleratesTaint).
     pub fn tolerates(&self, taint: &Taint, comparing: bool) -> bool {
         if !self.effect.is_empty() && self.effect != &*taint.effect || !self.key.is_empty() && self.key != &*taint.key {
             return false;
@@ -130,17 +130,17 @@ impl<'a> Toleration<'a> {
     }
 }
 
-/// A whole number in its one usual spelling: no plus, no zeros in front, no negative zero.
+/// Parses a whole number in its canonical spelling: no plus, no leading zeros, no negative zero.
 fn decimal(text: &str) -> Option<i64> {
     text.parse::<i64>().ok().filter(|number| number.to_string() == text)
 }
 
-/// Tolerations of a pod as they stand on the wire; pods of one template share one copy.
+/// Tolerations of a pod in their encoded form; pods of one template share one copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tolerations(Arc<[u8]>);
 
 impl Tolerations {
-    /// Keeps those tolerations of a pod's spec that can answer a taint of this effect.
+    /// Returns the tolerations of a pod's spec that can match a taint of this effect.
     ///
     /// # Errors
     /// When the spec is not well-formed.
@@ -158,7 +158,7 @@ impl Tolerations {
         Ok(Self(interner.blob(&kept)))
     }
 
-    /// Keeps all tolerations of a pod's spec.
+    /// Returns all tolerations of a pod's spec.
     ///
     /// # Errors
     /// When the spec is not well-formed.
@@ -169,9 +169,9 @@ impl Tolerations {
         Ok(Self(interner.blob(&kept)))
     }
 
-    /// The tolerations, in the pod's order.
+    /// Returns the tolerations, in the pod's order.
     pub fn iter(&self) -> impl Iterator<Item = Toleration<'_>> {
-        // They were read once already, so that they are known to be well-formed.
+        // They were decoded before, so that they are known to be well-formed.
         fields(&self.0).flatten().filter_map(|field| Toleration::decode(field.value.bytes()).ok())
     }
 }
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn tolerations_answer_taints() {
+    fn toleration_matches_taints_as_upstream() {
         for (toleration, tainted, comparing, expected) in [
             (("k", "Exists", "", ""), ("k", "v", "NoExecute"), false, true),
             (("k", "Exists", "", "NoExecute"), ("k", "v", "NoExecute"), false, true),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_can_matter_is_kept() {
+    fn only_relevant_tolerations_are_kept() {
         let mut spec = Vec::new();
         for (key, effect, seconds) in [("a", "NoExecute", Some(5)), ("b", "NoSchedule", None), ("c", "", Some(-1))] {
             spec.put_message(pod_spec::TOLERATIONS, |message| {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_toleration_is_read_back_as_it_was_written() {
+    fn toleration_round_trips() {
         for seconds in [None, Some(0), Some(300)] {
             let written = Toleration { key: "k", operator: "Equal", value: "v", effect: NO_EXECUTE, seconds };
             let mut spec = Vec::new();

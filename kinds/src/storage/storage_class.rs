@@ -1,4 +1,4 @@
-//! StorageClass: who provisions its volumes, when they are bound, and what becomes of them.
+//! StorageClass: provisioner, binding mode and policies of its volumes.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::wire::{fields, find};
 const IS_DEFAULT: [&str; 2] =
     ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
 
-/// When a claim of the class is bound.
+/// When claims of the class are bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BindingMode {
     /// As soon as it exists.

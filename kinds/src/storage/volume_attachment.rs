@@ -1,4 +1,4 @@
-//! VolumeAttachment: the request to attach a volume to a node, and how far its driver has come.
+//! VolumeAttachment: the request to attach a volume to a node, and its progress.
 
 use crate::core::persistent_volume::Source;
 use crate::decode::{Decode, DecodeError};

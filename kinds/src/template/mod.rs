@@ -1,4 +1,4 @@
-//! Pod templates, kept as raw protobuf: compared as they stand, spliced into new pods, never decoded.
+//! Pod templates, stored as raw protobuf: compared in their encoded form, spliced into new pods, never decoded.
 
 pub mod pod_edit;
 pub mod pod_schema;
@@ -14,13 +14,13 @@ use crate::value::quantity;
 use crate::wire::schema::{object_meta, pod, pod_template_spec, quantity as quantity_message};
 use crate::wire::{self, Field, Put, Value, WireError, fields, find, map_entry};
 
-/// The label by which a Deployment tells its ReplicaSets' pods apart.
+/// The label that distinguishes the pods of a Deployment's ReplicaSets.
 pub const POD_TEMPLATE_HASH: &str = "pod-template-hash";
 
 /// A pod template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
-    /// Labels of the pods to be.
+    /// Labels of the created pods.
     pub labels: Labels,
     /// Raw `metadata`.
     pub meta: Arc<[u8]>,
@@ -47,7 +47,7 @@ impl Template {
         })
     }
 
-    /// The template as a `PodTemplateSpec` message.
+    /// Returns the template as a `PodTemplateSpec` message.
     pub fn encode(&self) -> Vec<u8> {
         let mut message = Vec::with_capacity(self.meta.len() + self.spec.len() + 16);
         message.put_bytes(pod_template_spec::METADATA, &self.meta);
@@ -55,10 +55,10 @@ impl Template {
         message
     }
 
-    /// The same template with another value for one label, or without the label.
+    /// Returns the same template with another value for one label, or without the label.
     pub fn with_label(&self, key: &str, value: Option<&str>) -> Self {
         let mut meta = Vec::with_capacity(self.meta.len() + 64);
-        // The message was read once already, so that it is known to be well-formed.
+        // The message was decoded before, so that it is known to be well-formed.
         let copied = wire::copy_fields(&self.meta, &mut meta, |field| !is_label(field, key));
         debug_assert!(copied.is_ok());
         let mut labels: Vec<(Str, Str)> = self.labels.iter().filter(|(name, _)| **name != *key).cloned().collect();
@@ -70,8 +70,8 @@ impl Template {
         Self { labels: labels.into(), meta: meta.into(), spec: self.spec.clone() }
     }
 
-    /// A `Pod` message made from this template (pkg/controller, GetPodFromTemplate): labels, annotations and
-    /// finalizers of the template, a generated name, one owner, and the spec as it stands.
+    /// Returns a `Pod` message from this template (pkg/controller, GetPodFromTemplate): labels, annotations and
+    /// finalizers of the template, a generated name, one owner, and the unchanged spec.
     pub fn pod(&self, owner: &ObjectKey, controller: &OwnerRef) -> Vec<u8> {
         let mut message = Vec::with_capacity(self.meta.len() + self.spec.len() + 256);
         message.put_message(pod::METADATA, |meta| {
@@ -87,23 +87,24 @@ impl Template {
         message
     }
 
-    /// True when both templates make the same pods, whatever their hash label says
-    /// (pkg/controller/deployment/util, EqualIgnoreHash). Bytes decide; quantities spelt differently are equal too.
+    /// Returns true if both templates create the same pods, regardless of their hash label
+    /// (pkg/controller/deployment/util, EqualIgnoreHash). Bytes are compared; quantities that are spelled differently
+    /// are equal, too.
     pub fn equal_ignoring_hash(&self, other: &Self) -> bool {
         let spec = || Arc::ptr_eq(&self.spec, &other.spec) || same(&self.spec, &other.spec, &POD_SPEC, Zero::Counts);
         same_meta(&self.meta, &other.meta) && spec()
     }
 
-    /// True when both templates may be the same although [`Template::equal_ignoring_hash`] says no: they differ only in
-    /// fields that one has at zero and the other does not have. An API server that learnt a new field writes it at
-    /// zero, and its predecessor did not; but for an optional field zero and absent are two things. Who is unsure
-    /// reads both from the server, which then writes them in one way.
+    /// Returns true if both templates may be equal although [`Template::equal_ignoring_hash`] returns false: they
+    /// differ only in fields that one has at zero and the other lacks. An API server that knows a new field writes it
+    /// at zero, its predecessor did not; but for an optional field, zero and absent differ. A caller that must know
+    /// reads both from the server, which then encodes them in the same way.
     pub fn may_equal_ignoring_hash(&self, other: &Self) -> bool {
         same_meta(&self.meta, &other.meta) && same(&self.spec, &other.spec, &POD_SPEC, Zero::IsAbsent)
     }
 
-    /// A short hash of the template, in the alphabet of generated names
-    /// (apimachinery/pkg/util/rand, SafeEncodeString). `collisions` moves it on when the name was taken.
+    /// Returns a short hash of the template, in the alphabet of generated names (apimachinery/pkg/util/rand,
+    /// SafeEncodeString). `collisions` changes it if the name was taken.
     pub fn hash(&self, collisions: Option<i32>) -> String {
         let mut hash = FNV_OFFSET;
         for part in [&self.meta, &self.spec] {
@@ -116,12 +117,12 @@ impl Template {
     }
 }
 
-/// A number as letters that make no words (apimachinery/pkg/util/rand, SafeEncodeString of its digits).
+/// Returns a number as letters that form no words (apimachinery/pkg/util/rand, SafeEncodeString of its digits).
 pub fn safe_name(number: u32) -> String {
     number.to_string().bytes().map(|digit| SAFE_LETTERS[usize::from(digit) % SAFE_LETTERS.len()] as char).collect()
 }
 
-/// Letters that make no words.
+/// Letters that form no words.
 const SAFE_LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 const FNV_OFFSET: u32 = 2_166_136_261;
 
@@ -129,8 +130,8 @@ fn fnv1a(hash: u32, byte: u8) -> u32 {
     (hash ^ u32::from(byte)).wrapping_mul(16_777_619)
 }
 
-/// Pods are named after their owner and a dash, unless that would be no valid name prefix (pkg/controller,
-/// getPodsPrefix): a prefix may have one byte more than a name, for the dash at its end is not counted.
+/// Returns the name prefix of an owner's pods: its name and a dash, unless that is not a valid prefix (pkg/controller,
+/// getPodsPrefix). A prefix may have one byte more than a name, because the dash at its end is not counted.
 fn pods_prefix(owner: &str) -> String {
     const LONGEST_PREFIX: usize = 254;
     if owner.len() < LONGEST_PREFIX { format!("{owner}-") } else { owner.to_owned() }
@@ -140,7 +141,7 @@ fn is_label(field: &Field<'_>, key: &str) -> bool {
     field.number == object_meta::LABELS && map_entry(field.value.bytes()).is_ok_and(|(name, _)| name == key)
 }
 
-/// Template metadata, field by field, without the hash label. Map entries are in key order on the wire.
+/// Compares template metadata field by field, without the hash label. Map entries are encoded in key order.
 fn same_meta(a: &[u8], b: &[u8]) -> bool {
     let relevant = |message| {
         let mut kept: Vec<&[u8]> = fields(message)
@@ -154,19 +155,19 @@ fn same_meta(a: &[u8], b: &[u8]) -> bool {
     relevant(a) == relevant(b)
 }
 
-/// Metadata has no optional scalars in a template: absent, empty and zero are the same.
+/// Reports whether a field is empty. Template metadata has no optional scalars: absent, empty and zero are equal.
 fn is_empty(field: &Field<'_>) -> bool {
     matches!(field.value, Value::Bytes([]) | Value::Varint(0))
 }
 
-/// Whether a field at zero and an absent one are different.
+/// Whether a zero field and an absent one are different.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Zero {
     Counts,
     IsAbsent,
 }
 
-/// Two messages of one type, equal but for the spelling of quantities. Both come from the API server, which writes
+/// Compares two messages of one type, ignoring the spelling of quantities. Both come from the API server, which writes
 /// fields and map entries in one fixed order.
 ///
 /// Descends only into the messages that the schema has, so that neither depth nor cost depend on a user's text.
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_at_zero_and_an_absent_one_are_neither_equal_nor_surely_different() {
+    fn zero_and_absent_fields_are_possibly_equal() {
         let with = |extra: Option<i64>| {
             template(&[("app", "web")], |spec| {
                 spec.put_message(pod_spec::CONTAINERS, |message| {
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_is_set_and_removed_in_both_forms() {
+    fn label_is_set_and_removed_in_both_representations() {
         let set = with_limit("c", "1").with_label("a", Some("1"));
         assert_eq!(set.labels.iter().map(|(key, _)| &**key).collect::<Vec<_>>(), ["a", "app"]);
         let gone = set.with_label("a", None);
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_has_the_template_and_one_owner() {
+    fn created_pod_has_the_template_and_one_owner() {
         let owner = OwnerRef {
             api_version: "apps/v1".into(),
             kind: "ReplicaSet".into(),
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_are_short_safe_and_moved_by_collisions() {
+    fn hashes_are_short_safe_and_changed_by_collisions() {
         let template = with_limit("c", "1");
         let hashes =
             [template.hash(None), template.hash(Some(0)), template.hash(Some(1)), with_limit("d", "1").hash(None)];
@@ -315,7 +316,7 @@ mod tests {
         })
     }
 
-    /// A text that reads as messages inside each other, `depth` of them, around `core`.
+    /// Returns a text that could be parsed as `depth` nested messages around `core`.
     fn nested_text(depth: usize, core: &[u8]) -> Vec<u8> {
         let mut heads = Vec::new();
         let mut length = core.len();
@@ -330,11 +331,11 @@ mod tests {
     }
 
     #[test]
-    fn text_that_reads_as_nested_messages_is_compared_as_text() {
+    fn text_that_parses_as_nested_messages_is_compared_as_text() {
         let text = |core: &[u8]| nested_text(320_000, core);
         assert!(text(b"ab").len() > 1_200_000);
         let (first, second) = (with_variable(&text(b"ab")), with_variable(&text(b"ac")));
-        // Less stack than the processes have: one frame for each level would overflow it.
+        // A smaller stack than the processes have: one frame per level would overflow it.
         let compared = std::thread::Builder::new()
             .stack_size(256 << 10)
             .spawn(move || (first.equal_ignoring_hash(&second), first.may_equal_ignoring_hash(&second)))

@@ -1,6 +1,6 @@
-//! Pods made from a raw template with a few fields set: names, labels, annotations, finalizers, hostname, environment.
+//! Pods from a raw template with a few changed fields: names, labels, annotations, finalizers, hostname, environment.
 //!
-//! Only the edited fields are touched; everything else of the template goes into the pod as it stands.
+//! Only the edited fields are changed; the rest of the template is copied unchanged.
 
 use crate::meta::{ObjectKey, OwnerRef};
 use crate::template::Template;
@@ -10,39 +10,40 @@ use crate::wire::schema::{
 };
 use crate::wire::{self, Field, Put, WireError, fields, find, map_entry};
 
-/// An environment variable that takes its value from a field of the pod.
+/// An environment variable with the value of a field of the pod.
 #[derive(Debug, Clone, Copy)]
 pub struct FieldEnv<'a> {
-    /// Its name; a container that has a variable of this name already keeps that.
+    /// Its name; a container that already has a variable of this name keeps it.
     pub name: &'a str,
     /// Path of the pod's field.
     pub path: &'a str,
 }
 
-/// What a pod has that its template does not have.
+/// The differences between a pod and its template.
 #[derive(Debug, Clone, Default)]
 pub struct PodEdits<'a> {
-    /// Its name, if that is not generated.
+    /// Its name, unless it is generated.
     pub name: Option<String>,
     /// Prefix of its generated name.
     pub generate_name: String,
-    /// A finalizer, unless the template has it.
+    /// A finalizer, added unless the template has it.
     pub finalizer: Option<&'a str>,
-    /// Labels that are set.
+    /// Labels to set.
     pub labels: Vec<(&'a str, String)>,
-    /// Annotations that are set.
+    /// Annotations to set.
     pub annotations: Vec<(&'a str, String)>,
     /// Its hostname.
     pub hostname: Option<String>,
     /// Its subdomain; empty removes that of the template.
     pub subdomain: Option<&'a str>,
-    /// Volumes and the claims behind them; they replace volumes of their names.
+    /// Volumes and the claims behind them; they replace volumes of the same names.
     pub claims: Vec<(String, String)>,
     /// A variable of all containers and init containers.
     pub env: Option<FieldEnv<'a>>,
 }
 
-/// A `Pod` message made from a template: its labels, annotations and finalizers, one owner, its spec, and the edits.
+/// Returns a `Pod` message made from a template: its labels, annotations and finalizers, one owner, its spec, and the
+/// edits.
 pub fn pod_from(template: &Template, owner: &ObjectKey, controller: &OwnerRef, edits: &PodEdits<'_>) -> Vec<u8> {
     let mut message = Vec::with_capacity(template.meta.len() + template.spec.len() + 512);
     message.put_message(pod::METADATA, |meta| {
@@ -110,7 +111,7 @@ fn put_claim(spec: &mut Vec<u8>, name: &str, claim: &str) {
     });
 }
 
-/// A whole pod (the inside of the envelope) with these labels and these volumes of claims, for a PUT.
+/// Returns a whole pod (the inside of the envelope) with these labels and these volumes of claims, for a PUT.
 ///
 /// # Errors
 /// When the pod is not well-formed: a part of it must not replace the whole.
@@ -168,7 +169,7 @@ fn sets(edited: &[(&str, String)], entry: &Field<'_>) -> bool {
 }
 
 fn copy(message: &[u8], out: &mut Vec<u8>, keep: impl FnMut(&Field<'_>) -> bool) {
-    // The template was read once already, so that it is known to be well-formed.
+    // The template was decoded before, so that it is known to be well-formed.
     let copied = wire::copy_fields(message, out, keep);
     debug_assert!(copied.is_ok());
 }
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_edited_changes() {
+    fn pod_edits_change_only_their_fields() {
         let env = FieldEnv { name: "INDEX", path: "metadata.labels['index']" };
         let message = made(&PodEdits {
             generate_name: "pi-3-".to_owned(),
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_pod_has_its_place() {
+    fn named_pod_has_its_ordinal_fields() {
         let message = made(&PodEdits {
             name: Some("pi-3".to_owned()),
             generate_name: "pi-".to_owned(),
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn without_edits_the_spec_is_the_templates() {
+    fn spec_equals_the_templates_without_edits() {
         let message = made(&PodEdits { generate_name: "pi-".to_owned(), ..PodEdits::default() });
         assert_eq!(find(&message, pod::SPEC), &*template().spec);
     }

@@ -1,8 +1,8 @@
 //! The raw bytes behind a workload's record, from which whole objects are rebuilt for a PUT.
 //!
-//! An update must carry every field of the object, also those that we do not know. So the object is kept as the server
-//! sent it, without `managedFields` (a PUT without them leaves the server's alone) and without the pod template (which
-//! is kept once for all workloads that share it); changed parts are spliced in.
+//! An update must contain every field of the object, including unknown ones. Therefore the object is stored as the
+//! server sent it, without `managedFields` (a PUT without them does not change the server's) and without the pod
+//! template (which is stored once for all workloads that share it); changed parts are spliced in.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::wire::schema::object_meta;
 use crate::wire::splice::without_managed_fields;
 use crate::wire::{self, Put, WireError, fields, find, map_entry};
 
-/// The annotation of `kubectl apply`: large, and never of interest to a controller.
+/// The annotation of `kubectl apply`: large, and irrelevant for controllers.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 const METADATA: u32 = Parts::METADATA;
@@ -27,7 +27,7 @@ const TEMPLATE: u32 = 3;
 /// New values of annotations; `None` removes one.
 pub type AnnotationEdits = Vec<(Str, Option<Str>)>;
 
-/// A workload as the server sent it, but for managed fields and the template. Empty where no controller writes it.
+/// A workload as the server sent it, except for managed fields and the template. Empty if no controller writes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Raw(Arc<[u8]>);
 
@@ -61,8 +61,8 @@ impl Raw {
         find(&self.0, STATUS)
     }
 
-    /// The object for a PUT: `edits` to annotations, the spec fields in `dropped` replaced by what `put` appends, and
-    /// the template.
+    /// Returns the object for a PUT: `edits` to annotations, the spec fields in `dropped` replaced by what `put`
+    /// appends, and the template.
     pub fn update(
         &self,
         edits: &AnnotationEdits,
@@ -73,7 +73,7 @@ impl Raw {
         let mut object = Vec::with_capacity(self.0.len() + template.spec.len() + 256);
         self.put_metadata(&mut object, edits);
         object.put_message(SPEC, |spec| {
-            // The object was read once already, so that it is known to be well-formed.
+            // The object was decoded before, so that it is known to be well-formed.
             let copied = wire::copy_fields(find(&self.0, SPEC), spec, |field| !dropped.contains(&field.number));
             debug_assert!(copied.is_ok());
             put(spec);
@@ -83,7 +83,7 @@ impl Raw {
         object
     }
 
-    /// The object for a PUT of its status: the server takes metadata and status from it and ignores the spec.
+    /// Returns the object for a PUT of its status: the server takes metadata and status from it and ignores the spec.
     pub fn status_update(&self, edits: &AnnotationEdits, status: &[u8]) -> Vec<u8> {
         let mut object = Vec::with_capacity(self.0.len() + 128);
         self.put_metadata(&mut object, edits);
@@ -119,7 +119,7 @@ pub fn annotated_meta(interner: &Interner, message: &[u8]) -> Result<(Meta, Labe
     Ok((meta, interner.labels(annotations)))
 }
 
-/// How pods are replaced by those of a new template, as Deployments and DaemonSets say it.
+/// The replacement of pods after a change of the template, for Deployments and DaemonSets.
 pub(crate) struct Replacing<'a> {
     /// The strategy's type, such as `RollingUpdate`.
     pub kind: &'a str,

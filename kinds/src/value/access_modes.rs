@@ -86,7 +86,7 @@ impl VolumeMode {
         if text == "Block" { Self::Block } else { Self::Filesystem }
     }
 
-    /// Its name in the API.
+    /// Returns its name in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Filesystem => "Filesystem",

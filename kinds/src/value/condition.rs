@@ -1,4 +1,4 @@
-//! Conditions as workload statuses carry them, and the splicing of statuses.
+//! Conditions in workload statuses, and the splicing of statuses.
 
 use crate::intern::{Interner, Str};
 use crate::value::time::Time;
@@ -15,9 +15,9 @@ pub struct Condition {
     pub reason: Str,
     /// Message for people.
     pub message: Box<str>,
-    /// When status, reason or (for progress) anything else changed; zero for kinds that do not have it.
+    /// Time of the last change of status, reason or (for progress) anything else; zero for kinds without it.
     pub last_update: Time,
-    /// When the status changed.
+    /// Time of the last change of the status.
     pub last_transition: Time,
 }
 
@@ -80,10 +80,10 @@ impl Condition {
     }
 }
 
-/// A status with our fields replaced and all others kept.
+/// Returns a status with our fields replaced and all others kept.
 pub fn splice(old: &[u8], ours: &[u32], put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut status = Vec::with_capacity(old.len() + 128);
-    // The status was read once already, so that it is known to be well-formed.
+    // The status was decoded before, so that it is known to be well-formed.
     let copied = wire::copy_fields(old, &mut status, |field| !ours.contains(&field.number));
     debug_assert!(copied.is_ok());
     put(&mut status);

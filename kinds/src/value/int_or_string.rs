@@ -29,7 +29,7 @@ impl IntOrString {
         Ok(if kind == 0 { Self::Int(int) } else { Self::Text(text.into()) })
     }
 
-    /// The count that this stands for out of `total`; `None` when the text is no percentage
+    /// Returns the count, or the percentage of `total`; `None` if the text is not a percentage
     /// (apimachinery/pkg/util/intstr, GetScaledValueFromIntOrPercent).
     pub fn scaled(&self, total: i32, round_up: bool) -> Option<i32> {
         let percent = match self {
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentages_round_as_asked() {
+    fn percentages_round_as_requested() {
         let text = |text: &str| IntOrString::Text(text.into());
         for (value, total, up, expected) in [
             (IntOrString::Int(3), 10, true, Some(3)),

@@ -1,4 +1,4 @@
-//! IP addresses as objects spell them: a number where the spelling is the canonical one, else the text.
+//! IP addresses as written in objects: a number if the spelling is canonical, else the text.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,7 +15,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// The family's name in `spec.ipFamilies` of a Service and in `addressType` of an EndpointSlice.
+    /// Returns the family's name in `spec.ipFamilies` of a Service and in `addressType` of an EndpointSlice.
     pub fn name(self) -> &'static str {
         match self {
             Self::V4 => "IPv4",
@@ -23,18 +23,18 @@ impl Family {
         }
     }
 
-    /// The family of this name.
+    /// Returns the family of this name.
     pub fn parse(name: &str) -> Option<Self> {
         [Self::V4, Self::V6].into_iter().find(|family| family.name() == name)
     }
 }
 
-/// An address; text that is not the canonical spelling of one is kept as it is, so that it prints back unchanged.
+/// An address. Text that is not a canonical address is stored unchanged, so that it is written back unchanged.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Ip {
     /// IPv4.
     V4(Ipv4Addr),
-    /// IPv6, other than IPv4 in disguise.
+    /// IPv6, except for IPv4-mapped addresses.
     V6(Ipv6Addr),
     /// Any other text.
     Text(Str),
@@ -49,8 +49,8 @@ impl Ip {
         }
     }
 
-    /// The address in its canonical spelling. As upstream does, leading zeros of IPv4 are passed over, and IPv4 in the
-    /// clothes of IPv6 is IPv4. `None` when the text is no address (k8s.io/utils/net, ParseIPSloppy).
+    /// Returns the address in its canonical spelling. As upstream, leading zeros of IPv4 are ignored, and IPv4-mapped
+    /// IPv6 becomes IPv4. `None` if the text is not an address (k8s.io/utils/net, ParseIPSloppy).
     pub fn canonical(&self) -> Option<Self> {
         match self {
             Self::Text(text) => text
@@ -62,7 +62,7 @@ impl Ip {
         }
     }
 
-    /// The family, if the text is an address.
+    /// Returns the family, if the text is an address.
     pub fn family(&self) -> Option<Family> {
         match self {
             Self::V4(_) => Some(Family::V4),
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_print_back_unchanged_and_have_one_canonical_spelling() {
+    fn addresses_are_formatted_unchanged_and_have_one_canonical_spelling() {
         for (text, canonical, family) in [
             ("10.0.0.1", Some("10.0.0.1"), Some(Family::V4)),
             ("010.000.0.08", Some("10.0.0.8"), Some(Family::V4)),

@@ -1,6 +1,6 @@
 //! Resource quantities, compared by value (apimachinery/pkg/api/resource, Quantity.Cmp).
 
-/// The value in billionths; `None` when the text is no quantity or too large to compare exactly.
+/// Returns the value in billionths; `None` if the text is not a quantity or too large to compare exactly.
 pub fn nanos(text: &str) -> Option<i128> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -18,20 +18,20 @@ pub fn nanos(text: &str) -> Option<i128> {
     let exponent = exponent + 9 - i32::try_from(fraction.len()).ok()?;
     let value = mantissa.checked_mul(multiplier)?;
     let power = 10i128.checked_pow(exponent.unsigned_abs())?;
-    // Finer than a billionth is rounded away from zero, as upstream does.
+    // A finer value than a billionth is rounded away from zero, as upstream does.
     let value = if exponent >= 0 { value.checked_mul(power)? } else { -(-value).div_euclid(power) };
     Some(if negative { -value } else { value })
 }
 
-/// The value in thousandths, rounded up, as large as it can be told; `None` when the text is no quantity
+/// Returns the value in thousandths, rounded up and saturated; `None` if the text is not a quantity
 /// (apimachinery/pkg/api/resource, Quantity.MilliValue).
 pub fn thousandths(text: &str) -> Option<i64> {
     let up = -(-nanos(text)?).div_euclid(1_000_000);
     Some(i64::try_from(up).unwrap_or(if up < 0 { i64::MIN } else { i64::MAX }))
 }
 
-/// So many thousandths as the API writes them (apimachinery/pkg/api/resource, Quantity.String): by powers of 1000, or of
-/// 1024 if `binary` and nothing is lost.
+/// Formats thousandths as the API does (apimachinery/pkg/api/resource, Quantity.String): with powers of 1000, or of
+/// 1024 if `binary` and no precision is lost.
 pub fn written(thousandths: i64, binary: bool) -> String {
     let (sign, mut number) = if thousandths < 0 { ("-", thousandths.unsigned_abs()) } else { ("", thousandths as u64) };
     let by = |number: &mut u64, base: u64, most: usize| {
@@ -54,7 +54,7 @@ pub fn written(thousandths: i64, binary: bool) -> String {
     format!("{sign}{number}{suffix}")
 }
 
-/// Factor and power of ten of a suffix.
+/// Returns factor and power of ten of a suffix.
 fn scale(suffix: &str) -> Option<(i128, i32)> {
     Some(match suffix {
         "" => (1, 0),
@@ -77,7 +77,7 @@ fn scale(suffix: &str) -> Option<(i128, i32)> {
     })
 }
 
-/// True when both texts stand for the same amount.
+/// Returns true if both texts are equal amounts.
 pub fn equal(a: &str, b: &str) -> bool {
     a == b || matches!((nanos(a), nanos(b)), (Some(a), Some(b)) if a == b)
 }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thousandths_are_read_up_and_written_as_the_api_does() {
+    fn thousandths_are_rounded_up_and_formatted_as_the_api_does() {
         for (text, read, binary, written_as) in [
             ("100m", 100, false, "100m"),
             ("2", 2000, false, "2"),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn spelling_does_not_matter() {
+    fn equality_ignores_the_spelling() {
         for (a, b, same) in [
             ("1", "1000m", true),
             ("1Ki", "1024", true),

@@ -1,4 +1,4 @@
-//! Amounts of resources: added, compared and written as the API writes them (apimachinery/pkg/api/resource, Quantity).
+//! Amounts of resources: added, compared and formatted as the API does (apimachinery/pkg/api/resource, Quantity).
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use crate::value::quantity::nanos;
 use crate::wire::schema::quantity as f;
 use crate::wire::{WireError, fields, find};
 
-/// How an amount is written.
+/// The format of an amount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
     /// `1500m`, `2`, `3k`
@@ -19,7 +19,7 @@ enum Format {
     Exponent,
 }
 
-/// An amount of something, exact to a billionth. Equality and order are those of the value.
+/// An amount, exact to a billionth. Equality and order compare values.
 #[derive(Debug, Clone, Copy)]
 pub struct Amount {
     nanos: i128,
@@ -30,15 +30,15 @@ pub struct Amount {
 const ONE: i128 = 1_000_000_000;
 
 impl Amount {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self { nanos: 0, format: Format::Decimal };
 
-    /// So many things.
+    /// Returns a whole number.
     pub fn count(things: i64) -> Self {
         Self { nanos: i128::from(things) * ONE, format: Format::Decimal }
     }
 
-    /// Reads a quantity; `None` if it is none.
+    /// Parses a quantity; `None` if it is invalid.
     pub fn parse(text: &str) -> Option<Self> {
         let suffix = text.trim_start_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | '+' | '-'));
         let format = match suffix.as_bytes() {
@@ -49,37 +49,37 @@ impl Amount {
         Some(Self { nanos: nanos(text)?, format })
     }
 
-    /// True for nothing.
+    /// Returns true if the amount is zero.
     pub fn is_zero(self) -> bool {
         self.nanos == 0
     }
 
-    /// The sum, written as the first of both that is not zero.
+    /// Returns the sum, in the format of the first nonzero one.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let format = if self.is_zero() { other.format } else { self.format };
         Self { nanos: self.nanos.saturating_add(other.nanos), format }
     }
 
-    /// What is left after taking `other` away; may be negative.
+    /// Returns the difference, which may be negative.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         Self { nanos: self.nanos.saturating_sub(other.nanos), ..self }
     }
 
-    /// This, so many times.
+    /// Returns the amount multiplied by `count`.
     #[must_use]
     pub fn times(self, count: usize) -> Self {
         Self { nanos: self.nanos.saturating_mul(i128::try_from(count).unwrap_or(i128::MAX)), ..self }
     }
 
-    /// The next whole number that is not smaller, or the nearest that fits.
+    /// Returns the next whole number that is not smaller, or the nearest one that fits.
     pub fn whole(self) -> i64 {
         let whole = self.rounded_up().nanos / ONE;
         i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
     }
 
-    /// The next whole number that is not smaller.
+    /// Returns the next whole number that is not smaller.
     #[must_use]
     pub fn rounded_up(self) -> Self {
         Self { nanos: -(-self.nanos).div_euclid(ONE) * ONE, ..self }
@@ -107,7 +107,7 @@ impl Ord for Amount {
 }
 
 impl fmt::Display for Amount {
-    /// The canonical form: the largest suffix that leaves a whole number.
+    /// Writes the canonical form: the largest suffix that leaves a whole number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const DECIMAL: [(&str, i32); 10] =
             [("E", 18), ("P", 15), ("T", 12), ("G", 9), ("M", 6), ("k", 3), ("", 0), ("m", -3), ("u", -6), ("n", -9)];
@@ -144,7 +144,7 @@ pub fn add<'a>(sum: &mut Amounts<'a>, more: &Amounts<'a>) {
     }
 }
 
-/// Raises amounts to those of others where they are larger.
+/// Raises amounts to those of `other` if they are larger.
 pub fn raise<'a>(most: &mut Amounts<'a>, other: &Amounts<'a>) {
     for (name, amount) in other {
         let known = most.entry(name).or_insert(*amount);
@@ -152,14 +152,14 @@ pub fn raise<'a>(most: &mut Amounts<'a>, other: &Amounts<'a>) {
     }
 }
 
-/// Takes the entry of a `map<string, Quantity>` in; what is no quantity is left out.
+/// Adds an entry of a `map<string, Quantity>`; an invalid quantity is skipped.
 pub fn read_entry<'a>(amounts: &mut Amounts<'a>, entry: &'a [u8]) -> Result<(), WireError> {
     let (name, text) = named_text(entry)?;
     amounts.extend(Amount::parse(text).map(|amount| (name, amount)));
     Ok(())
 }
 
-/// Key and text of the entry of a `map<string, Quantity>`.
+/// Returns key and text of an entry of a `map<string, Quantity>`.
 pub fn named_text(entry: &[u8]) -> Result<(&str, &str), WireError> {
     let (mut name, mut text) = ("", "");
     for field in fields(entry) {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_written_as_the_api_does() {
+    fn amounts_are_formatted_as_the_api_does() {
         for (text, canonical) in [
             ("0", "0"),
             ("1500m", "1500m"),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_take_the_form_of_their_first_part() {
+    fn sums_have_the_format_of_their_first_part() {
         assert_eq!(Amount::ZERO.plus(amount("64Mi")).plus(amount("64Mi")).to_string(), "128Mi");
         assert_eq!(amount("1").plus(amount("500m")).to_string(), "1500m");
         assert_eq!(amount("1k").minus(amount("1")).to_string(), "999");
@@ -225,9 +225,9 @@ mod tests {
     }
 
     proptest! {
-        /// What is written is read back as the same amount, and is written in the same way again.
+        /// A formatted amount parses to the same amount, and is formatted in the same way.
         #[test]
-        fn the_canonical_form_is_stable(number in -1_000_000_000_000i64..1_000_000_000_000, suffix in "(n|u|m|k|M|Ki|Mi|Gi|e3|)") {
+        fn canonical_form_is_stable(number in -1_000_000_000_000i64..1_000_000_000_000, suffix in "(n|u|m|k|M|Ki|Mi|Gi|e3|)") {
             let given = amount(&format!("{number}{suffix}"));
             let again = amount(&given.to_string());
             prop_assert_eq!(again, given);

@@ -1,4 +1,4 @@
-//! Label selectors, read once and matched often (apimachinery, LabelSelectorAsSelector).
+//! Label selectors, decoded once and matched often (apimachinery, LabelSelectorAsSelector).
 
 use crate::intern::{Interner, Str, label};
 use crate::wire::schema::{label_selector as f, label_selector_requirement as requirement};
@@ -30,7 +30,7 @@ pub enum Requirement {
     Less(Str, i64),
 }
 
-/// A selector as an object gives it.
+/// A selector as given by an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Selector {
     /// No selector at all: matches nothing.
@@ -38,7 +38,7 @@ pub enum Selector {
     Nothing,
     /// All requirements must hold; an empty list matches everything.
     All(Vec<Requirement>),
-    /// Cannot be used; the text says why.
+    /// Invalid; the text is the reason.
     Invalid(String),
 }
 
@@ -63,19 +63,19 @@ impl Selector {
         Ok(Self::sorted(requirements))
     }
 
-    /// A selector of what has all these labels with these values.
+    /// Returns a selector of objects with all these labels.
     pub fn of_labels<'a>(interner: &Interner, labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let is = |(key, value)| Requirement::Equals(interner.str(key), interner.str(value));
         Self::sorted(labels.into_iter().map(is).collect())
     }
 
-    /// A selector of these requirements, sorted by key as upstream sorts them (apimachinery/pkg/labels, ByKey).
+    /// Returns a selector of these requirements, sorted by key as upstream sorts them (apimachinery/pkg/labels, ByKey).
     pub(super) fn sorted(mut requirements: Vec<Requirement>) -> Self {
         requirements.sort_by(|a, b| a.key().cmp(b.key()));
         Self::All(requirements)
     }
 
-    /// True when a label set satisfies the selector.
+    /// Returns true if a label set satisfies the selector.
     pub fn matches(&self, labels: &[(Str, Str)]) -> bool {
         match self {
             Self::All(requirements) => requirements.iter().all(|requirement| requirement.matches(labels)),
@@ -83,14 +83,14 @@ impl Selector {
         }
     }
 
-    /// The selector as the `labelSelector` of a list request, spelled as upstream spells it (apimachinery/pkg/labels,
-    /// Requirement.String); `None` when it matches nothing.
+    /// Returns the selector as the `labelSelector` of a list request, formatted as upstream does
+    /// (apimachinery/pkg/labels, Requirement.String); `None` if it matches nothing.
     pub fn query(&self) -> Option<String> {
         let Self::All(requirements) = self else { return None };
         Some(requirements.iter().map(Requirement::query).collect::<Vec<_>>().join(","))
     }
 
-    /// True when the selector is present and matches everything.
+    /// Returns true if the selector is present and matches everything.
     pub fn is_everything(&self) -> bool {
         matches!(self, Self::All(requirements) if requirements.is_empty())
     }
@@ -111,7 +111,7 @@ impl Requirement {
         }
     }
 
-    /// The label, as key and value, that every object has which meets this requirement; `None` if it admits several.
+    /// Returns the label, as key and value, that every matching object has; `None` if the requirement allows several.
     pub fn only_label(&self) -> Option<(&Str, &Str)> {
         match self {
             Self::Equals(key, value) | Self::DoubleEquals(key, value) => Some((key, value)),
@@ -191,7 +191,7 @@ fn expression(interner: &Interner, message: &[u8]) -> Result<Result<Requirement,
     })
 }
 
-/// A `LabelSelector` message as Go prints it (apimachinery/pkg/apis/meta/v1, LabelSelector.String): some events have it.
+/// Formats a `LabelSelector` message as Go does (apimachinery/pkg/apis/meta/v1, LabelSelector.String), for events.
 pub fn as_go_prints(message: &[u8]) -> String {
     let (mut labels, mut expressions) = (Vec::new(), String::new());
     for field in fields(message).flatten() {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn query_is_spelled_as_upstream_spells_it() {
+    fn query_is_formatted_as_upstream() {
         let rows = [
             (
                 "labels are equalities",
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_selectors_match_nothing_and_say_why() {
+    fn invalid_selectors_match_nothing_and_name_the_reason() {
         for (operator, values) in [("In", &[][..]), ("Exists", &["a"][..]), ("Near", &["a"][..])] {
             let selector = selector(&[], &[("app", operator, values)]);
             assert!(matches!(&selector, Selector::Invalid(why) if !why.is_empty()), "{selector:?}");

@@ -1,9 +1,9 @@
-//! Label selectors as queries write them: `app=web,tier in (a,b),!old` (apimachinery/pkg/labels, Parse).
+//! Label selectors in the syntax of queries: `app=web,tier in (a,b),!old` (apimachinery/pkg/labels, Parse).
 
 use crate::intern::{Interner, Str};
 use crate::value::selector::{Requirement, Selector};
 
-/// A word, or a mark that stands for itself.
+/// A word or an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Token<'a> {
     Word(&'a str),
@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
         matches!(self.tokens.first(), None | Some(Token::Mark(",")))
     }
 
-    /// A value, which may be empty.
+    /// Returns a value, which may be empty.
     fn value(&mut self) -> Result<Str, String> {
         if self.at_end() { Ok(self.interner.str("")) } else { self.word("identifier") }
     }
@@ -67,7 +67,7 @@ impl<'a> Reader<'a> {
             match self.take() {
                 Some(Token::Mark(",")) => {}
                 Some(Token::Mark(")")) => {
-                    // Upstream keeps them as a set.
+                    // Upstream stores them as a set.
                     values.sort();
                     values.dedup();
                     return Ok(values);
@@ -108,10 +108,10 @@ impl<'a> Reader<'a> {
 }
 
 impl Selector {
-    /// Reads a selector as queries write it; empty text matches everything.
+    /// Parses a selector in the syntax of queries; empty text matches everything.
     ///
     /// # Errors
-    /// What is wrong with it, for people.
+    /// The problem, as upstream words it.
     pub fn parse(interner: &Interner, text: &str) -> Result<Self, String> {
         let tokens = tokens(text);
         let mut reader = Reader { tokens: &tokens, interner };
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn query_keeps_its_operators_when_read_and_written() {
+    fn query_keeps_its_operators_when_parsed_and_formatted() {
         let interner = Interner::default();
         for (text, query) in [
             ("app=web", "app=web"),

@@ -3,12 +3,12 @@
 use crate::wire::schema::time;
 use crate::wire::{Put, WireError, fields};
 
-/// A point in time as the API keeps it: whole seconds since 1970. Zero stands for "not set".
+/// A point in time as the API stores it: whole seconds since 1970. Zero means "not set".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(pub i64);
 
 impl Time {
-    /// True when the field was absent.
+    /// Returns true if the field was absent.
     pub fn is_zero(self) -> bool {
         self.0 == 0
     }

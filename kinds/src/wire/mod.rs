@@ -1,6 +1,6 @@
 //! Protobuf's wire format without a schema: iterate over fields, append fields, splice messages.
 //!
-//! Reading borrows from the input; nothing is copied before a caller decides to keep it.
+//! Reading borrows from the input; nothing is copied until a caller decides to store it.
 
 pub mod schema;
 pub mod splice;
@@ -15,7 +15,7 @@ pub struct WireError {
     pub len: usize,
 }
 
-/// A field's value as it stands on the wire.
+/// A field's value in its encoded form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value<'a> {
     /// Integers, booleans and enums.
@@ -29,7 +29,7 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The bytes of a string or nested message; empty for other types.
+    /// Returns the bytes of a string or nested message; empty for other types.
     pub fn bytes(self) -> &'a [u8] {
         match self {
             Value::Bytes(bytes) => bytes,
@@ -37,12 +37,12 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A string; text that is not UTF-8 reads as empty.
+    /// Returns a string; text that is not UTF-8 reads as empty.
     pub fn str(self) -> &'a str {
         std::str::from_utf8(self.bytes()).unwrap_or_default()
     }
 
-    /// A signed 64-bit integer.
+    /// Returns a signed 64-bit integer.
     pub fn i64(self) -> i64 {
         match self {
             Value::Varint(value) | Value::Fixed64(value) => value as i64,
@@ -51,12 +51,12 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A signed 32-bit integer.
+    /// Returns a signed 32-bit integer.
     pub fn i32(self) -> i32 {
         self.i64() as i32
     }
 
-    /// A boolean.
+    /// Returns a boolean.
     pub fn bool(self) -> bool {
         self.i64() != 0
     }
@@ -69,7 +69,7 @@ pub struct Field<'a> {
     pub number: u32,
     /// Its value.
     pub value: Value<'a>,
-    /// Tag and value as they stand on the wire, for copying.
+    /// Tag and value in their encoded form, for copying.
     pub raw: &'a [u8],
 }
 
@@ -80,7 +80,7 @@ pub struct Fields<'a> {
     at: usize,
 }
 
-/// The fields of `message`, in wire order.
+/// Returns the fields of `message`, in wire order.
 pub fn fields(message: &[u8]) -> Fields<'_> {
     Fields { message, at: 0 }
 }
@@ -140,7 +140,7 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// The beginning of a field that is a string, bytes or a message, whose value may not be there yet.
+/// The head of a string, bytes or message field, whose value may not have arrived yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
     /// Field number.
@@ -152,10 +152,10 @@ pub struct Head {
 }
 
 impl Head {
-    /// Reads the head of the field that `message` begins with; `None` when not all of it is there yet.
+    /// Reads the head of the first field of `message`; `None` if it has not arrived completely.
     ///
     /// # Errors
-    /// When the field is of another type, or no field at all.
+    /// When the field is of another type, or invalid.
     pub fn read(message: &[u8]) -> Result<Option<Self>, WireError> {
         const LONGEST: usize = 20;
         let mut reader = fields(message);
@@ -170,7 +170,7 @@ impl Head {
     }
 }
 
-/// The key and value of a `map<string, string>` entry.
+/// Returns the key and value of a `map<string, string>` entry.
 pub fn map_entry(entry: &[u8]) -> Result<(&str, &str), WireError> {
     let (mut key, mut value) = ("", "");
     for field in fields(entry) {
@@ -244,7 +244,7 @@ impl Put for Vec<u8> {
     }
 }
 
-/// Copies the fields of `message` that `keep` wants to `out`, as they are.
+/// Copies the fields of `message` that `keep` selects to `out`, unchanged.
 pub fn copy_fields(
     message: &[u8],
     out: &mut Vec<u8>,
@@ -259,7 +259,7 @@ pub fn copy_fields(
     Ok(())
 }
 
-/// The last nested message, string or bytes field of this number; empty when absent.
+/// Returns the last nested message, string or bytes field of this number; empty if absent.
 pub fn find(message: &[u8], number: u32) -> &[u8] {
     fields(message).flatten().filter(|field| field.number == number).last().map_or(&[], |field| field.value.bytes())
 }
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn encoded_fields_decode_to_themselves() {
         let mut message = Vec::new();
         message.put_int(1, -1);
         message.put_str(2, "text");
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_an_error_and_never_a_panic() {
+    fn damaged_message_is_an_error_without_panic() {
         for damaged in [
             &[0x0a, 5, 1][..],
             &[0x80],

@@ -1,4 +1,4 @@
-//! The one list of protobuf field numbers, by message.
+//! The list of protobuf field numbers, by message.
 //!
 //! Each message names the `generated.proto` file that it comes from, and each constant the field's name there, so that
 //! a test can compare the whole list with upstream's files.
@@ -61,10 +61,14 @@ messages! {
         VOLUMES "volumes" = 1, CONTAINERS "containers" = 2, NODE_NAME "nodeName" = 10, SUBDOMAIN "subdomain" = 17, INIT_CONTAINERS "initContainers" = 20,
         NODE_SELECTOR "nodeSelector" = 7, HOST_NETWORK "hostNetwork" = 11, AFFINITY "affinity" = 18,
         TOLERATIONS "tolerations" = 22, OVERHEAD "overhead" = 32, RESOURCES "resources" = 40,
-        IMAGE_PULL_SECRETS "imagePullSecrets" = 15,
+        IMAGE_PULL_SECRETS "imagePullSecrets" = 15, SECURITY_CONTEXT "securityContext" = 14,
         EPHEMERAL_CONTAINERS "ephemeralContainers" = 34, READINESS_GATES "readinessGates" = 28,
     }
-    container "Container" "api/core/v1" { NAME "name" = 1, PORTS "ports" = 6, ENV "env" = 7, RESOURCES "resources" = 8, RESTART_POLICY "restartPolicy" = 24, ENV_FROM "envFrom" = 19 }
+    container "Container" "api/core/v1" { NAME "name" = 1, PORTS "ports" = 6, ENV "env" = 7, RESOURCES "resources" = 8, RESTART_POLICY "restartPolicy" = 24, ENV_FROM "envFrom" = 19, VOLUME_MOUNTS "volumeMounts" = 9, SECURITY_CONTEXT "securityContext" = 15 }
+    volume_mount "VolumeMount" "api/core/v1" { NAME "name" = 1 }
+    security_context "SecurityContext" "api/core/v1" { SE_LINUX_OPTIONS "seLinuxOptions" = 3 }
+    pod_security_context "PodSecurityContext" "api/core/v1" { SE_LINUX_OPTIONS "seLinuxOptions" = 1, SE_LINUX_CHANGE_POLICY "seLinuxChangePolicy" = 13 }
+    se_linux_options "SELinuxOptions" "api/core/v1" { USER "user" = 1, ROLE "role" = 2, TYPE "type" = 3, LEVEL "level" = 4 }
     pod_status "PodStatus" "api/core/v1" {
         PHASE "phase" = 1, CONDITIONS "conditions" = 2, POD_IP "podIP" = 6, START_TIME "startTime" = 7, CONTAINER_STATUSES "containerStatuses" = 8,
         INIT_CONTAINER_STATUSES "initContainerStatuses" = 10, EPHEMERAL_CONTAINER_STATUSES "ephemeralContainerStatuses" = 13, REASON "reason" = 4, POD_IPS "podIPs" = 12, QOS_CLASS "qosClass" = 9,
@@ -211,6 +215,17 @@ messages! {
     flex_persistent_volume_source "FlexPersistentVolumeSource" "api/core/v1" { DRIVER "driver" = 1 }
     host_path_volume_source "HostPathVolumeSource" "api/core/v1" { PATH "path" = 1 }
     nfs_volume_source "NFSVolumeSource" "api/core/v1" { SERVER "server" = 1, PATH "path" = 2 }
+    aws_elastic_block_store "AWSElasticBlockStoreVolumeSource" "api/core/v1" { VOLUME_ID "volumeID" = 1 }
+    gce_persistent_disk "GCEPersistentDiskVolumeSource" "api/core/v1" { PD_NAME "pdName" = 1 }
+    cinder_persistent_volume_source "CinderPersistentVolumeSource" "api/core/v1" { VOLUME_ID "volumeID" = 1 }
+    azure_disk "AzureDiskVolumeSource" "api/core/v1" { DISK_URI "diskURI" = 2, KIND "kind" = 6 }
+    azure_file_persistent_volume_source "AzureFilePersistentVolumeSource" "api/core/v1" {
+        SECRET_NAME "secretName" = 1, SHARE_NAME "shareName" = 2, SECRET_NAMESPACE "secretNamespace" = 4,
+    }
+    vsphere_volume "VsphereVirtualDiskVolumeSource" "api/core/v1" { VOLUME_PATH "volumePath" = 1 }
+    portworx_volume "PortworxVolumeSource" "api/core/v1" { VOLUME_ID "volumeID" = 1 }
+    fc_volume_source "FCVolumeSource" "api/core/v1" { TARGET_WWNS "targetWWNs" = 1, LUN "lun" = 2, WWIDS "wwids" = 5 }
+    iscsi_persistent_volume_source "ISCSIPersistentVolumeSource" "api/core/v1" { TARGET_PORTAL "targetPortal" = 1, IQN "iqn" = 2, LUN "lun" = 3 }
     storage_class "StorageClass" "api/storage/v1" {
         METADATA "metadata" = 1, PROVISIONER "provisioner" = 2, RECLAIM_POLICY "reclaimPolicy" = 4, MOUNT_OPTIONS "mountOptions" = 5,
         ALLOW_VOLUME_EXPANSION "allowVolumeExpansion" = 6, VOLUME_BINDING_MODE "volumeBindingMode" = 7,
@@ -339,7 +354,11 @@ messages! {
     }
     node "Node" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
     node_spec "NodeSpec" "api/core/v1" { POD_CIDR "podCIDR" = 1, PROVIDER_ID "providerID" = 3, UNSCHEDULABLE "unschedulable" = 4, TAINTS "taints" = 5, POD_CIDRS "podCIDRs" = 7 }
-    node_status "NodeStatus" "api/core/v1" { ALLOCATABLE "allocatable" = 2, CONDITIONS "conditions" = 4, ADDRESSES "addresses" = 5, NODE_INFO "nodeInfo" = 7 }
+    node_status "NodeStatus" "api/core/v1" {
+        ALLOCATABLE "allocatable" = 2, CONDITIONS "conditions" = 4, ADDRESSES "addresses" = 5, NODE_INFO "nodeInfo" = 7,
+        VOLUMES_IN_USE "volumesInUse" = 9, VOLUMES_ATTACHED "volumesAttached" = 10,
+    }
+    attached_volume "AttachedVolume" "api/core/v1" { NAME "name" = 1, DEVICE_PATH "devicePath" = 2 }
     node_address "NodeAddress" "api/core/v1" { TYPE "type" = 1, ADDRESS "address" = 2 }
     node_system_info "NodeSystemInfo" "api/core/v1" { SYSTEM_UUID "systemUUID" = 2 }
     node_condition "NodeCondition" "api/core/v1" {

@@ -1,4 +1,4 @@
-//! Objects rebuilt for a PUT from what the server sent: named parts replaced, everything else kept as it is.
+//! Objects for a PUT: some parts replaced, everything else unchanged.
 
 use crate::wire::schema::object_meta;
 use crate::wire::{Field, Put, WireError, copy_fields, fields, find, map_entry};
@@ -6,13 +6,13 @@ use crate::wire::{Field, Put, WireError, copy_fields, fields, find, map_entry};
 /// Metadata is field 1 of every object.
 const METADATA: u32 = 1;
 
-/// The bytes of an ObjectMeta without `managedFields`, which no controller reads and no write sends.
+/// Appends an ObjectMeta without `managedFields`, which no controller reads and no write sends.
 pub fn without_managed_fields(message: &[u8], out: &mut Vec<u8>) -> Result<(), WireError> {
     copy_fields(message, out, |field| field.number != object_meta::MANAGED_FIELDS)
 }
 
-/// A copy of `object` without managed fields (a PUT without them leaves the server's alone), with these annotations
-/// set, without the fields that `keep` refuses, and with what `put` appends.
+/// Returns a copy of `object` without managed fields (a PUT without them does not change the server's), with these
+/// annotations set, without the fields that `keep` refuses, and with the fields that `put` appends.
 ///
 /// # Errors
 /// When `object` is not well-formed.
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_edited_survives() {
+    fn unedited_fields_are_kept() {
         let mut object = Vec::new();
         object.put_message(METADATA, |meta| {
             meta.put_str(object_meta::NAME, "a");

@@ -1,4 +1,4 @@
-//! Load balancers change: to what is asked for last, whatever they were before.
+//! Changes of load balancers: to the last requested state, from any previous one.
 
 use providers::{EndpointTarget, ErrorKind, IpNet, NodeTarget, Observed, Protocol, Targeting, Targets};
 
@@ -15,7 +15,7 @@ pub(crate) async fn ports_are_changed(context: &Context<'_>) -> Result<(), Stop>
         context.settle(&spec, &targets).await?;
         as_asked(context, &spec, &targets).await?;
     }
-    // The same port, reached at another node port.
+    // The same port, at another node port.
     spec.ports[0].node_port = Some(31_999);
     context.settle(&spec, &targets).await?;
     as_asked(context, &spec, &targets).await?;
@@ -24,7 +24,7 @@ pub(crate) async fn ports_are_changed(context: &Context<'_>) -> Result<(), Stop>
 
 pub(crate) async fn source_ranges_are_changed(context: &Context<'_>) -> Result<(), Stop> {
     if !context.balancers()?.features().source_ranges {
-        return Err(Stop::Skip("the provider enforces no source ranges".into()));
+        return Err(Stop::Skip("the provider does not enforce source ranges".into()));
     }
     let targets = Targets::nodes(context.nodes(1).await?);
     let mut spec = context.spec();
@@ -37,11 +37,11 @@ pub(crate) async fn source_ranges_are_changed(context: &Context<'_>) -> Result<(
     Ok(())
 }
 
-pub(crate) async fn a_variant_is_changed_into_another(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn variant_is_changed_into_another(context: &Context<'_>) -> Result<(), Stop> {
     context.balancers()?;
     let variants = context.fixture.variants();
     if variants.len() < 2 {
-        return Err(Stop::Skip("the fixture has no two variants".into()));
+        return Err(Stop::Skip("the fixture has fewer than two variants".into()));
     }
     let targets = Targets::nodes(context.nodes(1).await?);
     let mut spec = context.spec();
@@ -51,7 +51,7 @@ pub(crate) async fn a_variant_is_changed_into_another(context: &Context<'_>) -> 
         context.settle(&spec, &targets).await?;
         as_asked(context, &spec, &targets).await?;
     }
-    // The annotation goes together with the Service's type: what was made by it is found without it.
+    // The annotation is removed together with the Service's type: the load balancer is found without it.
     context.delete(&spec.id).await?;
     context.nothing_left(&spec.id).await?;
     Ok(())
@@ -71,7 +71,7 @@ pub(crate) async fn targets_shrink_and_grow(context: &Context<'_>) -> Result<(),
     }
     let after = owned_of(context, &spec).await?;
     ensure!(before == after, "before its targets changed there was {before:?}, after it {after:?}");
-    // A node that the cloud does not know yet, or not any more, costs the others nothing.
+    // A node that the cloud does not know, or no longer knows, does not affect the others.
     let nameless = NodeTarget { name: "without-id".into(), ..NodeTarget::default() };
     let mixed = Targets::nodes([&nodes[..1], &[nameless]].concat());
     balancers.set_targets(&spec, &mixed).await?;
@@ -79,7 +79,7 @@ pub(crate) async fn targets_shrink_and_grow(context: &Context<'_>) -> Result<(),
     Ok(())
 }
 
-pub(crate) async fn targets_of_an_absent_balancer_are_not_found(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn targets_of_an_absent_load_balancer_are_not_found(context: &Context<'_>) -> Result<(), Stop> {
     let balancers = context.balancers()?;
     let spec = context.spec();
     let targets = Targets::nodes(context.nodes(1).await?);
@@ -90,7 +90,7 @@ pub(crate) async fn targets_of_an_absent_balancer_are_not_found(context: &Contex
         }
         let result = balancers.set_targets(&spec, &targets).await;
         let kind = result.as_ref().err().map(|error| error.kind);
-        ensure!(kind == Some(ErrorKind::NotFound), "targets of an absent balancer are {result:?}, not NotFound");
+        ensure!(kind == Some(ErrorKind::NotFound), "targets of an absent load balancer are {result:?}, not NotFound");
         let observed = balancers.observe(&spec.id).await?;
         ensure!(observed == Observed::Absent, "setting targets made {observed:?}");
         context.nothing_left(&spec.id).await?;
@@ -107,7 +107,7 @@ pub(crate) async fn endpoints_are_targets(context: &Context<'_>) -> Result<(), S
     let mut spec = context.spec();
     spec.annotations = merged(spec.annotations, annotations);
     let targeting = balancers.targeting(&spec)?;
-    ensure!(targeting == Targeting::Endpoints, "a balancer for endpoints wants {targeting:?}");
+    ensure!(targeting == Targeting::Endpoints, "a load balancer for endpoints wants {targeting:?}");
     // Endpoints need no node port.
     spec.allocate_node_ports = false;
     spec.ports[0].node_port = None;
@@ -130,7 +130,7 @@ pub(crate) async fn endpoints_are_targets(context: &Context<'_>) -> Result<(), S
         balancers.set_targets(&spec, &targets).await?;
         as_asked(context, &spec, &targets).await?;
     }
-    // While objects cannot be decoded, nothing is taken out on the ground that it is not listed.
+    // While objects cannot be decoded, no target is removed because it is not listed.
     let more = some(vec![endpoint(10, true), endpoint(11, true), endpoint(12, true)]);
     let partial = Targets { incomplete: true, ..some(vec![endpoint(11, true)]) };
     balancers.set_targets(&spec, &partial).await?;

@@ -1,4 +1,4 @@
-//! Load balancers go: completely, in their own time, found whatever state they were left in.
+//! Deletion of load balancers: complete, asynchronous, and from any state.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use crate::balancers_make::{CHANGES, as_asked, owned_of};
 use crate::context::{Context, Stop, ensure};
 use crate::fixture::FixtureError;
 
-pub(crate) async fn delete_twice_is_delete_once(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn delete_is_idempotent(context: &Context<'_>) -> Result<(), Stop> {
     let balancers = context.balancers()?;
     let (spec, targets) = (context.spec(), Targets::nodes(context.nodes(1).await?));
     context.settle(&spec, &targets).await?;
     context.delete(&spec.id).await?;
     let again = balancers.delete(&spec.id).await?;
-    ensure!(again == Deletion::Gone, "what is gone is {again:?}");
+    ensure!(again == Deletion::Gone, "a deleted load balancer is {again:?}");
     let observed = balancers.observe(&spec.id).await?;
-    ensure!(observed == Observed::Absent, "what is gone is {observed:?}");
+    ensure!(observed == Observed::Absent, "a deleted load balancer is {observed:?}");
     context.nothing_left(&spec.id).await?;
-    // A Service may come back to type LoadBalancer under the same uid.
+    // A Service may return to type LoadBalancer under the same uid.
     context.settle(&spec, &targets).await?;
     as_asked(context, &spec, &targets).await?;
     Ok(())
@@ -34,15 +34,15 @@ pub(crate) async fn delete_that_takes_time_is_in_progress(context: &Context<'_>)
     let deletion = balancers.delete(&spec.id).await?;
     let took = begun.elapsed();
     let Deletion::InProgress(after) = deletion else {
-        return Err(Stop::Fail(format!("a deletion that takes {held:?} is {deletion:?} at once")));
+        return Err(Stop::Fail(format!("a deletion that takes {held:?} is {deletion:?} immediately")));
     };
-    ensure!(took < held, "delete waited {took:?} for the cloud instead of answering InProgress");
-    ensure!(!after.is_zero(), "InProgress says to come again at once, which is a hot loop");
+    ensure!(took < held, "delete waited {took:?} for the cloud instead of returning InProgress");
+    ensure!(!after.is_zero(), "InProgress requests an immediate retry, which is a hot loop");
     if let Observed::Present(balancer) = balancers.observe(&spec.id).await? {
         let phase = balancer.phase;
-        ensure!(matches!(phase, Phase::Deleting | Phase::Incomplete), "while it goes, it is {phase:?}");
+        ensure!(matches!(phase, Phase::Deleting | Phase::Incomplete), "while it is deleted, its phase is {phase:?}");
     }
-    // Asked for again while it goes, it comes back once the old one is gone.
+    // If it is requested again during the deletion, it is recreated once the old one is deleted.
     context.settle(&spec, &targets).await?;
     as_asked(context, &spec, &targets).await?;
     context.delete(&spec.id).await?;
@@ -65,13 +65,13 @@ pub(crate) async fn delete_recovers_from_a_failure_at_any_change(context: &Conte
             context.fixture.restore().await?;
             context.nothing_left(&spec.id).await?;
             let owned = owned_of(context, &spec).await?;
-            ensure!(owned.is_empty(), "what is gone is listed: {owned:?}");
+            ensure!(owned.is_empty(), "a deleted load balancer is listed: {owned:?}");
         }
     }
     Ok(())
 }
 
-pub(crate) async fn a_half_made_balancer_is_listed_and_deleted(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn partial_load_balancer_is_listed_and_deleted(context: &Context<'_>) -> Result<(), Stop> {
     let balancers = context.balancers()?;
     let targets = Targets::nodes(context.nodes(1).await?);
     let mut half_made = 0;
@@ -87,21 +87,23 @@ pub(crate) async fn a_half_made_balancer_is_listed_and_deleted(context: &Context
         let owned = owned_of(context, &spec).await?;
         ensure!(
             left.is_empty() || !owned.is_empty(),
-            "after a failure at change {nth} there is {left:?}, which list_owned does not find"
+            "after a failure at change {nth} {left:?} exists, which list_owned does not return"
         );
         half_made += u32::from(failed && !owned.is_empty());
         context.delete(&spec.id).await?;
         context.nothing_left(&spec.id).await?;
         let owned = owned_of(context, &spec).await?;
-        ensure!(owned.is_empty(), "what is gone is listed: {owned:?}");
+        ensure!(owned.is_empty(), "a deleted load balancer is listed: {owned:?}");
     }
     if half_made == 0 {
-        return Err(Stop::Skip("a balancer of this cloud is made by one call, so it is never half made".into()));
+        return Err(Stop::Skip(
+            "a load balancer of this cloud is created by one call, so that it is never partial".into(),
+        ));
     }
     Ok(())
 }
 
-pub(crate) async fn a_namesake_is_another_balancer(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn service_with_another_uid_has_another_load_balancer(context: &Context<'_>) -> Result<(), Stop> {
     context.balancers()?;
     let targets = Targets::nodes(context.nodes(1).await?);
     let name = context.fresh_name("twin");
@@ -116,7 +118,7 @@ pub(crate) async fn a_namesake_is_another_balancer(context: &Context<'_>) -> Res
     Ok(())
 }
 
-pub(crate) async fn what_is_owned_is_listed_until_it_is_gone(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn owned_resources_are_listed_until_deleted(context: &Context<'_>) -> Result<(), Stop> {
     context.balancers()?;
     let targets = Targets::nodes(context.nodes(1).await?);
     let specs = [context.spec(), context.spec(), context.spec()];
@@ -134,7 +136,9 @@ pub(crate) async fn what_is_owned_is_listed_until_it_is_gone(context: &Context<'
     Ok(())
 }
 
-pub(crate) async fn what_is_left_is_collected_and_a_namesake_stays(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn leaked_resources_are_collected_and_a_successors_are_kept(
+    context: &Context<'_>,
+) -> Result<(), Stop> {
     let balancers = context.balancers()?;
     let targets = Targets::nodes(context.nodes(1).await?);
     let name = context.fresh_name("left");
@@ -145,10 +149,12 @@ pub(crate) async fn what_is_left_is_collected_and_a_namesake_stays(context: &Con
     let [left] = &listed[..] else {
         return Err(Stop::Fail(format!("{} should be listed once and is {listed:?}", old.id)));
     };
-    ensure!(balancers.may_belong(left, &old.id), "{left:?} is said not to be {}'s, who made it", old.id);
-    ensure!(!balancers.may_belong(left, &new.id), "{left:?} is said to be a namesake's");
+    ensure!(balancers.may_belong(left, &old.id), "{left:?} is not attributed to {}, which created it", old.id);
+    ensure!(!balancers.may_belong(left, &new.id), "{left:?} is attributed to another Service of the same name");
     if !left.certain {
-        return Err(Stop::Skip("what this cloud lists may be another cluster's, so it is never collected".into()));
+        return Err(Stop::Skip(
+            "resources of this cloud may belong to another cluster, so that they are never collected".into(),
+        ));
     }
     context.collect(left).await?;
     context.nothing_left(&old.id).await?;

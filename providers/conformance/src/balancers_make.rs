@@ -1,4 +1,4 @@
-//! Load balancers come into being: once, completely, and not at all for what can't work.
+//! Creation of load balancers: once, completely, and not for invalid Services.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,8 @@ use providers::{
 use crate::context::{Context, Stop, ensure, merged, port};
 use crate::fixture::FixtureError;
 
-/// How many changes, counted from the first, are made to fail in turn. More than any cloud makes for one balancer.
+/// Number of changes, counted from the first, that are made to fail in turn. More than any cloud needs for one load
+/// balancer.
 pub(crate) const CHANGES: u64 = 16;
 
 pub(crate) async fn owned_of(context: &Context<'_>, spec: &LoadBalancerSpec) -> Result<Vec<Owned>, Stop> {
@@ -18,7 +19,7 @@ pub(crate) async fn owned_of(context: &Context<'_>, spec: &LoadBalancerSpec) -> 
     Ok(owned.into_iter().filter(|owned| owned.id == spec.id).collect())
 }
 
-/// The balancer is there once, and is what the spec says.
+/// Checks that the load balancer exists once and matches the spec.
 pub(crate) async fn as_asked(
     context: &Context<'_>,
     spec: &LoadBalancerSpec,
@@ -28,11 +29,11 @@ pub(crate) async fn as_asked(
     let balancer = context.active(&spec.id).await?;
     let asked: BTreeSet<_> = spec.ports.iter().map(|port| (port.protocol, port.port)).collect();
     let listens: Vec<_> = balancer.listeners.iter().map(|listener| (listener.protocol, listener.port)).collect();
-    ensure!(listens.iter().eq(&asked), "it should listen at {asked:?} and listens at {listens:?}");
+    ensure!(listens.iter().eq(&asked), "it should listen on {asked:?} and listens on {listens:?}");
     if features.source_ranges {
         let ranges: BTreeSet<_> = spec.source_ranges.iter().map(IpNet::trunc).collect();
         let open = balancer.source_ranges.iter().eq(&ranges);
-        ensure!(open, "{ranges:?} should be let in and {:?} is", balancer.source_ranges);
+        ensure!(open, "{ranges:?} should be allowed and {:?} is", balancer.source_ranges);
     }
     let targeting = context.balancers()?.targeting(spec)?;
     let wanted: BTreeSet<TargetId> = match targeting {
@@ -45,21 +46,21 @@ pub(crate) async fn as_asked(
             .filter(|endpoint| endpoint.ready)
             .map(|endpoint| TargetId::Endpoint { address: endpoint.address, port: endpoint.port })
             .collect(),
-        Targeting::Elsewhere => return Err(Stop::Fail("a plain balancer is made by somebody else".into())),
+        Targeting::Elsewhere => return Err(Stop::Fail("a plain load balancer is left to another controller".into())),
     };
-    // Targets on their way out are still there, and count no more.
+    // Draining targets still exist, but no longer count.
     let live = balancer.targets.iter().filter(|observed| observed.health != Health::Draining);
     let has: Vec<_> = live.map(|observed| &observed.target).collect();
     ensure!(has.iter().copied().eq(&wanted), "its targets should be {wanted:?} and are {has:?}");
     let owned = owned_of(context, spec).await?;
-    ensure!(owned.len() == 1, "list_owned should have it once and has {owned:?}");
+    ensure!(owned.len() == 1, "list_owned should return it once and returns {owned:?}");
     ensure!(!owned[0].resources.is_empty(), "list_owned names no resource of it");
     Ok(balancer)
 }
 
-pub(crate) async fn features_agree_with_each_other(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn features_are_consistent(context: &Context<'_>) -> Result<(), Stop> {
     let features = context.balancers()?.features();
-    ensure!(!features.protocols.is_empty(), "no protocol can be balanced");
+    ensure!(!features.protocols.is_empty(), "no protocol is supported");
     ensure!(!features.mixed_protocols || features.protocols.len() > 1, "one protocol can't be mixed: {features:?}");
     ensure!(!features.dual_stack || features.ipv6, "dual stack without IPv6: {features:?}");
     let classes = &features.classes;
@@ -69,18 +70,18 @@ pub(crate) async fn features_agree_with_each_other(context: &Context<'_>) -> Res
     Ok(())
 }
 
-pub(crate) async fn what_was_never_made_is_absent_and_gone(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn unknown_load_balancer_is_absent_and_gone(context: &Context<'_>) -> Result<(), Stop> {
     let (balancers, spec) = (context.balancers()?, context.spec());
     let observed = balancers.observe(&spec.id).await?;
-    ensure!(observed == Observed::Absent, "what was never made is {observed:?}");
+    ensure!(observed == Observed::Absent, "an unknown load balancer is {observed:?}");
     let deletion = balancers.delete(&spec.id).await?;
-    ensure!(deletion == Deletion::Gone, "what was never made is {deletion:?}");
+    ensure!(deletion == Deletion::Gone, "an unknown load balancer is {deletion:?}");
     let owned = owned_of(context, &spec).await?;
-    ensure!(owned.is_empty(), "what was never made is listed: {owned:?}");
+    ensure!(owned.is_empty(), "an unknown load balancer is listed: {owned:?}");
     Ok(())
 }
 
-pub(crate) async fn ensure_makes_what_observe_then_shows(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn ensure_creates_the_load_balancer_that_observe_returns(context: &Context<'_>) -> Result<(), Stop> {
     context.balancers()?;
     let mut spec = context.spec();
     spec.ports.push(port("https", Protocol::Tcp, 443));
@@ -88,14 +89,14 @@ pub(crate) async fn ensure_makes_what_observe_then_shows(context: &Context<'_>) 
     let ensured = context.settle(&spec, &targets).await?;
     ensure!(!ensured.status.ingress.is_empty(), "a settled balancer has no ingress");
     for ingress in &ensured.status.ingress {
-        ensure!(ingress.ip.is_some() || ingress.hostname.is_some(), "a way in without address or name: {ingress:?}");
+        ensure!(ingress.ip.is_some() || ingress.hostname.is_some(), "an ingress without address or name: {ingress:?}");
         ensure!(ingress.ip.is_some() || ingress.ip_mode.is_none(), "an ipMode without an address: {ingress:?}");
     }
     as_asked(context, &spec, &targets).await?;
     Ok(())
 }
 
-pub(crate) async fn ensure_twice_is_ensure_once(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn ensure_is_idempotent(context: &Context<'_>) -> Result<(), Stop> {
     context.balancers()?;
     let (spec, targets) = (context.spec(), Targets::nodes(context.nodes(2).await?));
     let first = context.settle(&spec, &targets).await?;
@@ -103,9 +104,9 @@ pub(crate) async fn ensure_twice_is_ensure_once(context: &Context<'_>) -> Result
     let second = context.settle(&spec, &targets).await?;
     ensure!(first == second, "the first time it is {first:?}, the second {second:?}");
     let after = owned_of(context, &spec).await?;
-    ensure!(before == after, "before the second time there was {before:?}, after it {after:?}");
+    ensure!(before == after, "before the second call there was {before:?}, after it {after:?}");
     as_asked(context, &spec, &targets).await?;
-    // And with every change refused, it settles still: there is none to be made.
+    // If every change is refused, it must still settle, because there is none to make.
     match context.fixture.fail_change(1).await {
         Ok(()) => {
             let quiet = context.balancers()?.ensure(&spec, &targets).await;
@@ -118,18 +119,18 @@ pub(crate) async fn ensure_twice_is_ensure_once(context: &Context<'_>) -> Result
     }
 }
 
-pub(crate) async fn ensure_at_the_same_time_makes_one(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn concurrent_ensures_create_one_load_balancer(context: &Context<'_>) -> Result<(), Stop> {
     let balancers = context.balancers()?;
     let (spec, targets) = (context.spec(), Targets::nodes(context.nodes(1).await?));
     let both = futures::join!(balancers.ensure(&spec, &targets), balancers.ensure(&spec, &targets));
     let fits = |result: &Result<_, CloudError>| !result.as_ref().is_err_and(CloudError::is_invalid);
-    ensure!(fits(&both.0) && fits(&both.1), "at the same time it is {both:?}");
+    ensure!(fits(&both.0) && fits(&both.1), "concurrent calls return {both:?}");
     context.settle(&spec, &targets).await?;
     as_asked(context, &spec, &targets).await?;
     Ok(())
 }
 
-pub(crate) async fn ensure_after_a_lost_answer_makes_no_second(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn ensure_after_a_lost_response_creates_no_second(context: &Context<'_>) -> Result<(), Stop> {
     context.balancers()?;
     let targets = Targets::nodes(context.nodes(1).await?);
     let plain = context.spec();
@@ -142,7 +143,7 @@ pub(crate) async fn ensure_after_a_lost_answer_makes_no_second(context: &Context
         context.fixture.restore().await?;
         as_asked(context, &spec, &targets).await?;
         let made = owned_of(context, &spec).await?.remove(0).resources;
-        ensure!(made.len() == resources, "after losing answer {nth} there is {made:?}, not {resources} resources");
+        ensure!(made.len() == resources, "after losing response {nth} there is {made:?}, not {resources} resources");
         context.delete(&spec.id).await?;
         context.nothing_left(&spec.id).await?;
     }
@@ -167,20 +168,20 @@ pub(crate) async fn ensure_recovers_from_a_failure_at_any_change(context: &Conte
 async fn refused(context: &Context<'_>, spec: &LoadBalancerSpec, what: &str) -> Result<CloudError, Stop> {
     let balancers = context.balancers()?;
     let Err(read) = balancers.targeting(spec) else {
-        return Err(Stop::Fail(format!("{what} is taken by targeting")));
+        return Err(Stop::Fail(format!("{what} is accepted by targeting")));
     };
     ensure!(read.kind == ErrorKind::Invalid, "{what} is {:?}, not Invalid: {read}", read.kind);
     let Err(ensured) = balancers.ensure(spec, &Targets::default()).await else {
-        return Err(Stop::Fail(format!("{what} is taken by ensure")));
+        return Err(Stop::Fail(format!("{what} is accepted by ensure")));
     };
     ensure!(ensured.kind == ErrorKind::Invalid, "{what} is {:?} to ensure, not Invalid", ensured.kind);
     let owned = owned_of(context, spec).await?;
-    ensure!(owned.is_empty(), "{what} was refused, and made {owned:?}");
+    ensure!(owned.is_empty(), "{what} was refused, but created {owned:?}");
     context.nothing_left(&spec.id).await?;
     Ok(read)
 }
 
-pub(crate) async fn an_invalid_annotation_is_named_and_nothing_made(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn invalid_annotation_is_reported_and_nothing_created(context: &Context<'_>) -> Result<(), Stop> {
     context.balancers()?;
     let Some((key, value)) = context.fixture.invalid_annotation() else {
         return Err(Stop::Skip("the fixture has no invalid_annotation".into()));
@@ -190,11 +191,11 @@ pub(crate) async fn an_invalid_annotation_is_named_and_nothing_made(context: &Co
     let error = refused(context, &spec, "an invalid annotation").await?;
     let (said, rest) = (&error.message, error.message.replace(&key, "").replace(&value, ""));
     ensure!(said.contains(&key) && said.contains(&value), "{said:?} does not name {key} and {value:?}");
-    ensure!(rest.len() > 20, "{said:?} does not say what to write instead");
+    ensure!(rest.len() > 20, "{said:?} does not name the fix");
     Ok(())
 }
 
-pub(crate) async fn what_the_features_lack_is_invalid(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn unsupported_features_are_invalid(context: &Context<'_>) -> Result<(), Stop> {
     let features = context.balancers()?.features();
     let plain = context.spec();
     if !features.source_ranges {
@@ -222,13 +223,13 @@ pub(crate) async fn what_the_features_lack_is_invalid(context: &Context<'_>) -> 
     Ok(())
 }
 
-pub(crate) async fn protocols_may_be_mixed(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn protocols_can_be_mixed(context: &Context<'_>) -> Result<(), Stop> {
     let features = context.balancers()?.features();
     if !features.mixed_protocols {
-        return Err(Stop::Skip("the provider mixes no protocols".into()));
+        return Err(Stop::Skip("the provider does not support mixed protocols".into()));
     }
     let mut spec = context.spec();
-    // The same number for each protocol, as DNS has it.
+    // The same number for each protocol, as for DNS.
     spec.ports = features.protocols.iter().map(|protocol| port(protocol.as_str(), *protocol, 53)).collect();
     let targets = Targets::nodes(context.nodes(1).await?);
     context.settle(&spec, &targets).await?;
@@ -236,7 +237,7 @@ pub(crate) async fn protocols_may_be_mixed(context: &Context<'_>) -> Result<(), 
     Ok(())
 }
 
-pub(crate) async fn both_families_get_an_address(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn dual_stack_gets_addresses_of_both_families(context: &Context<'_>) -> Result<(), Stop> {
     if !context.balancers()?.features().dual_stack {
         return Err(Stop::Skip("the provider has no dual stack".into()));
     }
@@ -248,14 +249,14 @@ pub(crate) async fn both_families_get_an_address(context: &Context<'_>) -> Resul
         status.ingress.iter().filter_map(|ingress| ingress.ip).map(IpFamily::of).collect()
     };
     let ensured = context.settle(&spec, &targets).await?;
-    // A name stands for both.
+    // A name serves both families.
     if ensured.status.ingress.iter().all(|ingress| ingress.ip.is_some()) {
         let got = families(&ensured.status);
-        ensure!(got == spec.ip_families, "{:?} were asked for, and {got:?} given", spec.ip_families);
+        ensure!(got == spec.ip_families, "{:?} were requested, and {got:?} assigned", spec.ip_families);
         spec.ip_families = vec![IpFamily::IPv6];
         spec.ip_family_policy = IpFamilyPolicy::SingleStack;
         let got = families(&context.settle(&spec, &targets).await?.status);
-        ensure!(got == spec.ip_families, "{:?} is left to be asked for, and {got:?} given", spec.ip_families);
+        ensure!(got == spec.ip_families, "{:?} is still requested, and {got:?} assigned", spec.ip_families);
     }
     let phase = as_asked(context, &spec, &targets).await?.phase;
     ensure!(phase == Phase::Active, "it is {phase:?}");

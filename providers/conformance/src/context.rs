@@ -1,4 +1,4 @@
-//! What a case works with: the provider's halves, names of its own, and ways to wait for an end.
+//! The environment of a case: the provider's capabilities, unique names, and waits with deadlines.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,12 +15,12 @@ use tokio::time::Instant;
 
 use crate::fixture::{Fixture, FixtureError};
 
-/// Why a case ended early.
+/// The reason why a case ended early.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// It can't be tried.
+    /// It cannot be run.
     Skip(String),
-    /// It showed a defect.
+    /// It found a defect.
     Fail(String),
 }
 
@@ -39,7 +39,7 @@ impl From<CloudError> for Stop {
     }
 }
 
-/// Ends the case if something is not so, with what was expected and what is.
+/// Ends the case if a condition does not hold, with the expected and the actual state.
 macro_rules! ensure {
     ($holds:expr, $($message:tt)+) => {
         if !$holds {
@@ -49,7 +49,7 @@ macro_rules! ensure {
 }
 pub(crate) use ensure;
 
-/// How long to wait between two looks if nobody says how long.
+/// Default pause between two reads.
 const PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
@@ -65,14 +65,14 @@ pub(crate) struct Context<'a> {
     made: Mutex<Made>,
 }
 
-/// A number that no other case has, in this run or another.
+/// Returns a number that no other case uses, in this run or another.
 fn fresh() -> u64 {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_nanos() as u64 ^ (COUNTER.fetch_add(1, Ordering::Relaxed) << 52)
 }
 
-/// The errors that a controller meets by trying again soon.
+/// Reports whether a controller would retry soon after the error.
 fn passes(error: &CloudError) -> bool {
     matches!(error.kind, ErrorKind::Throttled { .. } | ErrorKind::Transient | ErrorKind::Conflict)
 }
@@ -114,7 +114,7 @@ impl<'a> Context<'a> {
         Ok(instance)
     }
 
-    /// Nodes with a machine each, as targets.
+    /// Creates nodes with an instance each, as targets.
     pub async fn nodes(&self, count: usize) -> Result<Vec<NodeTarget>, Stop> {
         let mut nodes = Vec::with_capacity(count);
         for _ in 0..count {
@@ -139,7 +139,7 @@ impl<'a> Context<'a> {
         id
     }
 
-    /// A Service with one port that any cloud can balance.
+    /// Returns a Service with one port that any cloud supports.
     pub fn spec(&self) -> LoadBalancerSpec {
         let name = self.fresh_name("web");
         self.spec_of(self.id_named(&name))
@@ -155,7 +155,7 @@ impl<'a> Context<'a> {
         Instant::now() + self.fixture.patience()
     }
 
-    /// Ensures as a controller does, again and again, until it is settled.
+    /// Calls ensure repeatedly, as a controller does, until it is settled.
     pub async fn settle(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, Stop> {
         let (balancers, deadline) = (self.balancers()?, self.deadline());
         loop {
@@ -167,12 +167,12 @@ impl<'a> Context<'a> {
                 Err(error) if passes(&error) => (error.retry_after().unwrap_or(PAUSE), error.to_string()),
                 Err(error) => return Err(error.into()),
             };
-            ensure!(Instant::now() < deadline, "ensure does not settle; at last it was {said}");
+            ensure!(Instant::now() < deadline, "ensure does not settle; the last result was {said}");
             tokio::time::sleep(pause.min(self.fixture.patience())).await;
         }
     }
 
-    /// Observes until the balancer works.
+    /// Observes until the load balancer is active.
     pub async fn active(&self, id: &LoadBalancerId) -> Result<Balancer, Stop> {
         let (balancers, deadline) = (self.balancers()?, self.deadline());
         loop {
@@ -182,18 +182,18 @@ impl<'a> Context<'a> {
                 Err(error) if !passes(&error) => return Err(error.into()),
                 seen => seen,
             };
-            ensure!(Instant::now() < deadline, "the balancer is not active but {seen:?}");
+            ensure!(Instant::now() < deadline, "the load balancer is not active but {seen:?}");
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    /// Deletes as a controller does, again and again, until it is gone.
+    /// Deletes repeatedly, as a controller does, until the deletion is complete.
     pub async fn delete(&self, id: &LoadBalancerId) -> Result<(), Stop> {
         let balancers = self.balancers()?;
         self.until_gone(|| balancers.delete(id)).await
     }
 
-    /// Deletes what a Service has left, again and again, until it is gone.
+    /// Collects a Service's leaked resources repeatedly, until the deletion is complete.
     pub async fn collect(&self, owned: &Owned) -> Result<(), Stop> {
         let balancers = self.balancers()?;
         self.until_gone(|| balancers.collect(owned)).await
@@ -211,16 +211,16 @@ impl<'a> Context<'a> {
                 Err(error) if passes(&error) => (error.retry_after().unwrap_or(PAUSE), error.to_string()),
                 Err(error) => return Err(error.into()),
             };
-            ensure!(Instant::now() < deadline, "delete does not end; at last it was {said}");
+            ensure!(Instant::now() < deadline, "delete does not complete; the last result was {said}");
             tokio::time::sleep(pause.min(self.fixture.patience())).await;
         }
     }
 
-    /// Nothing is left in the cloud, if the fixture can tell.
+    /// Checks that nothing is left in the cloud, if the fixture can tell.
     pub async fn nothing_left(&self, id: &LoadBalancerId) -> Result<(), Stop> {
         match self.fixture.leftovers(id).await {
             Ok(left) => {
-                ensure!(left.is_empty(), "{id} was called gone, and left {left:?}");
+                ensure!(left.is_empty(), "{id} was reported as Gone, but left {left:?}");
                 Ok(())
             }
             Err(FixtureError::Unsupported(_)) => Ok(()),
@@ -228,7 +228,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Destroys all that the case made.
+    /// Destroys everything that the case created.
     pub async fn clean_up(&self) -> Result<(), Stop> {
         let made = std::mem::take(&mut *self.made());
         self.fixture.restore().await?;

@@ -1,4 +1,4 @@
-//! What a vendor tells the suite about its cloud, and does to it outside of the provider.
+//! The vendor's fixture: information about the cloud, and operations outside of the provider.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,102 +7,102 @@ use async_trait::async_trait;
 use ipnet::IpNet;
 use providers::{InstanceRef, LoadBalancerId};
 
-/// Why a fixture did not do what it was asked.
+/// The reason why a fixture failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FixtureError {
-    /// It can't; cases that need it are skipped.
+    /// Not supported; cases that need it are skipped.
     #[error("the fixture has no {0}")]
     Unsupported(&'static str),
-    /// It failed; so does the case.
+    /// The operation failed; so does the case.
     #[error("the fixture failed: {0}")]
     Failed(String),
 }
 
-/// The cloud from its other side. Only what the cases need that a vendor cares for must be there: each method but the
-/// first has a default, which skips those cases or takes what is usual.
+/// The cloud, bypassing the provider. Only `cluster` is required: every other method has a default, which skips the
+/// cases that need it or returns a common value.
 #[async_trait]
 pub trait Fixture: Send + Sync {
-    /// The cluster's name that the provider was built with.
+    /// Returns the cluster name that the provider was built with.
     fn cluster(&self) -> String;
 
-    /// Makes a running machine for a Node of that name, seen by the provider when this returns.
+    /// Creates a running instance for a Node of that name, visible to the provider when this returns.
     async fn create_instance(&self, _node: &str) -> Result<InstanceRef, FixtureError> {
         Err(FixtureError::Unsupported("create_instance"))
     }
 
-    /// Stops a machine; it is stopped when this returns.
+    /// Stops an instance; it is stopped when this returns.
     async fn stop_instance(&self, _instance: &InstanceRef) -> Result<(), FixtureError> {
         Err(FixtureError::Unsupported("stop_instance"))
     }
 
-    /// Destroys a machine; it is gone when this returns, also when it was before.
+    /// Destroys an instance; it no longer exists when this returns, even if it did not exist before.
     async fn delete_instance(&self, _instance: &InstanceRef) -> Result<(), FixtureError> {
         Err(FixtureError::Unsupported("delete_instance"))
     }
 
-    /// Everything in the cloud that was made for a Service and that costs money or a name, found without the provider:
-    /// its balancer, addresses, firewall rules.
+    /// Returns all resources in the cloud that were created for a Service and that cost money or occupy a name, found
+    /// without the provider: load balancer, addresses, firewall rules.
     async fn leftovers(&self, _id: &LoadBalancerId) -> Result<Vec<String>, FixtureError> {
         Err(FixtureError::Unsupported("leftovers"))
     }
 
-    /// Annotations that a plain balancer needs in this cloud.
+    /// Returns the annotations that a plain load balancer needs in this cloud.
     fn annotations(&self) -> BTreeMap<String, String> {
         BTreeMap::new()
     }
 
-    /// Sets of annotations that make balancers of different types (internal and not, of one product or another): a
-    /// balancer is changed from each to the next.
+    /// Returns sets of annotations for load balancers of different types (internal and external, of different
+    /// products). A load balancer is changed from each to the next.
     fn variants(&self) -> Vec<BTreeMap<String, String>> {
         Vec::new()
     }
 
-    /// Annotations of a balancer that sends traffic to endpoints.
+    /// Returns the annotations of a load balancer that sends traffic to endpoints.
     fn endpoint_annotations(&self) -> Option<BTreeMap<String, String>> {
         None
     }
 
-    /// An annotation with a value that can never work.
+    /// Returns an annotation with a value that can never work.
     fn invalid_annotation(&self) -> Option<(String, String)> {
         None
     }
 
-    /// The `nth` call from now, counted from 1, that would change something in the cloud fails, and changes nothing.
+    /// Makes the `nth` call from now, counted from 1, that would change the cloud fail without a change.
     async fn fail_change(&self, _nth: u64) -> Result<(), FixtureError> {
         Err(FixtureError::Unsupported("fail_change"))
     }
 
-    /// The `nth` such call changes what it should, and its answer gets lost.
+    /// Makes the `nth` such call change the cloud and lose its response.
     async fn lose_answer(&self, _nth: u64) -> Result<(), FixtureError> {
         Err(FixtureError::Unsupported("lose_answer"))
     }
 
-    /// What fails by the two methods above no longer does.
+    /// Reverts the two methods above.
     async fn restore(&self) -> Result<(), FixtureError> {
         Ok(())
     }
 
-    /// The next balancer that is deleted takes this long to go.
+    /// Delays the next deletion of a load balancer by this time.
     async fn hold_deletion(&self, _time: Duration) -> Result<(), FixtureError> {
         Err(FixtureError::Unsupported("hold_deletion"))
     }
 
-    /// Networks that the suite may make routes for, at least three, of each family that the cloud can route.
+    /// Returns networks that the suite may create routes for, at least three, of each family that the cloud can route.
     fn destinations(&self) -> Vec<IpNet> {
         (240..244).map(|third| IpNet::new_assert([10, 244, third, 0].into(), 24)).collect()
     }
 
-    /// Makes a route that is not the cluster's.
+    /// Creates a route that does not belong to the cluster.
     async fn create_foreign_route(&self, _destination: IpNet) -> Result<(), FixtureError> {
         Err(FixtureError::Unsupported("create_foreign_route"))
     }
 
-    /// That route is there, as it was made.
+    /// Reports whether that route exists unchanged.
     async fn has_foreign_route(&self, _destination: IpNet) -> Result<bool, FixtureError> {
         Err(FixtureError::Unsupported("has_foreign_route"))
     }
 
-    /// How long the cloud may take for anything at most.
+    /// Returns the maximum time for any operation of the cloud.
     fn patience(&self) -> Duration {
         Duration::from_secs(30)
     }

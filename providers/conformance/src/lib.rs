@@ -1,8 +1,8 @@
-//! One suite that every provider passes: what the controllers rely on, tried on the provider itself.
+//! The conformance suite for providers: it checks the contract that the controllers rely on against a real provider.
 //!
-//! A vendor writes a [`Fixture`] (how to make and destroy machines, and how to see what is left over), and either
-//! [`run`]s the suite and prints the [`Report`], or makes a `#[test]` of each case with [`conformance_tests!`]. What a
-//! provider or its fixture lacks is skipped, and the report says so.
+//! A vendor implements a [`Fixture`] (creation and deletion of instances, detection of leaked resources). Then it
+//! either [`run`]s the suite and prints the [`Report`], or generates a `#[test]` per case with [`conformance_tests!`].
+//! Cases that need a missing capability of the provider or its fixture are skipped and reported as such.
 
 mod balancers_change;
 mod balancers_end;
@@ -37,7 +37,7 @@ pub async fn run_case(name: &str, provider: &Arc<dyn CloudProvider>, fixture: &d
     Some(cases::run_one(case, provider, fixture).await)
 }
 
-/// Runs the case of that name, as the tests that [`conformance_tests!`] makes do.
+/// Runs the case of that name, as the tests of [`conformance_tests!`] do.
 ///
 /// # Panics
 /// If the case fails, or there is none of that name.
@@ -48,17 +48,17 @@ pub async fn check(name: &str, provider: &Arc<dyn CloudProvider>, fixture: &dyn 
     assert!(!matches!(result.outcome, Outcome::Failed(_)), "{result}");
 }
 
-/// Runs a future to its end, with timers and network, for tests that have no runtime.
+/// Runs a future to its end, with timers and network, for tests without a runtime.
 ///
 /// # Panics
-/// If the system gives no runtime.
+/// If the system cannot create a runtime.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime for a test").block_on(future)
 }
 
-/// Makes a `#[test]` of each case. `$make` is an expression of a future that gives an initialised
-/// `Arc<dyn CloudProvider>` and a [`Fixture`]; each test makes its own.
+/// Generates a `#[test]` per case. `$make` is an expression of a future that returns an initialised `Arc<dyn
+/// CloudProvider>` and a [`Fixture`]; each test creates its own.
 ///
 /// ```ignore
 /// async fn make() -> (Arc<dyn CloudProvider>, MyFixture) { ... }

@@ -1,24 +1,24 @@
-//! What came of a run, readable by people.
+//! The results of a run, formatted for people.
 
 use std::fmt;
 
-/// What came of one case.
+/// The result of a case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The provider does what the controllers rely on.
+    /// The provider fulfils the contract.
     Passed,
-    /// The provider or its fixture lacks what the case needs: what it says.
+    /// The provider or its fixture lacks something that the case needs; the text names it.
     Skipped(String),
-    /// It does not: what was expected, and what happened.
+    /// The contract is violated; the text contains the expected and the actual state.
     Failed(String),
 }
 
-/// A case and what came of it.
+/// A case and its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CaseResult {
     /// The case.
     pub name: &'static str,
-    /// What came of it.
+    /// Its result.
     pub outcome: Outcome,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for CaseResult {
     }
 }
 
-/// What came of all cases.
+/// The results of all cases.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// In the order in which they ran.
@@ -40,17 +40,17 @@ pub struct Report {
 }
 
 impl Report {
-    /// The cases that failed.
+    /// Returns the failed cases.
     pub fn failed(&self) -> impl Iterator<Item = &CaseResult> {
         self.results.iter().filter(|result| matches!(result.outcome, Outcome::Failed(_)))
     }
 
-    /// The cases that were skipped.
+    /// Returns the skipped cases.
     pub fn skipped(&self) -> impl Iterator<Item = &CaseResult> {
         self.results.iter().filter(|result| matches!(result.outcome, Outcome::Skipped(_)))
     }
 
-    /// Something was tried, and none of it failed.
+    /// Reports whether some case passed and none failed.
     pub fn conforms(&self) -> bool {
         self.failed().next().is_none() && self.skipped().count() < self.results.len()
     }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_conforms_if_something_passed_and_nothing_failed() {
+    fn report_conforms_when_a_case_passed_and_none_failed() {
         let report = |outcomes: Vec<Outcome>| Report {
             results: outcomes.into_iter().map(|outcome| CaseResult { name: "case", outcome }).collect(),
         };

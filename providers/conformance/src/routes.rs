@@ -1,4 +1,4 @@
-//! Routes: each change for itself, and nobody else's touched.
+//! Routes: independent changes, and no change of foreign routes.
 
 use ipnet::IpNet;
 use providers::{CloudError, ErrorKind, InstanceRef, Route, RouteChange, RouteSpec, RouteTarget};
@@ -51,7 +51,7 @@ fn destinations(context: &Context<'_>, count: usize) -> Result<Vec<IpNet>, Stop>
     Ok(destinations)
 }
 
-pub(crate) async fn a_route_is_set_listed_and_removed(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn route_is_set_listed_and_removed(context: &Context<'_>) -> Result<(), Stop> {
     context.routes()?;
     let instance = context.instance("node").await?;
     ensure!(apply(context, &[]).await?.is_empty(), "no change has a result");
@@ -71,7 +71,7 @@ pub(crate) async fn a_route_is_set_listed_and_removed(context: &Context<'_>) -> 
     Ok(())
 }
 
-pub(crate) async fn a_route_is_set_anew_to_another_instance(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn route_is_replaced_for_another_instance(context: &Context<'_>) -> Result<(), Stop> {
     context.routes()?;
     let (one, two) = (context.instance("one").await?, context.instance("two").await?);
     let destination = destinations(context, 1)?[0];
@@ -82,24 +82,24 @@ pub(crate) async fn a_route_is_set_anew_to_another_instance(context: &Context<'_
     Ok(())
 }
 
-pub(crate) async fn one_bad_change_stops_no_other(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn invalid_route_change_does_not_stop_the_others(context: &Context<'_>) -> Result<(), Stop> {
     context.routes()?;
     let instance = context.instance("node").await?;
     let nobody = InstanceRef::named(context.fresh_name("nobody"));
     let destinations = destinations(context, 3)?;
     let changes = [set(destinations[0], &instance), set(destinations[1], &nobody), set(destinations[2], &instance)];
     let results = apply(context, &changes).await?;
-    ensure!(results[0].is_ok() && results[2].is_ok(), "a bad change spoilt others: {results:?}");
+    ensure!(results[0].is_ok() && results[2].is_ok(), "an invalid change affected others: {results:?}");
     let kind = results[1].as_ref().err().map(|error| error.kind);
-    ensure!(kind == Some(ErrorKind::NotFound), "a route to nobody is {:?}, not NotFound", results[1]);
+    ensure!(kind == Some(ErrorKind::NotFound), "a route to an unknown instance is {:?}, not NotFound", results[1]);
     let route = listed_once(context, destinations[2]).await?;
     ensure!(leads_to(&route, &instance), "{route:?} should lead to {instance:?}");
     let none = listed(context, destinations[1]).await?;
-    ensure!(none.is_empty(), "a route to nobody is listed: {none:?}");
+    ensure!(none.is_empty(), "a route to an unknown instance is listed: {none:?}");
     Ok(())
 }
 
-pub(crate) async fn a_route_that_changed_is_not_removed(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn changed_route_is_not_removed(context: &Context<'_>) -> Result<(), Stop> {
     context.routes()?;
     let (one, two) = (context.instance("one").await?, context.instance("two").await?);
     let destination = destinations(context, 1)?[0];
@@ -108,13 +108,13 @@ pub(crate) async fn a_route_that_changed_is_not_removed(context: &Context<'_>) -
     apply_one(context, set(destination, &two)).await??;
     let result = apply_one(context, RouteChange::Remove(stale)).await?;
     let kind = result.as_ref().err().map(|error| error.kind);
-    ensure!(kind == Some(ErrorKind::Conflict), "removing a route that leads elsewhere by now is {result:?}");
+    ensure!(kind == Some(ErrorKind::Conflict), "removing a route whose target has changed is {result:?}");
     let route = listed_once(context, destination).await?;
     ensure!(leads_to(&route, &two), "{route:?} should still lead to {two:?}");
     Ok(())
 }
 
-pub(crate) async fn a_foreign_route_is_left_alone(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn foreign_route_is_not_changed(context: &Context<'_>) -> Result<(), Stop> {
     context.routes()?;
     let instance = context.instance("node").await?;
     let foreign = IpNet::new_assert([10, 99, 0, 0].into(), 24);
@@ -123,14 +123,14 @@ pub(crate) async fn a_foreign_route_is_left_alone(context: &Context<'_>) -> Resu
     apply_one(context, set(own, &instance)).await??;
     let result = apply_one(context, set(foreign, &instance)).await?;
     let kind = result.as_ref().err().map(|error| error.kind);
-    ensure!(kind == Some(ErrorKind::Conflict), "setting a route that is somebody else's is {result:?}, not Conflict");
+    ensure!(kind == Some(ErrorKind::Conflict), "replacing a foreign route is {result:?}, not Conflict");
     ensure!(context.fixture.has_foreign_route(foreign).await?, "the foreign route {foreign} was changed");
     let listed = listed(context, foreign).await?;
-    ensure!(listed.is_empty(), "somebody else's route is listed as the cluster's: {listed:?}");
+    ensure!(listed.is_empty(), "a foreign route is listed as the cluster's: {listed:?}");
     Ok(())
 }
 
-pub(crate) async fn a_route_outlives_its_instance_in_the_list(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn route_of_a_deleted_instance_is_listed(context: &Context<'_>) -> Result<(), Stop> {
     context.routes()?;
     let instance = context.instance("node").await?;
     let destination = destinations(context, 1)?[0];
@@ -140,7 +140,7 @@ pub(crate) async fn a_route_outlives_its_instance_in_the_list(context: &Context<
     ensure!(routes.len() <= 1, "{destination} has {routes:?}");
     if let Some(route) = routes.into_iter().next() {
         let shown = route.target == RouteTarget::Blackhole || leads_to(&route, &instance);
-        ensure!(shown, "the route of a deleted machine leads to {:?}", route.target);
+        ensure!(shown, "the route of a deleted instance leads to {:?}", route.target);
         apply_one(context, RouteChange::Remove(route)).await??;
     }
     let successor = context.instance("successor").await?;

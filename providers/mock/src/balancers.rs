@@ -1,4 +1,5 @@
-//! Load balancers over the mock's calls: look once, make the difference in an order that is safe to die in.
+//! Load balancers over the mock's calls: one read, then the difference in an order in which the process may die at any
+//! point.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -32,8 +33,8 @@ impl MockBalancers {
         settings::read(spec, &self.cloud.config())
     }
 
-    /// Makes the parts that are not there, and answers with the whole. What reads did not show may be there all the
-    /// same: each call finds it.
+    /// Creates missing parts and returns the whole. Parts that the read did not return may exist nevertheless: each
+    /// call finds them.
     async fn make(
         &self,
         id: &LoadBalancerId,
@@ -61,7 +62,8 @@ impl MockBalancers {
         create.await
     }
 
-    /// Brings what is there to what is wanted; the firewall before the ports, so that no port is ever open to all.
+    /// Changes the observed state to the desired state; the firewall before the ports, so that no port is ever open to
+    /// all.
     async fn configure(
         &self,
         id: &LoadBalancerId,
@@ -162,7 +164,9 @@ fn observed_status(view: &BalancerView) -> LoadBalancerStatus {
 fn warnings(view: &BalancerView, wanted: &Settings, without_id: &[String]) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(address) = wanted.requested_address.filter(|address| !view.addresses.contains(address)) {
-        warnings.push(format!("spec.loadBalancerIP {address} has no effect on a balancer that has an address already"));
+        warnings.push(format!(
+            "spec.loadBalancerIP {address} has no effect on a load balancer that already has an address"
+        ));
     }
     if !without_id.is_empty() {
         warnings.push(format!("nodes without spec.providerID get no traffic: {}", without_id.join(", ")));
@@ -170,7 +174,7 @@ fn warnings(view: &BalancerView, wanted: &Settings, without_id: &[String]) -> Ve
     warnings
 }
 
-/// Adds the targets that are there while others may be missing in what was given.
+/// Adds existing targets if the given lists may be incomplete.
 fn kept(mut chosen: BTreeSet<TargetId>, given: &Targets, found: &BalancerView) -> BTreeSet<TargetId> {
     if given.incomplete {
         chosen.extend(found.targets.iter().map(|observed| observed.target.clone()));
@@ -217,13 +221,13 @@ impl LoadBalancers for MockBalancers {
             return Ok(again(found.remaining));
         }
         if found.internal != wanted.internal {
-            // The scheme can't be changed: the old balancer makes room for a new one, its addresses stay.
+            // The scheme cannot be changed: the load balancer is replaced and keeps its addresses.
             return Ok(again(self.begin_deletion(id).await?.unwrap_or_default()));
         }
         let chosen = kept(chosen, targets, &found);
         self.configure(id, &wanted, &chosen, &found).await?;
         let warnings = warnings(&found, &wanted, &without_id);
-        // A part that went away since the first look is found missing by the next.
+        // A part that was deleted since the first read is recreated by the next reconcile.
         Ok(match found.remaining {
             Duration::ZERO => Ensured { warnings, ..Ensured::settled(status(&found, &wanted)) },
             remaining => Ensured { warnings, ..again(remaining) },
@@ -237,7 +241,7 @@ impl LoadBalancers for MockBalancers {
                 self.point(&spec.id, &kept(chosen, targets, &found), &found).await
             }
             _ => {
-                let message = format!("there is no balancer {}", spec.id);
+                let message = format!("there is no load balancer {}", spec.id);
                 Err(CloudError::new(ErrorKind::NotFound, Operation::DescribeBalancer.as_str(), message))
             }
         }

@@ -1,4 +1,4 @@
-//! The mock cloud from outside: a handle for tests, and the one way in which its calls are made, counted and disturbed.
+//! The handle of the mock cloud for tests, and the single path of all calls, which counts them and injects faults.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,10 +13,10 @@ use crate::provider::Provider;
 use crate::snapshot::{CallCount, Snapshot};
 use crate::state::State;
 
-/// A cloud in memory. Clones are handles on the same cloud, which is there as long as one of them.
+/// A cloud in memory. Clones are handles of the same cloud, which exists as long as one of them.
 ///
-/// Its own methods stand for what happens in a cloud besides the provider's calls: people start and stop machines,
-/// targets fall ill, limits change. They are not counted and no fault happens to them.
+/// Its own methods simulate everything in a cloud besides the provider's calls: people start and stop instances,
+/// targets become unhealthy, limits change. These are not counted and not affected by faults.
 #[derive(Clone)]
 pub struct MockCloud {
     inner: Arc<Mutex<Inner>>,
@@ -31,10 +31,11 @@ struct Inner {
 }
 
 impl MockCloud {
-    /// A cloud as configured. `listen` is for [`factory`](crate::factory); nothing is served here.
+    /// Creates a cloud with this configuration. `listen` is used only by [`factory`](crate::factory); nothing is served
+    /// here.
     ///
     /// # Errors
-    /// A fault of the configuration that could never happen.
+    /// If the configuration contains a fault that can never happen.
     pub fn new(config: MockConfig) -> Result<Self, FaultError> {
         let born = Instant::now();
         let mut faults = Faults::new(config.seed);
@@ -46,55 +47,56 @@ impl MockCloud {
         Ok(Self { inner: Arc::new(Mutex::new(inner)), born })
     }
 
-    /// The provider over this cloud for a cluster. Each call makes another one, as a restarted process would.
+    /// Returns a provider over this cloud for a cluster. Each call creates another one, as a restarted process would.
     pub fn provider(&self, cluster_name: &str) -> Arc<dyn CloudProvider> {
         Arc::new(Provider::new(self.clone(), cluster_name, false))
     }
 
-    /// Makes a machine, or makes it anew; its provider id comes back.
+    /// Creates or replaces an instance; returns its provider ID.
     pub fn add_instance(&self, instance: &InstanceConfig) -> String {
         self.lock().state.put_machine(instance, Instant::now())
     }
 
-    /// Stops a machine; false if there is none of that name.
+    /// Stops an instance; returns false if there is none of that name.
     pub fn stop_instance(&self, name: &str) -> bool {
         self.lock().state.set_running(name, false)
     }
 
-    /// Starts a machine again; false if there is none of that name.
+    /// Starts an instance again; returns false if there is none of that name.
     pub fn start_instance(&self, name: &str) -> bool {
         self.lock().state.set_running(name, true)
     }
 
-    /// Removes a machine for good, also one that would be made automatically; false if there is none of that name.
+    /// Removes an instance permanently, even if it would be created automatically; returns false if there is none of
+    /// that name.
     pub fn remove_instance(&self, name: &str) -> bool {
         self.lock().state.remove_machine(name)
     }
 
-    /// What a target's health is from now on; `None`: by whether its machine runs.
+    /// Sets a target's health; `None`: healthy while its instance runs.
     pub fn set_health(&self, target: TargetId, health: Option<Health>) {
         self.lock().state.set_health(target, health);
     }
 
-    /// Puts a route that is not the cluster's.
+    /// Adds a route that does not belong to the cluster.
     pub fn add_foreign_route(&self, destination: IpNet) {
         self.lock().state.put_foreign_route(destination);
     }
 
-    /// The account's limits from now on; what is over them stays.
+    /// Sets the account's limits; existing resources beyond them are kept.
     pub fn set_quotas(&self, quotas: Quotas) {
         self.lock().state.quotas = quotas;
     }
 
-    /// Arms a fault; it is removed by the id that comes back.
+    /// Arms a fault; returns the id for its removal.
     ///
     /// # Errors
-    /// A fault that could never happen.
+    /// If the fault can never happen.
     pub fn add_fault(&self, fault: Fault) -> Result<u64, FaultError> {
         self.lock().faults.add(fault)
     }
 
-    /// Removes a fault; false if there is none of that id.
+    /// Removes a fault; returns false if there is none of that id.
     pub fn remove_fault(&self, id: u64) -> bool {
         self.lock().faults.remove(id)
     }
@@ -104,7 +106,7 @@ impl MockCloud {
         self.lock().faults.clear();
     }
 
-    /// Everything, now.
+    /// Returns the whole current state.
     pub fn snapshot(&self) -> Snapshot {
         let now = Instant::now();
         let mut inner = self.lock();
@@ -119,12 +121,12 @@ impl MockCloud {
         }
     }
 
-    /// How often an operation was called.
+    /// Returns how often an operation was called.
     pub fn calls(&self, operation: Operation) -> CallCount {
         self.lock().calls.get(&operation).copied().unwrap_or_default()
     }
 
-    /// How often anything that changes something was called.
+    /// Returns how often any changing operation was called.
     pub fn changing_calls(&self) -> u64 {
         self.lock().calls.iter().filter(|(operation, _)| operation.changes()).map(|(_, count)| count.calls).sum()
     }
@@ -134,11 +136,11 @@ impl MockCloud {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing is left half done by a panic in here: each change is one insertion.
+        // A panic in here leaves no partial change: each change is one insertion.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes one call: counts it, lets happen to it what is scripted, and does it at one moment.
+    /// Makes one call: counts it, injects faults, and executes it atomically.
     pub(crate) async fn call<T>(
         &self,
         operation: Operation,
@@ -176,7 +178,7 @@ impl MockCloud {
         answer.map_err(|error| error.with_request_id(format!("mock-{request}")))
     }
 
-    /// What is scripted for one part of a batch.
+    /// Returns the faults for one part of a batch.
     pub(crate) fn decide_part(&self, operation: Operation, subject: &str) -> Verdict {
         let mut inner = self.lock();
         let verdict = inner.faults.decide(operation, subject);

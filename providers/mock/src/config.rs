@@ -1,4 +1,4 @@
-//! What a mock cloud is like at its start: read from `--cloud-config` as JSON, or built in code.
+//! The initial state of a mock cloud: read from `--cloud-config` as JSON, or built in code.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,35 +9,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
 
-/// The whole configuration; every field may be left out.
+/// The configuration; every field is optional.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MockConfig {
-    /// Decides which calls a fault with a probability hits.
+    /// Seed that decides which calls a fault with a probability affects.
     pub seed: u64,
-    /// The region of machines that name none.
+    /// The default region of instances.
     pub region: String,
-    /// The zones that machines that name none are spread over.
+    /// The zones over which instances without a zone are spread.
     pub zones: Vec<String>,
-    /// The machines that are there.
+    /// The existing instances.
     pub instances: Vec<InstanceConfig>,
-    /// Every Node that is asked for gets a machine, unless it had one that was removed.
+    /// Whether every requested Node gets an instance, unless its instance was removed.
     pub auto_instances: bool,
-    /// Where balancers get their IPv4 addresses from.
+    /// The network of the load balancers' IPv4 addresses.
     pub balancer_network: Ipv4Net,
-    /// Where balancers get their IPv6 addresses from.
+    /// The network of the load balancers' IPv6 addresses.
     pub balancer_network_v6: Ipv6Net,
-    /// How long a new balancer takes to work, in milliseconds.
+    /// Time until a new load balancer works, in milliseconds.
     pub provisioning_millis: u64,
-    /// How long a balancer takes to go, in milliseconds.
+    /// Duration of a load balancer's deletion, in milliseconds.
     pub deletion_millis: u64,
-    /// How long a new target takes to be found healthy, in milliseconds.
+    /// Time until a new target is healthy, in milliseconds.
     pub health_millis: u64,
     /// The account's limits.
     pub quotas: Quotas,
-    /// What goes wrong.
+    /// Injected faults.
     pub faults: Vec<Fault>,
-    /// Where to serve state, calls, faults and machines over HTTP; `None`: nowhere. Anybody who can connect may change
+    /// Address that serves state, calls, faults and instances over HTTP; `None`: not served. Any client may change
     /// anything, so keep it on a loopback address.
     pub listen: Option<SocketAddr>,
 }
@@ -62,53 +62,53 @@ impl Default for MockConfig {
     }
 }
 
-/// Limits; `None`: none.
+/// Limits; `None`: unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Quotas {
-    /// Balancers that are there at the same time.
+    /// Number of load balancers.
     pub balancers: Option<usize>,
-    /// Addresses that balancers hold at the same time.
+    /// Number of addresses of load balancers.
     pub addresses: Option<usize>,
-    /// Targets of one balancer.
+    /// Targets per load balancer.
     pub targets: Option<usize>,
-    /// Routes, foreign ones too.
+    /// Routes, including foreign ones.
     pub routes: Option<usize>,
 }
 
-/// A machine, as asked for.
+/// The configuration of an instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct InstanceConfig {
-    /// Its name, which is its Node's.
+    /// Its name, which is also its Node's.
     pub name: String,
-    /// `mock://<region>/<name>` if left out. Another cloud's scheme is allowed, for Nodes that came with an id.
+    /// `mock://<region>/<name>` by default. Another cloud's scheme is allowed, for Nodes with a foreign ID.
     pub provider_id: Option<String>,
-    /// What a Node's system UUID is compared with, if it has no provider id.
+    /// Compared with a Node's system UUID, if the Node has no provider ID.
     pub system_uuid: Option<String>,
-    /// `mock.small` if left out.
+    /// `mock.small` by default.
     pub instance_type: Option<String>,
-    /// One of the cloud's, by the name, if left out.
+    /// By default one of the cloud's, chosen by the name.
     pub zone: Option<String>,
-    /// The cloud's if left out.
+    /// The cloud's by default.
     pub region: Option<String>,
-    /// Its own name and an address in 10.0.0.0/8 made from the name, if left out.
+    /// By default its own name and an address in 10.0.0.0/8 derived from the name.
     pub addresses: Vec<Address>,
-    /// More labels for its Node.
+    /// Additional labels for its Node.
     pub labels: BTreeMap<String, String>,
-    /// It is there and does not run.
+    /// Whether it exists but does not run.
     pub stopped: bool,
-    /// How long the cloud does not see it yet, in milliseconds.
+    /// Time until reads return it, in milliseconds.
     pub visible_after_millis: u64,
 }
 
 impl InstanceConfig {
-    /// A machine of which only the name matters.
+    /// Returns an instance with only a name.
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// The machine as the cloud describes it, with everything that was left out filled in, the same each time.
+    /// Returns the instance as the cloud describes it, with deterministic defaults.
     pub(crate) fn complete(&self, cloud: &MockConfig) -> providers::Instance {
         let hash = fnv(&self.name);
         let region = self.region.clone().unwrap_or_else(|| cloud.region.clone());
@@ -134,7 +134,7 @@ impl InstanceConfig {
     }
 }
 
-/// FNV-1a: the same on every run and machine, which `std`'s hashers do not promise.
+/// Returns the FNV-1a hash: the same on every run and host, which `std`'s hashers do not guarantee.
 fn fnv(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_out_is_filled_in_the_same_each_time() {
+    fn instance_defaults_are_deterministic() {
         let cloud = MockConfig::default();
         let one = InstanceConfig::named("node-1").complete(&cloud);
         assert_eq!(one, InstanceConfig::named("node-1").complete(&cloud));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_field_is_named() {
+    fn misspelled_field_is_reported() {
         let error = serde_json::from_str::<MockConfig>(r#"{"auto_instance": true}"#).unwrap_err().to_string();
         assert!(error.contains("auto_instance") && error.contains("auto_instances"), "{error}");
         let config: MockConfig = serde_json::from_str(

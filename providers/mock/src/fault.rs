@@ -1,4 +1,4 @@
-//! What goes wrong, and at which call: by operation, subject, number of the call, and chance from a seed.
+//! Faults: selected by operation, subject, number of the call, and probability with a seed.
 
 use std::time::Duration;
 
@@ -9,24 +9,24 @@ use crate::snapshot::FaultView;
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident = $changes:literal,)*) => {
-        /// The calls that the mock cloud answers, as its metrics, counts and errors name them.
+        /// The calls of the mock cloud, as named in metrics, counts and errors.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum Operation {
             $($(#[$doc])* $name,)*
         }
 
         impl Operation {
-            /// All of them.
+            /// All operations.
             pub const ALL: &'static [Operation] = &[$(Operation::$name),*];
 
-            /// Its name.
+            /// Returns its name.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($name),)*
                 }
             }
 
-            /// It changes something in the cloud.
+            /// Reports whether it changes something in the cloud.
             pub fn changes(self) -> bool {
                 match self {
                     $(Self::$name => $changes,)*
@@ -37,56 +37,56 @@ macro_rules! operations {
 }
 
 operations! {
-    /// One batch of machines is described.
+    /// Describes one batch of instances.
     DescribeInstances = false,
-    /// One machine in a batch; not a call of its own. Its subject is the Node's name.
+    /// Describes one instance in a batch; not a separate call. Its subject is the Node's name.
     DescribeInstance = false,
-    /// One balancer with its addresses; the subject of this and the next ones is `namespace/name`.
+    /// Describes one load balancer with its addresses; the subject of this and the next ones is `namespace/name`.
     DescribeBalancer = false,
-    /// All of the cluster's balancers.
+    /// Lists all load balancers of the cluster.
     ListBalancers = false,
-    /// An address is taken for a balancer.
+    /// Allocates an address for a load balancer.
     AllocateAddress = true,
-    /// A balancer is made, without listeners.
+    /// Creates a load balancer without listeners.
     CreateBalancer = true,
-    /// Who may connect.
+    /// Sets the allowed source ranges.
     SetFirewall = true,
-    /// Session affinity and health checks.
+    /// Sets session affinity and health checks.
     SetAttributes = true,
-    /// Ports.
+    /// Sets the listeners.
     SetListeners = true,
-    /// Targets.
+    /// Sets the targets.
     SetTargets = true,
-    /// A balancer begins to go.
+    /// Starts the deletion of a load balancer.
     DeleteBalancer = true,
-    /// A balancer's addresses are given back, once it is gone.
+    /// Releases a load balancer's addresses, once it is deleted.
     ReleaseAddresses = true,
-    /// All routes.
+    /// Lists all routes.
     ListRoutes = false,
-    /// A route is made or replaced; its subject, and the next one's, is the destination.
+    /// Creates or replaces a route; its subject, and the next one's, is the destination.
     SetRoute = true,
-    /// A route is removed.
+    /// Removes a route.
     RemoveRoute = true,
 }
 
-/// Which operations a fault is for.
+/// The operations that a fault affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Pattern {
     /// `*`: any call.
     Any,
-    /// `changes`: any that changes something.
+    /// `changes`: all changing operations.
     Changes,
-    /// `reads`: any that changes nothing.
+    /// `reads`: all read-only operations.
     Reads,
-    /// The one of that name.
+    /// The operation of that name.
     One(Operation),
 }
 
 impl Pattern {
     fn matches(self, operation: Operation) -> bool {
         match self {
-            // A machine within a batch is not a call.
+            // An instance within a batch is not a call.
             Self::Any => operation != Operation::DescribeInstance,
             Self::Changes => operation.changes(),
             Self::Reads => !operation.changes() && operation != Operation::DescribeInstance,
@@ -122,18 +122,18 @@ impl From<Pattern> for String {
     }
 }
 
-/// What happens to a call.
+/// The effect on a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
-    /// It is answered so much later, and otherwise as ever.
+    /// The response is delayed.
     Latency {
-        /// How much.
+        /// The delay.
         millis: u64,
     },
     /// Refused: too many calls.
     Throttle {
-        /// What the cloud says to wait, if anything.
+        /// The delay that the cloud requests, if any.
         #[serde(default)]
         after_millis: Option<u64>,
     },
@@ -141,60 +141,61 @@ pub enum Effect {
     Quota,
     /// Refused: not allowed.
     Denied,
-    /// Refused: somebody else is at it.
+    /// Refused: another change is in progress.
     Conflict,
-    /// Refused: out of order.
+    /// Refused: temporarily unavailable.
     Transient,
-    /// Done, and then answered with a broken connection.
+    /// Executed, but the connection fails before the response.
     AnswerLost,
-    /// Done, and then never answered: for processes that are to die in a call.
+    /// Executed, but there is no response: for processes that are to die during a call.
     Unanswered,
-    /// What is made is not seen by reads for so long. Only for `AllocateAddress` and `CreateBalancer`.
+    /// The created resource is not returned by reads for this time. Only for `AllocateAddress` and `CreateBalancer`.
     Invisible {
-        /// How long.
+        /// The time.
         millis: u64,
     },
-    /// What is deleted takes so long to go, instead of what the configuration says. Only for `DeleteBalancer`.
+    /// The deletion takes this time instead of the configured one. Only for `DeleteBalancer`.
     Pending {
-        /// How long.
+        /// The time.
         millis: u64,
     },
 }
 
-/// Something that goes wrong.
+/// An injected fault.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// For which calls.
+    /// The affected calls.
     pub operation: Pattern,
-    /// Only for calls about this: a Node's name, a Service's `namespace/name`, or a route's destination.
+    /// Limits the fault to calls about this subject: a Node's name, a Service's `namespace/name`, or a route's
+    /// destination.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// From the n-th such call on, counted from 1 since the fault was added.
+    /// The first affected call, counted from 1 since the fault was added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nth: Option<u64>,
-    /// How often at most; 1 if `nth` is given and this is not, else without end.
+    /// Maximum number of affected calls; 1 if `nth` is given and this is not, else unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub times: Option<u64>,
-    /// How likely it hits a call that it is for, from 0 to 1; always if left out.
+    /// The probability for each selected call, from 0 to 1; 1 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probability: Option<f64>,
-    /// What happens.
+    /// The effect.
     pub effect: Effect,
 }
 
 impl Fault {
-    /// It happens at every call of `operation`.
+    /// Returns a fault that affects every call of `operation`.
     pub fn always(operation: Pattern, effect: Effect) -> Self {
         Self { operation, subject: None, nth: None, times: None, probability: None, effect }
     }
 
-    /// It happens once, at the `nth` call of `operation` from now, counted from 1.
+    /// Returns a fault that affects only the `nth` call of `operation` from now, counted from 1.
     pub fn at(operation: Pattern, nth: u64, effect: Effect) -> Self {
         Self { nth: Some(nth), ..Self::always(operation, effect) }
     }
 
-    /// The same, only for calls about `subject`.
+    /// Limits the fault to calls about `subject`.
     #[must_use]
     pub fn about(self, subject: impl Into<String>) -> Self {
         Self { subject: Some(subject.into()), ..self }
@@ -225,7 +226,7 @@ impl Fault {
     }
 }
 
-/// Why a fault was not taken.
+/// The reason why a fault was refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum FaultError {
     /// No such operation.
@@ -237,7 +238,7 @@ pub enum FaultError {
     /// Calls are counted from 1.
     #[error("nth is 0: calls are counted from 1")]
     NthZero,
-    /// It would never do anything.
+    /// It could never have an effect.
     #[error(
         "operation is {0:?}, which this effect never happens to: use changes or a changing operation for answer_lost \
          and unanswered, AllocateAddress or CreateBalancer for invisible, DeleteBalancer for pending"
@@ -249,20 +250,20 @@ fn names() -> String {
     Operation::ALL.iter().map(|operation| operation.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// What was decided about one call.
+/// The effect of all faults on one call.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Verdict {
-    /// How much later it is answered.
+    /// The delay of the response.
     pub latency: Duration,
-    /// It is refused, and nothing happens.
+    /// The call is refused without being executed.
     pub refusal: Option<(ErrorKind, &'static str)>,
-    /// It happens, and the answer gets lost.
+    /// The call is executed and its response is lost.
     pub lost: bool,
-    /// It happens, and is never answered.
+    /// The call is executed and never gets a response.
     pub unanswered: bool,
-    /// What is made is not seen for so long.
+    /// The time for which the created resource is invisible.
     pub invisible: Duration,
-    /// What is deleted takes so long.
+    /// The duration of the deletion.
     pub pending: Option<Duration>,
 }
 
@@ -285,9 +286,9 @@ impl Verdict {
         }
     }
 
-    /// The error that an answer that got lost looks like.
+    /// Returns the error of a lost response.
     pub fn lost_error(operation: Operation) -> CloudError {
-        CloudError::new(ErrorKind::Transient, operation.as_str(), "the connection broke before the answer came")
+        CloudError::new(ErrorKind::Transient, operation.as_str(), "the connection failed before the response")
     }
 }
 
@@ -299,7 +300,7 @@ struct Armed {
     fired: u64,
 }
 
-/// The faults that are armed.
+/// The armed faults.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Faults {
     seed: u64,
@@ -312,7 +313,7 @@ impl Faults {
         Self { seed, ..Self::default() }
     }
 
-    /// Arms a fault; it is removed again by the id that comes back.
+    /// Arms a fault; returns the id for its removal.
     pub fn add(&mut self, fault: Fault) -> Result<u64, FaultError> {
         fault.check()?;
         self.last_id += 1;
@@ -337,8 +338,8 @@ impl Faults {
             .collect()
     }
 
-    /// Counts the call and says what happens to it. Which calls chance hits depends on the seed, the fault and the
-    /// number of the call among those that the fault is for, and on nothing else.
+    /// Counts the call and returns the effect of all faults on it. The calls that a probability selects depend only on
+    /// the seed, the fault and the number of the call among those that the fault selects.
     pub fn decide(&mut self, operation: Operation, subject: &str) -> Verdict {
         let mut verdict = Verdict::default();
         for armed in &mut self.armed {
@@ -359,7 +360,7 @@ impl Faults {
     }
 }
 
-/// A number in [0, 1) that looks like chance (splitmix64's finish).
+/// Returns a pseudorandom number in [0, 1) (splitmix64's finalizer).
 fn chance(seed: u64, fault: u64, call: u64) -> f64 {
     let mut z = seed
         .wrapping_add(fault.wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_hits_the_calls_that_it_names() {
+    fn fault_affects_only_the_selected_calls() {
         let always = Fault::always(Pattern::Changes, Effect::Quota);
         for (fault, expected) in [
             (always.clone(), vec![1, 2, 3, 4]),
@@ -401,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn chance_repeats_with_the_seed_and_only_with_it() {
+    fn probability_is_deterministic_for_a_seed() {
         let run = |seed| {
             let mut faults = Faults::new(seed);
             faults.add(Fault { probability: Some(0.5), ..Fault::always(Pattern::Any, Effect::Denied) }).unwrap();
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_fault_is_silent() {
+    fn removed_fault_has_no_effect() {
         let mut faults = Faults::new(0);
         let id = faults.add(Fault::always(Pattern::Any, Effect::Quota)).unwrap();
         assert!(faults.remove(id));

@@ -1,16 +1,16 @@
-//! The mock over HTTP, for scripts: everything as JSON, machines and faults to be changed.
+//! The mock over HTTP, for scripts: all state as JSON, instances and faults can be changed.
 //!
-//! | request | does |
+//! | request | effect |
 //! | --- | --- |
-//! | `GET /state` | everything ([`Snapshot`](crate::Snapshot)) |
-//! | `GET /calls` | calls by operation |
-//! | `GET /faults` | what is armed |
-//! | `POST /faults` | arms a [`Fault`]; answers `{"id": n}` |
+//! | `GET /state` | returns everything ([`Snapshot`](crate::Snapshot)) |
+//! | `GET /calls` | returns calls by operation |
+//! | `GET /faults` | returns the armed faults |
+//! | `POST /faults` | arms a [`Fault`]; returns `{"id": n}` |
 //! | `DELETE /faults`, `DELETE /faults/{id}` | disarms all, or one |
-//! | `PUT /instances/{name}` | makes a machine from an [`InstanceConfig`], or from nothing |
+//! | `PUT /instances/{name}` | creates an instance from an [`InstanceConfig`], or with defaults |
 //! | `POST /instances/{name}/stop`, `.../start` | stops or starts it |
-//! | `DELETE /instances/{name}` | removes it for good |
-//! | `PUT /health` | `{"target": {"instance": "mock://..."}, "health": "unhealthy"}`; `null`: as it would be |
+//! | `DELETE /instances/{name}` | removes it permanently |
+//! | `PUT /health` | `{"target": {"instance": "mock://..."}, "health": "unhealthy"}`; `null` removes the override |
 //! | `PUT /quotas` | [`Quotas`] |
 //! | `PUT`, `DELETE /balancers/{cluster}/{namespace}/{name}/{uid}` | what a provider does for a Service: `{"ports": [{"port": 80, "node_port": 30080}], "instances": ["mock://..."]}` |
 //! | `PUT`, `DELETE /routes` | what a provider does for a Node: `{"destination": "10.244.1.0/24", "instance": "mock://..."}`; to delete one, without its instance |
@@ -44,9 +44,9 @@ use crate::config::{InstanceConfig, Quotas};
 use crate::fault::Fault;
 use crate::routes::MockRoutes;
 
-/// The largest request that is read, in bytes.
+/// Maximum size of a request, in bytes.
 const LARGEST: usize = 1 << 20;
-/// How many connections are served at the same time.
+/// Maximum number of concurrent connections.
 const CONNECTIONS: usize = 64;
 
 #[derive(Deserialize)]
@@ -56,12 +56,12 @@ struct HealthChange {
     health: Option<Health>,
 }
 
-/// A route to a machine, for programs in other languages than ours.
+/// A route to an instance, for programs in other languages.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WishedRoute {
     destination: IpNet,
-    /// Its provider id.
+    /// Its provider ID.
     instance: String,
 }
 
@@ -79,12 +79,12 @@ struct Destination {
     destination: IpNet,
 }
 
-/// What a balancer is to be, for programs in other languages than ours.
+/// The desired state of a load balancer, for programs in other languages.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wish {
     ports: Vec<WishedPort>,
-    /// Provider ids.
+    /// Provider IDs.
     #[serde(default)]
     instances: Vec<String>,
 }
@@ -145,14 +145,14 @@ impl MockCloud {
         let mut serving = tokio::task::JoinSet::new();
         while let Ok(permit) = Arc::clone(&connections).acquire_owned().await {
             while serving.try_join_next().is_some() {}
-            // A connection that was reset before it was accepted is the client's loss.
+            // A connection that was reset before it was accepted.
             let Ok((stream, _)) = listener.accept().await else { continue };
             let cloud = self.clone();
             serving.spawn(async move {
                 let service = service_fn(|request| cloud.respond(request));
                 let served = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
                 if let Err(error) = served.await {
-                    tracing::debug!(%error, "a connection to the mock cloud ended early");
+                    tracing::debug!(%error, "connection to the mock cloud failed");
                 }
                 drop(permit);
             });
@@ -175,7 +175,7 @@ impl MockCloud {
         Ok(response)
     }
 
-    /// Does what a provider would do for a Service, once.
+    /// Acts like a provider for a Service, once.
     async fn balance(&self, id: LoadBalancerId, wish: Option<Wish>) -> Answer {
         let provider = MockBalancers { cloud: self.clone(), cluster: id.cluster.clone() };
         let refused = |error: CloudError| (StatusCode::CONFLICT, error.to_string());
@@ -187,12 +187,12 @@ impl MockCloud {
             }
             None => match provider.delete(&id).await.map_err(refused)? {
                 Deletion::Gone => Ok(json!({})),
-                Deletion::InProgress(_) => Err((StatusCode::CONFLICT, format!("{id} is still going"))),
+                Deletion::InProgress(_) => Err((StatusCode::CONFLICT, format!("the deletion of {id} is in progress"))),
             },
         }
     }
 
-    /// Does what a provider would do for a Node, once.
+    /// Acts like a provider for a Node, once.
     async fn route(&self, change: &RouteChange) -> Answer {
         let done = MockRoutes(self.clone()).change(change).await;
         done.map(|()| json!({})).map_err(|error| (StatusCode::CONFLICT, error.to_string()))

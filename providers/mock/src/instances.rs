@@ -1,4 +1,4 @@
-//! Machines, described in batches.
+//! Instances, described in batches.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use providers::{CloudError, ErrorKind, InstanceRef, InstanceState, Instances, as
 use crate::cloud::MockCloud;
 use crate::fault::Operation;
 
-/// How many machines one call describes.
+/// Number of instances per call.
 const BATCH: usize = 100;
 
 pub(crate) struct MockInstances(pub MockCloud);
@@ -40,13 +40,14 @@ impl MockInstances {
     }
 }
 
-/// What it means that no machine was found: that it is gone, unless its id is not of this cloud, which proves nothing.
+/// Returns the state of an instance that was not found: `Gone`, unless its ID belongs to another cloud, which proves
+/// nothing.
 fn absent(wanted: &InstanceRef) -> InstanceState {
     match wanted.provider_id.as_deref() {
         Some(id) if !id.starts_with("mock://") => InstanceState::Unknown(CloudError::new(
             ErrorKind::Invalid,
             Operation::DescribeInstance.as_str(),
-            format!("spec.providerID is {id:?}, which is not of this cloud: it would begin with mock://"),
+            format!("spec.providerID is {id:?}, which belongs to another cloud: IDs of this one begin with mock://"),
         )),
         _ => InstanceState::Gone,
     }

@@ -1,18 +1,18 @@
-//! A cloud in memory: machines, load balancers with targets and health, routes, and faults by script.
+//! A cloud in memory: instances, load balancers with targets and health, routes, and injected faults.
 //!
-//! It behaves like the clouds that it stands for: what is made may take time to work and to be seen, what is deleted
-//! takes time to go, a load balancer has parts that are made one call after another, limits run out, and answers get
-//! lost. Which call does so is said by [`Fault`]s, in the configuration file, in code, or over HTTP, and nothing is
-//! left to chance that the seed does not decide. Time is tokio's, so that paused time works.
+//! It behaves like real clouds: created resources may take time to work and to be visible, deletions take time, a load
+//! balancer has parts that are created one call after another, limits are reached, and responses get lost. [`Fault`]s
+//! decide which calls are affected, in the configuration file, in code, or over HTTP; all randomness comes from the
+//! seed. Time is tokio's, so that paused time works.
 //!
-//! In tests, [`MockCloud`] is both the cloud (its own methods) and the provider over it
+//! In tests, [`MockCloud`] is both the cloud (by its own methods) and the source of providers
 //! ([`MockCloud::provider`]). In a throw-away cluster, `--cloud-provider=mock` with a configuration such as
 //!
 //! ```json
 //! {"auto_instances": true, "listen": "127.0.0.1:9902"}
 //! ```
 //!
-//! gives every Service of type LoadBalancer an address, and `GET /state` on that port shows what was made.
+//! gives every Service of type LoadBalancer an address; `GET /state` on that port returns the state.
 
 mod balancers;
 mod cloud;

@@ -1,4 +1,4 @@
-//! The mock as a provider, and how `--cloud-provider=mock` makes one.
+//! The mock as a provider, and the factory of `--cloud-provider=mock`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,7 +19,7 @@ pub(crate) struct Provider {
     cloud: MockCloud,
     cluster: String,
     server: Mutex<Option<tokio::task::JoinHandle<()>>>,
-    /// Whether `listen` is for this one: a test's cloud may have many providers, and serves by itself.
+    /// Whether this provider serves `listen`: a test's cloud may have many providers, and serves by itself.
     serves: bool,
 }
 
@@ -54,7 +54,7 @@ impl CloudProvider for Provider {
             CloudError::new(ErrorKind::Transient, "Listen", format!("listen is {address}: {error}; use a free address"))
         };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
-        info!(%address, "the mock cloud shows its state over HTTP");
+        info!(%address, "serving the mock cloud's state over HTTP");
         let server = tokio::spawn(self.cloud.clone().serve(listener));
         *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
         Ok(())
@@ -73,7 +73,7 @@ impl CloudProvider for Provider {
     }
 }
 
-/// What makes `--cloud-provider=mock` work. `--cloud-config` is a [`MockConfig`] as JSON, or absent.
+/// Returns the factory of `--cloud-provider=mock`. `--cloud-config` is a [`MockConfig`] as JSON, or absent.
 pub fn factory() -> Factory {
     Factory { name: "mock", build }
 }

@@ -6,7 +6,7 @@ use providers::{CloudError, Route, RouteChange, Routes, async_trait};
 use crate::cloud::MockCloud;
 use crate::fault::Operation;
 
-/// How many changes are under way at the same time.
+/// Maximum number of concurrent changes.
 const IN_FLIGHT: usize = 16;
 
 pub(crate) struct MockRoutes(pub MockCloud);

@@ -1,4 +1,4 @@
-//! What a Service asks of the mock cloud, read from its spec and annotations before any call.
+//! A Service's settings for the mock cloud, read from its spec and annotations before any call.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,14 +11,14 @@ use providers::{
 use crate::config::MockConfig;
 use crate::snapshot::{Attributes, ListenerView};
 
-/// What the mock's annotations begin with: `scheme` (`internal`, `internet-facing`), `targets` (`nodes`, `endpoints`,
+/// Prefix of the mock's annotations: `scheme` (`internal`, `internet-facing`), `targets` (`nodes`, `endpoints`,
 /// `elsewhere`), `ip-mode` (`VIP`, `Proxy`), `hostname` (`true`, `false`).
 pub const PREFIX: &str = "mock.cloud/";
 
-/// The class that the mock takes besides Services without one.
+/// The class that the mock accepts in addition to Services without one.
 pub const CLASS: &str = "mock.cloud/balancer";
 
-/// What is asked for, typed.
+/// The desired state of a load balancer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub targeting: Targeting,
@@ -32,7 +32,7 @@ pub(crate) struct Settings {
     pub attributes: Attributes,
 }
 
-/// What the mock can do.
+/// Returns the features of the mock.
 pub(crate) fn features() -> Features {
     Features {
         classes: ClassFilter { unset: true, named: vec![CLASS.into()] },
@@ -59,7 +59,7 @@ fn word<T: Copy>(spec: &LoadBalancerSpec, key: &str, words: &[(&str, T)]) -> Res
     }
 }
 
-/// Reads a Service's wishes.
+/// Reads a Service's settings.
 pub(crate) fn read(spec: &LoadBalancerSpec, config: &MockConfig) -> Result<Settings, CloudError> {
     const KNOWN: [&str; 4] = ["hostname", "ip-mode", "scheme", "targets"];
     for (key, value) in &spec.annotations {
@@ -137,7 +137,7 @@ fn listeners(spec: &LoadBalancerSpec, targeting: Targeting) -> Result<Vec<Listen
     Ok(listeners)
 }
 
-/// The targets that the cloud shall have, each once, and the nodes that can't be targets yet.
+/// Returns the desired targets, each once, and the nodes that cannot be targets yet.
 pub(crate) fn targets(settings: &Settings, targets: &Targets) -> (BTreeSet<TargetId>, Vec<String>) {
     match settings.targeting {
         Targeting::Nodes => {
@@ -146,7 +146,7 @@ pub(crate) fn targets(settings: &Settings, targets: &Targets) -> (BTreeSet<Targe
             (ids.map(TargetId::Instance).collect(), without.map(|node| node.name.clone()).collect())
         }
         Targeting::Endpoints => {
-            // While none is ready, those that still serve on their way out are better than nothing, as for kube-proxy.
+            // While none is ready, terminating endpoints that still serve are used, as in kube-proxy.
             let any_ready = targets.endpoints.iter().any(|endpoint| endpoint.ready);
             let chosen = targets
                 .endpoints
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_work_is_named() {
+    fn invalid_settings_are_reported() {
         assert_eq!(
             error(&spec(&[("scheme", "inside")])),
             "annotation mock.cloud/scheme is \"inside\": use internal or internet-facing"
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_chosen_by_kind_and_state() {
+    fn targets_are_selected_by_kind_and_state() {
         let endpoint = |last: u8, ready, serving| EndpointTarget {
             port_name: String::new(),
             address: [10, 0, 0, last].into(),

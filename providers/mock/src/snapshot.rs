@@ -1,4 +1,4 @@
-//! The mock cloud as JSON: what it has, what it was asked, and what is armed against it.
+//! The state of the mock cloud as JSON: resources, calls and armed faults.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,49 +12,49 @@ use serde::{Deserialize, Serialize};
 
 use crate::fault::{Fault, Operation};
 
-/// Everything at one moment.
+/// The whole state at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// Milliseconds since the cloud was made.
+    /// Milliseconds since the cloud was created.
     pub now_millis: u64,
-    /// Machines by name, invisible ones too.
+    /// Instances by name, including invisible ones.
     pub instances: BTreeMap<String, InstanceView>,
-    /// Balancers by owner, half-made and half-deleted ones and invisible ones too.
+    /// Load balancers by owner, including partial, terminating and invisible ones.
     pub balancers: Vec<BalancerView>,
-    /// Routes by destination, foreign ones too.
+    /// Routes by destination, including foreign ones.
     pub routes: Vec<RouteView>,
-    /// Calls by operation, only those that were made.
+    /// Calls by operation, without operations that were never called.
     pub calls: BTreeMap<Operation, CallCount>,
-    /// Faults that are armed.
+    /// Armed faults.
     pub faults: Vec<FaultView>,
 }
 
-/// A machine.
+/// An instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceView {
     /// It runs.
     pub running: bool,
-    /// Reads see it.
+    /// Reads return it.
     pub visible: bool,
-    /// What reads say of it.
+    /// The description that reads return.
     #[serde(flatten)]
     pub instance: Instance,
 }
 
-/// A balancer with its addresses, or what there is of it.
+/// A load balancer with its addresses, or its existing parts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BalancerView {
-    /// Whose it is.
+    /// Its owner.
     pub id: LoadBalancerId,
-    /// How far it is.
+    /// Its phase.
     pub phase: Phase,
-    /// The balancer itself is there, not only addresses.
+    /// The load balancer itself exists, not only addresses.
     pub exists: bool,
-    /// Only reached from inside.
+    /// Only reachable from inside.
     pub internal: bool,
-    /// Its addresses, in the order in which families were asked for.
+    /// Its addresses, in the order in which families were requested.
     pub addresses: Vec<IpAddr>,
-    /// Who may connect; empty: anyone.
+    /// Allowed source ranges; empty: any source.
     pub source_ranges: Vec<IpNet>,
     /// Session affinity and health checks.
     pub attributes: Attributes,
@@ -62,30 +62,30 @@ pub struct BalancerView {
     pub listeners: Vec<ListenerView>,
     /// Targets with their health.
     pub targets: Vec<ObservedTarget>,
-    /// How long until it works, or is gone.
+    /// Time until it works, or is deleted.
     #[serde(skip)]
     pub remaining: Duration,
 }
 
-/// What a balancer does besides listening.
+/// Settings of a load balancer besides its listeners.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attributes {
-    /// Whether a client stays with one target.
+    /// Session affinity.
     pub session_affinity: SessionAffinity,
-    /// How nodes treat what it sends them.
+    /// The nodes' policy for its traffic.
     pub external_traffic_policy: TrafficPolicy,
-    /// Where nodes say whether they want traffic; `None`: at the ports themselves.
+    /// The port of the nodes' health checks; `None`: the ports themselves.
     pub health_check_port: Option<u16>,
 }
 
-/// A port.
+/// A listener.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ListenerView {
     /// Its protocol.
     pub protocol: Protocol,
     /// Its number.
     pub port: u16,
-    /// Where nodes listen for it; `None` if it leads to endpoints.
+    /// The nodes' port for it; `None` if it leads to endpoints.
     pub node_port: Option<u16>,
     /// Its application protocol.
     pub app_protocol: Option<String>,
@@ -94,30 +94,30 @@ pub struct ListenerView {
 /// A route.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteView {
-    /// What it is for.
+    /// Its destination.
     pub destination: IpNet,
-    /// Where it leads; `None` for a foreign one.
+    /// Its target; `None` for a foreign route.
     pub target: Option<RouteTarget>,
 }
 
-/// How often an operation was called.
+/// Number of calls of an operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallCount {
-    /// In all.
+    /// All calls.
     pub calls: u64,
-    /// Answered with an error, or not at all.
+    /// Calls with an error, or without a response.
     pub failed: u64,
 }
 
 /// An armed fault.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FaultView {
-    /// To remove it by.
+    /// The id for its removal.
     pub id: u64,
     /// The fault.
     pub fault: Fault,
-    /// Calls that it was for.
+    /// Number of calls that it selected.
     pub seen: u64,
-    /// Calls that it happened to.
+    /// Number of calls that it affected.
     pub fired: u64,
 }

@@ -1,4 +1,4 @@
-//! The cloud itself: what it has, and what each of its calls does to that at a given time. No faults, no waiting.
+//! The resources of the cloud, and the effect of each call at a given time. No faults, no waiting.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -41,7 +41,7 @@ struct Balancer {
     targets: BTreeMap<TargetId, Instant>,
 }
 
-/// What the cloud has.
+/// The resources of the cloud.
 #[derive(Debug)]
 pub(crate) struct State {
     pub config: MockConfig,
@@ -86,9 +86,9 @@ impl State {
         state
     }
 
-    // Machines.
+    // Instances.
 
-    /// Makes a machine, or makes it anew; its provider id comes back.
+    /// Creates or replaces an instance; returns its provider ID.
     pub fn put_machine(&mut self, config: &InstanceConfig, now: Instant) -> String {
         let instance = config.complete(&self.config);
         let id = instance.provider_id.clone();
@@ -109,7 +109,7 @@ impl State {
         self.machines.remove(name).is_some()
     }
 
-    /// The machine that reads see for a Node: by its provider id, or only without one by what else is known.
+    /// Returns the instance that reads return for a Node: by its provider ID, or only without one by other attributes.
     pub fn find_machine(&mut self, wanted: &InstanceRef, now: Instant) -> Option<&Machine> {
         let name = self.machine_name(wanted).or_else(|| self.automatic(wanted, now))?;
         self.machines.get(&name).filter(|machine| machine.visible_at <= now)
@@ -120,7 +120,7 @@ impl State {
             self.machines.iter().find(|(_, machine)| is(machine)).map(|(name, _)| name.clone())
         };
         if let Some(id) = &wanted.provider_id {
-            // Ids end with the name unless they were configured otherwise, so the search is rarely needed.
+            // IDs end with the name unless configured otherwise, so that the search is rarely needed.
             let guess = id.rsplit('/').next().unwrap_or_default();
             return match self.machines.get(guess) {
                 Some(machine) if machine.instance.provider_id == *id => Some(guess.into()),
@@ -161,14 +161,14 @@ impl State {
         self.machines.iter().map(|(name, machine)| (name.clone(), view(machine))).collect()
     }
 
-    // Balancers.
+    // Load balancers.
 
-    /// What took its time to go is gone.
+    /// Completes deletions whose time has passed.
     pub fn sweep(&mut self, now: Instant) {
         self.balancers.retain(|_, balancer| balancer.gone_at.is_none_or(|gone_at| now < gone_at));
     }
 
-    /// The balancer with its addresses; `all` shows also what reads do not see yet.
+    /// Returns the load balancer with its addresses; `all` includes invisible parts.
     pub fn balancer_view(&self, id: &LoadBalancerId, now: Instant, all: bool) -> Option<BalancerView> {
         let seen = |visible_at: Instant| all || visible_at <= now;
         let addresses = self.addresses.get(id).map_or(&[][..], Vec::as_slice);
@@ -229,7 +229,7 @@ impl State {
         }
     }
 
-    /// Every balancer of `cluster` (of all, if `None`), or what there is of it.
+    /// Returns every load balancer of `cluster` (of all, if `None`), or its existing parts.
     pub fn balancer_views(&self, cluster: Option<&str>, now: Instant, all: bool) -> Vec<BalancerView> {
         let ids: BTreeSet<&LoadBalancerId> = self.addresses.keys().chain(self.balancers.keys()).collect();
         ids.into_iter()
@@ -238,7 +238,7 @@ impl State {
             .collect()
     }
 
-    /// What a target's health is from now on, whatever it would be; `None`: what it would be.
+    /// Sets a target's health; `None` removes the override.
     pub fn set_health(&mut self, target: TargetId, health: Option<Health>) {
         match health {
             Some(health) => self.health.insert(target, health),
@@ -246,7 +246,7 @@ impl State {
         };
     }
 
-    /// Takes an address of `family`, or finds the one that was taken already.
+    /// Allocates an address of `family`, or returns the one that is already allocated.
     pub fn allocate_address(
         &mut self,
         id: &LoadBalancerId,
@@ -277,10 +277,15 @@ impl State {
         Ok(ip)
     }
 
-    /// Gives back the addresses of families other than `keep`; an address in use may go, a whole balancer's may not.
+    /// Releases the addresses of families other than `keep`; single addresses may be in use, but not all of a load
+    /// balancer's.
     pub fn release_addresses(&mut self, id: &LoadBalancerId, keep: &[IpFamily]) -> Result<(), CloudError> {
         if keep.is_empty() && self.balancers.contains_key(id) {
-            return Err(error(ErrorKind::Conflict, Operation::ReleaseAddresses, format!("balancer {id} uses them")));
+            return Err(error(
+                ErrorKind::Conflict,
+                Operation::ReleaseAddresses,
+                format!("load balancer {id} uses them"),
+            ));
         }
         if let Some(held) = self.addresses.get_mut(id) {
             held.retain(|address| keep.contains(&IpFamily::of(address.ip)));
@@ -291,7 +296,7 @@ impl State {
         Ok(())
     }
 
-    /// Makes a balancer, or finds the one that was made for the same id already.
+    /// Creates a load balancer, or returns the existing one of the same id.
     pub fn create_balancer(
         &mut self,
         id: &LoadBalancerId,
@@ -314,15 +319,15 @@ impl State {
             targets: BTreeMap::new(),
         };
         self.balancers.insert(id.clone(), balancer);
-        let gone = || error(ErrorKind::Transient, Operation::CreateBalancer, format!("balancer {id} went away"));
+        let gone = || error(ErrorKind::Transient, Operation::CreateBalancer, format!("load balancer {id} was deleted"));
         self.balancer_view(id, now, true).ok_or_else(gone)
     }
 
     fn live_balancer(&mut self, id: &LoadBalancerId, operation: Operation) -> Result<&mut Balancer, CloudError> {
         match self.balancers.get_mut(id) {
             Some(balancer) if balancer.gone_at.is_none() => Ok(balancer),
-            Some(_) => Err(error(ErrorKind::Conflict, operation, format!("balancer {id} is being deleted"))),
-            None => Err(error(ErrorKind::NotFound, operation, format!("there is no balancer {id}"))),
+            Some(_) => Err(error(ErrorKind::Conflict, operation, format!("load balancer {id} is being deleted"))),
+            None => Err(error(ErrorKind::NotFound, operation, format!("there is no load balancer {id}"))),
         }
     }
 
@@ -341,7 +346,7 @@ impl State {
         Ok(())
     }
 
-    /// Makes these the targets; those that were targets before keep their health.
+    /// Sets the targets; existing ones keep their health.
     pub fn set_targets(
         &mut self,
         id: &LoadBalancerId,
@@ -358,7 +363,7 @@ impl State {
         Ok(())
     }
 
-    /// Starts to delete a balancer; how long it takes from now on, or `None` if there is none.
+    /// Starts the deletion of a load balancer; returns the remaining time, or `None` if there is none.
     pub fn delete_balancer(&mut self, id: &LoadBalancerId, takes: Duration, now: Instant) -> Option<Duration> {
         let balancer = self.balancers.get_mut(id)?;
         let gone_at = *balancer.gone_at.get_or_insert(now + takes);
@@ -368,7 +373,7 @@ impl State {
 
     // Routes.
 
-    /// Puts a route that is not this cluster's.
+    /// Adds a route that does not belong to this cluster.
     pub fn put_foreign_route(&mut self, destination: IpNet) {
         self.routes.insert(destination.trunc(), None);
     }
@@ -389,11 +394,15 @@ impl State {
         let operation = Operation::SetRoute;
         let destination = destination.trunc();
         let Some(id) = self.find_machine(wanted, now).map(|machine| machine.instance.provider_id.clone()) else {
-            return Err(error(ErrorKind::NotFound, operation, format!("there is no machine for node {}", wanted.node)));
+            return Err(error(
+                ErrorKind::NotFound,
+                operation,
+                format!("there is no instance for node {}", wanted.node),
+            ));
         };
         match self.routes.get(&destination) {
             Some(None) => {
-                let message = format!("{destination} is a route of somebody else");
+                let message = format!("{destination} is a foreign route");
                 return Err(error(ErrorKind::Conflict, operation, message));
             }
             Some(Some(_)) => {}
@@ -413,14 +422,14 @@ impl State {
                 Ok(())
             }
             Some(_) => {
-                let message = format!("{destination} no longer leads where it was listed to lead");
+                let message = format!("{destination} has another target than listed");
                 Err(error(ErrorKind::Conflict, Operation::RemoveRoute, message))
             }
         }
     }
 }
 
-/// The first that is not taken.
+/// Returns the first address that is not taken.
 fn free(mut addresses: impl Iterator<Item = IpAddr>, taken: &BTreeSet<IpAddr>) -> Option<IpAddr> {
     addresses.find(|address| !taken.contains(address))
 }

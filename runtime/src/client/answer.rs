@@ -1,4 +1,4 @@
-//! An answer's body: of a shared connection, or with the connection of its own that its reader drives.
+//! Response bodies, either from a shared connection or with a dedicated connection that the reader of the body drives.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -18,29 +18,29 @@ use kube::client::Body as Question;
 
 use super::streams::Slot;
 
-/// What the server answers.
+/// The body of a response.
 pub(super) struct Answer {
     body: Incoming,
     own: Option<Own>,
-    /// The place of its stream on a shared connection, which is free when the body is dropped.
+    /// The stream's slot on a shared connection; dropping the body frees it.
     _slot: Option<Slot>,
 }
 
-/// A connection for one answer. It is part of the body, so that nobody is woken to hand each piece over.
+/// A connection for a single response. It is part of the body, so that no other task has to be woken for each piece.
 struct Own {
     connection: BoxFuture<'static, hyper::Result<()>>,
-    /// The connection ends early without it.
+    /// The connection closes when this is dropped.
     _sender: SendRequest<Question>,
 }
 
 impl Answer {
-    /// A body that arrives over a connection that other requests share.
+    /// Wraps a body that arrives over a connection shared with other requests.
     pub(super) fn shared(body: Incoming, slot: Option<Slot>) -> Self {
         Self { body, own: None, _slot: slot }
     }
 }
 
-/// Asks over a connection that then belongs to the answer.
+/// Sends the request over a connection that is dedicated to its response.
 pub(super) async fn ask_alone(
     stream: impl Read + Write + Unpin + Send + 'static,
     request: Request<Question>,
@@ -60,7 +60,7 @@ pub(super) async fn ask_alone(
     }
 }
 
-/// As a server is asked that is no proxy.
+/// Converts the URI to origin form, as a server that is not a proxy expects.
 fn origin_form(mut request: Request<Question>) -> Result<Request<Question>, BoxError> {
     if let Some(authority) = request.uri().authority() {
         let host = HeaderValue::try_from(authority.as_str())?;
@@ -76,7 +76,7 @@ impl Body for Answer {
     type Error = hyper::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        // The end of the connection, orderly or not, is told by the body.
+        // An error or the end of the connection is reported by the body.
         if self.own.as_mut().is_some_and(|own| own.connection.poll_unpin(cx).is_ready()) {
             self.own = None;
         }

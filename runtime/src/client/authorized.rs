@@ -1,6 +1,7 @@
-//! The `Authorization` header of the own identity; after a 401 an exec plugin is run again.
+//! The `Authorization` header of the process's own identity. After a 401 response, the exec plugin is run again.
 //!
-//! A plugin may return a token without its time of expiry. Upstream: client-go plugin/pkg/client/auth/exec keeps such a
+//! A plugin may return a token without an expiry time. Upstream: client-go plugin/pkg/client/auth/exec keeps such a
+//! token
 //! token until the server refuses it.
 
 use std::sync::{Arc, PoisonError, RwLock};
@@ -15,14 +16,14 @@ use tokio::time::Instant;
 use tower::{BoxError, Layer, Service, ServiceExt as _};
 use tracing::{info, warn};
 
-/// Least time between two runs of a plugin after a 401, which may have other causes than the token.
+/// Minimum time between two runs of a plugin after a 401, which may have causes other than the token.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// The credentials that go into a header.
 pub(super) struct Credentials {
     config: kube::Config,
     layer: RwLock<Arc<AuthLayer>>,
-    /// When the plugin was run last after a 401.
+    /// When the plugin last ran after a 401.
     renewed: tokio::sync::Mutex<Option<Instant>>,
 }
 
@@ -35,7 +36,7 @@ impl Credentials {
         self.layer.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Runs the plugin again, in the background, for the requests to come.
+    /// Runs the plugin in the background, for later requests.
     fn renew(self: &Arc<Self>) {
         if self.config.auth_info.exec.is_none() {
             return;

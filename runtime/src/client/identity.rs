@@ -1,4 +1,4 @@
-//! As whom a request is sent: the process itself, or a controller's service account.
+//! Identities of requests: the process itself, or a controller's service account.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,35 +18,34 @@ use super::send::{chain, problem};
 
 /// The namespace of the controllers' service accounts.
 const NAMESPACE: &str = "kube-system";
-/// How long a token is asked to live.
+/// Requested lifetime of a token.
 const LIFETIME: Duration = Duration::from_secs(3600);
-/// The server grants no less; an apparently shorter life is a clock that differs from the server's.
+/// Shortest lifetime that the server grants. A token that appears to live shorter shows that the clocks differ.
 const LEAST_LIFETIME: Duration = Duration::from_secs(600);
-/// The part of its life after which a token is replaced.
+/// The fraction of its lifetime after which a token is replaced.
 const REPLACE_AFTER: f64 = 0.8;
-/// A failure is the answer to everyone for so long.
+/// A failure is returned to all callers for this time.
 const REMEMBER_FAILURE: Duration = Duration::from_secs(1);
-/// A token that could not be replaced is used for this time before the server is asked again.
+/// A token that could not be replaced is used for this time before the next TokenRequest.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(10);
-/// Longest answer to a TokenRequest, in bytes.
+/// Maximum size of the response to a TokenRequest, in bytes.
 const LONGEST_ANSWER: usize = 1 << 20;
-/// Longest time to get a token.
+/// Maximum time to get a token.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// As whom a request is sent.
+/// The identity of a request.
 #[derive(Debug, Clone)]
 pub enum Identity {
     /// The process's own credentials.
     Own,
-    /// A service account in `kube-system`, over connections without client certificate.
+    /// A service account in `kube-system`, over connections without a client certificate.
     ServiceAccount(Arc<ServiceAccountToken>),
 }
 
 /// The bearer token of a service account in `kube-system`, replaced before it expires.
 ///
-/// Follows controller-manager `pkg/clientbuilder.DynamicControllerClientBuilder`: tokens by
-/// TokenRequest for one hour, the account made when it is missing, a new token when a fifth of its
-/// life is left.
+/// Follows controller-manager `pkg/clientbuilder.DynamicControllerClientBuilder`: tokens come from TokenRequests and
+/// live one hour; a missing account is created; a token is replaced when a fifth of its lifetime is left.
 pub struct ServiceAccountToken(Arc<Account>);
 
 struct Account {
@@ -54,7 +53,7 @@ struct Account {
     name: String,
     user_name: String,
     state: Mutex<State>,
-    /// Held while asking for a token, so that callers share one request.
+    /// Held during a TokenRequest, so that callers share one request.
     asking: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -70,41 +69,41 @@ struct Live {
     expires_at: Instant,
 }
 
-/// The answer to a caller without a request to the server.
-enum Known {
+/// The result for a caller that needs no request to the server.
+enum CachedToken {
     Token(Arc<str>),
-    /// Good for now; a new one should be requested.
+    /// Valid, but a new one should be requested.
     Aging(Arc<str>),
     Failure(TokenError),
 }
 
-/// Why there is no token.
+/// The reason why there is no token.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum TokenError {
-    /// The server cannot be asked.
+    /// The server could not be reached.
     #[error("service account {account}: {step} failed: {problem}")]
     Unreachable {
         /// `kube-system/<name>`.
         account: String,
-        /// What was tried.
+        /// The step that failed.
         step: &'static str,
         /// What went wrong.
         problem: String,
     },
-    /// The server said no.
+    /// The server refused the request.
     #[error("service account {account}: {step} was refused with {status}: {message}")]
     Refused {
         /// `kube-system/<name>`.
         account: String,
-        /// What was tried.
+        /// The step that was refused.
         step: &'static str,
         /// The HTTP status.
         status: u16,
-        /// The server's words.
+        /// The message of the server.
         message: String,
     },
-    /// The server's answer is not a token.
-    #[error("service account {account}: the answer to the TokenRequest holds no token")]
+    /// The response contains no token.
+    #[error("service account {account}: the response to the TokenRequest contains no token")]
     NoToken {
         /// `kube-system/<name>`.
         account: String,
@@ -112,7 +111,7 @@ pub enum TokenError {
 }
 
 impl ServiceAccountToken {
-    /// The token of `kube-system/<name>`, asked for with `own` when first needed.
+    /// Returns the token of `kube-system/<name>`; it is requested with `own` on first use.
     #[must_use]
     pub fn new(own: kube::Client, name: &str) -> Self {
         Self(Arc::new(Account {
@@ -124,39 +123,38 @@ impl ServiceAccountToken {
         }))
     }
 
-    /// The user as whom the token authenticates.
+    /// Returns the user name that the token authenticates.
     #[must_use]
     pub fn user_name(&self) -> &str {
         &self.0.user_name
     }
 
-    /// A token for the next request. Callers at the same time share one TokenRequest. A token that has not expired is
-    /// returned immediately and replaced in the background; one that cannot be replaced stays in use until the server
+    /// Returns a token for the next request. Concurrent callers share one TokenRequest. A token that has not expired is
+    /// returned immediately and replaced in the background; if it cannot be replaced, it stays in use until the server
     /// refuses it.
     ///
     /// # Errors
-    /// [`TokenError`] when there is none; for a second after, the same again without asking the
-    /// server.
+    /// [`TokenError`] when there is none. For one second, later callers get the same error without another request.
     pub async fn token(&self) -> Result<Arc<str>, TokenError> {
         match self.0.known() {
-            Some(Known::Token(token)) => Ok(token),
-            Some(Known::Failure(error)) => Err(error),
-            Some(Known::Aging(token)) => {
+            Some(CachedToken::Token(token)) => Ok(token),
+            Some(CachedToken::Failure(error)) => Err(error),
+            Some(CachedToken::Aging(token)) => {
                 self.renew_in_background();
                 Ok(token)
             }
             None => {
                 let _asking = self.0.asking.lock().await;
                 match self.0.known() {
-                    Some(Known::Token(token) | Known::Aging(token)) => Ok(token),
-                    Some(Known::Failure(error)) => Err(error),
+                    Some(CachedToken::Token(token) | CachedToken::Aging(token)) => Ok(token),
+                    Some(CachedToken::Failure(error)) => Err(error),
                     None => self.0.renew().await,
                 }
             }
         }
     }
 
-    /// Forgets the token `used`, which the server answered with 401. A newer one stays.
+    /// Discards the token `used`, which the server refused with 401. A newer token is kept.
     pub fn invalidate(&self, used: &str) {
         let mut state = self.0.state();
         if state.live.as_ref().is_some_and(|live| *live.token == *used) {
@@ -168,7 +166,7 @@ impl ServiceAccountToken {
         let Ok(asking) = self.0.asking.clone().try_lock_owned() else { return };
         let account = self.0.clone();
         tokio::spawn(async move {
-            // A failure is remembered and logged; the callers have a token.
+            // A failure is remembered and logged; the callers already have a token.
             let _ = account.renew().await;
             drop(asking);
         });
@@ -176,13 +174,13 @@ impl ServiceAccountToken {
 }
 
 impl Account {
-    /// Requests a token; to be called with `asking` held.
+    /// Requests a token. The caller holds `asking`.
     async fn renew(&self) -> Result<Arc<str>, TokenError> {
         let asked = tokio::time::timeout(TIMEOUT, self.ask()).await.unwrap_or_else(|_| {
             Err(TokenError::Unreachable {
                 account: self.account(),
                 step: "TokenRequest",
-                problem: format!("no answer within {TIMEOUT:?}"),
+                problem: format!("no response within {TIMEOUT:?}"),
             })
         });
         let mut state = self.state();
@@ -196,7 +194,7 @@ impl Account {
                 state.failed = Some((Instant::now(), error.clone()));
                 match &state.live {
                     Some(old) => {
-                        tracing::warn!(%error, "token not replaced; the old one stays");
+                        tracing::warn!(%error, "token not replaced; keeping the old one");
                         Ok(old.token.clone())
                     }
                     None => Err(error),
@@ -205,20 +203,20 @@ impl Account {
         }
     }
 
-    fn known(&self) -> Option<Known> {
+    fn known(&self) -> Option<CachedToken> {
         let state = self.state();
         let now = Instant::now();
         let since_failure = state.failed.as_ref().map(|(at, error)| (now.duration_since(*at), error));
         match &state.live {
-            Some(live) if now < live.replace_at => Some(Known::Token(live.token.clone())),
+            Some(live) if now < live.replace_at => Some(CachedToken::Token(live.token.clone())),
             Some(live) if since_failure.is_some_and(|(since, _)| since < RENEWAL_PAUSE) => {
-                Some(Known::Token(live.token.clone()))
+                Some(CachedToken::Token(live.token.clone()))
             }
-            Some(live) if now < live.expires_at => Some(Known::Aging(live.token.clone())),
+            Some(live) if now < live.expires_at => Some(CachedToken::Aging(live.token.clone())),
             Some(_) => None,
             None => since_failure
                 .filter(|(since, _)| *since < REMEMBER_FAILURE)
-                .map(|(_, error)| Known::Failure(error.clone())),
+                .map(|(_, error)| CachedToken::Failure(error.clone())),
         }
     }
 
@@ -283,7 +281,7 @@ impl Account {
         }
     }
 
-    #[allow(clippy::disallowed_methods, reason = "asking for a token changes no object")]
+    #[allow(clippy::disallowed_methods, reason = "a TokenRequest changes no object")]
     async fn post(&self, step: &'static str, path: String, body: &serde_json::Value) -> Result<Bytes, TokenError> {
         let unreachable = |problem: String| TokenError::Unreachable { account: self.account(), step, problem };
         let request = Request::builder()
@@ -317,12 +315,12 @@ impl Account {
     }
 }
 
-/// The remaining life of a token that expires at `expires`.
+/// Returns the remaining lifetime of a token that expires at `expires`.
 fn lifetime(expires: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(expires.duration_since(now)).unwrap_or_default().max(LEAST_LIFETIME)
 }
 
-/// The server's words about a refused request, and the fix for missing rights.
+/// Returns the server's message about a refused request, and the fix for missing permissions.
 fn refusal(status: StatusCode, body: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Refusal {
@@ -350,7 +348,7 @@ mod tests {
     #[test]
     fn lifetime_is_never_shorter_than_the_server_grants() {
         let now = Timestamp::UNIX_EPOCH + Duration::from_secs(1_000_000);
-        // (seconds to its expiry by this clock, seconds that it is used)
+        // (seconds until expiry by this clock, seconds of use)
         for (left, wanted) in [(3600, 3600), (1000, 1000), (600, 600), (60, 600), (-50, 600)] {
             let expires = now + jiff::SignedDuration::from_secs(left);
             assert_eq!(lifetime(expires, now), Duration::from_secs(wanted));

@@ -1,4 +1,4 @@
-//! Where the server is and who we are: `--kubeconfig`, `--master`, or the pod's service account.
+//! The server's address and the process's credentials: `--kubeconfig`, `--master`, or the pod's service account.
 
 use std::path::{Path, PathBuf};
 
@@ -15,11 +15,11 @@ use super::{ConnectError, ConnectOptions, HOST_VARIABLE, PORT_VARIABLE, PodEnvir
 #[derive(Debug, Clone)]
 pub(super) struct Source {
     pub(super) config: kube::Config,
-    /// Holds the authorities that sign the server's certificate; `None` when they are inline.
+    /// The certificate authorities that sign the server's certificate; `None` if they are inline.
     pub(super) ca_file: Option<PathBuf>,
-    /// Holds the own identity's bearer token.
+    /// The bearer token of the process's own identity.
     pub(super) token_file: Option<PathBuf>,
-    /// Stands between us and the server.
+    /// The proxy between this process and the server.
     pub(super) proxy: Option<Proxy>,
 }
 
@@ -46,8 +46,8 @@ pub(super) fn load(options: &ConnectOptions) -> Result<Source, ConnectError> {
     Ok(without_secrets_in_clear(source))
 }
 
-/// The PEM text of the server's authorities, if the kubeconfig holds it inline; a file that it names does not count
-/// (client-go `rest.Config`, `CAData`).
+/// Returns the PEM text of the server's authorities if the kubeconfig holds it inline. A file that the kubeconfig names
+/// does not count (client-go `rest.Config`, `CAData`).
 ///
 /// # Errors
 /// When the kubeconfig cannot be read, or the text is not base64.
@@ -75,11 +75,11 @@ pub fn inline_authority(options: &ConnectOptions) -> Result<Option<Vec<u8>>, Con
     })
 }
 
-/// Why a kubeconfig could not be read.
+/// Converts the error of reading a kubeconfig.
 fn unread(file: &Path, error: KubeconfigError) -> ConnectError {
     match error {
         KubeconfigError::ReadConfig(source, _) => ConnectError::ReadKubeconfig { file: file.to_owned(), source },
-        // The parser's message may quote the lines around the fault, and with them a token.
+        // The parser's message may quote the lines around the error, and with them a token.
         KubeconfigError::Parse(error) => {
             ConnectError::ParseKubeconfig { file: file.to_owned(), problem: first_line(&error.to_string()) }
         }
@@ -87,12 +87,12 @@ fn unread(file: &Path, error: KubeconfigError) -> ConnectError {
     }
 }
 
-/// The pod's own service account (client-go `rest.InClusterConfig`).
+/// Loads the pod's own service account (client-go `rest.InClusterConfig`).
 fn in_cluster(pod: &PodEnvironment) -> Result<Source, ConnectError> {
     let missing = |variable: &str| ConnectError::InCluster(format!("the variable {variable} is not set"));
     let host = Some(&pod.host).filter(|host| !host.is_empty()).ok_or_else(|| missing(HOST_VARIABLE))?;
     let port = Some(&pod.port).filter(|port| !port.is_empty()).ok_or_else(|| missing(PORT_VARIABLE))?;
-    // An IPv6 address stands in brackets before a port.
+    // An IPv6 address needs brackets before a port.
     let server = if host.contains(':') { format!("https://[{host}]:{port}") } else { format!("https://{host}:{port}") };
     let (ca_file, token_file) = (pod.folder.join("ca.crt"), pod.folder.join("token"));
     let mut config = kube::Config::new(parse_server(&server, &server)?);
@@ -179,7 +179,7 @@ fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> 
             "put a PEM certificate into certificate-authority-data or the file of certificate-authority",
         ));
     }
-    // Only the environment can have set this, and it is looked at by Go's rules later.
+    // Only the environment can have set this; the environment is evaluated later, by Go's rules.
     config.proxy_url = None;
     let token_file = config.auth_info.token_file.take().map(PathBuf::from);
     if token_file.is_some() {
@@ -188,7 +188,7 @@ fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> 
     Ok(Source { config, ca_file, token_file, proxy })
 }
 
-/// Credentials only travel over TLS: client-go `tools/clientcmd`, `DirectClientConfig.ClientConfig`.
+/// Removes credentials from a connection without TLS: client-go `tools/clientcmd`, `DirectClientConfig.ClientConfig`.
 fn without_secrets_in_clear(mut source: Source) -> Source {
     if source.config.cluster_url.scheme_str() != Some("https") {
         source.config.auth_info = kube::config::AuthInfo::default();
@@ -223,7 +223,7 @@ fn parse_server(url: &str, given: &str) -> Result<http::Uri, ConnectError> {
     Ok(uri)
 }
 
-/// The certificates of a PEM bundle, in DER.
+/// Returns the certificates of a PEM bundle in DER.
 pub(super) fn authorities(file: &Path) -> Result<Vec<Vec<u8>>, ConnectError> {
     let bytes = std::fs::read(file).map_err(|source| ConnectError::ReadFile {
         field: "certificate authority",

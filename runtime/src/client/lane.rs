@@ -1,4 +1,4 @@
-//! The lanes of requests to one server, and whether a request has left the process.
+//! The lanes of requests to one server, and the record of whether a request has left the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use hyper_util::client::legacy::connect::CaptureConnection;
 
-/// The connections that a request goes over; in the request's extensions. A request without one goes over the
+/// The connections that a request uses; stored in the request's extensions. A request without a lane uses the
 /// connections of short requests.
 ///
 /// Lanes share no connection, so that no number of watches and no slow webhook can delay the renewal of the Lease.
@@ -16,19 +16,19 @@ pub(crate) enum Lane {
     Control,
     /// Watches, and lists that are read piece by piece.
     Watch,
-    /// One HTTP/1.1 connection for this request only. A long response arrives faster so, because nothing cuts it into
-    /// HTTP/2 frames, and it delays no other response.
+    /// A dedicated HTTP/1.1 connection. A long response arrives faster this way, because it is not cut into HTTP/2
+    /// frames, and it delays no other response.
     Alone,
 }
 
-/// Whether a connection has taken a request up; in the request's extensions.
+/// Records whether a connection has accepted a request; stored in the request's extensions.
 #[derive(Clone, Default)]
 pub(super) struct Taken(Arc<State>);
 
 #[derive(Default)]
 struct State {
     taken: AtomicBool,
-    /// HTTP/1.1 connections are handed out by a client that reports here.
+    /// The capture of the HTTP/1.1 client, which reports the connection that it picks.
     captured: Mutex<Option<CaptureConnection>>,
 }
 
@@ -38,12 +38,12 @@ impl Taken {
         self.0.taken.store(taken, Ordering::Release);
     }
 
-    /// Lets an HTTP/1.1 client report.
+    /// Attaches the capture of an HTTP/1.1 client.
     pub(super) fn capture(&self, connection: CaptureConnection) {
         *self.0.captured.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
     }
 
-    /// False if the request has certainly not left the process.
+    /// Returns false if the request has certainly not left the process.
     pub(super) fn get(&self) -> bool {
         let captured = self.0.captured.lock().unwrap_or_else(PoisonError::into_inner);
         self.0.taken.load(Ordering::Acquire)

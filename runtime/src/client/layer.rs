@@ -1,4 +1,4 @@
-//! A hook around every request, so that a test can watch, delay, refuse or lose any of them.
+//! A hook around every request, so that a test can watch, delay, refuse or drop any of them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use http_body_util::combinators::UnsyncBoxBody;
 use kube::client::Body;
 use tower::{BoxError, Service, ServiceExt as _};
 
-/// The body of an answer as a [`RequestLayer`] sees it.
+/// The body of a response as a [`RequestLayer`] receives it.
 pub type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
 
-/// What becomes of one request: an answer, or the reason why there is none.
+/// The result of one request: a response, or the reason why there is none.
 pub type Exchange = BoxFuture<'static, Result<Response<AnswerBody>, BoxError>>;
 
-/// Which connections a request goes over.
+/// The connection pool that a request uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pool {
     /// The process's own identity.
@@ -27,14 +27,14 @@ pub enum Pool {
     Bearer,
 }
 
-/// Sends the request on. Dropped unused, the request never leaves the process.
+/// The rest of the stack. If it is dropped unused, the request never leaves the process.
 pub struct Next(Box<dyn FnOnce(Request<Body>) -> Exchange + Send>);
 
 impl Next {
-    /// Sends `request` and returns its answer.
+    /// Sends `request` and returns its response.
     ///
     /// # Errors
-    /// When there is no answer: no connection, or a connection lost while waiting.
+    /// When there is no response: no connection, or a connection lost while waiting.
     #[must_use = "nothing is sent until the answer is awaited"]
     pub fn send(self, request: Request<Body>) -> Exchange {
         (self.0)(request)
@@ -45,14 +45,14 @@ type Hook = dyn Fn(Pool, Request<Body>, Next) -> Exchange + Send + Sync;
 
 /// A hook around every request of both pools.
 ///
-/// It stands outside the layers that add the server's address and credentials of the own identity,
-/// so it sees relative paths. It may answer by itself, wait, fail without calling [`Next::send`]
-/// (the request was certainly not sent), or call it and drop the answer (the answer is lost).
+/// It runs outside the layers that add the server's address and the credentials of the process's own identity, so it
+/// receives relative paths. It may respond by itself, wait, fail without calling [`Next::send`] (the request was
+/// certainly not sent), or call it and drop the response (the response is lost).
 #[derive(Clone)]
 pub struct RequestLayer(Arc<Hook>);
 
 impl RequestLayer {
-    /// A layer that hands every request to `hook`.
+    /// Creates a layer that passes every request to `hook`.
     pub fn new(hook: impl Fn(Pool, Request<Body>, Next) -> Exchange + Send + Sync + 'static) -> Self {
         Self(Arc::new(hook))
     }

@@ -1,10 +1,11 @@
-//! The way to the API server: who we are, over which connections, at what pace.
+//! Connections to the API server: credentials, connection pools and rate limits.
 //!
-//! [`connect`] makes two pools of HTTP/2 connections. `own` carries the process's identity, with its
-//! client certificate if it has one; `bearer` has none, because the server believes a certificate
-//! before a token. Watches, short requests and the Lease share no connection (`lane`), and each of
-//! these lanes opens as many connections as the server's limit of streams demands (`streams`). [`Clients::send`] sends one request under an [`Identity`] and tells apart what was
-//! certainly not sent from what may have been done. Nothing here ever sends a write twice.
+//! [`connect`] creates two pools of HTTP/2 connections. `own` carries the process's identity, with its client
+//! certificate if it has one. `bearer` has no certificate, because the server prefers a certificate to a token.
+//! Watches, short requests and the Lease share no connection (`lane`), and each lane opens as many connections as the
+//! server's stream limit requires (`streams`). [`Clients::send`] sends one request under an [`Identity`] and
+//! distinguishes requests that were certainly not sent from requests that may have been executed. No write is ever sent
+//! twice.
 
 mod answer;
 mod authorized;
@@ -38,6 +39,8 @@ pub use identity::{Identity, ServiceAccountToken, TokenError};
 pub use kubeconfig::inline_authority;
 pub use layer::{AnswerBody, Exchange, Next, Pool, RequestLayer};
 pub use proxy::ProxyEnvironment;
+#[cfg(test)]
+pub(crate) use send::READ_TIMEOUT;
 pub use send::SendError;
 
 use crate::metrics::RestClient;
@@ -51,7 +54,7 @@ use reload::{TokenFile, Watched};
 const HOST_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";
 const PORT_VARIABLE: &str = "KUBERNETES_SERVICE_PORT";
 
-/// Where a pod finds its server and its service account.
+/// The pod's connection to the API server and its service account.
 #[derive(Debug, Clone)]
 pub struct PodEnvironment {
     /// The server's name or address; empty outside a pod.
@@ -63,7 +66,7 @@ pub struct PodEnvironment {
 }
 
 impl Default for PodEnvironment {
-    /// What this process was given.
+    /// Reads the environment and the mount of the service account.
     fn default() -> Self {
         let variable = |name| std::env::var(name).unwrap_or_default();
         Self {
@@ -74,26 +77,26 @@ impl Default for PodEnvironment {
     }
 }
 
-/// How to reach the server.
+/// Connection options.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
-    /// The kubeconfig file; empty or `None` with no `master` means the pod's service account.
+    /// The kubeconfig file. If it is empty or `None` and there is no `master`, the pod's service account is used.
     pub kubeconfig: Option<PathBuf>,
-    /// What the kubelet gives a pod; used with neither `kubeconfig` nor `master`.
+    /// The environment that the kubelet gives a pod; used without `kubeconfig` and `master`.
     pub pod: PodEnvironment,
-    /// The server's URL or `host:port`, overriding the kubeconfig's.
+    /// The server's URL or `host:port`; overrides the kubeconfig's.
     pub master: Option<String>,
-    /// What the environment says about proxies; a kubeconfig's `proxy-url` comes before it.
+    /// The proxies of the environment; a kubeconfig's `proxy-url` takes precedence.
     pub proxies: ProxyEnvironment,
-    /// The `User-Agent` of requests that do not set their own. The server takes the field manager's
-    /// default name from the part before the first slash. Requests of a service account append
-    /// `/` and its user name, as client-go `rest.AddUserAgent` does.
+    /// The `User-Agent` of requests that do not set their own. The server derives the default field manager from the
+    /// part before the first slash. Requests of a service account append `/` and its user name, as client-go
+    /// `rest.AddUserAgent` does.
     pub user_agent: String,
     /// Wraps every request of both pools; `None` costs nothing.
     pub layer: Option<RequestLayer>,
-    /// Longest time for a write through [`Clients::send`], answer included. Default 30 s.
+    /// Maximum time for a write through [`Clients::send`], including its response. Default 30 s.
     pub write_timeout: Duration,
-    /// How often the files of certificates and tokens are looked at. Default 30 s.
+    /// How often the files of certificates and tokens are checked for changes. Default 30 s.
     pub reload_interval: Duration,
 }
 
@@ -112,26 +115,25 @@ impl Default for ConnectOptions {
     }
 }
 
-/// The ways to the same server.
+/// Clients of the same server, one per identity and purpose.
 #[derive(Clone)]
 pub struct Clients {
     /// The process's own identity: reads, watches.
     pub own: kube::Client,
-    /// The process's own identity over a connection that only the Lease, TokenRequests and discovery use.
+    /// The process's own identity, over connections that only the Lease, TokenRequests and discovery use.
     pub control: kube::Client,
-    /// Without client certificate, `Authorization` header or impersonation: each request brings its
-    /// own bearer token.
+    /// No client certificate, `Authorization` header or impersonation: each request carries its own bearer token.
     pub bearer: kube::Client,
     /// The namespace of the kubeconfig's context or of the pod; `default` if neither names one.
     pub default_namespace: String,
-    /// What is counted about all requests of both ways.
+    /// Metrics of all requests of both pools.
     pub metrics: RestClient,
     host: Arc<str>,
     write_timeout: Duration,
     user_agent: Arc<str>,
 }
 
-/// Why [`connect`] failed. Each says what to correct; none contains a credential.
+/// The reason why [`connect`] failed. Each message names the fix; none contains a credential.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The kubeconfig cannot be read.
@@ -139,7 +141,7 @@ pub enum ConnectError {
     ReadKubeconfig {
         /// The file.
         file: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// The kubeconfig is not a kubeconfig.
@@ -150,7 +152,7 @@ pub enum ConnectError {
         /// What is wrong and where.
         problem: String,
     },
-    /// The kubeconfig is well-formed but incomplete, or refers to what is not there.
+    /// The kubeconfig is well-formed, but incomplete, or refers to something that does not exist.
     #[error("kubeconfig {file:?}: {problem}; {fix}")]
     UseKubeconfig {
         /// The file.
@@ -160,13 +162,13 @@ pub enum ConnectError {
         /// What to do.
         fix: &'static str,
     },
-    /// Neither flag is set and this is no pod.
+    /// Neither flag is set and the process does not run in a pod.
     #[error(
         "neither --kubeconfig nor --master is set and there is no in-cluster configuration: {0}; \
          set --kubeconfig=FILE, or run in a pod with a service account"
     )]
     InCluster(String),
-    /// The server's address is not usable.
+    /// The server's address cannot be used.
     #[error("server {value:?}: {problem}; use https://HOST:PORT in --master or the kubeconfig's cluster")]
     Server {
         /// The address as given.
@@ -174,7 +176,7 @@ pub enum ConnectError {
         /// What is wrong with it.
         problem: String,
     },
-    /// The environment's proxy is not usable. Its URL may hold a password, and is not repeated.
+    /// The environment's proxy cannot be used. Its URL may contain a password and is not repeated.
     #[error("{variable}: {problem}; set it to a URL as http://HOST:PORT, or name the API server in NO_PROXY")]
     Proxy {
         /// The variable.
@@ -182,17 +184,17 @@ pub enum ConnectError {
         /// What is wrong with it.
         problem: String,
     },
-    /// A file of credentials cannot be read.
+    /// A file with credentials cannot be read.
     #[error("{field} file {file:?} cannot be read: {source}; make it readable or correct its path")]
     ReadFile {
-        /// What it should hold.
+        /// The field that the file provides.
         field: &'static str,
         /// The file.
         file: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The file of certificate authorities holds none.
+    /// The certificate authority file contains no certificate.
     #[error("certificate authority file {file:?}: {problem}; put PEM certificates into it")]
     BadAuthority {
         /// The file.
@@ -200,13 +202,13 @@ pub enum ConnectError {
         /// What is wrong.
         problem: String,
     },
-    /// The file of the bearer token holds none.
+    /// The token file contains no token.
     #[error("token file {file:?} is empty or holds characters that no header can carry; put one bearer token into it")]
     BadToken {
         /// The file.
         file: PathBuf,
     },
-    /// Certificates and key do not make a TLS identity.
+    /// Certificates and key do not form a TLS identity.
     #[error(
         "TLS cannot be set up from {files:?} and the kubeconfig's inline data: {problem}; correct certificate and key"
     )]
@@ -216,18 +218,18 @@ pub enum ConnectError {
         /// What is wrong.
         problem: String,
     },
-    /// The user's credentials are not usable, or their exec plugin failed.
+    /// The user's credentials cannot be used, or their exec plugin failed.
     #[error("the kubeconfig's user has no usable credentials: {0}; correct the user's entry")]
     Credentials(String),
-    /// The user agent is no header value.
+    /// The user agent is not a valid header value.
     #[error("user agent {0:?} holds characters that no header can carry; use printable ASCII")]
     UserAgent(String),
-    /// The loading task died.
+    /// The loading task panicked.
     #[error("loading the configuration panicked: {0}; this is a defect, please report it")]
     Panicked(#[source] tokio::task::JoinError),
 }
 
-/// What is read before the first request.
+/// Everything that is read before the first request.
 struct Loaded {
     config: kube::Config,
     own: Arc<Connections>,
@@ -237,17 +239,17 @@ struct Loaded {
 }
 
 impl Clients {
-    /// The server's name and port, as metrics tell them.
+    /// Returns the server's name and port, as metrics report them.
     #[must_use]
     pub fn host(&self) -> &str {
         &self.host
     }
 }
 
-/// Loads the configuration and prepares both pools. No connection is made before the first request.
+/// Loads the configuration and prepares both pools. No connection is opened before the first request.
 ///
-/// Must run inside a tokio runtime. Files that the configuration refers to are looked at again every
-/// [`ConnectOptions::reload_interval`], for as long as a client made from them lives.
+/// Must run inside a tokio runtime. Files that the configuration refers to are checked every
+/// [`ConnectOptions::reload_interval`] until the last client is dropped.
 ///
 /// # Errors
 /// [`ConnectError`] when the configuration cannot be used.
@@ -309,7 +311,7 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
     })
 }
 
-/// Reads files and runs the exec plugin: blocks.
+/// Reads files and runs the exec plugin. Blocks.
 fn load(options: &ConnectOptions) -> Result<Loaded, ConnectError> {
     let source = kubeconfig::load(options)?;
     let auth = source.config.auth_layer().map_err(|error| ConnectError::Credentials(error.to_string()))?;
@@ -339,10 +341,10 @@ where
     }
 }
 
-/// Makes ring the process's crypto provider unless there is one already.
+/// Installs ring as the process's crypto provider, unless one is installed already.
 fn install_crypto() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Losing the race against another installer leaves a provider in place, which is the aim.
+        // If another thread installs one first, its provider is used, which is equally good.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
 }

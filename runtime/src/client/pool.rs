@@ -1,4 +1,4 @@
-//! Connections to the server, by lane: HTTP/2 over rustls, many requests on one, never one request twice.
+//! Connections to the server by lane: HTTP/2 over rustls, many requests per connection, no request sent twice.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash as _, Hasher as _};
@@ -17,16 +17,16 @@ use tower::{BoxError, Service, ServiceExt as _};
 use super::answer::{Answer, ask_alone};
 use super::kubeconfig::{self, Source};
 use super::lane::{Lane, Taken};
-use super::polled::ForLongAnswers;
-use super::proxy::{Proxy, Road};
+use super::polled::LongResponseConnector;
+use super::proxy::{Proxy, Route};
 use super::streams::Streams;
 use super::{ConnectError, Pool};
 use crate::metrics::RestClient;
 
-/// Longest time from the first packet to the end of the TLS handshake.
+/// Maximum time from the first packet to the end of the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
-/// Certificates of an exec plugin are asked for anew so often: their expiry is not known here.
+/// How often an exec plugin is asked for new certificates: their expiry is not known here.
 const EXEC_CERTIFICATE_AGE: Duration = Duration::from_secs(600);
 
 /// Connects by TCP, through a proxy if there is one, and TLS within [`CONNECT_TIMEOUT`].
@@ -61,7 +61,7 @@ struct Line {
     short: Streams,
     control: Streams,
     watches: Streams,
-    alone: Connector<ForLongAnswers>,
+    alone: Connector<LongResponseConnector>,
 }
 
 impl Line {
@@ -80,7 +80,7 @@ impl Line {
     }
 }
 
-/// What a connection's TLS is made of, with the files it comes from.
+/// The parts of a connection's TLS configuration, with the files that they come from.
 struct Credentials {
     config: kube::Config,
     ca_file: Option<PathBuf>,
@@ -98,7 +98,7 @@ impl Credentials {
         Self { config, ca_file, exec_certificate: false, proxy }
     }
 
-    /// The files whose change makes new connections necessary.
+    /// Returns the files whose change requires new connections.
     fn files(&self) -> impl Iterator<Item = &Path> {
         let user = &self.config.auth_info;
         let certificate = (user.client_certificate.as_deref()).filter(|_| user.client_certificate_data.is_none());
@@ -140,7 +140,7 @@ impl Credentials {
         tcp.set_keepalive(Some(TCP_KEEPALIVE));
         tcp.set_keepalive_interval(Some(TCP_KEEPALIVE));
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        let road = Road::new(self.proxy.as_ref(), tcp, &tls);
+        let route = Route::new(self.proxy.as_ref(), tcp, &tls);
         let https = || -> Result<_, ConnectError> {
             let https = HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_or_http();
             let Some(name) = &self.config.tls_server_name else { return Ok(https) };
@@ -150,31 +150,30 @@ impl Credentials {
             })?;
             Ok(https.with_server_name_resolver(FixedServerNameResolver::new(name)))
         };
-        let alone = Connector(https()?.enable_http1().wrap_connector(ForLongAnswers(road.clone())));
-        let http1 = Connector(https()?.enable_http1().wrap_connector(road.clone()));
-        let any = Connector(https()?.enable_all_versions().wrap_connector(road));
+        let alone = Connector(https()?.enable_http1().wrap_connector(LongResponseConnector(route.clone())));
+        let http1 = Connector(https()?.enable_http1().wrap_connector(route.clone()));
+        let any = Connector(https()?.enable_all_versions().wrap_connector(route));
         let lane = || Streams::new(any.clone(), http1.clone());
         Ok(Arc::new(Line { short: lane(), control: lane(), watches: lane(), alone }))
     }
 }
 
-/// The connections of one pool. New credentials mean new connections; the old ones end with the
-/// last request on them.
+/// The connections of one pool. New credentials require new connections; old ones close after their last request.
 pub(super) struct Connections {
     credentials: Credentials,
     current: RwLock<Arc<Line>>,
-    made: Mutex<Made>,
+    loaded: Mutex<LoadedFrom>,
 }
 
-/// From which files' contents the current connections were made, and when.
+/// The contents of the files that the current connections were loaded from, and the time.
 #[derive(Clone, Copy)]
-struct Made {
+struct LoadedFrom {
     fingerprint: u64,
     at: Instant,
 }
 
 impl Connections {
-    /// Reads the certificates. Blocks: files, and an exec plugin if there is one.
+    /// Reads the certificates. Blocks: it reads files and runs the exec plugin if there is one.
     pub(super) fn new(pool: Pool, source: &Source) -> Result<Self, ConnectError> {
         let mut credentials = Credentials::new(pool, source);
         let fingerprint = credentials.fingerprint()?;
@@ -187,30 +186,29 @@ impl Connections {
         Ok(Self {
             current: RwLock::new(credentials.line(tls)?),
             credentials,
-            made: Mutex::new(Made { fingerprint, at: Instant::now() }),
+            loaded: Mutex::new(LoadedFrom { fingerprint, at: Instant::now() }),
         })
     }
 
-    /// Whether anything about them can change while the process runs.
+    /// Reports whether anything about the connections can change while the process runs.
     pub(super) fn reloads(&self) -> bool {
         self.credentials.exec_certificate || self.credentials.files().next().is_some()
     }
 
-    /// Switches to new connections when a file changed. Blocks. Returns whether it switched.
+    /// Switches to new connections if a file changed. Blocks. Returns whether it switched.
     ///
     /// # Errors
-    /// When the files cannot be read or do not fit together, as in the middle of a rotation; the
-    /// old connections stay in use.
+    /// When the files cannot be read or do not match, as in the middle of a rotation; the old connections stay in use.
     pub(super) fn reload(&self) -> Result<bool, ConnectError> {
-        let made = *self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let aged = self.credentials.exec_certificate && made.at.elapsed() >= EXEC_CERTIFICATE_AGE;
+        let loaded = *self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let aged = self.credentials.exec_certificate && loaded.at.elapsed() >= EXEC_CERTIFICATE_AGE;
         let fingerprint = self.credentials.fingerprint()?;
-        if fingerprint == made.fingerprint && !aged {
+        if fingerprint == loaded.fingerprint && !aged {
             return Ok(false);
         }
         let line = self.credentials.line(self.credentials.tls()?)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = line;
-        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Made { fingerprint, at: Instant::now() };
+        *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = LoadedFrom { fingerprint, at: Instant::now() };
         Ok(true)
     }
 
@@ -219,7 +217,7 @@ impl Connections {
     }
 }
 
-/// Sends requests over whatever connections are current, and counts them.
+/// Sends requests over the current connections and counts them.
 #[derive(Clone)]
 pub(super) struct Transport {
     pub(super) connections: Arc<Connections>,
@@ -252,7 +250,7 @@ impl Service<Request<Body>> for Transport {
     }
 }
 
-/// The server's name and port, as metrics tell them.
+/// Returns the server's name and port, as metrics report them.
 pub(super) fn host(server: &Uri) -> String {
     server.authority().map(ToString::to_string).unwrap_or_default()
 }

@@ -1,6 +1,6 @@
-//! The proxy between us and the server: the kubeconfig's, or else the environment's, chosen once for a server.
+//! The proxy between this process and the server: the kubeconfig's, or else the environment's; chosen once per server.
 //!
-//! The rules are client-go's (`tools/clientcmd`, `proxy-url`) and Go's (`x/net/http/httpproxy`, the environment).
+//! The rules are those of client-go (`tools/clientcmd`, `proxy-url`) and Go (`x/net/http/httpproxy`, the environment).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -22,19 +22,19 @@ use tower::{BoxError, Service, ServiceExt as _};
 use super::ConnectError;
 use crate::text::percent_decode;
 
-/// What the environment says about proxies.
+/// The proxy variables of the environment.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ProxyEnvironment {
-    /// `HTTPS_PROXY`, for servers that are reached by TLS; empty for none.
+    /// `HTTPS_PROXY`, for servers that are reached over TLS; empty for none.
     pub https: String,
     /// `HTTP_PROXY`, for all others; empty for none.
     pub http: String,
-    /// `NO_PROXY`: hosts, domains, addresses and networks that are reached directly, with commas between them.
+    /// `NO_PROXY`: hosts, domains, addresses and networks that are reached directly, separated by commas.
     pub except: String,
 }
 
 impl ProxyEnvironment {
-    /// What this process was given, in capitals or else in small letters.
+    /// Reads the variables of this process, in upper case or else in lower case.
     #[must_use]
     pub fn of_process() -> Self {
         let variable = |names: [&str; 2]| {
@@ -48,7 +48,7 @@ impl ProxyEnvironment {
     }
 }
 
-/// Says which are set: they may hold a password.
+/// Shows only which variables are set: they may contain a password.
 impl fmt::Debug for ProxyEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ProxyEnvironment")
@@ -59,12 +59,12 @@ impl fmt::Debug for ProxyEnvironment {
     }
 }
 
-/// How to talk to a proxy.
+/// The protocol of a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Speech {
-    /// CONNECT in the clear.
+enum ProxyProtocol {
+    /// CONNECT without TLS.
     Http,
-    /// CONNECT inside TLS.
+    /// CONNECT over TLS.
     Https,
     /// SOCKS 5; the proxy resolves names.
     Socks,
@@ -73,14 +73,14 @@ enum Speech {
 /// A proxy.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Proxy {
-    speech: Speech,
-    /// Scheme, host and port, and nothing else.
+    protocol: ProxyProtocol,
+    /// Scheme, host and port only.
     address: Uri,
     /// Name and password.
     credentials: Option<(String, String)>,
 }
 
-/// Without credentials.
+/// Omits the credentials.
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Proxy({})", self.address)
@@ -88,21 +88,21 @@ impl fmt::Debug for Proxy {
 }
 
 impl Proxy {
-    /// A proxy by its URL.
+    /// Parses a proxy's URL.
     ///
     /// # Errors
-    /// What is wrong with it, without repeating it: it may hold a password.
+    /// The problem, without repeating the URL: it may contain a password.
     pub(super) fn parse(url: &str) -> Result<Self, String> {
-        let url: Uri = url.parse().map_err(|error| format!("it is no URL: {error}"))?;
-        let (speech, scheme, port) = match url.scheme_str() {
-            Some("http") => (Speech::Http, "http", 80),
-            Some("https") => (Speech::Https, "https", 443),
+        let url: Uri = url.parse().map_err(|error| format!("it is not a URL: {error}"))?;
+        let (protocol, scheme, port) = match url.scheme_str() {
+            Some("http") => (ProxyProtocol::Http, "http", 80),
+            Some("https") => (ProxyProtocol::Https, "https", 443),
             // Go resolves no names itself for either of them.
-            Some("socks5" | "socks5h") => (Speech::Socks, "http", 1080),
+            Some("socks5" | "socks5h") => (ProxyProtocol::Socks, "http", 1080),
             Some(other) => return Err(format!("unsupported scheme {other:?}, must be http, https, or socks5")),
             None => return Err("it has no scheme; http, https and socks5 are possible".into()),
         };
-        let (authority, host) = url.authority().zip(url.host()).ok_or("it names no host")?;
+        let (authority, host) = url.authority().zip(url.host()).ok_or("it has no host")?;
         let address = format!("{scheme}://{host}:{}", url.port_u16().unwrap_or(port));
         let decoded = |text: &str| percent_decode(text).ok_or("a percent sign in its user info is not followed by hex");
         let credentials = match authority.as_str().rsplit_once('@') {
@@ -112,13 +112,13 @@ impl Proxy {
             }
             None => None,
         };
-        Ok(Self { speech, address: address.parse().map_err(|_| "its host cannot be used")?, credentials })
+        Ok(Self { protocol, address: address.parse().map_err(|_| "its host cannot be used")?, credentials })
     }
 
-    /// The proxy that the environment names for a server, if any.
+    /// Returns the proxy that the environment names for a server, if any.
     ///
     /// # Errors
-    /// When the variable names one that cannot be used.
+    /// When the variable names a proxy that cannot be used.
     pub(super) fn of_environment(server: &Uri, environment: &ProxyEnvironment) -> Result<Option<Self>, ConnectError> {
         let secure = server.scheme_str() == Some("https");
         let (variable, value, port) = match secure {
@@ -137,14 +137,14 @@ impl Proxy {
 
     fn basic(&self) -> Option<HeaderValue> {
         let (name, password) = self.credentials.as_ref()?;
-        // Base64 is always a header's text.
+        // Base64 is always valid in a header.
         let mut value = HeaderValue::try_from(format!("Basic {}", BASE64.encode(format!("{name}:{password}")))).ok()?;
         value.set_sensitive(true);
         Some(value)
     }
 }
 
-/// Whether a server is reached without the environment's proxy (httpproxy, useProxy).
+/// Reports whether a server is reached without the environment's proxy (httpproxy, useProxy).
 fn is_direct(host: &str, port: u16, except: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
     let address: Option<IpAddr> = host.parse().ok();
@@ -170,7 +170,7 @@ fn is_direct(host: &str, port: u16, except: &str) -> bool {
     })
 }
 
-/// A rule's host and, if it has one, its port. An IPv6 address has a port only behind brackets.
+/// Splits a rule into a host and an optional port. An IPv6 address has a port only after brackets.
 fn host_and_port(rule: &str) -> (&str, Option<&str>) {
     let whole = (rule, None);
     let (host, port) = match rule.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -185,7 +185,7 @@ fn host_and_port(rule: &str) -> (&str, Option<&str>) {
     (host, port)
 }
 
-/// `example.com` stands for itself and what is below it, `.example.com` and `*.example.com` for what is below it.
+/// `example.com` matches itself and its subdomains; `.example.com` and `*.example.com` match only subdomains.
 fn is_of_domain(host: &str, rule: &str) -> bool {
     let rule = rule.strip_prefix('*').filter(|rule| rule.starts_with('.')).unwrap_or(rule);
     match rule.strip_prefix('.') {
@@ -194,27 +194,27 @@ fn is_of_domain(host: &str, rule: &str) -> bool {
     }
 }
 
-/// Opens connections to the server's port: straight, or through a proxy.
+/// Opens connections to the server's port, directly or through a proxy.
 #[derive(Clone)]
-pub(super) enum Road {
+pub(super) enum Route {
     Direct(HttpConnector),
     Tunnel(Tunnel<HttpConnector>),
     SecureTunnel(Tunnel<HttpsConnector<HttpConnector>>),
     Socks(SocksV5<HttpConnector>),
 }
 
-impl Road {
-    /// The road through `proxy`, over `tcp`; `tls` is what a proxy is judged by that speaks TLS: as upstream, what the
-    /// server is judged by.
+impl Route {
+    /// Creates a route through `proxy` over `tcp`. `tls` verifies a proxy that uses TLS: as upstream, with the same
+    /// configuration as the server.
     pub(super) fn new(proxy: Option<&Proxy>, tcp: HttpConnector, tls: &rustls::ClientConfig) -> Self {
         let Some(proxy) = proxy else { return Self::Direct(tcp) };
-        match proxy.speech {
-            Speech::Http => Self::Tunnel(tunnel(proxy, tcp)),
-            Speech::Https => {
+        match proxy.protocol {
+            ProxyProtocol::Http => Self::Tunnel(tunnel(proxy, tcp)),
+            ProxyProtocol::Https => {
                 let https = HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_only().enable_http1();
                 Self::SecureTunnel(tunnel(proxy, https.wrap_connector(tcp)))
             }
-            Speech::Socks => {
+            ProxyProtocol::Socks => {
                 let socks = SocksV5::new(proxy.address.clone(), tcp);
                 Self::Socks(match &proxy.credentials {
                     Some((name, password)) => socks.with_auth(name.clone(), password.clone()),
@@ -233,7 +233,7 @@ fn tunnel<C>(proxy: &Proxy, over: C) -> Tunnel<C> {
     }
 }
 
-impl Service<Uri> for Road {
+impl Service<Uri> for Route {
     type Response = MaybeHttpsStream<TokioIo<TcpStream>>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
@@ -256,7 +256,7 @@ impl Service<Uri> for Road {
     }
 }
 
-/// Why there is no connection, with a word on where to look.
+/// Wraps a connection error with the information that a proxy is involved.
 fn through(error: impl std::error::Error + Send + Sync + 'static) -> BoxError {
     let mut text = format!("through the proxy: {error}");
     let mut cause = error.source();
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exceptions_are_gos() {
+    fn no_proxy_matches_hosts_as_go_does() {
         for (host, except, direct) in [
             ("localhost", "", true),
             ("127.0.0.8", "", true),
@@ -307,11 +307,11 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_is_read_from_its_url() {
+    fn proxy_is_parsed_from_its_url() {
         let told = |url: &str| {
             Proxy::parse(url).map(|proxy| {
                 let who = proxy.credentials.map(|(name, password)| format!(" {name} {password}")).unwrap_or_default();
-                format!("{:?} {}{who}", proxy.speech, proxy.address)
+                format!("{:?} {}{who}", proxy.protocol, proxy.address)
             })
         };
         for (url, wanted) in [
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_names_one_by_the_servers_scheme() {
+    fn environment_selects_the_proxy_by_the_servers_scheme() {
         let environment = ProxyEnvironment { https: "p:3128".into(), http: "http://q".into(), except: "near".into() };
         let of = |server: &str| {
             let server = server.parse().expect("a URL");

@@ -1,4 +1,4 @@
-//! A token bucket paces requests: each caller reserves the next free slot and sleeps until it.
+//! A token bucket that limits the request rate: each caller reserves the next free slot and sleeps until then.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -10,10 +10,10 @@ const DEFAULT_QPS: f32 = 5.0;
 /// Bucket size when the configured burst is zero.
 const DEFAULT_BURST: u32 = 10;
 
-/// A client-side rate limit: `burst` requests at once, refilled at `qps` tokens per second.
+/// A client-side rate limit: bursts of `burst` requests, refilled at `qps` tokens per second.
 ///
-/// Callers are served in the order in which they reserve. A caller that goes away before its turn
-/// gives back the token, less those reserved after it.
+/// Callers are served in the order of their reservations. A caller that is dropped before its turn returns its token,
+/// less the tokens reserved after it.
 ///
 /// Follows client-go `rest.RESTClientForConfigAndClient` for the defaults and
 /// `util/flowcontrol.NewTokenBucketRateLimiter` over `golang.org/x/time/rate` for the waiting.
@@ -29,7 +29,7 @@ struct Limit {
     level: Mutex<Level>,
 }
 
-/// How full the bucket was at an instant; below zero when slots are reserved ahead.
+/// The fill level of the bucket at an instant; negative if slots are reserved ahead.
 #[derive(Debug, Clone, Copy)]
 struct Level {
     tokens: f64,
@@ -39,9 +39,9 @@ struct Level {
 }
 
 impl TokenBucket {
-    /// A full bucket of `burst` tokens that gains `qps` tokens per second.
+    /// Creates a full bucket of `burst` tokens that gains `qps` tokens per second.
     ///
-    /// `qps` zero means 5, `burst` zero means 10, a negative (or not a number) `qps` means no limit.
+    /// A `qps` of zero means 5, a `burst` of zero means 10, a `qps` that is negative or not a number means no limit.
     /// Must be called inside a tokio runtime only if its time is paused.
     #[must_use]
     pub fn new(qps: f32, burst: u32) -> Self {
@@ -60,7 +60,7 @@ impl TokenBucket {
         }
     }
 
-    /// Takes one token, waiting for it if need be. Returns how long it waited.
+    /// Takes one token and waits for it if necessary. Returns the time waited.
     pub async fn acquire(&self) -> Duration {
         let Some(limit) = &self.limit else {
             return Duration::ZERO;
@@ -115,7 +115,7 @@ impl Level {
     }
 }
 
-/// A slot in the future; dropped before `keep`, it goes back to the bucket.
+/// A slot in the future. If it is dropped before `keep`, it returns to the bucket.
 struct Reservation<'a> {
     limit: &'a Limit,
     made: Instant,
@@ -145,7 +145,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn waits_follow_rate_and_burst() {
-        // (qps, burst, seconds of rest before, waits in milliseconds of the requests after)
+        // (qps, burst, idle seconds before, waits of the requests in milliseconds)
         let table: &[(f32, u32, u64, &[u64])] = &[
             (10.0, 1, 0, &[0, 100, 100, 100]),
             (10.0, 3, 0, &[0, 0, 0, 100, 100]),
@@ -178,14 +178,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn callers_at_once_line_up() {
+    async fn concurrent_callers_get_consecutive_slots() {
         let bucket = TokenBucket::new(10.0, 2);
         let waits = futures::future::join_all((0..5).map(|_| bucket.acquire())).await;
         assert_eq!(waits, [0, 0, 100, 200, 300].map(Duration::from_millis).to_vec());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_caller_that_leaves_gives_its_slot_back() {
+    async fn dropped_reservation_returns_its_token() {
         let bucket = TokenBucket::new(10.0, 1);
         bucket.acquire().await;
         {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slot_before_others_stays_spent() {
+    async fn dropped_reservation_before_others_stays_spent() {
         let bucket = TokenBucket::new(10.0, 1);
         bucket.acquire().await;
         let mut first = Box::pin(bucket.acquire());
@@ -211,7 +211,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn never_more_than_burst_plus_rate(
+        fn bucket_grants_at_most_burst_plus_rate(
             qps in 1u32..200,
             burst in 1u32..50,
             pauses in proptest::collection::vec(0u64..300, 1..60),

@@ -10,16 +10,16 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::timeout;
 
-/// Longest time to read the body of an error.
+/// Maximum time to read the body of an error.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest body of an error, in bytes.
+/// Maximum size of the body of an error, in bytes.
 const LONGEST: usize = 1 << 20;
 
-/// Longest time that a Retry-After of the server holds a caller back.
+/// Maximum Retry-After of the server that is respected.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// The time after which a server asks to retry, at most a minute.
+/// Returns the delay after which the server allows a retry, at most a minute.
 pub(crate) fn retry_after(status: &ApiStatus) -> Option<Duration> {
     status.retry_after.map(|seconds| Duration::from_secs(seconds.into()).min(LONGEST_RETRY_AFTER))
 }
@@ -34,7 +34,7 @@ struct Head {
     details: Option<Value>,
 }
 
-/// The error that a response carries, made from the HTTP status when its body is no `Status` of the API.
+/// Returns the error in a response; it is made from the HTTP status if the body is not a `Status` of the API.
 pub(crate) async fn refusal(answer: Response<Body>) -> ApiStatus {
     let code = answer.status().as_u16();
     let retry_after = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
@@ -50,7 +50,7 @@ pub(crate) async fn refusal(answer: Response<Body>) -> ApiStatus {
     status
 }
 
-/// A `Status` in JSON; `None` if the body is something else.
+/// Parses a `Status` in JSON; `None` if the body is something else.
 fn json_status(body: &[u8]) -> Option<ApiStatus> {
     let head: Head = serde_json::from_slice(body).ok().filter(|head: &Head| head.code != 0)?;
     let details = head.details.unwrap_or_default();

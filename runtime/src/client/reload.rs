@@ -1,4 +1,4 @@
-//! Credentials in files change while the process runs; a light task picks the changes up.
+//! Reloads credentials from files that change while the process runs.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
@@ -25,7 +25,7 @@ impl TokenFile {
         self.header.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads the token again. Blocks. The last good one stays in use when that fails.
+    /// Reads the token again. Blocks. If that fails, the last valid token stays in use.
     fn reload(&self) -> Result<(), ConnectError> {
         let header = read_token(&self.file)?;
         *self.header.write().unwrap_or_else(PoisonError::into_inner) = header;
@@ -43,21 +43,21 @@ fn read_token(file: &Path) -> Result<HeaderValue, ConnectError> {
     bearer(token).filter(|_| !token.is_empty()).ok_or_else(|| ConnectError::BadToken { file: file.to_owned() })
 }
 
-/// The `Authorization` header of a bearer token; `None` if a header cannot carry it.
+/// Returns the `Authorization` header of a bearer token; `None` if a header cannot contain it.
 pub(super) fn bearer(token: &str) -> Option<HeaderValue> {
     let mut header = HeaderValue::try_from(format!("Bearer {token}")).ok()?;
     header.set_sensitive(true);
     Some(header)
 }
 
-/// Everything that is made from files. The task ends when no client uses it any more.
+/// Everything that is made from files. The task ends when no client uses it.
 pub(super) struct Watched {
     pub(super) connections: Vec<Weak<Connections>>,
     pub(super) token: Weak<TokenFile>,
 }
 
 impl Watched {
-    /// Looks at the files every `interval` until the clients are gone.
+    /// Checks the files every `interval` until the clients are dropped.
     pub(super) async fn run(self, interval: Duration) {
         loop {
             tokio::time::sleep(interval).await;
@@ -80,10 +80,10 @@ fn reload(connections: &[Arc<Connections>], token: Option<Arc<TokenFile>>) {
         match connections.reload() {
             Ok(false) => {}
             Ok(true) => tracing::info!("certificates changed: new connections use them"),
-            Err(error) => tracing::warn!(%error, "certificates not reloaded; the old ones stay"),
+            Err(error) => tracing::warn!(%error, "certificates not reloaded; keeping the old ones"),
         }
     }
     if let Some(Err(error)) = token.map(|token| token.reload()) {
-        tracing::warn!(%error, "token not reloaded; the old one stays");
+        tracing::warn!(%error, "token not reloaded; keeping the old one");
     }
 }

@@ -1,11 +1,11 @@
-//! One request under one identity, and an honest word on what became of it.
+//! Sends one request under one identity and reports whether it may have been executed.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, USER_AGENT};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Limited};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use kube::client::Body;
 use tokio::time::timeout;
 
@@ -14,34 +14,41 @@ use super::reload::bearer;
 use super::{Clients, Identity, TokenError};
 
 /// Longest time for a read, its whole body included, or for the head of a response that is read piece by piece. The API
-/// server ends every request but a watch after a minute.
-const READ_TIMEOUT: Duration = Duration::from_secs(70);
+/// server ends every request except watches after 60 s.
+pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(65);
 
-/// Longest body that is held as a whole, in bytes. No object has a hundredth of it.
-const LONGEST_BODY: usize = 256 << 20;
-
-/// Why a request has no answer.
+/// The reason why a request has no response.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// Certainly nothing was sent: it may be sent again.
+    /// Certainly nothing was sent: the request may be repeated.
     #[error("{method} {path} was not sent: {problem}")]
     NotSent {
         /// The request's method.
         method: Method,
         /// The request's path, without its query.
         path: String,
-        /// What went wrong.
+        /// The problem.
         problem: String,
     },
-    /// The server may have done it: look before doing it again.
-    #[error("{method} {path} has no answer, the server may have done it: {problem}")]
+    /// The server may have executed the request: read the state before repeating it.
+    #[error("{method} {path} has no response, the server may have executed it: {problem}")]
     Lost {
         /// The request's method.
         method: Method,
         /// The request's path, without its query.
         path: String,
-        /// What went wrong.
+        /// The problem.
         problem: String,
+    },
+    /// The server returned success with a body beyond the caller's limit: a write was done.
+    #[error("{method} {path}: response is longer than {limit} bytes")]
+    TooLong {
+        /// The request's method.
+        method: Method,
+        /// The request's path, without its query.
+        path: String,
+        /// The caller's limit, in bytes.
+        limit: usize,
     },
     /// There is no token for the service account: nothing was sent.
     #[error(transparent)]
@@ -49,42 +56,63 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// Whether the server certainly has not seen the request.
+    /// Reports whether the server has certainly not received the request.
     #[must_use]
     pub fn not_sent(&self) -> bool {
         match self {
             Self::NotSent { .. } | Self::Token(_) => true,
-            Self::Lost { .. } => false,
+            Self::Lost { .. } | Self::TooLong { .. } => false,
         }
     }
 }
 
+/// Cause of a failed attempt, before it is known whether the request was sent.
+enum Failure {
+    /// Refused, timed out or broken off.
+    Problem(String),
+    /// The body exceeds this number of bytes.
+    TooLong(usize),
+}
+
+impl From<kube::Error> for Failure {
+    fn from(error: kube::Error) -> Self {
+        Self::Problem(problem(error))
+    }
+}
+
 impl Clients {
-    /// Sends `request` (its URI is a path on the server) as `identity`; returns whatever the server
-    /// answers, errors of the API included.
+    /// Sends `request` (its URI is a path on the server) as `identity`; returns the server's response, errors of the API
+    /// included.
     ///
-    /// A write (any method but GET and HEAD) must be answered whole within
-    /// [`write_timeout`](super::ConnectOptions::write_timeout), a read within 70 s. A request of a service account that
-    /// is answered 401 is sent once more with a fresh token: a 401 means that nothing was done.
+    /// A successful response is read whole: at most `longest` bytes, a write (any method but GET and HEAD) within
+    /// [`write_timeout`](super::ConnectOptions::write_timeout), a read within 65 s. The body of an error is left to
+    /// the caller ([`refusal`](super::refusal)), so that an error without end is still known as one. A request of a
+    /// service account that is answered 401 is sent once more with a fresh token: a 401 means that nothing was done.
     /// Nothing else is ever repeated.
     ///
     /// # Errors
-    /// [`SendError::NotSent`] only when no connection had taken the request up; [`SendError::Lost`]
-    /// in all other cases without an answer, a timeout among them.
-    pub async fn send(&self, identity: &Identity, request: Request<Bytes>) -> Result<Response<Body>, SendError> {
+    /// [`SendError::NotSent`] only when no connection had taken the request up; [`SendError::TooLong`] when a
+    /// successful response exceeds the limit; [`SendError::Lost`] in all other cases without a response, a timeout among
+    /// them.
+    pub async fn send(
+        &self,
+        identity: &Identity,
+        request: Request<Bytes>,
+        longest: usize,
+    ) -> Result<Response<Body>, SendError> {
         let account = match identity {
-            Identity::Own => return self.exchange(&self.own, request).await,
+            Identity::Own => return self.exchange(&self.own, request, longest).await,
             Identity::ServiceAccount(account) => account,
         };
         let token = account.token().await?;
         let again = request.clone();
-        let answer = self.exchange(&self.bearer, self.signed(request, &token, account.user_name())?).await?;
+        let answer = self.exchange(&self.bearer, self.signed(request, &token, account.user_name())?, longest).await?;
         if answer.status() != StatusCode::UNAUTHORIZED {
             return Ok(answer);
         }
         account.invalidate(&token);
         let token = account.token().await?;
-        let answer = self.exchange(&self.bearer, self.signed(again, &token, account.user_name())?).await?;
+        let answer = self.exchange(&self.bearer, self.signed(again, &token, account.user_name())?, longest).await?;
         if answer.status() == StatusCode::UNAUTHORIZED {
             account.invalidate(&token);
         }
@@ -108,8 +136,8 @@ impl Clients {
         Ok(request)
     }
 
-    /// Opens a response that is read piece by piece, as the process itself: a watch or a long list. Only the head of the
-    /// response has a deadline; the caller limits the size and the silence of the body.
+    /// Opens a response that is read piece by piece, under the process's own identity: a watch or a long list. Only the
+    /// head of the response has a deadline; the caller limits the size of the body and the time without data.
     ///
     /// # Errors
     /// [`SendError`] as [`Clients::send`].
@@ -117,52 +145,61 @@ impl Clients {
     pub(crate) async fn open(&self, lane: Lane, mut request: Request<Bytes>) -> Result<Response<Body>, SendError> {
         request.extensions_mut().insert(lane);
         let client = self.own.clone();
-        attempt(request, READ_TIMEOUT, async move |request| client.send(request).await.map_err(problem)).await
+        attempt(request, READ_TIMEOUT, async move |request| Ok(client.send(request).await?)).await
     }
 
-    async fn exchange(&self, client: &kube::Client, request: Request<Bytes>) -> Result<Response<Body>, SendError> {
+    async fn exchange(
+        &self,
+        client: &kube::Client,
+        request: Request<Bytes>,
+        longest: usize,
+    ) -> Result<Response<Body>, SendError> {
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
-        let limit = if is_read { READ_TIMEOUT } else { self.write_timeout };
-        attempt(request, limit, async |request| whole(client, request).await).await
+        let time = if is_read { READ_TIMEOUT } else { self.write_timeout };
+        attempt(request, time, async |request| whole(client, request, longest).await).await
     }
 }
 
-/// Sends a request within `limit`, and tells a request that was certainly not sent from one that may have arrived.
+/// Sends a request within `time`. Distinguishes requests that were certainly not sent from those that may have arrived.
 async fn attempt(
     request: Request<Bytes>,
-    limit: Duration,
-    send: impl AsyncFnOnce(Request<Body>) -> Result<Response<Body>, String>,
+    time: Duration,
+    send: impl AsyncFnOnce(Request<Body>) -> Result<Response<Body>, Failure>,
 ) -> Result<Response<Body>, SendError> {
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
     let mut request = request.map(Body::from);
     let taken = Taken::default();
     request.extensions_mut().insert(taken.clone());
-    let outcome = timeout(limit, send(request)).await.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")));
-    outcome.map_err(|problem| {
-        if taken.get() {
-            SendError::Lost { method, path, problem }
-        } else {
-            SendError::NotSent { method, path, problem }
-        }
+    let late = |_| Err(Failure::Problem(format!("no complete response within {time:?}")));
+    let outcome = timeout(time, send(request)).await.unwrap_or_else(late);
+    outcome.map_err(|failure| match failure {
+        Failure::TooLong(limit) => SendError::TooLong { method, path, limit },
+        Failure::Problem(problem) if taken.get() => SendError::Lost { method, path, problem },
+        Failure::Problem(problem) => SendError::NotSent { method, path, problem },
     })
 }
 
-/// The response with its whole body read.
+/// A successful response with its whole body read, or an error of the API whose body is not read yet.
 #[allow(clippy::disallowed_methods, reason = "the Writer sends through here")]
-async fn whole(client: &kube::Client, request: Request<Body>) -> Result<Response<Body>, String> {
+async fn whole(client: &kube::Client, request: Request<Body>, longest: usize) -> Result<Response<Body>, Failure> {
     let taken = request.extensions().get::<Taken>().cloned();
-    let answer = client.send(request).await.map_err(problem)?;
+    let answer = client.send(request).await?;
     // A response proves that the request was sent, whatever becomes of the body.
     if let Some(taken) = taken {
         taken.set(true);
     }
+    if !answer.status().is_success() {
+        return Ok(answer);
+    }
     let (head, body) = answer.into_parts();
-    let body = Limited::new(body, LONGEST_BODY).collect().await.map_err(|error| chain(&*error))?;
+    let body = Limited::new(body, longest).collect().await.map_err(|error| {
+        if error.is::<LengthLimitError>() { Failure::TooLong(longest) } else { Failure::Problem(chain(&*error)) }
+    })?;
     Ok(Response::from_parts(head, Body::from(body.to_bytes())))
 }
 
-/// What a client says went wrong, without its wrapping.
+/// Returns the message of a client error without its wrapping.
 pub(super) fn problem(error: kube::Error) -> String {
     match error {
         kube::Error::Service(cause) => chain(&*cause),
@@ -170,7 +207,7 @@ pub(super) fn problem(error: kube::Error) -> String {
     }
 }
 
-/// An error with its causes, each once.
+/// Returns an error with its causes, each once.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

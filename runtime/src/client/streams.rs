@@ -1,9 +1,9 @@
-//! As many HTTP/2 connections to one server as its limit of streams demands.
+//! HTTP/2 connections to one server, as many as its stream limit requires.
 //!
-//! A server states how many streams it allows on one connection (SETTINGS_MAX_CONCURRENT_STREAMS; kube-apiserver: 100). A
-//! request beyond that would wait in this process until another one ends, which for watches takes minutes. So each
-//! connection counts its open streams, and a request that finds no room opens another connection, as Go's transport does.
-//! Surplus connections are closed when they are idle. Servers that do not speak HTTP/2 get HTTP/1.1.
+//! A server states how many streams it allows per connection (SETTINGS_MAX_CONCURRENT_STREAMS; kube-apiserver: 100). A
+//! request beyond that would wait in this process until another one ends, which for watches takes minutes. Therefore
+//! each connection counts its open streams, and a request that finds no free slot opens another connection, as Go's
+//! transport does. Surplus connections are closed when they are idle. Servers without HTTP/2 get HTTP/1.1.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,28 +27,29 @@ use tower::{BoxError, Service, ServiceExt as _};
 use super::answer::Answer;
 use super::lane::Taken;
 use super::pool::Connector;
-use super::proxy::Road;
+use super::proxy::Route;
 
-/// A connection that is silent for so long is asked for a sign of life: client-go's read idle timeout.
+/// A connection without data for this time is pinged: client-go's read idle timeout.
 const PING_AFTER: Duration = Duration::from_secs(30);
-/// A connection that owes a sign of life for so long is dead: client-go's ping timeout.
+/// A connection that does not respond to a ping for this time is considered dead: client-go's ping timeout.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
-/// Unread bytes that one stream may have in flight.
+/// Maximum unread bytes of one stream.
 const STREAM_WINDOW: u32 = 4 << 20;
-/// Unread bytes of all streams: so large that one slow reader never stops the other streams of its connection.
+/// Maximum unread bytes of all streams: large enough that one slow reader never blocks the other streams of its
+/// connection.
 const CONNECTION_WINDOW: u32 = 1 << 30;
 /// Idle HTTP/1.1 connections kept, for servers that do not speak HTTP/2.
 const IDLE_CONNECTIONS: usize = 25;
-/// Longest time until a new connection's server has stated its limit. It sends it first.
+/// Maximum time until a new connection's server has stated its limit, which it sends first.
 const SETTINGS_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pause between two looks at a limit that has not been stated yet.
+/// Pause between two checks of a limit that has not been stated yet.
 const SETTINGS_POLL: Duration = Duration::from_millis(1);
-/// Connections tried for one request, each of which closed before it took the request up.
+/// Connections tried for one request if each of them closes before it accepts the request.
 const ATTEMPTS: usize = 4;
-/// Time after which a server that did not offer HTTP/2 is offered it again.
+/// Time after which HTTP/2 is offered again to a server that did not support it.
 const HTTP1_FOR: Duration = Duration::from_secs(600);
 
-/// A connection to the server, each part of the way (to a proxy, to the server) with TLS or without.
+/// A connection to the server; each hop (to a proxy, to the server) with or without TLS.
 type Stream = MaybeHttpsStream<MaybeHttpsStream<TokioIo<TcpStream>>>;
 
 /// Connections of one lane with the same credentials.
@@ -56,9 +57,9 @@ type Stream = MaybeHttpsStream<MaybeHttpsStream<TokioIo<TcpStream>>>;
 pub(super) struct Streams(Arc<Inner>);
 
 struct Inner {
-    connector: Connector<Road>,
+    connector: Connector<Route>,
     http1: legacy::Client<Http1Connector, Body>,
-    /// A connection that turned out to be HTTP/1.1, for the client of those.
+    /// A connection that turned out to be HTTP/1.1, to be used by the HTTP/1.1 client.
     found_http1: Arc<Mutex<Option<Stream>>>,
     state: Mutex<State>,
 }
@@ -68,7 +69,7 @@ struct State {
     connections: Vec<Connection>,
     next_id: u64,
     dialing: Option<Dial>,
-    /// The server does not speak HTTP/2, until this time at least.
+    /// The server does not speak HTTP/2, at least until this time.
     http1_until: Option<Instant>,
 }
 
@@ -85,16 +86,16 @@ impl Connection {
     }
 }
 
-/// The opening of a connection, which all requests without room wait for together.
+/// The opening of a connection, which all requests without a slot wait for together.
 type Dial = Shared<BoxFuture<'static, Result<(), String>>>;
 
-/// The way of a request.
+/// The connection that a request uses.
 enum Way {
     Http2(SendRequest<Body>, Slot),
     Http1,
 }
 
-/// An open stream of a connection. Dropping it makes room.
+/// An open stream of a connection. Dropping it frees the slot.
 pub(super) struct Slot {
     streams: Streams,
     id: u64,
@@ -107,11 +108,11 @@ impl Drop for Slot {
 }
 
 impl Streams {
-    /// Connects when the first request comes. `offering_http1` connects without offering HTTP/2.
-    pub(super) fn new(connector: Connector<Road>, offering_http1: Connector<Road>) -> Self {
+    /// Creates an empty pool that connects on the first request. `offering_http1` connects without offering HTTP/2.
+    pub(super) fn new(connector: Connector<Route>, offering_http1: Connector<Route>) -> Self {
         let found_http1 = Arc::default();
         let http1 = Http1Connector { found: Arc::clone(&found_http1), connector: offering_http1 };
-        // The client sends a request a second time only when the connection handed it back unread.
+        // The client repeats a request only if the connection returned it unread.
         let http1 = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
@@ -119,7 +120,7 @@ impl Streams {
         Self(Arc::new(Inner { connector, http1, found_http1, state: Mutex::default() }))
     }
 
-    /// Sends a request over a connection that has room for it. `taken` tells whether it left the process.
+    /// Sends a request over a connection with a free slot. `taken` records whether it left the process.
     ///
     /// # Errors
     /// When there is no connection, or it breaks before the head of the response.
@@ -136,7 +137,7 @@ impl Streams {
             match sender.try_send_request(request).await {
                 Ok(answer) => return Ok(answer.map(|body| Answer::shared(body, Some(slot)))),
                 Err(mut error) => match error.take_message() {
-                    // The connection was about to close, and handed the request back unsent.
+                    // The connection was about to close and returned the request unsent.
                     Some(unsent) => {
                         taken.set(false);
                         self.retire(slot.id);
@@ -146,7 +147,7 @@ impl Streams {
                 },
             }
         }
-        Err(format!("{ATTEMPTS} connections in a row closed before they took the request up").into())
+        Err(format!("{ATTEMPTS} connections in a row closed before they accepted the request").into())
     }
 
     async fn way(&self, server: &Uri) -> Result<Way, BoxError> {
@@ -175,7 +176,7 @@ impl Streams {
         }
     }
 
-    /// Opens a connection in a task of its own, so that it does not depend on the request that needed it first.
+    /// Opens a connection in a separate task, so that it does not depend on the request that needed it first.
     fn dial(&self, server: Uri) -> Dial {
         let streams = self.clone();
         let opening =
@@ -199,7 +200,7 @@ impl Streams {
             .keep_alive_while_idle(true)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            // None before the server has stated its limit.
+            // No stream before the server has stated its limit.
             .initial_max_send_streams(0)
             .handshake(stream)
             .await?;
@@ -218,7 +219,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Makes room on a connection, and closes one without streams if another is less than half full.
+    /// Frees a slot, and closes an idle connection if another one is less than half full.
     fn release(&self, id: u64) {
         let mut state = self.state();
         let Some(at) = state.connections.iter().position(|connection| connection.id == id) else { return };
@@ -236,7 +237,7 @@ impl Streams {
         }
     }
 
-    /// Gives a connection no more requests. Its streams go on to their end.
+    /// Assigns no more requests to a connection. Its open streams continue to their end.
     fn retire(&self, id: u64) {
         self.state().connections.retain(|connection| connection.id != id);
     }
@@ -246,7 +247,7 @@ impl Streams {
     }
 }
 
-/// Drives a connection to its end, and keeps `limit` equal to the server's.
+/// Drives a connection to its end, and updates `limit` to the server's value.
 async fn drive(
     connection: http2::Connection<Stream, Body, TokioExecutor>,
     limit: Arc<AtomicUsize>,
@@ -276,7 +277,7 @@ async fn drive(
 #[derive(Clone)]
 struct Http1Connector {
     found: Arc<Mutex<Option<Stream>>>,
-    connector: Connector<Road>,
+    connector: Connector<Route>,
 }
 
 impl Service<Uri> for Http1Connector {

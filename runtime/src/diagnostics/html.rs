@@ -1,8 +1,8 @@
-//! The reports as pages for people: one file each, without scripts, fonts or images from anywhere.
+//! The reports as HTML pages: one file each, without scripts, fonts or external images.
 
 use std::fmt::{self, Display, Write as _};
 
-use super::object::{Report, Wait, What};
+use super::object::{Report, Wait, WaitKind};
 use super::overview::{Controller, Overview, Store};
 use crate::text::words;
 
@@ -20,7 +20,7 @@ form{display:flex;flex-wrap:wrap;gap:.5rem;align-items:end}label{display:block;f
 input{font:inherit}.bad{color:#c0392b;font-weight:600}.quiet{opacity:.7}\
 summary{cursor:pointer}code{font-size:.95em}";
 
-/// A text as it may stand in HTML, also between double quotes.
+/// A text, escaped for HTML, also between double quotes.
 struct Text<T>(T);
 
 impl<T: Display> Display for Text<T> {
@@ -42,7 +42,7 @@ impl<T: Display> Display for Text<T> {
     }
 }
 
-/// A text as it may stand in a query.
+/// Returns a text, encoded for a query.
 fn encoded(text: &str) -> String {
     crate::text::percent_encode(text)
 }
@@ -52,7 +52,7 @@ fn link(kind: &str, namespace: &str, name: &str) -> String {
     format!("{PATH}?kind={kind}&amp;namespace={namespace}&amp;name={name}")
 }
 
-/// A controller's key, as a link where its kind is known.
+/// Returns a controller's key, as a link if its kind is known.
 fn key(kind: Option<&str>, key: &str) -> String {
     let Some(kind) = kind else { return format!("<code>{}</code>", Text(key)) };
     let (namespace, name) = key.split_once('/').unwrap_or(("", key));
@@ -103,7 +103,7 @@ fn leadership(leader: bool) -> &'static str {
     if leader { "leads" } else { "does not lead: its workers rest" }
 }
 
-/// The page about everything.
+/// Returns the page about the whole process.
 pub(super) fn overview(report: &Overview) -> String {
     page(&format!("Reconciles of {}", report.component), |html| {
         writeln!(html, "<h1>Why is this stuck? {}</h1>", Text(report.component))?;
@@ -128,7 +128,7 @@ fn failing(html: &mut String, controllers: &[Controller]) -> fmt::Result {
         for failing in &controller.failing {
             let next = match failing.next_try_in_seconds {
                 Some(seconds) => format!("in {}", words(seconds)),
-                None => "when something changes".to_owned(),
+                None => "at the next change".to_owned(),
             };
             writeln!(
                 html,
@@ -192,7 +192,7 @@ fn decisions(html: &mut String, controllers: &[Controller]) -> fmt::Result {
     for controller in controllers.iter().filter(|controller| !controller.recent.is_empty()) {
         let (name, count) = (Text(controller.name), controller.recent.len());
         writeln!(html, "<details>\n<summary>{name} ({count})</summary>")?;
-        head(html, &["Key", "At", "#Took", "Outcome", "Did"])?;
+        head(html, &["Key", "At", "#Took", "Outcome", "Actions"])?;
         for decision in &controller.recent {
             writeln!(
                 html,
@@ -223,7 +223,7 @@ fn stores(html: &mut String, stores: &[Store]) -> fmt::Result {
     Ok(())
 }
 
-/// The page about an object.
+/// Returns the page about an object.
 pub(super) fn object(report: &Report) -> String {
     let (kind, namespace, name) = (&*report.kind, &*report.namespace, &*report.name);
     let full = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
@@ -238,14 +238,14 @@ pub(super) fn object(report: &Report) -> String {
         form(html, kind, namespace, name)?;
         facts(html, report)?;
         waits(html, &report.waits_for)?;
-        courses(html, report)?;
+        reports(html, report)?;
         related(html, "Owners", "It has no owners.", &report.owners)?;
         let dependents = &report.dependents;
         let title = match dependents.total {
             0 => "Dependents".to_owned(),
             total => format!("Dependents ({total}, of which {} block a foreground deletion)", dependents.blocking),
         };
-        related(html, &title, "Nothing that is watched here refers to it as its owner.", &dependents.shown)?;
+        related(html, &title, "No watched object refers to it as its owner.", &dependents.shown)?;
         if dependents.total > dependents.shown.len() {
             writeln!(html, "<p>and {} more</p>", dependents.total - dependents.shown.len())?;
         }
@@ -256,14 +256,14 @@ pub(super) fn object(report: &Report) -> String {
 
 fn facts(html: &mut String, report: &Report) -> fmt::Result {
     let Some(object) = &report.object else {
-        html.push_str("<p class=\"bad\">No watch of this process shows it: it does not exist, its kind is not watched here, or the watch is behind.</p>\n");
+        html.push_str("<p class=\"bad\">Not in the cache: it does not exist, its kind is not watched here, or the watch is behind.</p>\n");
         return Ok(());
     };
     write!(html, "<p>{} {}, uid <code>{}</code>", Text(&object.api_version), Text(object.kind), Text(&object.uid))?;
     write!(html, ", version {}, generation {}", Text(&object.resource_version), object.generation)?;
     write!(html, ", created {}.", Text(&object.created))?;
     if let Some(deletion) = &object.deletion {
-        write!(html, " <strong class=\"bad\">Its deletion was asked for: {}.</strong>", Text(deletion))?;
+        write!(html, " <strong class=\"bad\">Being deleted since {}.</strong>", Text(deletion))?;
     }
     if !object.finalizers.is_empty() {
         write!(html, " Finalizers: <code>{}</code>.", Text(object.finalizers.join(", ")))?;
@@ -273,15 +273,15 @@ fn facts(html: &mut String, report: &Report) -> fmt::Result {
 }
 
 fn waits(html: &mut String, waits: &[Wait]) -> fmt::Result {
-    html.push_str("<h2>What it waits for</h2>\n");
+    html.push_str("<h2>Waiting for</h2>\n");
     if waits.is_empty() {
-        html.push_str("<p>Nothing that this process knows of.</p>\n");
+        html.push_str("<p>Nothing known to this process.</p>\n");
         return Ok(());
     }
-    head(html, &["What", "In words", "Who has to act"])?;
+    head(html, &["What", "Description", "Who has to act"])?;
     for wait in waits {
         let bad = match wait.what {
-            What::Deadline | What::Queue => "",
+            WaitKind::Deadline | WaitKind::Queue => "",
             _ => " class=\"bad\"",
         };
         let what = format!("{:?}", wait.what).to_lowercase();
@@ -291,19 +291,19 @@ fn waits(html: &mut String, waits: &[Wait]) -> fmt::Result {
     Ok(())
 }
 
-fn courses(html: &mut String, report: &Report) -> fmt::Result {
+fn reports(html: &mut String, report: &Report) -> fmt::Result {
     html.push_str("<h2>Controllers</h2>\n");
     if report.controllers.is_empty() {
-        html.push_str("<p>No controller of this process remembers it: nothing failed, nothing is due, and there were many decisions since.</p>\n");
+        html.push_str("<p>No controller of this process has a record of it: nothing failed, nothing is scheduled, and many decisions were made since.</p>\n");
         return Ok(());
     }
-    head(html, &["Controller", "Now", "Last decision", "At", "Did", "Last error"])?;
-    for course in &report.controllers {
+    head(html, &["Controller", "Now", "Last decision", "At", "Actions", "Last error"])?;
+    for report in &report.controllers {
         let empty = super::overview::Decision::default();
-        let last = course.last_decision.as_ref().unwrap_or(&empty);
-        write!(html, "<tr><td>{}</td><td>{}</td>", Text(course.controller), Text(&course.state))?;
+        let last = report.last_decision.as_ref().unwrap_or(&empty);
+        write!(html, "<tr><td>{}</td><td>{}</td>", Text(report.controller), Text(&report.state))?;
         write!(html, "<td>{}</td><td>{}</td><td>{}</td>", Text(&last.outcome), Text(&last.at), Text(&last.did))?;
-        writeln!(html, "<td class=\"bad\">{}</td></tr>", Text(course.error.as_deref().unwrap_or_default()))?;
+        writeln!(html, "<td class=\"bad\">{}</td></tr>", Text(report.error.as_deref().unwrap_or_default()))?;
     }
     html.push_str(TABLE_END);
     Ok(())

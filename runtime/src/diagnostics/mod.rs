@@ -1,7 +1,8 @@
-//! Why is this stuck? What a process knows of its controllers' work, and of one object, in words.
+//! Diagnostics of reconciles: the state of all controllers, and of one object.
 //!
-//! Nothing is kept for an object at rest. A controller remembers its last [`RECENT`](crate::journal::RECENT) decisions and the keys that fail, at
-//! most [`FAILING`](crate::journal::FAILING) of them; all else is read from queues and stores when somebody asks.
+//! Idle objects cost nothing. A controller keeps its last [`RECENT`](crate::journal::RECENT) decisions and at most
+//! [`FAILING`](crate::journal::FAILING) failing keys. Everything else is read from queues and caches when a report is
+//! requested.
 
 mod html;
 mod object;
@@ -12,22 +13,22 @@ use std::sync::Arc;
 pub(crate) use html::PATH;
 
 use crate::fence::Fence;
-use crate::queue::QueueLook;
+use crate::queue::QueueView;
 use crate::watch::{EveryKind, Source, WatchStats};
 use crate::worker::WorkCounts;
 
-/// A controller's queue and what its workers did.
+/// A controller's queue and the journal of its workers.
 pub(crate) struct Watched {
     pub(crate) name: &'static str,
     pub(crate) workers: usize,
-    pub(crate) queue: Arc<dyn QueueLook>,
+    pub(crate) queue: Arc<dyn QueueView>,
     pub(crate) counts: Arc<WorkCounts>,
 }
 
 /// A finalizer and the program that removes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FinalizerOwner {
-    /// The finalizer; a name that ends with `/` stands for all that begin with it.
+    /// The finalizer. A name that ends with `/` matches all finalizers with that prefix.
     pub finalizer: &'static str,
     /// The controller or program that removes it.
     pub by: &'static str,
@@ -44,9 +45,9 @@ impl FinalizerOwner {
 /// The report of a process on its controllers and on single objects.
 pub struct Explainer {
     pub(crate) component: &'static str,
-    /// Kinds that the keys of queues are of, by the queue's name.
+    /// Maps a queue name to the kind of its keys.
     pub(crate) kinds: Vec<(&'static str, &'static str)>,
-    /// The finalizers of which the owner is known; the first match counts.
+    /// The finalizers with a known owner; the first match counts.
     pub(crate) finalizers: Vec<FinalizerOwner>,
     pub(crate) controllers: Vec<Watched>,
     pub(crate) sources: Vec<Arc<dyn Source>>,
@@ -55,19 +56,19 @@ pub struct Explainer {
     pub(crate) fence: Fence,
 }
 
-/// How an answer is wanted.
+/// The format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// For people.
+    /// HTML for people.
     Html,
-    /// For scripts.
+    /// JSON for scripts.
     Json,
 }
 
-/// An object that is asked about.
+/// The object that a report is requested for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
-    /// Its kind, or its resource's plural name, with its group behind a dot if need be; in capitals or not.
+pub struct ObjectQuery {
+    /// Its kind, or its resource's plural name, optionally with its group after a dot; case-insensitive.
     pub kind: String,
     /// Its namespace; empty for kinds without one.
     pub namespace: String,
@@ -75,8 +76,8 @@ pub struct Wanted {
     pub name: String,
 }
 
-impl Wanted {
-    /// What a query asks about: `None` without `kind` and `name`.
+impl ObjectQuery {
+    /// Parses a query; `None` without `kind` and `name`.
     #[must_use]
     pub fn read(pairs: &[(String, String)]) -> Option<Self> {
         let value = |wanted: &str| {
@@ -88,9 +89,9 @@ impl Wanted {
 }
 
 impl Explainer {
-    /// The page about an object, or about everything.
+    /// Returns the report about an object, or about the whole process.
     #[must_use]
-    pub fn answer(&self, wanted: Option<&Wanted>, form: Form) -> String {
+    pub fn answer(&self, wanted: Option<&ObjectQuery>, form: Form) -> String {
         match (wanted, form) {
             (None, Form::Json) => json(&self.overview()),
             (None, Form::Html) => html::overview(&self.overview()),
@@ -99,18 +100,18 @@ impl Explainer {
         }
     }
 
-    /// The kind that a controller's keys are of, if they are of one and it is known.
+    /// Returns the kind of a controller's keys, if they have one and it is known.
     fn kind_of(&self, watched: &Watched) -> Option<&'static str> {
         self.kinds.iter().find(|(queue, _)| *queue == watched.queue.name()).map(|(_, kind)| *kind)
     }
 
-    /// All kinds that are watched.
+    /// Returns all watched kinds.
     fn all_sources(&self) -> Vec<Arc<dyn Source>> {
         self.every.as_ref().map_or_else(|| self.sources.clone(), |every| every.sources())
     }
 }
 
-/// Reports hold texts and numbers only, which always become JSON.
+/// Serializes a report. Reports hold only texts and numbers, so that this cannot fail.
 fn json(report: &impl serde::Serialize) -> String {
     let mut text = serde_json::to_string_pretty(report).unwrap_or_default();
     text.push('\n');

@@ -1,4 +1,4 @@
-//! Everything at a glance: each controller's queue, workers, failing keys and last decisions; the stores.
+//! The overview: each controller's queue, workers, failing keys and last decisions, and all caches.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use super::{Explainer, Watched};
 use crate::journal::{Entry, FAILING};
 use crate::queue::Waiting;
 
-/// Keys of one controller that are listed.
+/// Maximum number of listed keys per controller.
 const LISTED: usize = 50;
 
 /// All controllers and stores.
@@ -16,7 +16,7 @@ const LISTED: usize = 50;
 #[serde(rename_all = "camelCase")]
 pub(super) struct Overview {
     pub(super) component: &'static str,
-    /// Only a leader works; others keep their stores filled.
+    /// Only a leader reconciles; other processes keep their caches filled.
     pub(super) leader: bool,
     pub(super) time: String,
     pub(super) controllers: Vec<Controller>,
@@ -27,13 +27,13 @@ pub(super) struct Overview {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Controller {
     pub(super) name: &'static str,
-    /// The kind that its keys are of, if that is one and known.
+    /// The kind of its keys, if they have one and it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) kind: Option<&'static str>,
     pub(super) queue: Queue,
     pub(super) workers: usize,
     pub(super) reconciles: Reconciles,
-    /// Those that fail longest first.
+    /// The keys that have failed longest first.
     pub(super) failing: Vec<Failing>,
     /// Failing keys that are not listed here.
     pub(super) failing_not_listed: u64,
@@ -47,11 +47,11 @@ pub(super) struct Queue {
     pub(super) name: &'static str,
     /// Keys that wait for a worker.
     pub(super) depth: usize,
-    /// Keys whose time has not come.
+    /// Keys whose delay has not passed.
     pub(super) delayed: usize,
-    /// Keys that are worked on.
+    /// Keys that are being reconciled.
     pub(super) working: usize,
-    /// How long the longest of them has been worked on.
+    /// The longest time that a worker has been busy with one key.
     pub(super) longest_working_seconds: f64,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Failing {
     pub(super) error: String,
     pub(super) since: String,
     pub(super) times: u32,
-    /// `null` when it is not tried again until something changes.
+    /// `null` if it is retried only at the next change.
     pub(super) next_try_in_seconds: Option<f64>,
 }
 
@@ -96,7 +96,7 @@ pub(super) struct Store {
     pub(super) restarts: u64,
 }
 
-/// When a key is looked at next: now (0), after a time, or not before something changes.
+/// Returns when a key is reconciled next: now (0), after a delay, or not before the next change.
 pub(super) fn next_try(waiting: &[Waiting<String>], key: &str) -> Option<f64> {
     let waiting = waiting.iter().find(|waiting| waiting.key == key)?;
     if waiting.ready || waiting.working.is_some() {
@@ -135,7 +135,7 @@ impl Explainer {
         let counts = &watched.counts;
         let (failing, forgotten) = counts.journal.failing();
         let hidden = failing.len().saturating_sub(LISTED) as u64;
-        // Of keys that were forgotten some may have got well; what is said must not be too little.
+        // Some of the discarded keys may have succeeded since; the reported number is an upper bound.
         let forgotten = if failing.len() < FAILING { 0 } else { forgotten };
         Controller {
             name: watched.name,
@@ -183,7 +183,7 @@ impl From<Entry> for Decision {
     }
 }
 
-/// A time of day to the second, as the API writes it.
+/// Formats a time to the second, as the API does.
 pub(super) fn seconds(at: jiff::Timestamp) -> String {
     format!("{at:.0}")
 }

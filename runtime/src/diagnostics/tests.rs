@@ -1,4 +1,4 @@
-//! The journal's bounds, and pages that are well-formed whatever is in them.
+//! Limits of the journal, and well-formed pages for any content.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::journal::*;
 use crate::queue::{Queue, QueueOptions};
 
 #[tokio::test]
-async fn notes_belong_to_the_reconcile_that_runs() {
+async fn notes_belong_to_the_running_reconcile() {
     note(|| unreachable!("nobody listens"));
     let (one, other) = (Arc::new(Mutex::new(Notes::default())), Arc::new(Mutex::new(Notes::default())));
     let write = |text: &'static str| async move {
@@ -28,7 +28,7 @@ async fn notes_belong_to_the_reconcile_that_runs() {
 }
 
 #[test]
-fn a_journal_is_bounded_and_forgets_what_went_well() {
+fn journal_is_bounded_and_removes_keys_that_succeed() {
     let journal = Journal::default();
     let fail = |key: usize, error: &str| {
         journal.record(key.to_string(), LastResult::Failed, Duration::ZERO, String::new(), Some(error.to_owned()));
@@ -55,7 +55,7 @@ fn a_journal_is_bounded_and_forgets_what_went_well() {
 }
 
 #[test]
-fn a_conflict_counts_as_failing_with_what_was_done() {
+fn conflict_is_recorded_as_failure_with_its_notes() {
     let journal = Journal::default();
     journal.record("ns/a".into(), LastResult::RequeueWithBackoff, Duration::ZERO, "PUT /x: conflict".into(), None);
     journal.record("ns/b".into(), LastResult::Dropped, Duration::ZERO, String::new(), Some("bad".into()));
@@ -63,7 +63,7 @@ fn a_conflict_counts_as_failing_with_what_was_done() {
     assert!(journal.failure("ns/b").expect("failed").dropped);
 }
 
-/// An explainer of one controller with these journal entries and queued keys.
+/// Returns an explainer with one controller, these journal entries and queued keys.
 fn explainer(kind: &'static [(&'static str, &'static str)], fill: impl FnOnce(&Journal, &Queue<String>)) -> Explainer {
     let queue = Queue::new(QueueOptions::named("replicaset"));
     let counts = Arc::new(WorkCounts::default());
@@ -82,12 +82,12 @@ fn explainer(kind: &'static [(&'static str, &'static str)], fill: impl FnOnce(&J
 
 const KINDS: &[(&str, &str)] = &[("replicaset", "ReplicaSet")];
 
-fn wanted(kind: &str, name: &str) -> Wanted {
-    Wanted { kind: kind.into(), namespace: "ns".into(), name: name.into() }
+fn wanted(kind: &str, name: &str) -> ObjectQuery {
+    ObjectQuery { kind: kind.into(), namespace: "ns".into(), name: name.into() }
 }
 
 #[tokio::test]
-async fn a_failing_key_is_told_with_its_error_and_its_next_try() {
+async fn failing_key_is_reported_with_its_error_and_next_retry() {
     let explainer = explainer(KINDS, |journal, queue| {
         let error = "pods \"a-1\" is forbidden: exceeded quota: few";
         journal.record(
@@ -100,7 +100,7 @@ async fn a_failing_key_is_told_with_its_error_and_its_next_try() {
         queue.add_rate_limited("ns/a".into());
         queue.add("ns/b".into());
     });
-    let json = |wanted: Option<&Wanted>| -> serde_json::Value {
+    let json = |wanted: Option<&ObjectQuery>| -> serde_json::Value {
         serde_json::from_str(&explainer.answer(wanted, Form::Json)).expect("JSON")
     };
     let all = json(None);
@@ -122,8 +122,8 @@ async fn a_failing_key_is_told_with_its_error_and_its_next_try() {
     assert_eq!(json(Some(&wanted("ReplicaSet", "b")))["waitsFor"][0]["what"], "queue");
 }
 
-/// Checks that a page is well-formed: each element ends where it should, attributes are quoted and unique, and nothing
-/// that is text reads as markup. Answers its elements' names and its text.
+/// Checks that a page is well-formed: elements are closed in order, attributes are quoted and unique, and no text is
+/// interpreted as markup. Returns the names of its elements and its text.
 fn parse(html: &str) -> Result<(Vec<String>, String), String> {
     let mut rest = html.strip_prefix("<!DOCTYPE html>\n").ok_or("no doctype")?;
     let (mut open, mut names, mut text) = (Vec::new(), Vec::new(), String::new());
@@ -209,9 +209,9 @@ async fn pages_are_small_and_have_links_to_objects() {
     assert!(text.contains("replicaset-controller fails: no & never"), "{text}");
 }
 
-/// A worst case of everything that is remembered, in bytes: what a controller may cost that never gets anything right.
+/// Measures the worst case in bytes: the memory of a controller whose every reconcile fails.
 #[test]
-fn a_full_journal_is_small() {
+fn full_journal_is_small() {
     let journal = Journal::default();
     for key in 0..10 * FAILING {
         let key = format!("a-namespace-with-a-name/a-replica-set-with-a-long-name-{key}");
@@ -227,7 +227,7 @@ fn a_full_journal_is_small() {
 
 proptest! {
     #[test]
-    fn any_text_makes_a_well_formed_page(key in "\\PC{0,40}", error in "\\PC{1,60}", name in "\\PC{1,20}") {
+    fn page_is_well_formed_for_any_text(key in "\\PC{0,40}", error in "\\PC{1,60}", name in "\\PC{1,20}") {
         let explainer = explainer(KINDS, |journal, _| {
             journal.record(key.clone(), LastResult::Failed, Duration::ZERO, error.clone(), Some(error.clone()));
         });

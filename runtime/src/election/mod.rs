@@ -1,9 +1,10 @@
-//! Who leads: one Lease, renewed by its holder and taken over by a candidate that saw it unchanged for its duration.
+//! Leader election: one Lease, renewed by its holder, acquired by a candidate that saw it unchanged for its duration.
 //!
-//! The protocol is that of upstream's `tools/leaderelection`, so both sides can take the lease from each other.
-//! Stricter than upstream, and only towards safety: a leader that sees another holder gives up at once; release
-//! never overwrites another holder; a candidate that saw a living leader does not take its deleted lease early.
-//! Outside of the protocol is who deletes or edits a held lease by hand: a candidate that never saw it leads at once.
+//! The protocol is that of upstream's `tools/leaderelection`, so that processes of both kinds can acquire the lease
+//! from each other. It is stricter than upstream in three cases, all for safety: a leader that reads another holder
+//! stops immediately; a release never overwrites another holder; a candidate that saw a live leader does not acquire
+//! its deleted lease early. The protocol does not protect against manual deletion or editing of a held lease: a
+//! candidate that never saw the lease leads immediately.
 
 mod store;
 mod term;
@@ -30,25 +31,25 @@ use term::{Observed, claim, holder, vacate};
 
 const JITTER: f64 = 1.2;
 
-/// Which lease to hold, as whom, and the times of the protocol.
+/// Configuration: the lease, the identity, and the times of the protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ElectionConfig {
     /// Namespace of the Lease.
     pub namespace: String,
     /// Name of the Lease.
     pub name: String,
-    /// Who we are; must differ between any two processes (`unique_identity`).
+    /// The candidate's identity; must be unique to the process (`unique_identity`).
     pub identity: String,
-    /// How long others wait after our last sign of life; whole seconds count, 15 s by default.
+    /// How long other candidates wait after the last renewal; whole seconds, 15 s by default.
     pub lease_duration: Duration,
-    /// How long a leader tries to renew before it gives up; 10 s by default.
+    /// How long a leader tries to renew before it stops leading; 10 s by default.
     pub renew_deadline: Duration,
-    /// The pause between two tries; 2 s by default.
+    /// The pause between two attempts; 2 s by default.
     pub retry_period: Duration,
 }
 
 impl ElectionConfig {
-    /// The lease `namespace`/`name` for `identity` with upstream's times: 15 s, 10 s and 2 s.
+    /// Returns the lease `namespace`/`name` for `identity` with upstream's times: 15 s, 10 s and 2 s.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>, identity: impl Into<String>) -> Self {
         Self {
             namespace: namespace.into(),
@@ -91,12 +92,12 @@ impl ElectionConfig {
     }
 }
 
-/// `<hostname>_<random UUID>`: an identity that no other process has, as kube-controller-manager makes it.
+/// Returns `<hostname>_<random UUID>`: a unique identity, formatted as in kube-controller-manager.
 pub fn unique_identity(hostname: &str) -> String {
     format!("{hostname}_{}", random_uuid())
 }
 
-/// Why an election can't be set up.
+/// The reason why an election can't be set up.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ElectionError {
     /// The identity is empty.
@@ -105,10 +106,10 @@ pub enum ElectionError {
     /// The retry period is zero.
     #[error("leader election: retry period is 0s: set it above zero")]
     NoRetryPeriod,
-    /// The lease duration has no form in whole seconds.
+    /// The lease duration cannot be expressed in whole seconds.
     #[error("leader election: lease duration {0:?} is out of range: set 1s to 2147483647s")]
     LeaseDuration(Duration),
-    /// The leader would give up after others may take over.
+    /// The leader would stop only after other candidates may acquire the lease.
     #[error("leader election: renew deadline {renew_deadline:?} must be below lease duration {lease_duration:?}")]
     RenewDeadlineTooLong {
         /// As configured.
@@ -116,7 +117,7 @@ pub enum ElectionError {
         /// As configured.
         renew_deadline: Duration,
     },
-    /// There is no time for a second try.
+    /// There is no time for a second attempt.
     #[error("leader election: renew deadline {renew_deadline:?} must be above 1.2 times retry period {retry_period:?}")]
     RenewDeadlineTooShort {
         /// As configured.
@@ -126,27 +127,27 @@ pub enum ElectionError {
     },
 }
 
-/// Why we lead no longer.
+/// The reason why this process lost the lease.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
-    /// Somebody else holds the lease.
+    /// Another process holds the lease.
     #[error("the lease is held by {holder}")]
     TakenOver {
-        /// Who holds it.
+        /// The holder.
         holder: String,
     },
     /// The lease could not be renewed in time.
     #[error("the lease could not be renewed in time: {last_error}")]
     RenewDeadline {
-        /// What the last try said.
+        /// The error of the last attempt.
         last_error: String,
     },
 }
 
-/// Why one try did not make or keep us leader.
+/// The reason why one attempt did not acquire or renew the lease.
 #[derive(Debug, thiserror::Error)]
 enum TryError {
-    #[error("the lease is held by {holder} and has not run out")]
+    #[error("the lease is held by {holder} and has not expired")]
     Held { holder: String },
     #[error("get: {0}")]
     Get(LeaseError),
@@ -156,7 +157,7 @@ enum TryError {
     Update(LeaseError),
 }
 
-/// A change whose answer may have been lost.
+/// A change whose response may have been lost.
 #[derive(Debug)]
 struct Sent {
     spec: LeaseSpec,
@@ -165,7 +166,7 @@ struct Sent {
 
 /// One candidate for one lease: `acquire`, then `hold` until lost, or `release` on a clean exit.
 ///
-/// Dropping the future of any of them is safe: what was sent but not answered is recognised by the next try.
+/// Dropping the future of any of these is safe: the next attempt detects a change that was sent without a response.
 pub struct Election {
     store: Arc<dyn LeaseStore>,
     config: ElectionConfig,
@@ -180,24 +181,24 @@ pub struct Election {
 }
 
 impl Election {
-    /// A candidate for the lease on the API server of `client`, and the fence for its writes, which is down until
-    /// `acquire` returns.
+    /// Creates a candidate for the lease on the API server of `client`, and the fence for its writes, which is closed
+    /// until `acquire` returns.
     ///
     /// # Errors
-    /// `ElectionError` if the times don't fit together or the identity is empty.
+    /// `ElectionError` if the times are inconsistent or the identity is empty.
     pub fn new(client: kube::Client, config: ElectionConfig) -> Result<(Self, Fence), ElectionError> {
         let store = store::ApiLease::new(client, &config.namespace, &config.name);
         Self::over(Arc::new(store), config)
     }
 
-    /// As `new`, over any store of leases.
+    /// Like `new`, over any store of leases.
     ///
     /// # Errors
     /// As `new`.
     pub fn over(store: Arc<dyn LeaseStore>, config: ElectionConfig) -> Result<(Self, Fence), ElectionError> {
         config.check()?;
         let seconds = config.lease_seconds().ok_or(ElectionError::LeaseDuration(config.lease_duration))?;
-        // Candidates wait for the whole seconds that the lease names, so the fence may not last a fraction longer.
+        // Candidates wait for the whole seconds in the lease, so the fence must not last a fraction longer.
         let fence = Fence::shut(Duration::from_secs(config.lease_duration.as_secs()));
         let election = Self {
             store,
@@ -228,8 +229,8 @@ impl Election {
         self
     }
 
-    /// Waits until we lead. Tries are one retry period apart, stretched at random by up to 1.2 times of it
-    /// (`LeaderElector.acquire`). Errors are logged and tried again.
+    /// Waits until this process leads. Attempts are one retry period apart, extended at random by up to 1.2 times that
+    /// period (`LeaderElector.acquire`). Errors are logged and retried.
     pub async fn acquire(&mut self) {
         self.fence.revoke();
         tracing::info!(lease = self.describe(), "attempting to acquire the leader lease");
@@ -245,8 +246,8 @@ impl Election {
         self.record("became leader");
     }
 
-    /// Renews once per retry period until the lease is lost, and says why (`LeaderElector.renew`). The fence is down
-    /// when it returns. Call it right after `acquire`.
+    /// Renews once per retry period until the lease is lost, and returns the reason (`LeaderElector.renew`). The fence
+    /// is closed when it returns. Call it immediately after `acquire`.
     pub async fn hold(&mut self) -> Lost {
         let lost = loop {
             if let Err(lost) = self.renew_in_time().await {
@@ -260,16 +261,16 @@ impl Election {
         lost
     }
 
-    /// Tells by an event that this process stops leading: before it gives the lease up, while it can still tell.
+    /// Records the event that this process stops leading, while it may still write.
     pub fn resign(&self) {
         if self.fence.is_leader() {
             self.record("stopped leading");
         }
     }
 
-    /// Gives the lease up so that a successor need not wait: no holder, a duration of one second. Stop all work first:
-    /// the fence comes down at once, but what was sent before is still on its way. Returns whether the lease is
-    /// known not to be ours any more; tries until the renew deadline (`LeaderElector.release`).
+    /// Releases the lease so that a successor need not wait: no holder, a duration of one second. Stop all work first:
+    /// the fence closes immediately, but requests that were sent before may still arrive. Returns whether the lease is
+    /// known to have another holder or none; retries until the renew deadline (`LeaderElector.release`).
     pub async fn release(mut self) -> bool {
         let led = self.fence.is_leader();
         self.fence.revoke();
@@ -303,10 +304,10 @@ impl Election {
         }
     }
 
-    /// One renewal: tries until it succeeds, somebody else leads, or the time is up.
+    /// Renews once: retries until it succeeds, another process leads, or the time is up.
     async fn renew_in_time(&mut self) -> Result<(), Lost> {
         let give_up = self.give_up();
-        let mut last_error = "no answer".to_owned();
+        let mut last_error = "no response".to_owned();
         loop {
             let next = Instant::now() + self.config.retry_period;
             match timeout_at(give_up, self.attempt()).await {
@@ -324,7 +325,7 @@ impl Election {
         }
     }
 
-    /// The renew deadline, but never beyond the fence: a leader that can't write must not sit on the lease.
+    /// Returns the renew deadline, but never beyond the fence: a leader that can't write must not block the lease.
     fn give_up(&self) -> Instant {
         let now = Instant::now();
         let renewed = self.fence.last_renewed().unwrap_or(now);
@@ -332,12 +333,14 @@ impl Election {
         (now + self.config.renew_deadline).min(renewed + lasts)
     }
 
-    /// Makes or keeps us leader, or says why not (`LeaderElector.tryAcquireOrRenew`).
+    /// Acquires or renews the lease, or returns the reason why not (`LeaderElector.tryAcquireOrRenew`).
     async fn attempt(&mut self) -> Result<(), TryError> {
         if let Some(lease) = self.renewable(Instant::now()) {
             match self.write(Some(lease)).await {
                 Ok(()) => return Ok(()),
-                Err(error) => tracing::debug!(lease = self.describe(), %error, "renewing without reading first failed"),
+                Err(error) => {
+                    tracing::debug!(lease = self.describe(), %error, "optimistic renewal failed; reading the lease")
+                }
             }
         }
         let read = self.call(self.store.get()).await;
@@ -363,14 +366,14 @@ impl Election {
         self.write(Some(lease)).await.map_err(TryError::Update)
     }
 
-    /// The lease to renew without reading it first: ours and not run out, as far as we know.
+    /// Returns the lease to renew without reading it first: held by this process and not expired, as far as known.
     fn renewable(&self, now: Instant) -> Option<Lease> {
         let observed = self.observed.as_ref()?;
         let ours = observed.holder() == self.config.identity && observed.valid(now);
         ours.then(|| observed.lease.clone())
     }
 
-    /// Another holder is to be respected while its lease has not run out, and by a leader always: it lost.
+    /// Refuses if another process holds the lease: for a candidate while it has not expired, for a leader always.
     fn refuse_if_led(&self, always: bool) -> Result<(), TryError> {
         let Some(observed) = &self.observed else { return Ok(()) };
         let other = !observed.holder().is_empty() && observed.holder() != self.config.identity;
@@ -381,7 +384,8 @@ impl Election {
         Ok(())
     }
 
-    /// When the change was begun whose answer was lost but which the server has, if its term is still running.
+    /// Returns when a change was sent whose response was lost but which the server has executed, if its term still
+    /// runs.
     fn arrived(&self, lease: &Lease, now: Instant) -> Option<Instant> {
         let sent = self.sent.as_ref()?;
         let running = sent.begun + self.config.renew_deadline > now;
@@ -418,11 +422,11 @@ impl Election {
         self.report_holder();
     }
 
-    /// No call may take the whole renew deadline: half of it, at least a second
-    /// (`tools/leaderelection/resourcelock`, `NewFromKubeconfig`).
+    /// Limits a call to half of the renew deadline, at least a second (`tools/leaderelection/resourcelock`,
+    /// `NewFromKubeconfig`).
     async fn call<T>(&self, call: impl Future<Output = Result<T, LeaseError>>) -> Result<T, LeaseError> {
         let limit = (self.config.renew_deadline / 2).max(Duration::from_secs(1));
-        let silence = |_| Err(LeaseError::Failed(format!("no answer within {limit:?}")));
+        let silence = |_| Err(LeaseError::Failed(format!("no response within {limit:?}")));
         timeout(limit, call).await.unwrap_or_else(silence)
     }
 

@@ -1,4 +1,4 @@
-//! Where the lease lives: read, made and changed under its resource version.
+//! Storage of the lease: read, create, and update with its resource version.
 
 use futures::future::{BoxFuture, FutureExt};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -18,17 +18,17 @@ pub trait LeaseStore: Send + Sync {
     fn update<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Lease, LeaseError>>;
 }
 
-/// Why a call about the lease gave no lease.
+/// The reason why a call returned no lease.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
     /// There is no such lease.
     #[error("the lease does not exist")]
     NotFound,
-    /// Somebody else created or changed it first.
-    #[error("the lease was changed by somebody else: {0}")]
+    /// Another process created or changed it first.
+    #[error("the lease was changed by another process: {0}")]
     Conflict(String),
     /// Anything else; a change may or may not have been made.
-    #[error("the lease could not be reached: {0}")]
+    #[error("the lease could not be read or written: {0}")]
     Failed(String),
 }
 
@@ -44,7 +44,7 @@ impl ApiLease {
         Self { client, name: name.to_owned(), requests: Request::new(Lease::url_path(&(), Some(namespace))) }
     }
 
-    #[allow(clippy::disallowed_methods, reason = "the lease itself says who may write")]
+    #[allow(clippy::disallowed_methods, reason = "the lease itself decides who may write")]
     async fn send(&self, request: Result<http::Request<Vec<u8>>, LeaseError>) -> Result<Lease, LeaseError> {
         self.client.request(request?).await.map_err(classify)
     }

@@ -1,4 +1,4 @@
-//! What the lease says about who leads, and what it shall say next: pure functions over its spec.
+//! Terms of leadership: who holds a lease, and its next spec. Pure functions.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use tokio::time::Instant;
 
-/// The lease as last seen or written, and when its spec was last seen to change.
+/// The lease as last read or written, and when its spec was last observed to change.
 #[derive(Debug, Clone)]
 pub(super) struct Observed {
     pub(super) lease: Lease,
@@ -15,7 +15,7 @@ pub(super) struct Observed {
 }
 
 impl Observed {
-    /// Takes in a fresh reading: the time of change stays if the spec did.
+    /// Applies a new reading: the time of change is kept if the spec is equal.
     pub(super) fn next(before: Option<Self>, lease: Lease, now: Instant) -> Self {
         let changed = match before {
             Some(before) if before.lease.spec == lease.spec => before.changed,
@@ -24,13 +24,13 @@ impl Observed {
         Self { lease, changed }
     }
 
-    /// Who holds the lease; empty if nobody does.
+    /// Returns the holder of the lease; empty if there is none.
     pub(super) fn holder(&self) -> &str {
         holder(&self.lease)
     }
 
-    /// Whether the lease has not run out by our own clock, counted from when we saw it change. Its own timestamps,
-    /// made by somebody else's clock, play no part (`LeaderElector.isLeaseValid`).
+    /// Reports whether the lease has not expired by the local clock, counted from the observed change. Its own
+    /// timestamps come from another clock and are ignored (`LeaderElector.isLeaseValid`).
     pub(super) fn valid(&self, now: Instant) -> bool {
         let seconds = spec(&self.lease).and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
         let lasts = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
@@ -46,8 +46,8 @@ pub(super) fn holder(lease: &Lease) -> &str {
     spec(lease).and_then(|spec| spec.holder_identity.as_deref()).unwrap_or("")
 }
 
-/// The spec of `identity`'s next term or renewal on top of `before`: the same holder keeps its time of acquiring and
-/// the number of transitions, a new one adds a transition (`LeaderElector.tryAcquireOrRenew`).
+/// Returns the spec for the next term or renewal of `identity` after `before`: the same holder keeps the time of
+/// acquisition and the number of transitions, a new holder adds a transition (`LeaderElector.tryAcquireOrRenew`).
 pub(super) fn claim(before: Option<&Lease>, identity: &str, seconds: i32, wall: Timestamp) -> LeaseSpec {
     let now = micro(wall);
     let old = before.and_then(spec);
@@ -67,7 +67,7 @@ pub(super) fn claim(before: Option<&Lease>, identity: &str, seconds: i32, wall: 
     }
 }
 
-/// The spec of a lease that nobody holds: the next candidate need not wait (`LeaderElector.tryRelease`).
+/// Returns the spec of a lease without a holder: the next candidate need not wait (`LeaderElector.tryRelease`).
 pub(super) fn vacate(before: &Lease, wall: Timestamp) -> LeaseSpec {
     let now = micro(wall);
     LeaseSpec {
@@ -80,7 +80,7 @@ pub(super) fn vacate(before: &Lease, wall: Timestamp) -> LeaseSpec {
     }
 }
 
-/// The API keeps microseconds: what we sent must equal what we read back.
+/// Truncates to microseconds, as the API does: a spec must equal what is read back.
 fn micro(wall: Timestamp) -> MicroTime {
     MicroTime(Timestamp::from_microsecond(wall.as_microsecond()).unwrap_or(wall))
 }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_by_client_go_is_read_and_written_unchanged() {
+    fn lease_of_client_go_round_trips_unchanged() {
         let read: serde_json::Value = serde_json::from_str(BY_CLIENT_GO).unwrap();
         assert_eq!(serde_json::to_value(lease()).unwrap(), read);
         assert_eq!(holder(&lease()), "cp-1_7a5c");
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vacated_lease_has_no_holder_and_lasts_a_second() {
+    fn released_lease_has_no_holder_and_lasts_a_second() {
         let spec = serde_json::to_value(vacate(&lease(), wall())).unwrap();
         let now = "2026-11-21T06:00:00.123456Z";
         let wanted = serde_json::json!({
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn validity_is_counted_from_our_first_sight_of_the_spec() {
+    async fn validity_counts_from_the_first_observation_of_the_spec() {
         let start = Instant::now();
         let after = |millis| start + Duration::from_millis(millis);
         let first = Observed::next(None, lease(), start);
@@ -154,7 +154,7 @@ mod tests {
         let mut touched = lease();
         touched.metadata.resource_version = Some("813".to_owned());
         let again = Observed::next(Some(first), touched, after(10_000));
-        assert!(!again.valid(after(15_000)), "metadata alone is no sign of life");
+        assert!(!again.valid(after(15_000)), "a change of metadata alone is no renewal");
 
         let mut renewed = lease();
         renewed.spec = Some(claim(Some(&lease()), "cp-1_7a5c", 15, Timestamp::UNIX_EPOCH));

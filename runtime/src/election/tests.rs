@@ -1,4 +1,4 @@
-//! Elections under crashes, stops, faults and skewed clocks: never two leaders, always one again.
+//! Elections under crashes, pauses, faults and skewed clocks: never two leaders, and always one in the end.
 
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt};
@@ -11,7 +11,7 @@ use crate::events::{EventSink, SinkError};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The longest pause between two tries, and a little for the calls.
+/// The longest pause between two attempts, plus some time for the calls.
 const RETRY: Duration = Duration::from_millis(4_420);
 
 fn led_by_client_go(renewed: &str) -> Lease {
@@ -30,7 +30,7 @@ fn transitions(world: &World) -> Option<i32> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_successor_waits_for_the_lease_of_a_crashed_leader() {
+async fn successor_waits_for_the_lease_of_a_crashed_leader() {
     let world = World::new();
     let a = Process::start(&world, "a", 0, 1);
     assert!(until(&world, 1, || a.fence.holds()).await < SECOND, "no lease: lead at once");
@@ -45,7 +45,7 @@ async fn a_successor_waits_for_the_lease_of_a_crashed_leader() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stopped_leader_finds_its_fence_down_on_resume() {
+async fn stopped_leader_has_a_closed_fence_on_resume() {
     let world = World::new();
     let a = Process::start(&world, "a", 0, 1);
     until(&world, 1, || a.fence.holds()).await;
@@ -63,7 +63,7 @@ async fn a_stopped_leader_finds_its_fence_down_on_resume() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_of_client_go_is_taken_over_by_our_own_clock() {
+async fn lease_of_client_go_is_acquired_by_the_local_clock() {
     for renewed in ["2026-11-21T05:50:36.123456Z", "2001-01-01T00:00:00.000000Z", "2099-01-01T00:00:00.000000Z"] {
         let world = World::new();
         world.put(Some(led_by_client_go(renewed)));
@@ -76,7 +76,7 @@ async fn a_lease_of_client_go_is_taken_over_by_our_own_clock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_living_leader_of_client_go_is_respected() {
+async fn live_leader_of_client_go_is_respected() {
     let world = World::new();
     let a = Process::start(&world, "a", 0, 1);
     world.put(Some(led_by_client_go("2026-11-21T05:50:36.000000Z")));
@@ -89,7 +89,7 @@ async fn a_living_leader_of_client_go_is_respected() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn short_faults_are_survived_and_long_ones_are_not() {
+async fn leadership_survives_short_faults_but_not_long_ones() {
     let kinds = [FaultKind::Refused, FaultKind::RequestLost, FaultKind::AnswerLost, FaultKind::ErrorAfterChange];
     for kind in kinds {
         let world = World::new();
@@ -109,10 +109,10 @@ async fn short_faults_are_survived_and_long_ones_are_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lost_answers_are_resolved_by_reading() {
+async fn lost_responses_are_resolved_by_reading() {
     let world = World::new();
     let (mut election, fence) = candidate(&world, "a");
-    // The GET says that there is no lease, the answer to the POST is lost.
+    // The GET reports no lease, the response to the POST is lost.
     world.faults.lock().unwrap().extend([Fault::default(), Fault { kind: FaultKind::AnswerLost, ..Fault::default() }]);
     let start = Instant::now();
     election.acquire().await;
@@ -129,7 +129,7 @@ async fn lost_answers_are_resolved_by_reading() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conflict_is_resolved_by_reading_and_renewing() {
+async fn conflict_is_resolved_by_reading_and_renewing() {
     let world = World::new();
     let (mut election, fence) = candidate(&world, "a");
     election.acquire().await;
@@ -143,7 +143,7 @@ async fn a_conflict_is_resolved_by_reading_and_renewing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_sees_another_holder_gives_up_at_once() {
+async fn leader_stops_immediately_when_it_reads_another_holder() {
     let world = World::new();
     let (mut election, fence) = candidate(&world, "a");
     election.acquire().await;
@@ -157,7 +157,7 @@ async fn a_leader_that_sees_another_holder_gives_up_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_release_the_successor_leads_at_its_next_try() {
+async fn successor_leads_at_its_next_attempt_after_a_release() {
     let world = World::new();
     let mut a = Process::start(&world, "a", 0, 1);
     until(&world, 1, || a.fence.holds()).await;
@@ -172,7 +172,7 @@ async fn after_a_release_the_successor_leads_at_its_next_try() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_survives_a_conflict_and_leaves_no_holder() {
+async fn release_survives_a_conflict_and_leaves_no_holder() {
     let world = World::new();
     let (mut election, fence) = candidate(&world, "a");
     election.acquire().await;
@@ -189,7 +189,7 @@ async fn a_release_survives_a_conflict_and_leaves_no_holder() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_lease_is_made_again_by_its_holder() {
+async fn deleted_lease_is_recreated_by_its_holder() {
     let world = World::new();
     let a = Process::start(&world, "a", 0, 1);
     until(&world, 1, || a.fence.holds()).await;
@@ -218,7 +218,7 @@ impl EventSink for Said {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_ends_in_order_tells_so_before_the_lease_goes() {
+async fn resigning_leader_records_its_event_before_the_release() {
     let world = World::new();
     let said = Arc::new(Said::default());
     let (recorder, sender) = Recorder::new("kube-controller-manager", said.clone());
@@ -236,7 +236,7 @@ async fn who_ends_in_order_tells_so_before_the_lease_goes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_are_told_as_events_on_the_lease() {
+async fn leadership_changes_are_recorded_as_events() {
     let world = World::new();
     let said = Arc::new(Said::default());
     let (recorder, sender) = Recorder::new("kube-controller-manager", said.clone());
@@ -259,7 +259,7 @@ async fn changes_are_told_as_events_on_the_lease() {
 }
 
 #[test]
-fn settings_that_do_not_fit_together_are_refused() {
+fn inconsistent_settings_are_refused() {
     type Change = fn(&mut ElectionConfig);
     let cases: [(Change, Option<&str>); 7] = [
         (|_| {}, None),
@@ -355,9 +355,9 @@ async fn play(faults: Vec<Fault>, acts: Vec<(Act, u64)>, skews: [i64; 2], seed: 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever is stopped, killed, lost or late: never two fences at once, and one again when all is well.
+    /// After any pauses, kills, losses and delays: never two open fences at once, and one in the end.
     #[test]
-    fn never_two_leaders_and_one_in_the_end(
+    fn there_are_never_two_leaders_and_one_in_the_end(
         faults in prop::collection::vec(fault(), 0..60),
         acts in prop::collection::vec(act(), 0..12),
         skews in [-100_000..100_000i64, -100_000..100_000i64],

@@ -1,4 +1,4 @@
-//! A lease server and candidates inside one paused clock, with scripted faults, for the election's tests.
+//! A lease server and candidates under one paused clock, with scripted faults, for the election's tests.
 
 use std::collections::VecDeque;
 use std::future::{Future, pending, poll_fn};
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-/// What happens to one call: pauses in milliseconds before and after the server acts, and the outcome.
+/// A fault of one call: delays in milliseconds before and after the server acts, and the outcome.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Fault {
     pub(super) before: u64,
@@ -39,7 +39,7 @@ enum Call {
     Update(Lease),
 }
 
-/// The server: one lease under a resource version, and every fence, so that a takeover can be judged as it happens.
+/// The server: one lease with a resource version, and every fence, so that each takeover can be checked.
 #[derive(Default)]
 pub(super) struct World {
     lease: Mutex<Option<Lease>>,
@@ -63,7 +63,7 @@ impl World {
         self.lease.lock().unwrap().as_ref().map_or("", holder).to_owned()
     }
 
-    /// Changes the lease behind everybody's back; none deletes it.
+    /// Changes the lease without a candidate; `None` deletes it.
     pub(super) fn put(&self, lease: Option<Lease>) {
         let lease = lease.map(|lease| self.versioned(lease));
         *self.lease.lock().unwrap() = lease;
@@ -78,7 +78,7 @@ impl World {
         self.calls.lock().unwrap().iter().filter(|verb| **verb != "get").count()
     }
 
-    /// How many fences hold now; panics if two did at any takeover, or do.
+    /// Returns the number of open fences. Panics if two were open at any takeover, or are now.
     pub(super) fn leaders(&self) -> usize {
         let broken = self.broken.lock().unwrap();
         assert!(broken.is_empty(), "{broken:?}");
@@ -120,7 +120,7 @@ impl World {
 struct Line(Arc<World>);
 
 impl Line {
-    /// The server acts in a task of its own, so a caller that hangs up does not take its request back.
+    /// Returns the server acts in a separate task, so that a caller that is dropped does not cancel its request.
     fn call(&self, verb: &'static str, call: Call) -> BoxFuture<'static, Result<Lease, LeaseError>> {
         let world = self.0.clone();
         async move {
@@ -138,7 +138,7 @@ impl Line {
                     FaultKind::RequestLost => return,
                 };
                 sleep(Duration::from_millis(fault.after)).await;
-                // Nobody may be listening any more: that is one of the faults.
+                // The receiver may have been dropped: that is one of the faults.
                 answer.send(outcome).ok();
             });
             match answered.await {
@@ -164,7 +164,7 @@ impl LeaseStore for Line {
     }
 }
 
-/// Stops polling as SIGSTOP stops a process: the clock goes on.
+/// Stops polling like SIGSTOP: the clock continues.
 #[derive(Default)]
 pub(super) struct Gate {
     stopped: AtomicBool,
@@ -191,7 +191,7 @@ impl Gate {
     }
 }
 
-/// A process: leads, loses and tries again until told to exit, then releases.
+/// A process: leads, loses and retries until its exit is requested, then releases.
 pub(super) struct Process {
     pub(super) fence: Fence,
     pub(super) gate: Arc<Gate>,
@@ -203,7 +203,7 @@ pub(super) struct Process {
 impl Process {
     pub(super) fn start(world: &Arc<World>, identity: &str, skew_seconds: i64, seed: u64) -> Self {
         let (mut election, fence) = candidate(world, identity);
-        // The wall clock of a process is off by its skew but goes on with everybody's time.
+        // The wall clock of a process is skewed but advances with the shared time.
         let off = Timestamp::from_second(1_795_240_236 + skew_seconds).unwrap();
         let start = Instant::now();
         election = election.with_clock(Arc::new(move || off + start.elapsed()), seed);
@@ -233,20 +233,20 @@ impl Process {
         Self { fence, gate, losses, task, exit: Some(exit) }
     }
 
-    /// A clean exit begins.
+    /// Begins a clean exit.
     pub(super) fn exit(&mut self) {
         if let Some(exit) = self.exit.take() {
             exit.send(()).ok();
         }
     }
 
-    /// The process is gone at once; what it sent is still on its way.
+    /// Kills the process immediately; requests that it sent may still arrive.
     pub(super) fn crash(&self) {
         self.task.abort();
     }
 }
 
-/// A candidate whose fence the world watches.
+/// Creates a candidate whose fence is checked by the world.
 pub(super) fn candidate(world: &Arc<World>, identity: &str) -> (Election, Fence) {
     let config = ElectionConfig::new("kube-system", "kube-controller-manager", identity);
     let (election, fence) = Election::over(Arc::new(Line(world.clone())), config).unwrap();
@@ -254,7 +254,7 @@ pub(super) fn candidate(world: &Arc<World>, identity: &str) -> (Election, Fence)
     (election, fence)
 }
 
-/// Waits until `reached`, looking every 10 ms at most `seconds`, and checks the invariant each time; how long it took.
+/// Waits at most `seconds` until `reached`, and checks the invariant every 10 ms. Returns the time it took.
 pub(super) async fn until(world: &World, seconds: u64, reached: impl Fn() -> bool) -> Duration {
     let start = Instant::now();
     while !reached() {
@@ -266,7 +266,7 @@ pub(super) async fn until(world: &World, seconds: u64, reached: impl Fn() -> boo
     start.elapsed()
 }
 
-/// Lets `seconds` go by under the invariant.
+/// Lets `seconds` pass under the invariant.
 pub(super) async fn pass(world: &World, seconds: u64) {
     for _ in 0..seconds * 20 {
         sleep(Duration::from_millis(50)).await;

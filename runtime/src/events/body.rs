@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{EventType, ObjectReference};
 
-/// One core/v1 Event as it shall stand on the server after the next write.
+/// One core/v1 Event as it should be on the server after the next write.
 #[derive(Debug, Clone)]
 pub(super) struct Event {
     pub(super) name: String,
@@ -23,21 +23,21 @@ pub(super) struct Event {
     pub(super) count: u32,
 }
 
-/// The namespace that an event about an object in `namespace` lives in: `default` for cluster-scoped objects.
+/// Returns the namespace of an event about an object in `namespace`: `default` for cluster-scoped objects.
 pub(super) fn event_namespace(namespace: &str) -> &str {
     if namespace.is_empty() { "default" } else { namespace }
 }
 
-/// The name of an event: `<object>.<hexadecimal Unix nanoseconds>`, or a random UUID where that is not
-/// a DNS subdomain (too long, or the object's name has characters that events' names may not have);
-/// upstream: `tools/record/util`, `GenerateEventName`.
+/// Returns the name of an event: `<object>.<hexadecimal Unix nanoseconds>`, or a random UUID if that is not a DNS
+/// subdomain (too long, or the object's name has characters that events' names may not have). Upstream:
+/// `tools/record/util`, `GenerateEventName`.
 pub(super) fn event_name(object: &str, at: Timestamp) -> String {
-    // Go prints the low 64 bits of the nanoseconds, so the cast is the rule.
+    // Go prints the low 64 bits of the nanoseconds, so the cast is intended.
     let name = format!("{object}.{:x}", at.as_nanosecond() as i64);
     if is_dns_subdomain(&name) { name } else { random_uuid() }
 }
 
-/// A random version 4 UUID in its usual text form.
+/// Returns a random version 4 UUID in its usual text form.
 pub(crate) fn random_uuid() -> String {
     let random: u128 = rand::rng().random();
     let versioned = (random & !(0xf << 76)) | (0x4 << 76);
@@ -122,17 +122,17 @@ struct PatchBody<'a> {
 }
 
 impl Event {
-    /// Whether it stands for several events with different messages.
+    /// Reports whether the event combines several with different messages.
     pub(super) fn is_combined(&self) -> bool {
         !self.reporting
     }
 
-    /// The namespace that the event is written to.
+    /// Returns the namespace that the event is written to.
     pub(super) fn namespace(&self) -> &str {
         event_namespace(&self.about.namespace)
     }
 
-    /// The JSON of the whole event, for a POST.
+    /// Returns the JSON of the whole event, for a POST.
     pub(super) fn create_body(&self) -> Bytes {
         json(&Body {
             kind: "Event",
@@ -159,7 +159,7 @@ impl Event {
         })
     }
 
-    /// The strategic merge patch that raises the count of the event on the server.
+    /// Returns the strategic merge patch that increases the count of the event on the server.
     pub(super) fn patch_body(&self) -> Bytes {
         json(&PatchBody { count: self.count, last_timestamp: rfc3339(self.last), message: &self.message })
     }
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_object_and_nanoseconds_or_a_uuid() {
+    fn event_name_is_object_and_nanoseconds_or_a_uuid() {
         let at = Timestamp::from_nanosecond(105_999_103_295_324_396).unwrap();
         assert_eq!(event_name("test-pod", at), "test-pod.178959f726d80ec");
         let long = "x".repeat(300);

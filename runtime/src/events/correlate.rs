@@ -1,6 +1,6 @@
-//! Which event an occurrence becomes: combined with similar ones, counted with equal ones, or dropped as spam.
+//! Correlation of events: combined with similar ones, counted with equal ones, or dropped as spam.
 //!
-//! All policy of upstream's `tools/record`, `EventCorrelator`, without IO: the clock's reading is an argument.
+//! The whole policy of upstream's `tools/record`, `EventCorrelator`, without IO: the current time is an argument.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 
@@ -17,7 +17,7 @@ const SPAM_BURST: f64 = 25.0;
 const SPAM_REFILL_SECONDS: f64 = 300.0;
 const COMBINED_PREFIX: &str = "(combined from similar events): ";
 
-/// What a controller said once.
+/// One event as a controller recorded it.
 #[derive(Debug, Clone)]
 pub(super) struct Occurrence {
     pub(super) about: ObjectReference,
@@ -27,12 +27,12 @@ pub(super) struct Occurrence {
     pub(super) at: Timestamp,
 }
 
-/// What an occurrence becomes.
+/// The result of the correlation.
 #[derive(Debug)]
 pub(super) struct Correlated {
-    /// The event as it shall stand; a count above one means that it was written before.
+    /// The event as it should be on the server; a count above one means that it was written before.
     pub(super) event: Event,
-    /// Whether the object's budget is used up: nothing is written, but the count is remembered.
+    /// The object's budget is exhausted: nothing is written, but the count is kept.
     pub(super) spam: bool,
 }
 
@@ -55,7 +55,7 @@ struct Budget {
     at: Timestamp,
 }
 
-/// The memory of one component's events: three caches of 4,096 entries, which hold hashes and counts, no events.
+/// The state for one component's events: three caches of 4,096 entries, which hold hashes and counts, no events.
 #[derive(Debug)]
 pub(super) struct Correlator {
     component: &'static str,
@@ -66,7 +66,7 @@ pub(super) struct Correlator {
 }
 
 impl Correlator {
-    /// An empty memory for the events of `component`.
+    /// Creates an empty state for the events of `component`.
     pub(super) fn new(component: &'static str) -> Self {
         Self {
             component,
@@ -85,7 +85,7 @@ impl Correlator {
         Correlated { event, spam }
     }
 
-    /// The tenth different message of one reason about one object within ten minutes, and each later one,
+    /// Returns the tenth different message of one reason about one object within ten minutes, and each later one,
     /// becomes the combined event of that reason (`EventAggregator.EventAggregate`).
     fn combine(&mut self, occurrence: Occurrence, now: Timestamp) -> (Event, u64) {
         let Occurrence { about, kind, reason, message, at } = occurrence;
@@ -115,7 +115,7 @@ impl Correlator {
             };
             return (event, key);
         }
-        // Upstream forgets any one of the messages; the oldest is as good and repeatable.
+        // Upstream drops a random message; dropping the oldest is equivalent and reproducible.
         similar.messages.remove(0);
         let event = Event {
             name: event_name(&about.name, now),
@@ -132,7 +132,8 @@ impl Correlator {
         (event, similar_key)
     }
 
-    /// An event that was seen before keeps its name and first time and counts one more (`eventLogger.eventObserve`).
+    /// An event that was recorded before keeps its name and first time; its count increases
+    /// (`eventLogger.eventObserve`).
     fn count(&mut self, event: &mut Event, key: u64) {
         let seen = self.seen.entry(key, Seen::default);
         if seen.count > 0 {
@@ -146,7 +147,8 @@ impl Correlator {
         event.count = seen.count;
     }
 
-    /// Takes one token of the object's budget: 25 at once, then one every five minutes (`EventSourceObjectSpamFilter`).
+    /// Takes one token of the object's budget: 25 initially, then one every five minutes
+    /// (`EventSourceObjectSpamFilter`).
     fn allow(&mut self, event: &Event, now: Timestamp) -> bool {
         let key = self.key(&event.about, event.kind, 2u8);
         let budget = self.budgets.entry(key, || Budget { tokens: SPAM_BURST, at: now });
@@ -160,7 +162,7 @@ impl Correlator {
         allowed
     }
 
-    /// The hash of what all three keys share, and of what is special to one.
+    /// Returns the hash of the part that all three keys share, and of the part that is special to one.
     fn key(&self, about: &ObjectReference, kind: EventType, special: impl Hash) -> u64 {
         let object = (&about.kind, &about.namespace, &about.name, &about.uid, &about.api_version);
         self.hasher.hash_one((object, kind, special))

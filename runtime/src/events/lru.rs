@@ -1,4 +1,4 @@
-//! A map that forgets its least recently used entry when it is full.
+//! A map that evicts its least recently used entry when it is full.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ pub(super) struct Lru<V> {
 }
 
 impl<V> Lru<V> {
-    /// A map that holds at most `capacity` entries and allocates nothing before the first.
+    /// Creates a map of at most `capacity` entries that allocates nothing before the first.
     pub(super) fn new(capacity: usize) -> Self {
         Self { capacity, turn: 0, entries: HashMap::new(), by_turn: BTreeMap::new() }
     }
 
-    /// The value of `key`, made by `absent` if there is none; the oldest entry goes if there are too many.
+    /// Returns the value of `key`, created by `absent` if missing; evicts the oldest entry if there are too many.
     pub(super) fn entry(&mut self, key: u64, absent: impl FnOnce() -> V) -> &mut V {
         self.turn += 1;
         let turn = self.turn;
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_recently_used_entry_is_forgotten() {
+    fn least_recently_used_entry_is_evicted() {
         let mut lru = Lru::new(2);
         *lru.entry(1, || 0) = 10;
         *lru.entry(2, || 0) = 20;

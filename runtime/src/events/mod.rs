@@ -1,7 +1,7 @@
-//! What controllers say about objects, as core/v1 Events: counted, combined, bounded, and never in a reconcile's way.
+//! Events of controllers, as core/v1 Events: counted, combined, bounded, and without delaying a reconcile.
 //!
-//! The rules are those of upstream's `tools/record`. Messages are sent whole: the API server limits a message
-//! to 1,024 bytes only for events that carry `eventTime`, which these don't, and upstream does not cut them either.
+//! The rules are those of upstream's `tools/record`. Messages are not truncated: the API server limits a message to
+//! 1,024 bytes only for events with `eventTime`, which these lack, and upstream does not truncate them either.
 
 mod body;
 mod correlate;
@@ -39,7 +39,7 @@ const TRIES: u32 = 12;
 const BETWEEN_TRIES: Duration = Duration::from_secs(10);
 const WITHOUT_ANSWER: Duration = Duration::from_secs(30);
 
-/// A reading of the wall clock, passed in so that tests own the time.
+/// A source of the current time, so that tests can set it.
 pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// The object that an event is about; `namespace` is empty for cluster-scoped objects.
@@ -55,11 +55,11 @@ pub struct ObjectReference {
     pub name: Arc<str>,
     /// The object's uid, or empty if unknown.
     pub uid: Arc<str>,
-    /// The version of the object that was looked at, or empty.
+    /// The resourceVersion of the object that the decision was based on, or empty.
     pub resource_version: Arc<str>,
 }
 
-/// A reference to an object, for an event about it.
+/// Returns a reference to an object, for an event about it.
 pub fn about<K: Kind>(record: &K) -> ObjectReference {
     let meta = record.meta();
     ObjectReference {
@@ -77,12 +77,12 @@ pub fn about<K: Kind>(record: &K) -> ObjectReference {
 pub enum EventType {
     /// Information.
     Normal,
-    /// Something went wrong.
+    /// Something failed.
     Warning,
 }
 
 impl EventType {
-    /// The API's word for the type.
+    /// Returns the API's name of the type.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Normal => "Normal",
@@ -91,39 +91,39 @@ impl EventType {
     }
 }
 
-/// Where events are written to. The bodies are JSON; a Writer is the API server.
+/// The destination of events. The bodies are JSON. A Writer sends them to the API server.
 pub trait EventSink: Send + Sync {
     /// Creates the event in `namespace` (POST of a core/v1 Event).
     fn create<'a>(&'a self, namespace: &'a str, event: Bytes) -> BoxFuture<'a, Result<(), SinkError>>;
 
-    /// Changes count, last time and message of event `name` in `namespace` (strategic merge patch).
+    /// Updates count, last time and message of event `name` in `namespace` (strategic merge patch).
     fn patch<'a>(&'a self, namespace: &'a str, name: &'a str, patch: Bytes) -> BoxFuture<'a, Result<(), SinkError>>;
 }
 
-/// Why a sink did not take an event.
+/// The reason why a sink refused an event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SinkError {
-    /// There is no such event any more, or no such namespace.
+    /// The event or its namespace does not exist.
     #[error("the event or its namespace does not exist")]
     NotFound,
-    /// The server answered and refused: trying again would not help.
+    /// The server refused the request: a retry would not help.
     #[error("the server rejected the event: {0}")]
     Rejected(String),
-    /// No answer, or one that asks to come back later.
-    #[error("the server could not be asked: {0}")]
+    /// No response, or a response that requests a later retry.
+    #[error("the server could not be reached: {0}")]
     Unreachable(String),
 }
 
-/// What became of the occurrences so far; their sum trails what was recorded by what is still queued.
+/// Results of the recorded events. Their sum excludes events that are still queued.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EventCounts {
     /// Written to the sink.
     pub written: u64,
     /// Never queued: the queue was full, or the recorder closed.
     pub dropped: u64,
-    /// Filtered: the object's budget was used up.
+    /// Filtered: the object's budget was exhausted.
     pub filtered: u64,
-    /// Given up: rejected by the server, or out of tries.
+    /// Discarded: rejected by the server, or after the last attempt.
     pub abandoned: u64,
 }
 
@@ -135,7 +135,7 @@ struct Tally {
     abandoned: AtomicU64,
 }
 
-/// Says things about objects on behalf of one component; cheap to clone, never waits.
+/// Records events for one component. Cheap to clone; never waits.
 #[derive(Clone)]
 pub struct Recorder {
     component: &'static str,
@@ -146,13 +146,13 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder for `component` and its sender task, which the caller runs. The task ends when all clones of
-    /// the recorder are dropped, or after `close`, once the queue is empty; bound it by a timeout at shutdown.
+    /// Creates a recorder for `component` and its sender task, which the caller runs. The task ends when all clones of
+    /// the recorder are dropped, or after `close`, once the queue is empty; limit it by a timeout at shutdown.
     pub fn new(component: &'static str, sink: Arc<dyn EventSink>) -> (Self, impl Future<Output = ()> + Send + 'static) {
         Self::with_clock(component, sink, Arc::new(Timestamp::now))
     }
 
-    /// As `new`, with a wall clock of the caller's.
+    /// Like `new`, with a given wall clock.
     pub fn with_clock(
         component: &'static str,
         sink: Arc<dyn EventSink>,
@@ -174,8 +174,8 @@ impl Recorder {
         (recorder, sender.run(queued))
     }
 
-    /// Queues an event about `about`. If 1,000 are waiting already, this one is dropped and counted
-    /// (upstream: `tools/record`, a full broadcaster).
+    /// Queues an event about `about`. If 1,000 events are queued already, this one is dropped and counted (upstream:
+    /// `tools/record`, a full broadcaster).
     pub fn event(&self, about: &ObjectReference, kind: EventType, reason: &'static str, message: String) {
         tracing::debug!(
             component = self.component,
@@ -198,18 +198,18 @@ impl Recorder {
         }
     }
 
-    /// Takes no more events; what is queued is tried once each, then the sender task ends
-    /// (upstream: `EventBroadcaster.Shutdown`).
+    /// Accepts no further events. Queued events are tried once each, then the sender task ends (upstream:
+    /// `EventBroadcaster.Shutdown`).
     pub fn close(&self) {
         self.closing.send_replace(true);
     }
 
-    /// On whose behalf it speaks.
+    /// Returns the component.
     pub fn component(&self) -> &'static str {
         self.component
     }
 
-    /// What became of the events of this component so far.
+    /// Returns the results of this component's events.
     pub fn counts(&self) -> EventCounts {
         EventCounts {
             written: self.tally.written.load(Ordering::Relaxed),
@@ -222,7 +222,7 @@ impl Recorder {
 
 struct Sender {
     correlator: Correlator,
-    /// Events that were not written yet, in order; at most as many as the queue holds.
+    /// Events that were not written yet, in order; at most the capacity of the queue.
     firsts: VecDeque<Event>,
     repeats: Repeats,
     sink: Arc<dyn EventSink>,
@@ -231,7 +231,7 @@ struct Sender {
     closed: watch::Receiver<bool>,
 }
 
-/// A delivery under way; ends with whether the event was written.
+/// A write in progress; resolves to whether the event was written.
 type Delivery = Fuse<BoxFuture<'static, bool>>;
 
 impl Sender {
@@ -249,10 +249,10 @@ impl Sender {
                 biased;
                 () = until_closed(&mut closed) => break,
                 written = &mut delivery => self.count(written, occurrences),
-                // What is said is taken in while events are on their way, so that combining goes on however slow
-                // the server is, and nothing is lost to a full queue that would be dropped as too much anyway.
+                // Events are received and combined also during a write, so that a slow server does not fill the queue
+                // with events that would be combined anyway.
                 next = queued.recv(), if self.firsts.len() < QUEUED => match next {
-                    Some(occurrence) => self.take_in(occurrence),
+                    Some(occurrence) => self.apply(occurrence),
                     None => break,
                 },
                 () = until(due) => {}
@@ -264,7 +264,7 @@ impl Sender {
         }
         queued.close();
         while let Some(occurrence) = queued.recv().await {
-            self.take_in(occurrence);
+            self.apply(occurrence);
         }
         while let Some((event, told)) = self.next(None) {
             let written = self.deliver(event).await;
@@ -272,10 +272,10 @@ impl Sender {
         }
     }
 
-    /// Takes an occurrence in. A defect costs this one only, or else the component would fall silent.
-    fn take_in(&mut self, occurrence: Occurrence) {
+    /// Applies an occurrence. A panic discards only this event, so that the component keeps recording.
+    fn apply(&mut self, occurrence: Occurrence) {
         if catch_unwind(AssertUnwindSafe(|| self.correlate(occurrence))).is_err() {
-            tracing::error!("correlating an event panicked; it is abandoned");
+            tracing::error!("correlating an event panicked; it is dropped");
             self.tally.abandoned.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -291,8 +291,8 @@ impl Sender {
         }
     }
 
-    /// What is to be sent next, and how many occurrences it tells of: first occurrences at once, and before the
-    /// repeats that are due until then, or all.
+    /// Returns the next event to send and the number of occurrences that it covers. First occurrences come immediately
+    /// and before repeats; of repeats those that are due at `until`, or all.
     fn next(&mut self, until: Option<Instant>) -> Option<(Event, u64)> {
         self.firsts.pop_front().map(|event| (event, 1)).or_else(|| self.repeats.take(until))
     }
@@ -301,7 +301,7 @@ impl Sender {
         let delivery = AssertUnwindSafe(deliver(self.sink.clone(), event, self.closed.clone())).catch_unwind();
         let settled = delivery.map(|written| {
             written.unwrap_or_else(|_| {
-                tracing::error!("writing an event panicked; it is abandoned");
+                tracing::error!("writing an event panicked; it is dropped");
                 false
             })
         });
@@ -314,19 +314,19 @@ impl Sender {
     }
 }
 
-/// Up to twelve tries ten seconds apart, the first pause at random within that (`recordToSink`);
-/// a try without an answer within 30 seconds failed, so that one dead connection can't silence a component.
+/// Makes up to twelve attempts ten seconds apart, the first pause random within that (`recordToSink`). An attempt
+/// without a response within 30 seconds counts as failed, so that a dead connection cannot block a component.
 async fn deliver(sink: Arc<dyn EventSink>, event: Event, mut closed: watch::Receiver<bool>) -> bool {
     for tries in 1..=TRIES {
         let written = tokio::time::timeout(WITHOUT_ANSWER, write(&*sink, &event));
-        let silence = |_| Err(SinkError::Unreachable(format!("no answer within {WITHOUT_ANSWER:?}")));
+        let silence = |_| Err(SinkError::Unreachable(format!("no response within {WITHOUT_ANSWER:?}")));
         match written.await.unwrap_or_else(silence) {
             Ok(()) => return true,
             Err(SinkError::Unreachable(error)) => {
                 tracing::warn!(name = event.name, tries, error, "event not written");
             }
             Err(error) => {
-                tracing::warn!(name = event.name, %error, "event given up");
+                tracing::warn!(name = event.name, %error, "event dropped after the last attempt");
                 return false;
             }
         }
@@ -344,7 +344,7 @@ async fn deliver(sink: Arc<dyn EventSink>, event: Event, mut closed: watch::Rece
     false
 }
 
-/// Ends then, or never.
+/// Completes at that time, or never.
 async fn until(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,
@@ -352,14 +352,14 @@ async fn until(due: Option<Instant>) {
     }
 }
 
-/// Ends when the recorder is closed; never when its clones are merely dropped.
+/// Completes when the recorder is closed; not when its clones are merely dropped.
 async fn until_closed(closed: &mut watch::Receiver<bool>) {
     if closed.wait_for(|closed| *closed).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// Patches an event that was written before, creates one that was not or is gone (`recordEvent`).
+/// Patches an event that was written before; creates one that was not written yet or was deleted (`recordEvent`).
 async fn write(sink: &dyn EventSink, event: &Event) -> Result<(), SinkError> {
     if event.count > 1 {
         let patched = sink.patch(event.namespace(), &event.name, event.patch_body()).await;

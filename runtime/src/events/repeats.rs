@@ -1,7 +1,7 @@
-//! Repeats of events that wait, so that one patch tells of several.
+//! Delayed repeats of events, so that one patch covers several repeats.
 //!
-//! Upstream patches an event's count at each repeat. Only the last of several patches is of use to anybody, so a repeat
-//! waits and later ones of the same event take its place: a second at first, longer and longer while they keep coming.
+//! Upstream patches an event's count at each repeat. Only the last of several patches is useful, so a repeat is delayed
+//! and replaced by later ones of the same event. The delay is one second at first and grows while repeats arrive.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -10,27 +10,27 @@ use tokio::time::Instant;
 
 use super::body::Event;
 
-/// How long the first repeat of an event waits.
+/// Delay of the first repeat of an event.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// How long that of a combined event waits: its message is only an example of many.
+/// Delay of the first repeat of a combined event: its message is only an example of many.
 const FIRST_WAIT_COMBINED: Duration = Duration::from_secs(5);
 
-/// How long a repeat waits at most; until then the wait doubles from patch to patch.
+/// Maximum delay of a repeat; until then the delay doubles from patch to patch.
 pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// One event that is repeated.
 #[derive(Debug)]
 struct Series {
-    /// The event with its last count, and how many occurrences the next patch tells of.
+    /// The event with its last count, and the number of occurrences that the next patch covers.
     waiting: Option<(Event, u64)>,
-    /// The wait before the next patch, or after the last one.
+    /// The delay before the next patch, or after the last one.
     wait: Duration,
-    /// When the patch is due; if nothing waits, when the series is forgotten.
+    /// When the patch is due; without a waiting event, when the series is removed.
     due: Instant,
 }
 
-/// Repeats that wait, at most one of each event, and how long the last ones did.
+/// Delayed repeats, at most one per event, and their last delays.
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
     series: HashMap<String, Series>,
@@ -38,7 +38,7 @@ pub(super) struct Repeats {
 }
 
 impl Repeats {
-    /// Takes a repeat in; it replaces an earlier one of the same event, which has waited longer.
+    /// Adds a repeat. It replaces an earlier one of the same event and keeps its due time.
     pub(super) fn put(&mut self, event: Event) {
         let key = format!("{}/{}", event.namespace(), event.name);
         let wait = match self.series.get_mut(&key) {
@@ -59,12 +59,13 @@ impl Repeats {
         self.series.insert(key, Series { waiting: Some((event, 1)), wait, due });
     }
 
-    /// When there is something to [`Repeats::take`], or to forget.
+    /// Returns when [`Repeats::take`] has something to return or to remove.
     pub(super) fn due(&self) -> Option<Instant> {
         self.order.first().map(|(due, _)| *due)
     }
 
-    /// The next repeat that is due until then, or the next of all, and how many occurrences it tells of.
+    /// Returns the next repeat that is due at `until`, or the next of all, with the number of occurrences that it
+    /// covers.
     pub(super) fn take(&mut self, until: Option<Instant>) -> Option<(Event, u64)> {
         loop {
             let (due, _) = self.order.first()?;
@@ -75,7 +76,7 @@ impl Repeats {
             let series = self.series.get_mut(&key)?;
             match series.waiting.take() {
                 Some(told) => {
-                    // It is remembered for as long again: what comes until then is the same series.
+                    // The series is kept for the same time again: later repeats belong to it.
                     series.due = Instant::now() + series.wait;
                     self.order.insert((series.due, key));
                     return Some(told);
@@ -96,7 +97,7 @@ mod tests {
     use super::super::{EventType, ObjectReference};
     use super::*;
 
-    /// A repeat of one event; of a combined one if `similar`.
+    /// Returns a repeat of one event; of a combined one if `similar`.
     fn repeat(similar: bool) -> Event {
         let mut correlator = Correlator::new("c");
         let mut last = None;
@@ -110,7 +111,7 @@ mod tests {
         last.expect("twelve were said").event
     }
 
-    /// Seconds after which the patches of an event go out that is repeated every half second for so long.
+    /// Returns the seconds after which patches of an event are sent that is repeated every half second.
     async fn patches(similar: bool, seconds: u64) -> Vec<u64> {
         let (mut repeats, begun, mut sent) = (Repeats::default(), Instant::now(), Vec::new());
         let mut told = 0;
@@ -125,18 +126,18 @@ mod tests {
         while let Some((_, occurrences)) = repeats.take(None) {
             told += occurrences;
         }
-        assert_eq!(told, seconds * 2, "each occurrence is told of once");
+        assert_eq!(told, seconds * 2, "each occurrence is covered once");
         sent
     }
 
     #[tokio::test(start_paused = true)]
-    async fn patches_of_one_event_become_rarer_while_it_is_repeated() {
+    async fn patches_become_rarer_while_an_event_repeats() {
         assert_eq!(patches(false, 40).await, [1, 3, 7, 15, 25, 35]);
         assert_eq!(patches(true, 40).await, [5, 15, 25, 35]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_series_that_ended_is_forgotten_and_the_next_one_waits_as_the_first() {
+    async fn ended_series_is_removed_and_the_next_one_starts_over() {
         let mut repeats = Repeats::default();
         repeats.put(repeat(false));
         assert_eq!(repeats.due(), Some(Instant::now() + FIRST_WAIT));

@@ -1,4 +1,4 @@
-//! The recorder against an in-memory sink: what is created, patched, combined, filtered, retried and dropped.
+//! The recorder with an in-memory sink: events that are created, patched, combined, filtered, retried and dropped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
@@ -77,7 +77,7 @@ fn pod(name: &str) -> ObjectReference {
     }
 }
 
-/// A clock that goes on by `step` with each reading, from 2026-11-21T05:50:36Z.
+/// Returns a clock that advances by `step` with each reading, from 2026-11-21T05:50:36Z.
 fn ticking(step: Duration) -> WallClock {
     let start: Timestamp = "2026-11-21T05:50:36Z".parse().unwrap();
     let next = Mutex::new(start);
@@ -93,7 +93,7 @@ fn occurrence(message: &str, at: Timestamp) -> Occurrence {
     Occurrence { about: pod("p"), kind: EventType::Normal, reason: "Similar", message: message.to_owned(), at }
 }
 
-/// Plays `messages` about one pod, one every `seconds`, and returns what the last one became.
+/// Records `messages` about one pod, one every `seconds`, and returns the result of the last one.
 fn last_of(messages: impl IntoIterator<Item = String>, seconds: u64) -> Correlated {
     let clock = ticking(Duration::from_secs(seconds));
     let mut correlator = Correlator::new("c");
@@ -105,7 +105,7 @@ fn last_of(messages: impl IntoIterator<Item = String>, seconds: u64) -> Correlat
 }
 
 #[test]
-fn equal_events_are_counted_similar_ones_combined_and_too_many_dropped() {
+fn equal_events_are_counted_similar_ones_combined_and_surplus_dropped() {
     let same = |times: usize| vec!["same".to_owned(); times];
     let different = |times: usize| (0..times).map(|i| format!("m{i}")).collect::<Vec<_>>();
     let combined = |i: usize| format!("(combined from similar events): m{i}");
@@ -150,7 +150,7 @@ fn keys_separate_objects_types_and_reasons() {
 }
 
 #[test]
-fn the_budget_is_per_object_and_type_and_refills_one_in_five_minutes() {
+fn budget_is_per_object_and_type_and_refills_every_five_minutes() {
     let start = Timestamp::UNIX_EPOCH;
     let mut correlator = Correlator::new("c");
     let mut spam = |kind: EventType, seconds: i64| {
@@ -173,7 +173,7 @@ fn the_budget_is_per_object_and_type_and_refills_one_in_five_minutes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bodies_are_upstreams() {
+async fn event_bodies_equal_upstreams() {
     let sink = Memory::answering([]);
     let (recorder, sender) = Recorder::with_clock("test-controller", sink.clone(), ticking(Duration::from_secs(1)));
     let node = ObjectReference { namespace: "".into(), uid: "".into(), resource_version: "".into(), ..pod("n1") };
@@ -204,7 +204,7 @@ async fn bodies_are_upstreams() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_expired_event_is_created_again_with_its_count() {
+async fn expired_event_is_recreated_with_its_count() {
     let sink = Memory::answering([]);
     let (recorder, sender) = Recorder::with_clock("c", sink.clone(), ticking(Duration::from_secs(1)));
     recorder.event(&pod("p"), EventType::Normal, "R", "m".to_owned());
@@ -229,7 +229,7 @@ async fn until(recorder: &Recorder, reached: impl Fn(EventCounts) -> bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn errors_decide_how_often_is_tried() {
+async fn number_of_attempts_depends_on_the_error() {
     let unreachable = |times| vec![SinkError::Unreachable("down".to_owned()); times];
     let cases = [
         ("rejected", vec![SinkError::Rejected("no".to_owned())], 1, 0),
@@ -260,7 +260,7 @@ async fn errors_decide_how_often_is_tried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_drops_and_counts_and_never_waits() {
+async fn full_queue_drops_and_counts_without_waiting() {
     let sink = Memory::answering([]);
     let (recorder, sender) = Recorder::with_clock("c", sink.clone(), ticking(Duration::from_nanos(1)));
     for i in 0..QUEUED + 7 {
@@ -275,7 +275,7 @@ async fn a_full_queue_drops_and_counts_and_never_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closed_recorder_tries_each_queued_event_once() {
+async fn closed_recorder_tries_each_queued_event_once() {
     let sink = Memory::answering(vec![SinkError::Unreachable("down".to_owned()); 100]);
     let (recorder, sender) = Recorder::new("c", sink.clone());
     recorder.event(&pod("p"), EventType::Normal, "R", "m".to_owned());
@@ -288,9 +288,9 @@ async fn a_closed_recorder_tries_each_queued_event_once() {
     assert_eq!(start.elapsed(), Duration::ZERO);
 }
 
-/// The first event is stuck at a server that does not answer; what is said meanwhile is combined, and not dropped.
+/// The first event is stuck at a server that does not respond; events recorded meanwhile are combined, not dropped.
 #[tokio::test(start_paused = true)]
-async fn a_slow_server_costs_no_events_that_can_be_combined() {
+async fn slow_server_loses_no_events_that_can_be_combined() {
     let sink =
         Memory::answering([SinkError::Unreachable("down".to_owned()), SinkError::Unreachable("down".to_owned())]);
     let (recorder, sender) = Recorder::with_clock("c", sink.clone(), ticking(Duration::from_nanos(1)));
@@ -329,9 +329,9 @@ fn said() -> impl Strategy<Value = Said> {
 }
 
 proptest! {
-    /// Every occurrence is counted in exactly one event, and what the server shows lacks only filtered ones.
+    /// Every occurrence is counted in exactly one event; on the server only filtered ones are missing.
     #[test]
-    fn counts_add_up(history in prop::collection::vec(said(), 1..150)) {
+    fn every_occurrence_is_counted_in_one_event(history in prop::collection::vec(said(), 1..150)) {
         let mut now = Timestamp::UNIX_EPOCH;
         let mut correlator = Correlator::new("c");
         let mut remembered = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! The sink that is the API server: events are written through a controller's Writer.
+//! The sink that writes events to the API server through a controller's Writer.
 
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt};
@@ -16,7 +16,7 @@ impl EventSink for Writer {
     }
 }
 
-/// An answer is the server's last word (`recordEvent`), except where it asks to come back.
+/// Returns a response is final (`recordEvent`), except if it requests a later retry.
 fn classify(error: WriteError) -> SinkError {
     match error {
         WriteError::Refused(status) => match status.code {
@@ -25,7 +25,7 @@ fn classify(error: WriteError) -> SinkError {
             500.. if status.retry_after.is_some() => SinkError::Unreachable(status.to_string()),
             _ => SinkError::Rejected(status.to_string()),
         },
-        // Not repeated by another leader's hand, and not by ours later.
+        // Must not be repeated, neither later nor by another leader.
         WriteError::NotLeading | WriteError::InvalidName(_) | WriteError::InvalidRequest(_) => {
             SinkError::Rejected(error.to_string())
         }

@@ -12,7 +12,7 @@ use prometheus_client::metrics::histogram::Histogram;
 /// Labels of one sample.
 pub type Labels<const N: usize> = [(&'static str, String); N];
 
-/// One family of samples that are read when they are asked for; counters come without their `_total`.
+/// Appends a family of samples that are read at each scrape; the names of counters lack their `_total`.
 fn family<const N: usize>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
@@ -31,7 +31,7 @@ fn family<const N: usize>(
     Ok(())
 }
 
-/// Appends gauges that are read when they are asked for.
+/// Appends gauges that are read at each scrape.
 ///
 /// # Errors
 /// When the text cannot be written.
@@ -44,8 +44,8 @@ pub fn gauges<const N: usize>(
     family(encoder, name, help, |value| Box::new(ConstGauge::new(value)), MetricType::Gauge, samples)
 }
 
-/// Appends counters whose upstream names do not end in `_total`. The library knows no such counters: they are of unknown
-/// type to it, of which there are no others, and [`super::exposition`] writes them as counters.
+/// Appends counters whose upstream names do not end in `_total`. The library has no such counters: they are encoded
+/// with type unknown, which nothing else uses, and [`super::exposition`] writes them as counters.
 ///
 /// # Errors
 /// When the text cannot be written.
@@ -58,7 +58,7 @@ pub fn plain_counters<const N: usize>(
     family(encoder, name, help, |value| Box::new(ConstGauge::new(value)), MetricType::Unknown, samples)
 }
 
-/// Histograms of one family, by their labels; cheap to clone, all clones count together.
+/// Histograms of one family, by their labels. Cheap to clone; clones share their counts.
 #[derive(Debug, Clone)]
 pub struct Histograms<const N: usize>(pub(super) Family<Labels<N>, Histogram, Bounds>);
 
@@ -72,7 +72,7 @@ impl MetricConstructor<Histogram> for Bounds {
 }
 
 impl<const N: usize> Histograms<N> {
-    /// Empty histograms with these upper bounds.
+    /// Creates empty histograms with these upper bounds.
     #[must_use]
     pub fn new(bounds: Vec<f64>) -> Self {
         Self(Family::new_with_constructor(Bounds(bounds)))
@@ -83,7 +83,7 @@ impl<const N: usize> Histograms<N> {
         self.0.get_or_create(&labels).observe(value);
     }
 
-    /// Appends them under a name.
+    /// Appends the histograms under a name.
     ///
     /// # Errors
     /// When the text cannot be written.
@@ -92,19 +92,19 @@ impl<const N: usize> Histograms<N> {
     }
 }
 
-/// So many bounds, each twice the one before (component-base, metrics.ExponentialBuckets).
+/// Returns `count` bounds, each twice the previous one (component-base, metrics.ExponentialBuckets).
 #[must_use]
 pub fn powers_of_two(first: f64, count: i32) -> Vec<f64> {
     powers(first, 2.0, count)
 }
 
-/// So many bounds, each `factor` times the one before (component-base, metrics.ExponentialBuckets).
+/// Returns `count` bounds, each `factor` times the previous one (component-base, metrics.ExponentialBuckets).
 #[must_use]
 pub fn powers(first: f64, factor: f64, count: i32) -> Vec<f64> {
     (0..count).map(|power| first * factor.powi(power)).collect()
 }
 
-/// Appends counts that are read when they are asked for; the name is without its `_total`.
+/// Appends counters that are read at each scrape; the name lacks its `_total`.
 ///
 /// # Errors
 /// When the text cannot be written.

@@ -14,7 +14,7 @@ use super::encode::Labels;
 pub struct Seconds(pub(super) Histogram);
 
 impl Seconds {
-    /// Something took so many seconds.
+    /// Records a duration.
     pub fn observe(&self, seconds: f64) {
         self.0.observe(seconds);
     }
@@ -25,39 +25,39 @@ impl Seconds {
 pub struct Counts<const N: usize>(pub(super) Family<Labels<N>, Counter>);
 
 impl<const N: usize> Counts<N> {
-    /// One more with these labels, whose values must be few.
+    /// Increments the counter of these labels, whose values must be few.
     pub fn add(&self, labels: [(&'static str, String); N]) {
         self.add_many(labels, 1);
     }
 
-    /// So many more with these labels; with none the sample exists from now on.
+    /// Adds to the counter of these labels. Adding zero creates the sample.
     pub fn add_many(&self, labels: [(&'static str, String); N], count: u64) {
         self.0.get_or_create_owned(&labels).inc_by(count);
     }
 }
 
-/// A counter without labels: zero until something is counted.
+/// A counter without labels, exported as zero from the start.
 #[derive(Debug, Clone, Default)]
 pub struct Count(pub(super) Counter);
 
 impl Count {
-    /// One more.
+    /// Increments the counter.
     pub fn add(&self) {
         self.0.inc();
     }
 }
 
-/// A number that goes up and down, for each value of its labels.
+/// A gauge for each value of its labels.
 #[derive(Debug, Clone, Default)]
 pub struct Gauges<const N: usize>(pub(super) Family<Labels<N>, Gauge<f64, AtomicU64>>);
 
 impl<const N: usize> Gauges<N> {
-    /// It is so much now with these labels, whose values must be few.
+    /// Sets the gauge of these labels, whose values must be few.
     pub fn set(&self, labels: Labels<N>, value: f64) {
         self.0.get_or_create_owned(&labels).set(value);
     }
 
-    /// Adds to the number with these labels, whose values must be few.
+    /// Changes the gauge of these labels, whose values must be few.
     pub fn change(&self, labels: Labels<N>, by: f64) {
         self.0.get_or_create_owned(&labels).inc_by(by);
     }

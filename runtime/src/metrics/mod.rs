@@ -1,8 +1,8 @@
-//! What a process counts, in one registry, under upstream's names where upstream has one.
+//! Metrics of a process in one registry, under upstream's names where upstream has one.
 //!
-//! The text is Prometheus' classic format (0.0.4), because that is what upstream's managers answer whatever a scraper
-//! accepts: a dashboard, `kubectl get --raw` and old scrapers see the same names, types and bucket bounds. What only
-//! this runtime counts is called `controllers_*`.
+//! The text is Prometheus' classic format (0.0.4), which upstream's managers return whatever a scraper accepts: a
+//! dashboard, `kubectl get --raw` and old scrapers see the same names, types and bucket bounds. Metrics that only this
+//! runtime has are called `controllers_*`.
 
 mod encode;
 mod families;

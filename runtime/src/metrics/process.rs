@@ -1,4 +1,4 @@
-//! What the process uses of the system, from `/proc`.
+//! The process's use of system resources, from `/proc`.
 
 use std::fmt;
 
@@ -47,10 +47,11 @@ impl Collector for Process {
     }
 }
 
-/// The kernel tells user space times in hundredths of a second, on every architecture that is served.
+/// The kernel reports times to user space in hundredths of a second, on every supported architecture.
 const TICKS: f64 = 100.0;
 
-/// A field of `/proc/<pid>/stat` by its number in proc(5), from 3 on: those behind the command in brackets.
+/// Returns a field of `/proc/<pid>/stat` by its number in proc(5), from 3 on: the fields after the command in
+/// parentheses.
 fn stat_field(stat: &str, number: usize) -> Option<f64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(number - 3)?.parse().ok()
 }
@@ -69,7 +70,7 @@ fn kilobytes(status: &str, name: &str) -> Option<f64> {
     Some(value.split_whitespace().next()?.parse::<f64>().ok()? * 1024.0)
 }
 
-/// The soft limit; "unlimited" is no number.
+/// Returns the soft limit; `None` if it is "unlimited".
 fn max_fds(limits: &str) -> Option<f64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_whitespace().next()?.parse().ok()
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_knows_its_own_size() {
+    fn process_metrics_report_plausible_sizes() {
         let text = Metrics::new().text();
         for name in [
             "process_cpu_seconds_total",
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_read_behind_the_command() {
+    fn stat_fields_are_read_after_the_command() {
         let stat = "1 (a) b) S 1 1 1 0 -1 4 0 0 0 0 150 50 0 0 20 0 9 0 1000 7";
         assert_eq!(cpu_seconds(stat), Some(2.0));
         assert_eq!(start_seconds(stat, "cpu 1\nbtime 500\n"), Some(510.0));

@@ -23,7 +23,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// A registry with what every process has: its use of the system's resources.
+    /// Creates a registry with the process's use of system resources.
     #[must_use]
     pub fn new() -> Self {
         let metrics = Self::default();
@@ -41,7 +41,7 @@ impl Metrics {
         requests.register(&mut self.registry());
     }
 
-    /// Everything as text, for `Content-Type: text/plain; version=0.0.4`.
+    /// Returns all metrics as text, for `Content-Type: text/plain; version=0.0.4`.
     #[must_use]
     pub fn text(&self) -> String {
         exposition(&self.registry()) + &self.texts.read()
@@ -82,7 +82,7 @@ impl Metrics {
         histograms
     }
 
-    /// Adds a source of metrics that are in the text format already.
+    /// Adds a source of metrics that are already in the text format.
     pub fn append(&self, source: impl Fn() -> String + Send + Sync + 'static) {
         self.texts.0.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(source));
     }
@@ -94,7 +94,7 @@ impl Metrics {
 
 type Source = Box<dyn Fn() -> String + Send + Sync>;
 
-/// Sources of metrics that are text already.
+/// Sources of metrics in the text format.
 #[derive(Default)]
 struct Texts(Mutex<Vec<Source>>);
 
@@ -105,7 +105,7 @@ impl fmt::Debug for Texts {
 }
 
 impl Texts {
-    /// What all sources say now.
+    /// Returns the current text of all sources.
     fn read(&self) -> String {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|source| source()).collect()
     }
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_controllers_count_is_told_in_the_text_format() {
+    fn controller_metrics_are_exposed_in_the_text_format() {
         let metrics = Metrics::default();
         metrics.seconds("wait_seconds", "Waiting.", &[1.0, 4.0]).observe(2.0);
         let counts = metrics.counts("calls", "Calls.");

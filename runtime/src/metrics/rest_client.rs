@@ -1,4 +1,4 @@
-//! Counts of the requests to the API server.
+//! Metrics of the requests to the API server.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl MetricConstructor<Histogram> for Size {
     }
 }
 
-/// Counts requests to the API server; cheap to clone, all clones count together.
+/// Counts requests to the API server. Cheap to clone; clones share their counts.
 #[derive(Clone, Debug)]
 pub struct RestClient {
     requests: Family<Labels<3>, Counter>,
@@ -83,20 +83,20 @@ impl RestClient {
         );
     }
 
-    /// A request to `host` (with its port) was answered with the status `code`, or not at all.
+    /// Records the response of `host` (with its port) by its status `code`; `None` if there was none.
     pub fn answered(&self, method: &str, host: &str, code: Option<u16>) {
         let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
         let labels = [("code", code), ("method", method.to_owned()), ("host", host.to_owned())];
         self.requests.get_or_create_owned(&labels).inc();
     }
 
-    /// The head of an answer took so long. A watch's is not counted, as in client-go.
+    /// Records the time until the head of a response. Watches are not counted, as in client-go.
     pub fn took(&self, method: &str, host: &str, time: Duration) {
         let labels = [("verb", method.to_owned()), ("host", host.to_owned())];
         self.duration.get_or_create(&labels).observe(time.as_secs_f64());
     }
 
-    /// Records the size of a request's body; a read has none, and counts as empty.
+    /// Records the size of a request's body; a read has none and counts as empty.
     pub fn sent(&self, method: &str, host: &str, bytes: usize) {
         let labels = [("verb", method.to_owned()), ("host", host.to_owned())];
         self.request_sizes.get_or_create(&labels).observe(bytes as f64);
@@ -108,7 +108,7 @@ impl RestClient {
         self.response_sizes.get_or_create(&labels).observe(bytes as f64);
     }
 
-    /// A request waited so long for its rate limit.
+    /// Records the time that a request waited for its rate limit.
     pub fn waited(&self, method: &str, host: &str, time: Duration) {
         let labels = [("verb", method.to_owned()), ("host", host.to_owned())];
         self.limited.get_or_create(&labels).observe(time.as_secs_f64());
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_counted_by_code_and_told_by_verb() {
+    fn requests_are_counted_by_code_and_verb() {
         let (metrics, requests) = (Metrics::new(), RestClient::default());
         metrics.rest_client(&requests);
         requests.answered("GET", "a:6443", Some(200));

@@ -1,16 +1,16 @@
-//! The text that scrapers read: Prometheus' classic format, with numbers as Go writes them.
+//! The text for scrapers: Prometheus' classic format, with numbers as Go writes them.
 
 use std::fmt::Write as _;
 
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::registry::Registry;
 
-/// A registry in Prometheus' classic text format. The library writes OpenMetrics, whose samples are the same; the
-/// lines about them differ: there a counter is called without its `_total`, and there are units and an end.
+/// Returns a registry in Prometheus' classic text format. The library writes OpenMetrics, whose samples are equal, but
+/// whose metadata differs: the names of counters lack their `_total`, and there are units and an end marker.
 #[must_use]
 pub fn exposition(registry: &Registry) -> String {
     let mut open = String::new();
-    // Writing to a String cannot fail; a collector that fails leaves what came before it.
+    // Writing to a String cannot fail; if a collector fails, the text before it is kept.
     let _ = encode_registry(&mut open, registry);
     let mut text = String::with_capacity(open.len());
     let mut help = None;
@@ -20,7 +20,7 @@ pub fn exposition(registry: &Registry) -> String {
         } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|about| about.split_once(' ')) {
             let (suffix, kind) = match kind {
                 "counter" => ("_total", "counter"),
-                // Only `plain_counters` appends such.
+                // Only `plain_counters` appends this type.
                 "unknown" => ("", "counter"),
                 kind => ("", kind),
             };
@@ -35,7 +35,7 @@ pub fn exposition(registry: &Registry) -> String {
     text
 }
 
-/// A sample, with the bound of a bucket in Go's words: a sum over upstream's and our buckets must find them equal.
+/// Appends a sample with a bucket's bound in Go's notation: a sum over upstream's and our buckets needs equal bounds.
 fn push_sample(text: &mut String, line: &str) {
     const BOUND: &str = "le=\"";
     let bound = line.split_once(BOUND).and_then(|(before, rest)| {
@@ -48,7 +48,7 @@ fn push_sample(text: &mut String, line: &str) {
     };
 }
 
-/// A number as Go's `strconv.FormatFloat(x, 'g', -1, 64)` writes it.
+/// Formats a number like Go's `strconv.FormatFloat(x, 'g', -1, 64)`.
 fn go_number(number: f64) -> String {
     if number.is_infinite() {
         return if number > 0.0 { "+Inf".into() } else { "-Inf".into() };
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_written_as_go_does() {
+    fn numbers_are_formatted_as_go_does() {
         for (number, text) in [
             (1e-8, "1e-08"),
             (9.999_999_999_999_999e-5, "9.999999999999999e-05"),

@@ -1,4 +1,4 @@
-//! The work queue: what is to be reconciled, once each, never twice at the same time.
+//! The work queue: keys to reconcile, each queued once and never reconciled twice at the same time.
 //!
 //! A key that is added while it waits is not added again. A key that is added while it is reconciled is ready again when
 //! that reconcile ends. This is the only batching of urgent changes: nothing is delayed while no write is in flight, and
@@ -22,23 +22,23 @@ use tokio::time::{Instant, sleep_until};
 
 pub use stats::{QueueMetrics, QueueStats, Queues};
 
-/// How a queue behaves.
+/// Options of a queue.
 #[derive(Debug, Clone)]
 pub struct QueueOptions {
     /// Name in metrics.
     pub name: &'static str,
-    /// First wait after a failure.
+    /// Delay after the first failure.
     pub base_delay: Duration,
-    /// Longest wait after failures.
+    /// Maximum delay after failures.
     pub max_delay: Duration,
-    /// Shortest time between two runs of a key that only coalesced changes ask for.
+    /// Minimum time between two runs of a key that were requested only by coalesced changes.
     pub window: Duration,
-    /// What that time grows to, doubling from run to run, while such changes keep coming.
+    /// The maximum of that time, which doubles from run to run while such changes keep arriving.
     pub longest_window: Duration,
 }
 
 impl QueueOptions {
-    /// Upstream's default rate limiter, and no coalescing.
+    /// Returns upstream's default rate limiter, without coalescing.
     pub fn named(name: &'static str) -> Self {
         Self {
             name,
@@ -50,30 +50,32 @@ impl QueueOptions {
     }
 }
 
-/// Where a key is.
+/// The state of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting<K> {
     /// The key.
     pub key: K,
-    /// It waits for a worker.
+    /// The key waits for a worker.
     pub ready: bool,
-    /// It has been worked on for so long.
+    /// The time since a worker started with the key.
     pub working: Option<Duration>,
-    /// It is looked at after this time, if nothing happens before.
+    /// The delay until its next run, if nothing happens before.
     pub due: Option<Duration>,
-    /// It failed so often in a row.
+    /// The number of consecutive failures.
     pub failures: u32,
 }
 
-/// A queue as people see it.
-pub trait QueueLook: Send + Sync {
-    /// Its name in metrics.
+/// A read-only view of a queue, for reports.
+pub trait QueueView: Send + Sync {
+    /// Returns its name in metrics.
     fn name(&self) -> &'static str;
-    /// All keys that are in it, in no order. Looks at each of them: for whoever asks because a person did.
+    /// Returns all keys in no particular order.
+    ///
+    /// Costs O(n). Use it for debug pages only, never in a reconcile.
     fn waiting(&self) -> Vec<Waiting<String>>;
 }
 
-impl<K: Clone + Eq + Hash + Send + Sync + fmt::Display> QueueLook for Queue<K> {
+impl<K: Clone + Eq + Hash + Send + Sync + fmt::Display> QueueView for Queue<K> {
     fn name(&self) -> &'static str {
         self.options.name
     }
@@ -86,12 +88,12 @@ impl<K: Clone + Eq + Hash + Send + Sync + fmt::Display> QueueLook for Queue<K> {
             due,
             failures,
         };
-        // Without the lock: texts are slow.
+        // Formats outside the lock, because formatting is slow.
         Queue::waiting(self).into_iter().map(text).collect()
     }
 }
 
-/// Which keys go first.
+/// The order of ready keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Priority {
     Background,
@@ -100,24 +102,24 @@ enum Priority {
 
 #[derive(Default)]
 struct Item {
-    /// Waits in a ready list since then.
+    /// Waits in a ready list since this time.
     ready: Option<(Priority, Instant)>,
-    /// Is being worked on since then.
+    /// Is reconciled since this time.
     working: Option<Instant>,
-    /// Was added while it was worked on.
+    /// Was added while it was reconciled.
     again: Option<Priority>,
     /// Earliest delayed run.
     due: Option<Instant>,
     failures: u32,
-    /// Coalesced changes wait until then.
+    /// Coalesced changes wait until this time.
     quiet_until: Option<Instant>,
-    /// How long that quiet time was when it began.
+    /// The length of that quiet period when it began.
     window: Duration,
-    /// Coalesced changes came in that quiet time.
+    /// Coalesced changes arrived in that quiet period.
     busy: bool,
-    /// Coalesced changes came while it was worked on.
+    /// Coalesced changes arrived while the key was reconciled.
     busy_while_working: bool,
-    /// The cooldown after the present run.
+    /// The cooldown after the current run.
     cooldown: Duration,
     /// The end of the cooldown. The key is not ready before it.
     cool_at: Option<Instant>,
@@ -137,9 +139,9 @@ struct State<K> {
     items: HashMap<K, Item>,
     fresh: VecDeque<K>,
     background: VecDeque<K>,
-    /// Delayed runs; an entry counts only while it is still the item's `due`.
+    /// Delayed runs; an entry is valid only while it equals the item's `due`.
     delayed: BinaryHeap<Reverse<Delayed<K>>>,
-    /// Keys of which nothing has to be known from then on, so that their items can be forgotten.
+    /// Ends of quiet periods, after which items without other state can be removed.
     quiet: BinaryHeap<Reverse<Delayed<K>>>,
     closed: bool,
 }
@@ -175,6 +177,15 @@ pub struct Queue<K> {
 }
 
 impl<K: Clone + Eq + Hash + Send> Queue<K> {
+    /// Adds `key` when it is called: the `wake` of a cache that has to show a write first.
+    pub fn waker(self: &Arc<Self>, key: &K) -> impl FnOnce() + Send + use<K>
+    where
+        K: Sync,
+    {
+        let (queue, key) = (self.clone(), key.clone());
+        move || queue.add(key)
+    }
+
     /// An empty queue.
     pub fn new(options: QueueOptions) -> Arc<Self> {
         Arc::new(Self {
@@ -192,17 +203,18 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         })
     }
 
-    /// Adds a key because something changed.
+    /// Adds a key because of a change.
     pub fn add(&self, key: K) {
         self.add_with(key, Priority::Fresh);
     }
 
-    /// Adds a key that can wait until there is nothing fresh: start-up, resync.
+    /// Adds a key with low priority: at startup or resync.
     pub fn add_background(&self, key: K) {
         self.add_with(key, Priority::Background);
     }
 
-    /// Adds a key whose changes may be taken together: now, if it was not done lately; else when its quiet time ends.
+    /// Adds a key whose changes may be coalesced: ready now if it was not reconciled recently, else at the end of its
+    /// quiet period.
     pub fn add_coalesced(&self, key: K) {
         let quiet_until = {
             let mut state = self.lock();
@@ -226,7 +238,7 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         }
     }
 
-    /// Adds a key after a time. Of several such times the earliest counts.
+    /// Adds a key after a delay. Of several delays the earliest applies.
     pub fn add_after(&self, key: K, delay: Duration) {
         if delay.is_zero() {
             self.add(key);
@@ -235,12 +247,12 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         }
     }
 
-    /// Adds a key that failed, after its own growing time.
+    /// Adds a failed key after its backoff.
     pub fn add_rate_limited(&self, key: K) {
         self.add_rate_limited_after(key, Duration::ZERO);
     }
 
-    /// As [`Queue::add_rate_limited`], but no sooner than after `least`.
+    /// Like [`Queue::add_rate_limited`], but no sooner than after `least`.
     pub fn add_rate_limited_after(&self, key: K, least: Duration) {
         let delay = {
             let mut state = self.lock();
@@ -253,7 +265,7 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         self.add_after(key, delay.max(least));
     }
 
-    /// Forgets a key's failures.
+    /// Resets a key's failures.
     pub fn forget(&self, key: &K) {
         let mut state = self.lock();
         if let Some(item) = state.items.get_mut(key) {
@@ -264,13 +276,13 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         }
     }
 
-    /// How often a key failed since it was last forgotten.
+    /// Returns the number of failures of a key since its last reset.
     pub fn failures(&self, key: &K) -> u32 {
         self.lock().items.get(key).map_or(0, |item| item.failures)
     }
 
-    /// The next key to work on, when there is one; `None` once the queue is closed. The caller must call
-    /// [`Queue::done`] with it.
+    /// Waits for the next key to reconcile; `None` once the queue is closed. The caller must call [`Queue::done`] with
+    /// the key.
     pub async fn next(&self) -> Option<K> {
         loop {
             let notified = self.wake.notified();
@@ -296,8 +308,7 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         }
     }
 
-    /// Says that nothing could be done about a key yet, and that it will be added again: what was known of its quiet
-    /// time still holds.
+    /// Marks a run as a wait for the cache: the key will be added again, and its quiet period is not changed.
     pub fn waiting_for_cache(&self, key: &K) {
         let mut state = self.lock();
         let now = Instant::now();
@@ -317,8 +328,8 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         }
     }
 
-    /// Delays the next run of a key that is being worked on by `cooldown` after this run, if the key was added during it.
-    /// Batches that follow each other without a gap then become fewer and larger.
+    /// Delays the next run of a key by `cooldown` after the current run, if the key is added during this run. Batches
+    /// that follow each other without a gap become fewer and larger.
     ///
     /// A key that is first added after its run is not delayed, so that changes which arrive one by one never wait.
     pub fn cool_down(&self, key: &K, cooldown: Duration) {
@@ -327,7 +338,7 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         }
     }
 
-    /// Says that the work on a key is over; it comes back if it was added meanwhile.
+    /// Ends the run of a key. The key is ready again if it was added meanwhile.
     pub fn done(&self, key: &K) {
         let mut state = self.lock();
         let now = Instant::now();
@@ -359,7 +370,7 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         }
     }
 
-    /// All keys that are in the queue, in no order.
+    /// Returns all keys in the queue in no particular order.
     pub fn waiting(&self) -> Vec<Waiting<K>> {
         let (now, state) = (Instant::now(), self.lock());
         let items = state.items.iter().filter(|(_, item)| !item.is_idle(now));
@@ -373,24 +384,24 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         waiting.collect()
     }
 
-    /// Keys that wait to be worked on now.
+    /// Returns the number of ready keys.
     pub fn len(&self) -> usize {
         let state = self.lock();
         state.fresh.len() + state.background.len()
     }
 
-    /// True when no key waits to be worked on now.
+    /// Returns true if no key is ready.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Lets no key out any more; workers end after what they are doing.
+    /// Stops handing out keys. Workers exit after their current key.
     pub fn close(&self) {
         self.lock().closed = true;
         self.wake.notify_waiters();
     }
 
-    /// The queue's metrics.
+    /// Returns the queue's metrics.
     pub fn metrics(&self) -> &QueueMetrics {
         &self.metrics
     }
@@ -431,7 +442,7 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         }
         match &mut item.ready {
             Some((waiting, _)) if *waiting >= priority => return,
-            // Moves up; its place in the lower list is skipped when that is reached.
+            // Moves up; its entry in the lower list is skipped when it is reached.
             Some((waiting, _)) => *waiting = priority,
             None => {
                 self.metrics.adds.inc();
@@ -446,7 +457,7 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         self.wake.notify_one();
     }
 
-    /// Moves delayed keys whose time has come to the ready lists, and forgets items that have nothing left to keep.
+    /// Moves due keys to the ready lists and removes items without remaining state.
     fn promote(&self, state: &mut State<K>, now: Instant) {
         while state.delayed.peek().is_some_and(|Reverse(delayed)| delayed.at <= now) {
             let Some(Reverse(Delayed { at, key })) = state.delayed.pop() else { break };

@@ -1,4 +1,4 @@
-//! What is counted about queues, under upstream's names (`workqueue_*`).
+//! Metrics of queues, under upstream's names (`workqueue_*`).
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -15,19 +15,19 @@ use prometheus_client::metrics::histogram::Histogram;
 pub struct QueueMetrics {
     /// The queue's name.
     pub name: &'static str,
-    /// Keys waiting.
+    /// Ready keys.
     pub depth: Gauge,
     /// Keys added.
     pub adds: Counter,
     /// Keys added again after a failure.
     pub retries: Counter,
-    /// Seconds from adding to the begin of work.
+    /// Seconds from adding a key to the start of its reconcile.
     pub queue_duration: Histogram,
-    /// Seconds of work.
+    /// Seconds per reconcile.
     pub work_duration: Histogram,
 }
 
-/// Upstream's buckets: ten nanoseconds to 10 s, by tens (component-base, metrics/prometheus/workqueue).
+/// Upstream's buckets: powers of ten from ten nanoseconds to 10 s (component-base, metrics/prometheus/workqueue).
 fn buckets() -> impl Iterator<Item = f64> {
     [1e-8, 1e-7, 1e-6, 9.999_999_999_999_999e-6, 9.999_999_999_999_999e-5, 1e-3, 1e-2, 0.1, 1.0, 10.0].into_iter()
 }
@@ -45,11 +45,11 @@ impl QueueMetrics {
     }
 }
 
-/// A queue as the metrics see it.
+/// A queue's metrics.
 pub trait QueueStats: Send + Sync {
-    /// What is counted as it happens.
+    /// Returns the metrics that are updated as events occur.
     fn metrics(&self) -> &QueueMetrics;
-    /// Sum and maximum, in seconds, of how long the present work has been going on.
+    /// Returns sum and maximum, in seconds, of the time since the current runs began.
     fn working(&self) -> (f64, f64);
 }
 
@@ -64,7 +64,7 @@ impl fmt::Debug for Queues {
 }
 
 impl Queues {
-    /// Collects these queues.
+    /// Creates a collector for these queues.
     pub fn new(queues: impl IntoIterator<Item = Arc<dyn QueueStats>>) -> Self {
         Self(queues.into_iter().map(|queue| Arc::downgrade(&queue)).collect())
     }

@@ -1,4 +1,4 @@
-//! The queue's promises: one at a time, none lost, delays and priorities as told.
+//! Guarantees of the queue: one run at a time, no key lost, delays and priorities respected.
 
 use std::collections::HashSet;
 
@@ -11,13 +11,13 @@ fn queue(window: Duration) -> Arc<Queue<&'static str>> {
     Queue::new(QueueOptions { window, longest_window: window, ..QueueOptions::named("test") })
 }
 
-/// What can be had without waiting.
+/// Returns the key that is ready now, if any.
 fn now<K: Clone + Eq + Hash + Send>(queue: &Queue<K>) -> Option<K> {
     queue.next().now_or_never().flatten()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_waits_once_and_is_worked_on_once() {
+async fn key_is_queued_once_and_reconciled_once() {
     let queue = queue(Duration::ZERO);
     queue.add("a");
     queue.add("a");
@@ -33,7 +33,7 @@ async fn a_key_waits_once_and_is_worked_on_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_double_the_wait_until_forgotten() {
+async fn failures_double_the_delay_until_reset() {
     let queue = queue(Duration::ZERO);
     for expected in [5, 10, 20, 40] {
         let begun = Instant::now();
@@ -58,7 +58,7 @@ async fn failures_double_the_wait_until_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_earliest_delay_counts() {
+async fn earliest_delay_applies() {
     let queue = queue(Duration::ZERO);
     let begun = Instant::now();
     queue.add_after("a", Duration::from_secs(60));
@@ -72,7 +72,7 @@ async fn the_earliest_delay_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn coalesced_changes_run_at_once_and_then_once_a_window() {
+async fn coalesced_changes_run_immediately_and_then_once_per_window() {
     let queue = queue(Duration::from_millis(100));
     queue.add_coalesced("a");
     assert_eq!(now(&queue), Some("a"), "the first is not held back");
@@ -92,7 +92,7 @@ async fn coalesced_changes_run_at_once_and_then_once_a_window() {
     assert!(queue.lock().items.is_empty());
 }
 
-/// Reconciles the key that is ready, for as long as its write takes; each of `changes` arrives that long after the begin.
+/// Reconciles the ready key for the duration of a write; each of `changes` arrives that long after its begin.
 async fn write(queue: &Queue<&'static str>, takes: u64, changes: &[u64]) {
     assert_eq!(now(queue), Some("a"), "an urgent change is not delayed");
     let mut passed = 0;
@@ -121,7 +121,7 @@ async fn changes_that_arrive_one_by_one_are_never_delayed() {
 #[tokio::test(start_paused = true)]
 async fn changes_during_a_write_share_the_next_one_as_soon_as_it_ends() {
     let queue = queue(Duration::ZERO);
-    // (milliseconds that each write takes, changes that arrive during each): the slower, the fewer writes.
+    // (milliseconds per write, milliseconds between changes, writes): the slower the writes, the fewer.
     for (takes, period, writes) in [(5, 10, 100), (10, 10, 100), (50, 10, 20), (500, 10, 2)] {
         let (begun, mut done) = (Instant::now(), 0);
         queue.add("a");
@@ -187,7 +187,7 @@ async fn delayed_key_is_not_ready_before_its_cooldown_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn change_while_waiting_for_the_cache_is_ready_at_once() {
+async fn change_while_waiting_for_the_cache_is_ready_immediately() {
     let queue = queue(Duration::ZERO);
     queue.add("a");
     assert_eq!(now(&queue), Some("a"));
@@ -203,7 +203,7 @@ async fn change_while_waiting_for_the_cache_is_ready_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_had_to_wait_changes_no_quiet_time() {
+async fn run_that_waits_for_the_cache_keeps_the_quiet_period() {
     let window = Duration::from_millis(100);
     let queue = Queue::new(QueueOptions { window, longest_window: window * 8, ..QueueOptions::named("test") });
     queue.add_coalesced("a");
@@ -226,7 +226,7 @@ async fn a_run_that_had_to_wait_changes_no_quiet_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_window_grows_while_changes_keep_coming_and_shrinks_in_quiet() {
+async fn window_grows_while_changes_arrive_and_shrinks_afterwards() {
     let options = QueueOptions {
         window: Duration::from_millis(100),
         longest_window: Duration::from_millis(300),
@@ -250,7 +250,7 @@ async fn the_window_grows_while_changes_keep_coming_and_shrinks_in_quiet() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fresh_changes_go_before_the_background() {
+async fn changes_are_handed_out_before_background_keys() {
     let queue = queue(Duration::ZERO);
     queue.add_background("old");
     queue.add_background("both");
@@ -261,7 +261,7 @@ async fn fresh_changes_go_before_the_background() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_ends_every_waiting_worker() {
+async fn closed_queue_ends_every_waiting_worker() {
     let queue = queue(Duration::ZERO);
     let workers: Vec<_> = (0..3)
         .map(|_| {
@@ -304,10 +304,10 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: no key is handed out twice at the same time, none that was added is lost,
-    /// and an idle queue keeps nothing but failures.
+    /// For any sequence of operations: no key is handed out twice at the same time, no added key is lost, and an idle
+    /// queue stores nothing but failures.
     #[test]
-    fn nothing_is_lost_and_nothing_runs_twice_at_once(steps in proptest::collection::vec(step(), 1..80)) {
+    fn no_key_is_lost_and_none_runs_twice_concurrently(steps in proptest::collection::vec(step(), 1..80)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("runtime");
         runtime.block_on(async {
             let queue = Queue::<u8>::new(QueueOptions { window: Duration::from_millis(20), longest_window: Duration::from_millis(80), ..QueueOptions::named("t") });
@@ -325,7 +325,7 @@ proptest! {
                         assert!(!working.contains(&key), "{key} runs twice at once");
                         assert!(wanted.remove(&key) , "{key} was not asked for");
                         working.push(key);
-                        // A delayed run may still be due: it counts as asked for.
+                        // A delayed run may still be due: it counts as requested.
                         if queue.lock().items.get(&key).is_some_and(|item| item.due.is_some()) { wanted.insert(key); }
                     },
                     Step::Done(at) => if !working.is_empty() {

@@ -1,4 +1,4 @@
-//! What was applied and is still so: an object is not sent again before it, or what is wanted, has changed.
+//! Records of applied children: an object is sent again only after it, or its desired state, has changed.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -8,36 +8,36 @@ use kinds::Str;
 use kinds::meta::ObjectKey;
 
 /// A kind, whatever its version.
-pub(super) type Place = (&'static str, &'static str);
+pub(super) type KindName = (&'static str, &'static str);
 
 /// A child, by kind and name.
-type Child = (Place, Str);
+type Child = (KindName, Str);
 
 struct Applied {
-    /// Hash of what was sent.
+    /// Hash of the request.
     sent: u64,
-    /// The version that came back.
+    /// The version in the response.
     version: u64,
-    /// The object that came back.
+    /// The object in the response.
     object: Arc<dyn Any + Send + Sync>,
 }
 
-/// Last answers to what was applied, by owner.
+/// Last responses to applied children, by owner.
 #[derive(Default)]
-pub(super) struct Answers {
+pub(super) struct AppliedChildren {
     owners: Mutex<HashMap<ObjectKey, HashMap<Child, Applied>>>,
 }
 
-impl Answers {
+impl AppliedChildren {
     fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, HashMap<Child, Applied>>> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The object, if the same was sent before and the store shows the very version that came back.
+    /// Returns the object if the same request was sent before and the cache contains the version of its response.
     pub(super) fn still<D: Send + Sync + 'static>(
         &self,
         owner: &ObjectKey,
-        child: &(Place, Str),
+        child: &(KindName, Str),
         sent: u64,
         shown: Option<u64>,
     ) -> Option<Arc<D>> {
@@ -49,11 +49,11 @@ impl Answers {
         known.object.clone().downcast().ok()
     }
 
-    /// Remembers an answer.
+    /// Records a response.
     pub(super) fn remember<D: Send + Sync + 'static>(
         &self,
         owner: &ObjectKey,
-        child: (Place, Str),
+        child: (KindName, Str),
         sent: u64,
         version: u64,
         object: Arc<D>,
@@ -61,14 +61,14 @@ impl Answers {
         self.lock().entry(owner.clone()).or_default().insert(child, Applied { sent, version, object });
     }
 
-    /// Forgets a child that is gone.
-    pub(super) fn forget_child(&self, owner: &ObjectKey, child: &(Place, Str)) {
+    /// Removes a child that was deleted.
+    pub(super) fn forget_child(&self, owner: &ObjectKey, child: &(KindName, Str)) {
         if let Some(children) = self.lock().get_mut(owner) {
             children.remove(child);
         }
     }
 
-    /// Forgets an owner that is gone.
+    /// Removes an owner that was deleted.
     pub(super) fn forget(&self, owner: &ObjectKey) {
         self.lock().remove(owner);
     }

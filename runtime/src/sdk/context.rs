@@ -1,4 +1,4 @@
-//! What a reconcile may do: apply children, write the status, tell what happened, look things up.
+//! The context of a reconcile: apply children, write the status, record events, read watched objects.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use kinds::{DecodeError, Kind, OwnerRef, Resource};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::applied::{Answers, Place};
+use super::applied::{AppliedChildren, KindName};
 use super::record::Children;
 use super::{Error, Object, Typed};
 use crate::consistency::Consistency;
@@ -18,27 +18,27 @@ use crate::events::{EventType, ObjectReference, Recorder};
 use crate::store::Store;
 use crate::write::{WriteError, Writer};
 
-pub(super) fn place(resource: &Resource) -> Place {
+pub(super) fn place(resource: &Resource) -> KindName {
     (resource.group, resource.plural)
 }
 
-/// What all reconciles of a controller share.
+/// State that all reconciles of a controller share.
 pub(super) struct Shared<K: Object> {
     pub(super) name: &'static str,
     pub(super) store: Arc<Store<Typed<K>>>,
-    pub(super) children: HashMap<Place, (Resource, Arc<dyn Children>)>,
+    pub(super) children: HashMap<KindName, (Resource, Arc<dyn Children>)>,
     /// Stores of whole objects, as `Arc<Store<Typed<W>>>` under the type of `W`.
     pub(super) watched: HashMap<TypeId, Arc<dyn Any + Send + Sync>>,
     pub(super) writer: Writer,
     pub(super) recorder: Recorder,
     pub(super) consistency: Consistency,
-    pub(super) answers: Answers,
+    pub(super) answers: AppliedChildren,
     pub(super) hasher: RandomState,
 }
 
-/// One object that may need something, and the means to do it.
+/// The object to reconcile, and the operations on it.
 pub struct Context<K: Object> {
-    /// The object, as the watch showed it last.
+    /// The object as last received by the watch.
     pub object: Arc<K>,
     pub(super) record: Arc<Typed<K>>,
     pub(super) shared: Arc<Shared<K>>,
@@ -51,32 +51,32 @@ impl<K: Object> Clone for Context<K> {
 }
 
 impl<K: Object> Context<K> {
-    /// The object's metadata that controllers decide on.
+    /// Returns the object's metadata, reduced to the fields that controllers read.
     pub fn meta(&self) -> &Meta {
         self.record.meta()
     }
 
-    /// The object's name.
+    /// Returns the object's name.
     pub fn name(&self) -> &str {
         &self.meta().name
     }
 
-    /// The object's namespace; empty if it has none.
+    /// Returns the object's namespace; empty if it has none.
     pub fn namespace(&self) -> &str {
         &self.meta().namespace
     }
 
-    /// The object's key.
+    /// Returns the object's key.
     pub fn key(&self) -> ObjectKey {
         self.meta().key()
     }
 
-    /// Creates a child, or makes it what it should be, by server-side apply: the fields that are set here are set there,
-    /// fields set here before and not any more are taken back, all others are left to others. The child gets the object
-    /// as its controlling owner, and the object's namespace unless it has one. Nothing is sent if the same was applied
-    /// before and the child has not changed since.
+    /// Creates or updates a child by server-side apply: fields that are set here are set on the server, fields that
+    /// were set before and are missing now are removed, all others belong to other managers. The child gets the object
+    /// as its controller, and the object's namespace unless it has one. Nothing is sent if the same was applied before
+    /// and the child has not changed since.
     ///
-    /// Answers with the whole child as the server has it.
+    /// Returns the whole child as stored by the server.
     ///
     /// # Errors
     /// When the child belongs to another controller, its kind was not declared by
@@ -112,7 +112,7 @@ impl<K: Object> Context<K> {
         Ok(applied)
     }
 
-    /// The object's children of a kind, those that are being deleted among them.
+    /// Returns the object's children of a kind, including those that are being deleted.
     ///
     /// # Panics
     /// When the kind was not declared by [`For::owns`](super::For::owns).
@@ -122,7 +122,7 @@ impl<K: Object> Context<K> {
         store.of(&self.meta().uid)
     }
 
-    /// Deletes a child, unless it is gone or another one of its name has taken its place.
+    /// Deletes a child, unless it no longer exists or was replaced by another object of its name.
     ///
     /// # Errors
     /// When the server refuses.
@@ -137,10 +137,10 @@ impl<K: Object> Context<K> {
         }
     }
 
-    /// Writes the object's status if it is another one; answers whether it was.
+    /// Writes the object's status if it differs. Returns whether it did.
     ///
     /// # Errors
-    /// When the server refuses. That the object is gone is no error.
+    /// When the server refuses. It is not an error if the object no longer exists.
     pub async fn set_status<S: Serialize>(&self, status: &S) -> Result<bool, Error> {
         let resource = K::RESOURCE;
         let what = || format!("{} {}", resource.kind, self.key());
@@ -171,7 +171,7 @@ impl<K: Object> Context<K> {
         }
     }
 
-    /// Tells users what happened to the object, as an Event. Say it when it happens, not in every reconcile.
+    /// Records an Event about the object. Call it when something happens, not in every reconcile.
     pub fn event(&self, kind: EventType, reason: &'static str, message: impl Into<String>) {
         let (resource, meta) = (K::RESOURCE, self.meta());
         let about = ObjectReference {
@@ -185,7 +185,7 @@ impl<K: Object> Context<K> {
         self.shared.recorder.event(&about, kind, reason, message.into());
     }
 
-    /// An object of a kind that the controller watches; `None` if there is none of this name.
+    /// Returns an object of a watched kind; `None` if there is none of this name.
     ///
     /// # Panics
     /// When the kind was not declared by [`For::watches`](super::For::watches).
@@ -200,7 +200,7 @@ impl<K: Object> Context<K> {
     }
 }
 
-/// A child's key, and what to apply for it.
+/// Returns a child's key, and the object to apply for it.
 pub(super) fn as_child<D: Object>(child: &D, owner: &Meta, reference: &OwnerRef) -> Result<(ObjectKey, Value), Error> {
     let resource = D::RESOURCE;
     let malformed = |problem: &str| Error::Malformed { what: resource.kind.to_owned(), problem: problem.to_owned() };

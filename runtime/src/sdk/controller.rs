@@ -1,4 +1,4 @@
-//! A controller as its author describes it.
+//! The builder of controllers.
 
 use std::any::{Any, TypeId};
 use std::collections::{HashMap, HashSet};
@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use kinds::meta::{Meta, ObjectKey};
 use kinds::{Kind, Resource, Sections};
 
-use super::applied::{Answers, Place};
+use super::applied::{AppliedChildren, KindName};
 use super::context::{Shared, place};
 use super::record::Children;
 use super::work::{Finalizer, Run, Worker};
@@ -22,11 +22,11 @@ use crate::store::by_controller;
 use crate::watch::{Builder, Registry};
 use crate::worker::{Outcome, WorkOptions};
 
-/// Kinds whose objects some controller needs whole.
-pub(super) type WholeKinds = HashSet<Place>;
+/// Kinds of which some controller needs whole objects.
+pub(super) type WholeKinds = HashSet<KindName>;
 
-/// A kind of children. Their metadata is watched; or they are whole objects, if somebody needs them whole, because there
-/// is one watch a kind.
+/// A kind of children. Their metadata is watched, or whole objects if some controller needs them, because there is only
+/// one watch per kind.
 struct ChildKind {
     resource: Resource,
     need: fn(&mut Builder, bool),
@@ -51,7 +51,7 @@ impl ChildKind {
     }
 }
 
-/// Leads changes of a kind to the queue; answers its store under its type.
+/// Subscribes the queue to changes of a kind. Returns the kind's store under its type.
 type Follow = Box<dyn FnOnce(&Registry, &Arc<Queue<ObjectKey>>) -> (TypeId, AnyStore) + Send>;
 
 /// An `Arc<Store<Typed<W>>>`.
@@ -67,11 +67,11 @@ struct WatchedKind {
     start: Follow,
 }
 
-/// Where the description of a controller begins.
+/// The entry point of the builder.
 #[derive(Debug, Clone, Copy)]
 pub struct Controller;
 
-/// Describes a controller: what it is for, what it makes, what it does.
+/// A controller under construction: its kind, its children and its function.
 pub struct For<K: Object> {
     name: &'static str,
     workers: usize,
@@ -81,22 +81,22 @@ pub struct For<K: Object> {
 }
 
 impl Controller {
-    /// A controller for the objects of a kind. Its name is that of its metrics, its Events, and the field manager of
-    /// what it applies: other names own other fields, so keep it.
+    /// Starts a controller for the objects of a kind. The name is used in metrics, in Events, and as field manager of
+    /// applied children. Keep it stable: another name owns other fields.
     pub fn for_<K: Object>(name: &'static str) -> For<K> {
         For { name, workers: 2, owns: Vec::new(), watches: Vec::new(), finalizer: None }
     }
 }
 
 impl<K: Object> For<K> {
-    /// Makes children of a kind: a change of any leads to a reconcile of its owner.
+    /// Declares children of a kind: a change of a child requeues its owner.
     pub fn owns<D: Object>(mut self) -> Self {
         self.owns.push(ChildKind::of::<D>());
         self
     }
 
-    /// Depends on objects of another kind: a change of one leads to a reconcile of the keys that `concerned` names for
-    /// the object before and the object after. Look them up by [`Context::look_up`].
+    /// Declares a dependency on another kind: a change requeues the keys that `concerned` returns for the old and the
+    /// new object. Read the objects with [`Context::look_up`].
     pub fn watches<W: Object>(mut self, concerned: impl Fn(&W) -> Vec<ObjectKey> + Send + Sync + 'static) -> Self {
         self.watches.push(WatchedKind {
             resource: W::RESOURCE,
@@ -116,8 +116,8 @@ impl<K: Object> For<K> {
         self
     }
 
-    /// Keeps objects that are being deleted until `clean_up` has answered [`Outcome::Done`], for what is not deleted
-    /// with its owner. `name` is the finalizer that objects carry, such as `example.com/bucket`.
+    /// Keeps objects that are being deleted until `clean_up` has returned [`Outcome::Done`], for resources that are not
+    /// deleted with their owner. `name` is the finalizer on the objects, such as `example.com/bucket`.
     pub fn finalizer<F>(
         mut self,
         name: &'static str,
@@ -130,15 +130,15 @@ impl<K: Object> For<K> {
         self
     }
 
-    /// How many objects are reconciled at the same time; 2 unless said otherwise.
+    /// Sets how many objects are reconciled at the same time; 2 by default.
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers;
         self
     }
 
-    /// What the controller does for one object. It is called after the object or one of its children has changed (not
-    /// for the object's status), after a failure, and when it asked for it; never twice at once for an object, and not
-    /// before the stores show what it wrote the last time.
+    /// Sets the reconcile function and completes the controller. It is called after the object (except its status) or
+    /// one of its children has changed, after a failure, and when it requested a requeue. It never runs twice at the
+    /// same time for an object, and not before the stores contain its previous writes.
     pub fn reconcile<F>(self, reconcile: impl Fn(Context<K>) -> F + Send + Sync + 'static) -> Prepared
     where
         F: Future<Output = Result<Outcome, Error>> + Send + 'static,
@@ -191,7 +191,7 @@ impl<K: Object> For<K> {
             writer: manager.writer(self.name),
             recorder: manager.recorder(self.name, self.name),
             consistency: Consistency::default(),
-            answers: Answers::default(),
+            answers: AppliedChildren::default(),
             hasher: RandomState::new(),
         };
         let worker = Worker { shared: Arc::new(shared), queue: queue.clone(), run, finalizer: self.finalizer };
@@ -214,18 +214,18 @@ where
     Box::new(move |context| -> BoxFuture<'static, Result<Outcome, Error>> { run(context).boxed() })
 }
 
-/// Whether a change of an object is one that its controller did not make itself: its status is the controller's.
+/// Reports whether a change was not made by the controller itself: the status belongs to the controller.
 pub(super) fn matters<K: Object>(old: Option<&Typed<K>>, new: Option<&Typed<K>>) -> bool {
     let (Some(old), Some(new)) = (old, new) else { return true };
     let annotations = |record: &Typed<K>| record.object.meta().annotations.clone();
-    // Kinds without a generation do not tell what changed.
+    // Kinds without a generation do not reveal what changed.
     new.meta().generation == 0
         || old.meta().generation != new.meta().generation
         || old.meta().differs(new.meta())
         || annotations(old) != annotations(new)
 }
 
-/// The object that controls a child, if it is of kind `K`.
+/// Returns the controller of a child, if it is of kind `K`.
 pub(super) fn owner<K: Object>(child: &Meta) -> Option<ObjectKey> {
     let (resource, owner) = (K::RESOURCE, child.controller()?);
     let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);

@@ -1,36 +1,36 @@
-//! Why a reconcile could not do what it wanted.
+//! Errors of a reconcile.
 
 use crate::worker::ReconcileError;
 use crate::write::WriteError;
 
-/// Why a reconcile could not do what it wanted; it is tried again later.
+/// The reason why a reconcile failed; it is retried with backoff.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The server was asked in vain.
+    /// A request failed.
     #[error("{doing}: {error}")]
     Write {
-        /// What was tried, on what.
+        /// The operation and its object.
         doing: String,
-        /// What came of it.
+        /// The error.
         error: WriteError,
     },
-    /// A child that would be applied belongs to another object.
+    /// The child belongs to another object.
     #[error("{child} is controlled by {owner}: delete it, or choose another name")]
     Taken {
         /// The child.
         child: String,
-        /// Whose it is.
+        /// The current owner.
         owner: String,
     },
-    /// A child's kind is not watched.
+    /// The kind of the child is not watched.
     #[error("{0} is none of the controller's children: declare it by .owns::<{0}>()")]
     NotOwned(&'static str),
-    /// An object that cannot be written as it is.
+    /// The object cannot be written.
     #[error("{what}: {problem}")]
     Malformed {
         /// The object, or its kind.
         what: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// Any other reason.
@@ -39,12 +39,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// An error of your own.
+    /// Wraps an error of the operator.
     pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Other(error.into())
     }
 
-    /// The object changed meanwhile: what was decided is to be decided anew.
+    /// Reports whether the object changed meanwhile, so that the decision must be made again.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Write { error, .. } if error.is_conflict())
     }

@@ -1,8 +1,7 @@
 //! The runtime for authors of operators: typed controllers over the same watches, queues, writes and leadership.
 //!
-//! A [`Controller`] is built for a kind of whole typed objects, told which kinds of children it makes, and given one
-//! async function that is called for each object that may need something. An [`Operator`] runs controllers: one watch a
-//! kind whoever needs it, one Lease, one set of metrics.
+//! A [`Controller`] is built for a kind of whole typed objects, with the kinds of its children and one async reconcile
+//! function. An [`Operator`] runs controllers: one watch per kind, one Lease, one set of metrics.
 //!
 //! ```no_run
 //! use std::collections::BTreeMap;
@@ -11,13 +10,13 @@
 //! use runtime::sdk::{Context, Controller, Error, ObjectMeta, Operator, Outcome, Settings, terminated};
 //! use serde::{Deserialize, Serialize};
 //!
-//! /// What users ask for.
+//! /// Desired state.
 //! #[derive(Debug, Clone, Serialize, Deserialize)]
 //! pub struct GreetingSpec {
 //!     name: String,
 //! }
 //!
-//! /// What they are told.
+//! /// Observed state.
 //! #[derive(Debug, Clone, Serialize, Deserialize)]
 //! pub struct GreetingStatus {
 //!     text: String,
@@ -76,7 +75,7 @@ pub use self::operator::Operator;
 pub use self::process::{RunError, Settings, surface, terminated};
 pub use self::record::{Owned, Typed};
 pub use crate::events::EventType;
-pub use crate::manager::{Ended, Manager};
+pub use crate::manager::{ExitReason, Manager};
 pub use crate::worker::Outcome;
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 pub use kinds::meta::{Meta, ObjectKey};

@@ -1,4 +1,4 @@
-//! Whole typed objects: what the types of `k8s_openapi` are, and what [`custom_resource!`](crate::custom_resource) makes.
+//! Whole typed objects: the types of `k8s_openapi` and of [`custom_resource!`](crate::custom_resource).
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
@@ -6,20 +6,20 @@ use kinds::Resource;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A kind whose objects are used whole.
+/// A kind whose objects are used as a whole.
 ///
-/// All kinds of `k8s_openapi` and all made by [`custom_resource!`](crate::custom_resource) are. For another type that
-/// is a [`kube::Resource`] (such as kube's derive makes), say where it is served.
+/// All kinds of `k8s_openapi` and of [`custom_resource!`](crate::custom_resource) implement it. For another
+/// [`kube::Resource`], such as a type of kube's derive macro, implement it with the resource that serves it.
 pub trait Object:
     kube::Resource<DynamicType = ()> + Clone + Serialize + DeserializeOwned + Send + Sync + 'static
 {
-    /// Where the API server serves it.
+    /// The resource under which the API server serves it.
     const RESOURCE: Resource;
 }
 
-/// Whether objects are in a namespace.
+/// The scope of a kind.
 pub trait Reach {
-    /// They are.
+    /// Whether its objects are in a namespace.
     const NAMESPACED: bool;
 }
 
@@ -46,7 +46,7 @@ where
     };
 }
 
-/// Makes the type of a custom resource: `metadata`, a `spec` and an optional `status`, which are types of yours.
+/// Defines the type of a custom resource: `metadata`, a `spec` and an optional `status`, whose types you provide.
 ///
 /// ```
 /// # #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
@@ -54,14 +54,14 @@ where
 /// # #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 /// # pub struct BackupStatus {}
 /// runtime::custom_resource! {
-///     /// A backup of something.
+///     /// A backup.
 ///     pub Backup { spec: BackupSpec, status: BackupStatus }
 ///     namespaced "backups" in "example.com/v1"
 /// }
 /// ```
 ///
-/// Write `cluster` instead of `namespaced` for a kind without namespaces. The definition on the server needs
-/// `subresources: {status: {}}`.
+/// Write `cluster` instead of `namespaced` for a cluster-scoped kind. The CustomResourceDefinition needs `subresources:
+/// {status: {}}`.
 #[macro_export]
 macro_rules! custom_resource {
     (
@@ -72,16 +72,16 @@ macro_rules! custom_resource {
         $(#[$attribute])*
         #[derive(Debug, Clone)]
         $visible struct $name {
-            /// Name, namespace, labels and so on.
+            /// Name, namespace, labels and other metadata.
             pub metadata: $crate::sdk::ObjectMeta,
-            /// What is asked for.
+            /// Desired state.
             pub spec: $spec,
-            /// What is there; written by the controller only.
+            /// Observed state; written only by the controller.
             pub status: Option<$status>,
         }
 
         impl $name {
-            /// An object as a user would make it.
+            /// Creates an object as a user would.
             $visible fn new(name: &str, spec: $spec) -> Self {
                 let metadata =
                     $crate::sdk::ObjectMeta { name: Some(name.to_owned()), ..Default::default() };
@@ -135,23 +135,23 @@ macro_rules! custom_resource {
     (@scope cluster) => { $crate::sdk::k8s_openapi::ClusterResourceScope };
 }
 
-/// What [`custom_resource!`](crate::custom_resource) reads.
+/// The parts that [`custom_resource!`](crate::custom_resource) deserializes.
 #[doc(hidden)]
 #[derive(serde::Deserialize)]
 #[serde(bound(deserialize = "S: DeserializeOwned, T: DeserializeOwned"))]
 pub struct Whole<S, T> {
-    /// As in each object.
+    /// Metadata.
     pub metadata: ObjectMeta,
-    /// What is asked for.
+    /// Desired state.
     pub spec: S,
-    /// What is there.
+    /// Observed state.
     pub status: Option<T>,
 }
 
-/// Group and version of `group/version`.
+/// Splits `group/version`.
 ///
 /// # Panics
-/// While compiling, without a slash: custom resources have a group.
+/// At compile time, if there is no slash: custom resources have a group.
 #[doc(hidden)]
 pub const fn split_api_version(api_version: &'static str) -> (&'static str, &'static str) {
     let bytes = api_version.as_bytes();

@@ -16,7 +16,7 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// An operator without controllers yet. Its name is that of its Lease, and is told to the API server.
+    /// Creates an operator without controllers. Its name is that of its Lease, and part of the user agent.
     pub fn new(name: &'static str) -> Self {
         Self { name, controllers: Vec::new() }
     }
@@ -27,10 +27,10 @@ impl Operator {
         self
     }
 
-    /// Makes the manager that runs the controllers: for a process of your own making; [`Operator::run`] is all at once.
+    /// Creates the manager that runs the controllers, for a custom process; [`Operator::run`] does everything.
     ///
     /// # Errors
-    /// When the times of the election do not fit together.
+    /// When the times of the election are inconsistent.
     pub fn manager(self, clients: Arc<Clients>, options: ManagerOptions) -> Result<Manager, ElectionError> {
         let whole: WholeKinds =
             self.controllers.iter().flat_map(|controller| controller.whole.iter().copied()).collect();

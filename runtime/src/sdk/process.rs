@@ -1,4 +1,4 @@
-//! An operator's process: how it connects, whether it shares its work, what it serves, when it ends.
+//! An operator's process: connection, leader election, served endpoints, shutdown.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,29 +7,29 @@ use std::time::Duration;
 use super::Operator;
 use crate::client::{ConnectError, ConnectOptions, connect};
 use crate::election::{ElectionConfig, ElectionError, unique_identity};
-use crate::manager::{Ended, Manager, ManagerOptions};
+use crate::manager::{ExitReason, Manager, ManagerOptions};
 use crate::serve::{Check, Health, ServeError, ServeOptions, Server, Surface, TlsOptions, Zpages, configz};
 use crate::telemetry::{Controllers, Events, Leadership, Stores};
 
-/// How much longer than the lease a leader may go without renewing before it is unhealthy.
+/// The time beyond the lease's duration for which a leader without renewal counts as healthy.
 const LEASE_TOLERANCE: Duration = Duration::from_secs(20);
 
-/// How an operator's process runs.
+/// Settings of an operator's process.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How to reach the API server; in a pod, nothing need be said.
+    /// The connection to the API server; the default is right in a pod.
     pub connection: ConnectOptions,
-    /// Watch this namespace only; `None`: all.
+    /// The only namespace to watch; `None`: all.
     pub namespace: Option<String>,
-    /// Hold a Lease while working, so that several processes can stand by.
+    /// Whether to hold a Lease while working, so that several processes can stand by.
     pub leader_election: bool,
-    /// Where the Lease is; `None`: the namespace of the pod or of the kubeconfig.
+    /// The namespace of the Lease; `None`: that of the pod or of the kubeconfig.
     pub lease_namespace: Option<String>,
-    /// HTTPS port of `/metrics`, `/healthz`, `/livez` and `/readyz`; 0 serves nothing.
+    /// HTTPS port of `/metrics`, `/healthz`, `/livez` and `/readyz`; 0 disables serving.
     pub port: u16,
-    /// Requests per second of each controller (not counting watches).
+    /// Requests per second of each controller (watches excluded).
     pub qps: f32,
-    /// Requests of each controller that may go out at once.
+    /// Burst of requests of each controller.
     pub burst: u32,
 }
 
@@ -48,31 +48,31 @@ impl Default for Settings {
     }
 }
 
-/// Why an operator could not run, or must not go on.
+/// The reason why an operator could not run, or must stop.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The API server cannot be reached as told.
+    /// The API server cannot be reached with these settings.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The election is set up wrongly.
+    /// The configuration of the election is invalid.
     #[error(transparent)]
     Election(#[from] ElectionError),
     /// The HTTPS port cannot be served.
     #[error(transparent)]
     Serve(#[from] ServeError),
-    /// Another process leads, or may: this one must exit at once.
+    /// Another process leads, or may: this one must exit immediately.
     #[error("the lease was lost: {0}")]
     LeaseLost(crate::election::Lost),
-    /// A defect ended a watch: what its store shows is out of date, and the process must exit.
+    /// A defect ended a watch: its store is out of date, and the process must exit.
     #[error("a watch ended; this is a defect, please report it")]
     WatchEnded,
 }
 
 impl Operator {
-    /// Connects, waits for the Lease, and works until `shutdown` completes; then ends in order.
+    /// Connects, waits for the Lease, and works until `shutdown` completes; then shuts down in order.
     ///
     /// # Errors
-    /// When it cannot begin, and when the Lease is lost: the process must exit then.
+    /// When it cannot start, and when the Lease is lost: the process must exit then.
     pub async fn run(self, settings: Settings, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
         let name = self.name;
         let user_agent = format!("{name}/v{}", env!("CARGO_PKG_VERSION"));
@@ -107,9 +107,9 @@ impl Operator {
         };
         let ended = manager.run(shutdown).await;
         match ended {
-            Ended::LeaseLost(lost) => Err(RunError::LeaseLost(lost)),
-            Ended::WatchEnded => Err(RunError::WatchEnded),
-            Ended::Shutdown => {
+            ExitReason::LeaseLost(lost) => Err(RunError::LeaseLost(lost)),
+            ExitReason::WatchEnded => Err(RunError::WatchEnded),
+            ExitReason::Shutdown => {
                 if let Some(server) = server {
                     server.stop().await;
                 }
@@ -119,7 +119,7 @@ impl Operator {
     }
 }
 
-/// What an operator serves: its health, and the metrics of its queues, watches, reconciles, requests and Lease.
+/// Returns the endpoints of an operator: health, and metrics of queues, watches, reconciles, requests and the Lease.
 pub fn surface(name: &'static str, manager: &Manager) -> Surface {
     let fence = manager.fence().clone();
     let leads =
@@ -149,7 +149,7 @@ pub fn surface(name: &'static str, manager: &Manager) -> Surface {
     }
 }
 
-/// Completes when the process is asked to end, by SIGTERM or SIGINT.
+/// Completes when the process receives SIGTERM or SIGINT.
 ///
 /// # Panics
 /// When the process cannot listen for signals.
@@ -163,7 +163,7 @@ pub async fn terminated() {
     }
 }
 
-/// The machine's name, which is the pod's; the kernel always has one.
+/// Returns the host's name, which is the pod's; the kernel always has one.
 fn hostname() -> String {
     let name = std::fs::read_to_string(PathBuf::from("/proc/sys/kernel/hostname")).unwrap_or_default();
     match name.trim() {

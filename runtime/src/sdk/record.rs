@@ -52,7 +52,7 @@ impl<D: Object> Kind for Owned<D> {
     }
 }
 
-/// The metadata that controllers decide on, from that of a typed object.
+/// Converts the metadata of a typed object to that of a record.
 pub(super) fn meta(interner: &Interner, meta: &ObjectMeta) -> Result<Meta, DecodeError> {
     let text = |text: &Option<String>| interner.str(text.as_deref().unwrap_or_default());
     let time = |time: &Option<ApiTime>| Time(time.as_ref().map_or(0, |time| time.0.as_second()));
@@ -86,7 +86,7 @@ fn reference(interner: &Interner, owner: &OwnerReference) -> OwnerRef {
     }
 }
 
-/// Told of metadata before and after a change.
+/// Receives the metadata before and after a change.
 pub(super) type Tell = Box<dyn Fn(Option<&Meta>, Option<&Meta>) + Send + Sync>;
 
 /// A store of which only metadata matters, whatever its records are.

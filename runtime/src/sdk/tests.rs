@@ -9,7 +9,7 @@ use kinds::{Decode, Interner, Kind, Resource, Sections};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::applied::Answers;
+use super::applied::AppliedChildren;
 use super::context::as_child;
 use super::controller::{matters, owner};
 use super::work::{Step, finalizer_patch, step};
@@ -27,7 +27,7 @@ struct WidgetStatus {
 }
 
 crate::custom_resource! {
-    /// A thing.
+    /// A test resource.
     Widget { spec: WidgetSpec, status: WidgetStatus }
     namespaced "widgets" in "example.com/v1"
 }
@@ -57,7 +57,7 @@ fn with(parent: Option<&Value>, path: &str, value: &Value) -> Value {
 }
 
 #[test]
-fn a_custom_resource_reads_and_writes_as_the_api_spells_it() {
+fn custom_resource_round_trips_in_the_apis_spelling() {
     let resource =
         Resource { group: "example.com", version: "v1", kind: "Widget", plural: "widgets", namespaced: true };
     assert_eq!(Widget::RESOURCE, resource);
@@ -74,7 +74,7 @@ fn a_custom_resource_reads_and_writes_as_the_api_spells_it() {
 }
 
 #[test]
-fn a_whole_object_has_the_metadata_that_a_record_has() {
+fn typed_object_has_the_metadata_of_a_record() {
     let record = widget(json!({
         "/metadata/labels": {"b": "2", "a": "1"}, "/metadata/finalizers": ["f"],
         "/metadata/deletionTimestamp": "2026-01-02T03:04:05Z", "/metadata/managedFields": [{"manager": "m"}],
@@ -91,7 +91,7 @@ fn a_whole_object_has_the_metadata_that_a_record_has() {
 }
 
 #[test]
-fn a_finalizer_is_put_on_before_work_and_taken_off_after() {
+fn finalizer_is_added_before_work_and_removed_after_cleanup() {
     let going = json!("2026-01-02T03:04:05Z");
     for (deleting, carried, finalizer, expected) in [
         (false, vec![], None, Step::Work),
@@ -112,7 +112,7 @@ fn a_finalizer_is_put_on_before_work_and_taken_off_after() {
 }
 
 #[test]
-fn a_change_of_the_status_alone_is_the_controllers_own() {
+fn status_change_alone_does_not_requeue() {
     let old = widget(json!({}));
     for (change, expected) in [
         (json!({"/status": {"done": true}, "/metadata/resourceVersion": "6"}), false),
@@ -128,7 +128,7 @@ fn a_change_of_the_status_alone_is_the_controllers_own() {
 }
 
 #[test]
-fn a_child_names_its_owner_and_nobody_elses() {
+fn child_has_exactly_its_owners_reference() {
     for (api_version, kind, controller, expected) in [
         ("example.com/v1", "Widget", true, Some("ns/w")),
         ("example.com/v2", "Widget", true, Some("ns/w")),
@@ -144,7 +144,7 @@ fn a_child_names_its_owner_and_nobody_elses() {
 }
 
 #[test]
-fn a_child_is_sent_with_its_owner_in_its_owners_namespace() {
+fn child_is_applied_with_its_owner_in_the_owners_namespace() {
     let owner = widget(json!({}));
     let reference = owner.controller_ref();
     let named = |name: Option<&str>, namespace: Option<&str>| ObjectMeta {
@@ -171,8 +171,8 @@ fn a_child_is_sent_with_its_owner_in_its_owners_namespace() {
 }
 
 #[test]
-fn what_was_applied_is_known_until_it_or_the_wish_changes() {
-    let answers = Answers::default();
+fn applied_child_is_skipped_until_it_or_its_spec_changes() {
+    let answers = AppliedChildren::default();
     let (owner, child) = (ObjectKey::new("ns", "w"), (("", "configmaps"), "c".into()));
     let still = |sent, shown| answers.still::<u8>(&owner, &child, sent, shown).map(|object| *object);
     assert_eq!(still(1, Some(7)), None);
@@ -185,7 +185,7 @@ fn what_was_applied_is_known_until_it_or_the_wish_changes() {
 }
 
 #[test]
-fn a_condition_keeps_its_time_while_its_status_stays() {
+fn condition_keeps_its_transition_time_while_its_status_is_equal() {
     let at = |second| ApiTime(Timestamp::from_second(second).expect("a time"));
     let condition = |kind: &str, status: &str, second| Condition {
         type_: kind.to_owned(),

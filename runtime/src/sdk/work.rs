@@ -1,4 +1,4 @@
-//! One reconcile: wait for what was written, keep the finalizer, call the author's function.
+//! One reconcile: wait for the cache, maintain the finalizer, call the operator's function.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use crate::queue::Queue;
 use crate::store::Progress;
 use crate::worker::{Outcome, Reconcile, ReconcileError};
 
-/// An author's function.
+/// An operator's function.
 pub(super) type Run<K> = Box<dyn Fn(Context<K>) -> BoxFuture<'static, Result<Outcome, Error>> + Send + Sync>;
 
-/// What is to be done before an object may go.
+/// The finalizer of a controller and its cleanup.
 pub(super) struct Finalizer<K: Object> {
     pub(super) name: &'static str,
     pub(super) clean_up: Run<K>,
 }
 
-/// A controller at work.
+/// The reconciler of a controller.
 pub(super) struct Worker<K: Object> {
     pub(super) shared: Arc<Shared<K>>,
     pub(super) queue: Arc<Queue<ObjectKey>>,
@@ -31,20 +31,20 @@ pub(super) struct Worker<K: Object> {
     pub(super) finalizer: Option<Finalizer<K>>,
 }
 
-/// What an object's finalizer asks for.
+/// The next step according to the finalizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Put it on before anything is made.
+    /// Add the finalizer before anything is created.
     Add,
-    /// Do the work.
+    /// Reconcile.
     Work,
-    /// Clean up, then take it off.
+    /// Clean up, then remove the finalizer.
     CleanUp,
-    /// Others are not done with it.
+    /// Do nothing: other finalizers remain.
     Nothing,
 }
 
-/// What is next for an object, with the name of the controller's finalizer if it has one.
+/// Returns the next step for an object; `finalizer` is the controller's, if it has one.
 pub(super) fn step(meta: &Meta, finalizer: Option<&str>) -> Step {
     let has = finalizer.is_some_and(|name| meta.finalizers.iter().any(|known| **known == *name));
     match (meta.is_deleting(), finalizer.is_some(), has) {
@@ -55,7 +55,7 @@ pub(super) fn step(meta: &Meta, finalizer: Option<&str>) -> Step {
     }
 }
 
-/// The patch that puts a finalizer on or takes it off, if the object is still the one we know.
+/// Returns the patch that adds or removes a finalizer; it fails if the object was replaced or changed.
 pub(super) fn finalizer_patch(meta: &Meta, name: &str, on: bool) -> Value {
     let others = meta.finalizers.iter().map(|known| &**known).filter(|known| *known != name);
     let finalizers: Vec<&str> = others.chain(on.then_some(name)).collect();
@@ -68,9 +68,7 @@ impl<K: Object> Worker<K> {
     fn caught_up(&self, key: &ObjectKey) -> bool {
         let shared = &self.shared;
         let seen = |resource: &Resource, progress: &Progress| {
-            let (queue, key) = (self.queue.clone(), key.clone());
-            let again = key.clone();
-            shared.consistency.caught_up_at(&key, resource, progress, move || queue.add(again))
+            shared.consistency.caught_up_at(key, resource, progress, self.queue.waker(key))
         };
         seen(&K::RESOURCE, shared.store.progress())
             && shared.children.values().all(|(resource, store)| seen(resource, store.progress()))
@@ -93,14 +91,14 @@ impl<K: Object> Worker<K> {
     }
 
     async fn go(&self, key: &ObjectKey) -> Result<Outcome, Error> {
+        if !self.caught_up(key) {
+            return Ok(Outcome::WaitingForCache);
+        }
         let Some(record) = self.shared.store.get(key) else {
             self.shared.consistency.forget(key);
             self.shared.answers.forget(key);
             return Ok(Outcome::Done);
         };
-        if !self.caught_up(key) {
-            return Ok(Outcome::WaitingForCache);
-        }
         let context = Context { object: record.object.clone(), record: record.clone(), shared: self.shared.clone() };
         let finalizer = self.finalizer.as_ref();
         match (step(record.meta(), finalizer.map(|finalizer| finalizer.name)), finalizer) {

@@ -1,4 +1,4 @@
-//! What the HTTPS surface counts about authentication and authorization, under upstream's names.
+//! Metrics of authentication and authorization at the HTTPS port, under upstream's names.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use crate::metrics::{Counts, Gauges, Histograms, Metrics};
 /// Upper bounds of the duration of a review (apiserver, authenticatorfactory).
 const REVIEW_SECONDS: [f64; 8] = [0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0];
 
-/// Upper bounds of a histogram for which upstream names none (prometheus, DefBuckets).
+/// Upper bounds of histograms for which upstream has none (prometheus, DefBuckets).
 const DEFAULT_SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// Counts the requests for reviews of one kind: `apiserver_delegated_authn_*` or `apiserver_delegated_authz_*`.
@@ -17,7 +17,7 @@ pub(super) struct ReviewMetrics {
 }
 
 impl ReviewMetrics {
-    /// Adds the families of reviews for `purpose`, which is `authn` or `authz`, to a registry.
+    /// Adds the families of reviews to a registry; `purpose` is `authn` or `authz`.
     pub(super) fn new(metrics: &Metrics, purpose: &str) -> Self {
         let name = |family: &str| format!("apiserver_delegated_{purpose}_{family}");
         Self {
@@ -38,7 +38,7 @@ impl ReviewMetrics {
     }
 }
 
-/// Counts the requests that bring a bearer token: `authentication_token_cache_*`.
+/// Counts requests with a bearer token: `authentication_token_cache_*`.
 pub(super) struct TokenCacheMetrics {
     requests: Counts<1>,
     seconds: Histograms<1>,
@@ -86,7 +86,7 @@ impl TokenCacheMetrics {
     }
 }
 
-/// One that is counted by a gauge while it exists.
+/// A guard that is counted by a gauge while it exists.
 pub(super) struct Active<'a> {
     gauge: &'a Gauges<1>,
     status: &'static str,

@@ -1,4 +1,4 @@
-//! Answers as upstream forms them: plain texts, JSON, and the API's Status for refusals.
+//! Responses in upstream's formats: plain texts, JSON, and the API's Status for refusals.
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
@@ -9,13 +9,13 @@ use serde::Serialize;
 use super::user::User;
 use crate::text::quoted;
 
-/// An answer with its whole body.
+/// A response with its whole body.
 pub(super) type Answer = Response<Full<Bytes>>;
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
-/// An answer that nobody may keep (apiserver, WithCacheControl).
+/// Creates a response that must not be cached (apiserver, WithCacheControl).
 fn answer(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
     let mut answer = Response::new(Full::new(body.into()));
     *answer.status_mut() = status;
@@ -28,42 +28,42 @@ fn answer(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>
     answer
 }
 
-/// A text.
+/// Creates a text response.
 pub(super) fn plain(status: StatusCode, text: impl Into<Bytes>) -> Answer {
     answer(status, PLAIN, text)
 }
 
-/// Metrics in the text format that Prometheus has read from the beginning.
+/// Creates a response with metrics in Prometheus' classic text format.
 pub(super) fn metrics(text: String) -> Answer {
     answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
 }
 
-/// A JSON value.
+/// Creates a response with a JSON value.
 pub(super) fn json(value: &serde_json::Value) -> Answer {
     answer(StatusCode::OK, JSON, value.to_string())
 }
 
-/// A text that is JSON.
+/// Creates a response with a JSON text.
 pub(super) fn raw_json(text: String) -> Answer {
     answer(StatusCode::OK, JSON, text)
 }
 
-/// A text of a media type.
+/// Creates a response with a text of a media type.
 pub(super) fn text(media_type: &'static str, text: String) -> Answer {
     answer(StatusCode::OK, media_type, text)
 }
 
-/// A text that is YAML.
+/// Creates a response with a YAML text.
 pub(super) fn yaml(text: String) -> Answer {
     answer(StatusCode::OK, "application/yaml", text)
 }
 
-/// A page of HTML.
+/// Creates a response with an HTML page.
 pub(super) fn html(text: impl Into<Bytes>) -> Answer {
     answer(StatusCode::OK, "text/html; charset=utf-8", text)
 }
 
-/// A page of HTML that brings everything with it: nothing may be loaded or run, and nobody may frame it.
+/// Creates a response with a self-contained HTML page: it may load and run nothing, and must not be framed.
 pub(super) fn page(text: String) -> Answer {
     let mut answer = html(text);
     let policy =
@@ -73,12 +73,12 @@ pub(super) fn page(text: String) -> Answer {
     answer
 }
 
-/// There is no such page.
+/// Creates the response for an unknown page.
 pub(super) fn not_found() -> Answer {
     plain(StatusCode::NOT_FOUND, "404 page not found\n")
 }
 
-/// The API's Status, its fields in the order in which the API server writes them.
+/// The API's Status, with its fields in the order of the API server.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Refusal<'a> {
@@ -107,39 +107,40 @@ fn refusal(status: StatusCode, reason: &'static str, message: &str, details: Opt
         details,
         code: status.as_u16(),
     };
-    // Texts and numbers always become JSON; Go writes an ampersand as its number.
+    // Texts and numbers can always be serialized; Go escapes an ampersand as a number.
     let body = serde_json::to_string(&refusal).unwrap_or_default().replace('&', "\\u0026");
     answer(status, JSON, body + "\n")
 }
 
-/// The credentials are not believed (apiserver, filters.Unauthorized).
+/// Creates the response for invalid credentials (apiserver, filters.Unauthorized).
 pub(super) fn unauthorized() -> Answer {
     let mut answer = refusal(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized", None);
-    // This refusal comes before the one place that upstream sets the header in.
+    // Upstream sets this header only after authentication.
     answer.headers_mut().remove(X_CONTENT_TYPE_OPTIONS);
     answer
 }
 
-/// None of the media types offered is accepted (apiserver, handlers/negotiation, NewNotAcceptableError).
+/// Creates the response if none of the offered media types is accepted (apiserver, handlers/negotiation,
+/// NewNotAcceptableError).
 pub(super) fn not_acceptable(offered: &[String]) -> Answer {
     let message = format!("only the following media types are accepted: {}", offered.join(", "));
     refusal(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", &message, None)
 }
 
-/// The user may not (apiserver, responsewriters.Forbidden).
+/// Creates the response for a missing permission (apiserver, responsewriters.Forbidden).
 pub(super) fn forbidden(user: &User, verb: &str, path: &str, reason: &str) -> Answer {
     let told = harmless(&format!("User {} cannot {verb} path {}", quoted(&user.name), quoted(path)));
     let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
     refusal(StatusCode::FORBIDDEN, "Forbidden", &format!("forbidden: {told}{reason}"), Some(Empty {}))
 }
 
-/// Nobody could say whether the user may (apiserver, responsewriters.InternalError).
+/// Creates the response for a failed permission check (apiserver, responsewriters.InternalError).
 pub(super) fn internal(uri: &str, problem: &str) -> Answer {
     let text = harmless(&format!("Internal Server Error: {}: {problem}\n", quoted(uri)));
     plain(StatusCode::INTERNAL_SERVER_ERROR, text)
 }
 
-/// Nothing in it is markup to a browser.
+/// Removes everything that a browser could interpret as markup.
 fn harmless(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn refusals_are_statuses_in_upstreams_words() {
+    async fn refusals_equal_upstreams_statuses() {
         let told: serde_json::Value =
             serde_json::from_str(&body(forbidden(&User::anonymous(), "get", "/<m>", "")).await).expect("JSON");
         assert_eq!(told["message"], "forbidden: User \"system:anonymous\" cannot get path \"/&lt;m&gt;\"");

@@ -1,7 +1,7 @@
-//! From a request to its user: front proxy, client certificate, bearer token, or nobody.
+//! Authentication of requests: front proxy, client certificate, bearer token, or anonymous.
 //!
-//! Each way that finds credentials it cannot believe is remembered while the others are tried; only when none succeeds
-//! is the request refused. Without any credentials it is anonymous (apiserver, DelegatingAuthenticatorConfig.New).
+//! If a method finds invalid credentials, the error is kept and the other methods are tried; the request is refused
+//! only if none succeeds. A request without credentials is anonymous (apiserver, DelegatingAuthenticatorConfig.New).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use super::user::User;
 use crate::text::percent_decode;
 
 const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
-/// Tokens whose answers are kept.
+/// Maximum number of tokens whose results are cached.
 const TOKENS: usize = 4096;
 
-/// What the API server said about a token; the error is not kept.
+/// The API server's result for a token; errors are not cached.
 type TokenAnswer = Result<Option<User>, String>;
 
-/// Finds out who asks.
+/// Determines the user of a request.
 pub(super) struct Authenticator {
     pub(super) trust: Arc<Trust>,
     tokens: Option<Tokens>,
@@ -42,26 +42,26 @@ struct Tokens {
     metrics: TokenCacheMetrics,
 }
 
-/// Stands for a token in the cache, so that no token stays in memory: its HMAC with a key of this process.
+/// The key of a token in the cache, so that no token stays in memory: its HMAC with a key of this process.
 type TokenDigest = [u8; 32];
 
-/// The digest of a token.
+/// Returns the digest of a token.
 fn digest(key: &hmac::Key, token: &str) -> TokenDigest {
     let mut digest = TokenDigest::default();
     digest.copy_from_slice(hmac::sign(key, token.as_bytes()).as_ref());
     digest
 }
 
-/// A new key.
+/// Generates a key.
 ///
 /// # Panics
-/// Never: a system without randomness has no TLS either, which begins before this.
+/// Never: a system without randomness fails earlier, in TLS.
 fn digest_key() -> hmac::Key {
     hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).expect("the system has randomness")
 }
 
 impl Authenticator {
-    /// Without a reviewer, tokens count as no credentials.
+    /// Creates an authenticator. Without a reviewer, tokens are ignored.
     pub(super) fn new(
         trust: Arc<Trust>,
         reviewer: Option<Arc<Reviewer>>,
@@ -78,10 +78,10 @@ impl Authenticator {
         Self { trust, tokens }
     }
 
-    /// The user of a request over a connection with this client certificate (and its intermediates).
+    /// Returns the user of a request over a connection with this client certificate (and its intermediates).
     ///
     /// # Errors
-    /// Why the credentials are not believed; for the log, not for who asks.
+    /// The reason why the credentials are invalid; for the log, not for the client.
     pub(super) async fn user(&self, peer: &[CertificateDer<'_>], headers: &HeaderMap) -> Result<User, String> {
         let mut problems = Vec::new();
         match self.by_certificate(peer, headers) {
@@ -160,7 +160,7 @@ impl Tokens {
     }
 }
 
-/// The token of `Authorization: Bearer` (apiserver, request/bearertoken).
+/// Returns the token of `Authorization: Bearer` (apiserver, request/bearertoken).
 fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?.trim();
     let mut parts = value.splitn(3, ' ');
@@ -168,7 +168,8 @@ fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// The user whom a front proxy names in its headers, if the certificate is one's (apiserver, request/headerrequest).
+/// Returns the user in a front proxy's headers, if the certificate belongs to a front proxy (apiserver,
+/// request/headerrequest).
 fn proxied(proxy: &FrontProxy, peer: &[CertificateDer<'_>], headers: &HeaderMap) -> Result<Option<User>, String> {
     let told = |error: PeerError| error.to_string();
     proxy.bundle.verify(peer).map_err(told)?;
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn cache_knows_tokens_only_by_their_digests() {
+    fn cache_stores_only_digests_of_tokens() {
         let key = digest_key();
         assert_eq!(digest(&key, "secret"), digest(&key, "secret"));
         assert_ne!(digest(&key, "secret"), digest(&key, "secret2"));
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_bearer_token_is_one() {
+    fn only_the_bearer_scheme_yields_a_token() {
         for (value, token) in [
             ("Bearer abc", Some("abc")),
             ("bearer abc", Some("abc")),
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_front_proxy_names_the_user_only_with_an_allowed_certificate() {
+    fn front_proxy_headers_require_an_allowed_certificate() {
         let (any, own) = proxy(&[]);
         let asked = headers(&[
             ("x-remote-user", ""),
@@ -282,7 +283,7 @@ mod tests {
         let user = proxied(&any, std::slice::from_ref(&own), &asked).expect("believed").expect("somebody");
         assert_eq!((user.name.as_str(), user.groups.join(",").as_str()), ("ann", "dev,ops"));
         assert_eq!(user.extra["acme.com/scope"], ["a", "b"]);
-        assert_eq!(proxied(&any, std::slice::from_ref(&own), &HeaderMap::new()), Ok(None), "it names nobody");
+        assert_eq!(proxied(&any, std::slice::from_ref(&own), &HeaderMap::new()), Ok(None), "no user in the headers");
 
         let (named, own) = proxy(&["front-proxy"]);
         assert!(proxied(&named, &[own], &asked).is_ok());

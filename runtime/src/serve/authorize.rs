@@ -1,7 +1,7 @@
-//! Whether a user may do what a request asks for.
+//! Authorization of requests.
 //!
-//! Some paths are open to everybody, and `system:masters` may do everything; about all else the API server is asked by
-//! SubjectAccessReview, which for a request to this process names a path (`nonResourceURLs` in a role).
+//! Some paths are open to all users, and `system:masters` may do everything. All other requests are checked by a
+//! SubjectAccessReview of the API server, with the path as a non-resource URL (`nonResourceURLs` in a role).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,17 +17,17 @@ use super::{AuthorizationOptions, ServeError};
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 const MASTERS: &str = "system:masters";
-/// Questions whose answers are kept (apiserver, authorizer/webhook).
+/// Maximum number of cached results (apiserver, authorizer/webhook).
 const ANSWERS: usize = 8192;
-/// A question whose path and verb are longer is not kept, so that nobody fills the memory with them.
+/// Results for longer paths and verbs are not cached, so that no client can fill the memory with them.
 const LONGEST_KEPT: usize = 10_000;
 
-/// Why a request may not be answered.
+/// The reason why a request is not allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Denied {
-    /// The user may not; with the API server's reason, or an empty one.
+    /// The user lacks the permission; with the API server's reason, or an empty one.
     Forbidden(String),
-    /// Nobody could say.
+    /// The permission could not be checked.
     Failed(String),
 }
 
@@ -41,10 +41,10 @@ pub(super) struct Authorizer {
 }
 
 impl Authorizer {
-    /// Without a reviewer everything is forbidden that is not always allowed.
+    /// Creates an authorizer. Without a reviewer, only the always allowed paths are allowed.
     ///
     /// # Errors
-    /// When an always allowed path cannot be understood.
+    /// When an always allowed path is invalid.
     pub(super) fn new(options: &AuthorizationOptions, reviewer: Option<Arc<Reviewer>>) -> Result<Self, ServeError> {
         Ok(Self {
             open: OpenPaths::parse(&options.always_allow_paths)?,
@@ -55,7 +55,7 @@ impl Authorizer {
         })
     }
 
-    /// Whether `user` may `verb` (a method in lower case) the decoded `path`.
+    /// Checks whether `user` may `verb` (a method in lower case) the decoded `path`.
     pub(super) async fn check(&self, user: &User, verb: &str, path: &str) -> Result<(), Denied> {
         if user.is_in(MASTERS) || self.open.contains(path) {
             return Ok(());
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn open_paths_are_whole_or_prefixes() {
+    fn open_paths_match_exactly_or_by_prefix() {
         let some = open(&["/healthz", "readyz", "/debug/*"]).expect("valid");
         for (path, wanted) in [
             ("/healthz", true),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn only_allowed_and_not_denied_is_allowed() {
+    fn review_allows_only_when_allowed_and_not_denied() {
         let status = |allowed, denied, reason: &str| SubjectAccessReviewStatus {
             allowed,
             denied,
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_anybody_to_ask_only_masters_and_open_paths_pass() {
+    async fn without_a_reviewer_only_masters_and_open_paths_are_allowed() {
         let authorizer = Authorizer::new(&AuthorizationOptions::default(), None).expect("valid paths");
         let anonymous = User::anonymous();
         let master = User { name: "root".into(), groups: vec![MASTERS.into()], ..User::default() };

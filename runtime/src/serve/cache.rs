@@ -1,4 +1,4 @@
-//! Answers that are kept for seconds; who asks for the same thing meanwhile waits for the same answer.
+//! A cache of results that are fresh for seconds; concurrent requests for the same key share one fetch.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -8,22 +8,22 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// One question: locked by who asks it, filled while its answer is fresh.
+/// One key: locked while it is fetched, filled while its value is fresh.
 type Slot<V> = Arc<tokio::sync::Mutex<Option<(V, Instant)>>>;
 
-/// Answers by question, each for its own time; never more than `most` of them.
+/// Values by key, each with its own lifetime; never more than `most` of them.
 pub(super) struct Cache<K, V> {
     slots: Mutex<HashMap<K, Slot<V>>>,
     most: usize,
 }
 
 impl<K: Eq + Hash + Clone, V: Clone> Cache<K, V> {
-    /// An empty cache of at most `most` answers.
+    /// Creates an empty cache of at most `most` values.
     pub(super) fn new(most: usize) -> Self {
         Self { slots: Mutex::default(), most }
     }
 
-    /// The fresh answer to `key`, or the one of `ask`, which says how long it stays fresh (zero: not kept).
+    /// Returns the fresh value of `key`, or that of `ask`, which also returns its lifetime (zero: not cached).
     pub(super) async fn get_or<A>(&self, key: &K, ask: A) -> V
     where
         A: Future<Output = (V, Duration)>,
@@ -52,7 +52,7 @@ impl<K: Eq + Hash + Clone, V: Clone> Cache<K, V> {
             });
         }
         if slots.len() >= self.most {
-            // A flood of different questions: forgetting costs another request, growing would cost the process.
+            // A flood of different keys: clearing costs repeated requests, growing would cost the process its memory.
             slots.clear();
         }
         slots.entry(key.clone()).or_default().clone()
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_lasts_as_long_as_it_says() {
+    async fn cached_value_expires_after_its_lifetime() {
         let (cache, asked) = (Cache::new(9), Asked(AtomicU32::new(0)));
         assert_eq!(cache.get_or(&"a", asked.answer(KEEP)).await, 0);
         tokio::time::advance(KEEP - Duration::from_millis(1)).await;
@@ -89,14 +89,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_asks_at_the_same_time_shares_the_answer() {
+    async fn concurrent_callers_share_one_fetch() {
         let (cache, asked) = (Cache::new(9), Asked(AtomicU32::new(0)));
         let answers = futures::future::join_all((0..50).map(|_| cache.get_or(&"a", asked.answer(KEEP)))).await;
         assert_eq!(answers, [0; 50]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_question_that_was_dropped_does_not_block_the_next() {
+    async fn dropped_fetch_does_not_block_the_next_one() {
         let (cache, asked) = (Cache::new(9), Asked(AtomicU32::new(0)));
         let dropped = tokio::time::timeout(Duration::from_millis(1), cache.get_or(&"a", asked.answer(KEEP))).await;
         assert!(dropped.is_err());
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_flood_of_questions_is_bounded() {
+    async fn cache_is_bounded_under_a_flood_of_keys() {
         let (cache, asked) = (Cache::new(9), Asked(AtomicU32::new(0)));
         for key in 0..100 {
             cache.get_or(&key, asked.answer(KEEP)).await;

@@ -1,4 +1,4 @@
-//! One connection: handshake, requests, and its end by idleness, by being a stranger's, or by the server's end.
+//! One connection: handshake, requests, and its end when it is idle, unauthenticated, or the server stops.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
@@ -25,25 +25,25 @@ use super::places::Place;
 use super::routes::Routes;
 
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Longest time for the head of a request (apiserver, SecureServingInfo.Serve).
+/// Maximum time for the head of a request (apiserver, SecureServingInfo.Serve).
 const HEAD: Duration = Duration::from_secs(32);
-/// A connection without requests ends after so long (apiserver, SecureServingInfo.Serve).
+/// A connection without requests is closed after this time (apiserver, SecureServingInfo.Serve).
 const IDLE: Duration = Duration::from_secs(90);
-/// A stranger's connection ends so long after the answer: some clients drop an answer that arrives together with the
-/// news that the connection ends.
+/// Delay between the response to an unauthenticated client and the end of the connection: some clients drop a response
+/// that arrives together with the end of the connection.
 const PARTING: Duration = Duration::from_millis(100);
-/// Longest time for the requests under way after a connection was told to end.
+/// Maximum time for the running requests after a connection begins to close.
 const LAST_ANSWERS: Duration = Duration::from_secs(35);
-/// Streams of a connection if no flag says otherwise (apiserver, SecureServingInfo.Serve).
+/// Streams per connection if no flag is set (apiserver, SecureServingInfo.Serve).
 const STREAMS: u32 = 100;
-/// Longest head of a request, in bytes.
+/// Maximum size of a request's head, in bytes.
 const LONGEST_HEAD: usize = 64 << 10;
 
-/// How requests travel.
+/// The HTTP settings of connections.
 #[derive(Clone)]
 pub(super) struct Protocol(auto::Builder<TokioExecutor>);
 
-/// What goes on on a connection.
+/// The activity on a connection.
 struct Activity {
     open: AtomicU32,
     last: Mutex<Instant>,
@@ -56,13 +56,13 @@ impl Activity {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Ends [`PARTING`] after a stranger was answered.
+    /// Completes [`PARTING`] after the response to an unauthenticated client.
     async fn parted(&self) {
         self.unwelcome.notified().await;
         sleep(PARTING).await;
     }
 
-    /// Ends when there was no request for [`IDLE`].
+    /// Completes when there was no request for [`IDLE`].
     async fn idle(&self) {
         loop {
             let until = *self.last.lock().unwrap_or_else(PoisonError::into_inner) + IDLE;
@@ -77,7 +77,7 @@ impl Activity {
     }
 }
 
-/// A request under way, also when it is dropped because the client left.
+/// A running request; also ends when it is dropped because the client disconnected.
 struct Open<'a>(&'a Activity);
 
 impl<'a> Open<'a> {
@@ -99,7 +99,7 @@ impl Drop for Open<'_> {
 }
 
 impl Protocol {
-    /// `streams` of zero is the default.
+    /// Creates the settings; `streams` of zero means the default.
     pub(super) fn new(http1_only: bool, streams: u32) -> Self {
         let mut builder = auto::Builder::new(TokioExecutor::new());
         if http1_only {
@@ -115,10 +115,10 @@ impl Protocol {
         Self(builder)
     }
 
-    /// Serves a connection until it ends, or, once `ended`, until its present requests are answered.
+    /// Serves a connection until it closes, or, after `ended`, until its running requests have responses.
     ///
     /// # Errors
-    /// Why it broke.
+    /// The reason of a failure.
     pub(super) async fn serve(
         self,
         stream: TcpStream,
@@ -127,7 +127,7 @@ impl Protocol {
         mut ended: watch::Receiver<bool>,
         place: Place,
     ) -> Result<(), String> {
-        // Answers are small, and a lost delay is better than a lost microsecond of throughput.
+        // Responses are small: low latency matters more than throughput.
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         let handshake = tokio::select! {
             biased;
@@ -161,7 +161,7 @@ impl Protocol {
             Some(over) => over,
             None => {
                 connection.as_mut().graceful_shutdown();
-                // A peer that reads nothing must not keep its place.
+                // A peer that reads nothing must not keep its slot.
                 timeout(LAST_ANSWERS, connection).await.map_err(|_| "requests did not end in time".to_owned())?
             }
         };
@@ -190,7 +190,8 @@ async fn respond(
         *answer.body_mut() = http_body_util::Full::default();
     }
     if http2 && stranger {
-        // Nobody unknown keeps a multiplexed connection (apiserver, gate UnauthenticatedHTTP2DOSMitigation).
+        // An unauthenticated client must not keep a multiplexed connection (apiserver, gate
+        // UnauthenticatedHTTP2DOSMitigation).
         activity.unwelcome.notify_one();
     }
     answer

@@ -1,4 +1,4 @@
-//! Health: named checks, and the text that tells of them (apiserver, server/healthz).
+//! Health checks and their pages (apiserver, server/healthz).
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -12,26 +12,26 @@ use prometheus_client::registry::Registry;
 use crate::metrics::exposition;
 use crate::text::{query, quoted};
 
-/// The outcome of a check; `None` where it does not apply now, so that it is not listed.
+/// The result of a check; `None` if it does not apply now, so that it is not listed.
 pub type Outcome = Option<Result<(), String>>;
 
-/// A named check. It must be quick and must not wait.
+/// A named check. It must not block.
 pub struct Check {
     name: String,
     look: Box<dyn Fn() -> Outcome + Send + Sync>,
 }
 
 impl Check {
-    /// A check that looks when it is asked.
+    /// Creates a check that runs `look` for each request.
     pub fn new(name: impl Into<String>, look: impl Fn() -> Outcome + Send + Sync + 'static) -> Self {
         Self { name: name.into(), look: Box::new(look) }
     }
 }
 
-/// Which page a check stands on.
+/// The pages of checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Probe {
-    /// `/healthz`, upstream's only one.
+    /// `/healthz`, the only one of upstream.
     Health,
     /// `/livez`.
     Live,
@@ -43,7 +43,7 @@ impl Probe {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Health, Self::Live, Self::Ready];
 
-    /// The page's name, which is also its path behind a slash.
+    /// Returns the page's name, which is also its path after a slash.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -54,10 +54,10 @@ impl Probe {
     }
 }
 
-/// The checks of a process and the record of their outcomes (`/metrics/slis`).
+/// The checks of a process and the record of their results (`/metrics/slis`).
 ///
-/// `/healthz` and `/livez` have the same checks; `/readyz` has those and the ones that only say whether the process
-/// could take over, which must not get it restarted.
+/// `/healthz` and `/livez` have the same checks. `/readyz` additionally has those that only report whether the process
+/// could take over, which must not cause a restart.
 #[derive(Default)]
 pub struct Health {
     checks: Vec<Check>,
@@ -65,7 +65,7 @@ pub struct Health {
     record: Mutex<Record>,
 }
 
-/// What a page says.
+/// The response of a page.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Page {
     pub(super) healthy: bool,
@@ -73,13 +73,13 @@ pub(super) struct Page {
 }
 
 impl Health {
-    /// The checks of all pages, in their order, and those of `/readyz` alone.
+    /// Creates the checks of all pages, in their order, and those of `/readyz` only.
     #[must_use]
     pub fn new(checks: Vec<Check>, ready: Vec<Check>) -> Self {
         Self { checks, ready, record: Mutex::default() }
     }
 
-    /// The checks that apply now and their outcomes; a ping when there are none.
+    /// Runs the checks that apply now; returns a ping if there are none.
     fn look(&self, probe: Probe) -> Vec<(&str, Result<(), String>)> {
         let ready = self.ready.iter().filter(|_| probe == Probe::Ready);
         let mut found: Vec<_> = self
@@ -94,7 +94,7 @@ impl Health {
         found
     }
 
-    /// The page of all checks, as the query asks for it: `verbose`, and `exclude` any number of times.
+    /// Returns the page of all checks for a query: `verbose`, and `exclude` any number of times.
     pub(super) fn page(&self, probe: Probe, asked: &str) -> Page {
         let pairs = query(asked);
         let mut unknown: BTreeSet<&str> =
@@ -112,7 +112,7 @@ impl Health {
                 Ok(()) => {
                     let _ = writeln!(text, "[+]{name} ok");
                 }
-                // Everybody may read this page, so that it gives no reason; the log does.
+                // Everyone may read this page, so that it contains no reason; the log does.
                 Err(reason) => {
                     let _ = writeln!(text, "[-]{name} failed: reason withheld");
                     failed.push(format!("{name}: {reason}"));
@@ -133,7 +133,7 @@ impl Health {
         Page { healthy: true, text: if verbose { format!("{text}{page} check passed\n") } else { "ok".into() } }
     }
 
-    /// The page of one check; `None` when there is none of that name now. It gives the reason of a failure.
+    /// Returns the page of one check, with the reason of a failure; `None` if there is no such check now.
     pub(super) fn single(&self, probe: Probe, name: &str) -> Option<Page> {
         let (_, outcome) = self.look(probe).into_iter().find(|(known, _)| *known == name)?;
         Some(match outcome {
@@ -142,12 +142,12 @@ impl Health {
         })
     }
 
-    /// The outcomes so far as metrics.
+    /// Returns the recorded results as metrics.
     pub(super) fn slis(&self) -> String {
         exposition(&self.record().registry)
     }
 
-    /// Forgets the outcomes so far.
+    /// Resets the recorded results.
     pub(super) fn reset_slis(&self) {
         let record = self.record();
         record.last.clear();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_say_what_upstreams_say() {
+    fn health_pages_equal_upstreams() {
         let health = |checks| Health::new(checks, Vec::new());
         for (checks, asked, healthy, text) in [
             (vec![], "", true, "ok"),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_check_gives_its_reason() {
+    fn single_check_returns_its_reason() {
         let health = Health::new(vec![passes("a"), fails("b")], vec![passes("stores")]);
         assert_eq!(health.single(Probe::Health, "a"), Some(Page { healthy: true, text: "ok".into() }));
         let failed = health.single(Probe::Health, "b").expect("known");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_that_does_not_apply_is_not_listed() {
+    fn check_that_does_not_apply_is_not_listed() {
         let applies = Arc::new(AtomicBool::new(false));
         let seen = applies.clone();
         let check = Check::new("late", move || seen.load(Ordering::Relaxed).then_some(Ok(())));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_are_recorded_until_they_are_reset() {
+    fn results_are_recorded_until_reset() {
         let health = Health::new(vec![passes("a"), fails("b")], Vec::new());
         health.page(Probe::Health, "");
         health.page(Probe::Health, "exclude=b");

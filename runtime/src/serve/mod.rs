@@ -1,8 +1,9 @@
-//! The HTTPS surface of a manager: health, metrics, configuration, to whom they are open.
+//! The HTTPS server of a manager: health, metrics, configuration and debug pages, with authentication and
+//! authorization.
 //!
-//! It serves before leadership is won, so that a standby can be probed and scraped. A request is authenticated by front
-//! proxy, client certificate or bearer token, and authorized by the API server, as upstream's managers do it (packages
-//! controller-manager/app and apiserver/pkg/server/options).
+//! It also serves before leadership is acquired, so that a standby can be probed and scraped. A request is
+//! authenticated by front proxy, client certificate or bearer token, and authorized by the API server, as in upstream's
+//! managers (packages controller-manager/app and apiserver/pkg/server/options).
 
 mod access_metrics;
 mod answer;
@@ -53,16 +54,16 @@ use trust::Trust;
 
 use crate::client::{ConnectError, ConnectOptions, connect};
 
-/// Connections at the same time; one more ends the oldest idle one.
+/// Maximum number of connections; one more closes the oldest idle one.
 const CONNECTIONS: usize = 512;
-/// How often files of certificates are looked at.
+/// How often certificate files are checked for changes.
 const FILES_EVERY: Duration = Duration::from_secs(10);
-/// How many of those rounds pass between two looks into the cluster's ConfigMap.
+/// Number of those rounds between two reads of the cluster's ConfigMap.
 const LOOKUP_ROUNDS: u32 = 6;
-/// How long requests under way may take at the end.
+/// Maximum time for running requests at the end.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// A running HTTPS surface. Dropping it ends it at once.
+/// A running HTTPS server. Dropping it stops it immediately.
 pub struct Server {
     address: SocketAddr,
     end: watch::Sender<bool>,
@@ -73,10 +74,10 @@ impl Server {
     /// Listens and serves. Must run inside a tokio runtime.
     ///
     /// # Errors
-    /// [`ServeError`] when the port is taken, a file or flag is wrong, or the cluster's authentication settings cannot
-    /// be looked up and that is not tolerated.
+    /// [`ServeError`] when the port is in use, a file or flag is invalid, or the cluster's authentication settings
+    /// cannot be read and that is not tolerated.
     pub async fn start(options: ServeOptions, surface: Surface) -> Result<Self, ServeError> {
-        // The port first: who finds it taken should not have asked the API server anything.
+        // The port first: if it is in use, no request must have been sent to the API server.
         let listener = listen(&options)?;
         let address = listener
             .local_addr()
@@ -108,13 +109,13 @@ impl Server {
         Ok(Self { address, end, tasks })
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Takes no more connections, and ends those there are within a second.
+    /// Accepts no further connections, and closes the open ones within a second.
     pub async fn stop(mut self) {
         self.end.send_replace(true);
         while self.tasks.join_next().await.is_some() {}
@@ -122,12 +123,12 @@ impl Server {
     }
 }
 
-/// The authorities that a handshake tells to clients; `None` when it asks for no certificate.
+/// Returns the authorities that the handshake names to clients; `None` if it requests no certificate.
 fn subjects(trust: &Trust) -> Option<Vec<rustls::DistinguishedName>> {
     trust.asks_for_certificates().then(|| trust.now().subjects())
 }
 
-/// Whom to ask: a kubeconfig, or else the pod's own credentials, or else nobody.
+/// Creates a reviewer from a kubeconfig, or else from the pod's own credentials; `None` without either.
 async fn reviewer(
     flag: &'static str,
     kubeconfig: Option<&Path>,
@@ -149,7 +150,7 @@ async fn reviewer(
     }
 }
 
-/// An unspecified address means all of both families, where the system has both (Go, net.Listen).
+/// Returns an unspecified address means all addresses of both families, if the system has both (Go, net.Listen).
 fn listen(options: &ServeOptions) -> Result<TcpListener, ServeError> {
     let given = SocketAddr::new(options.bind_address, options.port);
     let wrong = |problem| ServeError::Listen { address: given, problem };
@@ -169,7 +170,7 @@ fn listen(options: &ServeOptions) -> Result<TcpListener, ServeError> {
 fn bind(address: SocketAddr, share: bool) -> io::Result<TcpListener> {
     const BACKLOG: u32 = 1024;
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // As Go does for every listener: connections that linger after a restart do not hold the port.
+    // As Go does for every listener: connections that linger after a restart do not block the port.
     socket.set_reuseaddr(true)?;
     if share {
         socket.set_reuseport(true)?;
@@ -197,7 +198,7 @@ async fn accept(
         match accepted {
             Ok((stream, from)) => {
                 let Some(place) = places.take() else {
-                    debug!(%from, "connection refused: all places are taken by requests under way");
+                    debug!(%from, "connection refused: all connection slots have running requests");
                     continue;
                 };
                 let local = stream.local_addr().ok().map(|local| local.ip());
@@ -205,12 +206,12 @@ async fn accept(
                     (tls.config(local), routes.clone(), protocol.clone(), ended.clone());
                 connections.spawn(async move {
                     if let Err(problem) = protocol.serve(stream, tls, routes, ended, place).await {
-                        debug!(%from, problem, "a connection ended");
+                        debug!(%from, problem, "connection failed");
                     }
                 });
             }
             Err(error) => {
-                // Out of file descriptors, say: without a pause this would spin.
+                // For example without free file descriptors: without a pause this would spin.
                 warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -223,7 +224,7 @@ async fn accept(
     }
 }
 
-/// Takes up changed certificates and authorities until the end.
+/// Reloads changed certificates and authorities until the end.
 async fn keep_fresh(trust: Arc<Trust>, tls: Arc<Tls>, mut ended: watch::Receiver<bool>) {
     let mut round: u32 = 0;
     loop {
@@ -240,14 +241,14 @@ async fn keep_fresh(trust: Arc<Trust>, tls: Arc<Tls>, mut ended: watch::Receiver
             refreshed = refresh => refreshed,
         };
         if let Err(problem) = refreshed {
-            warn!(problem, "the authorities of client certificates cannot be renewed; the old ones stay");
+            warn!(problem, "authorities of client certificates not reloaded; keeping the old ones");
         }
         let (tls, subjects) = (tls.clone(), subjects(&trust));
         match tokio::task::spawn_blocking(move || tls.refresh(subjects)).await {
-            Ok(Ok(true)) => info!("the next handshakes use changed certificates"),
+            Ok(Ok(true)) => info!("certificates reloaded"),
             Ok(Ok(false)) => {}
-            Ok(Err(error)) => warn!(%error, "the certificate cannot be renewed; the old one stays"),
-            Err(error) => warn!(%error, "renewing the certificate panicked"),
+            Ok(Err(error)) => warn!(%error, "certificate not reloaded; keeping the old one"),
+            Err(error) => warn!(%error, "reloading the certificate panicked"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the HTTPS surface is told by the command line, and what may be wrong with it.
+//! Options of the HTTPS server, and their errors.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use crate::client::ConnectError;
 
-/// Where and how to serve. The defaults are kube-controller-manager's, but for the port, which is any free one.
+/// Where and how to serve. The defaults are kube-controller-manager's, except for the port, which is any free one.
 #[derive(Debug, Clone)]
 pub struct ServeOptions {
     /// `--bind-address`; an unspecified one means all addresses of both families.
     pub bind_address: IpAddr,
-    /// `--secure-port`; zero takes any free port, so that who does not want to serve must not call [`Server::start`].
+    /// `--secure-port`; zero selects any free port. To serve nothing, do not call [`Server::start`].
     ///
     /// [`Server::start`]: super::Server::start
     pub port: u16,
@@ -20,13 +20,13 @@ pub struct ServeOptions {
     pub share_port: bool,
     /// Certificates, versions, ciphers.
     pub tls: TlsOptions,
-    /// `--disable-http2-serving`.
+    /// `--disable-http2-serving`
     pub http1_only: bool,
     /// `--http2-max-streams-per-connection`; zero: 100.
     pub http2_max_streams: u32,
-    /// Who asks.
+    /// Authentication.
     pub authentication: AuthenticationOptions,
-    /// Who may.
+    /// Authorization.
     pub authorization: AuthorizationOptions,
     /// The `User-Agent` of reviews.
     pub user_agent: String,
@@ -48,41 +48,41 @@ impl Default for ServeOptions {
     }
 }
 
-/// The TLS side (apiserver, options.SecureServingOptions).
+/// TLS options (apiserver, options.SecureServingOptions).
 #[derive(Debug, Clone, Default)]
 pub struct TlsOptions {
-    /// `--tls-cert-file`: PEM, the own certificate first. Read again when it changes.
+    /// `--tls-cert-file`: PEM, the server's certificate first. Reloaded when it changes.
     pub cert_file: Option<PathBuf>,
     /// `--tls-private-key-file`: PEM.
     pub key_file: Option<PathBuf>,
-    /// `--tls-sni-cert-key`: pairs for some hosts, as `cert,key` or `cert,key:host,host`. Read again when they change.
+    /// `--tls-sni-cert-key`: pairs for certain hosts, as `cert,key` or `cert,key:host,host`. Reloaded when they change.
     pub sni: Vec<String>,
-    /// `--cert-dir`: keeps a self-signed pair as `<pair_name>.crt` and `.key`; `None`: it stays in memory.
+    /// `--cert-dir`: stores a self-signed pair as `<pair_name>.crt` and `.key`; `None`: it stays in memory.
     pub cert_dir: Option<PathBuf>,
-    /// The name of a kept pair.
+    /// The name of a stored pair.
     pub pair_name: String,
-    /// `--tls-min-version`, as `VersionTLS12`; empty: 1.2, which is the lowest there is here.
+    /// `--tls-min-version`, such as `VersionTLS12`; empty: 1.2, which is the lowest supported version.
     pub min_version: String,
-    /// `--tls-cipher-suites`, by IANA names; empty: all there are. They concern TLS 1.2 only, as in Go.
+    /// `--tls-cipher-suites`, by IANA names; empty: all supported ones. They apply to TLS 1.2 only, as in Go.
     pub cipher_suites: Vec<String>,
-    /// `--tls-curve-preferences`, as TLS group numbers; empty: all there are.
+    /// `--tls-curve-preferences`, as TLS group numbers; empty: all supported ones.
     pub curves: Vec<i32>,
 }
 
-/// Who asks (apiserver, options.DelegatingAuthenticationOptions).
+/// Authentication (apiserver, options.DelegatingAuthenticationOptions).
 #[derive(Debug, Clone)]
 pub struct AuthenticationOptions {
-    /// `--authentication-kubeconfig`; `None`: the pod's own credentials, and outside of a pod nobody is asked.
+    /// `--authentication-kubeconfig`; `None`: the pod's own credentials; outside of a pod, no reviews.
     pub kubeconfig: Option<PathBuf>,
-    /// `--authentication-skip-lookup`: do not look authorities up in the cluster.
+    /// `--authentication-skip-lookup`: do not read authorities from the cluster.
     pub skip_lookup: bool,
-    /// `--authentication-tolerate-lookup-failure`: start although they cannot be looked up.
+    /// `--authentication-tolerate-lookup-failure`: start even if they cannot be read.
     pub tolerate_lookup_failure: bool,
     /// `--authentication-token-webhook-cache-ttl`.
     pub token_ttl: Duration,
     /// `--client-ca-file`.
     pub client_ca_file: Option<PathBuf>,
-    /// `--requestheader-*`; heard only with a CA file, as the cluster's ConfigMap brings its own.
+    /// `--requestheader-*`; used only with a CA file, because the cluster's ConfigMap has its own settings.
     pub request_header: RequestHeaderOptions,
 }
 
@@ -99,7 +99,7 @@ impl Default for AuthenticationOptions {
     }
 }
 
-/// What makes a front proxy, and the headers in which it names users.
+/// The certificates of front proxies, and the headers in which they name users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestHeaderOptions {
     /// `--requestheader-client-ca-file`.
@@ -129,12 +129,12 @@ impl Default for RequestHeaderOptions {
     }
 }
 
-/// Who may (apiserver, options.DelegatingAuthorizationOptions).
+/// Authorization (apiserver, options.DelegatingAuthorizationOptions).
 #[derive(Debug, Clone)]
 pub struct AuthorizationOptions {
-    /// `--authorization-kubeconfig`; `None`: the pod's own credentials, and outside of a pod nobody is asked.
+    /// `--authorization-kubeconfig`; `None`: the pod's own credentials; outside of a pod, no reviews.
     pub kubeconfig: Option<PathBuf>,
-    /// `--authorization-always-allow-paths`; a `*` at the end makes a prefix.
+    /// `--authorization-always-allow-paths`; a trailing `*` makes a prefix.
     pub always_allow_paths: Vec<String>,
     /// `--authorization-webhook-cache-authorized-ttl`.
     pub authorized_ttl: Duration,
@@ -153,7 +153,7 @@ impl Default for AuthorizationOptions {
     }
 }
 
-/// Why there is no HTTPS surface. Each says which flag to correct.
+/// The reason why the server cannot start. Each message names the flag to correct.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The address cannot be listened on.
@@ -163,25 +163,25 @@ pub enum ServeError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The error of the operating system.
         problem: io::Error,
     },
     /// Certificate and key cannot be used.
     #[error("{flag}: {files}: {problem}")]
     Pair {
-        /// The flags that named them.
+        /// The flags of the files.
         flag: &'static str,
         /// The files.
         files: String,
-        /// What is wrong, and what to do.
+        /// The problem and the fix.
         problem: String,
     },
-    /// A TLS setting makes no sense.
+    /// A TLS setting is invalid.
     #[error("{flag}: {problem}")]
     Setting {
         /// The flag.
         flag: &'static str,
-        /// What is wrong, and what is possible.
+        /// The problem and the valid values.
         problem: String,
     },
     /// A bundle of authorities cannot be used.
@@ -191,7 +191,7 @@ pub enum ServeError {
         flag: &'static str,
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// A kubeconfig cannot be used.
@@ -199,20 +199,20 @@ pub enum ServeError {
     Kubeconfig {
         /// The flag.
         flag: &'static str,
-        /// What is wrong.
+        /// The problem.
         problem: ConnectError,
     },
-    /// The cluster's authorities cannot be looked up.
+    /// The cluster's authorities cannot be read.
     #[error(
         "the authentication settings in ConfigMap kube-system/extension-apiserver-authentication cannot be looked up: {problem}; \
          let the identity of --authentication-kubeconfig read it (Role kube-system/extension-apiserver-authentication-reader), \
          or set --authentication-skip-lookup or --authentication-tolerate-lookup-failure"
     )]
     Lookup {
-        /// What went wrong.
+        /// The problem.
         problem: String,
     },
-    /// An always allowed path cannot be understood.
+    /// An always allowed path is invalid.
     #[error("--authorization-always-allow-paths: only a trailing * is allowed in {value:?}")]
     OpenPath {
         /// The path as given.

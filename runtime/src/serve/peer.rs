@@ -1,7 +1,8 @@
-//! Client certificates: who signed them, and whom they name.
+//! Client certificates: their verification, and the user in their subject.
 //!
-//! A handshake asks for a certificate and takes any; only a request is judged, by the authorities that are trusted at
-//! that moment. So a certificate that is expired or from elsewhere is a 401 and not a broken connection, as upstream's.
+//! A handshake requests a certificate and accepts any. Certificates are verified per request, with the authorities that
+//! are trusted at that moment. An expired or foreign certificate therefore leads to a 401 and not to a broken
+//! connection, as upstream.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ const ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0a];
 /// 1.3.6.1.4.1.57683.2 (apimachinery, apis/asn1, X509UID).
 const UID: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x83, 0xc2, 0x53, 0x02];
 
-/// Why a certificate names nobody.
+/// The reason why a certificate is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PeerError {
     /// It is not, or no longer, signed by a trusted authority for this use.
@@ -31,7 +32,7 @@ pub(super) enum PeerError {
     /// Its subject cannot be read.
     #[error("the subject of the client certificate cannot be read")]
     Subject,
-    /// It names more than one uid, or an empty one.
+    /// It contains more than one uid, or an empty one.
     #[error("the subject of the client certificate has more than one uid, or an empty one")]
     Uid,
 }
@@ -44,10 +45,10 @@ pub(super) struct Bundle {
 }
 
 impl Bundle {
-    /// The authorities of a PEM text.
+    /// Parses the authorities of a PEM text.
     ///
     /// # Errors
-    /// What is wrong with the text; also when there is no certificate in it.
+    /// The problem; also when the text contains no certificate.
     pub(super) fn parse(pem: &[u8], provider: &Arc<CryptoProvider>) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -62,19 +63,19 @@ impl Bundle {
         Ok(Self { verifier, subjects })
     }
 
-    /// As [`Bundle::parse`], from a file.
+    /// Like [`Bundle::parse`], from a file.
     pub(super) fn read(file: &Path, provider: &Arc<CryptoProvider>) -> Result<Self, String> {
         let pem = std::fs::read(file).map_err(|error| error.to_string())?;
         Self::parse(&pem, provider)
     }
 
-    /// The names of the authorities, as a handshake tells them to clients.
+    /// Returns the names of the authorities, as a handshake sends them to clients.
     pub(super) fn subjects(&self) -> &[DistinguishedName] {
         &self.subjects
     }
 
-    /// Whether an authority signed the chain (its own certificate first) for client authentication, and it is valid
-    /// now.
+    /// Verifies that an authority signed the chain (the client's certificate first) for client authentication, and that
+    /// it is valid now.
     pub(super) fn verify(&self, chain: &[CertificateDer<'_>]) -> Result<(), PeerError> {
         let [own, intermediates @ ..] = chain else {
             return Err(PeerError::Untrusted("there is none".into()));
@@ -86,7 +87,7 @@ impl Bundle {
     }
 }
 
-/// Whom a certificate names; `None` without common name (apiserver, request/x509, CommonNameUserConversion).
+/// Returns the user of a certificate; `None` without common name (apiserver, request/x509, CommonNameUserConversion).
 pub(super) fn user(certificate: &CertificateDer<'_>) -> Result<Option<User>, PeerError> {
     let subject = subject(certificate)?;
     let Some(name) = subject.last(COMMON_NAME).filter(|name| !name.is_empty()) else { return Ok(None) };
@@ -104,7 +105,7 @@ pub(super) fn user(certificate: &CertificateDer<'_>) -> Result<Option<User>, Pee
     }))
 }
 
-/// The common name of a certificate; empty when it has none.
+/// Returns the common name of a certificate; empty if it has none.
 pub(super) fn common_name(certificate: &CertificateDer<'_>) -> Result<String, PeerError> {
     Ok(subject(certificate)?.last(COMMON_NAME).unwrap_or_default().to_owned())
 }
@@ -127,7 +128,8 @@ fn subject(certificate: &CertificateDer<'_>) -> Result<Subject, PeerError> {
     attributes(certificate.subject()).map(Subject).ok_or(PeerError::Subject)
 }
 
-/// The attributes of a Name without its outer tag: SETs of SEQUENCEs of an identifier and a value (RFC 5280, 4.1.2.4).
+/// Parses the attributes of a Name without its outer tag: SETs of SEQUENCEs of an identifier and a value (RFC 5280,
+/// 4.1.2.4).
 fn attributes(mut name: &[u8]) -> Option<Vec<(Vec<u8>, String)>> {
     const OID: u8 = 0x06;
     const SEQUENCE: u8 = 0x30;
@@ -144,7 +146,7 @@ fn attributes(mut name: &[u8]) -> Option<Vec<(Vec<u8>, String)>> {
             if !end.is_empty() {
                 return None;
             }
-            // What is no user name or group may be of any type.
+            // Attributes without meaning for user names and groups may have any type.
             if [COMMON_NAME, ORGANIZATION, UID].contains(&oid) {
                 found.push((oid.to_owned(), text(tag, value)?));
             }
@@ -153,7 +155,7 @@ fn attributes(mut name: &[u8]) -> Option<Vec<(Vec<u8>, String)>> {
     Some(found)
 }
 
-/// The value of a directory string; the kinds whose bytes are UTF-8 or ASCII.
+/// Returns the value of a directory string, for the types whose bytes are UTF-8 or ASCII.
 fn text(tag: u8, value: &[u8]) -> Option<String> {
     const UTF8: u8 = 0x0c;
     const NUMERIC: u8 = 0x12;
@@ -167,7 +169,7 @@ fn text(tag: u8, value: &[u8]) -> Option<String> {
     }
 }
 
-/// The first DER element: its tag, its content, and what follows it.
+/// Splits off the first DER element: its tag, its content, and the rest.
 fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&[tag, first], rest) = der.split_first_chunk::<2>()?;
     let (length, rest) = match first {
@@ -180,7 +182,7 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-/// Takes any client certificate whose key the client has; who it names is judged with each request.
+/// Accepts any client certificate whose key the client has; it is verified with each request.
 #[derive(Debug)]
 pub(super) struct AskForCertificate {
     pub(super) provider: Arc<CryptoProvider>,
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_names_user_groups_and_uid() {
+    fn subject_contains_user_groups_and_uid() {
         let (ca, _) = authority();
         let uid = DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]);
         let full = signed(&ca, |params| {
@@ -275,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_valid_certificate_for_clients_of_a_trusted_authority_counts() {
+    fn only_valid_client_certificates_of_trusted_authorities_are_accepted() {
         let ((ca, bundle), (other, _)) = (authority(), authority());
         let good = signed(&ca, |_| {});
         assert_eq!(bundle.verify(&[good]), Ok(()));
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_without_certificate_is_refused() {
+    fn bundle_without_certificate_is_refused() {
         for text in ["", "no PEM at all", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
             assert!(Bundle::parse(text.as_bytes(), &provider()).is_err(), "{text:?}");
         }
@@ -298,7 +300,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_break_the_reader(name: Vec<u8>) {
+        fn any_certificate_bytes_are_parsed_without_panic(name: Vec<u8>) {
             let _ = attributes(&name);
             if let Some((_, content, rest)) = element(&name) {
                 prop_assert!(content.len() + rest.len() + 2 <= name.len());

@@ -1,14 +1,14 @@
-//! The connections that may be open at the same time. A new one takes the place of the oldest that does nothing.
+//! Connection slots. A new connection evicts the oldest idle one if all slots are taken.
 //!
-//! Otherwise a few hundred idle connections, which need no credentials, would keep the kubelet's probes out until it
-//! restarts the manager. Upstream has no limit of connections.
+//! Otherwise a few hundred idle connections, which need no credentials, would block the kubelet's probes until the
+//! kubelet restarts the manager. Upstream has no limit of connections.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-/// All places.
+/// All slots.
 #[derive(Clone)]
 pub(super) struct Places(Arc<Inner>);
 
@@ -29,7 +29,7 @@ struct Occupant {
     evict: Arc<Notify>,
 }
 
-/// The place of one connection, which is free when this is dropped.
+/// The slot of one connection; dropping it frees the slot.
 pub(super) struct Place {
     places: Places,
     id: u64,
@@ -41,7 +41,7 @@ impl Places {
         Self(Arc::new(Inner { limit, taken: Mutex::default() }))
     }
 
-    /// Takes a place. If none is free, evicts the oldest connection without a request; if each has one, returns `None`.
+    /// Takes a slot. If none is free, evicts the oldest connection without a request; if each has one, returns `None`.
     pub(super) fn take(&self) -> Option<Place> {
         let mut taken = self.taken();
         if taken.places.len() >= self.0.limit {
@@ -62,14 +62,14 @@ impl Places {
 }
 
 impl Place {
-    /// Records whether a request is under way.
+    /// Records whether a request is running.
     pub(super) fn set_busy(&self, is_busy: bool) {
         if let Some(occupant) = self.places.taken().places.get_mut(&self.id) {
             occupant.is_busy = is_busy;
         }
     }
 
-    /// Returns when the place was given to another connection.
+    /// Completes when the slot was given to another connection.
     pub(super) async fn evicted(&self) {
         self.evict.notified().await;
     }
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn new_connection_evicts_the_oldest_idle_one_when_all_places_are_taken() {
+    fn new_connection_evicts_the_oldest_idle_one_when_all_slots_are_taken() {
         let places = Places::new(3);
         let [first, second, third] = [(); 3].map(|()| places.take().expect("a place"));
         first.set_busy(true);
@@ -102,7 +102,7 @@ mod tests {
         first.set_busy(false);
         drop(third);
         let fifth = places.take().expect("the place of the third");
-        assert!(!is_evicted(&first), "a place was free");
+        assert!(!is_evicted(&first), "a slot was free");
         for place in [&first, &fourth, &fifth] {
             place.set_busy(true);
         }

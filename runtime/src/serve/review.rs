@@ -1,6 +1,6 @@
-//! Questions to the API server: whose token is this (TokenReview), and may that user do that (SubjectAccessReview).
+//! Reviews by the API server: the user of a token (TokenReview) and the permissions of a user (SubjectAccessReview).
 //!
-//! Reviews change nothing, so that they may be repeated, unlike anything that a Writer sends.
+//! Reviews change nothing, so that they may be repeated, unlike the requests of a Writer.
 
 use std::time::{Duration, Instant};
 
@@ -15,45 +15,47 @@ use super::access_metrics::ReviewMetrics;
 use crate::client::rate::TokenBucket;
 use crate::client::{Clients, Identity, refusal};
 
-/// Longest time for an answer, repetitions included (apiserver, DelegatingAuthenticationOptions).
+/// Maximum time for a response, including retries (apiserver, DelegatingAuthenticationOptions).
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Upstream's backoff: five tries, 0.5 s growing by half, with jitter (apiserver, DefaultAuthWebhookRetryBackoff).
+/// Upstream's backoff: five attempts, 0.5 s growing by half, with jitter (apiserver, DefaultAuthWebhookRetryBackoff).
 const TRIES: i32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// Upstream's limit of reviews per second, and of those at once.
+/// Upstream's limits of reviews per second, and of their burst.
 const QPS: f32 = 200.0;
 const BURST: u32 = 400;
+/// Longest review in bytes: it repeats the request, with the groups and extra fields of one user.
+const LONGEST_BODY: usize = 4 << 20;
 
-/// Why there is no answer.
+/// The reason why there is no result.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum ReviewError {
-    /// The server cannot be asked, or the answer broke off.
-    #[error("{path} cannot be asked: {problem}")]
+    /// The server cannot be reached, or the response was truncated.
+    #[error("{path} cannot be reached: {problem}")]
     Unreachable {
         /// The path on the server.
         path: String,
-        /// What went wrong.
+        /// The problem.
         problem: String,
     },
-    /// The server said no.
+    /// The server refused the request.
     #[error("{path}: {message}")]
     Refused {
         /// The path on the server.
         path: String,
         /// The HTTP status.
         code: u16,
-        /// The server's words.
+        /// The server's message.
         message: String,
     },
-    /// The answer is not what was asked for.
-    #[error("{path}: the server's answer cannot be read")]
+    /// The response is not the requested object.
+    #[error("{path}: the server's response cannot be read")]
     Unreadable {
         /// The path on the server.
         path: String,
     },
 }
 
-/// Asks the API server, at a bounded rate.
+/// Sends reviews to the API server at a limited rate.
 pub(super) struct Reviewer {
     clients: Clients,
     limit: TokenBucket,
@@ -65,7 +67,7 @@ impl Reviewer {
         Self { clients, limit: TokenBucket::new(QPS, BURST), metrics }
     }
 
-    /// Posts a review and returns it with its status filled in.
+    /// Posts a review and returns it with its status.
     pub(super) async fn review<R: Serialize + DeserializeOwned>(
         &self,
         path: &str,
@@ -74,16 +76,16 @@ impl Reviewer {
         let body = Bytes::from(serde_json::to_vec(review).map_err(|_| ReviewError::Unreadable { path: path.into() })?);
         let answer = tokio::time::timeout(TIMEOUT, self.ask(Method::POST, path, body)).await;
         let silence =
-            |_| ReviewError::Unreachable { path: path.into(), problem: format!("no answer within {TIMEOUT:?}") };
+            |_| ReviewError::Unreachable { path: path.into(), problem: format!("no response within {TIMEOUT:?}") };
         // The parser's message may quote the token, so it is not passed on.
         serde_json::from_slice(&answer.map_err(silence)??).map_err(|_| ReviewError::Unreadable { path: path.into() })
     }
 
-    /// Reads an object; once, as upstream reads its settings at the start.
+    /// Reads an object without retries, as upstream reads its settings at startup.
     pub(super) async fn read<R: DeserializeOwned>(&self, path: &str) -> Result<R, ReviewError> {
         let answer = tokio::time::timeout(TIMEOUT, self.once(Method::GET, path, Bytes::new())).await;
         let silence =
-            |_| ReviewError::Unreachable { path: path.into(), problem: format!("no answer within {TIMEOUT:?}") };
+            |_| ReviewError::Unreachable { path: path.into(), problem: format!("no response within {TIMEOUT:?}") };
         serde_json::from_slice(&answer.map_err(silence)??).map_err(|_| ReviewError::Unreadable { path: path.into() })
     }
 
@@ -114,7 +116,7 @@ impl Reviewer {
             .body(body)
             .map_err(|error| unreachable(error.to_string()))?;
         let begun = Instant::now();
-        let answer = self.clients.send(&Identity::Own, request).await;
+        let answer = self.clients.send(&Identity::Own, request, LONGEST_BODY).await;
         self.metrics.record(answer.as_ref().ok().map(|answer| answer.status().as_u16()), begun.elapsed());
         let answer = answer.map_err(|error| unreachable(error.to_string()))?;
         if !answer.status().is_success() {
@@ -127,7 +129,7 @@ impl Reviewer {
     }
 }
 
-/// Whether the same question may be answered a moment later (apiserver, webhook.DefaultShouldRetry).
+/// Reports whether a retry may succeed (apiserver, webhook.DefaultShouldRetry).
 fn may_pass(error: &ReviewError) -> bool {
     match error {
         ReviewError::Unreachable { .. } => true,

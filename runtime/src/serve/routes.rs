@@ -1,4 +1,4 @@
-//! From a request to its answer: who asks, whether they may, and what there is.
+//! Request handling: authentication, authorization, routing.
 
 use std::sync::Arc;
 
@@ -15,43 +15,43 @@ use super::authorize::{Authorizer, Denied};
 use super::health::{self, Health, Probe};
 use super::user::User;
 use super::zpages::Zpages;
-use crate::diagnostics::{self, Explainer, Form, Wanted};
+use crate::diagnostics::{self, Explainer, Form, ObjectQuery};
 use crate::metrics::Metrics;
 use crate::page::Page;
 use crate::text::{percent_decode, query};
 
-/// The longest body that a request may have: the number of a verbosity.
+/// Maximum size of a request's body: a number for the verbosity.
 const LONGEST_BODY: usize = 1024;
 
-/// Sets the verbosity of the log to a text from a request; answers why it cannot.
+/// Sets the log verbosity to a text from a request; returns the reason of a refusal.
 pub type SetVerbosity = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
-/// What is served.
+/// The served content.
 #[derive(Clone)]
 pub struct Surface {
     /// `/healthz`, `/livez`, `/readyz`, `/metrics/slis`.
     pub health: Arc<Health>,
     /// `/metrics`.
     pub metrics: Arc<Metrics>,
-    /// `/configz`: the effective configuration under its API group. It must hold no secret.
+    /// `/configz`: the effective configuration by API group. It must not contain secrets.
     pub configz: serde_json::Value,
     /// `/flagz` and `/statusz`.
     pub zpages: Zpages,
-    /// `/debug/reconcile`: why something is stuck.
+    /// `/debug/reconcile`: diagnostics of reconciles.
     pub explainer: Option<Arc<Explainer>>,
-    /// Pages of controllers' own.
+    /// Pages that controllers added.
     pub pages: Vec<Page>,
-    /// `/debug/flags/v`; `None` where that is switched off (upstream: with `--profiling=false`).
+    /// `/debug/flags/v`; `None` if disabled (upstream: with `--profiling=false`).
     pub set_verbosity: Option<SetVerbosity>,
 }
 
-/// An answer, and whether whoever got it should not keep the connection.
-pub(super) struct Told {
+/// A response, and whether the connection should be closed after it.
+pub(super) struct Reply {
     pub(super) answer: Answer,
     pub(super) stranger: bool,
 }
 
-/// Answers requests.
+/// Responds to requests.
 pub(super) struct Routes {
     pub(super) surface: Surface,
     pub(super) authenticator: Authenticator,
@@ -59,9 +59,9 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    /// Answers one request of a connection with this client certificate, in the order of upstream's filters
+    /// Responds to one request of a connection with this client certificate, in the order of upstream's filters
     /// (controller-manager, app.BuildHandlerChain).
-    pub(super) async fn answer<B>(&self, request: Request<B>, peer: &[CertificateDer<'static>]) -> Told
+    pub(super) async fn answer<B>(&self, request: Request<B>, peer: &[CertificateDer<'static>]) -> Reply
     where
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -69,12 +69,12 @@ impl Routes {
         let (head, body) = request.into_parts();
         let Some(path) = percent_decode(head.uri.path()) else {
             let answer = answer::plain(StatusCode::BAD_REQUEST, "400 Bad Request");
-            return Told { answer, stranger: true };
+            return Reply { answer, stranger: true };
         };
         let verb = head.method.as_str().to_ascii_lowercase();
         let user = match self.user(peer, &head.headers).await {
             Ok(user) => user,
-            Err(answer) => return Told { answer, stranger: true },
+            Err(answer) => return Reply { answer, stranger: true },
         };
         let stranger = user.is_anonymous();
         let answer = match self.authorizer.check(&user, &verb, &path).await {
@@ -84,11 +84,11 @@ impl Routes {
                 answer::forbidden(&user, &verb, &path, &reason)
             }
             Err(Denied::Failed(problem)) => {
-                warn!(user = user.name, verb, path, problem, "cannot find out whether the request is allowed");
+                warn!(user = user.name, verb, path, problem, "authorization check failed");
                 answer::internal(&head.uri.to_string(), &problem)
             }
         };
-        Told { answer, stranger }
+        Reply { answer, stranger }
     }
 
     async fn user(&self, peer: &[CertificateDer<'static>], headers: &HeaderMap) -> Result<User, Answer> {
@@ -145,8 +145,8 @@ impl Routes {
     }
 }
 
-/// JSON for whoever asks for it or does not ask for HTML, as browsers do. Everything is looked up at once, without
-/// waiting for anything.
+/// Returns JSON if it is requested, or if the client does not ask for HTML as browsers do. Reads only memory, without
+/// waiting.
 fn explain(explainer: &Explainer, asked: &str, headers: &HeaderMap) -> Answer {
     let pairs = query(asked);
     let value = |wanted: &str| pairs.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
@@ -157,7 +157,7 @@ fn explain(explainer: &Explainer, asked: &str, headers: &HeaderMap) -> Answer {
         _ if accept.contains("text/html") => Form::Html,
         _ => Form::Json,
     };
-    let text = explainer.answer(Wanted::read(&pairs).as_ref(), form);
+    let text = explainer.answer(ObjectQuery::read(&pairs).as_ref(), form);
     match form {
         Form::Json => answer::raw_json(text),
         Form::Html => answer::page(text),
@@ -191,7 +191,7 @@ where
     }
 }
 
-/// A configuration as `/configz` shows it: under the name of its group.
+/// Returns a configuration as `/configz` shows it: under the name of its group.
 #[must_use]
 pub fn configz(group: &str, configuration: serde_json::Value) -> serde_json::Value {
     json!({ group: configuration })

@@ -1,5 +1,5 @@
-//! Which certificate a connection gets: by the name that the client asks for, or by the address that it came to, or
-//! else the usual one (apiserver, server/dynamiccertificates).
+//! Selection of a connection's certificate: by the requested host name, or by the local address, or else the default
+//! one (apiserver, server/dynamiccertificates).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,17 +13,17 @@ use webpki::EndEntityCert;
 
 use super::peer;
 
-/// A pair of files for some names.
+/// A pair of files for certain names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NamedFiles {
     pub(super) certificate: PathBuf,
     pub(super) key: PathBuf,
-    /// Host names, `*.` and a domain, or addresses; with none the certificate says for whom it is.
+    /// Host names, wildcard names, or addresses; if empty, the names in the certificate apply.
     pub(super) names: Vec<String>,
 }
 
 impl NamedFiles {
-    /// As `certificate,key` or `certificate,key:name,name` (component-base, cli/flag, NamedCertKey).
+    /// Parses `certificate,key` or `certificate,key:name,name` (component-base, cli/flag, NamedCertKey).
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (files, names) = text.split_once(':').unwrap_or((text, ""));
         let (certificate, key) = files.split_once(',')?;
@@ -41,8 +41,8 @@ impl NamedFiles {
 pub(super) struct ByName(HashMap<String, Arc<CertifiedKey>>);
 
 impl ByName {
-    /// Of pairs with the names given for them. A name that was given comes before one that a certificate brings, an
-    /// earlier pair before a later one.
+    /// Creates the map from pairs with the names given for them. A given name takes precedence over one from a
+    /// certificate, an earlier pair over a later one.
     pub(super) fn new(pairs: &[(&[String], Arc<CertifiedKey>)]) -> Self {
         let mut found = HashMap::new();
         for (names, key) in pairs {
@@ -58,20 +58,20 @@ impl ByName {
         Self(found)
     }
 
-    /// The one for a host, by its name or by a star in place of its first label.
+    /// Returns the certificate for a host, by its name or by a wildcard for its first label.
     fn host(&self, name: &str) -> Option<&Arc<CertifiedKey>> {
         let name = name.to_ascii_lowercase();
         let starred = || format!("*{}", name.find('.').map_or("", |dot| &name[dot..]));
         self.0.get(&name).or_else(|| self.0.get(&starred()))
     }
 
-    /// Those that were given for addresses.
+    /// Returns the certificates that were given for addresses.
     pub(super) fn addresses(&self) -> impl Iterator<Item = (IpAddr, &Arc<CertifiedKey>)> {
         self.0.iter().filter_map(|(name, key)| Some((name.parse().ok()?, key)))
     }
 }
 
-/// The names that a certificate is for: its common name, where that is a host's, and its alternative names.
+/// Returns the names in a certificate: its common name, if that is a host name, and its alternative names.
 fn own_names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let common = peer::common_name(certificate).ok().filter(|name| is_host(name));
     let parsed = EndEntityCert::try_from(certificate).ok();
@@ -79,7 +79,7 @@ fn own_names(certificate: &CertificateDer<'_>) -> Vec<String> {
     common.into_iter().chain(alternative).collect()
 }
 
-/// A star, or a DNS subdomain with or without a star in front; an address is none.
+/// Reports whether a text is `*`, or a DNS subdomain with or without a leading wildcard; an address is neither.
 fn is_host(name: &str) -> bool {
     let label = |label: &str| {
         let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -89,13 +89,13 @@ fn is_host(name: &str) -> bool {
     name == "*" || (domain.len() <= 253 && domain.split('.').all(label) && name.parse::<IpAddr>().is_err())
 }
 
-/// Chooses for the connections to one address.
+/// The selection for connections to one address.
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) named: Arc<ByName>,
-    /// For names that nothing else is for.
+    /// For host names without a certificate of their own.
     pub(super) usual: Arc<CertifiedKey>,
-    /// For clients that name no host.
+    /// For clients that send no host name.
     pub(super) unnamed: Arc<CertifiedKey>,
 }
 
@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// A key whose certificate has this common name and these alternative names.
+    /// Creates a key whose certificate has this common name and these alternative names.
     fn key(common: &str, names: &[&str]) -> Arc<CertifiedKey> {
         let mut params =
             CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).expect("names");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_name_files_and_hosts() {
+    fn sni_flag_contains_files_and_hosts() {
         let parsed = |text: &str| NamedFiles::parse(text).map(|files| (files.certificate, files.key, files.names));
         let (crt, key) = (PathBuf::from("a.crt"), PathBuf::from("a.key"));
         assert_eq!(parsed("a.crt,a.key"), Some((crt.clone(), key.clone(), vec![])));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn names_choose_certificates() {
+    fn certificate_is_selected_by_host_name() {
         let given = ["Given.io".to_owned(), "*.given.io".to_owned(), "10.0.0.1".to_owned()];
         let keys = [
             key("127.0.0.9", &["own.io", "127.0.0.1", "*.own.io"]),

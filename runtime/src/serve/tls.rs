@@ -1,4 +1,4 @@
-//! The server's end of TLS: which versions, ciphers and groups, and which certificate, renewed while it runs.
+//! The TLS configuration of the server: versions, ciphers, groups and certificates, reloaded at runtime.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,7 +20,7 @@ use super::peer::AskForCertificate;
 use super::sni::{ByName, Choice, NamedFiles};
 use super::{ServeError, TlsOptions};
 
-/// Names that upstream knows for TLS 1.2, and what stands behind them here.
+/// Upstream's names of TLS 1.2 cipher suites, with their implementations.
 const SUITES: &[(&str, SupportedCipherSuite)] = &[
     ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
     ("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
@@ -32,10 +32,10 @@ const SUITES: &[(&str, SupportedCipherSuite)] = &[
     ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", cipher_suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
 ];
 
-/// Names of TLS 1.3, which upstream accepts and which change nothing, as its suites are always on.
+/// Names of TLS 1.3 suites. Upstream accepts them without effect, because these suites are always enabled.
 const ALWAYS_ON: &[&str] = &["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"];
 
-/// Names that upstream accepts and that are not offered here: no forward secrecy, no authenticated encryption, or
+/// Names that upstream accepts and that are not offered here: without forward secrecy or authenticated encryption, or
 /// broken.
 const NOT_OFFERED: &[&str] = &[
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
@@ -56,13 +56,13 @@ const NOT_OFFERED: &[&str] = &[
     "TLS_RSA_WITH_RC4_128_SHA",
 ];
 
-/// Go's numbers of key exchange groups, and what stands behind them here.
+/// Go's numbers of key exchange groups, with their implementations.
 const GROUPS: &[(i32, &dyn SupportedKxGroup)] =
     &[(23, ring::kx_group::SECP256R1), (24, ring::kx_group::SECP384R1), (29, ring::kx_group::X25519)];
 /// Groups that upstream accepts and that are not offered here: P-521 and the hybrids with ML-KEM.
 const GROUPS_NOT_OFFERED: &[i32] = &[25, 4587, 4588, 4589];
 
-/// Versions, ciphers and groups, checked.
+/// Validated versions, ciphers and groups.
 pub(super) struct Settings {
     pub(super) provider: Arc<CryptoProvider>,
     versions: &'static [&'static SupportedProtocolVersion],
@@ -70,7 +70,7 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Checks the flags (component-base, cli/flag: TLSVersion, TLSCipherSuites, TLSCurvePreferences).
+    /// Validates the flags (component-base, cli/flag: TLSVersion, TLSCipherSuites, TLSCurvePreferences).
     pub(super) fn new(options: &TlsOptions, http1_only: bool) -> Result<Self, ServeError> {
         let versions = versions(&options.min_version)?;
         let mut provider = ring::default_provider();
@@ -91,8 +91,8 @@ impl Settings {
         Ok(Self { provider: Arc::new(provider), versions, http1_only })
     }
 
-    /// The configurations with certificates; `subjects` are the authorities told to clients, `None` asks for no
-    /// certificate.
+    /// Returns the configurations with certificates; `subjects` are the authorities named to clients, `None` requests
+    /// no certificate.
     fn configs(&self, keys: &Keys, subjects: Option<Vec<DistinguishedName>>) -> Result<Configs, rustls::Error> {
         let builder =
             ServerConfig::builder_with_provider(self.provider.clone()).with_protocol_versions(self.versions)?;
@@ -117,13 +117,13 @@ impl Settings {
     }
 }
 
-/// What is shown to whom.
+/// The certificates by address and host name.
 struct Keys {
     usual: Arc<CertifiedKey>,
     named: Arc<ByName>,
 }
 
-/// One configuration for all connections but those to some addresses.
+/// One default configuration, and those for certain addresses.
 struct Configs {
     usual: Arc<ServerConfig>,
     at: HashMap<IpAddr, Arc<ServerConfig>>,
@@ -179,7 +179,7 @@ fn groups(numbers: &[i32]) -> Result<Vec<&'static dyn SupportedKxGroup>, ServeEr
             return Err(wrong(format!("curve preference {number} is not supported; possible are 23, 24, 29")));
         }
     }
-    // The order is the library's, as the flag's order is ignored upstream too.
+    // The order is the library's; upstream ignores the flag's order, too.
     let mut groups = ring::default_provider().kx_groups;
     groups
         .retain(|group| GROUPS.iter().any(|(number, known)| known.name() == group.name() && numbers.contains(number)));
@@ -203,7 +203,7 @@ fn certified((certificate, key): &Text, provider: &CryptoProvider) -> Result<Arc
     CertifiedKey::from_der(chain, key, provider).map(Arc::new).map_err(|error| error.to_string())
 }
 
-/// Where a pair comes from.
+/// The source of a pair.
 enum Source {
     Memory(Text),
     Files { flag: &'static str, certificate: PathBuf, key: PathBuf },
@@ -223,7 +223,7 @@ impl Source {
         }
     }
 
-    /// The pair as it is now. Blocks.
+    /// Reads the current pair. Blocks.
     fn read(&self) -> Result<Text, ServeError> {
         let read = |file: &Path| {
             std::fs::read(file).map_err(|error| self.wrong(format!("{} cannot be read: {error}", file.display())))
@@ -235,7 +235,7 @@ impl Source {
     }
 }
 
-/// The configuration for the next connection, kept up to date.
+/// The configurations for new connections, kept up to date.
 pub(super) struct Tls {
     settings: Settings,
     usual: Source,
@@ -245,14 +245,14 @@ pub(super) struct Tls {
 }
 
 struct Now {
-    /// The usual pair, then those with names.
+    /// The default pair, then those with names.
     texts: Vec<Text>,
     subjects: Option<Vec<DistinguishedName>>,
     configs: Configs,
 }
 
 impl Tls {
-    /// Reads or makes the certificates (apiserver, SecureServingOptions.MaybeDefaultWithSelfSignedCerts). Blocks.
+    /// Reads or creates the certificates (apiserver, SecureServingOptions.MaybeDefaultWithSelfSignedCerts). Blocks.
     pub(super) fn new(
         options: &TlsOptions,
         settings: Settings,
@@ -266,17 +266,17 @@ impl Tls {
         Ok(Self { settings, usual, named, now: RwLock::new(Now { texts, subjects, configs }) })
     }
 
-    /// For a connection that came to this address.
+    /// Returns the configuration for a connection to this local address.
     pub(super) fn config(&self, local: Option<IpAddr>) -> Arc<ServerConfig> {
         let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
         let at = local.and_then(|local| now.configs.at.get(&local.to_canonical()));
         at.unwrap_or(&now.configs.usual).clone()
     }
 
-    /// Takes up changed pairs and changed authorities; returns whether anything changed. Blocks.
+    /// Loads changed pairs and changed authorities. Returns whether anything changed. Blocks.
     ///
     /// # Errors
-    /// When a pair cannot be used, as in the middle of a rotation: the old ones stay.
+    /// When a pair cannot be used, as in the middle of a rotation: the old pairs stay in use.
     pub(super) fn refresh(&self, subjects: Option<Vec<DistinguishedName>>) -> Result<bool, ServeError> {
         let texts = texts(&self.usual, &self.named)?;
         {
@@ -291,7 +291,7 @@ impl Tls {
     }
 }
 
-/// A value of `--tls-sni-cert-key`.
+/// Parses a value of `--tls-sni-cert-key`.
 fn named(given: &str) -> Result<(Source, Vec<String>), ServeError> {
     const FLAG: &str = "--tls-sni-cert-key";
     let NamedFiles { certificate, key, names } = NamedFiles::parse(given).ok_or_else(|| ServeError::Setting {
@@ -325,7 +325,7 @@ fn bytes(subjects: &Option<Vec<DistinguishedName>>) -> Option<Vec<&[u8]>> {
     subjects.as_ref().map(|subjects| subjects.iter().map(AsRef::as_ref).collect())
 }
 
-/// Where the usual pair is; one that nobody gave is made.
+/// Returns the source of the default pair; creates a pair if none was given.
 fn usual(options: &TlsOptions, bound: IpAddr) -> Result<Source, ServeError> {
     if options.cert_file.is_some() || options.key_file.is_some() {
         let source = Source::Files {
@@ -340,7 +340,7 @@ fn usual(options: &TlsOptions, bound: IpAddr) -> Result<Source, ServeError> {
     }
     let Some(folder) = &options.cert_dir else {
         let made = self_signed(bound).map_err(|error| Source::Memory(Text::default()).wrong(error))?;
-        info!("serving with a self-signed certificate made in memory");
+        info!("serving with a self-signed certificate in memory");
         return Ok(Source::Memory((made.0.into(), made.1.into())));
     };
     let certificate = folder.join(format!("{}.crt", options.pair_name));
@@ -353,7 +353,7 @@ fn usual(options: &TlsOptions, bound: IpAddr) -> Result<Source, ServeError> {
         let (made, secret) = self_signed(bound).map_err(|error| source.wrong(error))?;
         keep(folder, &certificate, &made, 0o644).map_err(|error| source.wrong(error))?;
         keep(folder, &key, &secret, 0o600).map_err(|error| source.wrong(error))?;
-        info!(certificate = %certificate.display(), "made a self-signed certificate");
+        info!(certificate = %certificate.display(), "created a self-signed certificate");
     }
     Ok(source)
 }
@@ -365,7 +365,7 @@ fn keep(folder: &Path, file: &Path, text: &str, mode: u32) -> io::Result<()> {
     std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(file)?.write_all(text.as_bytes())
 }
 
-/// A certificate for localhost and the bound address, valid for a year from an hour ago, as PEM; and its key.
+/// Returns a certificate for localhost and the bound address, valid for a year from an hour ago, as PEM; and its key.
 fn self_signed(bound: IpAddr) -> Result<(String, String), rcgen::Error> {
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
     if !bound.is_unspecified() && !names.contains(&bound.to_string()) {
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_upstreams_and_at_least_1_2() {
+    fn tls_versions_are_upstreams_and_at_least_1_2() {
         for (given, lowest) in [("", 2), ("VersionTLS10", 2), ("VersionTLS12", 2), ("VersionTLS13", 1)] {
             assert_eq!(versions(given).expect("known").len(), lowest, "{given:?}");
         }
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn ciphers_are_checked_and_chosen() {
+    fn ciphers_are_validated_and_selected() {
         let of =
             |list: &[&str]| Settings::new(&TlsOptions { cipher_suites: names(list), ..TlsOptions::default() }, false);
         let settings = of(&["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_128_CBC_SHA"]).expect("known");
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_checked_and_chosen() {
+    fn groups_are_validated_and_selected() {
         assert_eq!(groups(&[29, 25]).expect("known").len(), 1);
         for bad in [&[29, 29][..], &[7], &[25], &[-1]] {
             assert!(groups(bad).is_err(), "{bad:?}");
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_pair_is_made_once_and_only_its_owner_reads_the_key() {
+    fn stored_pair_is_created_once_with_a_private_key_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let options = TlsOptions {
             cert_dir: Some(folder.path().join("pki")),
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_pair_is_taken_up_and_half_a_rotation_is_not() {
+    fn new_pair_is_loaded_and_half_a_rotation_is_not() {
         let folder = tempfile::tempdir().expect("a folder");
         let (certificate, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
         let write = |pair: &(String, String)| {
@@ -463,7 +463,7 @@ mod tests {
         let before = tls.config(None);
         assert!(!tls.refresh(None).expect("readable"));
         write(&(second.0.clone(), first.1.clone()));
-        assert!(tls.refresh(None).is_err(), "certificate and key do not fit");
+        assert!(tls.refresh(None).is_err(), "certificate and key do not match");
         assert!(Arc::ptr_eq(&before, &tls.config(None)));
         write(&second);
         assert!(tls.refresh(None).expect("a pair"));
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_with_names_are_taken_up_anew_and_one_that_is_broken_is_told() {
+    fn sni_pairs_are_reloaded_and_an_invalid_one_is_reported() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name);
         let pair = self_signed(LOCAL).expect("a pair");
@@ -493,14 +493,14 @@ mod tests {
         assert!(!tls.refresh(None).expect("readable"));
         let other = self_signed(LOCAL).expect("a pair");
         std::fs::write(at("a.crt"), &other.0).expect("written");
-        let error = tls.refresh(None).expect_err("certificate and key do not fit").to_string();
+        let error = tls.refresh(None).expect_err("certificate and key do not match").to_string();
         assert!(error.starts_with("--tls-sni-cert-key: ") && error.contains("a.crt"), "{error}");
         std::fs::write(at("a.key"), &other.1).expect("written");
         assert!(tls.refresh(None).expect("a pair"));
     }
 
     #[test]
-    fn half_of_the_flags_or_a_missing_file_is_told() {
+    fn incomplete_flags_and_missing_files_are_reported() {
         let folder = tempfile::tempdir().expect("a folder");
         let missing = Some(folder.path().join("none"));
         let half = TlsOptions { cert_file: missing.clone(), ..TlsOptions::default() };

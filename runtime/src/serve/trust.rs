@@ -1,7 +1,7 @@
-//! Which authorities are believed about client certificates, from files and from the cluster, as of now.
+//! Trusted authorities for client certificates, from files and from the cluster.
 //!
-//! What no flag names is looked up in the ConfigMap `kube-system/extension-apiserver-authentication`, which the API
-//! server keeps. Both sources are read again from time to time; what cannot be read leaves the last good state.
+//! Authorities without a flag are read from the ConfigMap `kube-system/extension-apiserver-authentication`, which the
+//! API server maintains. Both sources are read periodically; if one cannot be read, its last valid state is kept.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,12 +19,12 @@ use super::{AuthenticationOptions, RequestHeaderOptions, ServeError};
 const CONFIG_MAP: &str = "kube-system/extension-apiserver-authentication";
 const CONFIG_MAP_PATH: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
 
-/// A front proxy: who it is, and in which headers it names the user.
+/// A front proxy: its certificates, and the headers in which it names the user.
 #[derive(Debug, Clone)]
 pub(super) struct FrontProxy {
     /// The authorities that sign its certificate.
     pub(super) bundle: Bundle,
-    /// The common names it may have; empty: any.
+    /// The accepted common names; empty: any.
     pub(super) allowed_names: Vec<String>,
     pub(super) username_headers: Vec<String>,
     pub(super) uid_headers: Vec<String>,
@@ -32,22 +32,22 @@ pub(super) struct FrontProxy {
     pub(super) extra_prefixes: Vec<String>,
 }
 
-/// What is believed at one moment.
+/// The trusted authorities at one moment.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Beliefs {
+pub(super) struct TrustedAuthorities {
     pub(super) clients: Option<Bundle>,
     pub(super) front_proxy: Option<FrontProxy>,
 }
 
-impl Beliefs {
-    /// The authorities that a handshake names to clients.
+impl TrustedAuthorities {
+    /// Returns the authorities that a handshake names to clients.
     pub(super) fn subjects(&self) -> Vec<DistinguishedName> {
         let bundles = self.clients.iter().chain(self.front_proxy.iter().map(|proxy| &proxy.bundle));
         bundles.flat_map(Bundle::subjects).cloned().collect()
     }
 }
 
-/// The texts that beliefs are made of; equal texts make equal beliefs.
+/// The texts that the authorities are parsed from; equal texts give equal authorities.
 #[derive(Clone, Default, PartialEq, Eq)]
 struct Texts {
     clients: Option<Vec<u8>>,
@@ -55,19 +55,19 @@ struct Texts {
     headers: Option<RequestHeaderOptions>,
 }
 
-/// Where beliefs come from, and what they are now.
+/// The sources of authorities and their current state.
 pub(super) struct Trust {
     client_ca_file: Option<PathBuf>,
     request_header: RequestHeaderOptions,
-    /// Looks the ConfigMap up; `None` when nobody may or can be asked.
+    /// Reads the ConfigMap; `None` if that is disabled or impossible.
     lookup: Option<Arc<Reviewer>>,
     provider: Arc<CryptoProvider>,
-    now: RwLock<(Texts, Arc<Beliefs>)>,
+    now: RwLock<(Texts, Arc<TrustedAuthorities>)>,
 }
 
 impl Trust {
-    /// Reads everything for the first time (apiserver, DelegatingAuthenticationOptions.ApplyTo): a file must be
-    /// readable; the cluster's answer about front proxies must be, unless failures are tolerated.
+    /// Reads all sources for the first time (apiserver, DelegatingAuthenticationOptions.ApplyTo). A file must be
+    /// readable; the cluster's settings of front proxies must be, unless failures are tolerated.
     pub(super) async fn new(
         options: &AuthenticationOptions,
         reviewer: Option<Arc<Reviewer>>,
@@ -95,12 +95,12 @@ impl Trust {
         }
         if trust.lookup.is_none() && trust.wants_lookup() && !options.skip_lookup {
             warn!(
-                "no --authentication-kubeconfig to look up {CONFIG_MAP} with: client certificates that it would vouch for are not believed"
+                "no --authentication-kubeconfig to look up {CONFIG_MAP} with: client certificates of its authorities are not trusted"
             );
         }
         match trust.refresh(true).await {
             Err(problem) if trust.request_header.client_ca_file.is_some() || options.tolerate_lookup_failure => {
-                warn!(problem, "{CONFIG_MAP} cannot be looked up; going on without it");
+                warn!(problem, "{CONFIG_MAP} cannot be read; continuing without it");
             }
             Err(problem) => return Err(ServeError::Lookup { problem }),
             Ok(_) => {}
@@ -108,12 +108,12 @@ impl Trust {
         Ok(trust)
     }
 
-    /// What is believed now.
-    pub(super) fn now(&self) -> Arc<Beliefs> {
+    /// Returns the current authorities.
+    pub(super) fn now(&self) -> Arc<TrustedAuthorities> {
         self.now.read().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
-    /// Whether client certificates can ever matter.
+    /// Reports whether client certificates can ever be accepted.
     pub(super) fn asks_for_certificates(&self) -> bool {
         self.lookup.is_some() || self.client_ca_file.is_some() || self.request_header.client_ca_file.is_some()
     }
@@ -122,18 +122,18 @@ impl Trust {
         self.client_ca_file.is_none() || self.request_header.client_ca_file.is_none()
     }
 
-    /// Reads the files again, and with `lookup` the ConfigMap; returns whether anything changed.
+    /// Reads the files again, and with `lookup` the ConfigMap. Returns whether anything changed.
     ///
     /// # Errors
-    /// When something cannot be read; that part stays as it was, the others are renewed.
+    /// When a source cannot be read; it keeps its state, the others are updated.
     pub(super) async fn refresh(&self, lookup: bool) -> Result<bool, String> {
         let old = self.now.read().unwrap_or_else(PoisonError::into_inner).0.clone();
         let mut problems = Vec::new();
         let mut new = old.clone();
         if let Some(lookup) = self.lookup.as_ref().filter(|_| lookup && self.wants_lookup()) {
             match lookup.read::<ConfigMap>(CONFIG_MAP_PATH).await {
-                Ok(map) => self.take_in(&mut new, &map.data.unwrap_or_default(), &mut problems),
-                // The API server has neither a client CA nor one of front proxies.
+                Ok(map) => self.apply(&mut new, &map.data.unwrap_or_default(), &mut problems),
+                // The API server has neither a client CA nor a front proxy CA.
                 Err(ReviewError::Refused { code: 404, .. }) => {}
                 Err(error) => problems.push(error.to_string()),
             }
@@ -154,10 +154,10 @@ impl Trust {
         if problems.is_empty() { Ok(changed) } else { Err(problems.join("; ")) }
     }
 
-    fn take_in(&self, texts: &mut Texts, data: &BTreeMap<String, String>, problems: &mut Vec<String>) {
+    fn apply(&self, texts: &mut Texts, data: &BTreeMap<String, String>, problems: &mut Vec<String>) {
         let filled = |key: &str| data.get(key).filter(|text| !text.is_empty()).map(|text| text.as_bytes().to_vec());
         if self.client_ca_file.is_none() {
-            // An API server without client certificates has no such key; that is no fault.
+            // An API server without client certificates has no such key; that is valid.
             texts.clients = filled("client-ca-file").or(texts.clients.take());
         }
         if self.request_header.client_ca_file.is_none() {
@@ -166,21 +166,21 @@ impl Trust {
                     texts.front_proxy = Some(pem);
                     texts.headers = Some(headers);
                 }
-                // An API server without a CA of front proxies has no such key; upstream starts without one, too.
+                // An API server without a front proxy CA has no such key; upstream starts without one, too.
                 (None, Ok(_)) => {}
                 (_, Err(problem)) => problems.push(format!("{CONFIG_MAP}: {problem}")),
             }
         }
     }
 
-    /// Turns new texts into beliefs; a bundle that makes no sense leaves the old one.
+    /// Parses new texts; an invalid bundle keeps the old one.
     fn adopt(&self, old: Texts, mut new: Texts, problems: &mut Vec<String>) -> bool {
         let mut parse = |what: &str, is_file: bool, text: &mut Option<Vec<u8>>, old: Option<Vec<u8>>| {
             let parsed = text.as_deref().map(|pem| Bundle::parse(pem, &self.provider));
             match parsed {
                 Some(Err(problem)) => {
                     let problem = format!("the authorities of {what}: {problem}");
-                    // Upstream: apiserver, ConfigMapCAController.RunOnce ignores a bundle of the cluster's that is none.
+                    // Upstream: apiserver, ConfigMapCAController.RunOnce ignores an invalid bundle of the cluster.
                     if is_file {
                         problems.push(problem);
                     } else {
@@ -211,17 +211,19 @@ impl Trust {
             front_proxies = front_proxy.is_some(),
             "loaded the authorities of client certificates"
         );
-        let beliefs = Arc::new(Beliefs { clients, front_proxy });
+        let beliefs = Arc::new(TrustedAuthorities { clients, front_proxy });
         *self.now.write().unwrap_or_else(PoisonError::into_inner) = (new, beliefs);
         true
     }
 }
 
-/// The header names of the ConfigMap, each a JSON list; a missing one is empty.
+/// Parses the header names of the ConfigMap, each a JSON list; a missing one is empty.
 fn header_names(data: &BTreeMap<String, String>) -> Result<RequestHeaderOptions, String> {
     let list = |key: &str| match data.get(key).map(String::as_str) {
         None | Some("") => Ok(Vec::new()),
-        Some(text) => serde_json::from_str(text).map_err(|error| format!("{key} is no JSON list of texts: {error}")),
+        Some(text) => {
+            serde_json::from_str(text).map_err(|error| format!("{key} is not a JSON list of strings: {error}"))
+        }
     };
     Ok(RequestHeaderOptions {
         client_ca_file: None,
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn header_names_are_lists_and_may_be_missing() {
+    fn header_names_are_lists_and_optional() {
         let read = header_names(&data(&[
             ("requestheader-username-headers", r#"["X-Remote-User"]"#),
             ("requestheader-allowed-names", ""),
@@ -253,7 +255,7 @@ mod tests {
         assert_eq!(read.username_headers, ["X-Remote-User"]);
         assert!(read.allowed_names.is_empty() && read.group_headers.is_empty());
         let error = header_names(&data(&[("requestheader-group-headers", "X-Remote-Group")])).expect_err("no list");
-        assert!(error.starts_with("requestheader-group-headers is no JSON list"), "{error}");
+        assert!(error.starts_with("requestheader-group-headers is not a JSON list"), "{error}");
     }
 
     #[tokio::test]
@@ -288,7 +290,7 @@ mod tests {
         ];
         for (name, pairs, expected, has_clients, has_proxies) in cases {
             let (mut texts, mut problems) = (Texts::default(), Vec::new());
-            trust.take_in(&mut texts, &data(pairs), &mut problems);
+            trust.apply(&mut texts, &data(pairs), &mut problems);
             *trust.now.write().unwrap() = Default::default();
             trust.adopt(Texts::default(), texts, &mut problems);
             assert_eq!(problems.len(), expected, "{name}: {problems:?}");
@@ -309,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_changed_file_is_believed_and_a_broken_one_is_not() {
+    async fn changed_authority_file_is_loaded_and_an_invalid_one_is_not() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("ca.crt");
         assert!(matches!(of_files(&file).await, Err(ServeError::Authority { flag: "--client-ca-file", .. })));
@@ -322,7 +324,7 @@ mod tests {
         assert_eq!(trust.now().subjects().len(), 2);
         std::fs::write(&file, "rubbish").expect("written");
         assert!(trust.refresh(false).await.is_err());
-        assert_eq!(trust.now().subjects().len(), 2, "the last good state stays");
-        assert!(trust.refresh(false).await.is_err(), "and the fault is told again");
+        assert_eq!(trust.now().subjects().len(), 2, "the last valid state is kept");
+        assert!(trust.refresh(false).await.is_err(), "and the error is reported again");
     }
 }

@@ -15,35 +15,35 @@ use crate::text::query;
 const GROUP: &str = "config.k8s.io";
 const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
 const DEPRECATED: &str = "v1alpha1";
-/// What is offered, in upstream's order.
+/// The offered formats, in upstream's order.
 const OFFERED: [(&str, &str); 3] = [("application", "json"), ("application", "yaml"), ("text", "plain")];
 
-/// What a process tells about itself. Each page is `None` where it is switched off.
+/// Information about a process. Each page is `None` if it is disabled.
 #[derive(Debug, Clone, Default)]
 pub struct Zpages {
-    /// The component's name, as `kube-controller-manager`.
+    /// The component's name, such as `kube-controller-manager`.
     pub component: &'static str,
-    /// `/flagz`: every flag with its value as pflag prints it.
+    /// `/flagz`: every flag with its value, formatted as pflag does.
     pub flags: Option<BTreeMap<String, String>>,
     /// `/statusz`.
     pub status: Option<ProcessStatus>,
 }
 
-/// What `/statusz` tells.
+/// The content of `/statusz`.
 #[derive(Debug, Clone)]
 pub struct ProcessStatus {
-    /// When the process began.
+    /// When the process started.
     pub started: Timestamp,
-    /// Its version, as `1.37.0`.
+    /// Its version, such as `1.37.0`.
     pub binary_version: String,
-    /// The version of Kubernetes that it behaves like, as `1.37`; empty for its own.
+    /// The emulated version of Kubernetes, such as `1.37`; empty for its own.
     pub emulation_version: String,
-    /// First segments of the paths that it serves, sorted.
+    /// First segments of the served paths, sorted.
     pub paths: Vec<&'static str>,
 }
 
 impl Zpages {
-    /// The answer at a path; `None` where there is no such page.
+    /// Returns the response for a path; `None` if there is no such page.
     pub(super) fn answer(&self, path: &str, asked: &str, headers: &HeaderMap) -> Option<Answer> {
         let page = match path {
             "/flagz" => {
@@ -117,7 +117,7 @@ impl Page<'_> {
         text
     }
 
-    /// The fields in the order of upstream's types.
+    /// Returns the fields in the order of upstream's types.
     fn object(&self, version: &str) -> Vec<(&'static str, Value)> {
         let mut object = vec![
             ("kind", self.kind.into()),
@@ -146,7 +146,7 @@ impl Page<'_> {
 }
 
 impl ProcessStatus {
-    /// Of a process that begins now.
+    /// Creates the status of a process that starts now.
     pub fn new(
         binary_version: impl Into<String>,
         emulation_version: impl Into<String>,
@@ -174,15 +174,15 @@ impl ProcessStatus {
     }
 }
 
-/// The form in which a page is answered.
+/// The format of a page.
 #[derive(Debug, PartialEq, Eq)]
 enum Form {
     Text,
     Object { version: &'static str, yaml: bool, pretty: bool },
 }
 
-/// What the first acceptable clause asks for; `None` when none is. Objects must be asked for by kind, group and version
-/// (apiserver, handlers/negotiation).
+/// Returns the format of the first acceptable clause; `None` if none is offered. Objects must be requested by kind,
+/// group and version (apiserver, handlers/negotiation).
 fn negotiate(accept: &str, kind: &str) -> Option<Form> {
     let mut clauses: Vec<Clause> = accept.split(',').filter_map(Clause::parse).collect();
     clauses.sort_by_key(|clause| (Reverse(clause.quality), clause.kind == "*", clause.sub == "*"));
@@ -232,7 +232,7 @@ impl<'a> Clause<'a> {
     }
 }
 
-/// Whether JSON is laid out for people: by the query, or for programs that people use.
+/// Reports whether JSON is formatted for people: by the query, or for interactive clients.
 fn is_for_people(asked: &str, agent: &str) -> bool {
     match query(asked).into_iter().find(|(name, value)| name == "pretty" && !value.is_empty()) {
         Some((_, value)) => matches!(value.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True"),
@@ -240,7 +240,7 @@ fn is_for_people(asked: &str, agent: &str) -> bool {
     }
 }
 
-/// The fields as a JSON object, escaped as Go does it.
+/// Returns the fields as a JSON object, escaped as Go does.
 fn as_json(object: &[(&'static str, Value)], pretty: bool) -> String {
     let fields: Vec<String> = object
         .iter()
@@ -250,11 +250,11 @@ fn as_json(object: &[(&'static str, Value)], pretty: bool) -> String {
         })
         .collect();
     let json = if pretty { format!("{{\n{}\n}}", fields.join(",\n")) } else { format!("{{{}}}", fields.join(",")) };
-    // None of them stands outside of a text.
+    // These characters occur only inside of strings.
     json.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e")
 }
 
-/// The fields as YAML, sorted; texts in JSON's quotes, which YAML knows.
+/// Returns the fields as YAML, sorted; strings in JSON's quotes, which are valid YAML.
 fn as_yaml(object: &[(&'static str, Value)]) -> String {
     let mut object = object.to_vec();
     object.sort_by_key(|(name, _)| *name);
@@ -290,7 +290,7 @@ mod tests {
         }
     }
 
-    /// Status, media type, warning and body.
+    /// Returns status, media type, warning and body.
     async fn ask(zpages: &Zpages, path: &str, query: &str, accept: &str) -> (u16, String, String, String) {
         let mut headers = HeaderMap::new();
         if !accept.is_empty() {
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn clauses_choose_the_form_as_upstreams_tests_say() {
+    fn accept_header_selects_the_format_as_upstream() {
         let object = |version, yaml| Some(Form::Object { version, yaml, pretty: false });
         for (accept, wanted) in [
             ("text/plain", Some(Form::Text)),
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn flags_are_told_in_each_form() {
+    async fn flagz_is_served_in_each_format() {
         let zpages = zpages();
         let (status, kind, _, text) = ask(&zpages, "/flagz", "", "").await;
         assert_eq!((status, kind.as_str()), (200, "text/plain; charset=utf-8"));
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_status_is_told_in_each_form() {
+    async fn statusz_is_served_in_each_format() {
         let zpages = zpages();
         let (.., text) = ask(&zpages, "/statusz", "", "*/*").await;
         for line in

@@ -1,4 +1,4 @@
-//! Records in a hash table without copies of their keys, and in one more table for each index value.
+//! Records in a hash table without copies of their keys, and in one more table per index value.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use kinds::Kind;
 
 use super::Index;
 
-/// Eight bytes a record and table: the key is read from the record itself.
+/// Eight bytes per record and table: the key is read from the record itself.
 #[derive(Default)]
 struct Table<K> {
     records: HashTable<Arc<K>>,
 }
 
-/// All records of a kind with its indexes.
+/// All records of a kind, with its indexes.
 pub struct Indexed<K: Kind> {
     hasher: DefaultHashBuilder,
     all: Table<K>,
@@ -92,7 +92,7 @@ impl<K: Kind> Indexed<K> {
         self.tables(name).get(&key).map_or(0, |table| table.records.len())
     }
 
-    /// Takes a record in; returns the one that it replaces.
+    /// Adds a record; returns the one that it replaces.
     pub(super) fn put(&mut self, new: Arc<K>) -> Option<Arc<K>> {
         let old = self.all.put(&self.hasher, new.clone());
         for (index, tables) in &mut self.indexes {
@@ -107,7 +107,7 @@ impl<K: Kind> Indexed<K> {
         old
     }
 
-    /// Drops a record; returns it.
+    /// Removes a record; returns it.
     pub(super) fn remove(&mut self, namespace: &str, name: &str) -> Option<Arc<K>> {
         let old = self.all.remove(self.hasher.hash_one((namespace, name)), &self.hasher, namespace, name)?;
         for (index, tables) in &mut self.indexes {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is put and removed, look-ups agree with a plain map that is scanned.
+        /// After any puts and removals, look-ups agree with a scan of a plain map.
         #[test]
         fn indexes_agree_with_a_scan(steps in proptest::collection::vec(
             (0u8..20, proptest::option::of(proptest::collection::vec(0u8..4, 0..3))), 0..200)) {

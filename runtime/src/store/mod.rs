@@ -1,8 +1,9 @@
-//! What the API server has, as this process knows it: one keyed, indexed store a kind.
+//! The cache of the API server's objects: one indexed store per kind.
 //!
-//! Only the kind's watch changes a store; everybody else looks things up. A look-up takes a short lock, never scans a
-//! kind, and returns shared records.
+//! Only the watch of the kind changes a store; all others read it. A look-up takes a short lock, never scans a kind,
+//! and returns shared records.
 
+mod cached;
 mod indexed;
 mod progress;
 
@@ -15,11 +16,12 @@ use kinds::meta::ObjectKey;
 use kinds::{Decode, Kind, Uid};
 use tracing::error;
 
+pub use cached::Cached;
 use indexed::Indexed;
 pub use progress::Progress;
 
-/// A declared way to look records up other than by name: `keys` yields the hash of each value under which a record is
-/// found. Two distinct values share a hash about never; who needs certainty checks the record.
+/// A declared way to look up records other than by name: `keys` yields the hash of each value under which a record is
+/// found. Collisions are possible but very unlikely; callers that need an exact match must compare the value.
 #[derive(Debug)]
 pub struct Index<K: 'static> {
     /// Unique among the kind's indexes.
@@ -42,7 +44,7 @@ pub fn index_key(value: impl Hash) -> u64 {
     SEED.get_or_init(RandomState::new).hash_one(value)
 }
 
-/// Index of a kind's objects by their managing controller, and of those without one by their namespace. Look up by
+/// Returns an index of a kind's objects by their controller, and of those without one by their namespace. Look up by
 /// [`owned_by`] or [`orphans_in`].
 pub const fn by_controller<K: Kind>() -> Index<K> {
     Index {
@@ -57,59 +59,60 @@ pub const fn by_controller<K: Kind>() -> Index<K> {
     }
 }
 
-/// The key of all objects that one controller manages.
+/// Returns the index key of all objects of one controller.
 pub fn owned_by(controller: &Uid) -> u64 {
     index_key(("owned", controller))
 }
 
-/// The key of all objects of a namespace that no controller manages.
+/// Returns the index key of all objects of a namespace without a controller.
 pub fn orphans_in(namespace: &str) -> u64 {
     index_key(("orphan", namespace))
 }
 
-/// Index of a kind's objects by namespace. Look up by [`index_key`] of the namespace.
+/// Returns an index of a kind's objects by namespace. Look up by [`index_key`] of the namespace.
 pub const fn by_namespace<K: Kind>() -> Index<K> {
     Index { name: "namespace", keys: |record, emit| emit(index_key(&*record.meta().namespace)) }
 }
 
-/// What a controller sees of one change of a record.
+/// One change of a record, as subscribers receive it.
 #[derive(Debug)]
 pub struct Change<'a, K> {
-    /// The record before; `None` when it is new.
+    /// The old record; `None` if it is new.
     pub old: Option<&'a Arc<K>>,
-    /// The record now; `None` when it is gone.
+    /// The new record; `None` if it was deleted.
     pub new: Option<&'a Arc<K>>,
 }
 
 type Subscriber<K> = Arc<dyn Fn(&Change<'_, K>) + Send + Sync>;
 
-/// All objects of one kind, as far as the watch has seen them.
+/// The cache of all objects of one kind.
 pub struct Store<K: Kind> {
     decode: Decode,
     records: RwLock<Indexed<K>>,
     progress: Progress,
     subscribers: RwLock<Arc<[Subscriber<K>]>>,
     undecodable: Mutex<HashSet<ObjectKey>>,
-    /// Versions that this process has made and the watch has not delivered yet.
+    /// Versions that this process has written and the watch has not delivered yet.
     written: Mutex<HashMap<ObjectKey, u64>>,
-    /// Objects that a write is under way to, and who waits for its end.
+    /// Objects with a write in progress, and the waiters for its end.
     underway: Mutex<HashMap<ObjectKey, Vec<Wake>>>,
 }
 
 type Wake = Box<dyn FnOnce() + Send>;
 
-/// From this number of written objects on, those that a store no longer waits for are removed, each time the number has doubled.
+/// When the number of written objects reaches this value or a power-of-two multiple of it, entries that are no longer
+/// awaited are removed.
 const WRITTEN_SWEPT: usize = 64;
 
-/// One write to an object is under way; the next one may begin when this is dropped. Hold it until the answer's version
-/// was told to [`Store::wrote`].
+/// A write to an object in progress; the next one may begin when this is dropped. Hold it until the version of the
+/// response was passed to [`Store::wrote`].
 #[must_use = "dropping it says that the write is over"]
-pub struct Underway<'a, K: Kind> {
+pub struct WriteInProgress<'a, K: Kind> {
     store: &'a Store<K>,
     key: ObjectKey,
 }
 
-impl<K: Kind> Drop for Underway<'_, K> {
+impl<K: Kind> Drop for WriteInProgress<'_, K> {
     fn drop(&mut self) {
         let waiting = self.store.underway.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
         waiting.into_iter().flatten().for_each(|wake| wake());
@@ -117,7 +120,7 @@ impl<K: Kind> Drop for Underway<'_, K> {
 }
 
 impl<K: Kind> Store<K> {
-    /// An empty store that keeps these sections and indexes.
+    /// Creates an empty store with these sections and indexes.
     pub(crate) fn new(decode: Decode, indexes: Vec<Index<K>>) -> Self {
         Self {
             decode,
@@ -130,38 +133,38 @@ impl<K: Kind> Store<K> {
         }
     }
 
-    /// How this store's kind is decoded.
+    /// Returns the decoding options of the kind.
     pub fn decoding(&self) -> &Decode {
         &self.decode
     }
 
-    /// How far the watch has come.
+    /// Returns the progress of the watch.
     pub fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    /// The record of this name.
+    /// Returns the record of this name.
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
         self.read(|records| records.get(&key.namespace, &key.name))
     }
 
-    /// The record of this name if it still has this uid.
+    /// Returns the record of this name if it still has this uid.
     pub fn get_with_uid(&self, namespace: &str, name: &str, uid: &Uid) -> Option<Arc<K>> {
         self.read(|records| records.get(namespace, name)).filter(|record| record.meta().uid == *uid)
     }
 
-    /// The records that an index holds under a value, in no order.
+    /// Returns the records that an index holds under a value, in no particular order.
     ///
     /// # Panics
-    /// When the index was not declared: a mistake in the controller's descriptor.
+    /// When the index was not declared: a defect of the controller's descriptor.
     pub fn by_index(&self, index: &Index<K>, key: u64) -> Vec<Arc<K>> {
         self.read(|records| records.by_index(index.name, key))
     }
 
-    /// Of several values of an index, the records under the one that fewest have; in no order.
+    /// Returns the records under the rarest of several values of an index, in no particular order.
     ///
     /// # Panics
-    /// As [`Store::by_index`].
+    /// Same as [`Store::by_index`].
     pub fn by_rarest(&self, index: &Index<K>, keys: impl Iterator<Item = u64>) -> Vec<Arc<K>> {
         self.read(|records| {
             let rarest = keys.min_by_key(|key| records.count(index.name, *key));
@@ -169,32 +172,34 @@ impl<K: Kind> Store<K> {
         })
     }
 
-    /// All records, in no order: for whoever looks at everything because a person asked, never for a key's sake.
+    /// Returns all records, in no particular order.
+    ///
+    /// Costs O(n). Use it for reports, never in a reconcile of one key.
     pub fn all(&self) -> Vec<Arc<K>> {
         self.read(|records| records.iter().cloned().collect())
     }
 
-    /// How many records there are.
+    /// Returns the number of records.
     pub fn len(&self) -> usize {
         self.read(Indexed::len)
     }
 
-    /// True when there are none.
+    /// Returns true if there are no records.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Objects that the server has and that could not be decoded. While there are any, nothing may be deleted on the
-    /// ground that something is missing here.
+    /// Returns the number of objects on the server that could not be decoded. While there are any, nothing may be
+    /// deleted on the ground that something is missing here.
     pub fn undecodable(&self) -> usize {
         self.undecodable.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Remembers that this process, whichever controller it was, wrote an object at this version.
+    /// Records that a controller of this process wrote an object at this version.
     pub fn wrote(&self, key: &ObjectKey, version: u64) {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         if self.progress.version() < version && self.get(key).is_none_or(|record| record.meta().version < version) {
-            // An object that was deleted before its write came here leaves its entry behind.
+            // An object that was deleted before its write arrived here leaves its entry behind.
             if written.len() >= WRITTEN_SWEPT && written.len().is_power_of_two() {
                 let reached = self.progress.version();
                 written.retain(|_, version| *version > reached);
@@ -203,9 +208,9 @@ impl<K: Kind> Store<K> {
         }
     }
 
-    /// Whether the record of an object is as this process, whichever controller it was, wrote it last, and no write is
-    /// under way: one that is based on the record would meet no conflict of our own making. If not, `wake` runs when it
-    /// is worth to look again.
+    /// Reports whether the record of an object contains the last write of this process, and no write is in progress: a
+    /// write that is based on the record would meet no conflict caused by this process. If not, `wake` runs when it is
+    /// worth checking again.
     pub fn is_settled(&self, key: &ObjectKey, wake: impl FnOnce() + Send + 'static) -> bool {
         if let Some(waiting) = self.underway.lock().unwrap_or_else(PoisonError::into_inner).get_mut(key) {
             waiting.push(Box::new(wake));
@@ -220,10 +225,10 @@ impl<K: Kind> Store<K> {
         }
     }
 
-    /// Begins a write to an object that is based on its version `version`. `None` if it would meet a conflict, because
-    /// another controller of this process has written the object since, or is about to, or because the watch has shown
-    /// another version meanwhile.
-    pub fn begin_write(&self, key: &ObjectKey, version: u64) -> Option<Underway<'_, K>> {
+    /// Begins a write to an object that is based on its version `version`. Returns `None` if it would meet a conflict,
+    /// because another controller of this process has written the object since, or is about to, or because the watch
+    /// has delivered another version meanwhile.
+    pub fn begin_write(&self, key: &ObjectKey, version: u64) -> Option<WriteInProgress<'_, K>> {
         let mut underway = self.underway.lock().unwrap_or_else(PoisonError::into_inner);
         let outdated = self.awaited(key).is_some_and(|written| written > version)
             || self.get(key).is_some_and(|record| record.meta().version > version);
@@ -231,17 +236,17 @@ impl<K: Kind> Store<K> {
             return None;
         }
         underway.insert(key.clone(), Vec::new());
-        Some(Underway { store: self, key: key.clone() })
+        Some(WriteInProgress { store: self, key: key.clone() })
     }
 
-    /// The version of an object that this process wrote and that is not here yet.
+    /// Returns the version of an object that this process wrote and that the watch has not delivered yet.
     fn awaited(&self, key: &ObjectKey) -> Option<u64> {
         let version = *self.written.lock().unwrap_or_else(PoisonError::into_inner).get(key)?;
         (self.progress.version() < version).then_some(version)
     }
 
-    /// The server's history was replaced by an older one, in which this version was listed: versions that were written
-    /// in the other one will never come.
+    /// Handles that the server's history was replaced by an older one, in which this version was listed: versions that
+    /// were written in the other one will never arrive.
     pub(crate) fn restart(&self, version: u64) {
         self.written.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.progress.reset(version);
@@ -258,14 +263,14 @@ impl<K: Kind> Store<K> {
         look(&self.records.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Calls `subscriber` for each change, in order, after the store has it. It must be quick and must not wait: it
-    /// turns a change into queue keys. Who subscribes after the watch has begun misses what was before.
+    /// Calls `subscriber` for each change, in order, after the store contains it. It must not block: it maps a change
+    /// to queue keys. A subscriber that is added after the watch has begun misses earlier changes.
     pub fn subscribe(&self, subscriber: impl Fn(&Change<'_, K>) + Send + Sync + 'static) {
         let mut subscribers = self.subscribers.write().unwrap_or_else(PoisonError::into_inner);
         *subscribers = subscribers.iter().cloned().chain([Arc::new(subscriber) as Subscriber<K>]).collect();
     }
 
-    /// Takes in a record that the watch delivered.
+    /// Applies a record that the watch delivered.
     pub(crate) fn put(&self, record: K) {
         let new = Arc::new(record);
         let old = self.records.write().unwrap_or_else(PoisonError::into_inner).put(new.clone());
@@ -275,7 +280,7 @@ impl<K: Kind> Store<K> {
         self.tell(&Change { old: old.as_ref(), new: Some(&new) });
     }
 
-    /// Drops a record that the watch saw go.
+    /// Removes a record that the watch reported as deleted.
     pub(crate) fn remove(&self, namespace: &str, name: &str) {
         let old = self.records.write().unwrap_or_else(PoisonError::into_inner).remove(namespace, name);
         let key = ObjectKey::new(namespace, name);
@@ -286,7 +291,7 @@ impl<K: Kind> Store<K> {
         }
     }
 
-    /// Keys of all objects, those that cannot be decoded too, for finding what is gone after a new list.
+    /// Returns the keys of all objects, including undecodable ones, to find deletions after a new list.
     pub(crate) fn keys(&self) -> hashbrown::HashSet<ObjectKey> {
         let undecodable = self.undecodable.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.read(|records| records.iter().map(|record| record.meta().key()).chain(undecodable).collect())
@@ -306,7 +311,7 @@ impl<K: Kind> Store<K> {
     fn tell(&self, change: &Change<'_, K>) {
         let subscribers = self.subscribers.read().unwrap_or_else(PoisonError::into_inner).clone();
         for subscriber in &*subscribers {
-            // One subscriber's defect must not keep a change from the others, nor stop the watch of the kind.
+            // A panic of one subscriber must neither keep a change from the others, nor stop the watch of the kind.
             if catch_unwind(AssertUnwindSafe(|| subscriber(change))).is_err() {
                 self.progress.count_subscriber_panic();
                 let object = change.new.or(change.old).map(|record| record.meta().key().to_string());

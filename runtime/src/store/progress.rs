@@ -1,4 +1,4 @@
-//! How far a watch has come, and who waits for it to come further.
+//! The progress of a watch, and the waiters for it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ pub struct Progress {
     synced: watch::Sender<bool>,
     restarts: AtomicU64,
     panics: AtomicU64,
-    /// Panics without a regular step in between.
+    /// Panics without a successful step in between.
     panics_in_a_row: AtomicU64,
 }
 
@@ -38,17 +38,18 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// The version reached; zero before the first list.
+    /// Returns the reached version; zero before the first list.
     pub fn version(&self) -> u64 {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).version
     }
 
-    /// Which history of the server the versions belong to: another number after it was restored from a backup.
+    /// Returns the number of the server's history that the versions belong to; it changes when the server is restored
+    /// from a backup.
     pub fn history(&self) -> u64 {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).history
     }
 
-    /// Runs `wake` once the version is reached: at once, if it is already. Returns whether it was.
+    /// Runs `wake` once the version is reached; immediately, if it is reached already. Returns whether it was.
     pub fn when_reached(&self, version: u64, wake: impl FnOnce() + Send + 'static) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.version < version {
@@ -66,12 +67,12 @@ impl Progress {
         let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
     }
 
-    /// True after the first complete list.
+    /// Returns true after the first complete list.
     pub fn is_synced(&self) -> bool {
         *self.synced.borrow()
     }
 
-    /// How often the watch broke or had to list anew.
+    /// Returns how often the watch failed or had to relist.
     pub fn restarts(&self) -> u64 {
         self.restarts.load(Ordering::Relaxed)
     }
@@ -80,28 +81,28 @@ impl Progress {
         self.restarts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Panics of the watch, its decoder or a subscriber.
+    /// Returns the panics of the watch, its decoder or a subscriber.
     pub fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
     }
 
-    /// Panics of the watch since it last worked.
+    /// Returns the panics of the watch since its last success.
     pub fn panics_in_a_row(&self) -> u64 {
         self.panics_in_a_row.load(Ordering::Relaxed)
     }
 
-    /// The watch panicked.
+    /// Counts a panic of the watch.
     pub(crate) fn count_panic(&self) {
         self.panics.fetch_add(1, Ordering::Relaxed);
         self.panics_in_a_row.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A subscriber panicked; the watch goes on.
+    /// Counts a panic of a subscriber; the watch continues.
     pub(crate) fn count_subscriber_panic(&self) {
         self.panics.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The watch works.
+    /// Resets the consecutive panics.
     pub(crate) fn forget_panics(&self) {
         self.panics_in_a_row.store(0, Ordering::Relaxed);
     }
@@ -110,7 +111,7 @@ impl Progress {
         self.synced.send_replace(true);
     }
 
-    /// Moves forward to a version and wakes who waited for it.
+    /// Advances to a version and wakes its waiters.
     pub(crate) fn advance(&self, version: u64) {
         let reached = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -125,8 +126,8 @@ impl Progress {
         reached.into_values().flatten().for_each(|wake| wake());
     }
 
-    /// Starts anew at a version that may be older: the server's history was replaced. Who waits is woken, for the
-    /// version that it waits for may never come.
+    /// Restarts at a version that may be older, because the server's history was replaced. Waiters are woken, because
+    /// their version may never arrive.
     pub(crate) fn reset(&self, version: u64) {
         let waiters = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -161,7 +162,7 @@ mod tests {
         progress.advance(7);
         assert_eq!(woken.load(Ordering::Relaxed), 3);
         progress.advance(3);
-        assert_eq!(progress.version(), 7, "never back by itself");
+        assert_eq!(progress.version(), 7, "never decreases by itself");
         progress.reset(2);
         assert_eq!((progress.version(), woken.load(Ordering::Relaxed)), (2, 4), "a reset wakes all");
     }

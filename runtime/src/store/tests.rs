@@ -20,12 +20,12 @@ impl Kind for Thing {
     }
 }
 
-/// The thing `ns/web` at a version.
+/// Returns the thing `ns/web` at a version.
 fn thing(version: u64) -> Thing {
     Thing(meta("ns", "web", version))
 }
 
-/// Who was woken.
+/// Counts the waiters that were woken.
 #[derive(Default)]
 struct Woken(Arc<AtomicUsize>);
 
@@ -40,7 +40,7 @@ impl Woken {
     }
 }
 
-/// A store whose watch has delivered version 5 of the thing, and its key.
+/// Returns a store whose watch has delivered version 5 of the thing, and its key.
 fn delivered() -> (Store<Thing>, ObjectKey, Woken) {
     let store = Store::new(Decode { interner: Arc::default(), sections: Default::default() }, Vec::new());
     store.put(thing(5));
@@ -49,7 +49,7 @@ fn delivered() -> (Store<Thing>, ObjectKey, Woken) {
 }
 
 #[test]
-fn who_comes_during_a_write_waits_for_its_end_and_then_for_its_version() {
+fn waiter_during_a_write_is_woken_by_its_end_and_then_by_its_version() {
     let (store, key, woken) = delivered();
     let first = store.begin_write(&key, 5).expect("nobody writes");
     assert!(store.begin_write(&key, 5).is_none(), "one at a time");
@@ -71,7 +71,7 @@ fn who_comes_during_a_write_waits_for_its_end_and_then_for_its_version() {
 }
 
 #[test]
-fn a_failed_write_leaves_nothing_to_wait_for() {
+fn failed_write_leaves_no_version_to_wait_for() {
     let (store, key, woken) = delivered();
     let write = store.begin_write(&key, 5).expect("nobody writes");
     assert!(!store.is_settled(&key, woken.wake()));
@@ -81,7 +81,7 @@ fn a_failed_write_leaves_nothing_to_wait_for() {
 }
 
 #[test]
-fn nobody_waits_for_a_version_of_a_history_that_is_gone() {
+fn version_of_a_replaced_history_is_not_awaited() {
     let (store, key, woken) = delivered();
     store.wrote(&key, 9);
     assert!(!store.is_settled(&key, woken.wake()));

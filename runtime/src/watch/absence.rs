@@ -1,4 +1,4 @@
-//! Whether objects are gone, as their watch shows it: the server need not be asked again.
+//! Deletions as observed by a watch, so that the server need not be polled.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ impl Watched {
         Self { typed, every }
     }
 
-    /// The source of a resource, if it is watched now.
+    /// Returns the source of a resource, if it is watched now.
     pub fn source(&self, group: &str, plural: &str) -> Option<Arc<dyn Source>> {
         let is_wanted = |source: &&Arc<dyn Source>| {
             let resource = source.resource();
@@ -29,15 +29,15 @@ impl Watched {
         typed.or_else(|| self.every.as_ref()?.source(group, plural))
     }
 
-    /// All sources of now.
+    /// Returns all current sources.
     pub fn sources(&self) -> Vec<Arc<dyn Source>> {
         self.every.as_ref().map_or_else(|| self.typed.clone(), |every| every.sources())
     }
 }
 
-/// Whether the watch shows a namespace without objects of the kind, and as the server had it at `version` or later.
+/// Reports whether the watch shows a namespace without objects of the kind, at `version` or later.
 pub fn is_empty_since(source: &dyn Source, namespace: &str, version: u64) -> bool {
-    // First: what is shown later is no older.
+    // Read first: the content that is read later is no older.
     let shown = source.progress().version();
     if !source.is_synced() || shown < version || source.undecodable() > 0 {
         return false;
@@ -47,14 +47,14 @@ pub fn is_empty_since(source: &dyn Source, namespace: &str, version: u64) -> boo
     is_empty
 }
 
-/// Waits until the watch has shown that each of `objects`, as they were read from the server, is gone, and answers true.
-/// Answers false as soon as it shows one that `stays`, or when it cannot be told for certain because objects of the kind
-/// cannot be decoded. It may wait for ever: while the watch stands still, or while an object is kept.
+/// Waits until the watch has shown that each of `objects`, as they were read from the server, was deleted, and returns
+/// true. Returns false as soon as the watch shows one that `stays`, or if it cannot be decided because objects of the
+/// kind are undecodable. It may wait forever: while the watch is stalled, or while an object is kept.
 pub async fn gone(source: &dyn Source, objects: &[Meta], stays: impl Fn(&Meta) -> bool) -> bool {
     for object in objects {
         loop {
             let version = source.progress().version();
-            // A watch that is older than the object says nothing of it.
+            // A watch that is older than the object does not prove its absence.
             if source.is_synced() && version >= object.version {
                 match source.meta(&object.key()).filter(|now| now.uid == object.uid) {
                     None if source.undecodable() > 0 => return false,
@@ -65,7 +65,7 @@ pub async fn gone(source: &dyn Source, objects: &[Meta], stays: impl Fn(&Meta) -
             }
             let (moved, wait) = oneshot::channel::<()>();
             source.progress().when_reached(version + 1, move || drop(moved));
-            // It is dropped when the watch moves.
+            // It is dropped when the watch advances.
             let _ = wait.await;
         }
     }
@@ -88,7 +88,7 @@ mod tests {
         Meta { uid: Uid::parse(uid), ..testing::meta("n", "a", version) }
     }
 
-    /// A store whose watch has delivered version 4 of an object.
+    /// Returns a store whose watch has delivered version 4 of an object.
     fn delivered() -> Store<Metadata> {
         let store = Store::new(Decode { interner: Arc::default(), sections: Sections::default() }, Vec::new());
         store.put(Metadata(meta("u", 4)));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn gone_is_what_was_shown_and_is_shown_no_more() {
+    async fn deletion_is_observed_when_the_watch_no_longer_shows_the_object() {
         let store = delivered();
         let read = [meta("u", 6)];
         let mut waiting = Box::pin(gone(&store, &read, Meta::is_deleting));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_empty_as_far_as_the_watch_has_come() {
+    fn namespace_is_empty_at_the_version_of_the_watch() {
         let store = delivered();
         assert!(!is_empty_since(&store, "n", 4), "there is an object");
         assert!(is_empty_since(&store, "m", 4));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_kept_is_told_at_once_and_what_cannot_be_read_is_not_gone() {
+    async fn kept_object_ends_the_wait_and_undecodable_ones_prevent_it() {
         let store = delivered();
         let read = [meta("u", 4)];
         store.put(Metadata(Meta { deletion: Time(5), ..meta("u", 7) }));

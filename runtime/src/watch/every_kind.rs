@@ -1,9 +1,9 @@
-//! The metadata of every kind that the server serves, each watched once.
+//! The metadata of every kind that the server serves, with one watch per kind.
 //!
-//! Kinds that have a typed store are read from that; all others get a watch of metadata only. Kinds come and go with
-//! what discovery shows, which is looked at every half minute and soon after a definition of kinds has changed. A
-//! kind whose watch fails has no fresh metadata; nothing else suffers. Where nobody needs all kinds, only those are
-//! watched that somebody asks for by name.
+//! Kinds with a typed store are read from that; all others get a watch of metadata only. The set of kinds follows
+//! discovery, which is read every half minute and soon after a CustomResourceDefinition or APIService has changed. A
+//! kind whose watch fails has no fresh metadata; the others are not affected. If no controller needs all kinds, only
+//! those are watched that are requested by name.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -27,16 +27,17 @@ use crate::client::Clients;
 use crate::discovery::{Discovery, Served, Snapshot, Verbs};
 use crate::store::{Index, Progress, Store};
 
-/// How often discovery is looked at when nothing hints at a change (cmd/kube-controller-manager, garbage collector).
+/// How often discovery is read without any sign of a change (cmd/kube-controller-manager, garbage collector).
 const REFRESH: Duration = Duration::from_secs(30);
 
-/// After a definition of kinds has changed, discovery shows it a moment later.
+/// Delays after a change of a definition, because discovery shows it a moment later.
 const AFTER_CHANGE: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
 
-/// Written by everybody all the time, owned by nobody (pkg/controller/garbagecollector, DefaultIgnoredResources).
+/// Written all the time by all clients, and without dependents (pkg/controller/garbagecollector,
+/// DefaultIgnoredResources).
 const IGNORED: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")];
 
-/// Whose objects define what kinds there are.
+/// The kinds whose objects define other kinds.
 const DEFINITIONS: [(&str, &str); 2] =
     [("apiextensions.k8s.io", "customresourcedefinitions"), ("apiregistration.k8s.io", "apiservices")];
 
@@ -64,19 +65,19 @@ impl Kind for Metadata {
     }
 }
 
-/// What a subscriber is told.
+/// A change as subscribers receive it.
 #[derive(Debug)]
 pub enum MetaChange<'a> {
-    /// An object came, changed (both are given; the uids may differ) or went.
+    /// An object was created, changed (both are given; the uids may differ) or deleted.
     Object {
         /// The kind.
         resource: &'a Resource,
-        /// The object before.
+        /// The old object.
         old: Option<&'a Meta>,
-        /// The object now.
+        /// The new object.
         new: Option<&'a Meta>,
     },
-    /// A kind is watched no longer, for it is served or wanted no longer. What there was of it is unknown from here on.
+    /// A kind is no longer watched, because it is no longer served or wanted. Its state is unknown from now on.
     Left {
         /// The kind.
         resource: &'a Resource,
@@ -87,17 +88,19 @@ type Subscriber = Arc<dyn Fn(&MetaChange<'_>) + Send + Sync>;
 
 /// The objects of one kind, as metadata.
 pub trait Source: Send + Sync {
-    /// The kind.
+    /// Returns the kind.
     fn resource(&self) -> Resource;
-    /// The metadata of one object.
+    /// Returns the metadata of one object.
     fn meta(&self, key: &ObjectKey) -> Option<Meta>;
-    /// Hands over the metadata of each object, in no order: for whoever looks at everything because a person asked.
+    /// Calls `look` with the metadata of each object, in no particular order.
+    ///
+    /// Costs O(n). Use it for reports, never in a reconcile of one key.
     fn each(&self, look: &mut dyn FnMut(&Meta));
-    /// How far the watch has come.
+    /// Returns the progress of the watch.
     fn progress(&self) -> &Progress;
-    /// Objects that the server has and that could not be decoded.
+    /// Returns the number of objects on the server that could not be decoded.
     fn undecodable(&self) -> usize;
-    /// Whether the first list is complete.
+    /// Reports whether the first list is complete.
     fn is_synced(&self) -> bool {
         self.progress().is_synced()
     }
@@ -105,7 +108,7 @@ pub trait Source: Send + Sync {
     fn synced(&self) -> BoxFuture<'_, ()> {
         self.progress().synced().boxed()
     }
-    /// Calls `subscriber` for each change from now on; the rules are those of [`Store::subscribe`].
+    /// Calls `subscriber` for each later change; the rules are those of [`Store::subscribe`].
     fn subscribe_meta(&self, subscriber: Subscriber);
 }
 
@@ -143,7 +146,7 @@ fn subscribe<K: Kind>(store: &Store<K>, resource: Resource, subscriber: Subscrib
     });
 }
 
-/// A kind that has no store of its own.
+/// A kind without a typed store.
 struct Untyped {
     resource: Resource,
     store: Arc<Store<Metadata>>,
@@ -182,17 +185,17 @@ fn name(resource: &Resource) -> Name {
     (resource.group, resource.plural)
 }
 
-/// Which kinds are watched of those that are served.
+/// The served kinds that are to be watched.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     all: bool,
-    /// How many ask for a resource, by its group and plural.
+    /// Number of requests for a resource, by its group and plural.
     by_name: Mutex<HashMap<(String, String), usize>>,
     changed: Notify,
 }
 
 impl Wanted {
-    /// All of them.
+    /// Selects all kinds.
     pub(crate) fn all() -> Self {
         Self { all: true, ..Self::default() }
     }
@@ -201,7 +204,7 @@ impl Wanted {
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Definitions are looked at as soon as anything is asked for, as it may not be there yet.
+    /// Definitions are watched as soon as any kind is requested, because it may not be served yet.
     fn contains(&self, (group, plural): Name) -> bool {
         let names = self.names();
         let is_definition = DEFINITIONS.contains(&(group, plural)) && !names.is_empty();
@@ -221,15 +224,15 @@ pub struct EveryKind {
     untyped: RwLock<HashMap<Name, Arc<Untyped>>>,
     subscribers: Mutex<Vec<Subscriber>>,
     definitions_changed: Arc<Notify>,
-    /// Looks at discovery that failed.
+    /// Failed reads of discovery.
     failures: AtomicU64,
     wanted: Wanted,
-    /// What is served, once that is known.
+    /// The served resources, once they are known.
     served: watch::Sender<Option<HashSet<Name>>>,
 }
 
 impl EveryKind {
-    /// Knows the typed sources only, until it runs.
+    /// Knows only the typed sources until it runs.
     pub(crate) fn new(
         interner: Arc<Interner>,
         indexes: Vec<Index<Metadata>>,
@@ -249,21 +252,21 @@ impl EveryKind {
         }
     }
 
-    /// How often it could not be found out which kinds are served.
+    /// Returns how often the served kinds could not be determined.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Calls `subscriber` for each change of any object, also of kinds that come later. It must be quick and must not
-    /// wait. To be called before the watches begin: what was before is missed.
+    /// Calls `subscriber` for each change of any object, also of kinds that are added later. It must not block. Call
+    /// this before the watches start: earlier changes are missed.
     pub fn subscribe(&self, subscriber: impl Fn(&MetaChange<'_>) + Send + Sync + 'static) {
         let subscriber: Subscriber = Arc::new(subscriber);
         self.typed.values().for_each(|source| source.subscribe_meta(subscriber.clone()));
         self.subscribers().push(subscriber);
     }
 
-    /// Asks for a kind, which need not be served yet; it is watched until [`EveryKind::unwant`] was called as often. Of
-    /// no effect where all kinds are watched anyhow.
+    /// Requests a kind, which need not be served yet. It is watched until [`EveryKind::unwant`] was called as often.
+    /// Has no effect if all kinds are watched.
     pub fn want(&self, group: &str, plural: &str) {
         if self.wanted.all {
             return;
@@ -272,7 +275,7 @@ impl EveryKind {
         self.wanted.changed.notify_one();
     }
 
-    /// Takes one [`EveryKind::want`] back.
+    /// Reverts one [`EveryKind::want`].
     pub fn unwant(&self, group: &str, plural: &str) {
         if self.wanted.all {
             return;
@@ -292,7 +295,7 @@ impl EveryKind {
         self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The source of a resource, if it is watched.
+    /// Returns the source of a resource, if it is watched.
     pub fn source(&self, group: &str, plural: &str) -> Option<Arc<dyn Source>> {
         if let Some(typed) = self.typed.iter().find(|(name, _)| **name == (group, plural)) {
             return Some(typed.1.clone());
@@ -301,20 +304,20 @@ impl EveryKind {
         untyped.get(&(group, plural)).map(|source| source.clone() as Arc<dyn Source>)
     }
 
-    /// The metadata records of a resource that has no typed store, if it is watched.
+    /// Returns the metadata records of a resource without a typed store, if it is watched.
     pub fn untyped(&self, group: &str, plural: &str) -> Option<Arc<Store<Metadata>>> {
         let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
         untyped.get(&(group, plural)).map(|source| source.store.clone())
     }
 
-    /// All sources of now.
+    /// Returns all current sources.
     pub fn sources(&self) -> Vec<Arc<dyn Source>> {
         let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
         let untyped = untyped.values().map(|source| source.clone() as Arc<dyn Source>);
         self.typed.values().cloned().chain(untyped).collect()
     }
 
-    /// Waits until the kinds are known and each has its first complete list.
+    /// Waits until the kinds are known and the first list of each is complete.
     pub async fn synced(&self) {
         let mut known = self.served.subscribe();
         // The sender lives as long as `self`, so that waiting cannot fail.
@@ -328,7 +331,7 @@ impl EveryKind {
         }
     }
 
-    /// Keeps the watches equal to what is served, forever. After a panic it goes on with the kinds that were known.
+    /// Keeps the watches equal to the served kinds, forever. After a panic it continues with the known kinds.
     pub(crate) async fn run(
         self: Arc<Self>,
         clients: Arc<Clients>,
@@ -344,7 +347,7 @@ impl EveryKind {
         loop {
             let Err(panic) = AssertUnwindSafe(self.follow(&discovery, reflect)).catch_unwind().await else { return };
             self.failures.fetch_add(1, Ordering::Relaxed);
-            error!(panic = panic_message(&*panic), "watching all kinds panicked; starting again");
+            error!(panic = panic_message(&*panic), "watching all kinds panicked; restarting");
             tokio::time::sleep(backoff.next()).await;
         }
     }
@@ -373,7 +376,7 @@ impl EveryKind {
                 }
                 Err(error) => {
                     self.failures.fetch_add(1, Ordering::Relaxed);
-                    warn!(%error, "discovery failed; the known kinds stay");
+                    warn!(%error, "discovery failed; keeping the known kinds");
                 }
             }
             watches.forget_ended();
@@ -396,13 +399,13 @@ impl EveryKind {
         }
     }
 
-    /// The stores of kinds without a typed one.
+    /// Returns the stores of kinds without a typed one.
     fn stores(&self) -> Vec<(Resource, Arc<Store<Metadata>>)> {
         let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
         untyped.values().map(|source| (source.resource, source.store.clone())).collect()
     }
 
-    /// Kinds that are watched and served or wanted no longer. One whose group does not answer stays.
+    /// Returns the watched kinds that are no longer served or wanted. A kind whose group is unavailable is kept.
     fn leaving(&self, snapshot: &Snapshot) -> Vec<Resource> {
         let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
         untyped
@@ -416,7 +419,7 @@ impl EveryKind {
             .collect()
     }
 
-    /// Kinds that are served, wanted, and not watched.
+    /// Returns the kinds that are served, wanted, and not watched.
     fn coming(&self, snapshot: &Snapshot) -> Vec<Resource> {
         let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
         let known = |name: &Name| self.typed.contains_key(name) || untyped.contains_key(name);
@@ -437,7 +440,7 @@ impl EveryKind {
     }
 
     fn leave(&self, resource: &Resource) {
-        info!(resource = resource.plural, group = resource.group, "is watched no longer");
+        info!(resource = resource.plural, group = resource.group, "stopped watching kind");
         self.untyped.write().unwrap_or_else(PoisonError::into_inner).remove(&name(resource));
         self.subscribers().iter().for_each(|subscriber| subscriber(&MetaChange::Left { resource }));
     }
@@ -451,25 +454,26 @@ struct Watches {
 }
 
 impl Watches {
-    /// Watches a kind, unless that is done already.
+    /// Watches a kind, unless it is watched already.
     fn start(&mut self, resource: Resource, reflect: impl FnOnce() -> BoxFuture<'static, ()>) {
         if let Entry::Vacant(vacant) = self.running.entry(name(&resource)) {
             vacant.insert(self.tasks.spawn(reflect()));
         }
     }
 
-    /// A watch never ends by itself. If one does, the next round starts it again.
+    /// A watch never ends by itself. If one does, the next round restarts it.
     fn forget_ended(&mut self) {
         while let Some(ended) = self.tasks.try_join_next() {
             if ended.is_err_and(|error| error.is_panic()) {
-                error!("watch task ended by a panic; starting it again");
+                error!("watch task panicked; restarting it");
             }
         }
         self.running.retain(|_, task| !task.is_finished());
     }
 }
 
-/// What can be kept track of, and deleted (pkg/controller/garbagecollector, GetDeletableResources).
+/// Reports whether objects of the resource can be watched and deleted (pkg/controller/garbagecollector,
+/// GetDeletableResources).
 fn can_be_kept(served: &Served) -> bool {
     served.verbs.contains(Verbs::DELETE | Verbs::LIST | Verbs::WATCH) && !IGNORED.contains(&name(&served.resource))
 }
@@ -508,7 +512,7 @@ mod tests {
         ]})
     }
 
-    /// Joins what comes; answers what came and what left.
+    /// Applies a snapshot; returns the added and the removed kinds.
     fn step(every: &EveryKind, snapshot: &Snapshot) -> (Vec<&'static str>, Vec<&'static str>) {
         let left = every.leaving(snapshot);
         left.iter().for_each(|resource| every.leave(resource));
@@ -519,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_come_and_go_and_none_is_watched_twice() {
+    fn watches_follow_the_served_kinds_without_duplicates() {
         let every = every();
         let core = || group("", "Current", &[("pods", "Pod"), ("secrets", "Secret"), ("events", "Event")]);
         let own = |freshness, kinds: &[_]| group("example.com", freshness, kinds);
@@ -529,7 +533,7 @@ mod tests {
         assert_eq!(step(&every, &with_own), (vec!["widgets"], vec![]));
         assert_eq!(step(&every, &with_own), (vec![], vec![]));
         let broken = snapshot(json!([core(), own("Stale", &[])]));
-        assert_eq!(step(&every, &broken), (vec![], vec![]), "a group that does not answer keeps its kinds");
+        assert_eq!(step(&every, &broken), (vec![], vec![]), "an unavailable group keeps its kinds");
         let gone = Arc::new(Mutex::new(Vec::new()));
         let told = gone.clone();
         every.subscribe(move |change| {
@@ -543,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_that_are_asked_for_are_watched_as_long_as_somebody_asks() {
+    fn requested_kinds_are_watched_while_requested() {
         let every = every_wanted(Wanted::default());
         let core = group("", "Current", &[("pods", "Pod"), ("secrets", "Secret")]);
         let definitions = ("customresourcedefinitions", "CustomResourceDefinition");

@@ -1,4 +1,4 @@
-//! A watch body cut into frames: four bytes of length, then that many of `WatchEvent`; or a line of JSON each.
+//! Frames of a watch body: a length of four bytes and a `WatchEvent`, or a line of JSON each.
 
 use std::time::Duration;
 
@@ -9,29 +9,29 @@ use tokio::time::timeout;
 
 use super::json;
 
-/// No object is near this size (etcd takes 1.5 MB): a longer frame is damage.
+/// No object comes near this size (etcd accepts 1.5 MB): a longer frame is damaged.
 pub(super) const LONGEST_FRAME: usize = 64 << 20;
 
-/// Why a body could not be read on.
+/// The reason why a body could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// The connection broke.
+    /// The connection failed.
     #[error("the connection broke: {0}")]
     Body(String),
-    /// Nothing came, not even a bookmark.
+    /// Nothing arrived, not even a bookmark.
     #[error("the server was silent for {0:?}")]
     Silent(Duration),
-    /// The length of a frame makes no sense.
+    /// The length of a frame is invalid.
     #[error("a frame of {0} bytes: not a protobuf watch")]
     Length(usize),
-    /// A body is not the list that was asked for.
+    /// A body is not the requested list.
     #[error("not a list: {0}")]
     NoList(&'static str),
-    /// A list's bytes make no sense.
+    /// A list cannot be decoded.
     #[error("not a list: {0}")]
     Damaged(#[from] kinds::DecodeError),
-    /// A line is no watch event.
-    #[error("a line is no watch event: {0}")]
+    /// A line is not a watch event.
+    #[error("a line is not a watch event: {0}")]
     Line(#[from] serde_json::Error),
 }
 
@@ -40,11 +40,11 @@ pub struct Frames<S> {
     chunks: S,
     buffer: BytesMut,
     lines: bool,
-    /// So much of the buffer holds no end of a line.
+    /// Number of bytes in the buffer that are known to contain no line end.
     scanned: usize,
-    /// Whenever all that has come is read, nobody looks for more before this is over.
+    /// Pause after all received data was read, so that later data is read in one batch.
     pub pause: Duration,
-    /// Longest time without any chunk.
+    /// Maximum time without any data.
     pub silence: Duration,
 }
 
@@ -53,13 +53,13 @@ where
     S: Stream<Item = Result<Bytes, E>> + Unpin,
     E: std::fmt::Display,
 {
-    /// Frames of a body's chunks. Those of JSON come in the shape that protobuf has.
+    /// Creates frames from a body's chunks. JSON is converted to the layout of protobuf.
     pub fn new(form: Form, chunks: S, silence: Duration) -> Self {
         let lines = form == Form::Json;
         Self { chunks, buffer: BytesMut::new(), lines, scanned: 0, pause: Duration::ZERO, silence }
     }
 
-    /// The next frame; `None` at the orderly end of the body.
+    /// Returns the next frame; `None` at the regular end of the body.
     pub async fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
         loop {
             if let Some(frame) = if self.lines { self.line()? } else { self.buffered()? } {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_comes_in_a_pause_is_read_together() {
+    async fn data_that_arrives_in_a_pause_is_read_in_one_batch() {
         let (send, chunks) = futures::channel::mpsc::unbounded();
         let mut frames = Frames::new(Form::Protobuf, chunks, SILENCE);
         frames.pause = Duration::from_millis(250);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told() {
+    fn damaged_frames_are_reported() {
         let text = b"{\"kind\":\"Status\"}".to_vec();
         assert!(matches!(run(read(text, 64)), Err(FrameError::Length(_))));
         assert!(matches!(run(read(vec![0, 0, 0, 9, 1], 64)), Err(FrameError::Body(_))));

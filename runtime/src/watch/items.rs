@@ -1,4 +1,4 @@
-//! A list's body read object by object as it arrives, so that no more than one object of it is ever held.
+//! Reads the body of a list object by object as it arrives, so that at most one object is held in memory.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use tokio::time::timeout;
 
 use super::frames::{FrameError, LONGEST_FRAME};
 
-/// Longest silence inside a list.
-const SILENCE: Duration = Duration::from_secs(60);
+/// Maximum time without data inside a list.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Metadata is field 1 and items are field 2 in every list kind.
 const METADATA: u32 = 1;
@@ -22,17 +22,17 @@ const ITEMS: u32 = 2;
 pub struct Items<S> {
     chunks: S,
     buffer: BytesMut,
-    place: Place,
+    place: Position,
     version: Option<u64>,
     next_page: String,
 }
 
-/// Where in the body the buffer begins.
+/// The position in the body where the buffer begins.
 #[derive(Clone, Copy)]
-enum Place {
+enum Position {
     Magic,
     Envelope,
-    /// Inside the list, which has so many bytes left.
+    /// Inside the list, with the number of its remaining bytes.
     List(usize),
 }
 
@@ -41,51 +41,51 @@ where
     S: Stream<Item = Result<Bytes, E>> + Unpin,
     E: std::fmt::Display,
 {
-    /// The objects in a body's chunks.
+    /// Creates a reader of a body's chunks.
     pub fn new(chunks: S) -> Self {
-        Self { chunks, buffer: BytesMut::new(), place: Place::Magic, version: None, next_page: String::new() }
+        Self { chunks, buffer: BytesMut::new(), place: Position::Magic, version: None, next_page: String::new() }
     }
 
-    /// The list's version, once all of it was read.
+    /// Returns the list's version, once the whole list was read.
     ///
     /// # Errors
-    /// [`FrameError::NoList`] when it names none.
+    /// [`FrameError::NoList`] if the list has none.
     pub fn version(&self) -> Result<u64, FrameError> {
         self.version.ok_or(FrameError::NoList("it names no resourceVersion"))
     }
 
-    /// The token of the next page, once all of this one was read; empty if it was the last.
+    /// Returns the token of the next page, once the whole page was read; empty if it was the last.
     pub fn continue_token(&self) -> &str {
         &self.next_page
     }
 
-    /// The next object; `None` at the orderly end of the body.
+    /// Returns the next object; `None` at the regular end of the body.
     ///
     /// # Errors
-    /// When the connection breaks, or what comes is no list.
+    /// When the connection fails, or the body is not a list.
     pub async fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
         loop {
             match self.place {
-                Place::Magic => {
+                Position::Magic => {
                     if !self.fill(MAGIC.len()).await? || !self.buffer.starts_with(MAGIC) {
                         return Err(FrameError::NoList("it does not begin as protobuf of the API server"));
                     }
                     self.buffer.advance(MAGIC.len());
-                    self.place = Place::Envelope;
+                    self.place = Position::Envelope;
                 }
-                Place::Envelope => match self.head().await? {
+                Position::Envelope => match self.head().await? {
                     None => return Ok(None),
                     Some(head) if head.number == unknown::RAW => {
                         self.buffer.advance(head.size);
-                        self.place = Place::List(head.length);
+                        self.place = Position::List(head.length);
                     }
                     Some(head) => drop(self.field(head).await?),
                 },
-                Place::List(0) => self.place = Place::Envelope,
-                Place::List(left) => {
+                Position::List(0) => self.place = Position::Envelope,
+                Position::List(left) => {
                     let head = self.head().await?.ok_or(FrameError::NoList("it ends too early"))?;
                     let left = left.checked_sub(head.size + head.length);
-                    self.place = Place::List(left.ok_or(FrameError::NoList("a field reaches beyond its end"))?);
+                    self.place = Position::List(left.ok_or(FrameError::NoList("a field reaches beyond its end"))?);
                     let field = self.field(head).await?;
                     match head.number {
                         ITEMS => return Ok(Some(field)),
@@ -103,7 +103,7 @@ where
         }
     }
 
-    /// The head of the field that comes next; `None` at the end of the body.
+    /// Returns the head of the next field; `None` at the end of the body.
     async fn head(&mut self) -> Result<Option<Head>, FrameError> {
         loop {
             match Head::read(&self.buffer).map_err(kinds::DecodeError::from)? {
@@ -122,9 +122,9 @@ where
         }
     }
 
-    /// The list itself may be of any length: it is never held.
+    /// The list itself may have any length: it is never held in memory.
     fn opens_list(&self, head: Head) -> bool {
-        matches!(self.place, Place::Envelope) && head.number == unknown::RAW
+        matches!(self.place, Position::Envelope) && head.number == unknown::RAW
     }
 
     async fn field(&mut self, head: Head) -> Result<Bytes, FrameError> {
@@ -135,11 +135,12 @@ where
         Ok(self.buffer.split_to(head.length).freeze())
     }
 
-    /// Waits until so many bytes are there; false when the body ends before.
+    /// Waits for a number of bytes; returns false if the body ends before.
     async fn fill(&mut self, wanted: usize) -> Result<bool, FrameError> {
         self.buffer.reserve(wanted.saturating_sub(self.buffer.len()));
         while self.buffer.len() < wanted {
-            let chunk = timeout(SILENCE, self.chunks.next()).await.map_err(|_| FrameError::Silent(SILENCE))?;
+            let chunk =
+                timeout(SILENCE_TIMEOUT, self.chunks.next()).await.map_err(|_| FrameError::Silent(SILENCE_TIMEOUT))?;
             match chunk {
                 Some(Ok(chunk)) => self.buffer.extend_from_slice(&chunk),
                 Some(Err(error)) => return Err(FrameError::Body(error.to_string())),
@@ -195,7 +196,7 @@ mod tests {
         }
 
         #[test]
-        fn half_a_list_is_no_list(sent in proptest::collection::vec(any::<Vec<u8>>(), 1..5), cut in 1usize..40) {
+        fn truncated_list_is_an_error(sent in proptest::collection::vec(any::<Vec<u8>>(), 1..5), cut in 1usize..40) {
             let body = body(&sent);
             let end = body.len().saturating_sub(cut);
             prop_assert!(read(&body[..end], 16).is_err());

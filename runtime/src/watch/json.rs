@@ -1,7 +1,7 @@
-//! Watches and lists in JSON, put into the shape of those in protobuf, so that one loop reads both.
+//! Watches and lists in JSON, converted to the layout of protobuf, so that one loop reads both.
 //!
-//! An object's metadata is field 1, as in every kind, with what the loop itself needs; field 2 is the JSON, from which
-//! [`inside`] reads the whole object.
+//! Field 1 is the object's metadata, as in every kind, reduced to the parts that the loop needs; field 2 is the JSON,
+//! from which [`inside`] reads the whole object.
 
 use std::collections::BTreeMap;
 
@@ -16,21 +16,21 @@ use serde::de::DeserializeOwned;
 const METADATA: u32 = 1;
 const CONTENT: u32 = 2;
 
-/// The type of an event, whatever its object is.
+/// The type of an event, with any object.
 #[derive(Deserialize)]
 struct Event {
     #[serde(rename = "type")]
     kind: String,
 }
 
-/// Something with an object in it.
+/// A value with an `object` field.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Holder<T> {
     object: T,
 }
 
-/// What the loop needs of an object. Everything else is skipped without looking into it: a user may give other fields any
+/// The parts of an object that the loop needs. All other fields are skipped without parsing: a user may give them any
 /// type and depth.
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -38,7 +38,7 @@ struct Head {
     metadata: Metadata,
 }
 
-/// The Status that an ERROR carries.
+/// The Status of an ERROR event.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Status {
@@ -57,7 +57,7 @@ struct Metadata {
     annotations: BTreeMap<String, String>,
 }
 
-/// A line of a watch as a frame.
+/// Converts a line of a watch to a frame.
 pub fn frame(line: &[u8]) -> Result<Bytes, serde_json::Error> {
     let event: Event = serde_json::from_slice(line)?;
     let mut object = Vec::with_capacity(line.len() + 256);
@@ -73,7 +73,7 @@ pub fn frame(line: &[u8]) -> Result<Bytes, serde_json::Error> {
             put_object(&mut object, &head.metadata, true, &[]);
         }
         _ => {
-            // An object without readable metadata must not end the watch of all others: it cannot be decoded, either.
+            // An object without readable metadata must not end the watch of all others: it counts as undecodable.
             let Holder { object: head } = serde_json::from_slice::<Holder<Head>>(line).unwrap_or_default();
             put_object(&mut object, &head.metadata, false, line);
         }
@@ -101,7 +101,7 @@ struct List {
     metadata: Metadata,
 }
 
-/// A page of a list.
+/// Converts a page of a list.
 pub fn page(body: &[u8]) -> Result<Bytes, DecodeError> {
     let list: List = serde_json::from_slice(body).map_err(|error| unreadable(&error))?;
     let mut page = Vec::with_capacity(body.len() + 64);
@@ -117,12 +117,12 @@ pub fn page(body: &[u8]) -> Result<Bytes, DecodeError> {
     Ok(wrap_as("", "", &page).into())
 }
 
-/// The texts of a list's items. The list was read before, so that it is known to be JSON; how deep an item is nested plays
-/// no part.
+/// Returns the texts of a list's items. The list was parsed before, so that it is known to be JSON; the nesting depth
+/// of an item does not matter.
 fn items(list: &[u8]) -> Vec<&[u8]> {
     let mut items = Vec::new();
     let (mut depth, mut at, mut begin) = (0_usize, 0, None);
-    // The last text of the list's own level: the name of the field whose value follows.
+    // The last string at the list's own level: the name of the field whose value follows.
     let mut field: &[u8] = &[];
     let mut inside = false;
     while let Some(byte) = list.get(at) {
@@ -156,7 +156,7 @@ fn items(list: &[u8]) -> Vec<&[u8]> {
     items
 }
 
-/// The place after the text that begins at `at`.
+/// Returns the position after the string that begins at `at`.
 fn end_of_text(json: &[u8], at: usize) -> usize {
     let mut end = at + 1;
     while let Some(byte) = json.get(end) {
@@ -169,7 +169,7 @@ fn end_of_text(json: &[u8], at: usize) -> usize {
     json.len()
 }
 
-/// The object that a frame or a page's item holds.
+/// Returns the object in a frame or in a page's item.
 pub fn inside<T: DeserializeOwned>(object: &[u8]) -> Result<T, DecodeError> {
     #[derive(Deserialize)]
     struct Content<T> {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_read_as_those_in_protobuf() {
+    fn json_events_decode_like_protobuf_events() {
         let object = json!({"metadata": {"name": "a", "namespace": "ns", "resourceVersion": "7"}, "spec": {"n": 1}});
         let bytes = line("ADDED", object.clone());
         let Ok(WatchEvent::Added(inner)) = envelope::watch_event(&bytes) else { panic!("{bytes:?}") };
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_keeps_its_items_and_its_token() {
+    fn json_page_keeps_its_items_and_token() {
         let item = json!({"metadata": {"name": "a", "resourceVersion": "3"}});
         let body = json!({"metadata": {"resourceVersion": "5", "continue": "more"}, "items": [item]}).to_string();
         let body = page(body.as_bytes()).expect("a page");
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(inside::<Value>(read.items[0]).expect("the item"), item);
     }
 
-    /// Objects whose fields have the names, but not the types, that a Status has.
+    /// Objects whose fields have the names of a Status, but not the types.
     fn odd_objects() -> Vec<String> {
         let odd = |fields: &str| format!(r#"{{"metadata": {{"name": "odd", "resourceVersion": "8"}}, {fields}}}"#);
         let deep = format!(r#""spec": {}{}"#, "[".repeat(500), "]".repeat(500));

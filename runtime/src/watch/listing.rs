@@ -7,7 +7,7 @@ use crate::client::SendError;
 /// The form of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListForm {
-    /// One response over a connection of its own.
+    /// One response over a dedicated connection.
     Whole,
     /// The first events of the watch.
     Streamed,
@@ -28,27 +28,27 @@ pub enum Retry {
 #[derive(Debug)]
 pub struct Listing {
     preferred: ListForm,
-    /// The last list failed: the next one is by pages, which every server can do.
+    /// The last list failed: the next one uses pages, which every server supports.
     has_failed: bool,
 }
 
 impl Listing {
-    /// Lists in this form while the server can.
+    /// Uses this form while the server supports it.
     pub fn new(preferred: ListForm) -> Self {
         Self { preferred, has_failed: false }
     }
 
-    /// The form of the next list.
+    /// Returns the form of the next list.
     pub fn form(&self) -> ListForm {
         if self.has_failed { ListForm::Paged } else { self.preferred }
     }
 
-    /// A list is complete.
+    /// Records that a list is complete.
     pub fn succeeded(&mut self) {
         self.has_failed = false;
     }
 
-    /// A list failed.
+    /// Records that a list failed.
     ///
     /// A server that streams the objects but never the end of the list (some aggregated APIs) is not asked for a stream
     /// again. Upstream: client-go tools/cache, Reflector falls back to LIST after any error of a streaming list.
@@ -69,7 +69,7 @@ impl Listing {
     }
 }
 
-/// The server could not be reached or accepts no list at all now: another form would not help.
+/// Reports whether the server could not be reached or accepts no list at all now: another form would not help.
 fn is_about_access(error: &WatchError) -> bool {
     match error {
         WatchError::Send(SendError::NotSent { .. } | SendError::Token(_)) => true,

@@ -1,4 +1,4 @@
-//! One list-watch a kind, and the registry that makes sure of it.
+//! List-watch loops, one per kind, and the registry that starts them.
 
 mod absence;
 mod every_kind;

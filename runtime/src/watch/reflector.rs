@@ -1,9 +1,9 @@
-//! The loop that keeps one store equal to what the API server has.
+//! The loop that keeps one store equal to the API server.
 //!
-//! It lists once by streaming (in one response what there is much of, by pages where that fails), then watches on from
-//! there. A broken or silent watch goes on from the last version; only when the server no longer has that version is
-//! everything listed again, in its newest state, so that time never runs backwards. If the server itself went back (its
-//! storage was restored), which is looked for after every irregular end of a watch, the loop logs it and lists again.
+//! It lists once by streaming (large kinds in one response; by pages if streaming fails) and watches from there. A
+//! failed or silent watch continues from the last version. Only if the server no longer has that version, the kind is
+//! relisted in its newest state, so that time never runs backwards. After every irregular end of a watch the loop
+//! checks whether the server's state is older than before (its storage was restored); if so, it logs that and relists.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,22 +30,22 @@ use super::request::{self, Backoff, Scope, WatchError};
 use crate::client::Clients;
 use crate::store::Store;
 
-/// A watch that ends sooner is not normal and must not be opened again at once.
+/// A watch that ends sooner is not normal and must not be reopened immediately.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 
-/// No watch is asked to end sooner. One that does may have lost its server, and the server its state.
+/// No watch is requested to end sooner. One that does may have lost its server, and the server its state.
 const REGULAR_WATCH: Duration = Duration::from_secs(295);
 
-/// Longest silence of a watch. The API server sends a bookmark every minute.
+/// Maximum time without data in a watch. The API server sends a bookmark every minute.
 const WATCH_SILENCE: Duration = Duration::from_secs(180);
 
-/// Longest silence of a streaming list.
+/// Maximum time without data in a streaming list.
 const LIST_SILENCE: Duration = Duration::from_secs(30);
 
-/// A streaming list that is silent for so long is not the server's load: another list may begin.
+/// A streaming list without data for this time does not load the server: another list may begin.
 const IDLE_LIST: Duration = Duration::from_secs(1);
 
-/// Longest time that a streaming list keeps other lists waiting.
+/// Maximum time for which a streaming list delays other lists.
 const LONG_LIST: Duration = Duration::from_secs(30);
 
 /// Keeps one store up to date forever.
@@ -70,12 +70,12 @@ impl<K: Kind> Reflector<K> {
         Self { clients, scope, store, lists, lag, listing, is_listed: false, is_history_doubtful: false }
     }
 
-    /// The store may lag so far behind the watch, so that changes are taken in together.
+    /// Allows the store to lag behind the watch by this time, so that changes are applied in batches.
     pub fn lagging(self, lag: Duration) -> Self {
         Self { lag, ..self }
     }
 
-    /// Runs until it is dropped. A panic of a step is an error like others: the kind is listed again.
+    /// Runs until it is dropped. A panic of a step is handled like other errors: the kind is relisted.
     pub async fn run(mut self) {
         let mut backoff = Backoff::default();
         loop {
@@ -124,7 +124,7 @@ impl<K: Kind> Reflector<K> {
             let (from, retry) = (self.listing.form(), self.listing.failed(&error));
             let next = self.listing.form();
             if retry == Retry::Now {
-                info!(kind, %error, "streaming lists are not supported; listing by pages");
+                info!(kind, %error, "streaming lists not supported; listing by pages");
             } else {
                 warn!(kind, %error, ?from, ?next, "list failed");
             }
@@ -140,7 +140,7 @@ impl<K: Kind> Reflector<K> {
                 self.is_listed = false;
             }
             WatchError::BackInTime { .. } => {
-                error!(kind, %error, "server state went back, for example by restored storage; relisting");
+                error!(kind, %error, "server state is older than before, for example after an etcd restore; relisting");
                 self.is_listed = false;
             }
             WatchError::Unreadable(_) => {
@@ -152,7 +152,7 @@ impl<K: Kind> Reflector<K> {
                 progress.count_panic();
                 self.is_listed = false;
             }
-            WatchError::Frame(FrameError::Silent(_)) => info!(kind, %error, "watch is silent; reopening it"),
+            WatchError::Frame(FrameError::Silent(_)) => info!(kind, %error, "no data from the watch; reopening it"),
             error => warn!(kind, %error, "watch failed"),
         }
         Retry::Later
@@ -182,8 +182,9 @@ impl<K: Kind> Reflector<K> {
 
     /// Compares the server's newest version with the store's.
     ///
-    /// A server whose storage was restored from a backup sends nothing to a watch that goes on from a later version, not
-    /// even bookmarks, and what changed in between would never be seen. If the version cannot be read, the watch decides.
+    /// A server whose storage was restored from a backup sends nothing to a watch that continues from a later version,
+    /// not even bookmarks, and changes in between would never be received. If the version cannot be read, the watch
+    /// decides.
     async fn compare_history(&self) -> Result<(), WatchError> {
         let before = self.store.progress().version();
         match self.newest_version().await {
@@ -203,7 +204,7 @@ impl<K: Kind> Reflector<K> {
         Ok(page(&body)?.version)
     }
 
-    /// The watch behind its initial events.
+    /// Returns the watch that follows its initial events.
     async fn list_streamed(
         &self,
         mut permit: Option<OwnedSemaphorePermit>,
@@ -274,9 +275,9 @@ impl<K: Kind> Reflector<K> {
         }
     }
 
-    /// Takes in an object of a list. At the start nothing was there before, so nothing is kept in mind.
+    /// Applies an object of a list. In the first list there are no previous objects to track.
     fn see(&self, unseen: &mut HashSet<ObjectKey>, object: &[u8]) {
-        self.take_in(object);
+        self.apply(object);
         if !unseen.is_empty()
             && let Some(key) = bare_key(object)
         {
@@ -284,7 +285,7 @@ impl<K: Kind> Reflector<K> {
         }
     }
 
-    /// The list is complete: what was there before and is not in it is gone.
+    /// Completes a list: previous objects that are not in it were deleted.
     fn finish_list(&self, unseen: &HashSet<ObjectKey>, version: u64) {
         for gone in unseen {
             self.store.remove(&gone.namespace, &gone.name);
@@ -321,7 +322,7 @@ impl<K: Kind> Reflector<K> {
         while let Some(frame) = frames.next().await? {
             match watch_event(&frame)? {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    self.take_in(object);
+                    self.apply(object);
                     self.advance_to(object);
                 }
                 WatchEvent::Deleted(object) => {
@@ -341,8 +342,8 @@ impl<K: Kind> Reflector<K> {
         Ok(())
     }
 
-    /// Stores an object. One that cannot be decoded is kept in mind instead.
-    fn take_in(&self, object: &[u8]) {
+    /// Applies an object. If it cannot be decoded, its key is recorded.
+    fn apply(&self, object: &[u8]) {
         let decoded = catch_unwind(AssertUnwindSafe(|| K::decode(self.store.decoding(), object)));
         match decoded.unwrap_or_else(|_| Err(DecodeError::field("object", "makes the decoder panic"))) {
             Ok(record) => self.store.put(record),
@@ -374,7 +375,7 @@ impl<K: Kind> Reflector<K> {
     }
 }
 
-/// The text of a panic.
+/// Returns the message of a panic.
 pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The only place where watches are started: one a kind, whoever needs it.
+//! The only place where watches are started: one per kind, shared by all users.
 
 use std::any::{Any, TypeId};
 use std::collections::{HashMap, HashSet};
@@ -19,45 +19,45 @@ use crate::client::Clients;
 use crate::discovery::Discovery;
 use crate::store::{Index, Store};
 
-/// Lists that are read at the same time, of kinds with a typed store and again of those without; more would only make
-/// the API server's peak higher.
+/// Maximum number of concurrent lists, separately for kinds with and without a typed store; more would only increase
+/// the API server's peak load.
 const LISTS_AT_ONCE: usize = 8;
 
-/// How often to look for a kind that is not served, and that nobody needs to be served.
+/// How often to check for an optional kind that is not served.
 const MAY_COME: Duration = Duration::from_secs(30);
 
-/// What all users of a kind together need of it.
+/// The combined needs of all users of a kind.
 struct Need<K: Kind> {
     sections: Sections,
-    /// Somebody cannot do without it.
+    /// Some user requires the kind.
     is_required: bool,
     indexes: Vec<Index<K>>,
-    /// How far the store may lag behind its watch; `None` until somebody has said.
+    /// The allowed lag of the store behind its watch; `None` until a user has declared it.
     lag: Option<Duration>,
 }
 
-/// Builds a store from a need, and says how to run its watch.
+/// Builds a store from a need, with the future that runs its watch.
 trait Planned: Any + Send {
     fn build(self: Box<Self>, interner: &Arc<Interner>) -> Built;
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
 type Runner = Box<dyn FnOnce(Arc<Clients>, Option<String>, Arc<Semaphore>) -> BoxFuture<'static, ()> + Send>;
-/// A store and its watch as health and metrics see them.
+/// A store and its watch, as health and metrics read them.
 pub trait WatchStats: Send + Sync {
-    /// The resource, with its group behind a dot as kubectl spells it.
+    /// Returns the resource, with its group after a dot, as kubectl formats it.
     fn resource(&self) -> String;
-    /// Whether the first list is complete.
+    /// Reports whether the first list is complete.
     fn is_synced(&self) -> bool;
-    /// How many records there are.
+    /// Returns the number of records.
     fn objects(&self) -> usize;
-    /// How many objects could not be decoded.
+    /// Returns the number of undecodable objects.
     fn undecodable(&self) -> usize;
-    /// How often the watch broke or had to list anew.
+    /// Returns how often the watch failed or had to relist.
     fn restarts(&self) -> u64;
-    /// Panics of the watch and of subscribers.
+    /// Returns the panics of the watch and of subscribers.
     fn panics(&self) -> u64;
-    /// Panics of the watch since it last worked.
+    /// Returns the panics of the watch since its last success.
     fn panics_in_a_row(&self) -> u64;
 }
 
@@ -135,17 +135,19 @@ impl<K: Kind> Planned for Need<K> {
     }
 }
 
-/// Waits until a kind is served. Meanwhile there is nothing of it, and its store counts as complete.
+/// Waits until a kind is served. Until then it has no objects, and its store counts as complete.
 async fn until_served<K: Kind>(clients: &Clients, store: &Store<K>) {
     loop {
         match serves(clients, &K::RESOURCE).await {
             Ok(true) => return,
             Ok(false) if !store.progress().is_synced() => {
-                info!(resource = WatchStats::resource(store), "is not served: there is none of it until it is");
+                info!(resource = WatchStats::resource(store), "API resource not served; treating it as empty");
                 store.progress().set_synced();
             }
             Ok(false) => {}
-            Err(error) => warn!(resource = WatchStats::resource(store), %error, "it is not known whether it is served"),
+            Err(error) => {
+                warn!(resource = WatchStats::resource(store), %error, "could not determine whether the API resource is served")
+            }
         }
         tokio::time::sleep(MAY_COME).await;
     }
@@ -156,21 +158,21 @@ async fn until_served<K: Kind>(clients: &Clients, store: &Store<K>) {
 pub struct Reads(HashSet<TypeId>);
 
 impl Reads {
-    /// The kinds of both.
+    /// Returns the union of both.
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.0.extend(other.0);
         self
     }
 }
 
-/// Collects what controllers need before anything is watched.
+/// Collects the needs of controllers before anything is watched.
 #[derive(Default)]
 pub struct Builder {
     needs: HashMap<TypeId, Box<dyn Planned>>,
     every: Option<Every>,
 }
 
-/// What is needed of kinds that have no typed store.
+/// The needs for kinds without a typed store.
 #[derive(Default)]
 struct Every {
     indexes: Vec<Index<Metadata>>,
@@ -178,20 +180,20 @@ struct Every {
 }
 
 impl Builder {
-    /// Declares that a kind is needed, with these sections and indexes. Needs of several users add up.
+    /// Declares that a kind is needed, with these sections and indexes. Needs of several users are combined.
     pub fn need<K: Kind>(&mut self, sections: Sections, indexes: &[Index<K>]) -> &mut Self {
         self.entry::<K>().is_required = true;
         self.need_if_served(sections, indexes)
     }
 
-    /// As [`Builder::need`]; where the server does not serve the kind, there is none of it.
+    /// Like [`Builder::need`]; if the server does not serve the kind, its store is empty.
     pub fn need_if_served<K: Kind>(&mut self, sections: Sections, indexes: &[Index<K>]) -> &mut Self {
         self.add_need(sections, indexes, Duration::ZERO)
     }
 
-    /// As [`Builder::need`], for who looks now and then: the store may lag behind the server by up to `lag`, unless
-    /// somebody else needs the kind sooner. Of a kind that changes all the time many changes are taken in together then,
-    /// which costs a fraction of waking up for each.
+    /// Like [`Builder::need`], for a user that reads the store only now and then: the store may lag behind the server
+    /// by up to `lag`, unless another user needs the kind sooner. Frequent changes of a kind are then applied in
+    /// batches, which costs a fraction of waking up for each.
     pub fn need_lagging<K: Kind>(&mut self, sections: Sections, indexes: &[Index<K>], lag: Duration) -> &mut Self {
         self.entry::<K>().is_required = true;
         self.add_need(sections, indexes, lag)
@@ -209,7 +211,7 @@ impl Builder {
         self
     }
 
-    /// Declares that the metadata of every kind is needed, with these indexes where a kind has no typed store.
+    /// Declares that the metadata of every kind is needed, with these indexes for kinds without a typed store.
     pub fn need_every_kind(&mut self, indexes: &[Index<Metadata>]) -> &mut Self {
         let known = self.every.get_or_insert_default();
         known.all = true;
@@ -221,13 +223,13 @@ impl Builder {
         self
     }
 
-    /// Declares that the metadata of kinds is needed that are only known later, by their names ([`EveryKind::want`]).
+    /// Declares that the metadata of kinds is needed whose names are known only later ([`EveryKind::want`]).
     pub fn need_named_kinds(&mut self) -> &mut Self {
         self.every.get_or_insert_default();
         self
     }
 
-    /// The kinds that were declared so far.
+    /// Returns the kinds that were declared so far.
     pub fn reads(&self) -> Reads {
         Reads(self.needs.keys().copied().collect())
     }
@@ -248,7 +250,7 @@ impl Builder {
             .expect("each need is kept under the type of its kind")
     }
 
-    /// Makes the stores, all still empty.
+    /// Creates the stores, all still empty.
     pub fn build(self) -> Registry {
         let interner = Arc::new(Interner::default());
         let (mut stores, mut runners, mut synced) = (HashMap::new(), Vec::new(), Vec::new());
@@ -283,36 +285,36 @@ pub struct Registry {
     used: Mutex<Reads>,
     every: Option<Arc<EveryKind>>,
     lists: Arc<Semaphore>,
-    /// Kinds without a typed store, aggregated APIs among them, do not delay the lists of the others.
+    /// Kinds without a typed store, including aggregated APIs, do not delay the lists of the others.
     metadata_lists: Arc<Semaphore>,
 }
 
 impl Registry {
-    /// All stores and their watches, for health and metrics.
+    /// Returns all stores and their watches, for health and metrics.
     pub fn stats(&self) -> Vec<Arc<dyn WatchStats>> {
         self.stats.clone()
     }
 
-    /// The metadata in all typed stores.
+    /// Returns the metadata in all typed stores.
     pub(crate) fn sources(&self) -> Vec<Arc<dyn Source>> {
         self.sources.clone()
     }
 
-    /// The metadata of every kind, if anybody needs it.
+    /// Returns the metadata of every kind, if a user needs it.
     pub(crate) fn every_kind_if_any(&self) -> Option<Arc<EveryKind>> {
         self.every.clone()
     }
 
-    /// The store of a kind.
+    /// Returns the store of a kind.
     ///
     /// # Panics
-    /// When nobody declared a need for the kind: a mistake in a controller's descriptor.
+    /// If no need for the kind was declared: a defect of a controller's descriptor.
     pub fn store<K: Kind>(&self) -> Arc<Store<K>> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner).0.insert(TypeId::of::<K>());
         self.stores
             .get(&TypeId::of::<K>())
             .and_then(|store| store.clone().downcast().ok())
-            .unwrap_or_else(|| panic!("nobody declared a need for {}", K::RESOURCE.plural))
+            .unwrap_or_else(|| panic!("no need was declared for {}", K::RESOURCE.plural))
     }
 
     /// Returns the kinds whose stores were handed out since the last call.
@@ -320,20 +322,20 @@ impl Registry {
         std::mem::take(&mut *self.used.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The metadata of every kind.
+    /// Returns the metadata of every kind.
     ///
     /// # Panics
-    /// When nobody declared a need for it: a mistake in a controller's descriptor.
+    /// If no need for it was declared: a defect of a controller's descriptor.
     pub fn every_kind(&self) -> Arc<EveryKind> {
         self.every.clone().expect("nobody declared a need for every kind")
     }
 
-    /// Whatever is watched, under the names of resources.
+    /// Returns all watched kinds, by the names of resources.
     pub fn watched(&self) -> Watched {
         Watched::new(self.sources.clone(), self.every.clone())
     }
 
-    /// Starts to watch the kinds that have no typed store, if anybody needs them.
+    /// Starts to watch the kinds without a typed store, if they are needed.
     pub(crate) fn start_every_kind(
         &self,
         clients: &Arc<Clients>,
@@ -347,8 +349,7 @@ impl Registry {
         }
     }
 
-    /// Starts the watches, of one namespace or of all; they end when `tasks` is dropped. Once only: more calls do
-    /// nothing.
+    /// Starts the watches, of one namespace or of all; they end when `tasks` is dropped. Further calls do nothing.
     pub fn start(&self, clients: &Arc<Clients>, namespace: Option<&str>, tasks: &mut JoinSet<()>) {
         let lists = &self.lists;
         let runners = std::mem::take(&mut *self.runners.lock().unwrap_or_else(PoisonError::into_inner));
@@ -364,7 +365,7 @@ impl Registry {
         }
     }
 
-    /// The resources among these kinds, or all, that have no complete list yet.
+    /// Returns the resources among these kinds, or all, without a complete list.
     pub fn not_synced(&self, reads: Option<&Reads>) -> Vec<String> {
         let stats = self.synced.iter().filter(|(kind, ..)| is_read(reads, kind)).map(|(.., stats)| stats);
         stats.filter(|stats| !stats.is_synced()).map(|stats| stats.resource()).collect()

@@ -1,4 +1,4 @@
-//! The requests of a list-watch, and what may come back instead of an answer.
+//! The requests of a list-watch, and their errors.
 
 use std::time::Duration;
 
@@ -17,37 +17,41 @@ use crate::client::{Clients, Identity, Lane, SendError, refusal, retry_after};
 use crate::text::percent_encode;
 
 const PROTOBUF_STREAM: &str = "application/vnd.kubernetes.protobuf;stream=watch";
-/// Metadata instead of whole objects; what cannot be had as protobuf is not watched.
+/// Metadata instead of whole objects; resources that are not available as protobuf are not watched.
 const METADATA_STREAM: &str =
     "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1;stream=watch";
-/// Objects a page where the server has no streaming lists.
+/// Objects per page if the server does not support streaming lists.
 const PAGE: u32 = 500;
+/// Objects a page in JSON, which is held whole: a page of the largest objects, 1.5 MiB by etcd's default, has to fit.
+const JSON_PAGE: u32 = 100;
+/// Longest page that is held whole, in bytes.
+const LONGEST_PAGE: usize = 256 << 20;
 
-/// Why a list or watch ended.
+/// The reason why a list or watch ended.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
-    /// No answer.
+    /// No response.
     #[error(transparent)]
     Send(#[from] SendError),
-    /// The request cannot be made, for example from the server's own words.
-    #[error("no request can be made: {0}")]
+    /// The request cannot be created, for example because of a value that the server sent.
+    #[error("the request cannot be created: {0}")]
     Request(String),
-    /// The server answered with an error.
+    /// The server returned an error.
     #[error("the server refused: {0}")]
     Refused(ApiStatus),
     /// The body could not be read.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// The server sent what is no watch event or list.
+    /// The server sent something that is not a watch event or list.
     #[error("the server sent something unreadable: {0}")]
     Unreadable(#[from] kinds::DecodeError),
-    /// A streaming list ended before it was complete; nothing is concluded from a part of a list.
+    /// A streaming list ended before it was complete; a partial list is discarded.
     #[error("the streaming list ended before it was complete")]
     Incomplete,
     /// A defect in this process.
     #[error("panic: {0}")]
     Panicked(String),
-    /// The server's state is older than what it showed before.
+    /// The server's state is older than before.
     #[error("the server is at version {now}, after it had been at {before}")]
     BackInTime {
         /// Version now.
@@ -58,12 +62,12 @@ pub enum WatchError {
 }
 
 impl WatchError {
-    /// The version that we asked to go on from is gone: only a new list helps.
+    /// Reports whether the version to continue from has expired: only a new list helps.
     pub fn is_expired(&self) -> bool {
         matches!(self, Self::Refused(status) if status.code == 410 || status.reason == "Expired" || status.reason == "Gone")
     }
 
-    /// The time after which the server asks to retry; zero if it does not.
+    /// Returns the delay after which the server allows a retry; zero if it states none.
     pub fn retry_after(&self) -> Duration {
         match self {
             Self::Refused(status) => retry_after(status).unwrap_or_default(),
@@ -71,20 +75,20 @@ impl WatchError {
         }
     }
 
-    /// The server does not offer streaming lists (an old one, or the feature is off).
+    /// Reports whether the server does not support streaming lists (an old one, or the feature is off).
     pub fn no_streaming(&self) -> bool {
         matches!(self, Self::Refused(status) if matches!(status.code, 400 | 406 | 422))
     }
 }
 
-/// The part of a kind that is watched.
+/// The watched part of a kind.
 #[derive(Debug, Clone)]
 pub struct Scope {
     /// The kind.
     pub resource: Resource,
     /// One namespace, or all.
     pub namespace: Option<String>,
-    /// What its objects come as.
+    /// The format of its objects.
     pub form: Form,
 }
 
@@ -93,7 +97,7 @@ impl Scope {
         format!("{}?{}{query}", self.resource.path(self.namespace.as_deref()), self.own_namespace())
     }
 
-    /// What a watch is to answer with.
+    /// Returns the media type of a watch.
     pub fn stream_type(&self) -> &'static str {
         match self.form {
             Form::Protobuf => PROTOBUF_STREAM,
@@ -102,7 +106,7 @@ impl Scope {
         }
     }
 
-    /// What a list is to answer with.
+    /// Returns the media type of a list.
     pub fn list_type(&self) -> &'static str {
         match self.form {
             Form::Protobuf => PROTOBUF,
@@ -111,7 +115,7 @@ impl Scope {
         }
     }
 
-    /// Who sees one namespace only sees that of all Namespaces, too.
+    /// Returns a process that watches one namespace watches only that one of the Namespaces, too.
     fn own_namespace(&self) -> String {
         match &self.namespace {
             Some(name) if self.resource.group.is_empty() && self.resource.kind == "Namespace" => {
@@ -121,7 +125,7 @@ impl Scope {
         }
     }
 
-    /// A watch that first sends everything there is, in the newest state.
+    /// Returns the URI of a watch that first sends all objects in their newest state.
     pub fn streaming_list(&self) -> String {
         let seconds = timeout_seconds();
         self.uri(&format!(
@@ -129,31 +133,32 @@ impl Scope {
         ))
     }
 
-    /// All there is, in the newest state.
+    /// Returns the URI of a list of all objects in their newest state.
     pub fn whole(&self) -> String {
         let uri = self.uri("");
         uri.trim_end_matches(['?', '&']).to_owned()
     }
 
-    /// A watch that goes on after a version.
+    /// Returns the URI of a watch that continues after a version.
     pub fn watch(&self, version: u64) -> String {
         let seconds = timeout_seconds();
         self.uri(&format!("watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}"))
     }
 
-    /// The shortest list that shows the newest version.
+    /// Returns the URI of the shortest list that contains the newest version.
     pub fn newest(&self) -> String {
         self.uri("limit=1")
     }
 
-    /// A page of a list in the newest state.
+    /// Returns the URI of a page of a list in the newest state.
     pub fn page(&self, next: &str) -> String {
         let next = if next.is_empty() { String::new() } else { format!("&continue={}", percent_encode(next)) };
-        self.uri(&format!("limit={PAGE}{next}"))
+        let limit = if self.form == Form::Json { JSON_PAGE } else { PAGE };
+        self.uri(&format!("limit={limit}{next}"))
     }
 }
 
-/// Watches end by themselves after five to ten minutes, not all at once (client-go, tools/cache, Reflector).
+/// Watches end by themselves after five to ten minutes, not all at the same time (client-go, tools/cache, Reflector).
 fn timeout_seconds() -> u32 {
     rand::rng().random_range(300..600)
 }
@@ -167,7 +172,7 @@ pub async fn open(
     Ok(chunks(answered(clients, Lane::Watch, uri, accept).await?))
 }
 
-/// Opens a whole list over a connection of its own.
+/// Opens a whole list over a dedicated connection.
 pub async fn whole(
     clients: &Clients,
     uri: String,
@@ -185,13 +190,13 @@ pub async fn page(clients: &Clients, uri: String, accept: &str) -> Result<Bytes,
     get(clients, None, uri, accept).await
 }
 
-/// Reads a response whole, within the client's limits of time and size.
+/// Reads a whole response, within the client's limits of time and size.
 async fn get(clients: &Clients, lane: Option<Lane>, uri: String, accept: &str) -> Result<Bytes, WatchError> {
     let mut request = reading(uri, accept)?;
     if let Some(lane) = lane {
         request.extensions_mut().insert(lane);
     }
-    let answer = clients.send(&Identity::Own, request).await?;
+    let answer = clients.send(&Identity::Own, request, LONGEST_PAGE).await?;
     if answer.status() != StatusCode::OK {
         return Err(WatchError::Refused(refusal(answer).await));
     }
@@ -212,14 +217,13 @@ async fn answered(clients: &Clients, lane: Lane, uri: String, accept: &str) -> R
     Err(WatchError::Refused(refusal(answer).await))
 }
 
-/// How long the server may take to come up before anything is asked of it (cmd/kube-controller-manager/app,
-/// WaitForAPIServer).
+/// Maximum time for the server to start before the first request (cmd/kube-controller-manager/app, WaitForAPIServer).
 const UP: Duration = Duration::from_secs(10);
 
-/// Whether the server serves a resource in this version.
+/// Reports whether the server serves a resource in this version.
 ///
 /// # Errors
-/// When it does not answer, also after a while.
+/// When it does not respond, even after a while.
 pub async fn serves(clients: &Clients, resource: &Resource) -> Result<bool, WatchError> {
     let root = if resource.group.is_empty() { "/api/" } else { "/apis/" };
     let uri = format!("{root}{}", resource.api_version());
@@ -241,7 +245,7 @@ async fn served(clients: &Clients, uri: &str, plural: &str) -> Result<bool, Watc
     Ok(resources.iter().any(|resource| resource["name"] == plural))
 }
 
-/// Waits between tries: 0.8 s doubling to 30 s, with jitter; anew after two quiet minutes (client-go, Reflector).
+/// Delays between attempts: 0.8 s doubling to 30 s, with jitter; reset after two quiet minutes (client-go, Reflector).
 pub struct Backoff {
     step: u32,
     last: tokio::time::Instant,
@@ -254,7 +258,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// How long to wait now.
+    /// Returns the next delay.
     pub fn next(&mut self) -> Duration {
         if self.last.elapsed() > Duration::from_secs(120) {
             self.step = 0;
@@ -279,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sees_one_namespace_sees_one_namespace_object() {
+    fn scope_of_one_namespace_watches_only_that_namespace_object() {
         let resource = |kind, plural, namespaced| Resource { group: "", version: "v1", kind, plural, namespaced };
         for (resource, namespace, expected) in [
             (

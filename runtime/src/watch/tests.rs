@@ -1,4 +1,4 @@
-//! Reflectors against scripted servers: silence, lists without an end, lost state, panics.
+//! Reflectors with scripted servers: silence, lists without an end, lost state, panics.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -84,7 +84,7 @@ fn page(version: u64, next: &str, objects: &[Vec<u8>]) -> Bytes {
 enum Reply {
     /// All of it.
     Whole(Bytes),
-    /// The beginning, then silence.
+    /// The beginning, then no further data.
     Open(Vec<Bytes>),
 }
 
@@ -108,7 +108,7 @@ impl Reply {
     }
 }
 
-/// Clients whose requests `script` answers by path and query; no request leaves the process.
+/// Creates clients whose requests `script` serves by path and query; no request leaves the process.
 async fn clients(script: impl Fn(&str) -> Reply + Send + Sync + 'static) -> Arc<Clients> {
     let layer = RequestLayer::new(move |_, request, _| {
         let reply = script(&request.uri().to_string());
@@ -152,7 +152,7 @@ async fn until(what: &str, check: impl Fn() -> bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn streaming_list_without_an_end_delays_no_other_list_and_is_replaced_by_pages() {
+async fn endless_streaming_list_delays_no_other_list_and_falls_back_to_pages() {
     let endless = clients(|uri| match uri {
         uri if uri.contains("sendInitialEvents") => Reply::Open(vec![event("ADDED", &object("a", 3))]),
         uri if uri.contains("continue=a%26b%3Dc") => Reply::Whole(page(5, "", &[object("b", 4)])),
@@ -173,7 +173,7 @@ async fn streaming_list_without_an_end_delays_no_other_list_and_is_replaced_by_p
 }
 
 #[tokio::test(start_paused = true)]
-async fn restored_storage_is_noticed_when_the_watch_is_silent() {
+async fn restored_storage_is_detected_when_the_watch_is_silent() {
     let lists = Arc::new(AtomicUsize::new(0));
     let counted = lists.clone();
     let clients = clients(move |uri| match uri {
@@ -193,7 +193,7 @@ async fn restored_storage_is_noticed_when_the_watch_is_silent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silent_watch_goes_on_from_its_version_when_the_server_kept_its_state() {
+async fn silent_watch_continues_when_the_server_kept_its_state() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let told = seen.clone();
     let clients = clients(move |uri| {
@@ -214,7 +214,7 @@ async fn silent_watch_goes_on_from_its_version_when_the_server_kept_its_state() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn object_that_makes_the_decoder_panic_is_kept_apart() {
+async fn object_that_makes_the_decoder_panic_counts_as_undecodable() {
     let clients = clients(|_| {
         let objects = ["a", "makes-the-decoder-panic", "z"].map(|name| event("ADDED", &object(name, 3)));
         Reply::Open([&objects[..], &[end_of_list(8)]].concat())
@@ -227,7 +227,7 @@ async fn object_that_makes_the_decoder_panic_is_kept_apart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn panicking_watch_is_counted_and_starts_again() {
+async fn panicking_watch_is_counted_and_restarted() {
     static PANICS_LEFT: AtomicUsize = AtomicUsize::new(3);
     let index = Index::<Thing> {
         name: "defective",

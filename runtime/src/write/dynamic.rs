@@ -1,4 +1,4 @@
-//! What is done to objects of any kind, without knowing more of them than metadata and scale.
+//! Requests for objects of any kind, of which only metadata and scale are known.
 
 use http::Method;
 use kinds::meta::{Meta, ObjectKey, Uid};
@@ -10,18 +10,18 @@ use super::{METADATA_ONLY, WriteError, Writer, path};
 
 const JSON: &str = "application/json";
 
-/// The answer to the deletion of a collection is the list of what was deleted, whatever its kind.
+/// The response to the deletion of a collection is the list of deleted objects, of any kind.
 const LIST_OR_STATUS: &str =
     "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
-/// What becomes of an object's dependents.
+/// The handling of an object's dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Propagation {
-    /// They stay and lose their owner.
+    /// They are kept and lose their owner reference.
     Orphan,
-    /// They go after the object.
+    /// They are deleted after the object.
     Background,
-    /// They go before the object.
+    /// They are deleted before the object.
     Foreground,
 }
 
@@ -35,14 +35,14 @@ impl Propagation {
     }
 }
 
-/// How one object is deleted.
+/// Options for the deletion of one object.
 #[derive(Debug, Clone, Copy)]
 pub struct Deletion<'a> {
-    /// The object's uid: another object of the name stays.
+    /// The object's uid: another object of the same name is not deleted.
     pub uid: &'a Uid,
-    /// The version that the decision is based on, if it must not have changed since.
+    /// The version that the decision is based on, if the object must not have changed since.
     pub version: Option<u64>,
-    /// What becomes of its dependents.
+    /// The handling of its dependents.
     pub propagation: Propagation,
 }
 
@@ -53,13 +53,13 @@ pub struct Scale {
     pub uid: Uid,
     /// The object's version.
     pub version: u64,
-    /// How many pods it wants.
+    /// The desired number of pods.
     pub replicas: i32,
-    /// How many pods it has.
+    /// The current number of pods.
     pub current: i32,
-    /// Selects its pods, as a query; empty if it does not say.
+    /// The selector of its pods, as a query; empty if it is missing.
     pub selector: String,
-    /// As the server sent it: text takes the least memory.
+    /// As the server sent it: text uses the least memory.
     whole: Box<str>,
 }
 
@@ -74,17 +74,17 @@ impl Scale {
         }
         let meta = |field: &str| scale["metadata"][field].as_str().unwrap_or_default();
         let count = |part: &str, field| {
-            // An API that leaves zero out means zero.
+            // An API that omits a zero means zero.
             let count = scale[part]["replicas"].as_i64().unwrap_or(0);
             i32::try_from(count)
-                .map_err(|_| DecodeError::field(field, format!("is {count}, which is no 32-bit number")))
+                .map_err(|_| DecodeError::field(field, format!("is {count}, which is not a 32-bit number")))
         };
         let (replicas, current) = (count("spec", "spec.replicas")?, count("status", "status.replicas")?);
-        // Older versions of the kind have a map there, and the query elsewhere.
+        // Older versions of the kind have a map in `selector`, and the query in another field.
         let status = &scale["status"];
         let selector = status["selector"].as_str().or(status["targetSelector"].as_str()).unwrap_or_default().to_owned();
         let uid = Uid::parse(meta("uid"));
-        // A version that is no number is that of no watched object.
+        // A version that is not a number is that of no watched object.
         let version = meta("resourceVersion").parse().unwrap_or_default();
         Ok(Self { uid, version, replicas, current, selector, whole: whole.into() })
     }
@@ -97,17 +97,17 @@ impl Scale {
 }
 
 impl Writer {
-    /// Reads the scale of an object from the server itself.
+    /// Reads the scale of an object from the API server.
     ///
     /// # Errors
-    /// As [`Writer::get`]; not found also when the kind has no scale.
+    /// Same as [`Writer::get`]; not found also if the kind has no scale.
     pub async fn get_scale(&self, resource: &Resource, key: &ObjectKey) -> Result<Scale, WriteError> {
         let path = path::object(resource, key, Some("scale"))?;
         let answer = self.send(Method::GET, path, "", JSON, bytes::Bytes::new()).await?;
         Ok(Scale::read(&answer.0)?)
     }
 
-    /// Makes an object want so many pods, if its scale has not changed since it was read.
+    /// Sets the desired number of pods of an object, if its scale has not changed since it was read.
     ///
     /// # Errors
     /// A conflict when the object changed.
@@ -124,35 +124,30 @@ impl Writer {
         Ok(())
     }
 
-    /// Reads what is at a path of the server as JSON: APIs that have no protobuf.
+    /// Reads a path of the server as JSON, for APIs without protobuf.
     ///
     /// # Errors
-    /// As [`Writer::get`]; also when the answer is no JSON.
+    /// Same as [`Writer::get`]; also if the response is not JSON.
     pub async fn get_json_at(&self, path: String) -> Result<serde_json::Value, WriteError> {
         let answer = self.send(Method::GET, path, "", JSON, bytes::Bytes::new()).await?;
         let unreadable = |error: serde_json::Error| DecodeError::field("answer", format!("is unreadable: {error}"));
         Ok(serde_json::from_slice(&answer.0).map_err(unreadable)?)
     }
 
-    /// Deletes the object with this name and uid without waiting for anybody: what a node should still do for a pod
-    /// is not waited for.
+    /// Deletes the object with this name and uid with a grace period of zero: the API server does not wait for the
+    /// kubelet.
     ///
     /// # Errors
     /// A conflict when the object is another one.
-    pub async fn delete_at_once(&self, resource: &Resource, key: &ObjectKey, uid: &Uid) -> Result<(), WriteError> {
-        let options = json!({
-            "kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0,
-            "preconditions": { "uid": uid.to_string() },
-        });
-        let path = path::object(resource, key, None)?;
-        self.send(Method::DELETE, path, "application/json", METADATA_ONLY, options.to_string().into()).await?;
-        Ok(())
+    pub async fn delete_immediately(&self, resource: &Resource, key: &ObjectKey, uid: &Uid) -> Result<(), WriteError> {
+        let options = json!({ "gracePeriodSeconds": 0, "preconditions": { "uid": uid.to_string() } });
+        self.send_deletion(path::object(resource, key, None)?, options).await
     }
 
-    /// Reads the metadata of one object from the server itself.
+    /// Reads the metadata of one object from the API server.
     ///
     /// # Errors
-    /// As [`Writer::get`].
+    /// Same as [`Writer::get`].
     pub async fn get_meta(&self, resource: &Resource, key: &ObjectKey) -> Result<Meta, WriteError> {
         let path = path::referenced(resource, key)?;
         Ok(self.send(Method::GET, path, "", METADATA_ONLY, bytes::Bytes::new()).await?.meta()?)
@@ -161,7 +156,7 @@ impl Writer {
     /// Deletes one object under preconditions.
     ///
     /// # Errors
-    /// A conflict when the object is another one, or not in the version that it must be in.
+    /// A conflict if the object was replaced, or does not have the required version.
     pub async fn delete_object(
         &self,
         resource: &Resource,
@@ -172,20 +167,15 @@ impl Writer {
         if let Some(version) = deletion.version {
             preconditions["resourceVersion"] = version.to_string().into();
         }
-        let options = json!({
-            "kind": "DeleteOptions", "apiVersion": "v1",
-            "preconditions": preconditions, "propagationPolicy": deletion.propagation.as_str(),
-        });
-        let path = path::object(resource, key, None)?;
-        self.send(Method::DELETE, path, "application/json", METADATA_ONLY, options.to_string().into()).await?;
-        Ok(())
+        let options = json!({ "preconditions": preconditions, "propagationPolicy": deletion.propagation.as_str() });
+        self.send_deletion(path::object(resource, key, None)?, options).await
     }
 
-    /// Deletes all objects of a kind in a namespace, in the background. Answers the metadata of what there was, as the
-    /// server found it before it deleted it; `None` if the server does not say.
+    /// Deletes all objects of a kind in a namespace, in the background. Returns the metadata of the objects as the
+    /// server found them before the deletion; `None` if the response does not contain it.
     ///
     /// # Errors
-    /// When one of them could not be deleted; others may be gone all the same.
+    /// When one of them could not be deleted; others may be deleted nevertheless.
     pub async fn delete_collection(
         &self,
         resource: &Resource,
@@ -200,7 +190,7 @@ impl Writer {
     }
 }
 
-/// The objects in the answer to the deletion of a collection, if it is a list of metadata.
+/// Returns the objects in the response to the deletion of a collection, if it is a list of metadata.
 fn found(body: &[u8]) -> Result<Option<Vec<Meta>>, DecodeError> {
     if envelope::kind(body) != "PartialObjectMetadataList" {
         return Ok(None);
@@ -218,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_list_tells_what_was_deleted() {
+    fn deleted_objects_are_returned_only_from_a_list() {
         let mut list = Vec::new();
         for name in ["a", "b"] {
             list.put_message(2, |item| {
@@ -241,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scale_is_read_and_an_odd_one_is_named() {
+    fn scale_is_parsed_and_an_invalid_one_reported() {
         let read = |spec: &str| Scale::read(format!(r#"{{"metadata": {{"uid": "u"}}, "spec": {spec}}}"#).as_bytes());
         for (spec, replicas) in [(r#"{"replicas": 3}"#, 3), ("{}", 0)] {
             let scale = read(spec).expect("a scale");
@@ -260,13 +250,13 @@ mod tests {
             assert_eq!((scale.current, &*scale.selector), (2, "a=b"));
         }
         let error = read(r#"{"replicas": 3000000000}"#).expect_err("too large").to_string();
-        assert_eq!(error, "spec.replicas is 3000000000, which is no 32-bit number");
+        assert_eq!(error, "spec.replicas is 3000000000, which is not a 32-bit number");
         assert!(Scale::read(b"no json").is_err());
     }
 
     proptest::proptest! {
         #[test]
-        fn any_scale_that_is_read_can_be_asked_for(
+        fn any_parsed_scale_can_be_changed(
             spec in "null|1|\"a\"|\\[\\]|\\{\\}|\\{\"replicas\":(1|null|-3|1e9|\"a\"|\\[1\\])\\}",
             whole in proptest::bool::ANY,
         ) {

@@ -13,7 +13,7 @@ use crate::text::percent_encode;
 /// Metadata of the objects of a list, and the version that the API server had reached.
 #[derive(Debug)]
 pub struct MetaList {
-    /// The version of the list. Within one resource it can be compared with versions of objects.
+    /// The version of the list. It is comparable with versions of objects of the same resource.
     pub version: u64,
     /// The objects.
     pub items: Vec<Meta>,

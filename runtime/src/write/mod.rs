@@ -1,9 +1,9 @@
-//! The Writer: the only way to change anything.
+//! The Writer: the only way to change objects.
 //!
 //! A write is sent under its controller's identity and rate limit, and only while this process leads. It is never
-//! repeated here: a write without a conclusive answer is reported ([`WriteError::is_lost`]), so that the caller reads from
-//! the API server before it acts again. When the server asks to wait, the key of the reconcile is requeued with that delay.
-//! Bodies are protobuf; a patch is JSON.
+//! repeated here: a write without a conclusive response is reported ([`WriteError::is_lost`]), so that the caller reads
+//! from the API server before it acts again. If the server returns a Retry-After, the key of the reconcile is requeued
+//! with that delay. Bodies are protobuf; patches are JSON.
 
 mod dynamic;
 mod list;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, header};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use kinds::envelope::{self, ApiStatus};
 use kinds::meta::{Meta, ObjectKey, Uid};
 use kinds::wire::find;
@@ -33,41 +33,39 @@ const METADATA_ONLY: &str = "application/vnd.kubernetes.protobuf;as=PartialObjec
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 const MERGE: &str = "application/merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
-/// Longest time for a read, its whole answer included: the API server ends each request that is no watch after 60 s.
-const READ_TIMEOUT: Duration = Duration::from_secs(65);
-/// Longest answer in bytes.
+/// Longest answer in bytes: some forty of the largest objects that the API server stores by default.
 const LONGEST_ANSWER: usize = 64 << 20;
 const EVENTS: Resource = Resource { group: "", version: "v1", kind: "Event", plural: "events", namespaced: true };
-/// Objects a page of a list that is read whole.
+/// Objects per page of a list that is read as a whole.
 const PAGE: u32 = 500;
 
 pub use dynamic::{Deletion, Propagation, Scale};
 pub use list::MetaList;
 pub use path::InvalidName;
 
-/// Why something was not changed, or may not have been.
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The server said no; its words are for people too.
+    /// The server refused the request; its message is meant for people, too.
     #[error("{0}")]
     Refused(ApiStatus),
-    /// This process does not lead any more: nothing was sent.
+    /// This process no longer leads: nothing was sent.
     #[error("this process no longer holds the lease; nothing was sent")]
     NotLeading,
-    /// A name cannot be part of a path: nothing was sent, and nothing can be until that name changes.
+    /// A name cannot be part of a path: nothing was sent, and a retry fails until that name changes.
     #[error(transparent)]
     InvalidName(#[from] InvalidName),
-    /// The request cannot be put into HTTP: nothing was sent.
+    /// The request cannot be encoded: nothing was sent.
     #[error("the request is invalid, nothing was sent: {0}")]
     InvalidRequest(#[from] http::Error),
     /// Certainly nothing was sent.
     #[error(transparent)]
     NotSent(SendError),
-    /// The server may have done it.
+    /// The server may have executed the request.
     #[error(transparent)]
     Lost(SendError),
-    /// It was done, but the answer makes no sense.
-    #[error("the server's answer cannot be read: {0}")]
+    /// The request was executed, but the response cannot be decoded.
+    #[error("the server's response cannot be read: {0}")]
     Unreadable(#[from] DecodeError),
 }
 
@@ -83,48 +81,49 @@ impl WriteError {
         self.status().is_some_and(|status| status.reason == reason || status.reason.is_empty() && status.code == code)
     }
 
-    /// There is no such object.
+    /// Reports whether the object does not exist.
     pub fn is_not_found(&self) -> bool {
         self.has_reason("NotFound", 404)
     }
 
-    /// The name is taken.
+    /// Reports whether the name is taken.
     pub fn is_already_exists(&self) -> bool {
         self.has_reason("AlreadyExists", 0)
     }
 
-    /// The object changed since it was read, or is another one by now.
+    /// Reports whether the object changed since it was read, or was replaced.
     pub fn is_conflict(&self) -> bool {
         self.has_reason("Conflict", 409)
     }
 
-    /// The object that was meant is gone, whether or not another one has its name by now. A conflict alone does not say
-    /// so: the server also answers with one when others write faster than it can merge a patch.
+    /// Reports whether the object no longer exists, even if another one has its name now. A conflict alone does not
+    /// prove that: the server also returns one when other clients write faster than it can merge a patch.
     pub fn is_gone(&self) -> bool {
         self.is_not_found() || self.status().is_some_and(|status| is_other_uid(&status.message))
     }
 
-    /// The server cannot make sense of the request.
+    /// Reports whether the server considers the request invalid.
     pub fn is_invalid(&self) -> bool {
         self.has_reason("Invalid", 422)
     }
 
-    /// The namespace is going away: nothing can be created in it any more.
+    /// Reports whether the namespace is being deleted: nothing can be created in it.
     pub fn is_namespace_terminating(&self) -> bool {
         self.status().is_some_and(|status| status.has_cause("NamespaceTerminating"))
     }
 
-    /// The server's words of why it refused, and its code; `None` if it did not answer.
+    /// Returns the server's error; `None` if there was no response.
     pub fn refused(&self) -> Option<&ApiStatus> {
         self.status()
     }
 
-    /// A name cannot be part of a request's path; only a change of the object that it comes from helps.
+    /// Reports whether a name cannot be part of a request's path; the object that contains it must change first.
     pub fn is_invalid_name(&self) -> bool {
         matches!(self, Self::InvalidName(_))
     }
 
-    /// The server may have done it, though there is no answer that says so. Read from the API server before acting again.
+    /// Reports whether the server may have executed the request although no response confirms it. Read from the API
+    /// server before acting again.
     pub fn is_lost(&self) -> bool {
         match self {
             Self::Lost(_) | Self::Unreadable(_) => true,
@@ -133,9 +132,18 @@ impl WriteError {
         }
     }
 
-    /// The time after which the server asks to retry, at most a minute.
+    /// Returns the delay after which the server allows a retry, at most a minute.
     pub fn retry_after(&self) -> Option<Duration> {
         retry_after(self.status()?)
+    }
+}
+
+/// The error of a request without a usable response.
+fn unanswered(error: SendError) -> WriteError {
+    match error {
+        SendError::NotSent { .. } | SendError::Token(_) => WriteError::NotSent(error),
+        SendError::Lost { .. } => WriteError::Lost(error),
+        SendError::TooLong { .. } => WriteError::Unreadable(DecodeError::field("body", error.to_string())),
     }
 }
 
@@ -152,8 +160,8 @@ fn is_inconclusive(status: &ApiStatus) -> bool {
     }
 }
 
-/// Whether these words say that the object has not the uid that the request names: of a precondition, as updates and
-/// deletions have it; of an apply to nothing; of a patch, which can only try to change the uid (k8s.io/apiserver
+/// Reports whether the message means that the object has another uid than the request: from a precondition of an update
+/// or deletion; from an apply to a missing object; from a patch, which can only try to change the uid (k8s.io/apiserver
 /// pkg/storage, Preconditions.Check; pkg/registry/rest, BeforeDelete; pkg/endpoints/handlers, applyPatcher;
 /// k8s.io/apimachinery pkg/api/validation, ValidateObjectMetaAccessorUpdate).
 fn is_other_uid(message: &str) -> bool {
@@ -167,20 +175,25 @@ fn is_other_uid(message: &str) -> bool {
 pub struct Answer(Bytes);
 
 impl Answer {
-    /// The object without its envelope.
+    /// Returns the object without its envelope.
     pub fn object(&self) -> Result<&[u8], DecodeError> {
         envelope::unwrap(&self.0)
     }
 
-    /// The object's metadata.
+    /// Returns the object's metadata.
     pub fn meta(&self) -> Result<Meta, DecodeError> {
         Meta::decode(&Interner::default(), find(self.object()?, 1), |_, _| {})
     }
 
-    /// The whole object as a record.
+    /// Returns the whole object as a record.
     pub fn decode<K: Kind>(&self, context: &Decode) -> Result<K, DecodeError> {
         K::decode(context, self.object()?)
     }
+}
+
+/// The path of a server-side apply as this field manager, which takes over fields of others.
+fn applied_by(manager: &str, path: String) -> String {
+    format!("{path}?fieldManager={}&force=true", percent_encode(manager))
 }
 
 /// Changes objects on behalf of one controller.
@@ -193,13 +206,13 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A writer with this identity and rate limit, that writes only while the fence holds.
+    /// Creates a writer with this identity and rate limit that writes only while the fence is open.
     pub fn new(clients: Arc<Clients>, identity: Identity, limit: Arc<TokenBucket>, fence: Fence) -> Self {
         Self { clients, identity, limit, fence }
     }
 
-    /// Creates an object of `resource` in a namespace; `object` is its message without envelope. Answers with its
-    /// metadata only when `whole` is false.
+    /// Creates an object of `resource` in a namespace; `object` is its message without envelope. The response contains
+    /// only its metadata if `whole` is false.
     pub async fn create(
         &self,
         resource: &Resource,
@@ -212,7 +225,7 @@ impl Writer {
         self.send(Method::POST, path::collection(resource, Some(namespace))?, PROTOBUF, accept, body).await
     }
 
-    /// Creates an object that is given as JSON, where its parts are known as JSON only. Answers with its metadata.
+    /// Creates an object that is given as JSON, for kinds whose fields are known only as JSON. Returns its metadata.
     pub async fn create_json(
         &self,
         resource: &Resource,
@@ -223,7 +236,7 @@ impl Writer {
         self.send(Method::POST, path::collection(resource, Some(namespace))?, JSON, METADATA_ONLY, body).await
     }
 
-    /// Replaces an object, or one of its subresources; `object` is its message without envelope and carries the
+    /// Replaces an object, or one of its subresources; `object` is its message without envelope and contains the
     /// version that it is based on.
     pub async fn replace(
         &self,
@@ -236,40 +249,38 @@ impl Writer {
         self.send(Method::PUT, path::object(resource, key, subresource)?, PROTOBUF, PROTOBUF, body).await
     }
 
-    /// Changes an object by a strategic merge patch. A `metadata.uid` in the patch makes it a precondition.
+    /// Changes an object by a strategic merge patch. A `metadata.uid` in the patch is a precondition.
     pub async fn patch(
         &self,
         resource: &Resource,
         key: &ObjectKey,
         patch: &serde_json::Value,
     ) -> Result<Answer, WriteError> {
-        let body = patch.to_string().into();
-        self.send(Method::PATCH, path::object(resource, key, None)?, STRATEGIC_MERGE, METADATA_ONLY, body).await
+        self.send_patch(path::object(resource, key, None)?, STRATEGIC_MERGE, patch).await
     }
 
-    /// As [`Writer::patch`], through the object's status subresource.
+    /// Like [`Writer::patch`], through the object's status subresource.
     pub async fn patch_status(
         &self,
         resource: &Resource,
         key: &ObjectKey,
         patch: &serde_json::Value,
     ) -> Result<Answer, WriteError> {
-        let path = path::object(resource, key, Some("status"))?;
-        self.send(Method::PATCH, path, STRATEGIC_MERGE, METADATA_ONLY, patch.to_string().into()).await
+        self.send_patch(path::object(resource, key, Some("status"))?, STRATEGIC_MERGE, patch).await
     }
 
-    /// Changes an object by a JSON merge patch. A `metadata.uid` in the patch makes it a precondition.
+    /// Changes an object by a JSON merge patch. A `metadata.uid` in the patch is a precondition.
     pub async fn merge_patch(
         &self,
         resource: &Resource,
         key: &ObjectKey,
         patch: &serde_json::Value,
     ) -> Result<Answer, WriteError> {
-        let body = patch.to_string().into();
-        self.send(Method::PATCH, path::object(resource, key, None)?, MERGE, METADATA_ONLY, body).await
+        self.send_patch(path::object(resource, key, None)?, MERGE, patch).await
     }
 
-    /// Applies fields of an object, or of one of its subresources, as `manager`, also those that others own.
+    /// Applies fields of an object, or of one of its subresources, as `manager`, and takes over fields of other
+    /// managers.
     pub async fn apply(
         &self,
         resource: &Resource,
@@ -278,15 +289,10 @@ impl Writer {
         manager: &str,
         object: &serde_json::Value,
     ) -> Result<Answer, WriteError> {
-        let path = format!(
-            "{}?fieldManager={}&force=true",
-            path::object(resource, key, subresource)?,
-            percent_encode(manager)
-        );
-        self.send(Method::PATCH, path, APPLY, METADATA_ONLY, object.to_string().into()).await
+        self.send_patch(applied_by(manager, path::object(resource, key, subresource)?), APPLY, object).await
     }
 
-    /// As [`Writer::apply`]; answers with the whole object as JSON.
+    /// Like [`Writer::apply`]; returns the whole object as JSON.
     pub async fn apply_whole(
         &self,
         resource: &Resource,
@@ -294,46 +300,46 @@ impl Writer {
         manager: &str,
         object: &serde_json::Value,
     ) -> Result<Bytes, WriteError> {
-        let path =
-            format!("{}?fieldManager={}&force=true", path::object(resource, key, None)?, percent_encode(manager));
+        let path = applied_by(manager, path::object(resource, key, None)?);
         Ok(self.send(Method::PATCH, path, APPLY, JSON, object.to_string().into()).await?.0)
     }
 
     /// Deletes the object with this name if it has not changed since it was read.
     pub async fn delete_unchanged(&self, resource: &Resource, key: &ObjectKey, read: &Meta) -> Result<(), WriteError> {
-        let options = serde_json::json!({
-            "kind": "DeleteOptions", "apiVersion": "v1",
-            "preconditions": { "uid": read.uid.to_string(), "resourceVersion": read.version.to_string() },
-        });
-        let path = path::object(resource, key, None)?;
-        self.send(Method::DELETE, path, "application/json", METADATA_ONLY, options.to_string().into()).await?;
-        Ok(())
+        let preconditions =
+            serde_json::json!({ "uid": read.uid.to_string(), "resourceVersion": read.version.to_string() });
+        self.send_deletion(path::object(resource, key, None)?, serde_json::json!({ "preconditions": preconditions }))
+            .await
     }
 
     /// Deletes the object with this name and uid, under the kind's own propagation policy.
     pub async fn delete(&self, resource: &Resource, key: &ObjectKey, uid: &Uid) -> Result<(), WriteError> {
-        let options = serde_json::json!({
-            "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": { "uid": uid.to_string() },
-        });
-        let path = path::object(resource, key, None)?;
-        self.send(Method::DELETE, path, "application/json", METADATA_ONLY, options.to_string().into()).await?;
+        let options = serde_json::json!({ "preconditions": { "uid": uid.to_string() } });
+        self.send_deletion(path::object(resource, key, None)?, options).await
+    }
+
+    /// Sends a deletion with these options.
+    async fn send_deletion(&self, path: String, mut options: serde_json::Value) -> Result<(), WriteError> {
+        options["kind"] = "DeleteOptions".into();
+        options["apiVersion"] = "v1".into();
+        self.send(Method::DELETE, path, JSON, METADATA_ONLY, options.to_string().into()).await?;
         Ok(())
     }
 
-    /// Reads an object from the server itself, not from a store.
+    /// Reads an object from the API server, bypassing the cache.
     pub async fn get(&self, resource: &Resource, key: &ObjectKey) -> Result<Answer, WriteError> {
         self.send(Method::GET, path::object(resource, key, None)?, "", PROTOBUF, Bytes::new()).await
     }
 
-    /// Reads an object from the server itself, as JSON: for who must know how the server spells it.
+    /// Reads an object from the API server as JSON, for callers that need the server's exact representation.
     pub async fn get_json(&self, resource: &Resource, key: &ObjectKey) -> Result<serde_json::Value, WriteError> {
         let answer = self.send(Method::GET, path::object(resource, key, None)?, "", JSON, Bytes::new()).await?;
         let read = serde_json::from_slice(&answer.0);
         Ok(read.map_err(|error| DecodeError::field("body", format!("is not JSON: {error}")))?)
     }
 
-    /// Reads the metadata of a namespace's objects that match a label selector from the server itself; with an empty
-    /// namespace, of all of them.
+    /// Reads the metadata of a namespace's objects that match a label selector from the API server; with an empty
+    /// namespace, of all namespaces.
     pub async fn list_meta(
         &self,
         resource: &Resource,
@@ -352,8 +358,8 @@ impl Writer {
             .collect::<Result<_, _>>()?)
     }
 
-    /// Reads an object of a kind without namespaces from the server itself, with the version that the server has reached
-    /// by now; `None` if there is no such object.
+    /// Reads a cluster-scoped object from the API server, with the version that the server has reached; `None` if there
+    /// is no such object.
     pub async fn read_with_version<K: Kind>(
         &self,
         decode: &Decode,
@@ -367,8 +373,8 @@ impl Writer {
         Ok((page.version, read))
     }
 
-    /// Reads all objects of a namespace, or with an empty namespace all of the kind, from the server itself, page by page,
-    /// and shows each to `visit`, without its envelope.
+    /// Reads all objects of a namespace, or with an empty namespace all of the kind, from the API server page by page,
+    /// and passes each to `visit`, without its envelope.
     pub async fn list_each(
         &self,
         resource: &Resource,
@@ -389,6 +395,16 @@ impl Writer {
         }
     }
 
+    /// Sends a patch of this type. Returns the object's metadata.
+    async fn send_patch(
+        &self,
+        path: String,
+        patch_type: &str,
+        patch: &serde_json::Value,
+    ) -> Result<Answer, WriteError> {
+        self.send(Method::PATCH, path, patch_type, METADATA_ONLY, patch.to_string().into()).await
+    }
+
     /// Creates an event, given as JSON.
     pub(crate) async fn post_event(&self, namespace: &str, event: Bytes) -> Result<Answer, WriteError> {
         self.send(Method::POST, path::collection(&EVENTS, Some(namespace))?, JSON, JSON, event).await
@@ -400,7 +416,7 @@ impl Writer {
         self.send(Method::PATCH, path, STRATEGIC_MERGE, JSON, patch).await
     }
 
-    /// Sends one request and notes it for the reconcile that it belongs to.
+    /// Sends one request and adds a note to the running reconcile.
     async fn send(
         &self,
         method: Method,
@@ -442,26 +458,16 @@ impl Writer {
         let waited = self.limit.acquire().await;
         self.clients.metrics.waited(method.as_str(), self.clients.host(), waited);
         if is_read {
-            return self.read(request).await;
+            return self.exchange(request).await;
         }
         if !self.fence.holds() {
             return Err(WriteError::NotLeading);
         }
         let what = (method, request.uri().path().to_owned());
-        // The fence may end after a part of the request was sent, which cannot be found out from here.
+        // The fence may close after a part of the request was sent, which cannot be determined here.
         self.fence.run(self.exchange(request)).await.unwrap_or_else(|| {
             let (method, path) = what;
             let problem = "this process no longer holds the lease".to_owned();
-            Err(WriteError::Lost(SendError::Lost { method, path, problem }))
-        })
-    }
-
-    /// Reads within a time that bounds the whole answer: no reconcile waits for ever, whatever the path leads to.
-    async fn read(&self, request: Request<Bytes>) -> Result<Answer, WriteError> {
-        let what = (request.method().clone(), request.uri().path().to_owned());
-        tokio::time::timeout(READ_TIMEOUT, self.exchange(request)).await.unwrap_or_else(|_| {
-            let (method, path) = what;
-            let problem = format!("no complete answer within {READ_TIMEOUT:?}");
             Err(WriteError::Lost(SendError::Lost { method, path, problem }))
         })
     }
@@ -470,17 +476,12 @@ impl Writer {
         let method = request.method().clone();
         let (metrics, host) = (&self.clients.metrics, self.clients.host());
         metrics.sent(method.as_str(), host, request.body().len());
-        let answer = self
-            .clients
-            .send(&self.identity, request)
-            .await
-            .map_err(|error| if error.not_sent() { WriteError::NotSent(error) } else { WriteError::Lost(error) })?;
+        let answer = self.clients.send(&self.identity, request, LONGEST_ANSWER).await.map_err(unanswered)?;
         if !answer.status().is_success() {
             return Err(WriteError::Refused(refusal(answer).await));
         }
-        let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
-        let body = body.map_err(|error| DecodeError::field("body", format!("broke off or is too long: {error}")))?;
-        let body = body.to_bytes();
+        let body = answer.into_body().collect().await;
+        let body = body.map_err(|error| DecodeError::field("body", format!("broke off: {error}")))?.to_bytes();
         metrics.received(method.as_str(), host, body.len());
         Ok(Answer(body))
     }

@@ -11,8 +11,8 @@ use kinds::meta::ObjectKey;
 
 use crate::text::percent_encode_segment;
 
-/// Longest segment in bytes before it is escaped. The names of objects are much shorter; three times this length, which
-/// the escaped name may have, still fits into a request.
+/// Maximum length of a segment in bytes before it is escaped. The names of objects are much shorter; three times this
+/// length, which the escaped name may have, still fits into a request.
 const LONGEST_SEGMENT: usize = 16 * 1024;
 
 /// Bytes of a refused name that its error repeats.
@@ -62,8 +62,8 @@ pub(super) fn object(resource: &Resource, key: &ObjectKey, subresource: Option<&
     Ok(path)
 }
 
-/// As [`object`], for an object that is only known by a reference. As upstream's client for metadata, it leaves a `%` in
-/// the name to the API server.
+/// Like [`object`], for an object that is only known by a reference. As upstream's client for metadata, it leaves a `%`
+/// in the name to the API server.
 pub(super) fn referenced(resource: &Resource, key: &ObjectKey) -> Result<String, InvalidName> {
     Ok(format!("{}/{}", collection(resource, Some(&key.namespace))?, segment("name", &key.name)?))
 }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn name_that_is_no_segment_is_refused() {
+    fn name_is_refused_when_it_is_no_path_segment() {
         let long = "a".repeat(LONGEST_SEGMENT + 1);
         for name in ["", ".", "..", "/", "a/b", "../x", "kube-system/secrets?watch=true", &long] {
             for key in [ObjectKey::new("ns", name), ObjectKey::new(name, "name")] {
@@ -139,7 +139,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_name_is_refused_or_stays_inside_its_segment(name in "\\PC{0,40}|[./%?#&=;\\\\ \\x00-\\x1f]{0,6}") {
+        fn any_name_is_refused_or_confined_to_its_segment(name in "\\PC{0,40}|[./%?#&=;\\\\ \\x00-\\x1f]{0,6}") {
             if let Ok(path) = referenced(&CONFIG_MAPS, &ObjectKey::new("ns", &*name)) {
                 let uri: Uri = path.parse().expect("a valid path");
                 prop_assert_eq!(uri.query(), None);

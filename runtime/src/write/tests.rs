@@ -1,4 +1,4 @@
-//! The Writer in front of a server that a [`RequestLayer`] plays.
+//! The Writer with a server that is simulated by a [`RequestLayer`].
 
 use std::sync::Mutex;
 
@@ -27,7 +27,7 @@ fn full(status: u16, headers: &[(&str, &str)], body: &str) -> Response<AnswerBod
     answer
 }
 
-/// A writer whose requests are answered by `answer`, and their paths with queries.
+/// Creates a writer whose requests get the responses of `answer`, and the record of their paths.
 async fn writer(
     fence: Fence,
     answer: impl Fn(&str) -> Option<Response<AnswerBody>> + Send + Sync + 'static,
@@ -57,7 +57,7 @@ async fn writer(
     (Writer::new(clients, Identity::Own, Arc::new(TokenBucket::new(-1.0, 1)), fence), paths)
 }
 
-/// A `Status` in JSON.
+/// Returns a `Status` in JSON.
 fn status(code: u16, reason: &str, message: &str) -> String {
     serde_json::json!({"kind": "Status", "code": code, "reason": reason, "message": message}).to_string()
 }
@@ -103,7 +103,7 @@ async fn hostile_names_reach_one_object_or_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn read_without_end_is_given_up() {
+async fn endless_read_is_cancelled() {
     let endless = |path: &str| {
         path.ends_with("slow").then(|| {
             let chunks = futures::stream::unfold((), |()| async {
@@ -117,12 +117,12 @@ async fn read_without_end_is_given_up() {
     for name in ["slow", "silent"] {
         let begun = tokio::time::Instant::now();
         let error = writer.get(&CONFIG_MAPS, &ObjectKey::new("ns", name)).await.expect_err("no end");
-        assert!(begun.elapsed() <= READ_TIMEOUT + Duration::from_secs(1), "{error}");
+        assert!(begun.elapsed() <= crate::client::READ_TIMEOUT + Duration::from_secs(1), "{error}");
     }
 }
 
 #[tokio::test]
-async fn answer_beyond_the_size_limit_is_given_up() {
+async fn response_beyond_the_size_limit_is_cancelled() {
     let huge = |_: &str| {
         let chunk = Bytes::from(vec![0; 1 << 20]);
         let chunks = futures::stream::repeat_with(move || Ok(Frame::data(chunk.clone())));
@@ -130,11 +130,31 @@ async fn answer_beyond_the_size_limit_is_given_up() {
     };
     let (writer, _) = writer(Fence::open(), huge).await;
     let error = writer.get(&CONFIG_MAPS, &ObjectKey::new("ns", "a")).await.expect_err("too long");
-    assert!(error.is_lost(), "{error}");
+    assert!(matches!(error, WriteError::Unreadable(_)), "{error}");
+    let error = writer.create(&CONFIG_MAPS, "ns", b"", false).await.expect_err("too long");
+    assert!(matches!(error, WriteError::Unreadable(_)) && error.is_lost(), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn error_with_a_body_without_end_is_a_refusal() {
+    for is_silent in [false, true] {
+        let endless = move |_: &str| {
+            let chunks = futures::stream::repeat_with(|| Ok(Frame::data(Bytes::from(vec![b' '; 1 << 16]))));
+            let body = if is_silent {
+                StreamBody::new(futures::stream::pending()).boxed_unsync()
+            } else {
+                StreamBody::new(chunks).boxed_unsync()
+            };
+            Some(Response::builder().status(403).body(body).expect("an error"))
+        };
+        let (writer, _) = writer(Fence::open(), endless).await;
+        let error = writer.create(&CONFIG_MAPS, "ns", b"", false).await.expect_err("refused");
+        assert!(error.refused().is_some_and(|status| status.code == 403), "{error}");
+    }
 }
 
 #[tokio::test]
-async fn error_leaves_open_if_a_write_was_done_only_when_the_server_cannot_know() {
+async fn error_is_inconclusive_only_when_the_server_cannot_know() {
     const RETRY: &[(&str, &str)] = &[("retry-after", "3")];
     type Headers = &'static [(&'static str, &'static str)];
     let cases: [(u16, Headers, &str, &str, bool); 13] = [

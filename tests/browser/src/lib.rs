@@ -11,9 +11,9 @@
 //! # }
 //! ```
 //!
-//! The browser is Chromium's headless shell, as the npm package `@sparticuz/chromium` has it: one archive with all that
-//! it needs beyond the C library, of a pinned version with a known digest. It is fetched once into the user's cache
-//! (`$BROWSER_TEST_FOLDER` names another folder); `$BROWSER_TEST_PROGRAM` names a Chromium or Chrome of one's own.
+//! The browser is Chromium's headless shell from the npm package `@sparticuz/chromium`: one archive with all its
+//! requirements beyond the C library, of a pinned version with a known digest. It is fetched once into the user's cache
+//! (`$BROWSER_TEST_FOLDER` names another folder); `$BROWSER_TEST_PROGRAM` names another Chromium or Chrome.
 
 mod page;
 mod pipe;

@@ -1,4 +1,4 @@
-//! A page as a person has it: looked at, clicked on, typed into; and what it asked for meanwhile.
+//! A browser page: navigation, clicks and input, with a record of its requests.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::pipe::Pipe;
 use crate::program::Program;
 
-/// Something that the page asked for.
+/// A request of the page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Its method.
@@ -15,7 +15,7 @@ pub struct Request {
     pub url: String,
 }
 
-/// A window of a browser of its own.
+/// A window of a separate browser.
 pub struct Page {
     pipe: Pipe,
     session: String,
@@ -25,7 +25,7 @@ impl Page {
     /// Starts a browser and opens an empty window.
     ///
     /// # Errors
-    /// When the browser does not start or answer.
+    /// If the browser does not start or respond.
     pub async fn open(program: &Program) -> Result<Self> {
         let mut pipe = Pipe::start(program)?;
         let target = pipe.call(None, "Target.createTarget", json!({"url": "about:blank"})).await?;
@@ -44,35 +44,35 @@ impl Page {
         self.pipe.call(Some(&self.session), method, parameters).await
     }
 
-    /// Trusts certificates that nobody has signed, as a person does who goes on in spite of the warning.
+    /// Trusts self-signed certificates, like a user who ignores the warning.
     ///
     /// # Errors
-    /// When the browser does not answer.
+    /// If the browser does not respond.
     pub async fn trust_any_certificate(&mut self) -> Result<()> {
         self.call("Security.setIgnoreCertificateErrors", json!({"ignore": true})).await.map(drop)
     }
 
-    /// Shows this header with each request from now on, as a proxy before the server adds it.
+    /// Adds this header to each later request, as a proxy in front of the server does.
     ///
     /// # Errors
-    /// When the browser does not answer.
+    /// If the browser does not respond.
     pub async fn show_header(&mut self, name: &str, value: &str) -> Result<()> {
         self.call("Network.setExtraHTTPHeaders", json!({"headers": {name: value}})).await.map(drop)
     }
 
-    /// Gives the window another size, in CSS pixels.
+    /// Resizes the window, in CSS pixels.
     ///
     /// # Errors
-    /// When the browser does not answer.
+    /// If the browser does not respond.
     pub async fn resize(&mut self, width: u32, height: u32) -> Result<()> {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
         self.call("Emulation.setDeviceMetricsOverride", size).await.map(drop)
     }
 
-    /// Goes to an address, and waits until all of it is there.
+    /// Goes to an address, and waits until the page is complete.
     ///
     /// # Errors
-    /// When it can't be shown, with Chromium's name for the reason.
+    /// If the page can't be shown, with Chromium's name for the reason.
     pub async fn go(&mut self, url: &str) -> Result<()> {
         let known = self.pipe.events().len();
         let gone = self.call("Page.navigate", json!({"url": url})).await?;
@@ -80,7 +80,7 @@ impl Page {
         self.loaded(known, &gone["loaderId"]).await
     }
 
-    /// Waits until all of one document is there.
+    /// Waits until a document is complete.
     async fn loaded(&mut self, known: usize, document: &Value) -> Result<()> {
         let is_loaded = |event: &Value| {
             let (method, about) = (&event["method"], &event["params"]);
@@ -89,10 +89,10 @@ impl Page {
         self.pipe.until(known, "all of the page", is_loaded).await.map(drop)
     }
 
-    /// Clicks with the mouse on the first element that a CSS selector finds, and waits for the page that it leads to.
+    /// Clicks on the first element that matches a CSS selector, and waits for the page that it leads to.
     ///
     /// # Errors
-    /// When there is no such element, nobody can see it, or it leads nowhere.
+    /// If there is no such element, it is not visible, or it leads nowhere.
     pub async fn click(&mut self, selector: &str) -> Result<()> {
         let known = self.pipe.events().len();
         self.press(selector).await?;
@@ -101,10 +101,10 @@ impl Page {
         self.loaded(known, &gone["params"]["frame"]["loaderId"]).await
     }
 
-    /// Clicks into a field, empties it, and types a text.
+    /// Clicks into a field, clears it, and types a text.
     ///
     /// # Errors
-    /// As [`Page::click`].
+    /// Same as [`Page::click`].
     pub async fn fill(&mut self, selector: &str, text: &str) -> Result<()> {
         self.press(selector).await?;
         self.run("document.activeElement.select()").await?;
@@ -132,28 +132,28 @@ impl Page {
         Ok(())
     }
 
-    /// The text of the first element that a CSS selector finds, as it is shown.
+    /// Returns the visible text of the first element that matches a CSS selector.
     ///
     /// # Errors
-    /// When there is none.
+    /// If there is none.
     pub async fn text(&mut self, selector: &str) -> Result<String> {
         let text = self.run(&format!("document.querySelector({selector:?})?.innerText")).await?;
         Ok(text.as_str().with_context(|| format!("the page has no {selector}"))?.to_owned())
     }
 
-    /// How many elements a CSS selector finds.
+    /// Returns the number of elements that match a CSS selector.
     ///
     /// # Errors
-    /// When the browser does not answer.
+    /// If the browser does not respond.
     pub async fn count(&mut self, selector: &str) -> Result<u64> {
         let count = self.run(&format!("document.querySelectorAll({selector:?}).length")).await?;
         count.as_u64().context("no number")
     }
 
-    /// The value of an expression of JavaScript, evaluated as by the browser's console.
+    /// Returns the value of an expression of JavaScript, evaluated as by the browser's console.
     ///
     /// # Errors
-    /// When it fails.
+    /// If it fails.
     pub async fn run(&mut self, expression: &str) -> Result<Value> {
         let mut answer =
             self.call("Runtime.evaluate", json!({"expression": expression, "returnByValue": true})).await?;
@@ -162,7 +162,7 @@ impl Page {
         Ok(answer["result"]["value"].take())
     }
 
-    /// Everything that was asked for so far, in order.
+    /// Returns all requests so far, in order.
     pub fn requests(&self) -> Vec<Request> {
         let events = self.pipe.events().iter().filter(|event| event["method"] == "Network.requestWillBeSent");
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -170,8 +170,8 @@ impl Page {
         requests.map(|request| Request { method: text(&request["method"]), url: text(&request["url"]) }).collect()
     }
 
-    /// What the browser's console has to complain of so far: errors, warnings, exceptions, dialogs, and whatever the
-    /// page's policy forbade.
+    /// Returns the messages of the browser's console so far: errors, warnings, exceptions, dialogs, and violations of
+    /// the page's policy.
     pub fn complaints(&self) -> Vec<String> {
         self.pipe.events().iter().filter_map(complaint).collect()
     }
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_console_shows_is_a_complaint_and_traffic_is_none() {
+    fn console_messages_are_complaints_and_traffic_is_not() {
         for (event, complains) in [
             (json!({"method": "Log.entryAdded", "params": {"entry": {"level": "error"}}}), true),
             (json!({"method": "Runtime.exceptionThrown", "params": {"exceptionDetails": {"text": "x"}}}), true),

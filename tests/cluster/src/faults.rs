@@ -21,26 +21,27 @@ use crate::call::{Call, Verb};
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Answered = Result<Response<AnswerBody>, BoxError>;
 
-/// What becomes of a request that a rule matches.
+/// The effect on a request that a rule matches.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// The server answers with this HTTP status, and with `Retry-After` in seconds if given, and does nothing.
+    /// The server responds with this HTTP status, with `Retry-After` in seconds if given, and does nothing.
     Refuse(u16, Option<u32>),
     /// There was no connection: the client knows that nothing was sent.
     NotSent,
-    /// The connection breaks before the server has read the request: the client cannot know that nothing was done.
+    /// The connection fails before the server has read the request: the client cannot know that nothing was executed.
     LostBefore,
-    /// The connection breaks after the server did it, before the client has the answer.
+    /// The connection fails after the server executed the request, before the client has the response.
     LostAfter,
-    /// The request leaves after this time.
+    /// The request is sent after this time.
     Delay(Duration),
-    /// The server does it, the client gets the answer, and nothing leaves any more: the process is about to die.
+    /// The server executes the request, the client gets the response, and nothing is sent afterwards: the process is
+    /// about to die.
     CrashAfter,
-    /// As [`Effect::CrashAfter`], and the answer is not handed on.
+    /// Like [`Effect::CrashAfter`], without the response.
     CrashBeforeAnswer,
 }
 
-/// Which requests are to meet which effect.
+/// A selection of requests, with their effect.
 #[derive(Clone)]
 pub struct Rule {
     matches: Arc<dyn Fn(&Call) -> bool + Send + Sync>,
@@ -50,35 +51,35 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The first request that matches meets `effect`.
+    /// Applies `effect` to the first matching request.
     pub fn new(matches: impl Fn(&Call) -> bool + Send + Sync + 'static, effect: Effect) -> Self {
         Self { matches: Arc::new(matches), skip: 0, times: 1, effect }
     }
 
-    /// As [`Rule::new`], for a verb on a resource.
+    /// Like [`Rule::new`], for a verb on a resource.
     pub fn on(verb: Verb, resource: &'static str, effect: Effect) -> Self {
         Self::new(move |call| call.verb == verb && call.resource == resource, effect)
     }
 
-    /// Only from the `n`-th match on, counted from one.
+    /// Starts only at the `n`-th match, counted from one.
     pub fn nth(mut self, n: usize) -> Self {
         self.skip = n - 1;
         self
     }
 
-    /// So many matches in a row.
+    /// Applies to this number of consecutive matches.
     pub fn times(mut self, times: usize) -> Self {
         self.times = times;
         self
     }
 }
 
-/// A request and what became of it.
+/// A request and its result.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// The request.
     pub call: Call,
-    /// The HTTP status of the answer, the server's even if the client did not get it; `None` without one.
+    /// The HTTP status of the response, even if the client did not get it; `None` without one.
     pub status: Option<u16>,
 }
 
@@ -92,17 +93,17 @@ struct State {
 
 struct Shared {
     state: Mutex<State>,
-    /// Resources whose watches bring nothing.
+    /// Resources whose watches deliver nothing.
     frozen: watch::Sender<BTreeSet<String>>,
-    /// Nothing gets through, in either direction, for as long as this is set.
+    /// While this is set, nothing is delivered in either direction.
     paused: watch::Sender<bool>,
-    /// A rule has said that the process dies here.
+    /// A rule has requested that the process dies here.
     crashing: watch::Sender<bool>,
-    /// Requests that have left and are not answered.
+    /// Requests that were sent and have no response.
     under_way: watch::Sender<usize>,
 }
 
-/// The faults of one manager and of those that replace it. Clones are the same.
+/// The faults of a manager and its successors. Clones share their state.
 #[derive(Clone)]
 pub struct Faults(Arc<Shared>);
 
@@ -119,64 +120,64 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// With a script to begin with.
+    /// Creates faults with an initial script.
     pub fn script(rules: impl IntoIterator<Item = Rule>) -> Self {
         let faults = Self::default();
         rules.into_iter().for_each(|rule| faults.add(rule));
         faults
     }
 
-    /// Adds a rule behind all others.
+    /// Appends a rule.
     pub fn add(&self, rule: Rule) {
         self.state().rules.push(rule);
     }
 
-    /// Holds back what the watches of a resource bring until [`Faults::thaw`].
+    /// Holds back the data of a resource's watches until [`Faults::thaw`].
     pub fn freeze(&self, resource: &str) {
         self.0.frozen.send_modify(|frozen| {
             frozen.insert(resource.to_owned());
         });
     }
 
-    /// Lets the watches of a resource go on.
+    /// Resumes the watches of a resource.
     pub fn thaw(&self, resource: &str) {
         self.0.frozen.send_modify(|frozen| {
             frozen.remove(resource);
         });
     }
 
-    /// Holds back everything, in both directions, or lets it go on.
+    /// Holds back everything, in both directions, or resumes.
     pub fn pause(&self, paused: bool) {
         self.0.paused.send_replace(paused);
     }
 
-    /// Completes when a rule says that the process dies.
+    /// Completes when a rule requests that the process dies.
     pub async fn crashes(&self) {
         // The sender lives as long as `self`, so that waiting cannot fail.
         let _ = self.0.crashing.subscribe().wait_for(|crashing| *crashing).await;
     }
 
-    /// Everything that was asked so far, in the order in which it was asked.
+    /// Returns all requests so far, in order.
     pub fn seen(&self) -> Vec<Seen> {
         self.state().seen.clone()
     }
 
-    /// How many requests satisfy `matches`.
+    /// Returns the number of requests that satisfy `matches`.
     pub fn count(&self, matches: impl Fn(&Call) -> bool) -> usize {
         self.state().seen.iter().filter(|seen| matches(&seen.call)).count()
     }
 
-    /// How many writes there were, events among them.
+    /// Returns the number of writes, including events.
     pub fn writes(&self) -> usize {
         self.count(Call::is_write)
     }
 
-    /// How many rules have matched less often than they were to.
+    /// Returns the number of rules that have matched less often than requested.
     pub fn unmet(&self) -> usize {
         self.state().rules.iter().filter(|rule| rule.times > 0).count()
     }
 
-    /// The most watches that were open at the same time, by resource.
+    /// Returns the maximum number of concurrent watches, by resource.
     pub fn most_watches(&self) -> BTreeMap<String, usize> {
         self.state().most_open.clone()
     }
@@ -185,7 +186,7 @@ impl Faults {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The layer for one manager's life. Once `dead` is set nothing of it gets through any more.
+    /// Returns the layer for one manager's life. Once `dead` is set, nothing is delivered.
     pub(crate) fn layer(&self, dead: Arc<AtomicBool>) -> RequestLayer {
         self.0.crashing.send_replace(false);
         let faults = self.clone();
@@ -242,7 +243,7 @@ impl Faults {
         Ok(if call.verb == Verb::Watch { answer.map(|body| self.gate(&call.resource, body)) } else { answer })
     }
 
-    /// Sends a request. What has left the process reaches the server also if the process dies meanwhile.
+    /// Sends a request. A request that has left the process reaches the server even if the process dies meanwhile.
     async fn send(&self, at: usize, request: Request<Body>, next: Next) -> Answered {
         let faults = self.clone();
         self.0.under_way.send_modify(|count| *count += 1);
@@ -254,12 +255,12 @@ impl Faults {
         sent.await?
     }
 
-    /// Waits until the server has answered everything that was sent.
+    /// Waits until the server has responded to everything that was sent.
     pub(crate) async fn settled(&self) {
         let _ = self.0.under_way.subscribe().wait_for(|count| *count == 0).await;
     }
 
-    /// Records a request and decides on it.
+    /// Records a request and decides its effect.
     fn take(&self, call: &Call) -> (usize, Option<Effect>) {
         let mut state = self.state();
         state.seen.push(Seen { call: call.clone(), status: None });
@@ -287,7 +288,7 @@ impl Faults {
         let _ = self.0.paused.subscribe().wait_for(|paused| !paused).await;
     }
 
-    /// A watch's body that brings nothing while its resource is frozen.
+    /// Returns a watch's body that delivers nothing while its resource is frozen.
     fn gate(&self, resource: &str, body: AnswerBody) -> AnswerBody {
         let open = Open::new(self.clone(), resource.to_owned());
         let frames = BodyStream::new(body).then(move |frame: Result<Frame<Bytes>, BoxError>| {
@@ -327,7 +328,7 @@ impl Drop for Open {
     }
 }
 
-/// A request in another's place that goes over the same connection and changes nothing.
+/// Returns a replacement for a request that uses the same connection and changes nothing.
 fn harmless(request: Request<Body>) -> Request<Body> {
     let (mut head, _) = request.into_parts();
     head.method = http::Method::GET;
@@ -347,7 +348,7 @@ fn refusal(status: u16, retry_after: Option<u32>) -> Response<AnswerBody> {
     answer.body(body.boxed_unsync()).expect("a number is a status and a header")
 }
 
-/// The ways in which a write can fail, by name: each refused once or lost once.
+/// Returns the ways in which a write can fail, by name: each is refused once or lost once.
 pub fn fails() -> [(&'static str, Effect); 6] {
     [
         ("conflict", Effect::Refuse(409, None)),

@@ -1,4 +1,4 @@
-//! Runs a table of tests, many at once: they mostly wait, so that more of them than cores keep a machine busy.
+//! Runs a table of tests concurrently: they mostly wait, so that more tests than cores use a host well.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use futures::{StreamExt as _, stream};
 
 use crate::space::{Bed, Space};
 
-/// Tests that run at the same time.
+/// Number of concurrent tests.
 const AT_ONCE: usize = 6;
 
-/// A usual test that takes longer is hung.
+/// A normal test that takes longer is hung.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// One that tries everything may take so long.
+/// The limit of a test that tries everything.
 const LONG_LIMIT: Duration = Duration::from_secs(3600);
 
-/// Variants of a test that run at the same time.
+/// Number of concurrent variants of a test.
 const VARIANTS_AT_ONCE: usize = 6;
 
-/// Runs a test's variants, each in a namespace of its own; fails with all that failed.
+/// Runs a test's variants, each in a separate namespace; fails with all failures.
 pub async fn variants<T, F: Future<Output = Result<()>>>(
     space: &Space,
     variants: Vec<(String, T)>,
@@ -62,7 +62,7 @@ impl Tier {
     }
 }
 
-/// What a test does in its namespace.
+/// The test's function in its namespace.
 pub type Run = Arc<dyn Fn(Space) -> BoxFuture<'static, Result<()>> + Send + Sync>;
 
 /// A test.
@@ -71,7 +71,7 @@ pub struct Case {
     pub name: String,
     /// When it runs.
     pub tier: Tier,
-    /// What it does in its namespace.
+    /// Its function.
     pub run: Run,
 }
 
@@ -94,7 +94,7 @@ macro_rules! cases {
     };
 }
 
-/// What the command line asks for; of libtest's flags those that choose tests are understood, others are passed over.
+/// The selection on the command line; of libtest's flags those that select tests are supported, others are ignored.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wanted {
     filters: Vec<String>,
@@ -138,7 +138,7 @@ impl Wanted {
     }
 }
 
-/// Runs the tests that the command line asks for; fails if one of them does.
+/// Runs the selected tests; fails if one of them does.
 pub fn run(cases: Vec<Case>) -> ExitCode {
     let wanted = Wanted::read(std::env::args().skip(1));
     let chosen: Vec<Case> = cases.into_iter().filter(|case| wanted.wants(&case.name, case.tier)).collect();
@@ -154,7 +154,7 @@ pub fn run(cases: Vec<Case>) -> ExitCode {
         let filter = tracing_subscriber::EnvFilter::new(filter);
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     }
-    // As large as in the programs.
+    // The same size as in the programs.
     let mut threads = tokio::runtime::Builder::new_multi_thread();
     let runtime = threads.thread_stack_size(8 << 20).enable_all().build().expect("threads can be started");
     runtime.block_on(run_all(chosen, wanted.at_once.unwrap_or(AT_ONCE)))
@@ -188,7 +188,7 @@ async fn run_all(cases: Vec<Case>, at_once: usize) -> ExitCode {
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs one test in a task of its own; answers why it failed.
+/// Runs one test in a separate task; returns the reason of a failure.
 async fn run_one(bed: &Arc<Bed>, case: Case) -> Option<String> {
     let begun = Instant::now();
     let (name, limit) = (&case.name, case.tier.limit());
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_chooses_tests() {
+    fn command_line_selects_tests() {
         for (arguments, name, tier, expected) in [
             ("", "a::b", Tier::Usual, true),
             ("", "a::b", Tier::Ignored, false),

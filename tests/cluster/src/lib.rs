@@ -1,9 +1,9 @@
-//! The bed of the cluster tests: whole managers inside the test process, against one real API server.
+//! The library of the cluster tests: whole managers inside the test process, with one real API server.
 //!
-//! All tests of a binary share one control plane; each has a [`Space`] of its own: a namespace, and managers that see
-//! nothing else. A [`Manager`] runs under kcm's real identities, so that a right that is missing fails a test.
-//! [`Faults`] stands between a manager and the API server: it counts, delays, refuses and loses requests. States are
-//! awaited with [`eventually`], never slept for.
+//! All tests of a binary share one control plane; each has a [`Space`]: a namespace, and managers that are limited to
+//! it. A [`Manager`] runs under kcm's real identities, so that a missing permission fails a test. [`Faults`] intercepts
+//! the requests of a manager: it counts, delays, refuses and drops them. Tests wait for states with [`eventually`], and
+//! never sleep.
 
 #![allow(clippy::disallowed_methods, reason = "tests act as users do, who have no Writer")]
 

@@ -1,4 +1,4 @@
-//! A whole manager inside the test process, kcm for one namespace most often, that can end well or crash.
+//! A whole manager inside the test process, mostly kcm for one namespace, that can be stopped or crashed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use control_plane::{ControlPlane, Identity};
 use kcm::flags::{Invocation, parse};
 use runtime::client::ConnectOptions;
-use runtime::manager::{self, Ended};
+use runtime::manager::{self, ExitReason};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::Instrument as _;
@@ -16,7 +16,7 @@ use tracing::Instrument as _;
 use crate::faults::Faults;
 use crate::space::Space;
 
-/// Controllers whose objects have no namespace: managers of one namespace each would all do the same work.
+/// Controllers of cluster-scoped objects: several managers of one namespace each would all do the same work.
 const CLUSTER_WIDE: &[&str] = &[
     "certificatesigningrequest-approving-controller",
     "certificatesigningrequest-cleaner-controller",
@@ -25,6 +25,7 @@ const CLUSTER_WIDE: &[&str] = &[
     "device-taint-eviction-controller",
     "kube-apiserver-serving-clustertrustbundle-publisher-controller",
     "node-lifecycle-controller",
+    "persistentvolume-attach-detach-controller",
     "persistentvolume-binder-controller",
     "persistentvolume-protection-controller",
     "service-cidr-controller",
@@ -33,21 +34,21 @@ const CLUSTER_WIDE: &[&str] = &[
     "volumeattributesclass-protection-controller",
 ];
 
-/// Tests of others write the statuses of quotas in its place.
+/// Tests of other controllers write the statuses of quotas instead.
 const COUNTS: &str = "resourcequota-controller";
 
 /// A running manager. Dropping it is a crash.
 pub struct Manager {
-    task: JoinHandle<Ended>,
+    task: JoinHandle<ExitReason>,
     stop: oneshot::Sender<()>,
     dead: Arc<AtomicBool>,
     faults: Faults,
 }
 
 impl Manager {
-    /// Starts kcm as `system:kube-controller-manager` with a service account for each controller, as kubeadm does, for
-    /// the objects of the space's namespace. Without leader election, and without controllers of what has no
-    /// namespace, unless `flags` say otherwise.
+    /// Starts kcm as `system:kube-controller-manager` with a service account per controller, as kubeadm does, for the
+    /// objects of the space's namespace. Without leader election, and without controllers of cluster-scoped objects,
+    /// unless `flags` change that.
     pub async fn start_with(space: &Space, faults: &Faults, flags: &[&str]) -> Result<Self> {
         let chosen = flags.iter().any(|flag| flag.starts_with("--controllers"));
         let without = CLUSTER_WIDE.join(",-");
@@ -56,18 +57,18 @@ impl Manager {
         Self::start_in(&space.bed.cluster, &space.namespace, faults, &flags, Some(space.namespace.clone())).await
     }
 
-    /// As [`Manager::start_with`], for the whole cluster, and with all controllers unless `flags` choose some.
+    /// Like [`Manager::start_with`], for the whole cluster, and with all controllers unless `flags` select some.
     pub async fn start_cluster_wide(space: &Space, faults: &Faults, flags: &[&str]) -> Result<Self> {
         Self::start_in(&space.bed.cluster, &space.namespace, faults, flags, None).await
     }
 
-    /// Starts the controller that gives each namespace its default service account, for the whole cluster.
+    /// Starts the controller of default service accounts, for the whole cluster.
     pub(crate) async fn start_accounts(cluster: &ControlPlane) -> Result<Self> {
         let flags = ["--controllers=serviceaccount-controller"];
         Self::start_in(cluster, "kube-system", &Faults::default(), &flags, None).await
     }
 
-    /// The Lease, if one is asked for, is in `home`; only objects of `namespace` are seen, if there is one.
+    /// Starts kcm. The Lease, if requested, is in `home`; it is limited to objects of `namespace`, if given.
     async fn start_in(
         cluster: &ControlPlane,
         home: &str,
@@ -82,9 +83,9 @@ impl Manager {
             "--leader-elect=false".to_owned(),
             "--kube-api-qps=200".to_owned(),
             "--kube-api-burst=400".to_owned(),
-            // Tests of other controllers look at what it would delete, and its watches are many.
+            // It would delete objects of other tests, and its watches are many.
             "--enable-garbage-collector=false".to_owned(),
-            // Of the namespace, for only the Lease of this name may be written.
+            // In the namespace, because only the Lease of this name may be written.
             format!("--leader-elect-resource-namespace={home}"),
         ];
         arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
@@ -99,7 +100,7 @@ impl Manager {
         run.instrument(span).await
     }
 
-    /// Runs the manager that `build` makes with a connection behind `faults`.
+    /// Runs the manager that `build` creates with a connection through `faults`.
     pub(crate) async fn run<F: Future<Output = Result<manager::Manager>>>(
         kubeconfig: PathBuf,
         user_agent: &str,
@@ -117,7 +118,7 @@ impl Manager {
         let (stop, stopped) = oneshot::channel();
         let run = manager.run(async {
             if stopped.await.is_err() {
-                // Dropped: that is no wish to end well.
+                // A dropped sender is not a request to stop.
                 std::future::pending::<()>().await;
             }
         });
@@ -125,29 +126,29 @@ impl Manager {
         Ok(Self { task, stop, dead, faults: faults.clone() })
     }
 
-    /// As [`Manager::start_with`], without more flags.
+    /// Like [`Manager::start_with`], without additional flags.
     pub async fn start(space: &Space, faults: &Faults) -> Result<Self> {
         Self::start_with(space, faults, &[]).await
     }
 
-    /// Ends it at once; when this returns nothing of it is left, and the server has done what had been sent.
+    /// Crashes it; when this returns, the process is gone, and the server has executed all sent requests.
     pub async fn crash(mut self) {
         self.dead.store(true, Ordering::SeqCst);
         self.task.abort();
-        // Cancelled, or ended by itself a moment ago: it is over either way.
+        // Cancelled, or ended by itself a moment ago: it has ended in both cases.
         let _ = (&mut self.task).await;
         self.faults.settled().await;
     }
 
-    /// Asks it to end, and waits until it has.
-    pub async fn stop(mut self) -> Result<Ended> {
+    /// Stops it, and waits until it has ended.
+    pub async fn stop(mut self) -> Result<ExitReason> {
         let (stop, _) = oneshot::channel();
         let _ = std::mem::replace(&mut self.stop, stop).send(());
         (&mut self.task).await.context("the manager panicked")
     }
 
     /// Waits until it ends by itself.
-    pub async fn ended(mut self) -> Result<Ended> {
+    pub async fn ended(mut self) -> Result<ExitReason> {
         (&mut self.task).await.context("the manager panicked")
     }
 }

@@ -1,4 +1,4 @@
-//! The metrics APIs of a control plane that tests share, whose metrics each test sets for its namespace.
+//! The metrics APIs of a shared control plane; each test sets metrics for its namespace.
 
 use std::sync::Arc;
 
@@ -6,15 +6,15 @@ use anyhow::Result;
 
 use crate::Space;
 
-/// What is measured: by namespace and metric, as quantities. Resources are of each pod.
+/// The metrics, by namespace and name, as quantities. Resources apply to each pod.
 #[derive(Clone)]
 pub struct Metrics(Arc<control_plane::metrics::Metrics>);
 
 impl Metrics {
-    /// The metrics of the space's control plane, served from the first call on.
+    /// Returns the metrics of the space's control plane, served from the first call on.
     ///
     /// # Errors
-    /// When the API server does not take them up.
+    /// If the API server does not accept them.
     pub async fn serve(space: &Space) -> Result<Self> {
         let serve = || async { Ok(Self(control_plane::metrics::Metrics::serve(&space.bed.cluster).await?)) };
         space.bed.metrics.get_or_try_init(serve).await.cloned()

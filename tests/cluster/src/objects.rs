@@ -1,11 +1,11 @@
-//! Objects as users write them, and what tests read off them.
+//! Objects as users write them, and accessors for tests.
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-/// A pod template with the label `app=<app>`, an image, and annotations.
+/// Returns a pod template with the label `app=<app>`, an image, and annotations.
 pub fn template(app: &str, image: &str, annotations: &Value) -> Value {
     json!({
         "metadata": {"labels": {"app": app}, "annotations": annotations},
@@ -13,7 +13,7 @@ pub fn template(app: &str, image: &str, annotations: &Value) -> Value {
     })
 }
 
-/// A ReplicaSet of pods with the label `app=<name>`.
+/// Returns a ReplicaSet of pods with the label `app=<name>`.
 pub fn replica_set(name: &str, replicas: i32) -> Value {
     json!({
         "metadata": {"name": name, "labels": {"app": name}},
@@ -25,19 +25,19 @@ pub fn replica_set(name: &str, replicas: i32) -> Value {
     })
 }
 
-/// A Deployment of pods with the label `app=<name>`.
+/// Returns a Deployment of pods with the label `app=<name>`.
 pub fn deployment(name: &str, replicas: i32) -> Value {
     replica_set(name, replicas)
 }
 
-/// A pod with the label `app=<app>`.
+/// Returns a pod with the label `app=<app>`.
 pub fn pod(name: &str, app: &str) -> Value {
     let mut pod = template(app, "example.com/image:1", &json!({}));
     pod["metadata"]["name"] = name.into();
     pod
 }
 
-/// An object with `fields` merged over it, as a merge patch would.
+/// Returns an object with `fields` merged over it, as a merge patch would.
 pub fn with(mut object: Value, fields: Value) -> Value {
     merge(&mut object, fields);
     object
@@ -54,43 +54,43 @@ fn merge(object: &mut Value, fields: Value) {
     }
 }
 
-/// Neither ended nor being deleted.
+/// Reports whether a pod has neither finished nor is being deleted.
 pub fn is_active(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none() && !matches!(phase(pod), "Failed" | "Succeeded")
 }
 
-/// The pod's phase.
+/// Returns the pod's phase.
 pub fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// The pod's Ready condition is True.
+/// Reports whether the pod's Ready condition is True.
 pub fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// Names of objects, sorted.
+/// Returns names of objects, sorted.
 pub fn names<K: kube::Resource>(objects: &[K]) -> Vec<String> {
     let mut names: Vec<String> = objects.iter().map(|object| object.name_any()).collect();
     names.sort();
     names
 }
 
-/// Uids of objects, sorted.
+/// Returns uids of objects, sorted.
 pub fn uids<K: kube::Resource>(objects: &[K]) -> Vec<String> {
     let mut uids: Vec<String> = objects.iter().filter_map(|object| object.uid()).collect();
     uids.sort();
     uids
 }
 
-/// The name of the controller that an object belongs to; empty if it has none.
+/// Returns the name of the controller that an object belongs to; empty if it has none.
 pub fn owner<K: kube::Resource>(object: &K) -> String {
     let owner = object.owner_references().iter().find(|owner| owner.controller == Some(true));
     owner.map(|owner| owner.name.clone()).unwrap_or_default()
 }
 
-/// Numbers of a ReplicaSet's status: replicas, fully labelled, ready, available, terminating.
+/// Returns the numbers of a ReplicaSet's status: replicas, fully labelled, ready, available, terminating.
 pub fn counts(set: &ReplicaSet) -> [i32; 5] {
     let status = set.status.clone().unwrap_or_default();
     [
@@ -102,7 +102,7 @@ pub fn counts(set: &ReplicaSet) -> [i32; 5] {
     ]
 }
 
-/// Conditions as `<type>=<status> <reason>`, sorted by type.
+/// Returns conditions as `<type>=<status> <reason>`, sorted by type.
 pub fn conditions(deployment: &Deployment) -> Vec<String> {
     let conditions = deployment.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let mut conditions: Vec<String> = conditions
@@ -116,7 +116,7 @@ pub fn conditions(deployment: &Deployment) -> Vec<String> {
     conditions
 }
 
-/// The image of a template's first container.
+/// Returns the image of a template's first container.
 pub fn image(template: Option<&PodTemplateSpec>) -> &str {
     let spec = template.and_then(|template| template.spec.as_ref());
     spec.and_then(|spec| spec.containers.first()?.image.as_deref()).unwrap_or_default()

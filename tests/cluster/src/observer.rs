@@ -1,4 +1,4 @@
-//! Sees every change of a namespace's pods and ReplicaSets, and judges each state on the way.
+//! Observes every change of a namespace's pods and ReplicaSets, and checks each intermediate state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,19 +14,19 @@ use tokio::task::JoinSet;
 
 use crate::space::{Namespaced, Space};
 
-/// The pause after a watch that was refused.
+/// The pause after a refused watch.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// What there is. Pods and ReplicaSets are each as they were at one time, but not both at the same.
+/// The observed state. Pods and ReplicaSets are each consistent, but not with each other.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     /// Pods by uid.
     pub pods: BTreeMap<String, Pod>,
     /// ReplicaSets by uid.
     pub sets: BTreeMap<String, ReplicaSet>,
-    /// Uids of all pods that were ever there.
+    /// Uids of all pods that ever existed.
     pub pods_ever: BTreeSet<String>,
-    /// Uids of all ReplicaSets that were ever there.
+    /// Uids of all ReplicaSets that ever existed.
     pub sets_ever: BTreeSet<String>,
     states: usize,
     broken: Option<String>,
@@ -57,7 +57,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Watches from now on; `judge` sees every state that a change leads to.
+    /// Starts watching; `judge` checks every state after a change.
     pub async fn start(space: &Space, judge: impl Fn(&View) -> Result<()> + Send + Sync + 'static) -> Result<Self> {
         let pods = space.api::<Pod>().list(&ListParams::default()).await?;
         let sets = space.api::<ReplicaSet>().list(&ListParams::default()).await?;
@@ -84,12 +84,12 @@ impl Observer {
         Ok(Self { view, _watches: watches })
     }
 
-    /// What there is now.
+    /// Returns the current state.
     pub fn view(&self) -> View {
         lock(&self.view).clone()
     }
 
-    /// Fails if a state was not as it should be, or if there was none to judge.
+    /// Fails if a check failed, or if there was no state to check.
     pub fn verdict(&self) -> Result<()> {
         let view = lock(&self.view);
         match &view.broken {
@@ -111,7 +111,7 @@ fn put<K>(objects: &mut BTreeMap<String, K>, uid: String, object: Option<K>) {
     }
 }
 
-/// Hands every change after a version to `each`: the object, or `None` when it is gone.
+/// Passes every change after a version to `each`: the object, or `None` if it was deleted.
 async fn follow<K: Namespaced>(api: Api<K>, mut version: String, each: impl Fn(String, Option<K>)) {
     loop {
         let Ok(changes) = api.watch(&WatchParams::default(), &version).await else {

@@ -1,6 +1,6 @@
-//! Whole processes of kcm and ccm: this test program, called by the name of upstream's command, is that command.
+//! Processes of kcm and ccm: this test program, if it is called by the name of upstream's command, is that command.
 //!
-//! What only a process has is tested so: its command line, log, signals, port and exit.
+//! This tests the parts that only a process has: command line, log, signals, port and exit code.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -20,10 +20,10 @@ pub const KCM: &str = "kube-controller-manager";
 /// The command of ccm, with the mock cloud.
 pub const CCM: &str = "cloud-controller-manager";
 
-/// Where kubeadm has a control plane's files; a test's own control plane has the same files in its folder.
+/// kubeadm's folder of a control plane; a test's control plane has the same files in its own folder.
 pub const KUBERNETES: &str = "/etc/kubernetes";
 
-/// Runs the command that this program was called by; `None` if it was called as what it is.
+/// Runs the command of this program's name; `None` under its own name.
 pub fn as_called() -> Option<ExitCode> {
     let mut arguments = std::env::args();
     let program = PathBuf::from(arguments.next()?);
@@ -34,7 +34,7 @@ pub fn as_called() -> Option<ExitCode> {
     }
 }
 
-/// A program that is the command of that name.
+/// Returns the program of this command.
 ///
 /// # Errors
 /// When the control plane's folder cannot be written.
@@ -51,22 +51,22 @@ pub fn command(cluster: &ControlPlane, name: &str) -> Result<PathBuf> {
 /// A running process of a manager.
 #[derive(Debug)]
 pub struct Process {
-    /// Its name, which its log has too.
+    /// Its name, also of its log.
     pub name: String,
-    /// Where it serves.
+    /// The port that it serves on.
     pub port: u16,
     id: u32,
 }
 
 impl Process {
-    /// Starts a program with these arguments, in which [`KUBERNETES`] stands for the control plane's folder, and with a
-    /// port that is free.
+    /// Starts a program with these arguments, in which [`KUBERNETES`] is replaced by the control plane's folder, and
+    /// with a free port.
     ///
     /// # Errors
     /// When it cannot be started.
     pub fn start(cluster: &ControlPlane, name: &str, program: &Path, arguments: &[String]) -> Result<Self> {
         let folder = cluster.folder().display().to_string();
-        // The last of several counts.
+        // The last one of repeated flags applies.
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let mut arguments: Vec<String> =
             arguments.iter().map(|argument| argument.replace(KUBERNETES, &folder)).collect();
@@ -75,7 +75,7 @@ impl Process {
         Ok(Self { name: name.to_owned(), port, id })
     }
 
-    /// Asks it to end, as the kubelet does, and waits until it has.
+    /// Stops it, as the kubelet does, and waits until it has ended.
     ///
     /// # Errors
     /// When it does not end.
@@ -84,7 +84,7 @@ impl Process {
         let asked = Command::new("sh").args(["-c", "kill -TERM \"$0\"", &id]).status()?;
         ensure!(asked.success(), "{} cannot be asked to end ({asked})", self.name);
         eventually(format!("{} ends", self.name), || async {
-            // What has ended and was not waited for is still in the list, as a Z.
+            // A process that has ended and was not waited for is still listed, with state Z.
             let Ok(status) = fs::read_to_string(format!("/proc/{id}/stat")) else { return Ok(()) };
             let state = status.rsplit_once(") ").map(|(_, rest)| rest.chars().next());
             ensure!(state == Some(Some('Z')), "its state is {state:?}");
@@ -94,10 +94,10 @@ impl Process {
         cluster.kill(&self.name)
     }
 
-    /// What it answers to a path, asked with a token or with nothing.
+    /// Returns its response to a path, with a token or without credentials.
     ///
     /// # Errors
-    /// When it does not answer, or not with success.
+    /// If it does not respond, or not with success.
     pub async fn get(&self, path: &str, token: Option<&str>) -> Result<String> {
         let mut config = Config::new(format!("https://127.0.0.1:{}", self.port).parse()?);
         config.accept_invalid_certs = true;
@@ -107,10 +107,10 @@ impl Process {
         client.request_text(request).await.with_context(|| format!("get {path} of {}", self.name))
     }
 
-    /// Waits until it answers to a path, as a probe does, without credentials.
+    /// Waits until it responds to a path, as a probe does, without credentials.
     ///
     /// # Errors
-    /// When it does not in time, with the last lines of its log.
+    /// If it does not in time, with the last lines of its log.
     pub async fn until_healthy(&self, cluster: &ControlPlane, path: &str) -> Result<()> {
         let healthy = eventually(format!("{} is healthy", self.name), || self.get(path, None)).await;
         if let Err(error) = healthy {
@@ -121,7 +121,7 @@ impl Process {
         Ok(())
     }
 
-    /// Its resident memory, in KiB.
+    /// Returns its resident memory, in KiB.
     ///
     /// # Errors
     /// When it has ended.
@@ -131,7 +131,7 @@ impl Process {
         Ok(line.trim().trim_end_matches("kB").trim().parse()?)
     }
 
-    /// All that it has logged.
+    /// Returns its log.
     ///
     /// # Errors
     /// When its log cannot be read.

@@ -1,4 +1,4 @@
-//! The shared control plane, and a test's own corner of it.
+//! The shared control plane, and a test's namespace in it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,28 +27,29 @@ pub struct Bed {
     pub cluster: ControlPlane,
     /// The admin's client.
     pub client: Client,
-    /// Gives each namespace its default service account, without which there are no pods.
+    /// Creates default service accounts, without which there are no pods.
     accounts: Option<Manager>,
     /// The metrics APIs, once a test needs them.
     pub(crate) metrics: OnceCell<Metrics>,
 }
 
 impl Bed {
-    /// Starts one in whose namespaces pods can be made.
+    /// Starts a control plane in whose namespaces pods can be created.
     pub async fn start() -> Result<Arc<Self>> {
         let bed = Self::without_accounts(Options { nodes: NODES, ..Options::default() }).await?;
         let accounts = Some(Manager::start_accounts(&bed.cluster).await?);
         Ok(Arc::new(Self { accounts, ..bed }))
     }
 
-    /// Starts one in which nothing makes service accounts.
+    /// Starts a control plane without a controller of service accounts.
     pub async fn without_accounts(options: Options) -> Result<Self> {
         let cluster = ControlPlane::start(options).await?;
         let client = cluster.client(Identity::Admin).await?;
         Ok(Self { cluster, client, accounts: None, metrics: OnceCell::new() })
     }
 
-    /// Makes a namespace for a test; its name begins with `name`. If the bed makes accounts, its own is there.
+    /// Creates a namespace for a test; its name begins with `name`. If the bed creates service accounts, it has its
+    /// default one.
     pub async fn space(self: &Arc<Self>, name: &str) -> Result<Space> {
         let prefix: String = name.rsplit("::").next().unwrap_or(name).replace('_', "-").chars().take(40).collect();
         let namespace: Namespace = serde_json::from_value(json!({"metadata": {"generateName": format!("{prefix}-")}}))?;
@@ -61,7 +62,7 @@ impl Bed {
     }
 }
 
-/// A namespace that nobody else works in, seen by the admin.
+/// A namespace for a single test, used as the admin.
 #[derive(Clone)]
 pub struct Space {
     /// The control plane.
@@ -70,7 +71,7 @@ pub struct Space {
     pub namespace: String,
 }
 
-/// What all methods here need of a kind.
+/// The trait bounds of a kind that all methods need.
 pub trait Namespaced:
     Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + std::fmt::Debug + Serialize + DeserializeOwned
 {
@@ -86,7 +87,7 @@ impl<K> Namespaced for K where
 }
 
 impl Space {
-    /// The admin's way to a kind's objects.
+    /// Returns the admin's client of a kind.
     pub fn api<K: Namespaced>(&self) -> Api<K> {
         Api::namespaced(self.bed.client.clone(), &self.namespace)
     }
@@ -157,7 +158,7 @@ impl Space {
         Ok(counts)
     }
 
-    /// Runs kubectl in the namespace as the admin, off the async threads; answers what it printed.
+    /// Runs kubectl in the namespace as the admin, in a blocking thread; returns its output.
     pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         let bed = self.bed.clone();
         let arguments: Vec<String> =

@@ -1,4 +1,5 @@
-//! Static pods of managers as a kubelet runs them: each file of a folder is a process, and changes with the file.
+//! Static pods of managers, run like a kubelet does: each file of a folder is a process, and follows changes of the
+//! file.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,21 +11,21 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 
 use crate::programs::{KCM, Process, command};
 
-/// The images that a manifest may name: of upstream's manager and of ours.
+/// The images that a manifest may name: upstream's manager and ours.
 const UPSTREAM: &str = "registry.k8s.io/kube-controller-manager:";
 const OURS: &str = "localhost/kcm:";
 
-/// What the kubelet of one node does with the static pods of managers.
+/// A kubelet of one node, limited to static pods of managers.
 pub struct StaticPods<'a> {
     cluster: &'a ControlPlane,
     folder: PathBuf,
-    /// By the file's name: its text, and the process.
+    /// By file name: its text, and the process.
     running: BTreeMap<String, (String, Process)>,
     started: usize,
 }
 
 impl<'a> StaticPods<'a> {
-    /// With the folder `manifests` of the control plane's own, which is made.
+    /// Creates one for the folder `manifests` of the control plane, which is created, too.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -34,12 +35,12 @@ impl<'a> StaticPods<'a> {
         Ok(Self { cluster, folder, running: BTreeMap::new(), started: 0 })
     }
 
-    /// Where the manifests are.
+    /// Returns the folder of manifests.
     pub fn folder(&self) -> &PathBuf {
         &self.folder
     }
 
-    /// Ends the processes of manifests that changed or went, starts those of new ones, and waits for their probes.
+    /// Stops the processes of changed and deleted manifests, starts those of new ones, and waits for their probes.
     ///
     /// # Errors
     /// When a manifest cannot be read, or its process does not end or does not become healthy.
@@ -65,7 +66,7 @@ impl<'a> StaticPods<'a> {
         Ok(())
     }
 
-    /// The process of a manifest.
+    /// Returns the process of a manifest.
     ///
     /// # Errors
     /// When none runs.
@@ -88,7 +89,7 @@ impl<'a> StaticPods<'a> {
         Ok(process)
     }
 
-    /// What an image has at its entrypoint. Ours runs as nobody unless it is told otherwise, and could not read its files.
+    /// Returns the program at an image's entrypoint. Ours runs unprivileged by default, and could not read its files.
     fn program(&self, container: &Container) -> Result<PathBuf> {
         let image = container.image.as_deref().unwrap_or_default();
         if image.starts_with(UPSTREAM) {

@@ -1,4 +1,4 @@
-//! What a manager leaves behind in a namespace, without what differs from run to run: names, uids, times, versions.
+//! The effects of a manager in a namespace, without values that differ from run to run: names, uids, times, versions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use crate::space::Space;
 
-/// Objects by kind and name without chance in them; equal ones share an entry and are counted.
+/// Objects by kind and normalized content; equal ones share an entry and are counted.
 pub type Trace = BTreeMap<String, BTreeMap<String, usize>>;
 
-/// Kinds whose objects are compared, but for events.
+/// Kinds whose objects are compared, in addition to events.
 const KINDS: &[&str] = &["deployments", "replicasets", "pods"];
 
-/// Fields that say when and as which version, not what; and how often, which depends on the time that steps take.
+/// Fields with times, versions and counts that depend on timing.
 const CHANCE: &[&str] = &[
     "uid",
     "resourceVersion",
@@ -26,7 +26,7 @@ const CHANCE: &[&str] = &[
     "time",
 ];
 
-/// Who else tells of things: the scheduler's only word is an event of the other kind, without a source.
+/// Other sources of events: the scheduler's event has no source.
 const OTHERS: &[&str] = &["", "default-scheduler", "kubelet", "kwok"];
 
 /// Reads a namespace as the admin.
@@ -47,7 +47,7 @@ pub async fn traces(space: &Space) -> Result<Trace> {
     Ok(trace(&lists, &space.namespace))
 }
 
-/// The trace of a namespace's lists by kind.
+/// Returns the trace of a namespace's lists by kind.
 fn trace(lists: &BTreeMap<&str, Vec<Value>>, namespace: &str) -> Trace {
     let (mut names, sets) = (names(lists), sets(lists));
     names.push((namespace.to_owned(), "<namespace>".to_owned()));
@@ -72,7 +72,7 @@ fn trace(lists: &BTreeMap<&str, Vec<Value>>, namespace: &str) -> Trace {
     trace
 }
 
-/// Names of the ReplicaSets that there are or were.
+/// Returns names of existing and former ReplicaSets.
 fn sets(lists: &BTreeMap<&str, Vec<Value>>) -> BTreeSet<String> {
     let names = |kind: &str, at: &str| {
         let items = lists.get(kind).into_iter().flatten();
@@ -83,7 +83,7 @@ fn sets(lists: &BTreeMap<&str, Vec<Value>>) -> BTreeSet<String> {
     names("replicasets", "/metadata/name").into_iter().chain(told_of.map(ToOwned::to_owned)).collect()
 }
 
-/// Puts the same word in the place of all names of a ReplicaSet's pods, also of those that never came to be.
+/// Replaces all names of a ReplicaSet's pods by the same word, including those that were never created.
 fn without_pods(text: &str, set: &str) -> String {
     const RANDOM: usize = 5;
     let prefix = format!("{set}-");
@@ -98,7 +98,7 @@ fn without_pods(text: &str, set: &str) -> String {
     kept
 }
 
-/// Names made by chance, and what stands for them: a ReplicaSet's hash by its revision, longest names first.
+/// Returns generated names with their replacements: a ReplicaSet's hash by its revision, longest names first.
 fn names(lists: &BTreeMap<&str, Vec<Value>>) -> Vec<(String, String)> {
     let mut names = Vec::new();
     for set in lists.get("replicasets").into_iter().flatten() {
@@ -107,7 +107,7 @@ fn names(lists: &BTreeMap<&str, Vec<Value>>) -> Vec<(String, String)> {
             names.push((hash.to_owned(), format!("<hash {}>", revision.unwrap_or("none"))));
         }
     }
-    // Events outlive their objects: the hash of a set that is gone is the end of its name, behind its Deployment's.
+    // Events outlive their objects: the hash of a deleted set is the end of its name, after its Deployment's.
     let is_known = |set: &str| names.iter().any(|(hash, _)| set.ends_with(hash));
     let gone = sets(lists).into_iter().filter(|set| !is_known(set));
     let gone: Vec<_> = gone.filter_map(|set| Some(set.rsplit_once('-')?.1.to_owned())).collect();
@@ -120,7 +120,8 @@ fn without_names(text: &str, names: &[(String, String)]) -> String {
     names.iter().fold(text.to_owned(), |text, (name, stands)| text.replace(name, stands))
 }
 
-/// What a controller decides about a pod; the rest is the scheduler's, admission's and the kubelet's.
+/// Returns the fields of a pod that a controller decides; the others belong to the scheduler, admission and the
+/// kubelet.
 fn of_pod(pod: &Value) -> Value {
     let meta = &pod["metadata"];
     serde_json::json!({
@@ -130,7 +131,7 @@ fn of_pod(pod: &Value) -> Value {
     })
 }
 
-/// What an event says; not how often, and not between which of several steps.
+/// Returns the content of an event; without its count and intermediate steps.
 fn event(event: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let about = &event["involvedObject"];
@@ -146,7 +147,7 @@ fn event(event: &Value) -> String {
     format!("{from}: {what}: {}", words.join(" "))
 }
 
-/// Lines `name /path = value` for each field of an object.
+/// Returns lines `name /path = value` for each field of an object.
 fn fields(object: &Value) -> Vec<String> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let mut object = object.clone();
@@ -182,7 +183,7 @@ fn walk(value: &Value, path: &mut String, tell: &mut impl FnMut(&str, &Value)) {
     }
 }
 
-/// What two traces do not share, a sentence each.
+/// Returns the differences of two traces, a sentence each.
 pub fn difference(upstream: &Trace, ours: &Trace) -> Vec<String> {
     let none = BTreeMap::new();
     let mut found = Vec::new();
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_known_by_their_sets_and_gone_sets_by_their_events() {
+    fn pods_are_named_by_their_sets_and_deleted_sets_by_events() {
         for (text, wanted) in [
             ("pods \"alone-x2k4z\" is forbidden", "pods \"alone-<pod>\" is forbidden"),
             ("alone-x2k4z, alone-b1111", "alone-<pod>, alone-<pod>"),
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_no_chance_differs() {
+    fn random_values_are_no_difference() {
         let one = trace(&lists("abc", "x1k2z", "u1", 2), "ns-1");
         assert_eq!(difference(&one, &trace(&lists("def9", "zz9bb", "u2", 2), "ns-2")), Vec::<String>::new());
         let other = difference(&one, &trace(&lists("def9", "zz9bb", "u2", 3), "ns-2"));

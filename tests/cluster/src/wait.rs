@@ -1,4 +1,4 @@
-//! Waiting for a state with a deadline, and making sure that nothing happens for a while.
+//! Waiting for a state with a deadline, and checking that nothing happens for a while.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -7,15 +7,15 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tokio::time::{Instant, sleep};
 
-/// How long a state may take to come about: far longer than it needs, for machines that are busy.
+/// Maximum time for a state: far longer than it needs, for busy hosts.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// How long nothing must happen for a cluster to count as quiet: longer than any timer of a controller at rest.
+/// Time without activity after which a cluster counts as quiet: longer than any timer of an idle controller.
 pub const QUIET: Duration = Duration::from_secs(3);
 
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Repeats `check` until it succeeds and answers what it found; after [`DEADLINE`] fails with what it said last.
+/// Repeats `check` until it succeeds and returns its result; fails after [`DEADLINE`] with the last error.
 pub async fn eventually<T, F: Future<Output = Result<T>>>(
     what: impl Display,
     mut check: impl FnMut() -> F,

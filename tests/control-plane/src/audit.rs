@@ -1,4 +1,4 @@
-//! What managers ask of the API server, counted from its audit log.
+//! Requests of managers to the API server, counted from its audit log.
 //!
 //! The log holds the requests of the controller manager and of its
 //! controllers' service accounts, whichever implementation sends them.
@@ -34,17 +34,16 @@ pub struct Request {
     pub resource: String,
     /// The subresource, empty if there is none.
     pub subresource: String,
-    /// The HTTP status of the answer.
+    /// The HTTP status of the response.
     pub code: u16,
 }
 
-/// How often each kind of request was answered.
+/// Number of responses by kind of request.
 pub type Counts = BTreeMap<Request, u64>;
 
-/// Counts the events of an audit log (one JSON object a line).
+/// Counts the events of an audit log (one JSON object per line).
 ///
-/// A last line without its end is still being written and is left out. Fails
-/// on a line that is no audit event.
+/// An incomplete last line is still being written and is ignored. Fails on a line that is not an audit event.
 pub fn count(log: &str) -> Result<Counts> {
     let mut counts = Counts::new();
     for line in log.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
@@ -56,8 +55,7 @@ pub fn count(log: &str) -> Result<Counts> {
     Ok(counts)
 }
 
-/// The request of an event that stands for one: a watch's start and anything
-/// else's end.
+/// Returns the request of an event that counts: a watch's start and any other request's end.
 fn request(event: &Value) -> Option<Request> {
     let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let verb = text("/verb");
@@ -126,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_event_is_an_error() {
+    fn invalid_audit_line_is_an_error() {
         assert!(count("nonsense\n").is_err());
     }
 }

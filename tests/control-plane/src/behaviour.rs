@@ -1,10 +1,8 @@
-//! The script of a fake kubelet: one annotation decides what becomes of a pod
-//! or a node.
+//! Scripts for fake kubelets: one annotation decides the behaviour of a pod or a node.
 //!
-//! Without it a pod bound to a node is soon Running and Ready, a Job's pod
-//! then succeeds, and a deleted pod is gone at once. A pod template carries
-//! the annotation to the pods made from it, and changing it on a living object
-//! changes its course from there.
+//! Without it, a pod bound to a node is soon Running and Ready, a Job's pod then succeeds, and a deleted pod is removed
+//! immediately. A pod template carries the annotation to its pods, and changing it on an existing object changes its
+//! behaviour from then on.
 
 /// The annotation whose value is one of this module's other constants.
 pub const BEHAVIOUR: &str = "test.kcm/behaviour";
@@ -15,8 +13,7 @@ pub const EXIT_CODE: &str = "test.kcm/exit-code";
 /// Pod: every container ends with [`EXIT_CODE`], the phase becomes Failed.
 pub const FAIL: &str = "fail";
 
-/// Pod: every container ends with exit code 0, the phase becomes Succeeded,
-/// whoever owns the pod.
+/// Pod: every container ends with exit code 0, the phase becomes Succeeded, for any owner of the pod.
 pub const SUCCEED: &str = "succeed";
 
 /// Pod: stays Pending on its node.
@@ -29,11 +26,11 @@ pub const UNREADY: &str = "unready";
 /// otherwise) or it was [`UNREADY`] before.
 pub const READY: &str = "ready";
 
-/// Pod: ready and not ready by turns, about once a second.
+/// Pod: alternates between ready and not ready, about once a second.
 pub const FLAP: &str = "flap";
 
 /// Pod: its kubelet evicts it; the phase becomes Failed.
 pub const EVICTED: &str = "evicted";
 
-/// Pod: as [`READY`], and never removed after it was deleted.
+/// Pod: like [`READY`], and never removed after it was deleted.
 pub const TERMINATING: &str = "terminating";

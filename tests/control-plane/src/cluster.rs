@@ -1,5 +1,4 @@
-//! One control plane: started on a free port in a temporary folder, used, and
-//! gone when dropped.
+//! One control plane: started on a free port in a temporary folder, used, and removed when dropped.
 
 use std::fs;
 use std::io::Write;
@@ -20,19 +19,19 @@ use crate::pki::{self, Pki};
 use crate::processes::Processes;
 use crate::{Identity, audit, flags, nodes, removal};
 
-/// How long a start may take on a machine that is busy with others.
+/// Maximum time for a start on a busy host.
 const START_DEADLINE: Duration = Duration::from_secs(90);
 
-/// How often another port is tried after somebody else took the first.
+/// Number of attempts with another port if another process took the first.
 const PORT_ATTEMPTS: u32 = 5;
 
 /// The script of the fake kubelets.
 const STAGES: &str = include_str!("../data/stages.yaml");
 
-/// A role that the API server makes last among those that managers need.
+/// A role that the API server creates late among those that managers need.
 const BOOTSTRAP_ROLE: &str = "system:controller:deployment-controller";
 
-/// What a control plane is made of.
+/// Options of a control plane.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Fake nodes to begin with, called `node-0` and so on. Default 0.
@@ -44,10 +43,9 @@ pub struct Options {
     pub kwok: bool,
     /// Run the scheduler. Default true.
     pub scheduler: bool,
-    /// For how many seconds a fake kubelet's lease is good; it is renewed four
-    /// times as often. Default 40, as kubelets do.
+    /// Lease duration of fake kubelets in seconds; it is renewed four times as often. Default 40, as for kubelets.
     pub node_lease_seconds: u32,
-    /// More flags for the API server, each as `--name=value`.
+    /// Additional flags for the API server, each as `--name=value`.
     pub extra_apiserver_flags: Vec<String>,
 }
 
@@ -165,64 +163,61 @@ impl ControlPlane {
         }
     }
 
-    /// The API server's URL.
+    /// Returns the API server's URL.
     pub fn server(&self) -> String {
         format!("https://127.0.0.1:{}", self.port)
     }
 
-    /// The temporary folder: logs, kubeconfigs, `pki`, etcd's data.
+    /// Returns the temporary folder: logs, kubeconfigs, `pki`, etcd's data.
     pub fn folder(&self) -> &Path {
         self.processes.folder()
     }
 
-    /// The programs it was started from.
+    /// Returns the programs it was started from.
     pub fn assets(&self) -> &Assets {
         &self.assets
     }
 
-    /// The certificate of the authority that signed the API server's and all
-    /// client certificates (`--root-ca-file`, `--cluster-signing-cert-file`).
+    /// Returns the certificate of the authority that signed the API server's and all client certificates
+    /// (`--root-ca-file`, `--cluster-signing-cert-file`).
     pub fn ca_certificate(&self) -> PathBuf {
         self.pki.path("ca.crt")
     }
 
-    /// That authority's private key (`--cluster-signing-key-file`).
+    /// Returns that authority's private key (`--cluster-signing-key-file`).
     pub fn ca_key(&self) -> PathBuf {
         self.pki.path("ca.key")
     }
 
-    /// The certificate of the authority for aggregated API servers
-    /// (`--requestheader-client-ca-file`).
+    /// Returns the certificate of the authority for aggregated API servers (`--requestheader-client-ca-file`).
     pub fn front_proxy_ca(&self) -> PathBuf {
         self.pki.path("front-proxy-ca.crt")
     }
 
-    /// The private key that signs service account tokens
-    /// (`--service-account-private-key-file`).
+    /// Returns the private key that signs service account tokens (`--service-account-private-key-file`).
     pub fn service_account_key(&self) -> PathBuf {
         self.pki.path("sa.key")
     }
 
-    /// The kubeconfig of an identity, with its client certificate inline; made
-    /// the first time. Fails if a user has more than two groups.
+    /// Returns the kubeconfig of an identity, with its client certificate inline; made the first time. Fails if a user
+    /// has more than two groups.
     pub fn kubeconfig(&self, identity: Identity) -> Result<PathBuf> {
         let path = self.folder().join(identity.file_name());
         if path.exists() {
             return Ok(path);
         }
         let text = self.pki.kubeconfig(&self.server(), &identity)?;
-        // Whoever reads the file at the same time must find it whole.
+        // A concurrent reader must find the whole file.
         let mut file = tempfile::NamedTempFile::new_in(self.folder()).context("make a kubeconfig")?;
         file.write_all(text.as_bytes()).context("write a kubeconfig")?;
         file.persist(&path).with_context(|| format!("write {}", path.display()))?;
         Ok(path)
     }
 
-    /// A client that speaks for an identity, and that never repeats a request
-    /// by itself.
+    /// Returns a client of an identity that never repeats a request by itself.
     ///
-    /// It works in the async runtime that it was made in: a control plane that
-    /// tests share needs one for each test.
+    /// It works only in the async runtime that it was created in: tests that share a control plane need one client
+    /// each.
     pub async fn client(&self, identity: Identity) -> Result<Client> {
         let path = self.kubeconfig(identity)?;
         let kubeconfig = Kubeconfig::read_from(&path)?;
@@ -240,25 +235,23 @@ impl ControlPlane {
         added.map_err(|error| error.context(self.processes.last_lines()))
     }
 
-    /// Stops a fake kubelet as if its machine had lost its power: it renews its
-    /// lease no more and does nothing for its node and its pods.
+    /// Stops a fake kubelet as if its host had lost power: it no longer renews its lease and does nothing for its node
+    /// and its pods.
     pub async fn stop_node(&self, name: &str) -> Result<()> {
         nodes::stop(&self.client(Identity::Admin).await?, name).await
     }
 
-    /// Lets a fake kubelet that was stopped go on; it takes a renewal's time.
+    /// Resumes a stopped fake kubelet; it takes a renewal's time.
     pub async fn resume_node(&self, name: &str) -> Result<()> {
         nodes::resume(&self.client(Identity::Admin).await?, name).await
     }
 
-    /// Runs kubectl of the API server's version as the admin; answers what it
-    /// printed, or fails with its complaint. Blocks.
+    /// Runs kubectl of the API server's version as the admin; returns its output, or fails with its error. Blocks.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.kubectl_with_input(arguments, "")
     }
 
-    /// As [`ControlPlane::kubectl`], with a text to read, as in
-    /// `kubectl apply -f -`.
+    /// Like [`ControlPlane::kubectl`], with a text to read, as in `kubectl apply -f -`.
     pub fn kubectl_with_input(&self, arguments: &[&str], input: &str) -> Result<String> {
         let command = || format!("kubectl {}", arguments.join(" "));
         let mut kubectl = Command::new(self.assets.path(Program::Kubectl)?)
@@ -284,9 +277,9 @@ impl ControlPlane {
         String::from_utf8(output.stdout).with_context(command)
     }
 
-    /// Runs a program (a manager, say) beside the control plane's own, so that
-    /// it ends with them: `name` is its own, its output goes to `<name>.log`,
-    /// and kubeconfigs are in its working folder. Answers its process id.
+    /// Runs another program (such as a manager) together with the control plane's own, so that it ends with them:
+    /// `name` is unique, its output goes to `<name>.log`, and kubeconfigs are in its working folder. Returns its
+    /// process ID.
     pub fn run(&self, name: &str, program: &Path, arguments: &[String]) -> Result<u32> {
         self.processes.start(name, program, arguments)
     }
@@ -298,12 +291,12 @@ impl ControlPlane {
         self.processes.kill(name)
     }
 
-    /// Fails with its last words if a process has ended by itself.
+    /// Fails with its last output if a process has ended by itself.
     pub fn check(&self) -> Result<()> {
         self.processes.check()
     }
 
-    /// Where the output of a process goes.
+    /// Returns the log file of a process.
     pub fn log(&self, name: &str) -> PathBuf {
         self.processes.log(name)
     }
@@ -312,8 +305,8 @@ impl ControlPlane {
         self.folder().join("audit.log")
     }
 
-    /// How much audit log there is, in bytes: a mark to count from.
-    /// Fails unless the control plane was started with `audit`.
+    /// Returns the size of the audit log in bytes: a mark to count from. Fails unless the control plane was started
+    /// with `audit`.
     pub fn audit_position(&self) -> Result<u64> {
         if !self.audit {
             bail!("the control plane keeps no audit log: start it with Options {{ audit: true, .. }}");
@@ -324,10 +317,9 @@ impl ControlPlane {
         }
     }
 
-    /// What the managers asked since a position (0: since the start).
+    /// Returns the managers' requests since a position (0: since the start).
     ///
-    /// A request is in the log by the time it is answered. Fails unless the
-    /// control plane was started with `audit`.
+    /// A request is in the log by the time of its response. Fails unless the control plane was started with `audit`.
     pub fn audit_counts(&self, since: u64) -> Result<audit::Counts> {
         if self.audit_position()? == 0 {
             return Ok(audit::Counts::new());
@@ -345,8 +337,8 @@ fn port_was_taken(error: &anyhow::Error) -> bool {
     format!("{error:#}").contains("address already in use")
 }
 
-/// A port that is free now. Ports below the range that the kernel gives to
-/// outgoing connections are less likely to be taken a moment later.
+/// Returns a port that is free now. Ports below the range that the kernel gives to outgoing connections are less likely
+/// to be taken a moment later.
 fn free_port() -> Result<u16> {
     let attempts = 0..1000;
     attempts

@@ -66,12 +66,12 @@ impl Driver {
         Ok(Self { name: name.to_owned(), log: cluster.log(&process) })
     }
 
-    /// Its name, the provisioner of its StorageClasses.
+    /// Returns its name, the provisioner of its StorageClasses.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it has done, in order, as `<verb> <volume> ...`: `create <volume> <bytes>`, `attach <volume> <node>`,
+    /// Returns its actions in order, as `<verb> <volume> ...`: `create <volume> <bytes>`, `attach <volume> <node>`,
     /// `detach <volume> <node>`, `expand <volume> <bytes>`, `delete <volume>`, and violations.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl Driver {
         Ok(events(&text))
     }
 
-    /// Requests that would have damaged data.
+    /// Returns requests that would have damaged data.
     ///
     /// # Errors
     /// When its log cannot be read.
@@ -102,12 +102,12 @@ impl Driver {
     }
 }
 
-/// The name of a process that belongs to a driver.
+/// Returns the name of a process that belongs to a driver.
 fn process(program: Program, driver: &str) -> String {
     format!("{}-{driver}", program.file_name())
 }
 
-/// The events in a driver's log, whose lines begin with a date and a time. The last line may not be whole yet.
+/// Returns the events in a driver's log, whose lines begin with a date and a time. The last line may be incomplete.
 fn events(log: &str) -> Vec<String> {
     const VERBS: [&str; 6] = ["create", "attach", "detach", "expand", "delete", VIOLATION];
     let whole = log.rfind('\n').map_or("", |end| &log[..end]);

@@ -1,8 +1,7 @@
 //! The command line of each process: pure functions from paths and options.
 //!
-//! Where a flag is not needed to run on one machine without a network, it has
-//! kubeadm's value or the program's own default, so that managers meet the API
-//! server that they would meet in production.
+//! A flag that is not needed on one host without a network has kubeadm's value or the program's own default, so that
+//! managers use the same API server as in production.
 
 use std::path::Path;
 
@@ -15,8 +14,7 @@ pub(crate) const SERVICE_RANGE: &str = "10.96.0.0/16";
 /// The cluster address of the API server itself: the range's first.
 pub(crate) const SERVICE_ADDRESS: &str = "10.96.0.1";
 
-/// The file that etcd listens on in a control plane's folder. It is a socket
-/// and not a port, so that nobody else can take it.
+/// The socket of etcd in a control plane's folder; not a port, which another process could take.
 const ETCD_SOCKET: &str = "etcd.sock";
 
 fn etcd_url(folder: &Path, socket: &str) -> String {
@@ -31,7 +29,7 @@ fn path(path: impl AsRef<Path>) -> String {
     path.as_ref().display().to_string()
 }
 
-/// etcd without fsync: its data is worth nothing once the test is over.
+/// Returns the arguments of etcd, without fsync: its data is worthless after the test.
 pub(crate) fn etcd(folder: &Path) -> Vec<String> {
     let (clients, peers) = (etcd_url(folder, ETCD_SOCKET), etcd_url(folder, "etcd-peer.sock"));
     flags([
@@ -48,8 +46,7 @@ pub(crate) fn etcd(folder: &Path) -> Vec<String> {
     ])
 }
 
-/// The API server on `port` of 127.0.0.1; `audit` is the policy's and the
-/// log's path.
+/// Returns the arguments of the API server on `port` of 127.0.0.1; `audit` is the paths of policy and log.
 pub(crate) fn apiserver(
     folder: &Path,
     pki: &Pki,
@@ -64,7 +61,7 @@ pub(crate) fn apiserver(
         ("bind-address", "127.0.0.1".into()),
         ("advertise-address", "127.0.0.1".into()),
         ("secure-port", port.to_string()),
-        // Endpoints may not hold a loopback address, so there are none to keep.
+        // Endpoints may not contain a loopback address, so that there are none to maintain.
         ("endpoint-reconciler-type", "none".into()),
         ("service-cluster-ip-range", SERVICE_RANGE.into()),
         ("tls-cert-file", file("apiserver.crt")),
@@ -97,7 +94,7 @@ pub(crate) fn apiserver(
     all
 }
 
-/// The scheduler alone, without a port to serve on.
+/// Returns the arguments of a single scheduler that serves no port.
 pub(crate) fn scheduler(kubeconfig: &Path) -> Vec<String> {
     flags([
         ("kubeconfig", path(kubeconfig)),
@@ -107,7 +104,7 @@ pub(crate) fn scheduler(kubeconfig: &Path) -> Vec<String> {
     ])
 }
 
-/// The fake kubelets of every node, following the script in `stages`.
+/// Returns the arguments of the fake kubelets of all nodes, with the script in `stages`.
 pub(crate) fn kwok(kubeconfig: &Path, stages: &Path, lease_seconds: u32) -> Vec<String> {
     flags([
         ("kubeconfig", path(kubeconfig)),

@@ -1,4 +1,4 @@
-//! Who a kubeconfig speaks for: the subject of its client certificate.
+//! The identity of a kubeconfig: the subject of its client certificate.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -7,9 +7,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 pub enum Identity {
     /// `kubernetes-admin` of `system:masters`: may do everything.
     Admin,
-    /// `system:kube-controller-manager`, with the rights of its bootstrap role.
+    /// `system:kube-controller-manager`, with the permissions of its bootstrap role.
     ControllerManager,
-    /// `system:kube-scheduler`, with the rights of its bootstrap role.
+    /// `system:kube-scheduler`, with the permissions of its bootstrap role.
     Scheduler,
     /// Any other user.
     User {
@@ -21,7 +21,7 @@ pub enum Identity {
 }
 
 impl Identity {
-    /// The user name that the API server sees.
+    /// Returns the user name that the API server sees.
     pub fn user(&self) -> &str {
         match self {
             Identity::Admin => "kubernetes-admin",
@@ -31,7 +31,7 @@ impl Identity {
         }
     }
 
-    /// The groups that the API server sees, `system:authenticated` excepted.
+    /// Returns the groups that the API server sees, `system:authenticated` excepted.
     pub fn groups(&self) -> Vec<&str> {
         match self {
             Identity::Admin => vec!["system:masters"],
@@ -40,7 +40,7 @@ impl Identity {
         }
     }
 
-    /// The kubeconfig's file name: kubeadm's where it has one.
+    /// Returns the kubeconfig's file name: kubeadm's if it has one.
     pub(crate) fn file_name(&self) -> String {
         match self {
             Identity::Admin => "admin.conf".into(),
@@ -55,9 +55,9 @@ impl Identity {
     }
 }
 
-/// A kubeconfig with everything inline, so that the file alone is enough.
+/// Returns a kubeconfig with everything inline, so that the file alone is enough.
 ///
-/// `server` is a URL; the others are PEM, base64-encoded once more.
+/// `server` is a URL; the others are PEM, base64-encoded again.
 pub(crate) fn kubeconfig(server: &str, user: &str, ca: &str, certificate: &str, key: &str) -> String {
     let user = serde_json::Value::from(user);
     format!(
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_that_differ_only_in_groups_have_files_of_their_own() {
+    fn users_with_different_groups_have_separate_files() {
         let user = |groups: &[&str]| Identity::User {
             name: "ann".into(),
             groups: groups.iter().map(ToString::to_string).collect(),

@@ -1,5 +1,5 @@
-//! A real Kubernetes control plane for tests: stock etcd, API server and
-//! scheduler with fake kubelets, private to its owner, gone when it is dropped.
+//! A real Kubernetes control plane for tests: stock etcd, API server and scheduler with fake kubelets, private to its
+//! owner, removed when it is dropped.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
@@ -14,8 +14,8 @@
 //! ```
 //!
 //! The programs come from `KUBEBUILDER_ASSETS`, from a cache, or are built
-//! once with Go: see [`assets`]. CSI drivers with their sidecars are in [`csi`]. What fake kubelets do with a pod is scripted
-//! by its annotations: see [`behaviour`].
+//! once with Go: see [`assets`]. CSI drivers with their sidecars are in [`csi`]. Annotations script the behaviour of
+//! fake kubelets: see [`behaviour`].
 
 #![allow(clippy::disallowed_methods, reason = "tests change things as users do, without a controller's identity")]
 

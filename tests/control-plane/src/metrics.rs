@@ -1,4 +1,4 @@
-//! The metrics APIs, served as an adapter does: an HTTPS server behind APIServices, whose metrics tests set.
+//! The metrics APIs, served as by an adapter: an HTTPS server behind APIServices, whose metrics tests set.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,25 +18,25 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{ControlPlane, Identity};
 
-/// Groups, their versions, and what they say that they have.
+/// Groups, their versions, and their resources.
 const GROUPS: [(&str, &str, &str, &str); 3] = [
     ("metrics.k8s.io", "v1beta1", "pods", "PodMetrics"),
     ("custom.metrics.k8s.io", "v1beta2", "fleets.example.com/length", "MetricValueList"),
     ("external.metrics.k8s.io", "v1beta1", "length", "ExternalMetricValueList"),
 ];
 
-/// How long the API server may take to take them up.
+/// Maximum time until the API server accepts them.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// What is measured: by namespace and metric, as quantities. Resources are of each pod.
+/// The metrics, by namespace and name, as quantities. Resources apply to each pod.
 #[derive(Default)]
 pub struct Metrics(Mutex<HashMap<(String, String), String>>);
 
 impl Metrics {
-    /// Serves them to a control plane, until the async runtime of the caller ends. Once for each control plane.
+    /// Serves them to a control plane, until the caller's async runtime ends. Call it once per control plane.
     ///
     /// # Errors
-    /// When the API server does not take them up.
+    /// If the API server does not accept them.
     pub async fn serve(cluster: &ControlPlane) -> Result<Arc<Self>> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
@@ -46,7 +46,7 @@ impl Metrics {
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (acceptor, served, asking) = (acceptor.clone(), served.clone(), asking.clone());
-                // A client that breaks off asks again.
+                // A client that disconnects will retry.
                 tokio::spawn(async move { converse(&acceptor, stream, &served, &asking).await.ok() });
             }
         });
@@ -65,7 +65,7 @@ impl Metrics {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
     }
 
-    /// What stands at a path; `None` where nothing does.
+    /// Returns the response for a path; `None` if there is none.
     async fn answer(&self, client: &Client, path: &str, query: &str) -> Result<Option<Value>> {
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let now = jiff::Timestamp::now().to_string();
@@ -116,7 +116,7 @@ impl Metrics {
     }
 }
 
-/// True when a query's label selector is a list of `key=value`: KEDA's adapter reads it with apimachinery's
+/// Returns true if a query's label selector is a list of `key=value`: KEDA's adapter reads it with apimachinery's
 /// `ConvertSelectorToLabelsMap`, which accepts nothing else.
 fn has_only_equalities(query: &str) -> bool {
     let selector = query.split('&').find_map(|pair| pair.strip_prefix("labelSelector=")).unwrap_or_default();
@@ -134,7 +134,7 @@ fn decoded(text: &str) -> String {
                 bytes.push(byte);
                 rest = &after[2..];
             }
-            // The API server sends queries on as forms do.
+            // The API server forwards queries in the encoding of forms.
             (b'+', _) => {
                 bytes.push(b' ');
                 rest = after;
@@ -159,7 +159,7 @@ fn acceptor() -> Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Answers requests of one connection until it ends.
+/// Responds to the requests of one connection until it ends.
 async fn converse(acceptor: &TlsAcceptor, stream: TcpStream, served: &Metrics, client: &Client) -> Result<()> {
     let mut stream = acceptor.accept(stream).await?;
     let mut read = Vec::new();
@@ -184,7 +184,7 @@ async fn converse(acceptor: &TlsAcceptor, stream: TcpStream, served: &Metrics, c
     }
 }
 
-/// Has the API server send requests for the groups to a port of this machine, and waits until it does.
+/// Makes the API server forward requests for the groups to a local port, and waits until it does.
 async fn register(client: &Client, port: u16) -> Result<()> {
     let (namespace, name) = ("default", "metrics");
     let service = json!({

@@ -1,4 +1,4 @@
-//! Nodes that exist on paper only: kwok plays their kubelets.
+//! Fake nodes: kwok simulates their kubelets.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,19 +12,17 @@ use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-/// How many nodes are made at once.
+/// Number of concurrent creations of nodes.
 const AT_ONCE: usize = 16;
 
-/// The taint that admission gives to every new node, until a node-lifecycle
-/// controller finds it Ready.
+/// The taint that admission adds to every new node, until a node-lifecycle controller finds it Ready.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
-/// Where kubelets keep their leases.
+/// The namespace of the kubelets' leases.
 const LEASES: &str = "kube-node-lease";
 
-/// Makes the nodes `{prefix}-0` to `{prefix}-{n-1}`, waits for all of them to
-/// be Ready, and opens them: most control planes here have no controller that
-/// would.
+/// Creates the nodes `{prefix}-0` to `{prefix}-{n-1}`, waits for all of them to be Ready, and removes their taints:
+/// most control planes here have no controller that does.
 pub(crate) async fn add(client: &kube::Client, n: u32, prefix: &str) -> Result<Vec<String>> {
     let api: Api<Node> = Api::all(client.clone());
     let names: Vec<String> = (0..n).map(|index| format!("{prefix}-{index}")).collect();
@@ -59,8 +57,8 @@ pub(crate) async fn add(client: &kube::Client, n: u32, prefix: &str) -> Result<V
     Ok(names)
 }
 
-/// Takes admission's taint off a node that is Ready; answers false if the node
-/// has changed since, as it does in its first moments.
+/// Removes admission's taint from a Ready node; returns false if the node has changed since, as it does in its first
+/// moments.
 async fn open(api: &Api<Node>, node: &Node) -> Result<bool> {
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     let (closing, others): (Vec<_>, Vec<_>) = taints.partition(|taint| taint.key == NOT_READY);
@@ -76,16 +74,15 @@ async fn open(api: &Api<Node>, node: &Node) -> Result<bool> {
     }
 }
 
-/// Gives a node's lease to nobody, for a day: fake kubelets work only for nodes
-/// whose lease they hold. It is renewed once more, as upstream's manager waits
-/// for the next renewal of a lease that has changed without one.
+/// Assigns a node's lease to another holder, for a day: fake kubelets serve only nodes whose lease they hold. It is
+/// renewed once, because upstream's manager waits for the next renewal of a lease that has changed without one.
 pub(crate) async fn stop(client: &kube::Client, name: &str) -> Result<()> {
     let now = MicroTime(jiff::Timestamp::now());
     let spec = json!({ "holderIdentity": "nobody", "leaseDurationSeconds": 24 * 60 * 60, "renewTime": now });
     hold(client, name, spec).await
 }
 
-/// Leaves a node's lease to who takes it.
+/// Releases a node's lease.
 pub(crate) async fn resume(client: &kube::Client, name: &str) -> Result<()> {
     hold(client, name, json!({ "holderIdentity": null })).await
 }
@@ -97,7 +94,7 @@ async fn hold(client: &kube::Client, name: &str, spec: serde_json::Value) -> Res
     Ok(())
 }
 
-/// A node as a kubelet with room for thousands of pods registers it.
+/// Returns a node that registers with capacity for thousands of pods.
 fn node(name: &str) -> Result<Node> {
     let room = json!({ "cpu": "128", "memory": "1Ti", "ephemeral-storage": "1Ti", "pods": "10000" });
     Ok(serde_json::from_value(json!({

@@ -16,14 +16,13 @@ use time::{Duration, OffsetDateTime};
 
 use crate::identity::{Identity, kubeconfig};
 
-/// The object identifier of a certificate subject's organization, which is
-/// where Kubernetes looks for groups.
+/// The object identifier of a certificate subject's organization, from which Kubernetes reads groups.
 const ORGANIZATION: &[u64] = &[2, 5, 4, 10];
 
-/// The common name that the API server proxies with.
+/// The common name of the API server's proxy client.
 pub(crate) const FRONT_PROXY_CLIENT: &str = "front-proxy-client";
 
-/// A certificate authority and the folder that holds what it signed.
+/// A certificate authority and the folder with its certificates.
 pub(crate) struct Pki {
     folder: PathBuf,
     authority: Authority,
@@ -35,9 +34,8 @@ struct Authority {
 }
 
 impl Pki {
-    /// Makes the authorities, the API server's serving certificate, the
-    /// service account keys and the front proxy's client certificate in
-    /// `folder`, which must exist.
+    /// Creates the authorities, the API server's serving certificate, the service account keys and the front proxy's
+    /// client certificate in `folder`, which must exist.
     pub(crate) fn create(folder: PathBuf) -> Result<Self> {
         let authority = Authority::create(&folder, "ca", "kubernetes")?;
         let front_proxy = Authority::create(&folder, "front-proxy-ca", "front-proxy-ca")?;
@@ -58,12 +56,12 @@ impl Pki {
         Ok(Self { folder, authority })
     }
 
-    /// The path of one of the folder's files, by kubeadm's name.
+    /// Returns the path of one of the folder's files, by kubeadm's name.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// The text of a kubeconfig with a fresh client certificate.
+    /// Returns the text of a kubeconfig with a fresh client certificate.
     pub(crate) fn kubeconfig(&self, server: &str, identity: &Identity) -> Result<String> {
         let (certificate, key) = self
             .authority
@@ -92,7 +90,7 @@ impl Authority {
         Ok(Self { certificate, issuer: Issuer::new(params, key) })
     }
 
-    /// Signs a new key; answers certificate and key as PEM.
+    /// Signs a new key; returns certificate and key as PEM.
     fn sign(
         &self,
         names: Vec<String>,
@@ -104,7 +102,7 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
         params.extended_key_usages = vec![usage];
         params.use_authority_key_identifier_extension = true;
-        // rcgen keeps one value a kind of name; the kind spelled by number is a second one.
+        // rcgen keeps one value per kind of name; the kind given by number is a second one.
         let kinds = [DnType::OrganizationName, DnType::CustomDnType(ORGANIZATION.to_vec())];
         if organizations.len() > kinds.len() {
             bail!(
@@ -165,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_groups_are_refused_with_a_word() {
+    fn three_groups_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let pki = Pki::create(folder.path().to_owned()).unwrap();
         let with = |groups: &[&str]| Identity::User {

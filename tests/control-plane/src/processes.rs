@@ -28,11 +28,11 @@ until rm -rf -- "$2" || [ "$attempt" -eq 50 ]; do
 done
 "#;
 
-/// Holds the process group's number for as long as it is needed. It lingers
-/// after its owner's end, so that the reaper never kills a reused number.
+/// Reserves the process group's number. It outlives its owner for a moment, so that the reaper never kills a reused
+/// number.
 const ANCHOR: &str = "trap '' HUP INT TERM; while read -r _; do :; done; sleep 30";
 
-/// How much of a log an error shows.
+/// Number of log lines in an error.
 const LAST_LINES: usize = 15;
 
 /// The running processes of one control plane and the folder they work in.
@@ -73,7 +73,7 @@ impl Processes {
         Ok(Self { reaper: reaper?, anchor, folder: folder.keep(), keep, running: Mutex::default() })
     }
 
-    /// The folder that the processes work in.
+    /// Returns the folder that the processes work in.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -128,7 +128,7 @@ impl Processes {
         Ok(())
     }
 
-    /// The last lines of every log, for an error that no single process owns.
+    /// Returns the last lines of every log, for an error without a single cause.
     pub(crate) fn last_lines(&self) -> String {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         running.iter().map(|(name, _)| format!("last lines of {name}:\n{}\n", last_lines(&self.log(name)))).collect()
@@ -163,7 +163,7 @@ fn ended(name: &str, status: ExitStatus, log: &Path) -> anyhow::Error {
     anyhow!("{name} ended by itself ({status}); its last lines:\n{}", last_lines(log))
 }
 
-/// The end of a text file, or a word on why it cannot be read.
+/// Returns the end of a text file, or the reason why it cannot be read.
 pub(crate) fn last_lines(log: &Path) -> String {
     match fs::read(log) {
         Ok(bytes) => {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_owner_ends_the_processes_and_the_folder() {
+    fn end_of_the_owner_ends_processes_and_folder() {
         let processes = Processes::new(false).unwrap();
         let folder = processes.folder().to_owned();
         let id = processes.start("sleeper", Path::new("sh"), &sh("sleep 600")).unwrap();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ends_is_reported_with_its_last_words() {
+    fn ended_process_is_reported_with_its_last_output() {
         let processes = Processes::new(false).unwrap();
         processes.start("talker", Path::new("sh"), &sh("echo goodbye; exit 3")).unwrap();
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_free_again_after_a_kill() {
+    fn name_is_free_after_a_kill() {
         let processes = Processes::new(false).unwrap();
         let sleeper = || processes.start("sleeper", Path::new("sh"), &sh("sleep 600"));
         sleeper().unwrap();

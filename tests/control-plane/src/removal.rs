@@ -1,7 +1,7 @@
-//! What fake kubelets may remove: pods that somebody has asked to be deleted, and no others.
+//! Restricts the deletions of fake kubelets to pods that are being deleted.
 //!
-//! kwok removes a pod by its name alone. When it comes to that late, or twice, a StatefulSet's next pod has the name by
-//! then, and would be gone without anybody's wish; a real kubelet names the uid. The API server refuses it instead.
+//! kwok removes a pod by its name alone. If that is late, or repeated, a StatefulSet's next pod may have the name, and
+//! would be removed by mistake; a real kubelet sends the uid. The API server refuses such requests instead.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
@@ -13,7 +13,8 @@ pub(crate) const KUBELETS: &str = "kwok";
 
 const NAME: &str = "fake-kubelets-remove-what-is-deleted";
 
-/// Has the API server refuse that fake kubelets delete a pod that is not being deleted. It does so a moment later.
+/// Makes the API server refuse deletions by fake kubelets of pods that are not being deleted. It takes effect a moment
+/// later.
 pub(crate) async fn bind_to_wishes(client: &kube::Client) -> Result<()> {
     let policy: ValidatingAdmissionPolicy = serde_json::from_value(json!({
         "metadata": { "name": NAME },

@@ -1,5 +1,4 @@
-//! The control plane keeps its promises: isolated, true to RBAC, alive, and
-//! gone with its owner however that one ends.
+//! Guarantees of the control plane: isolated, faithful to RBAC, running, and removed with its owner in any case.
 
 #![allow(clippy::disallowed_methods, reason = "tests change things as users do, without a controller's identity")]
 
@@ -19,7 +18,7 @@ use tokio::time::{Instant, sleep};
 const DEADLINE: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_side_by_side_each_do_their_work() -> Result<()> {
+async fn two_control_planes_work_concurrently() -> Result<()> {
     let options = || Options { nodes: 2, audit: true, ..Options::default() };
     let (left, right) = tokio::try_join!(ControlPlane::start(options()), ControlPlane::start(options()))?;
     ensure!(left.server() != right.server());
@@ -69,10 +68,10 @@ async fn manager_has_the_rights_of_its_role_only(cluster: &ControlPlane) -> Resu
 }
 
 async fn pods_follow_their_script(cluster: &ControlPlane) -> Result<()> {
-    // No manager is here to make it, and no pod is admitted without.
+    // No manager is here to create it, and no pod is admitted without it.
     cluster.kubectl(&["create", "serviceaccount", "default"])?;
     let pods: Api<Pod> = Api::namespaced(cluster.client(Identity::Admin).await?, "default");
-    // name, what it is told, whether a finalizer holds it, the state it is to reach
+    // name, annotation, whether a finalizer holds it, the expected state
     let cases = [
         ("plain", None, "Running true"),
         ("ready", Some(behaviour::READY), "Running true"),
@@ -129,7 +128,7 @@ async fn pods_follow_their_script(cluster: &ControlPlane) -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_panic_of_the_owner_ends_it() -> Result<()> {
+async fn panic_of_the_owner_ends_the_control_plane() -> Result<()> {
     let cluster = ControlPlane::start(bare()).await?;
     let folder = cluster.folder().to_owned();
     let owner = tokio::spawn(async move {
@@ -140,7 +139,7 @@ async fn a_panic_of_the_owner_ends_it() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_failed_start_shows_the_last_words() -> Result<()> {
+async fn failed_start_shows_the_last_output() -> Result<()> {
     let options = Options { extra_apiserver_flags: vec!["--no-such-flag=1".into()], ..bare() };
     let error = ControlPlane::start(options).await.err().context("it started with a flag that does not exist")?;
     let text = format!("{error:#}");
@@ -150,7 +149,7 @@ async fn a_failed_start_shows_the_last_words() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_killed_owner_leaves_nothing() -> Result<()> {
+async fn killed_owner_leaves_nothing_behind() -> Result<()> {
     let mut owner = Command::new(std::env::current_exe()?)
         .args(["--exact", "owner_that_waits_to_be_killed", "--ignored", "--nocapture"])
         .stdin(Stdio::piped())
@@ -174,7 +173,7 @@ async fn a_killed_owner_leaves_nothing() -> Result<()> {
 }
 
 #[tokio::test]
-#[ignore = "run by a_killed_owner_leaves_nothing; by hand it ends with its input"]
+#[ignore = "run by killed_owner_leaves_nothing_behind; by hand it ends with its input"]
 async fn owner_that_waits_to_be_killed() -> Result<()> {
     let cluster = ControlPlane::start(bare()).await?;
     println!("\nfolder: {}", cluster.folder().display());
@@ -206,7 +205,7 @@ fn bound(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
 }
 
-/// The phase, and whether the pod is Ready.
+/// Returns the phase, and whether the pod is Ready.
 fn state(pod: &Pod) -> String {
     let status = pod.status.clone().unwrap_or_default();
     let conditions = status.conditions.unwrap_or_default();
@@ -238,7 +237,7 @@ fn nothing_is_left(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The command lines of the living processes that name a folder.
+/// Returns the command lines of the living processes that name a folder.
 fn processes_of(folder: &Path) -> Result<Vec<String>> {
     let output = Command::new("ps").args(["-A", "-ww", "-o", "args="]).output().context("run ps")?;
     ensure!(output.status.success(), "ps failed");

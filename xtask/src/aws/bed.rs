@@ -1,4 +1,4 @@
-//! A control plane, an AWS account of moto's, and machines in it whose Nodes wait for a cloud controller manager.
+//! A control plane, an AWS account of moto, and instances whose Nodes wait for a cloud controller manager.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,35 +15,35 @@ use serde_json::{Value, json};
 
 /// The cluster's name in tags.
 const CLUSTER: &str = "try";
-/// What keeps pods away from a node of which its cloud did not speak yet.
+/// The taint of a node that its cloud has not initialized yet.
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 /// The addresses of all pods.
 const PODS: &str = "10.244.0.0/16";
 const USER: &str = "system:cloud-controller-manager";
 const RIGHTS: &str = include_str!("../../../deploy/ccm-rbac.yaml");
 
-/// Calls that managers make at rest too, for nodes and routes.
+/// Calls that managers also make when idle, for nodes and routes.
 const AT_REST: [&str; 3] = ["DescribeInstances", "DescribeRouteTables", "DescribeInstanceTopology"];
 
-/// How often states are looked at.
+/// How often states are checked.
 const LOOK: Duration = Duration::from_millis(100);
-/// After so long what is not done is not done.
+/// Maximum time for any state.
 const PATIENCE: Duration = Duration::from_secs(400);
 
 /// Counts by AWS's action.
 pub type Calls = BTreeMap<String, u64>;
 
-/// The cluster and its share of AWS.
+/// The cluster and its AWS account.
 pub struct Bed {
     /// The control plane.
     pub cluster: ControlPlane,
     /// The AWS account.
     pub moto: Moto,
-    /// The machines whose Nodes were registered, in that order.
+    /// The instances whose Nodes were registered, in that order.
     pub machines: Vec<Machine>,
-    /// A client that may do everything.
+    /// A client with all permissions.
     pub client: Client,
-    /// What `--cloud-config` names.
+    /// The file of `--cloud-config`.
     pub config: PathBuf,
     kubelets: bool,
 }
@@ -51,25 +51,25 @@ pub struct Bed {
 /// A cloud controller manager to run on a bed.
 #[derive(Debug, Clone)]
 pub struct Manager {
-    /// How it is called in tables and logs.
+    /// Its name in tables and logs.
     pub name: &'static str,
     /// Its program.
     pub program: PathBuf,
-    /// Runs with the rights of the manifest that comes with ccm; else as an admin.
+    /// Whether it runs with the permissions of ccm's manifest; otherwise as an admin.
     pub own_rights: bool,
 }
 
 impl Bed {
-    /// Starts both, without machines. With `kubelets` somebody makes nodes Ready and pods run; without, nodes are Ready
-    /// at once and nobody else writes to them.
+    /// Starts both, without instances. With `kubelets`, fake kubelets make nodes Ready and run pods; without, nodes are
+    /// Ready immediately and no other program writes to them.
     ///
     /// # Errors
-    /// If the control plane's programs or moto can't be had, or do not come up.
+    /// If the control plane's programs or moto are not available or do not start.
     pub async fn start(kubelets: bool) -> Result<Self> {
         let options = Options { nodes: 0, kwok: kubelets, scheduler: kubelets, ..Options::default() };
         let (cluster, moto) = futures::future::try_join(ControlPlane::start(options), Moto::start(CLUSTER)).await?;
         moto.proxy.name_network_balancers();
-        // As regions without this API answer. What moto answers makes upstream's manager wait.
+        // As regions without this API respond. With moto's response, upstream's manager would wait.
         let unsupported =
             Effect::refused("UnsupportedOperation", "The functionality you requested is not supported in this region.");
         moto.proxy.arm(Fault::always("DescribeInstanceTopology", unsupported));
@@ -80,17 +80,18 @@ impl Bed {
         Ok(Self { cluster, moto, machines: Vec::new(), client, config, kubelets })
     }
 
-    /// All nodes.
+    /// Returns all nodes.
     pub fn nodes(&self) -> Api<Node> {
         Api::all(self.client.clone())
     }
 
-    /// Services in the default namespace.
+    /// Returns Services in the default namespace.
     pub fn services(&self) -> Api<Service> {
         Api::namespaced(self.client.clone(), "default")
     }
 
-    /// Starts machines and registers their Nodes, as kubelets do that wait for a cloud; each has a network for its pods.
+    /// Starts instances and registers their Nodes, as kubelets with an external cloud provider do; each has a pod
+    /// network.
     ///
     /// # Errors
     /// If moto or the API server refuses.
@@ -108,7 +109,7 @@ impl Bed {
         Ok(())
     }
 
-    /// What a kubelet, or whoever watches it, says of its node.
+    /// Sets the Ready condition of a node, as its kubelet does.
     ///
     /// # Errors
     /// If the API server refuses.
@@ -118,7 +119,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Starts a manager with all of its usual controllers; answers its process id.
+    /// Starts a manager with all of its default controllers; returns its process ID.
     ///
     /// # Errors
     /// If it can't be started.
@@ -131,10 +132,10 @@ impl Bed {
         self.cluster.run(manager.name, Path::new("env"), &arguments(manager, &self.config, &kubeconfig))
     }
 
-    /// Looks until `done` answers nothing more that is missing; answers how long that took.
+    /// Waits until `done` returns nothing that is missing; returns the time it took.
     ///
     /// # Errors
-    /// If it takes too long, with what was missing last; if a process of the bed's ends.
+    /// If it takes too long, with the last missing state; or if a process of the bed ends.
     pub async fn until<F: Future<Output = Result<Option<String>>>>(
         &self,
         mut done: impl FnMut() -> F,
@@ -148,10 +149,10 @@ impl Bed {
         Ok(begun.elapsed())
     }
 
-    /// Waits until all nodes are initialised and have their routes.
+    /// Waits until all nodes are initialized and have their routes.
     ///
     /// # Errors
-    /// As [`Bed::until`].
+    /// Same as [`Bed::until`].
     pub async fn until_initialised(&self) -> Result<Duration> {
         self.until(|| async {
             let nodes = self.nodes().list(&ListParams::default()).await.context("list the nodes")?.items;
@@ -163,10 +164,10 @@ impl Bed {
         .await
     }
 
-    /// Waits until these many Services have a way in.
+    /// Waits until this number of Services has an ingress.
     ///
     /// # Errors
-    /// As [`Bed::until`].
+    /// Same as [`Bed::until`].
     pub async fn until_reachable(&self, wanted: usize) -> Result<Duration> {
         self.until(|| async {
             let services = self.services().list(&ListParams::default()).await.context("list the Services")?.items;
@@ -178,11 +179,11 @@ impl Bed {
         .await
     }
 
-    /// Waits until nothing more is asked of AWS for this long, but for what managers ask at rest; answers when the last
-    /// call came, or now if there was none.
+    /// Waits until AWS gets no calls for this time, except for idle calls; returns the time of the last call, or now if
+    /// there was none.
     ///
     /// # Errors
-    /// If it takes too long, or a process of the bed's ends.
+    /// If it takes too long, or a process of the bed ends.
     pub async fn until_quiet(&self, rest: Duration) -> Result<Instant> {
         let begun = Instant::now();
         let (mut last, mut calls) = (begun, self.busy());
@@ -206,19 +207,19 @@ impl Bed {
     }
 }
 
-/// What there is more than before.
+/// Returns the increase since `before`.
 pub fn since(before: &Calls, now: Calls) -> Calls {
     let more =
         |(action, count): (String, u64)| (action.clone(), count - before.get(&action).copied().unwrap_or_default());
     now.into_iter().map(more).filter(|(_, count)| *count > 0).collect()
 }
 
-/// Whether a node waits for its cloud.
+/// Reports whether a node waits for its cloud.
 pub fn is_tainted(node: &Node) -> bool {
     node.spec.iter().flat_map(|spec| &spec.taints).flatten().any(|taint| taint.key == UNINITIALIZED)
 }
 
-/// The name by which a Service is reached.
+/// Returns the host name of a Service.
 pub fn hostname(service: &Service) -> Option<String> {
     let ingress = service.status.as_ref()?.load_balancer.as_ref()?.ingress.as_ref()?;
     ingress.first()?.hostname.clone()
@@ -236,7 +237,7 @@ fn node(number: usize, machine: &Machine) -> Value {
     })
 }
 
-/// The manager's command line, behind `env`.
+/// Returns the manager's command line, after `env`.
 fn arguments(manager: &Manager, config: &Path, kubeconfig: &Path) -> Vec<String> {
     let environment = ["AWS_ACCESS_KEY_ID=any", "AWS_SECRET_ACCESS_KEY=any", "AWS_EC2_METADATA_DISABLED=true"];
     let mut arguments: Vec<String> = environment.map(String::from).into();
@@ -248,7 +249,7 @@ fn arguments(manager: &Manager, config: &Path, kubeconfig: &Path) -> Vec<String>
         format!("--cluster-cidr={PODS}"),
         "--leader-elect=false".to_owned(),
         "--secure-port=0".to_owned(),
-        // The API server is not what is tried here.
+        // The API server is not under test here.
         "--kube-api-qps=200".to_owned(),
         "--kube-api-burst=400".to_owned(),
         format!("--use-service-account-credentials={}", manager.own_rights),
@@ -262,14 +263,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_counted_from_a_mark_on() {
+    fn calls_are_counted_from_a_mark() {
         let calls = |pairs: &[(&str, u64)]| pairs.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect::<Calls>();
         let more = since(&calls(&[("A", 1), ("B", 2)]), calls(&[("A", 1), ("B", 5), ("C", 1)]));
         assert_eq!(more, calls(&[("B", 3), ("C", 1)]));
     }
 
     #[test]
-    fn only_ours_runs_with_its_own_rights() {
+    fn only_ours_runs_with_its_own_permissions() {
         let manager = |own_rights| Manager { name: "ours", program: "/bin/ccm".into(), own_rights };
         let flags = |own_rights| arguments(&manager(own_rights), Path::new("a"), Path::new("b")).join(" ");
         assert!(flags(true).contains("/bin/ccm --cloud-provider=aws --cloud-config=a --kubeconfig=b"));

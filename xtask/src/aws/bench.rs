@@ -1,5 +1,4 @@
-//! `cargo xtask bench aws`: what upstream's AWS manager and ours ask of AWS for the same work, how long it takes them,
-//! and how much memory they need.
+//! `cargo xtask bench aws`: AWS calls, duration and memory of upstream's AWS manager and of ours for the same work.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -15,16 +14,16 @@ use super::bed::{Bed, Calls, Manager, since};
 use super::{ours, upstream};
 use crate::bench::usage;
 
-/// After so long without a call of AWS a manager has done what it means to do.
+/// After this time without an AWS call, a manager is done.
 const REST: Duration = Duration::from_secs(4);
-/// The cluster before anything is measured.
+/// The cluster size before the measurement.
 const FIRST: usize = 3;
 
-/// How much there is of everything.
+/// Numbers of objects.
 #[derive(Debug, Clone, Copy)]
 struct Size {
     nodes: usize,
-    /// With one port each: with two, upstream's rules in the nodes' security group are more than AWS's quota.
+    /// With one port each: with two, upstream's rules in the nodes' security group exceed AWS's quota.
     services: usize,
     resyncs: usize,
 }
@@ -34,11 +33,11 @@ impl Size {
     const QUICK: Self = Self { nodes: 20, services: 10, resyncs: 3 };
 }
 
-/// A piece of work.
+/// A scenario.
 #[derive(Debug)]
 struct Scenario {
     title: String,
-    /// Until the last call that it led to.
+    /// Until the last call that it caused.
     took: Duration,
     calls: Calls,
 }
@@ -53,18 +52,18 @@ impl Scenario {
     }
 }
 
-/// All that one manager did.
+/// All measurements of one manager.
 #[derive(Debug)]
 struct Measured {
     scenarios: Vec<Scenario>,
-    /// MiB at the end of all but the last two, and the most until then.
+    /// MiB at the end of all but the last two scenarios, and the maximum until then.
     resident: f64,
     peak: f64,
     /// Seconds.
     cpu: f64,
 }
 
-/// Measures both and prints tables; with `assert` fails if a goal is missed.
+/// Measures both and prints tables; with `assert`, fails if a goal is missed.
 pub fn bench(ccm: Option<&Path>, quick: bool, assert: bool) -> Result<()> {
     let size = if quick { Size::QUICK } else { Size::WHOLE };
     let managers = [upstream()?, ours(ccm, !quick)?];
@@ -158,7 +157,7 @@ async fn work(bed: &mut Bed, manager: &Manager, process: u32, size: Size) -> Res
     Ok(Measured { scenarios, resident: usage.resident, peak: usage.peak, cpu: usage.cpu })
 }
 
-/// All Services but the API server's own.
+/// Returns all Services except the API server's own.
 fn mine() -> ListParams {
     ListParams::default().labels("!component")
 }
@@ -173,7 +172,7 @@ fn service(number: usize) -> Result<KubeService> {
     }))?)
 }
 
-/// Each Service has these many targets.
+/// Checks that each Service has this number of targets.
 async fn targets(bed: &Bed, services: usize, nodes: usize) -> Result<()> {
     let groups = bed.moto.aws.list(Service::Elb, "DescribeTargetGroups", &[], "TargetGroups").await?;
     ensure!(groups.len() == services, "{services} Services have {} target groups", groups.len());
@@ -186,7 +185,7 @@ async fn targets(bed: &Bed, services: usize, nodes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Where a scenario began.
+/// The start of a scenario.
 struct Mark {
     title: String,
     begun: Instant,
@@ -199,20 +198,20 @@ impl Mark {
         Self { title, begun: Instant::now(), calls: bed.moto.proxy.calls() }
     }
 
-    /// The scenario, when nothing more comes of it.
+    /// Returns the scenario, once it causes no further calls.
     async fn after(self, bed: &Bed) -> Result<Scenario> {
         let last = bed.until_quiet(REST).await?;
         Ok(self.at(bed, last))
     }
 
-    /// The scenario, which was over then.
+    /// Returns the scenario, which ended at that time.
     fn at(self, bed: &Bed, end: Instant) -> Scenario {
         let took = end.saturating_duration_since(self.begun);
         Scenario { title: self.title, took, calls: since(&self.calls, bed.moto.proxy.calls()) }
     }
 }
 
-/// A ratio of ours to upstream's that is wanted.
+/// A goal for the ratio of ours to upstream's.
 #[derive(Debug, PartialEq)]
 struct Goal {
     what: &'static str,
@@ -221,7 +220,7 @@ struct Goal {
 }
 
 fn goals(theirs: &Measured, own: &Measured) -> Vec<Goal> {
-    // The first and the third scenario are about nodes that join.
+    // The first and the third scenario add nodes.
     let reads = |measured: &Measured| measured.scenarios.iter().step_by(2).take(2).map(Scenario::reads).sum::<u64>();
     let calls = |measured: &Measured| measured.scenarios.iter().map(Scenario::calls).sum::<u64>();
     let ratio = |own: u64, theirs: u64| own as f64 / theirs as f64;
@@ -232,7 +231,7 @@ fn goals(theirs: &Measured, own: &Measured) -> Vec<Goal> {
     ]
 }
 
-/// The scenarios, side by side.
+/// Returns the scenarios, both managers in one table.
 fn table(theirs: &Measured, own: &Measured) -> String {
     let mut text = String::from(
         "| | upstream: seconds | reads | changes | ours: seconds | reads | changes | calls, ratio |\n\
@@ -254,7 +253,7 @@ fn table(theirs: &Measured, own: &Measured) -> String {
     text
 }
 
-/// All calls by action, side by side.
+/// Returns all calls by action, both managers in one table.
 fn actions(theirs: &Measured, own: &Measured) -> String {
     let sum = |measured: &Measured| {
         measured.scenarios.iter().flat_map(|scenario| &scenario.calls).fold(Calls::new(), |mut sum, (action, count)| {
@@ -288,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn goals_are_ratios_of_ours_to_upstreams() {
+    fn goals_are_ratios_to_upstream() {
         let theirs = measured([(60, 1), (10, 10), (40, 1), (7, 0), (0, 0), (1, 10)], 80.0);
         let own = measured([(2, 1), (10, 10), (3, 1), (7, 0), (0, 0), (1, 10)], 16.0);
         let ratios: Vec<f64> = goals(&theirs, &own).iter().map(|goal| goal.ratio).collect();
@@ -296,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn both_are_side_by_side() {
+    fn table_shows_both_managers() {
         let (theirs, own) = (measured([(4, 2); 6], 80.0), measured([(1, 2); 6], 16.0));
         assert!(table(&theirs, &own).contains("| work | 1.0 | 4 | 2 | 1.0 | 1 | 2 | 0.50 |\n"));
         assert!(actions(&theirs, &own).contains("| DescribeInstances | 24 | 6 |\n"));

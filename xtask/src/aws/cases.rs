@@ -1,14 +1,14 @@
-//! Services that both managers get, and what becomes of them: data.
+//! Services for both managers: data.
 
 use serde_json::{Value, json};
 
-/// The beginning of all annotations of load balancers in AWS.
+/// The prefix of all load balancer annotations of AWS.
 const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
-/// Upstream makes balancers without security groups, which is asked for by an annotation here. It does not know it.
+/// Upstream creates load balancers without security groups; here an annotation requests that. Upstream ignores it.
 const WITHOUT_GROUPS: &str = "disable-nlb-sg";
 
-/// A Service. In texts `$subnet1`, `$address1`, `$certificate1` and so on stand for ids of the account's, and `@` at the
-/// beginning of an annotation's name for the prefix of all of them.
+/// A Service. In texts, `$subnet1`, `$address1`, `$certificate1` and so on stand for IDs of the account, and `@` at the
+/// beginning of an annotation's name for the common prefix.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
     /// Its name.
@@ -17,16 +17,16 @@ pub struct Case {
     ports: &'static [(&'static str, u16, u16)],
     /// Annotations without their prefix.
     annotations: &'static [(&'static str, &'static str)],
-    /// More of its spec, as JSON.
+    /// Additional fields of its spec, as JSON.
     spec: &'static str,
-    /// What is merged into it later, as JSON.
+    /// A later change, merged as JSON.
     pub change: Option<&'static str>,
 }
 
 const PLAIN: Case = Case { name: "", ports: &[], annotations: &[], spec: "{}", change: None };
 
-/// The shapes of Services. The groups of cases are played one after the other: upstream's rules for all of them together
-/// are more than AWS allows in a security group.
+/// The shapes of Services. The groups of cases run one after the other: upstream's rules for all of them together
+/// exceed AWS's limit per security group.
 pub const SHAPES: [Case; 10] = [
     Case {
         name: "one-port",
@@ -87,7 +87,7 @@ pub const SHAPES: [Case; 10] = [
     Case { name: "with-groups", ports: &[("TCP", 80, 30880)], annotations: &[(WITHOUT_GROUPS, "false")], ..PLAIN },
 ];
 
-/// The annotations that both know.
+/// Annotations that both managers support.
 pub const ANNOTATIONS: [Case; 14] = [
     Case {
         name: "tags",
@@ -194,14 +194,14 @@ pub const ANNOTATIONS: [Case; 14] = [
     Case { name: "sticky", ports: &[("TCP", 80, 31130)], spec: r#"{"sessionAffinity": "ClientIP"}"#, ..PLAIN },
 ];
 
-/// What stands for an account's ids: `$subnet1` and the like, and the ids.
+/// Placeholders of an account's IDs, such as `$subnet1`, with the IDs.
 pub type Ids = [(String, String)];
 
 impl Case {
-    /// The Service as it is created.
+    /// Returns the Service as it is created.
     ///
     /// # Panics
-    /// If its spec is no JSON, which a test rules out.
+    /// If its spec is not JSON, which a test excludes.
     pub fn service(&self, ids: &Ids) -> Value {
         let mut annotations: serde_json::Map<String, Value> = [("type", "nlb"), (WITHOUT_GROUPS, "true")]
             .iter()
@@ -225,10 +225,10 @@ impl Case {
         json!({"metadata": {"name": self.name, "annotations": annotations}, "spec": spec})
     }
 
-    /// What is merged into it later.
+    /// Returns the later change.
     ///
     /// # Panics
-    /// If it is no JSON, which a test rules out.
+    /// If it is not JSON, which a test excludes.
     pub fn changed(&self, ids: &Ids) -> Option<Value> {
         let text = filled(self.change?, ids).replace("\"@", &format!("\"{PREFIX}"));
         Some(serde_json::from_str(&text).expect("the table has JSON"))
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_case_is_a_service_of_its_own() {
+    fn every_case_is_a_separate_service() {
         let ids = [("$subnet1".to_owned(), "subnet-0a".to_owned())];
         let (mut names, mut node_ports) = (Vec::new(), Vec::new());
         for case in SHAPES.iter().chain(&ANNOTATIONS) {
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_and_prefixes_are_filled_in() {
+    fn ids_and_prefixes_are_replaced() {
         let ids = [("$subnet1".to_owned(), "subnet-0a".to_owned())];
         let case = Case {
             annotations: &[("subnets", "$subnet1,x"), ("!a/b", "c")],

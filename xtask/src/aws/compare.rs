@@ -1,5 +1,5 @@
-//! `cargo xtask differential aws`: upstream's AWS manager and ours get the same cluster, and what they leave behind in
-//! AWS and in the cluster is compared after each step.
+//! `cargo xtask differential aws`: upstream's AWS manager and ours get the same cluster, and their effects on AWS and
+//! the cluster are compared after each step.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,14 +17,13 @@ use super::holdings::holdings;
 use super::intended::{INTENDED, Side, Verdict, judge};
 use super::{OURS, UPSTREAM, ours, upstream};
 
-/// After so long without a call of AWS a manager has done what it means to do: longer than upstream waits before it
-/// tries again for the first time.
+/// After this time without an AWS call, a manager is done. It is longer than upstream's delay before its first retry.
 const REST: Duration = Duration::from_secs(7);
 
-/// What there is after a step, by the step's name.
+/// The facts after each step, by the step's name.
 type Steps = Vec<(String, BTreeSet<String>)>;
 
-/// Compares both; fails if something differs that is not listed, or if something that is listed does not differ.
+/// Compares both; fails if an unlisted difference exists, or a listed one does not.
 pub fn differential(ccm: Option<&Path>) -> Result<()> {
     let (own, theirs) = (ours(ccm, false)?, upstream()?);
     let runtime = tokio::runtime::Runtime::new().context("start threads")?;
@@ -46,7 +45,7 @@ pub fn differential(ccm: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// The facts that only one of two has after the same step.
+/// Returns the facts that only one of both has after the same step.
 fn differences(ours: &Steps, upstream: &Steps) -> Vec<(Side, String, String)> {
     let only = |side, step: &str, here: &BTreeSet<String>, there: &BTreeSet<String>| {
         here.difference(there).map(|fact| (side, step.to_owned(), fact.clone())).collect::<Vec<_>>()
@@ -110,7 +109,7 @@ async fn steps(bed: &mut Bed, manager: &Manager) -> Result<Steps> {
     Ok(steps)
 }
 
-/// Waits until nothing goes on, and notes what there is then.
+/// Waits until there is no activity, and records the facts.
 async fn note(bed: &Bed, name: &str, steps: &mut Steps, step: &str) -> Result<()> {
     eprintln!("{name}: {step}");
     bed.until_quiet(REST).await?;
@@ -131,7 +130,7 @@ async fn label(bed: &Bed, machine: usize, key: &str, value: &str) -> Result<()> 
     Ok(())
 }
 
-/// A machine is terminated, and its kubelet is silent.
+/// Terminates an instance; its kubelet becomes unresponsive.
 async fn leave(bed: &Bed, machine: usize) -> Result<()> {
     let machine = &bed.machines[machine];
     bed.moto.terminate(&machine.id).await?;
@@ -150,7 +149,7 @@ async fn leave(bed: &Bed, machine: usize) -> Result<()> {
     Ok(())
 }
 
-/// What the cases name: subnets, addresses and certificates.
+/// Returns the IDs that cases refer to: subnets, addresses and certificates.
 async fn ids(bed: &Bed) -> Result<Vec<(String, String)>> {
     let aws = &bed.moto.aws;
     let subnets = (1..).zip(&bed.moto.network.subnets).map(|(number, id)| (format!("$subnet{number}"), id.clone()));
@@ -175,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_only_one_has_is_told_with_the_step() {
+    fn difference_is_reported_with_its_step() {
         let steps = |facts: &[&str]| vec![("a".to_owned(), facts.iter().map(|fact| (*fact).to_owned()).collect())];
         let found = differences(&steps(&["x", "y"]), &steps(&["x", "z"]));
         let fact = |side, text: &str| (side, "a".to_owned(), text.to_owned());

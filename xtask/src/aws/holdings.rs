@@ -1,5 +1,5 @@
-//! What an account and a cluster hold, as lines that two of them can be compared by: ids that are other ones each time
-//! are replaced by what they are the ids of.
+//! The resources of an account and a cluster, as comparable lines: IDs that change from run to run are replaced by
+//! descriptions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +11,10 @@ use moto::{Element, Machine, Moto, Service};
 
 use super::bed::Bed;
 
-/// The tag that says which Service something is for.
+/// The tag with the Service that a resource belongs to.
 const FOR: &str = "kubernetes.io/service-name";
 
-/// All of it, a fact a line, in order.
+/// Returns all resources, one fact per line, in order.
 pub async fn holdings(bed: &Bed) -> Result<BTreeSet<String>> {
     let services = bed.services().list(&ListParams::default()).await.context("list the Services")?.items;
     let nodes = bed.nodes().list(&ListParams::default()).await.context("list the nodes")?.items;
@@ -39,7 +39,7 @@ pub async fn holdings(bed: &Bed) -> Result<BTreeSet<String>> {
     Ok(lines.0)
 }
 
-/// Ids, and what stands for them.
+/// IDs and their descriptions.
 struct Names(Vec<(String, String)>);
 
 impl Names {
@@ -61,7 +61,7 @@ impl Names {
         self.0.push((id.to_owned(), name.to_owned()));
     }
 
-    /// A Service's uid, and the name that a balancer has by it.
+    /// Adds a Service's uid, and the load balancer name derived from it.
     fn service(&mut self, service: &KubeService) {
         let (name, uid) = (service.name_any(), service.uid().unwrap_or_default());
         let plain = format!("a{}", uid.replace('-', ""));
@@ -74,7 +74,7 @@ impl Names {
     }
 }
 
-/// The name with the digest at its end replaced, if it has one.
+/// Returns the name with the digest at its end replaced, if it has one.
 fn without_hash(name: &str) -> String {
     match name.rsplit_once('-') {
         Some((rest, hash)) if hash.len() == 10 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
@@ -132,7 +132,7 @@ impl Lines {
         let source = event.source.iter().find_map(|source| source.component.clone()).unwrap_or_default();
         let object = &event.involved_object;
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
-        // The API server and others speak of their own affairs.
+        // Events about other objects are not compared.
         if ["Node", "Service"].contains(&text(&object.kind).as_str()) {
             let what = format!("{} {}", text(&object.kind), text(&object.name));
             self.add(&what, "event", &format!("{source} {} {}", text(&event.type_), text(&event.reason)));
@@ -145,7 +145,7 @@ async fn list(moto: &Moto, action: &str, list: &str) -> Result<Vec<Element>> {
     moto.aws.list(service, action, &[], list).await
 }
 
-/// The tags of something in ELB.
+/// Returns the tags of a resource in ELB.
 async fn tags(moto: &Moto, arn: &str) -> Result<BTreeMap<String, String>> {
     let described =
         moto.aws.list(Service::Elb, "DescribeTags", &[("ResourceArns.member.1", arn)], "TagDescriptions").await?;
@@ -192,7 +192,7 @@ async fn balancers(moto: &Moto, names: &Names, lines: &mut Lines) -> Result<()> 
     }
     for asked in moto.proxy.asked("CreateLoadBalancer") {
         let value = |name: &str| asked.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value);
-        // What moto takes and forgets, while the Service is there.
+        // Settings that moto accepts but does not return, while the Service exists.
         let balancer = names.of(value("Name"));
         if balancer == value("Name") {
             continue;
@@ -207,7 +207,7 @@ async fn balancers(moto: &Moto, names: &Names, lines: &mut Lines) -> Result<()> 
     Ok(())
 }
 
-/// Port and protocol of a target group: by which a listener's is known.
+/// Returns port and protocol of a target group, which identify a listener's group.
 async fn behind(moto: &Moto, arn: &str) -> Result<String> {
     let about = [("TargetGroupArns.member.1", arn)];
     let groups = moto.aws.list(Service::Elb, "DescribeTargetGroups", &about, "TargetGroups").await?;
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_replaced_by_what_they_stand_for() {
+    fn ids_are_replaced_by_descriptions() {
         let mut names = Names(Vec::new());
         names.add("i-0a", "<n>");
         names.service(

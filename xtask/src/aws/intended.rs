@@ -1,6 +1,6 @@
-//! What differs from upstream's AWS manager on purpose, with the reason: data, and how a difference is judged by it.
+//! Intended differences from upstream's AWS manager, with reasons; and the classification of differences.
 
-/// Who has a fact that the other one has not.
+/// The manager that has a fact which the other one lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// ccm.
@@ -9,31 +9,31 @@ pub enum Side {
     Upstream,
 }
 
-/// A difference that is meant to be.
+/// An intended difference.
 #[derive(Debug, Clone, Copy)]
 pub struct Intended {
-    /// Facts that only ours has: `*` stands for any text.
+    /// Facts that only ours has: `*` matches any text.
     ours: &'static [&'static str],
     /// Facts that only upstream's has.
     upstreams: &'static [&'static str],
-    /// What upstream does.
+    /// Upstream's behaviour.
     pub upstream: &'static str,
-    /// What we do.
+    /// Our behaviour.
     pub here: &'static str,
-    /// Why.
+    /// The reason.
     pub why: &'static str,
-    /// It shows each time, and not only as it happens.
+    /// Whether it occurs in every run.
     pub always: bool,
 }
 
-/// All of them, as they are in `docs/differences.md`.
+/// All of them, as in `docs/differences.md`.
 pub const INTENDED: [Intended; 17] = [
     Intended {
         ours: &["*: tag kubernetes.io/service-uid=*"],
         upstreams: &[],
-        upstream: "what is made for a Service has its name in a tag",
+        upstream: "resources of a Service have its name in a tag",
         here: "and its uid",
-        why: "what an earlier Service of that name left behind is not taken for this one's",
+        why: "resources of an earlier Service of that name are not attributed to this one",
         always: true,
     },
     Intended {
@@ -43,9 +43,9 @@ pub const INTENDED: [Intended; 17] = [
             "security group nodes.try: lets in * 30253-30253 *",
         ],
         upstreams: &["Service both-protocols: event service-controller Warning SyncLoadBalancerFailed"],
-        upstream: "TCP and UDP on one Service are refused",
-        here: "they share a listener, or have one each",
-        why: "kubernetes asks for both since 1.26",
+        upstream: "TCP and UDP in one Service are refused",
+        here: "they share a listener, or get one each",
+        why: "Kubernetes allows both since 1.26",
         always: true,
     },
     Intended {
@@ -55,8 +55,8 @@ pub const INTENDED: [Intended; 17] = [
             "security group nodes.try: lets in tcp 30000-32767 *",
         ],
         upstreams: &["security group nodes.try: lets in tcp 30880-30880 *"],
-        upstream: "balancers have no security groups by default, and nodes' groups a rule for each port and range",
-        here: "balancers have two unless `disable-nlb-sg` says otherwise, and nodes' groups one rule for all Services",
+        upstream: "load balancers have no security groups by default, and nodes' groups a rule per port and range",
+        here: "load balancers have two unless `disable-nlb-sg` is set, and nodes' groups one rule for all Services",
         why: "a security group holds sixty rules",
         always: true,
     },
@@ -72,8 +72,8 @@ pub const INTENDED: [Intended; 17] = [
             "Service internal: way in *",
         ],
         upstream: "a change between internal and internet-facing has no effect",
-        here: "another balancer is made, and the old one serves until it works",
-        why: "what is asked for is done",
+        here: "another load balancer is created, and the old one serves until it works",
+        why: "the request is applied",
         always: true,
     },
     Intended {
@@ -84,39 +84,39 @@ pub const INTENDED: [Intended; 17] = [
             "security group nodes.try: lets in tcp 30054-30054 *",
         ],
         upstream: "UDP target groups are probed by TCP at the same port",
-        here: "on nodes at kube-proxy (10256, `/healthz`), unless an annotation says otherwise; with `ip` targets as upstream, with a warning",
-        why: "nothing listens there by TCP: all targets are unhealthy, and traffic goes to dead nodes, too",
+        here: "on nodes at kube-proxy (10256, `/healthz`), unless an annotation overrides that; with `ip` targets as upstream, with a warning",
+        why: "no process listens there with TCP: all targets are unhealthy, and traffic also goes to dead nodes",
         always: true,
     },
     Intended {
         ours: &["balancer of *: scheme internet-facing"],
         upstreams: &[],
-        upstream: "internet-facing balancers are asked for by asking for nothing",
-        here: "by their name",
-        why: "moto shows what was asked for",
+        upstream: "internet-facing load balancers are requested by omitting the scheme",
+        here: "by naming it",
+        why: "moto returns the request as given",
         always: true,
     },
     Intended {
         ours: &[],
         upstreams: &["balancer of *: attribute access_logs.s3.enabled=false"],
-        upstream: "attributes are set that new balancers have anyway",
+        upstream: "attributes are set that new load balancers have by default",
         here: "they are not",
-        why: "a call less; moto shows what was asked for",
+        why: "a call less; moto returns the request as given",
         always: true,
     },
     Intended {
         ours: &["* of tags: tag team=red", "* of tags: tag more=1"],
         upstreams: &["* of tags: tag team=blue"],
-        upstream: "`additional-resource-tags` count when a balancer is made",
-        here: "later too",
-        why: "what is asked for is done",
+        upstream: "`additional-resource-tags` apply when a load balancer is created",
+        here: "later, too",
+        why: "the request is applied",
         always: true,
     },
     Intended {
         ours: &["balancer of two-subnets: subnet *"],
         upstreams: &[],
-        upstream: "`subnets` count when a balancer is made",
-        here: "later too",
+        upstream: "`subnets` apply when a load balancer is created",
+        here: "later, too",
         why: "cloud-provider-aws#206",
         always: true,
     },
@@ -124,78 +124,78 @@ pub const INTENDED: [Intended; 17] = [
         ours: &["target group TCP:31040 of probe-tcp: health timeout 5"],
         upstreams: &["target group TCP:31040 of probe-tcp: health timeout 10"],
         upstream: "`healthcheck-timeout` has no effect",
-        here: "it has",
-        why: "what is asked for is done",
+        here: "it has one",
+        why: "the request is applied",
         always: true,
     },
     Intended {
         ours: &["target group TCP:30580 of local: health*"],
         upstreams: &["target group TCP:30580 of local: health*"],
-        upstream: "another protocol of health checks is another target group",
+        upstream: "another health check protocol leads to another target group",
         here: "it is changed in place; moto keeps the path",
-        why: "traffic goes on",
+        why: "traffic continues",
         always: false,
     },
     Intended {
         ours: &[],
         upstreams: &["security group nodes.try: lets in tcp 32100-32100 *"],
-        upstream: "rules for health checks that are not made any more stay",
-        here: "they go",
-        why: "nobody needs them; a security group holds sixty rules",
+        upstream: "rules for former health checks remain",
+        here: "they are removed",
+        why: "they are unused; a security group holds sixty rules",
         always: true,
     },
     Intended {
         ours: &["target group TCP:31070 of proxy-protocol: attribute *"],
         upstreams: &[],
         upstream: "attributes of target groups are set if AWS lists them",
-        here: "whatever AWS lists",
-        why: "moto does not list all that AWS does",
+        here: "always",
+        why: "moto lists fewer than AWS",
         always: true,
     },
     Intended {
         ours: &["security group nodes.try: lets in tcp 31070-31070 *"],
         upstreams: &["security group nodes.try: lets in tcp 31070-31070 *"],
-        upstream: "nodes are opened to clients though they see the balancer's addresses only",
-        here: "to the balancer's subnets",
-        why: "nobody else has to reach them",
+        upstream: "nodes allow clients' addresses, although they only see the load balancer's",
+        here: "the load balancer's subnets",
+        why: "no other source needs access",
         always: true,
     },
     Intended {
         ours: &["listener TLS:443 of *: ALPN None"],
         upstreams: &[],
-        upstream: "TLS listeners name no ALPN policy",
-        here: "they name `None`",
-        why: "a policy that was taken away goes; the same to clients",
+        upstream: "TLS listeners have no ALPN policy",
+        here: "they have `None`",
+        why: "a removed policy is reset; the same for clients",
         always: true,
     },
     Intended {
         ours: &[],
         upstreams: &["Service sticky: *"],
-        upstream: "what AWS can't do is found out once the Service is held",
+        upstream: "impossible requests are detected after the finalizer was added",
         here: "before",
-        why: "a Service that can't work is deleted at once",
+        why: "an invalid Service can be deleted immediately",
         always: true,
     },
     Intended {
         ours: &["Node *: event route_controller Warning FailedToCreateRoute"],
         upstreams: &["Node *: event route_controller Warning FailedToCreateRoute"],
         upstream: "passes over routes are ten seconds apart",
-        here: "one also follows a change within a second; both may find that a Node's machine is gone before the Node",
+        here: "one also follows a change within a second; both may find that a Node's instance was deleted before the Node",
         why: "new nodes work sooner",
         always: false,
     },
 ];
 
-/// What is to be said of differences.
+/// The result of classifying differences.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Those that nobody meant, in words.
+    /// Descriptions of unintended ones.
     pub unexpected: Vec<String>,
-    /// Of each one that is meant, whether it was found.
+    /// For each intended one, whether it occurred.
     pub needed: Vec<bool>,
 }
 
-/// Judges differences: whose fact it is, after which step, and the fact.
+/// Classifies differences: the manager that has the fact, the step, and the fact.
 pub fn judge(found: &[(Side, String, String)]) -> Verdict {
     judge_by(&INTENDED, found)
 }
@@ -216,7 +216,7 @@ fn judge_by(table: &[Intended], found: &[(Side, String, String)]) -> Verdict {
     verdict
 }
 
-/// Whether a text is as a pattern says, in which `*` stands for any text.
+/// Reports whether a text matches a pattern, in which `*` matches any text.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_the_table_is_unexpected() {
+    fn unlisted_difference_is_unexpected() {
         let table = [
             Intended { ours: &["x *"], upstreams: &["y"], upstream: "", here: "", why: "", always: true },
             Intended { ours: &["z"], upstreams: &[], upstream: "", here: "", why: "", always: true },
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documentation_has_the_table() {
+    fn documentation_contains_the_table() {
         let page = include_str!("../../../docs/differences.md");
         for Intended { upstream, here, why, .. } in INTENDED {
             let row = format!("| AWS | {upstream} | {here} | {why} |");

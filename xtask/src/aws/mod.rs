@@ -1,5 +1,5 @@
-//! AWS without AWS: a cluster to try ccm on (`cargo xtask aws`), a comparison with upstream's cloud controller manager
-//! for AWS (`cargo xtask differential aws`), and what both cost (`cargo xtask bench aws`). moto plays AWS.
+//! A mock of AWS: a cluster to try ccm on (`cargo xtask aws`), a comparison with upstream's cloud controller manager
+//! for AWS (`cargo xtask differential aws`), and a benchmark of both (`cargo xtask bench aws`). moto simulates AWS.
 
 mod bed;
 mod bench;
@@ -26,25 +26,25 @@ pub use compare::differential;
 const OURS: &str = "ours";
 const UPSTREAM: &str = "upstream";
 
-/// Watch ccm run the nodes, routes and load balancers of a cluster in an AWS that is none, and go on with it by hand.
+/// Run ccm for the nodes, routes and load balancers of a cluster on a mock of AWS, and try it by hand.
 ///
-/// The control plane is stock Kubernetes 1.37; AWS is played by moto, with a machine for each node. ccm is started with
-/// the rights of its manifest; nodes are initialised, routes made, and a Service gets a Network Load Balancer and loses
-/// it. Then all of it stays until Ctrl-C, with the kubeconfig and AWS's endpoint printed.
+/// The control plane is stock Kubernetes 1.37; moto simulates AWS, with an instance for each node. ccm is started with
+/// the permissions of its manifest; nodes are initialized, routes are created, and a Service gets a Network Load
+/// Balancer and is deleted. Then everything keeps running until Ctrl-C; the kubeconfig and AWS's endpoint are printed.
 ///
-/// Needed are Python 3.10 or later, for moto, which is installed into ~/.cache/kcm-moto the first time, and what
-/// `cargo xtask control-plane` needs. Building ccm takes some minutes the first time, because of the AWS SDK.
+/// Requirements: Python 3.10 or later for moto, which is installed into ~/.cache/kcm-moto the first time, and those of
+/// `cargo xtask control-plane`. The first build of ccm takes some minutes because of the AWS SDK.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask aws                  # tell the story, then stay
   cargo xtask aws --once           # tell the story; the exit status is its result
   cargo xtask aws --nodes 100")]
 pub struct Arguments {
-    /// How many machines and nodes to make
+    /// Number of instances and nodes
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     nodes: u8,
 
-    /// End after the story, with an exit status other than 0 if something failed
+    /// Exit after the scenario, with a non-zero status if something failed
     #[arg(long)]
     once: bool,
 
@@ -56,11 +56,11 @@ pub struct Arguments {
 /// A cloud whose managers can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Cloud {
-    /// AWS, played by moto
+    /// AWS, simulated by moto
     Aws,
 }
 
-/// Tells the story, says how to go on, and waits for Ctrl-C.
+/// Runs the scenario, prints instructions, and waits for Ctrl-C.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let manager = ours(arguments.ccm.as_deref(), false)?;
     let runtime = tokio::runtime::Runtime::new().context("start threads")?;
@@ -85,7 +85,7 @@ async fn show(arguments: &Arguments, manager: &Manager) -> Result<()> {
     Ok(())
 }
 
-/// Ends only when a process has ended by itself.
+/// Returns only if a process has ended by itself.
 async fn watch_over(bed: &Bed) -> Result<()> {
     loop {
         bed.cluster.check()?;
@@ -114,12 +114,12 @@ Ctrl-C ends it and leaves nothing behind.",
     ))
 }
 
-/// Upstream's manager, built with Go the first time.
+/// Returns upstream's manager, built with Go the first time.
 fn upstream() -> Result<Manager> {
     Ok(Manager { name: UPSTREAM, program: upstream_aws_manager()?, own_rights: false })
 }
 
-/// ccm with its AWS provider: the one that is given, or as it is built.
+/// Returns ccm with its AWS provider: the given one, or a build.
 fn ours(given: Option<&Path>, release: bool) -> Result<Manager> {
     let program = match given {
         Some(path) => path.canonicalize().with_context(|| format!("--ccm {}", path.display()))?,

@@ -1,4 +1,4 @@
-//! The story that `cargo xtask aws` tells: nodes, routes, and a Service that gets a load balancer and loses it.
+//! The scenario of `cargo xtask aws`: nodes, routes, and a Service that gets a load balancer and is deleted.
 
 use std::time::{Duration, Instant};
 
@@ -13,11 +13,11 @@ use crate::page::Page;
 
 const STEPS: usize = 5;
 const SERVICE: &str = "story";
-/// What is typed, and done.
+/// The displayed command, which is executed.
 const CREATE: [&str; 5] = ["create", "service", "loadbalancer", SERVICE, "--tcp=80:8080,443:8443"];
 const DELETE: [&str; 3] = ["delete", "service", SERVICE];
 
-/// What an account has for Services.
+/// The resources of an account for Services.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Held {
     balancers: usize,
@@ -25,7 +25,7 @@ struct Held {
     security_groups: usize,
 }
 
-/// Tells it; the cluster stays.
+/// Runs the scenario; the cluster keeps running.
 pub async fn tell(page: Page, manager: &Manager, nodes: usize) -> Result<Bed> {
     let step = Step::begin(page, 1, "A control plane and an AWS account, with a machine for each node");
     let mut bed = Bed::start(true).await?;
@@ -77,7 +77,7 @@ pub async fn tell(page: Page, manager: &Manager, nodes: usize) -> Result<Bed> {
     bed.cluster.kubectl(&DELETE)?;
     bed.until_quiet(Duration::from_secs(2)).await?;
     let after = held(&bed).await?;
-    // The shared security group goes with the last of the balancers.
+    // The shared security group is deleted with the last of the load balancers.
     ensure!(after == before, "before the Service AWS had {before:?}, and after it {after:?}");
     step.done("AWS has nothing left of it");
     Ok(bed)
@@ -108,7 +108,7 @@ async fn until_ready(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// What a node knows from its cloud.
+/// Formats the fields of a node that its cloud has set.
 fn line(node: &Node) -> String {
     let label = |key: &str| node.labels().get(key).cloned().unwrap_or_default();
     let id = node.spec.iter().find_map(|spec| spec.provider_id.clone()).unwrap_or_default();

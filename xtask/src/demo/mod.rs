@@ -6,6 +6,7 @@ mod pods;
 mod stage;
 mod steps;
 mod story;
+mod volumes;
 
 use std::path::PathBuf;
 

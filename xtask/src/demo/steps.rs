@@ -11,6 +11,7 @@ use super::cloud;
 use super::pods::Pods;
 use super::stage::{MANAGER, Stage};
 use super::story::Step;
+use super::volumes;
 
 /// The Deployment that the story is about.
 pub const DEPLOYMENT: &str = "web";
@@ -68,6 +69,7 @@ pub const STORY: &[Step] = &[
         deadline: Duration::from_secs(120),
         play: |stage| crash(stage).boxed(),
     },
+    volumes::VOLUMES,
     cloud::BALANCE,
     cloud::LEAVE,
 ];

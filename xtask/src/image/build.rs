@@ -1,4 +1,4 @@
-//! A static binary with musl, and what it takes: a Rust target and, for ring's C, a compiler that makes code for it.
+//! Static binaries with musl, and their toolchain: a Rust target and, for ring's C, a C compiler.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::cargo::{cargo, executable};
 
-/// A kind of machine that images are for.
+/// An architecture of images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Arch {
     /// x86_64
@@ -21,7 +21,7 @@ impl Arch {
     /// All of them.
     pub const ALL: [Arch; 2] = [Arch::Amd64, Arch::Arm64];
 
-    /// Its name in images.
+    /// Returns its name in images.
     pub fn oci(self) -> &'static str {
         match self {
             Arch::Amd64 => "amd64",
@@ -29,7 +29,7 @@ impl Arch {
         }
     }
 
-    /// Its number in an ELF file (e_machine).
+    /// Returns its number in an ELF file (e_machine).
     pub fn machine(self) -> u16 {
         match self {
             Arch::Amd64 => 62,
@@ -37,7 +37,7 @@ impl Arch {
         }
     }
 
-    /// Its name in compilers' names, and Rust's.
+    /// Returns its name in the names of compilers and Rust targets.
     fn cpu(self) -> &'static str {
         match self {
             Arch::Amd64 => "x86_64",
@@ -53,8 +53,8 @@ impl Arch {
         env::consts::ARCH == self.cpu()
     }
 
-    /// C compilers that make code for it, best first. One for glibc does where there is no other: ring's C calls
-    /// nothing but what both libraries have.
+    /// Returns C compilers for it, the best first. One for glibc works if there is no other: ring's C calls only
+    /// functions that both libraries have.
     fn compilers(self) -> Vec<String> {
         let own = format!("{}-linux-musl-gcc", self.cpu());
         if self.is_here() {
@@ -64,7 +64,7 @@ impl Arch {
         }
     }
 
-    /// What to install on Debian and Ubuntu to have such a compiler.
+    /// Returns the packages with such a compiler on Debian and Ubuntu.
     fn packages(self) -> String {
         if self.is_here() {
             "musl-tools".to_owned()
@@ -74,7 +74,7 @@ impl Arch {
     }
 }
 
-/// All that it takes to build for a kind of machine.
+/// The toolchain for an architecture.
 #[derive(Clone, Debug)]
 pub struct Toolchain {
     /// The machine.
@@ -84,7 +84,7 @@ pub struct Toolchain {
 }
 
 impl Toolchain {
-    /// Looks for it. Fails with what to install.
+    /// Finds the toolchain. The error names the packages to install.
     pub fn find(arch: Arch) -> Result<Self> {
         let triple = arch.triple();
         if !standard_library(&triple)?.is_dir() {
@@ -105,8 +105,8 @@ impl Toolchain {
         }
     }
 
-    /// The environment of the build. A linker of another machine is not needed: Rust brings one along, and all that a
-    /// static binary is linked from.
+    /// Returns the environment of the build. No linker for another architecture is needed: Rust includes one, with
+    /// everything that a static binary is linked from.
     fn environment(&self) -> Vec<(String, PathBuf)> {
         let triple = self.arch.triple().replace('-', "_");
         let compiler = self.compiler.clone().map(|compiler| (format!("CC_{triple}"), compiler));
@@ -116,7 +116,7 @@ impl Toolchain {
     }
 }
 
-/// Builds a package's binary of the same name for release, with these features; answers where it is.
+/// Builds a package's binary of the same name for release, with these features; returns its path.
 pub fn build(package: &str, features: &[&str], toolchain: &Toolchain) -> Result<PathBuf> {
     let triple = toolchain.arch.triple();
     let arguments = ["build", "--release", "--locked", "--target", &triple, "--package", package, "--bin", package];
@@ -135,14 +135,14 @@ pub fn build(package: &str, features: &[&str], toolchain: &Toolchain) -> Result<
     executable(&messages, package).with_context(|| format!("cargo built {package} and did not say where"))
 }
 
-/// Where Rust has its library for a target, whether it is there or not.
+/// Returns the folder of Rust's standard library for a target, which may not exist.
 fn standard_library(triple: &str) -> Result<PathBuf> {
     let arguments = ["--print", "target-libdir", "--target", triple];
     let output = Command::new("rustc").args(arguments).output().context("run rustc")?;
     Ok(PathBuf::from(String::from_utf8(output.stdout).context("read rustc's answer")?.trim_end()))
 }
 
-/// Looks for a program where a shell would.
+/// Finds a program on the PATH.
 fn on_path(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|folder: PathBuf| folder.join(name)).find(|file: &PathBuf| Path::is_file(file))
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named_in_words_to_type() {
+    fn missing_toolchain_parts_are_named_with_their_packages() {
         for arch in Arch::ALL {
             let (compilers, packages) = (arch.compilers(), arch.packages());
             if arch.is_here() {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn another_machine_is_linked_by_rusts_own_linker() {
+    fn other_architectures_are_linked_by_rusts_linker() {
         for arch in Arch::ALL {
             let toolchain = Toolchain { arch, compiler: Some("/bin/cc".into()) };
             let names: Vec<String> = toolchain.environment().into_iter().map(|(name, _)| name).collect();

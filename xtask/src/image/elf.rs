@@ -1,4 +1,4 @@
-//! Whether a binary needs anything of the system that it runs on: its ELF headers say so.
+//! A check of ELF headers: whether a binary needs anything of the system that it runs on.
 
 use anyhow::{Context, Result, ensure};
 
@@ -7,7 +7,7 @@ const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 const DT_NEEDED: u64 = 1;
 
-/// What an ELF file asks for.
+/// The requirements in an ELF file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Elf {
     machine: u16,
@@ -16,7 +16,7 @@ pub struct Elf {
 }
 
 impl Elf {
-    /// Fails, saying what it needs, unless it runs on this machine without any file.
+    /// Fails, naming the requirements, unless the binary runs on this architecture without any other file.
     pub fn must_be_static(&self, machine: u16) -> Result<()> {
         ensure!(self.machine == machine, "it is for the machine {}, not {machine}", self.machine);
         if let Some(interpreter) = &self.interpreter {
@@ -54,7 +54,7 @@ pub fn read(file: &[u8]) -> Result<Elf> {
     Ok(elf)
 }
 
-/// A little-endian number of `N` bytes.
+/// Returns a little-endian number of `N` bytes.
 fn number<const N: usize>(bytes: &[u8], at: usize) -> Result<u64> {
     let end = at.checked_add(N).context("a place beyond all bounds")?;
     let digits = bytes.get(at..end).context("the file is cut")?;

@@ -1,4 +1,4 @@
-//! Running an image's program in a root that has nothing but the image's files, as a container would.
+//! Runs an image's program in a root that contains only the image's files, as a container would.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -7,18 +7,18 @@ use anyhow::{Context, Result};
 
 use super::oci::Image;
 
-/// What came of it.
+/// The result.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ran {
-    /// It ended well, and wrote this.
+    /// It succeeded with this output.
     Well(String),
-    /// It failed, with this complaint.
+    /// It failed with this message.
     Badly(String),
     /// It cannot be run here, for this reason.
     Not(String),
 }
 
-/// Runs a command, which is looked for on the image's own path.
+/// Runs a command, which is searched on the image's own path.
 pub fn run(image: &Image, command: &[&str]) -> Result<Ran> {
     let here = match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -40,7 +40,7 @@ pub fn run(image: &Image, command: &[&str]) -> Result<Ran> {
     if output.status.success() {
         return Ok(Ran::Well(String::from_utf8_lossy(&output.stdout).into_owned()));
     }
-    // Whether the command failed or unshare may not isolate anything, a command that asks for nothing tells.
+    // A trivial command shows whether the command failed or unshare may not isolate anything.
     let (words, trial) = (complaint(&output), isolated(Path::new("/")).arg("true").output());
     Ok(match trial {
         Ok(trial) if trial.status.success() => Ran::Badly(words),
@@ -49,7 +49,7 @@ pub fn run(image: &Image, command: &[&str]) -> Result<Ran> {
     })
 }
 
-/// A command in another root, by a user namespace, for which nobody needs rights.
+/// Returns a command in another root, in a user namespace, which needs no permissions.
 fn isolated(root: &Path) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--root"]).arg(root);

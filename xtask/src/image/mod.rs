@@ -1,4 +1,4 @@
-//! `cargo xtask image`: static binaries, and OCI images with nothing else in them, made without a daemon.
+//! `cargo xtask image`: static binaries, and minimal OCI images, built without a daemon.
 
 mod build;
 mod elf;
@@ -18,13 +18,13 @@ use program::Program;
 
 /// Build static binaries and OCI images of them.
 ///
-/// An image has the binary, under the command's name that kubeadm calls it by, and nothing else but authorities'
-/// certificates where the program calls a cloud. It runs as a user without rights (65532), and is written as an OCI
-/// layout and as a tar file of it, that ctr, podman, skopeo and docker read. What was written is read back, and the
-/// binary is run in an empty root where this machine can.
+/// An image contains the binary, under kubeadm's name of the command, and the certificates of authorities if the
+/// program calls a cloud. It runs as an unprivileged user (65532), and is written as an OCI layout and as a tar file of
+/// it, which ctr, podman, skopeo and docker can read. The result is read back, and the binary is run in an empty root
+/// if this host allows that.
 ///
-/// Needed are the Rust target (rustup target add ARCH-unknown-linux-musl) and a C compiler for it; what is missing is
-/// named. A release build takes some five minutes a program.
+/// Requirements: the Rust target (rustup target add ARCH-unknown-linux-musl) and a C compiler for it; missing ones are
+/// named. A release build takes about five minutes per program.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask image                                      # both programs, for each machine that can be built for
@@ -35,15 +35,15 @@ Load one on a node, and push one to a registry:
   ctr --namespace k8s.io images import target/image/kcm.tar
   skopeo copy --all oci:target/image/kcm docker://registry.example.com/control/kcm:v0.1.0")]
 pub struct Arguments {
-    /// Which programs; all if none is named
+    /// Programs to build; all by default
     #[arg(value_enum, value_name = "PROGRAM")]
     programs: Vec<Program>,
 
-    /// For which machines; without it, for each that can be built for here
+    /// Architectures; by default each whose toolchain is installed
     #[arg(long, value_enum, value_delimiter = ',')]
     arch: Vec<Arch>,
 
-    /// What stands before the program's name in the image's name
+    /// The prefix of the image's name
     #[arg(long, value_name = "PREFIX", default_value = "localhost")]
     registry: String,
 
@@ -55,15 +55,15 @@ pub struct Arguments {
     #[arg(long, value_name = "FOLDER", default_value = "target/image")]
     output: PathBuf,
 
-    /// Authorities that a cloud's program trusts, as PEM
+    /// Authorities that a cloud program trusts, as PEM
     #[arg(long, value_name = "FILE", default_value = "/etc/ssl/certs/ca-certificates.crt")]
     certificates: PathBuf,
 }
 
-/// Builds, writes, reads back and runs what was asked for.
+/// Builds, writes, reads back and runs the requested images.
 ///
 /// # Errors
-/// When something that was asked for by name cannot be built, nothing can be, or what was made is not as it must be.
+/// If a requested image cannot be built, none can be, or the result is invalid.
 pub fn run(arguments: Arguments) -> Result<()> {
     let programs = if arguments.programs.is_empty() { Program::ALL.to_vec() } else { arguments.programs.clone() };
     let toolchains = toolchains(&arguments.arch)?;
@@ -87,7 +87,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The toolchains for what is asked for; without a wish, those that are there, with a word for each that is not.
+/// Returns the requested toolchains; without a request, the installed ones, with a message about each missing one.
 fn toolchains(wanted: &[Arch]) -> Result<Vec<Toolchain>> {
     if !wanted.is_empty() {
         return wanted.iter().map(|arch| Toolchain::find(*arch)).collect();
@@ -103,7 +103,7 @@ fn toolchains(wanted: &[Arch]) -> Result<Vec<Toolchain>> {
     Ok(found)
 }
 
-/// A program's content for one kind of machine, once its binary is known to be static and small enough.
+/// Returns a program's content for one architecture, after checks that its binary is static and small enough.
 fn platform(program: Program, arch: Arch, binary: &Path, arguments: &Arguments) -> Result<Platform> {
     let bytes = fs::read(binary).with_context(|| format!("read {}", binary.display()))?;
     let elf = elf::read(&bytes).with_context(|| format!("read {}", binary.display()))?;
@@ -133,7 +133,7 @@ fn platform(program: Program, arch: Arch, binary: &Path, arguments: &Arguments) 
     })
 }
 
-/// Runs the command that kubeadm's manifests call in the image, if this machine can; says what came of it.
+/// Runs kubeadm's command in the image, if this host allows that; returns the result.
 fn ran(program: Program, image: &oci::Image) -> Result<String> {
     let command = [program.command(), "--version"];
     Ok(match empty_root::run(image, &command)? {

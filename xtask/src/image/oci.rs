@@ -1,7 +1,7 @@
-//! OCI images as files: a layout of blobs that are called by their digests, written and read back.
+//! OCI images as files: a layout of blobs that are named by their digests, written and read back.
 //!
-//! The format is a few JSON documents and one tar file; a crate for registries would bring an HTTP client and more
-//! along for that. Times and owners are fixed, so that the same content has the same digest everywhere.
+//! The format is a few JSON documents and one tar file; a crate for registries would add an HTTP client and more. Times
+//! and owners are fixed, so that the same content has the same digest everywhere.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,10 +21,10 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
-/// A user without rights or name, as distroless images have it.
+/// An unprivileged user without a name, as in distroless images.
 const USER: &str = "65532:65532";
 
-/// Where commands without a slash are looked for, as in upstream's images.
+/// The search path of commands, as in upstream's images.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// A file of an image.
@@ -32,37 +32,37 @@ const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin
 pub struct Content {
     /// Its path, without a leading slash.
     pub path: String,
-    /// What it is.
+    /// Its content.
     pub data: Data,
 }
 
-/// What a file of an image is.
+/// The content of a file of an image.
 #[derive(Debug)]
 pub enum Data {
     /// A folder.
     Folder,
-    /// A file that everybody may read.
+    /// A file that all users may read.
     File(Vec<u8>),
-    /// A file that everybody may run.
+    /// A file that all users may execute.
     Program(Vec<u8>),
     /// A symbolic link to this path.
     Link(String),
 }
 
-/// An image for one kind of machine.
+/// An image for one architecture.
 #[derive(Debug)]
 pub struct Platform {
     /// The machine's name in images.
     pub architecture: &'static str,
-    /// All its files; a folder comes before what is in it.
+    /// All its files; a folder precedes its contents.
     pub contents: Vec<Content>,
-    /// What is run without a command.
+    /// The default command.
     pub entrypoint: String,
     /// Labels.
     pub labels: BTreeMap<String, String>,
 }
 
-/// An image that was read, all its digests being right.
+/// An image that was read, with verified digests.
 #[derive(Debug)]
 pub struct Image {
     /// The machine's name in images.
@@ -73,7 +73,7 @@ pub struct Image {
     pub layer: Vec<u8>,
 }
 
-/// Writes a layout with one image, called `name` (with its tag), in place of what was at `layout`.
+/// Writes a layout with one image, named `name` (with its tag), and replaces an existing one.
 pub fn write(layout: &Path, name: &str, platforms: &[Platform]) -> Result<()> {
     if layout.exists() {
         fs::remove_dir_all(layout).with_context(|| format!("remove the former {}", layout.display()))?;
@@ -112,7 +112,7 @@ pub fn pack(layout: &Path, tar: &Path) -> Result<()> {
     packed.into_inner().and_then(|mut file| file.flush()).with_context(|| format!("write {}", tar.display()))
 }
 
-/// Reads a layout's images. Fails unless each blob has the size and the digest that refer to it.
+/// Reads a layout's images. Fails unless the size and the digest of each blob match its references.
 pub fn read(layout: &Path) -> Result<Vec<Image>> {
     let text = fs::read(layout.join("index.json")).context("read index.json")?;
     let mut waiting = manifests(&serde_json::from_slice(&text).context("read index.json")?)?;
@@ -147,7 +147,7 @@ fn manifests(index: &Value) -> Result<Vec<Value>> {
     index["manifests"].as_array().cloned().context("an index without manifests")
 }
 
-/// The blob that a descriptor refers to.
+/// Returns the blob that a descriptor refers to.
 fn blob(layout: &Path, descriptor: &Value) -> Result<Vec<u8>> {
     let said = descriptor["digest"].as_str().context("a descriptor without a digest")?;
     let hash = said.strip_prefix("sha256:").with_context(|| format!("{said} is no SHA-256"))?;
@@ -157,7 +157,7 @@ fn blob(layout: &Path, descriptor: &Value) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes a platform's layer and config; answers its manifest.
+/// Writes a platform's layer and config; returns its manifest.
 fn write_manifest(blobs: &Path, platform: &Platform) -> Result<Vec<u8>> {
     let layer = layer(&platform.contents)?;
     let mut packed = GzEncoder::new(Vec::new(), Compression::best());
@@ -179,7 +179,7 @@ fn write_manifest(blobs: &Path, platform: &Platform) -> Result<Vec<u8>> {
     }))
 }
 
-/// A tar file of these contents, which belong to root and are as old as time.
+/// Returns a tar file of these contents, which belong to root and have the oldest time.
 fn layer(contents: &[Content]) -> Result<Vec<u8>> {
     let mut layer = Builder::new(Vec::new());
     for Content { path, data } in contents {
@@ -216,7 +216,7 @@ fn index(manifests: &[Value]) -> Value {
     json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests})
 }
 
-/// Writes a blob; answers what refers to it.
+/// Writes a blob; returns its descriptor.
 fn descriptor(blobs: &Path, media_type: &str, bytes: &[u8]) -> Result<Value> {
     let digest = digest(bytes);
     put(&blobs.join(digest.trim_start_matches("sha256:")), bytes)?;

@@ -1,10 +1,10 @@
-//! What there are images of, and what is in each: data.
+//! Programs with images, and the contents of the images: data.
 
 use std::collections::BTreeMap;
 
 use super::oci::{Content, Data};
 
-/// Where upstream's images have their programs, which is on the path that the image's config sets.
+/// The folder of programs in upstream's images, which is on the path in the image's config.
 const PLACE: &str = "usr/local/bin";
 
 /// A program with an image.
@@ -20,7 +20,7 @@ impl Program {
     /// All of them.
     pub const ALL: [Program; 2] = [Program::Kcm, Program::Ccm];
 
-    /// The package and its binary.
+    /// Returns the package and its binary.
     pub fn package(self) -> &'static str {
         match self {
             Program::Kcm => "kcm",
@@ -28,7 +28,7 @@ impl Program {
         }
     }
 
-    /// What the binary is built with beyond the usual: whatever its charts have values for.
+    /// Features of the binary beyond the default: all that its charts have values for.
     pub fn features(self) -> &'static [&'static str] {
         match self {
             Program::Kcm => &[],
@@ -36,7 +36,7 @@ impl Program {
         }
     }
 
-    /// The name that upstream's manifests call the program by.
+    /// Returns the program's name in upstream's manifests.
     pub fn command(self) -> &'static str {
         match self {
             Program::Kcm => "kube-controller-manager",
@@ -44,13 +44,13 @@ impl Program {
         }
     }
 
-    /// What the image runs without a command.
+    /// Returns the default command of the image.
     pub fn entrypoint(self) -> String {
         format!("/{PLACE}/{}", self.command())
     }
 
-    /// How large the static binary may be, in bytes: a tenth more than what was measured, too little for what comes in
-    /// unseen. That of ccm is an estimate: 15.7 MB were measured without the AWS SDK.
+    /// Returns the maximum size of the static binary, in bytes: ten per cent above the measured size, which detects
+    /// unintended growth. That of ccm is an estimate: 15.7 MB were measured without the AWS SDK.
     pub fn limit(self) -> u64 {
         match self {
             Program::Kcm => 24_800_000,
@@ -58,12 +58,12 @@ impl Program {
         }
     }
 
-    /// Whether it speaks TLS with others than the API server, whose authority its kubeconfig names.
+    /// Reports whether it uses TLS with servers other than the API server, whose authority is in its kubeconfig.
     pub fn calls_a_cloud(self) -> bool {
         self == Program::Ccm
     }
 
-    /// The files of the image: the binary by upstream's name, its own name as a link, and certificates.
+    /// Returns the files of the image: the binary by upstream's name, its own name as a link, and certificates.
     pub fn contents(self, binary: Vec<u8>, certificates: Option<Vec<u8>>) -> Vec<Content> {
         let folder = |path: &str| Content { path: path.to_owned(), data: Data::Folder };
         let mut contents = vec![
@@ -81,7 +81,7 @@ impl Program {
         contents
     }
 
-    /// The image's labels.
+    /// Returns the image's labels.
     pub fn labels(self, tag: &str) -> BTreeMap<String, String> {
         [("title", self.package()), ("version", tag), ("licenses", "Apache-2.0")]
             .map(|(name, value)| (format!("org.opencontainers.image.{name}"), value.to_owned()))

@@ -1,4 +1,4 @@
-//! Images are what registries and container runtimes expect, and run with nothing around them.
+//! Images conform to registries and container runtimes, and run in an empty root.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 use super::oci::Platform;
 use super::*;
 
-/// A whole static program for x86_64: its headers, and code that exits with `status`.
+/// Returns a complete static program for x86_64: its headers, and code that exits with `status`.
 fn tiny(status: u8) -> Vec<u8> {
     const BASE: u64 = 0x40_0000;
     const HEADERS: u64 = 64 + 56;
@@ -50,7 +50,7 @@ fn paths(image: &oci::Image) -> Vec<String> {
 }
 
 #[test]
-fn an_image_has_the_program_by_both_names_and_nobodys_rights() {
+fn image_has_the_program_by_both_names_and_an_unprivileged_user() {
     let folder = tempfile::tempdir().unwrap();
     let images = written(folder.path(), tiny(0), &["amd64"]).unwrap();
     let [image] = images.as_slice() else { panic!("{} images", images.len()) };
@@ -67,7 +67,7 @@ fn an_image_has_the_program_by_both_names_and_nobodys_rights() {
 }
 
 #[test]
-fn the_same_content_has_the_same_digest() {
+fn equal_content_has_equal_digests() {
     let index = |status| {
         let folder = tempfile::tempdir().unwrap();
         written(folder.path(), tiny(status), &["amd64", "arm64"]).unwrap();
@@ -78,7 +78,7 @@ fn the_same_content_has_the_same_digest() {
 }
 
 #[test]
-fn several_machines_share_one_name() {
+fn architectures_share_one_image_name() {
     let folder = tempfile::tempdir().unwrap();
     let images = written(folder.path(), tiny(0), &["amd64", "arm64"]).unwrap();
     let mut architectures: Vec<&str> = images.iter().map(|image| image.architecture.as_str()).collect();
@@ -87,7 +87,7 @@ fn several_machines_share_one_name() {
 }
 
 #[test]
-fn a_blob_that_was_changed_is_found() {
+fn changed_blob_is_detected() {
     let folder = tempfile::tempdir().unwrap();
     written(folder.path(), tiny(0), &["amd64"]).unwrap();
     for blob in fs::read_dir(folder.path().join("blobs/sha256")).unwrap() {
@@ -102,7 +102,7 @@ fn a_blob_that_was_changed_is_found() {
 }
 
 #[test]
-fn the_tar_file_has_the_layout() {
+fn tar_file_contains_the_layout() {
     let folder = tempfile::tempdir().unwrap();
     let (layout, packed, unpacked) =
         (folder.path().join("kcm"), folder.path().join("kcm.tar"), folder.path().join("again"));
@@ -114,11 +114,11 @@ fn the_tar_file_has_the_layout() {
 }
 
 #[test]
-fn what_needs_an_interpreter_is_refused() {
+fn dynamically_linked_program_is_refused() {
     elf::read(&tiny(0)).unwrap().must_be_static(62).unwrap();
     let other = elf::read(&tiny(0)).unwrap().must_be_static(183).unwrap_err();
     assert_eq!(other.to_string(), "it is for the machine 62, not 183");
-    // This test's own program is linked as usual.
+    // This test's own program is linked dynamically.
     let own = fs::read(std::env::current_exe().unwrap()).unwrap();
     let error = elf::read(&own).unwrap().must_be_static(if cfg!(target_arch = "x86_64") { 62 } else { 183 });
     let error = error.unwrap_err().to_string();
@@ -130,7 +130,7 @@ fn what_needs_an_interpreter_is_refused() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn a_static_program_runs_in_an_empty_root_by_its_name_alone() {
+fn static_program_runs_in_an_empty_root_by_its_name() {
     let run = |status, command: &str| {
         let folder = tempfile::tempdir().unwrap();
         let images = written(folder.path(), tiny(status), &["amd64"]).unwrap();

@@ -1,22 +1,23 @@
-//! Every flag that its table calls effective is read by code: otherwise the log would not name it as one without effect.
+//! Checks that every flag that its table calls effective is read by code: otherwise the log would not report it as one
+//! without effect.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders of the sources that tables and readers are in.
+/// Folders with tables and readers of flags.
 const FOLDERS: [&str; 5] = ["component/src", "runtime/src", "kcm/src", "ccm/src", "providers"];
 
-/// Where values are only copied into fields; a flag that is read nowhere else counts if its field is read elsewhere.
+/// The file that copies values into fields; a flag that is read only there counts if its field is read elsewhere.
 const COPIES: &str = "component/src/flags/mod.rs";
 
-/// Files that only check values.
+/// Files that only validate values.
 const CHECKS: [&str; 2] = ["rules.rs", "validate.rs"];
 
-/// Flags whose only accepted value, or every value, is what the program does anyway.
+/// Flags without alternatives: every accepted value describes the program's behaviour.
 const ALWAYS_SO: [&str; 2] = ["leader-elect-resource-lock", "permit-address-sharing"];
 
-/// The beginning of names that one function of the autoscaler completes.
+/// The prefix of names that a function of the autoscaler completes.
 const COMPLETED: &str = "horizontal-pod-autoscaler-";
 
 /// A source file without its tests.
@@ -45,19 +46,19 @@ fn collect(folder: &Path, found: &mut Vec<Source>) {
     }
 }
 
-/// The name of the effective flag that a line of a table declares.
+/// Returns the name of the effective flag that a line of a table declares.
 fn declared(line: &str) -> Option<&str> {
     let (name, rest) = line.trim_start().strip_prefix('"')?.split_once("\": ")?;
     rest.contains(", Effective, \"").then_some(name)
 }
 
-/// The field that a line such as `master: text("master"),` fills.
+/// Returns the field that a line such as `master: text("master"),` fills.
 fn field_of(line: &str) -> Option<&str> {
     let (field, _) = line.trim_start().split_once(": ")?;
     field.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_').then_some(field)
 }
 
-/// Whether a flag is read where its value can matter.
+/// Reports whether a flag is read where its value can matter.
 fn is_read(name: &str, sources: &[Source]) -> bool {
     let literals = [name, name.strip_prefix(COMPLETED).unwrap_or(name)].map(|name| format!("\"{name}\""));
     let mentioned = |line: &str| literals.iter().any(|literal| line.contains(literal));

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that must hold, in stages, cheap ones first.
+//! `cargo xtask test`: all checks and tests in stages, the cheap ones first.
 
 #[cfg(test)]
 mod flags;
@@ -17,11 +17,11 @@ pub use plan::one_program;
 
 /// Check and test everything: lints, unit and property tests, tests on a real control plane.
 ///
-/// It ends with a table of the stages and, on a line of its own, the sum of all tests: "N passed, N failed". The exit
-/// status is 0 only if every stage passed.
+/// The output ends with a table of the stages and, on a separate line, the sum of all tests: "N passed, N failed". The
+/// exit status is 0 only if every stage passed.
 ///
-/// Needed are Rust with rustfmt and clippy, and Go, which builds the control plane once (some ten minutes) and knows
-/// where upstream's files with the field numbers are.
+/// Requirements: Rust with rustfmt and clippy, and Go, which builds the control plane once (about ten minutes) and
+/// finds upstream's files with the field numbers.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask test                       # everything, up to the first stage that fails
@@ -30,7 +30,7 @@ pub use plan::one_program;
   cargo xtask test -- rollout            # ... and the cluster tests
   cargo xtask test --keep-going")]
 pub struct Arguments {
-    /// Which stages to run; all without a selector
+    /// Stages to run; all by default
     #[arg(value_enum, value_name = "SELECTOR")]
     selectors: Vec<plan::Selector>,
 
@@ -39,11 +39,11 @@ pub struct Arguments {
     #[arg(last = true, value_name = "TEST NAME")]
     names: Vec<String>,
 
-    /// Run the other stages too after one has failed
+    /// Continue after a stage has failed
     #[arg(long)]
     keep_going: bool,
 
-    /// Look for security advisories too, which needs a network and cargo-deny
+    /// Check for security advisories, too, which needs a network and cargo-deny
     #[arg(long)]
     advisories: bool,
 }

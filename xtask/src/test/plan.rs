@@ -1,21 +1,21 @@
-//! Which stages there are for a wish: data, and one pure function.
+//! The stages for a request: data, and one pure function.
 
 use anyhow::{Result, bail};
 
 /// The package whose tests run controllers on a real control plane.
 const CLUSTER_TESTS: &str = "cluster-tests";
 
-/// Packages whose tests start control planes, or need what those need: the AWS SDK takes minutes, and cargo builds it
-/// again for another choice of packages.
+/// Packages whose tests start control planes, or share their dependencies: the AWS SDK takes minutes to build, and
+/// cargo rebuilds it for another selection of packages.
 const ON_A_CLUSTER: [&str; 5] = ["control-plane", CLUSTER_TESTS, "echo-operator", "moto", "provider-aws"];
 
-/// What cargo is to do for one program (`--test`) of the tests on control planes, each built as the others are.
+/// Returns cargo's arguments for one test program (`--test`), each built like the others.
 pub fn one_program(program: &'static str) -> Vec<&'static str> {
     let packages = ON_A_CLUSTER.iter().flat_map(|package| ["--package", package]);
     ["test"].into_iter().chain(packages).chain(["--test", program, "--"]).collect()
 }
 
-/// The module of the cluster tests with crashes, lost answers and the like.
+/// The module of the cluster tests with crashes and other faults.
 const FAULTS: &str = "faults::";
 
 /// A group of stages.
@@ -31,27 +31,27 @@ pub enum Selector {
     Faults,
 }
 
-/// What is asked for.
+/// The requested tests.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
     /// The groups; all if there are none.
     pub selectors: Vec<Selector>,
     /// Parts of the tests' names; any test if there are none.
     pub names: Vec<String>,
-    /// Whether to look for advisories.
+    /// Whether to check for advisories.
     pub advisories: bool,
     /// The packages of the workspace.
     pub packages: Vec<String>,
 }
 
-/// How a stage is run.
+/// The work of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
     /// cargo with these arguments; warnings of rustdoc are errors.
     Cargo(Vec<String>),
-    /// As [`Work::Cargo`]; where cargo-deny is not installed, what can be known without it.
+    /// Like [`Work::Cargo`]; without cargo-deny, the checks that are possible without it.
     CargoDeny(Vec<String>),
-    /// cargo with these arguments, whose tests are counted; the environment says where upstream's files are.
+    /// cargo with these arguments, whose tests are counted; the environment names upstream's files.
     Tests(Vec<String>),
     /// The programs of the control plane.
     Programs,
@@ -62,11 +62,11 @@ pub enum Work {
 pub struct Stage {
     /// Its name in headers and in the table.
     pub name: &'static str,
-    /// What it does.
+    /// Its work.
     pub work: Work,
 }
 
-/// The stages, in order. Fails if a group is asked for whose package does not exist.
+/// Returns the stages, in order. Fails if a requested group's package does not exist.
 pub fn plan(wish: &Wish) -> Result<Vec<Stage>> {
     let has = |package: &str| wish.packages.iter().any(|known| known == package);
     let asked = |selector| wish.selectors.contains(&selector);
@@ -81,7 +81,7 @@ pub fn plan(wish: &Wish) -> Result<Vec<Stage>> {
     if wanted(Selector::Unit) {
         let packages = ON_A_CLUSTER.iter().filter(|package| has(package));
         let others = packages.flat_map(|package| ["--exclude".to_owned(), (*package).to_owned()]);
-        // ccm's SDKs of clouds are its binary's, which no such test runs.
+        // ccm's cloud SDKs are only in its binary, which no such test runs.
         let arguments =
             words("test --no-fail-fast --no-default-features --workspace").into_iter().chain(others).collect();
         stages.push(Stage { name: "unit", work: tests(arguments, &[], &wish.names) });
@@ -90,7 +90,7 @@ pub fn plan(wish: &Wish) -> Result<Vec<Stage>> {
     if cluster || faults {
         stages.push(Stage { name: "programs", work: Work::Programs });
     }
-    // A test program cannot be asked for faults that also match a name: with names, one stage has both groups.
+    // A test program cannot select faults that also match a name: with names, one stage has both groups.
     let together = cluster && faults && !wish.names.is_empty();
     let on_a_cluster = || -> Vec<String> {
         let packages = ON_A_CLUSTER.iter().filter(|package| has(package));
@@ -111,7 +111,7 @@ pub fn plan(wish: &Wish) -> Result<Vec<Stage>> {
     Ok(stages)
 }
 
-/// The beginning of a name in the faults' module.
+/// Returns the prefix of a name in the faults' module.
 fn in_faults(name: &str) -> String {
     if name.starts_with(FAULTS) { name.to_owned() } else { format!("{FAULTS}{name}") }
 }
@@ -127,7 +127,7 @@ fn lints(advisories: bool) -> Vec<Stage> {
     ]
 }
 
-/// A stage of tests: cargo's arguments, those of the test programs, and parts of names.
+/// Returns a stage of tests: cargo's arguments, those of the test programs, and parts of names.
 fn tests(mut arguments: Vec<String>, harness: &[&str], names: &[String]) -> Work {
     arguments.push("--".into());
     arguments.extend(harness.iter().map(ToString::to_string));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_goes_to_every_test_program() {
+    fn filter_is_passed_to_every_test_program() {
         let endings = |selectors: &[Selector]| -> Vec<String> {
             let packages = ["control-plane", "cluster-tests"];
             let stages = planned(selectors, &["rollout", "faults::crash"], &packages).unwrap();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_package_that_is_not_there_is_left_out_or_an_error() {
+    fn missing_package_is_skipped_or_an_error() {
         let packages = ["kinds", "control-plane"];
         let stages = planned(&[], &[], &packages).unwrap();
         assert_eq!(stages.last().unwrap().1, "test --no-fail-fast --package control-plane -- --skip faults::");

@@ -1,4 +1,4 @@
-//! Running the stages one after another, with headers between them and the table at the end.
+//! Runs the stages one after another, with headers between them and a table at the end.
 
 use std::env;
 use std::fmt;
@@ -16,14 +16,14 @@ use super::sources::Rules;
 use super::tally::{Sum, Tally};
 use crate::cargo::{cargo, workspace};
 
-/// The module that says which version of upstream's files counts.
+/// The module that determines the version of upstream's files.
 const GO_MODULE: &str = "tests/control-plane";
 
-/// Upstream's modules with `generated.proto` files, and the variable that tells the tests where each is.
+/// Upstream's modules with `generated.proto` files, and the variables with their folders for the tests.
 const PROTO_MODULES: [(&str, &str); 2] =
     [("k8s.io/api", "KINDS_PROTO_API"), ("k8s.io/apimachinery", "KINDS_PROTO_APIMACHINERY")];
 
-/// How a stage ended.
+/// The result of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
     Passed,
@@ -47,7 +47,7 @@ struct Row {
     outcome: Outcome,
 }
 
-/// Runs stages, up to the first that fails unless `keep_going`, and prints the table. True if all is well. With a
+/// Runs stages, up to the first failure unless `keep_going`, and prints the table. Returns true if all passed. With a
 /// filter, a run without any test is a failure.
 pub fn run(stages: &[Stage], keep_going: bool, filtered: bool) -> Result<bool> {
     let start = Instant::now();
@@ -134,10 +134,10 @@ fn deny(arguments: &[String]) -> Result<Outcome> {
     }
 }
 
-/// The machines that binaries are for: dependencies of others do not count.
+/// The platforms of our binaries: dependencies for other platforms do not count.
 const PLATFORMS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-musl"];
 
-/// Holds deny.toml against what cargo knows of the dependencies, which is less than what cargo-deny finds out.
+/// Checks deny.toml against cargo's metadata, which is less thorough than cargo-deny.
 fn by_metadata() -> Result<Outcome> {
     let rules = Rules::read(&fs::read_to_string(workspace().join("deny.toml")).context("read deny.toml")?)?;
     let arguments = ["metadata", "--format-version", "1", "--locked"];
@@ -174,7 +174,7 @@ fn tests(arguments: &[String]) -> Result<(Outcome, Sum)> {
     Ok((outcome, sum))
 }
 
-/// Copies a stream as it comes, and counts the tests in it.
+/// Copies a stream as it arrives, and counts the tests in it.
 fn count(from: &mut impl Read, to: &mut impl Write) -> Result<Sum> {
     let mut tally = Tally::default();
     let mut buffer = [0; 8192];
@@ -189,7 +189,7 @@ fn count(from: &mut impl Read, to: &mut impl Write) -> Result<Sum> {
     }
 }
 
-/// The test programs write to a pipe, so that they must be told whether to use colour.
+/// Returns the arguments that set the colour of test programs, which write to a pipe and cannot detect a terminal.
 fn harness_colour() -> &'static [&'static str] {
     let objection = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     match env::var("CARGO_TERM_COLOR").as_deref() {
@@ -200,8 +200,8 @@ fn harness_colour() -> &'static [&'static str] {
     }
 }
 
-/// Where upstream's files with the field numbers are, for the test that compares ours with them. None without Go: the
-/// test then says that it was skipped.
+/// Returns the folders of upstream's files with the field numbers, for the test that compares ours with them. Empty
+/// without Go: the test then reports that it was skipped.
 fn proto_folders() -> Result<Vec<(&'static str, String)>> {
     let modules = PROTO_MODULES.map(|(module, _)| module);
     let output = match Command::new("go")
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_line_a_stage() {
+    fn table_has_a_line_per_stage() {
         let row = |name, seconds, sum, outcome| Row { name, took: Duration::from_secs(seconds), sum, outcome };
         let rows = [
             row("fmt", 1, None, Outcome::Passed),

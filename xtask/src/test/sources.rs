@@ -1,7 +1,7 @@
-//! What deny.toml says of licences, bans and sources, held against the dependencies where cargo-deny is not installed.
+//! Checks deny.toml's rules about licences, bans and sources if cargo-deny is not installed.
 //!
-//! It reads what `cargo metadata` knows, so that it works without a network. cargo-deny looks into the licences' texts,
-//! too, and into advisories; where it is installed it is asked instead.
+//! It reads `cargo metadata`, so that it works without a network. cargo-deny also checks the licences' texts and
+//! advisories; if it is installed, it is used instead.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ impl Rules {
         Ok(Self { licences, bans })
     }
 
-    /// What is wrong with the packages of `cargo metadata`, one sentence each.
+    /// Returns the problems of the packages of `cargo metadata`, one sentence each.
     pub fn complaints(&self, metadata: &Value) -> Result<Vec<String>> {
         let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
         let mut complaints = Vec::new();
@@ -49,9 +49,9 @@ impl Rules {
         Ok(complaints)
     }
 
-    /// Whether an SPDX expression is satisfied by the licences on the list.
+    /// Reports whether an SPDX expression is satisfied by the licences on the list.
     fn allows(&self, expression: &str) -> bool {
-        // Before SPDX, a slash said "or".
+        // Before SPDX, a slash meant "or".
         let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
         let words: Vec<&str> = spaced.split_whitespace().collect();
         let mut place = 0;
@@ -99,7 +99,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// The texts in double quotes.
+/// Returns the texts in double quotes.
 fn quoted(text: &str) -> BTreeSet<String> {
     text.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_projects_own_rules_are_read() {
+    fn own_rules_are_parsed() {
         let rules = rules();
         assert!(rules.licences.contains("Apache-2.0 WITH LLVM-exception") && rules.licences.contains("MIT"));
         assert!(rules.bans.contains("openssl") && rules.bans.contains("aws-lc-sys"));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn expressions_are_weighed() {
+    fn licence_expressions_are_evaluated() {
         for (expression, allowed) in [
             ("MIT", true),
             ("GPL-3.0", false),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_fault_is_told() {
+    fn each_kind_of_violation_is_reported() {
         let registry = "registry+https://example.com";
         let package = |name: &str, licence: &str, source: Option<&str>| json!({"name": name, "version": "1.0.0", "license": licence, "source": source});
         let metadata = json!({"packages": [

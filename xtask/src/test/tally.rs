@@ -1,6 +1,6 @@
-//! Sums of tests, read from the output of the test programs while it passes through.
+//! Sums of tests, parsed from the output of the test programs while it passes through.
 
-/// How many tests there were.
+/// Numbers of tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     /// Tests that passed.
@@ -30,7 +30,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Takes the next bytes, which may end anywhere in a line.
+    /// Processes the next bytes, which may end anywhere in a line.
     pub fn read(&mut self, bytes: &[u8]) {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.line.extend_from_slice(part);
@@ -40,7 +40,7 @@ impl Tally {
         }
     }
 
-    /// The sum, with a last line that has no end.
+    /// Returns the sum, including a last line without an end.
     pub fn finish(mut self) -> Sum {
         self.end_line();
         self.sum
@@ -54,7 +54,7 @@ impl Tally {
     }
 }
 
-/// The counts of a line such as `test result: ok. 5 passed; 0 failed; 1 ignored; ...`.
+/// Returns the counts of a line such as `test result: ok. 5 passed; 0 failed; 1 ignored; ...`.
 fn result(line: &str) -> Option<Sum> {
     let counts = line.trim().strip_prefix("test result: ")?;
     let count = |name: &str| {
@@ -64,7 +64,7 @@ fn result(line: &str) -> Option<Sum> {
     Some(Sum { passed: count(" passed")?, failed: count(" failed")? })
 }
 
-/// The text without escape sequences for colour.
+/// Returns the text without escape sequences for colour.
 fn plain(text: &str) -> String {
     let mut parts = text.split('\u{1b}');
     let first = parts.next().unwrap_or_default();
@@ -87,7 +87,7 @@ test result: something else
 test result: ok. 1 passed; 0 failed; 0 ignored";
 
     #[test]
-    fn lines_that_are_no_results_do_not_count() {
+    fn other_lines_do_not_count() {
         for (line, expected) in [
             ("test result: ok. 5 passed; 0 failed; 1 ignored", Some((5, 0))),
             ("  test result: FAILED. 12 passed; 34 failed;\r", Some((12, 34))),
@@ -102,9 +102,9 @@ test result: ok. 1 passed; 0 failed; 0 ignored";
     }
 
     proptest! {
-        /// However the output is cut into pieces, the sum is the same.
+        /// The sum does not depend on how the output is split.
         #[test]
-        fn pieces_may_end_anywhere(size in 1usize..200) {
+        fn output_may_be_split_anywhere(size in 1usize..200) {
             let mut tally = Tally::default();
             OUTPUT.as_bytes().chunks(size).for_each(|piece| tally.read(piece));
             prop_assert_eq!(tally.finish(), Sum { passed: 13, failed: 2 });

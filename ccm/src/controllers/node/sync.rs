@@ -11,7 +11,7 @@ use providers::{Address, CloudError, ErrorKind, Instance, InstanceState, Instanc
 use runtime::consistency::Consistency;
 use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
-use runtime::store::Store;
+use runtime::store::{Cached, Store};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Answer, WriteError, Writer};
 use serde_json::{Map, Value, json};
@@ -60,13 +60,11 @@ impl Reconcile for CloudNode {
 
 impl CloudNode {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let Some(node) = self.nodes.get(key) else {
-            self.consistency.forget(key);
-            return Ok(Outcome::Done);
+        let node = match self.read(key) {
+            Cached::Current(node) => node,
+            Cached::Absent => return Ok(Outcome::Done),
+            Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
-        if !self.caught_up(key) {
-            return Ok(Outcome::WaitingForCache);
-        }
         if node.meta.is_deleting() {
             return Ok(Outcome::Done);
         }
@@ -99,9 +97,8 @@ impl CloudNode {
         }
     }
 
-    fn caught_up(&self, key: &ObjectKey) -> bool {
-        let (queue, again) = (self.queue.clone(), Key::Node(key.clone()));
-        self.consistency.caught_up(key, &self.nodes, move || queue.add(again))
+    fn read(&self, key: &ObjectKey) -> Cached<Node> {
+        self.consistency.read(key, &self.nodes, self.queue.waker(&Key::Node(key.clone())))
     }
 
     /// Addresses first: a node that may be used has them.
@@ -207,7 +204,9 @@ impl CloudNode {
         stream::iter(changed)
             .for_each_concurrent(self.address_workers, async |(node, wanted)| {
                 let key = node.meta.key();
-                if !self.caught_up(&key) {
+                // The node was read before the provider was called.
+                let Some(current) = self.read(&key).current() else { return };
+                if current.meta.uid != node.meta.uid || has_addresses(&current, &wanted) {
                     return;
                 }
                 match self.write_addresses(&node, &wanted).await {

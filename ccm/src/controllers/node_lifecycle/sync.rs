@@ -89,12 +89,12 @@ impl Lifecycle {
         let mut nodes = self.nodes.by_index(&TO_LOOK_AT, to_look_at());
         let there: HashSet<&Uid> = nodes.iter().map(|node| &node.meta.uid).collect();
         self.memory().retain(|known| there.contains(known));
-        nodes.retain(|node| {
-            !node.meta.is_deleting()
-                && !self.memory().is_deleted(&node.meta.uid)
-                && self.consistency.caught_up(&node.meta.key(), &self.nodes, || {})
-        });
-        nodes
+        nodes.retain(|node| !node.meta.is_deleting() && !self.memory().is_deleted(&node.meta.uid));
+        let read = |node: Arc<Node>| {
+            let current = self.consistency.read(&node.meta.key(), &self.nodes, || {}).current();
+            current.filter(|current| current.meta.uid == node.meta.uid && !current.meta.is_deleting())
+        };
+        nodes.into_iter().filter_map(read).collect()
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {

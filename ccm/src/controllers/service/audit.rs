@@ -1,7 +1,7 @@
-//! The audit: what the cloud holds for Services that are gone is told, and deleted where the command line allows it.
+//! The audit: finds cloud resources of deleted Services, and deletes them where the command line allows it.
 //!
-//! A leak is proven by two audits a whole period apart and a look at the API server itself, since a store may be old and
-//! a cloud slow. Who deletes on such a proof is the provider, and only what its marks say is this cluster's alone.
+//! A leak is proven by two audits a whole period apart and by a read from the API server, since a cache may be old and a
+//! cloud slow. The provider deletes only what its tags mark as this cluster's alone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,35 +13,35 @@ use runtime::events::EventType::{Normal, Warning};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::cluster::{Surroundings, about};
+use super::balancer_state::BalancerStates;
+use super::cluster::{Cluster, about};
 use super::decide;
 use super::metrics::Leaks;
-use super::reconcile::Balancers;
 use crate::cloud::retry;
 
 /// Parts that a message names at most.
 const PARTS_TOLD: usize = 10;
 
-/// What is remembered from one audit to the next.
+/// The memory between two audits.
 pub struct Audit {
-    /// What is proven to be a leak is deleted.
+    /// Proven leaks are deleted.
     pub collects: bool,
-    /// From one audit to the next.
+    /// Interval between two audits.
     pub every: Duration,
-    /// What was counted.
+    /// Metrics.
     pub counted: Leaks,
-    /// What no Service stood for, since when without a break.
+    /// Resources without a Service, with the time of the first audit that found them.
     pub suspects: Mutex<HashMap<LoadBalancerId, Instant>>,
-    /// What is being deleted: a look may not show it any more before the cloud says that all of it is gone.
+    /// Leaks being deleted. A listing may lack them before the cloud reports that all of it is deleted.
     pub going: Mutex<Vec<Owned>>,
 }
 
-/// What came of an audit.
+/// The result of an audit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Audited {
-    /// Leaks that are there still.
+    /// Leaks that still exist.
     pub leaks: usize,
-    /// When the cloud may be done with what is being deleted.
+    /// When the cloud may have deleted the rest.
     pub again: Option<Duration>,
 }
 
@@ -49,12 +49,12 @@ pub struct Audited {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Leak {
     owned: Owned,
-    /// The API server has no Service that it may belong to. Else there is one that wants no balancer.
+    /// The API server has no Service that it may belong to. Otherwise there is one that wants no load balancer.
     absent: bool,
 }
 
 impl Audit {
-    /// Remembers what no Service stands for now; answers what already was so at an audit of a period ago.
+    /// Remembers resources without a Service. Returns those that an audit at least one period ago found too.
     fn suspect(&self, unwanted: Vec<Owned>, now: Instant) -> Vec<Owned> {
         let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::take(&mut *suspects);
@@ -69,7 +69,7 @@ impl Audit {
         again
     }
 
-    /// What was listed, and what is being deleted and is not listed any more.
+    /// Returns the listed resources, and those being deleted that are no longer listed.
     fn with_going(&self, mut listed: Vec<Owned>) -> Vec<Owned> {
         let going = self.going.lock().unwrap_or_else(PoisonError::into_inner);
         let unlisted = going.iter().filter(|going| !listed.iter().any(|one| one.id == going.id));
@@ -83,21 +83,21 @@ impl Audit {
     }
 }
 
-/// What of it no Service stands for: neither one that wants a balancer nor one that is held.
+/// Returns the resources without a Service: neither one that wants a load balancer nor one with the finalizer.
 pub fn unwanted(owned: Vec<Owned>, services: &[Arc<Service>], cluster: &str, cloud: &dyn LoadBalancers) -> Vec<Owned> {
     let standing = services.iter().filter(|service| decide::concerns(service));
     let standing: Vec<LoadBalancerId> = standing.map(|service| decide::id(&service.meta, cluster)).collect();
     without(owned, &standing, cloud)
 }
 
-/// What of it belongs to none of these Services.
+/// Returns the resources that belong to none of these Services.
 fn without(mut owned: Vec<Owned>, services: &[LoadBalancerId], cloud: &dyn LoadBalancers) -> Vec<Owned> {
     let mut by_name: BTreeMap<(&str, &str), Vec<&LoadBalancerId>> = BTreeMap::new();
     for id in services {
         by_name.entry((&id.namespace, &id.name)).or_default().push(id);
     }
     owned.retain(|owned| match owned.id.namespace.is_empty() {
-        // It does not say whose it is, and may be anybody's.
+        // Its tags name no Service: it may belong to any.
         true => !services.iter().any(|id| cloud.may_belong(owned, id)),
         false => {
             let named = by_name.get(&(&*owned.id.namespace, &*owned.id.name));
@@ -107,54 +107,76 @@ fn without(mut owned: Vec<Owned>, services: &[LoadBalancerId], cloud: &dyn LoadB
     owned
 }
 
-impl<S: Surroundings> Balancers<S> {
-    /// Looks for what the cloud holds for Services that do not want it, tells of it, and deletes it if that is allowed.
+/// What an audit compares: the cluster's Services, what the cloud holds for them, and what this process created.
+pub struct Scope<'a, S> {
+    pub kubernetes: &'a S,
+    pub cloud: &'a dyn LoadBalancers,
+    /// `--cluster-name`.
+    pub cluster: &'a str,
+    pub states: &'a BalancerStates,
+}
+
+impl Audit {
+    /// Finds cloud resources of Services that do not want them, records them, and deletes them if that is allowed.
     ///
     /// # Errors
-    /// The cloud's, or `Transient` if the API server could not be asked. Nothing was deleted then.
-    pub async fn audit(&self) -> Result<Audited, CloudError> {
+    /// The cloud's, or `Transient` if the API server could not be read. Nothing was deleted then.
+    pub async fn run<S: Cluster>(&self, scope: &Scope<'_, S>) -> Result<Audited, CloudError> {
         let now = Instant::now();
-        let owned = self.audit.with_going(self.cloud.list_owned().await?);
-        let known = |owned: &Owned| self.courses.knows(&owned.id);
-        let mut unwanted = unwanted(owned, &self.kubernetes.services(), &self.cluster, &*self.cloud);
+        let owned = self.with_going(scope.cloud.list_owned().await?);
+        let known = |owned: &Owned| scope.states.knows(&owned.id);
+        let mut unwanted = unwanted(owned, &scope.kubernetes.services(), scope.cluster, scope.cloud);
         unwanted.retain(|owned| !known(owned));
-        let mut leaks = self.proven(self.audit.suspect(unwanted, now)).await?;
+        let mut leaks = scope.proven(self.suspect(unwanted, now)).await?;
         let (mut again, mut going) = (None, Vec::new());
         for leak in std::mem::take(&mut leaks) {
-            if !(self.audit.collects && leak.absent && leak.owned.certain) {
-                self.tell(&leak);
+            if !(self.collects && leak.absent && leak.owned.certain) {
+                scope.report(&leak);
                 leaks.push(leak);
                 continue;
             }
-            match self.cloud.collect(&leak.owned).await {
+            match scope.collect(&leak.owned).await {
                 Ok(Deletion::Gone) => {
-                    info!(service = %leak.owned.id, uid = leak.owned.id.uid, "what a Service had left is deleted");
-                    self.audit.counted.collected();
-                    let message = format!("Deleted what the cloud still held for this Service: {}", parts(&leak.owned));
-                    self.kubernetes.say(&about(&leak.owned.id, None), Normal, "LeakedLoadBalancerDeleted", message);
+                    self.counted.collected();
+                    continue;
                 }
                 Ok(Deletion::InProgress(wait)) => {
                     let wait = retry::again_after(wait);
                     again = Some(again.map_or(wait, |again: Duration| again.min(wait)));
-                    going.push(leak.owned.clone());
-                    leaks.push(leak);
                 }
-                Err(error) => {
-                    warn!(service = %leak.owned.id, uid = leak.owned.id.uid, %error, "what a Service had left stays");
-                    let message = format!("Error deleting {}: {}", parts(&leak.owned), retry::words(&error));
-                    let reason = "LeakedLoadBalancerNotDeleted";
-                    self.kubernetes.say(&about(&leak.owned.id, None), Warning, reason, message);
-                    going.push(leak.owned.clone());
-                    leaks.push(leak);
-                }
+                Err(_) => {}
             }
+            going.push(leak.owned.clone());
+            leaks.push(leak);
         }
-        self.audit.is_going(going);
-        self.audit.counted.there_are(leaks.len());
+        self.is_going(going);
+        self.counted.there_are(leaks.len());
         Ok(Audited { leaks: leaks.len(), again })
     }
+}
 
-    /// Those of which the server says the same as the stores.
+impl<S: Cluster> Scope<'_, S> {
+    /// Deletes a proven leak, and records the result.
+    async fn collect(&self, owned: &Owned) -> Result<Deletion, CloudError> {
+        let about = about(&owned.id, None);
+        let result = self.cloud.collect(owned).await;
+        match &result {
+            Ok(Deletion::Gone) => {
+                info!(service = %owned.id, uid = owned.id.uid, "leaked cloud resources deleted");
+                let message = format!("Deleted what the cloud still held for this Service: {}", parts(owned));
+                self.kubernetes.record_event(&about, Normal, "LeakedLoadBalancerDeleted", message);
+            }
+            Ok(Deletion::InProgress(_)) => {}
+            Err(error) => {
+                warn!(service = %owned.id, uid = owned.id.uid, %error, "leaked cloud resources were not deleted");
+                let message = format!("Error deleting {}: {}", parts(owned), retry::words(error));
+                self.kubernetes.record_event(&about, Warning, "LeakedLoadBalancerNotDeleted", message);
+            }
+        }
+        result
+    }
+
+    /// Returns the suspects that the API server confirms.
     async fn proven(&self, suspects: Vec<Owned>) -> Result<Vec<Leak>, CloudError> {
         if suspects.is_empty() {
             return Ok(Vec::new());
@@ -165,35 +187,36 @@ impl<S: Surroundings> Balancers<S> {
         let live: Vec<LoadBalancerId> = live
             .into_iter()
             .map(|(key, uid)| LoadBalancerId {
-                cluster: self.cluster.clone(),
+                cluster: self.cluster.to_owned(),
                 namespace: key.namespace.to_string(),
                 name: key.name.to_string(),
                 uid: uid.to_string(),
             })
             .collect();
-        let absent = without(suspects.clone(), &live, &*self.cloud);
-        // Who is there only for the server by now will be in the stores the next time.
-        let shown: Vec<LoadBalancerId> =
-            self.kubernetes.services().iter().map(|one| decide::id(&one.meta, &self.cluster)).collect();
-        let unshown = without(suspects.clone(), &shown, &*self.cloud);
+        let absent = without(suspects.clone(), &live, self.cloud);
+        // Services that only the API server has by now will be in the cache the next time.
+        let cached: Vec<LoadBalancerId> =
+            self.kubernetes.services().iter().map(|one| decide::id(&one.meta, self.cluster)).collect();
+        let uncached = without(suspects.clone(), &cached, self.cloud);
         let leaks = suspects.into_iter().map(|owned| Leak { absent: absent.contains(&owned), owned });
-        Ok(leaks.filter(|leak| leak.absent || !unshown.contains(&leak.owned)).collect())
+        Ok(leaks.filter(|leak| leak.absent || !uncached.contains(&leak.owned)).collect())
     }
 
-    fn tell(&self, leak: &Leak) {
+    /// Records a leak that is not deleted.
+    fn report(&self, leak: &Leak) {
         let Leak { owned, absent } = leak;
-        warn!(service = %owned.id, uid = owned.id.uid, resources = parts(owned), "no Service wants this any more");
+        warn!(service = %owned.id, uid = owned.id.uid, resources = parts(owned), "leaked cloud resources found");
         let who = if *absent { "the Service is gone" } else { "the Service wants no load balancer here" };
         let fix = match (absent, owned.certain) {
             (true, true) => "delete it by hand, or let --collect-leaked-load-balancers do it",
             _ => "delete it by hand if nobody needs it",
         };
         let message = format!("{who}, and the cloud holds for it: {}; {fix}", parts(owned));
-        self.kubernetes.say(&about(&owned.id, None), Warning, "LeakedLoadBalancer", message);
+        self.kubernetes.record_event(&about(&owned.id, None), Warning, "LeakedLoadBalancer", message);
     }
 }
 
-/// The parts of a leak for a message, not too many.
+/// The parts of a leak for a message, limited in number.
 fn parts(owned: &Owned) -> String {
     let mut parts: Vec<String> = owned.resources.iter().take(PARTS_TOLD).cloned().collect();
     if owned.resources.len() > PARTS_TOLD {

@@ -1,4 +1,4 @@
-//! What this process knows of one Service's balancer: what it may have made, what it has done last, and what failed.
+//! What this process remembers of one Service's load balancer: what it may have created, what it did last, and what failed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,79 +12,86 @@ use tokio::time::Instant;
 
 use crate::cloud::retry::Told;
 
-/// One Service's course.
+/// The memory of one Service.
 #[derive(Debug, Clone, Default)]
-pub struct Course {
+pub struct BalancerState {
     /// The Service that this is about.
     pub uid: Uid,
-    /// Whose balancer there may be; set before the first call that could make a part of it.
+    /// The load balancer that may exist; set before the first call that could create a part of it.
     pub made: Option<LoadBalancerId>,
-    /// Since this process leads, the server itself has confirmed that the Service is held.
+    /// In this leadership term, the API server itself has confirmed the finalizer.
     pub confirmed: bool,
-    /// Whose targets its balancer wants; set before they are gathered, so that their changes are not missed.
+    /// The kind of targets that the load balancer has; set before they are gathered, so that no change is missed.
     pub targeting: Option<Targeting>,
-    /// The other Services that its balancer sends traffic to as well; set before they are looked at, for the same
-    /// reason.
+    /// The other Services that the load balancer sends traffic to; set before they are read, for the same reason.
     pub others: BTreeSet<ObjectKey>,
-    /// The balancer as it was when all was as asked; nothing is known of it from a call's begin until that went well.
+    /// The load balancer as last ensured. Unset while a call runs, and after a failed one.
     pub settled: Option<Settled>,
-    /// The targets that the cloud was last given; those that a failed call left behind are brought up to date while its
-    /// retry waits.
+    /// The targets that the cloud was last given. Newer ones are set while the retry of a failed call waits.
     pub aimed: Option<Targets>,
-    /// What the status should say, once known.
+    /// The addresses for the status, once known.
     pub ingress: Option<Vec<Ingress>>,
-    /// Conditions that pods may wait for because of it, as last asked.
+    /// Types of the pod conditions that the load balancer sets.
     pub gates: BTreeSet<String>,
-    /// What was announced by an event and not finished yet.
+    /// The operation that an event announced and that is not finished yet.
     pub announced: Option<Announced>,
-    /// Calls that failed in a row.
+    /// Consecutive failed calls.
     pub failures: u32,
     /// No call before this is over.
     pub pause: Option<Pause>,
-    /// What was last said about a failure.
+    /// The last event about a failure.
     pub told: Told,
-    /// The provider's warnings as last said.
+    /// The provider's last warnings.
     pub warnings: Vec<String>,
 }
 
-/// A balancer that is as asked.
-#[derive(Debug, Clone)]
+/// A load balancer that is as requested.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Settled {
-    /// What was asked for.
+    /// The request.
     pub spec: Arc<LoadBalancerSpec>,
-    /// Where it sends traffic.
+    /// Its targets.
     pub targets: Targets,
-    /// When it was last looked at as a whole.
+    /// Time of the last ensure.
     pub at: Instant,
 }
 
-/// What an event said is being done.
+/// An operation announced by an event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Announced {
-    /// A balancer is made what this asks for.
+    /// A load balancer is brought to this request.
     Ensuring(Arc<LoadBalancerSpec>),
     /// It is deleted.
     Deleting,
 }
 
-/// After a failure.
+/// The pause after a failure.
 #[derive(Debug, Clone)]
 pub struct Pause {
-    /// Until then; `None`: until something else is asked for.
+    /// Its end; `None`: it ends when the request changes.
     pub until: Option<Instant>,
-    /// What had been asked for; `None`: that it be gone.
+    /// The request that failed; `None`: a deletion.
     pub asked: Option<Arc<LoadBalancerSpec>>,
-    /// It lasts whatever is asked for: the cloud wants to be left alone.
+    /// It holds for every request, because the cloud throttles.
     pub firm: bool,
 }
 
-impl Course {
-    /// Forgets failures.
-    pub fn went_well(&mut self) {
-        (self.failures, self.pause, self.told) = (0, None, Told::default());
+impl BalancerState {
+    /// Starts the memory of this Service if it was about an earlier one of its name.
+    pub fn begin(&mut self, uid: &Uid) {
+        if self.uid != *uid {
+            *self = Self { uid: uid.clone(), ..Self::default() };
+        }
     }
 
-    /// How long no call may be made for what is asked now: `Some(None)` is until something else is asked for.
+    /// Forgets failures.
+    pub fn clear_failures(&mut self) {
+        self.failures = 0;
+        self.pause = None;
+        self.told = Told::default();
+    }
+
+    /// Returns for how long no call may be made for this request: `Some(None)` until the request changes.
     pub fn held_back(&self, asked: Option<&LoadBalancerSpec>, now: Instant) -> Option<Option<Duration>> {
         let pause = self.pause.as_ref().filter(|pause| pause.firm || pause.asked.as_deref() == asked)?;
         match pause.until {
@@ -98,7 +105,7 @@ impl Course {
         self.pause.as_ref().is_some_and(|pause| pause.firm)
     }
 
-    /// There is nothing to remember.
+    /// Returns whether there is nothing to remember.
     fn is_blank(&self) -> bool {
         self.made.is_none()
             && self.targeting.is_none()
@@ -108,13 +115,13 @@ impl Course {
     }
 }
 
-/// All courses.
+/// The memory of all Services.
 #[derive(Debug, Default)]
-pub struct Courses(Mutex<All>);
+pub struct BalancerStates(Mutex<All>);
 
 #[derive(Debug, Default)]
 struct All {
-    courses: HashMap<ObjectKey, Course>,
+    states: HashMap<ObjectKey, BalancerState>,
     /// By a Service, those that have it among their `others`.
     referring: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
 }
@@ -122,7 +129,7 @@ struct All {
 impl All {
     /// Replaces the others that a Service refers to.
     fn refer(&mut self, key: &ObjectKey, others: &BTreeSet<ObjectKey>) {
-        let before = self.courses.get(key).map(|course| course.others.clone()).unwrap_or_default();
+        let before = self.states.get(key).map(|state| state.others.clone()).unwrap_or_default();
         for dropped in before.difference(others) {
             if let Some(referring) = self.referring.get_mut(dropped) {
                 referring.remove(key);
@@ -137,63 +144,63 @@ impl All {
     }
 }
 
-impl Courses {
+impl BalancerStates {
     fn lock(&self) -> MutexGuard<'_, All> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A Service's course.
-    pub fn get(&self, key: &ObjectKey) -> Course {
-        self.lock().courses.get(key).cloned().unwrap_or_default()
+    /// Returns the memory of a Service.
+    pub fn get(&self, key: &ObjectKey) -> BalancerState {
+        self.lock().states.get(key).cloned().unwrap_or_default()
     }
 
-    /// Remembers a Service's course.
-    pub fn put(&self, key: &ObjectKey, course: Course) {
+    /// Replaces the memory of a Service.
+    pub fn put(&self, key: &ObjectKey, state: BalancerState) {
         let mut all = self.lock();
-        all.refer(key, &course.others);
-        if course.is_blank() {
-            all.courses.remove(key);
+        all.refer(key, &state.others);
+        if state.is_blank() {
+            all.states.remove(key);
         } else {
-            all.courses.insert(key.clone(), course);
+            all.states.insert(key.clone(), state);
         }
     }
 
-    /// The Services of whose balancers a Service's endpoints are targets: itself, and those that refer to it.
+    /// Returns the Services whose load balancers have this Service's endpoints as targets: itself, and those that refer to
+    /// it.
     pub fn with_endpoints_of(&self, key: &ObjectKey) -> Vec<ObjectKey> {
         let all = self.lock();
-        let wants = |key: &&ObjectKey| {
-            all.courses.get(*key).is_some_and(|course| course.targeting == Some(Targeting::Endpoints))
-        };
+        let wants =
+            |key: &&ObjectKey| all.states.get(*key).is_some_and(|state| state.targeting == Some(Targeting::Endpoints));
         let referring = all.referring.get(key).into_iter().flatten().filter(|one| *one != key);
         std::iter::once(key).chain(referring).filter(wants).cloned().collect()
     }
 
-    /// The Services whose balancers send traffic to this one as well, or would if it were there.
+    /// Returns the Services whose load balancers send traffic to this one too, or would if it existed.
     pub fn referring(&self, key: &ObjectKey) -> Vec<ObjectKey> {
         self.lock().referring.get(key).into_iter().flatten().cloned().collect()
     }
 
-    /// Whether there is any such Service.
+    /// Returns whether any Service refers to another one.
     pub fn refer_to_any(&self) -> bool {
         !self.lock().referring.is_empty()
     }
 
-    /// The Services whose balancers send traffic to nodes.
+    /// Returns the Services whose load balancers send traffic to nodes.
     pub fn with_nodes(&self) -> Vec<ObjectKey> {
         let all = self.lock();
-        let with = all.courses.iter().filter(|(_, course)| course.targeting == Some(Targeting::Nodes));
+        let with = all.states.iter().filter(|(_, state)| state.targeting == Some(Targeting::Nodes));
         with.map(|(key, _)| key.clone()).collect()
     }
 
-    /// Whether there may be a balancer of this id.
+    /// Returns whether a load balancer with this id may exist.
     pub fn knows(&self, id: &LoadBalancerId) -> bool {
         let key = ObjectKey::new(id.namespace.as_str(), id.name.as_str());
-        self.lock().courses.get(&key).is_some_and(|course| course.made.as_ref() == Some(id))
+        self.lock().states.get(&key).is_some_and(|state| state.made.as_ref() == Some(id))
     }
 
-    /// How many Services are remembered.
+    /// Returns the number of remembered Services.
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.lock().courses.len()
+        self.lock().states.len()
     }
 }

@@ -8,7 +8,7 @@ use kinds::{GatedPod, Service, Uid};
 use providers::{EndpointTarget, LoadBalancerId, NodeTarget, async_trait};
 use runtime::events::{EventType, ObjectReference};
 
-use super::readiness_gates::Told;
+use super::pod_conditions::PodCondition;
 
 /// Why a Service could not be changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,7 +23,7 @@ pub enum Refusal {
 
 /// Kubernetes, as one reconcile sees it.
 #[async_trait]
-pub trait Surroundings: Send + Sync + 'static {
+pub trait Cluster: Send + Sync + 'static {
     /// The Service of this name.
     fn service(&self, key: &ObjectKey) -> Option<Arc<Service>>;
 
@@ -46,10 +46,10 @@ pub trait Surroundings: Send + Sync + 'static {
     fn gated_pods(&self, namespace: &str) -> Vec<Arc<GatedPod>>;
 
     /// Writes the condition that a pod waits for.
-    async fn tell_pod(&self, pod: &GatedPod, condition: &Told) -> Result<(), Refusal>;
+    async fn set_pod_condition(&self, pod: &GatedPod, condition: &PodCondition) -> Result<(), Refusal>;
 
     /// Says something about a Service.
-    fn say(&self, about: &ObjectReference, kind: EventType, reason: &'static str, message: String);
+    fn record_event(&self, about: &ObjectReference, kind: EventType, reason: &'static str, message: String);
 
     /// Whether the server itself, not only a store, has this Service held by our finalizer and not being deleted.
     async fn is_held(&self, service: &Service) -> Result<bool, Refusal>;

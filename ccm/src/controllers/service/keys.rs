@@ -9,7 +9,7 @@ use kinds::{EndpointSlice, GatedPod, Node, Service};
 use runtime::queue::Queue;
 use runtime::store::{Change, Store};
 
-use super::balancer_state::Courses;
+use super::balancer_state::BalancerStates;
 use super::decide::{self, concerns};
 use super::targets;
 
@@ -73,10 +73,10 @@ pub fn subscribe(services: &Store<Service>, nodes: &Store<Node>, queue: &Arc<Que
 }
 
 /// The Services to look at after a change of another one that their balancers send traffic to.
-pub fn referring(change: &Change<'_, Service>, courses: &Courses) -> Vec<ObjectKey> {
+pub fn referring(change: &Change<'_, Service>, states: &BalancerStates) -> Vec<ObjectKey> {
     let seen = |service: &Arc<Service>| decide::other(service);
-    let Some(service) = change.new.or(change.old).filter(|_| courses.refer_to_any()) else { return Vec::new() };
-    let referring = courses.referring(&service.meta.key());
+    let Some(service) = change.new.or(change.old).filter(|_| states.refer_to_any()) else { return Vec::new() };
+    let referring = states.referring(&service.meta.key());
     match referring.is_empty() || change.old.map(seen) == change.new.map(seen) {
         true => Vec::new(),
         false => referring,
@@ -88,11 +88,11 @@ pub fn subscribe_others<S: Send + Sync + 'static>(
     services: &Store<Service>,
     queue: &Arc<Queue<Key>>,
     balancers: &Arc<S>,
-    courses: fn(&S) -> &Courses,
+    states: fn(&S) -> &BalancerStates,
 ) {
     let (changed, balancers) = (queue.clone(), balancers.clone());
     services.subscribe(move |change| {
-        referring(change, courses(&balancers)).into_iter().for_each(|key| changed.add(Key::Service(key)));
+        referring(change, states(&balancers)).into_iter().for_each(|key| changed.add(Key::Service(key)));
     });
 }
 
@@ -102,11 +102,11 @@ pub fn subscribe_slices<S: Send + Sync + 'static>(
     slices: &Store<EndpointSlice>,
     queue: &Arc<Queue<Key>>,
     balancers: &Arc<S>,
-    courses: fn(&S) -> &Courses,
+    states: fn(&S) -> &BalancerStates,
 ) {
     let (changed, balancers) = (queue.clone(), balancers.clone());
     slices.subscribe(move |change| {
-        for key in of_slice(change).iter().flat_map(|key| courses(&balancers).with_endpoints_of(key)) {
+        for key in of_slice(change).iter().flat_map(|key| states(&balancers).with_endpoints_of(key)) {
             changed.add_coalesced(Key::Service(key));
         }
     });
@@ -125,7 +125,7 @@ pub fn subscribe_pods<S: Send + Sync + 'static>(
     slices: &Arc<Store<EndpointSlice>>,
     queue: &Arc<Queue<Key>>,
     balancers: &Arc<S>,
-    courses: fn(&S) -> &Courses,
+    states: fn(&S) -> &BalancerStates,
 ) {
     let (slices, changed, balancers) = (slices.clone(), queue.clone(), balancers.clone());
     pods.subscribe(move |change| {
@@ -133,7 +133,7 @@ pub fn subscribe_pods<S: Send + Sync + 'static>(
         for slice in slices.by_index(&targets::BY_POD, targets::slices_with(&pod.meta)) {
             let Some(name) = slice.service() else { continue };
             let key = ObjectKey { namespace: slice.meta.namespace.clone(), name: name.into() };
-            for key in courses(&balancers).with_endpoints_of(&key) {
+            for key in states(&balancers).with_endpoints_of(&key) {
                 changed.add_coalesced(Key::Service(key));
             }
         }

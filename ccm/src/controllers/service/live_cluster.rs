@@ -12,9 +12,9 @@ use runtime::store::{Store, by_namespace, index_key};
 use runtime::write::{Answer, WriteError, Writer};
 use serde_json::{Value, json};
 
-use super::cluster::{Refusal, Surroundings};
+use super::cluster::{Cluster, Refusal};
 use super::decide::{self, FINALIZER};
-use super::readiness_gates::{self, Told};
+use super::pod_conditions::{self, PodCondition};
 use super::targets;
 use crate::context::Clock;
 
@@ -80,7 +80,7 @@ fn refusal(error: &WriteError) -> Refusal {
 }
 
 #[async_trait]
-impl Surroundings for Kubernetes {
+impl Cluster for Kubernetes {
     fn service(&self, key: &ObjectKey) -> Option<Arc<Service>> {
         self.services.get(key)
     }
@@ -107,7 +107,7 @@ impl Surroundings for Kubernetes {
         let mut endpoints = targets::endpoints(&found);
         if let Some((pods, prefix)) = &self.pods {
             let pod = |pod: &PodRef| pods.get(&ObjectKey::new(pod.namespace.as_str(), pod.name.as_str()));
-            readiness_gates::let_waiting_in(&mut endpoints, pod, prefix);
+            pod_conditions::admit_waiting(&mut endpoints, pod, prefix);
         }
         Some(endpoints.into())
     }
@@ -131,7 +131,7 @@ impl Surroundings for Kubernetes {
         all
     }
 
-    async fn tell_pod(&self, pod: &GatedPod, condition: &Told) -> Result<(), Refusal> {
+    async fn set_pod_condition(&self, pod: &GatedPod, condition: &PodCondition) -> Result<(), Refusal> {
         let Some((pods, _)) = &self.pods else { return Ok(()) };
         let key = pod.meta.key();
         let patch = condition.patch(&pod.meta.uid, (self.clock)());
@@ -145,7 +145,7 @@ impl Surroundings for Kubernetes {
         }
     }
 
-    fn say(&self, about: &ObjectReference, kind: EventType, reason: &'static str, message: String) {
+    fn record_event(&self, about: &ObjectReference, kind: EventType, reason: &'static str, message: String) {
         self.recorder.event(about, kind, reason, message);
     }
 

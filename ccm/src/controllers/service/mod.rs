@@ -1,16 +1,18 @@
-//! service-lb-controller: keeps the cloud's load balancers as Services of type LoadBalancer ask for them.
+//! service-lb-controller: brings the cloud's load balancers to what Services of type LoadBalancer request.
 //!
-//! It watches Services and Nodes, and EndpointSlices if the provider may want endpoints as targets, calls the provider, holds Services by a finalizer for as long as there may be
-//! anything of theirs in the cloud, and writes their `status.loadBalancer`. Follows upstream cloud-provider,
-//! controllers/service.
+//! Watches Services and Nodes, and EndpointSlices if the provider may have endpoints as targets. Calls the provider, keeps
+//! a finalizer on a Service while cloud resources of it may exist, and writes `status.loadBalancer`.
+//! Upstream: cloud-provider, controllers/service.
 
 mod audit;
 mod balancer_state;
 mod cluster;
 mod decide;
+mod decide_action;
 mod keys;
 mod live_cluster;
 mod metrics;
+mod pod_conditions;
 mod readiness_gates;
 mod reconcile;
 mod records;
@@ -38,7 +40,7 @@ use crate::cloud::Cloud;
 use crate::cloud::retry::{self, LONGEST_WAIT};
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Start, Verb, Write};
 use audit::Audit;
-use balancer_state::Courses;
+use balancer_state::BalancerStates;
 use keys::Key;
 use live_cluster::Kubernetes;
 use metrics::{Hosts, Leaks};
@@ -48,13 +50,13 @@ use records::ConfigMaps;
 /// Name of the event source.
 const COMPONENT: &str = "service-controller";
 
-/// From one look at what a balancer has become to the next, about.
+/// Interval between two checks of a load balancer for drift, before jitter.
 const RESYNC: Duration = Duration::from_secs(30 * 60);
 
-/// Changes of a Service's endpoints are taken together over this time.
+/// Changes of a Service's endpoints are coalesced over this time.
 const ENDPOINTS_TOGETHER: Duration = Duration::from_millis(500);
 
-/// Audits do not come oftener, whatever the command line says.
+/// Shortest interval between two audits, whatever the command line says.
 const SHORTEST_AUDIT: Duration = Duration::from_secs(1);
 
 /// The controller.
@@ -93,7 +95,7 @@ fn watches(builder: &mut Builder, context: &Context) {
     }
 }
 
-/// What the conditions begin with that are written for pods, if any are.
+/// The prefix of the pod conditions that are set, if any are.
 fn gates(context: &Context) -> Option<&'static str> {
     let features = context.cloud.provider().load_balancers()?.features();
     let wanted = features.endpoint_targets && context.options.values.get_bool("load-balancer-readiness-gates");
@@ -144,25 +146,25 @@ fn start(manager: &mut Manager, context: &Context) {
             cloud: balancers,
             cluster: context.options.values.get_str("cluster-name").to_owned(),
             resync: RESYNC,
-            courses: Courses::default(),
+            states: BalancerStates::default(),
             hosts: Hosts::register(manager.metrics()),
-            audit: Audit {
-                collects: context.options.values.get_bool("collect-leaked-load-balancers"),
-                every: context.options.values.get_duration("load-balancer-audit-period").max(SHORTEST_AUDIT),
-                counted: Leaks::register(manager.metrics()),
-                suspects: Mutex::default(),
-                going: Mutex::default(),
-            },
+        },
+        audit: Audit {
+            collects: context.options.values.get_bool("collect-leaked-load-balancers"),
+            every: context.options.values.get_duration("load-balancer-audit-period").max(SHORTEST_AUDIT),
+            counted: Leaks::register(manager.metrics()),
+            suspects: Mutex::default(),
+            going: Mutex::default(),
         },
         cloud: context.cloud.clone(),
         queue: queue.clone(),
     });
     let services = manager.registry().store::<Service>();
-    keys::subscribe_others(&services, &queue, &reconciler, |own| &own.balancers.courses);
+    keys::subscribe_others(&services, &queue, &reconciler, |own| &own.balancers.states);
     if let Some(slices) = slices {
-        keys::subscribe_slices(&slices, &queue, &reconciler, |own| &own.balancers.courses);
+        keys::subscribe_slices(&slices, &queue, &reconciler, |own| &own.balancers.states);
         if let Some((pods, prefix)) = pods {
-            keys::subscribe_pods((&pods, prefix), &slices, &queue, &reconciler, |own| &own.balancers.courses);
+            keys::subscribe_pods((&pods, prefix), &slices, &queue, &reconciler, |own| &own.balancers.states);
         }
     }
     let workers = usize::try_from(context.options.values.get_i64("concurrent-service-syncs")).unwrap_or(0).max(1);
@@ -172,6 +174,7 @@ fn start(manager: &mut Manager, context: &Context) {
 
 struct ServiceBalancers {
     balancers: Balancers<Kubernetes>,
+    audit: Audit,
     cloud: Arc<Cloud>,
     queue: Arc<Queue<Key>>,
 }
@@ -200,8 +203,8 @@ impl Reconcile for ServiceBalancers {
 
 impl ServiceBalancers {
     async fn service(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let (queue, again) = (self.queue.clone(), Key::Service(key.clone()));
-        if !self.balancers.kubernetes.caught_up(key, move || queue.add(again)) {
+        let wake = self.queue.waker(&Key::Service(key.clone()));
+        if !self.balancers.kubernetes.caught_up(key, wake) {
             return Ok(Outcome::WaitingForCache);
         }
         let outcome = self.balancers.sync(key).await;
@@ -209,11 +212,11 @@ impl ServiceBalancers {
         outcome
     }
 
-    /// Looks at those Services whose balancers have other targets now.
+    /// Requeues the Services whose load balancers have other targets now.
     fn nodes(&self) -> Outcome {
         let begun = Instant::now();
         if self.balancers.kubernetes.gather_nodes() {
-            for key in self.balancers.courses.with_nodes() {
+            for key in self.balancers.states.with_nodes() {
                 self.queue.add(Key::Service(key));
             }
         }
@@ -222,10 +225,10 @@ impl ServiceBalancers {
     }
 
     async fn leaks(&self) -> Outcome {
-        match self.balancers.audit().await {
-            Ok(audited) => Outcome::RequeueAfter(audited.again.unwrap_or(self.balancers.audit.every)),
+        match self.audit.run(&self.balancers.audited()).await {
+            Ok(audited) => Outcome::RequeueAfter(audited.again.unwrap_or(self.audit.every)),
             Err(error) => {
-                warn!(%error, "what the cloud holds for Services could not be listed");
+                warn!(%error, "listing cloud resources of Services failed");
                 Outcome::RequeueAfter(retry::retry_after(error.kind, u32::MAX).unwrap_or(LONGEST_WAIT))
             }
         }

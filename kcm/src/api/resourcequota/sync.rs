@@ -10,7 +10,7 @@ use kinds::meta::ObjectKey;
 use kinds::resource_claim::{DeviceClass, ResourceClaim};
 use kinds::{Kind, PersistentVolumeClaim, Pod, ResourceQuota, Service};
 use runtime::queue::Queue;
-use runtime::store::{Store, by_controller, by_namespace, index_key, owned_by};
+use runtime::store::{Cached, Store, by_controller, by_namespace, index_key, owned_by};
 use runtime::watch::EveryKind;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
@@ -51,13 +51,14 @@ impl Reconcile for Quotas {
 
 impl Quotas {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let Some(quota) = self.quotas.get(key) else {
-            self.recounts.request(key);
-            return Ok(Outcome::Done);
+        let quota = match self.quotas.read_settled(key, self.queue.waker(key)) {
+            Cached::Current(quota) => quota,
+            Cached::Absent => {
+                self.recounts.request(key);
+                return Ok(Outcome::Done);
+            }
+            Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
-        if !self.caught_up(key) {
-            return Ok(Outcome::WaitingForCache);
-        }
         let mode = self.recounts.begin(key, Instant::now());
         let content = self.content(&quota);
         let used = decide::used(&quota, &content, (self.clock)());
@@ -167,11 +168,5 @@ impl Quotas {
             *said == *claim.meta.name
         };
         meant.then_some(pod)
-    }
-
-    /// Whether the store shows the quota as this process wrote it last; if not, the key comes back when it does.
-    fn caught_up(&self, key: &ObjectKey) -> bool {
-        let (queue, waiting) = (self.queue.clone(), key.clone());
-        self.quotas.is_settled(key, move || queue.add(waiting))
     }
 }

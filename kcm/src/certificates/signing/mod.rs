@@ -14,19 +14,17 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kinds::meta::{ObjectKey, Time};
 use kinds::wire::WireError;
-use kinds::{CertificateSigningRequest, Kind, Sections};
-use runtime::consistency::Consistency;
+use kinds::{CertificateSigningRequest, Sections};
 use runtime::manager::Manager;
-use runtime::queue::{Queue, QueueOptions};
-use runtime::store::Store;
+use runtime::store::Cached;
 use runtime::watch::Builder;
 use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
-use runtime::write::Writer;
 
 use crate::certificates::request::{
     CLIENT, Contents, KUBELET_CLIENT, KUBELET_SERVING, LEGACY_UNKNOWN, check_client, check_kubelet_client,
     check_kubelet_serving,
 };
+use crate::certificates::requests::Requests;
 use crate::context::{Clock, Context, Descriptor, QueueKeys, Start, Verb, Write};
 use crate::credentials::authority::Signers;
 
@@ -63,18 +61,12 @@ fn watches(builder: &mut Builder, _: &Context) {
 }
 
 fn start(manager: &mut Manager, context: &Context) {
-    let queue =
-        Queue::new(QueueOptions { base_delay: Duration::from_millis(200), ..QueueOptions::named("certificate") });
-    let requests = manager.registry().store::<CertificateSigningRequest>();
-    let changed = queue.clone();
-    requests.subscribe(move |change| change.new.into_iter().for_each(|request| changed.add(request.meta.key())));
+    let requests = Requests::subscribe(manager, DESCRIPTOR.service_account);
+    let queue = requests.queue();
     let reconciler = Arc::new(Signing {
         requests,
         signers: context.credentials.signers.clone(),
         longest: context.options.values.get_duration("cluster-signing-duration"),
-        writer: manager.writer(DESCRIPTOR.service_account),
-        consistency: Consistency::default(),
-        queue: queue.clone(),
         clock: context.clock.clone(),
     });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
@@ -108,12 +100,9 @@ fn lifetime(asked_seconds: Option<i32>, longest: Duration) -> Duration {
 }
 
 struct Signing {
-    requests: Arc<Store<CertificateSigningRequest>>,
+    requests: Requests,
     signers: Arc<Signers>,
     longest: Duration,
-    writer: Writer,
-    consistency: Consistency,
-    queue: Arc<Queue<ObjectKey>>,
     clock: Clock,
 }
 
@@ -127,29 +116,16 @@ impl Reconcile for Signing {
 
 impl Signing {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let Some(request) = self.requests.get(key) else {
-            self.consistency.forget(key);
-            return Ok(Outcome::Done);
+        let request = match self.requests.read(key) {
+            Cached::Current(request) => request,
+            Cached::Absent => return Ok(Outcome::Done),
+            Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
-        let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.consistency.caught_up(key, &self.requests, move || queue.add(again)) {
-            return Ok(Outcome::WaitingForCache);
-        }
         if !is_due(&request) || self.signers.of(&request.signer).is_none() {
             return Ok(Outcome::Done);
         }
         let object = self.answer(&request, (self.clock)()).map_err(ReconcileError::new)?;
-        match self.writer.replace(&CertificateSigningRequest::RESOURCE, key, Some("status"), &object).await {
-            Ok(answer) => {
-                if let Ok(meta) = answer.meta() {
-                    self.consistency.wrote(key, &self.requests, meta.version);
-                }
-                Ok(Outcome::Done)
-            }
-            Err(error) if error.is_not_found() => Ok(Outcome::Done),
-            Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
-            Err(error) => Err(error.into()),
-        }
+        self.requests.replace(key, "status", &object).await
     }
 
     /// Returns the object with a certificate, or with the condition Failed.

@@ -14,7 +14,7 @@ use kinds::taint::NO_EXECUTE;
 use kinds::{DeviceTaintRule, Kind, Pod, ResourceSlice, Str, Time, Uid};
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::queue::Queue;
-use runtime::store::{Store, index_key};
+use runtime::store::{Cached, Store, index_key};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Answer, WriteError, Writer};
 use tracing::info;
@@ -200,15 +200,15 @@ impl Evictions {
 
     async fn sync_rule(&self, name: &Str) -> Result<Outcome, ReconcileError> {
         let key = ObjectKey::new("", name.clone());
-        let Some(rule) = self.rules.get(&key) else {
-            let left: BTreeSet<Uid> = self.rules().iter().map(|rule| rule.meta.uid.clone()).collect();
-            self.evicted().retain(|uid, _| left.contains(uid));
-            return Ok(Outcome::Done);
+        let rule = match self.rules.read_settled(&key, self.queue.waker(&Key::Rule(name.clone()))) {
+            Cached::Current(rule) => rule,
+            Cached::Absent => {
+                let left: BTreeSet<Uid> = self.rules().iter().map(|rule| rule.meta.uid.clone()).collect();
+                self.evicted().retain(|uid, _| left.contains(uid));
+                return Ok(Outcome::Done);
+            }
+            Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
-        let (queue, woken) = (self.queue.clone(), Key::Rule(name.clone()));
-        if !self.rules.is_settled(&key, move || queue.add(woken)) {
-            return Ok(Outcome::WaitingForCache);
-        }
         let now = (self.clock)();
         if let Some(left) = rests(&rule, Time(now.as_second()), STATUS_PERIOD.as_secs().cast_signed()) {
             return Ok(Outcome::RequeueAfter(Duration::from_secs(left.unsigned_abs())));

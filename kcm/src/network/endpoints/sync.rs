@@ -65,8 +65,7 @@ impl AllEndpoints {
         if service.kind == ServiceType::ExternalName || service.selector.is_empty() {
             return Ok(Outcome::Done);
         }
-        let (queue, woken) = (self.queue.clone(), key.clone());
-        if !self.consistency.caught_up(key, &self.endpoints, move || queue.add(woken)) {
+        if !self.consistency.caught_up(key, &self.endpoints, self.queue.waker(key)) {
             return Ok(Outcome::WaitingForCache);
         }
         if self.pods.undecodable() > 0 {

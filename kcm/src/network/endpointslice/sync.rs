@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -98,8 +99,10 @@ impl EndpointSlices {
         if service.meta.is_deleting() {
             plan.create.clear();
         }
-        if !plan.create.is_empty() && !self.knows_its_slices(key, &service).await? {
-            return Ok(Outcome::WaitingForCache);
+        if !plan.create.is_empty()
+            && let Some(outcome) = self.compare(key, &service).await?
+        {
+            return Ok(outcome);
         }
         self.topology.set(key, std::mem::take(&mut decision.allotted));
         for (kind, reason, message) in decision.events {
@@ -166,17 +169,18 @@ impl EndpointSlices {
         })
     }
 
-    /// Before the first creation for a Service that is older than our time: look at the server once.
-    async fn knows_its_slices(&self, key: &ObjectKey, service: &Service) -> Result<bool, ReconcileError> {
+    /// Compares the slices with the API server's once, before the first creation for a Service that is older than this
+    /// leadership term. Ends the reconcile then: it was decided on what the cache showed before the comparison.
+    async fn compare(&self, key: &ObjectKey, service: &Service) -> Result<Option<Outcome>, ReconcileError> {
         let begun = self.begun.get_or_init(|| (self.clock)());
         if service.meta.created.0 > begun.as_second() || !self.looked().insert(key.clone()) {
-            return Ok(true);
+            return Ok(None);
         }
         let looked = self.writes.look(key).await;
         if looked.is_err() {
             self.looked().remove(key);
         }
-        Ok(looked?)
+        Ok(Some(if looked? { Outcome::RequeueAfter(Duration::ZERO) } else { Outcome::WaitingForCache }))
     }
 
     async fn write(

@@ -9,7 +9,7 @@ use kinds::meta::ObjectKey;
 use kinds::{Kind, Node};
 use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
-use runtime::store::Store;
+use runtime::store::{Cached, Store};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
 use serde_json::json;
@@ -66,11 +66,11 @@ impl Reconcile for Allocator {
 
 impl Allocator {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let Some(node) = self.nodes.get(key) else { return Ok(Outcome::Done) };
-        let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.nodes.is_settled(key, move || queue.add(again)) {
-            return Ok(Outcome::WaitingForCache);
-        }
+        let node = match self.nodes.read_settled(key, self.queue.waker(key)) {
+            Cached::Current(node) => node,
+            Cached::Absent => return Ok(Outcome::Done),
+            Cached::Lagging => return Ok(Outcome::WaitingForCache),
+        };
         if node.meta.is_deleting() || !node.pod_cidrs.is_empty() {
             return Ok(Outcome::Done);
         }

@@ -10,7 +10,7 @@ use kinds::{IpAddress, Kind, ServiceCidr};
 use runtime::consistency::Consistency;
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::queue::Queue;
-use runtime::store::Store;
+use runtime::store::{Cached, Store};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Answer, WriteError, Writer};
 use serde_json::{Value, json};
@@ -44,15 +44,14 @@ impl Reconcile for Ranges {
 
 impl Ranges {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let Some(range) = self.ranges.get(key) else {
-            self.consistency.forget(key);
-            self.remember(key, None);
-            return Ok(Outcome::Done);
+        let range = match self.consistency.read(key, &self.ranges, self.queue.waker(key)) {
+            Cached::Current(range) => range,
+            Cached::Absent => {
+                self.remember(key, None);
+                return Ok(Outcome::Done);
+            }
+            Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
-        let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.consistency.caught_up(key, &self.ranges, move || queue.add(again)) {
-            return Ok(Outcome::WaitingForCache);
-        }
         if range.meta.is_deleting() { self.let_go(key, &range).await } else { self.hold(key, &range).await }
     }
 

@@ -124,11 +124,11 @@ impl SliceWrites {
         found
     }
 
-    /// Whether the store shows all that was written for a key; if not, the key comes back when it does.
+    /// True when the store shows all that was written and deleted for a key; if not, the key is requeued when it does. The
+    /// slices have to be read afterwards.
     pub fn caught_up(&self, key: &ObjectKey) -> bool {
-        let (queue, woken) = (self.queue.clone(), key.clone());
-        self.consistency.caught_up(key, &self.slices, move || queue.add(woken))
-            && self.consistency.deletions_seen(key, &self.slices)
+        self.consistency.caught_up(key, &self.slices, self.queue.waker(key))
+            && self.consistency.observe(key, &self.slices, |_| ()).are_deletions_seen
     }
 
     /// Whether the store shows all slices that the server has for a key; if not, the key comes back when it does.

@@ -16,7 +16,7 @@ use kinds::node::{READY, with_conditions};
 use kinds::{Kind, Lease, Node, Pod, Str, Uid};
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::queue::Queue;
-use runtime::store::Store;
+use runtime::store::{Cached, Store};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 use serde_json::json;
@@ -474,9 +474,10 @@ impl Monitor {
         for pod in self.pods.by_index(&by_node(), on_node(&node.meta.name)) {
             let key = pod.meta.key();
             // The next pass marks a pod whose last write the cache does not show yet.
-            if !pod.ready || !self.pods.is_settled(&key, || {}) {
+            let current = self.pods.read_settled(&key, || {}).current();
+            let Some(pod) = current.filter(|current| current.meta.uid == pod.meta.uid && current.ready) else {
                 continue;
-            }
+            };
             let patch = not_ready(&pod, (self.clock)());
             let written = self.writer.patch_status(&Pod::RESOURCE, &key, &patch).await;
             match written {
@@ -511,11 +512,11 @@ impl Monitor {
             };
             let wait = wait?;
             let key = ObjectKey { namespace: "".into(), name: name.clone() };
-            let queue = self.queue.clone();
-            if !self.nodes.is_settled(&key, move || queue.add(Loop::Taint)) {
-                return None;
-            }
-            let node = self.nodes.get(&key).filter(|node| zone(node) == *zone_name);
+            let node = match self.nodes.read_settled(&key, self.queue.waker(&Loop::Taint)) {
+                Cached::Current(node) => Some(node).filter(|node| zone(node) == *zone_name),
+                Cached::Absent => None,
+                Cached::Lagging => return None,
+            };
             let wanted = node.as_ref().and_then(|node| execution(node.ready()?));
             let missing = node.as_ref().is_some_and(|node| no_execute(node, wanted, Time::default()).is_some());
             let done = match (node, wanted) {

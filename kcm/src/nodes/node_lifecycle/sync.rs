@@ -8,7 +8,7 @@ use kinds::meta::{ObjectKey, Time};
 use kinds::taint::Taint;
 use kinds::{Kind, Node};
 use runtime::queue::Queue;
-use runtime::store::Store;
+use runtime::store::{Cached, Store};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 
@@ -36,11 +36,11 @@ impl Reconcile for Nodes {
 
 impl Nodes {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let Some(node) = self.nodes.get(key) else { return Ok(Outcome::Done) };
-        let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.nodes.is_settled(key, move || queue.add(again)) {
-            return Ok(Outcome::WaitingForCache);
-        }
+        let node = match self.nodes.read_settled(key, self.queue.waker(key)) {
+            Cached::Current(node) => node,
+            Cached::Absent => return Ok(Outcome::Done),
+            Cached::Lagging => return Ok(Outcome::WaitingForCache),
+        };
         let taints = decide::no_schedule(&node, Time((self.clock)().as_second()));
         let labels = decide::labels(&node);
         if taints.is_none() && labels.is_empty() {

@@ -11,6 +11,7 @@ use kinds::persistent_volume_claim::{
     BETA_STORAGE_PROVISIONER, Phase, STORAGE_PROVISIONER, StatusEdit, with_class, with_status,
 };
 use kinds::{Kind, PersistentVolume, PersistentVolumeClaim, StorageClass, Str};
+use runtime::store::Cached;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::WriteError;
 use tracing::{debug, info};
@@ -34,15 +35,14 @@ impl Reconcile for Claims {
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         async {
             let binder = &*self.0;
-            let (queue, waiting) = (binder.claim_queue.clone(), key.clone());
-            if !binder.claims.is_settled(key, move || queue.add(waiting)) {
-                return Ok(Outcome::WaitingForCache);
+            match binder.claims.read_settled(key, binder.claim_queue.waker(key)) {
+                Cached::Current(claim) => binder.sync_claim(&claim).await.or_else(Stop::into_outcome),
+                Cached::Absent => {
+                    binder.forget_claim(key);
+                    Ok(Outcome::Done)
+                }
+                Cached::Lagging => Ok(Outcome::WaitingForCache),
             }
-            let Some(claim) = binder.claims.get(key) else {
-                binder.forget_claim(key);
-                return Ok(Outcome::Done);
-            };
-            binder.sync_claim(&claim).await.or_else(Stop::into_outcome)
         }
         .boxed()
     }

@@ -5,7 +5,7 @@
 
 use kinds::Kind;
 use kinds::wire::WireError;
-use runtime::store::{Store, Underway};
+use runtime::store::{Store, WriteInProgress};
 use runtime::worker::{Outcome, ReconcileError};
 use runtime::write::{WriteError, Writer};
 
@@ -52,7 +52,7 @@ pub struct Draft<'a, K: Kind> {
     pub record: K,
     /// Whether a write of this draft succeeded.
     pub is_written: bool,
-    _underway: Underway<'a, K>,
+    _underway: WriteInProgress<'a, K>,
 }
 
 impl<'a, K: Kind> Draft<'a, K> {

@@ -8,6 +8,7 @@ use kinds::head::annotated;
 use kinds::meta::ObjectKey;
 use kinds::persistent_volume::{MIGRATED_TO, PROVISIONED_BY, Phase, ReclaimPolicy, with_phase};
 use kinds::{Kind, PersistentVolume, PersistentVolumeClaim};
+use runtime::store::Cached;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::WriteError;
 use tracing::info;
@@ -29,15 +30,14 @@ impl Reconcile for Volumes {
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         async {
             let binder = &*self.0;
-            let (queue, waiting) = (binder.volume_queue.clone(), key.clone());
-            if !binder.volumes.is_settled(key, move || queue.add(waiting)) {
-                return Ok(Outcome::WaitingForCache);
+            match binder.volumes.read_settled(key, binder.volume_queue.waker(key)) {
+                Cached::Current(volume) => binder.sync_volume(&volume).await.or_else(Stop::into_outcome),
+                Cached::Absent => {
+                    binder.forget_volume(key);
+                    Ok(Outcome::Done)
+                }
+                Cached::Lagging => Ok(Outcome::WaitingForCache),
             }
-            let Some(volume) = binder.volumes.get(key) else {
-                binder.forget_volume(key);
-                return Ok(Outcome::Done);
-            };
-            binder.sync_volume(&volume).await.or_else(Stop::into_outcome)
         }
         .boxed()
     }

@@ -10,7 +10,7 @@ use kinds::persistent_volume_claim::{UNUSED, with_condition};
 use kinds::{DecodeError, Kind, PersistentVolumeClaim, Pod, Str, Time};
 use runtime::consistency::Consistency;
 use runtime::queue::Queue;
-use runtime::store::Store;
+use runtime::store::{Cached, Store};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 use tracing::debug;
@@ -82,14 +82,11 @@ type IsUser = fn(&Pod, &PersistentVolumeClaim) -> bool;
 
 impl Protection {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let Some(claim) = self.claims.get(key) else {
-            self.consistency.forget(key);
-            return Ok(Outcome::Done);
+        let claim = match self.consistency.read(key, &self.claims, self.queue.waker(key)) {
+            Cached::Current(claim) => claim,
+            Cached::Absent => return Ok(Outcome::Done),
+            Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
-        let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.consistency.caught_up(key, &self.claims, move || queue.add(again)) {
-            return Ok(Outcome::WaitingForCache);
-        }
         if self.tracks_unused && decide::is_tracked(&claim) {
             self.maintain_condition(&claim).await?;
         }

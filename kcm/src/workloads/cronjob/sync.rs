@@ -51,13 +51,13 @@ fn is_active(status: &CronJobStatus, uid: &Uid) -> bool {
 
 impl CronJobs {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        if !self.is_caught_up(key) {
+            return Ok(Outcome::WaitingForCache);
+        }
         let Some(cron_job) = self.cron_jobs.get(key) else {
             self.consistency.forget(key);
             return Ok(Outcome::Done);
         };
-        if !self.is_caught_up(key) {
-            return Ok(Outcome::WaitingForCache);
-        }
         let jobs = self.jobs.by_index(&by_controller(), owned_by(&cron_job.meta.uid));
         if !self.is_list_current(key, &cron_job, &jobs).await? {
             // Without the runs that the list lacks, another one could start beside them.
@@ -85,10 +85,7 @@ impl CronJobs {
 
     /// True when the stores show everything that was written for a key. If not, the stores requeue the key when they do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
-        let wake = || {
-            let (queue, key) = (self.queue.clone(), key.clone());
-            move || queue.add(key)
-        };
+        let wake = || self.queue.waker(key);
         self.consistency.caught_up(key, &self.cron_jobs, wake()) && self.consistency.caught_up(key, &self.jobs, wake())
     }
 

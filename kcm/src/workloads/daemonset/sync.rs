@@ -64,7 +64,7 @@ pub struct Work<'a> {
     /// Its pods.
     pub pods: Vec<Arc<Pod>>,
     /// The cache showed all earlier deletions before the pods were read from it.
-    deletions_seen: bool,
+    are_deletions_seen: bool,
 }
 
 impl Reconcile for DaemonSets {
@@ -107,11 +107,19 @@ impl DaemonSets {
         if self.control.consistency.take_lost(key) {
             self.handover.require(&set.meta);
         }
-        // Asked before the pods are read: a deletion that the cache shows only afterwards is not seen in what was read.
-        let deletions_seen = self.control.consistency.deletions_seen(key, &self.control.pods)
-            && self.handover.is_settled(&set.meta, &set.selector, &self.control.pods);
-        let (owned, pods) = self.claim(key, &set).await?;
-        let work = Work { key, set: &set, placement: &placement, owned, pods, deletions_seen };
+        let observed = self.handover.observe(&self.children(&set), |pods| {
+            let owned = pods.by_index(&by_controller(), owned_by(&set.meta.uid));
+            (owned, pods.by_index(&by_controller(), orphans_in(&set.meta.namespace)))
+        });
+        let (owned, orphans) = observed.children;
+        let work = Work {
+            key,
+            set: &set,
+            placement: &placement,
+            owned: owned.len(),
+            pods: self.claim(key, &set, [owned, orphans].concat()).await?,
+            are_deletions_seen: observed.are_deletions_seen,
+        };
         let known = match self.know_revisions(&work).await {
             Ok(known) => known,
             Err(Stop::Outdated) => return Ok(Outcome::RequeueWithBackoff),
@@ -144,10 +152,7 @@ impl DaemonSets {
 
     /// True when the stores show everything that was written for a key. If not, the stores requeue the key when they do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
-        let wake = || {
-            let (queue, key) = (self.queue.clone(), key.clone());
-            move || queue.add(key)
-        };
+        let wake = || self.queue.waker(key);
         let consistency = &self.control.consistency;
         consistency.caught_up(key, &self.sets, wake())
             && consistency.caught_up(key, &self.control.pods, wake())
@@ -157,34 +162,38 @@ impl DaemonSets {
     /// Compares the DaemonSet's pods with the API server's, and requeues the key for the time when the cache is up to
     /// date.
     async fn compare(&self, work: &Work<'_>) -> Result<(), ReconcileError> {
-        let (set, control) = (work.set, &self.control);
-        let children = Children {
+        let children = self.children(work.set);
+        self.handover.compare(&children).await?;
+        let delay = self.handover.delay_after_compare(&children, self.is_caught_up(work.key));
+        self.queue.add_after(work.key.clone(), delay);
+        Ok(())
+    }
+
+    fn children<'a>(&'a self, set: &'a DaemonSet) -> Children<'a, Pod> {
+        let control = &self.control;
+        Children {
             owner: &set.meta,
             selector: &set.selector,
             store: &control.pods,
             consistency: &control.consistency,
             writer: &control.writer,
-        };
-        self.handover.compare(children).await?;
-        let is_current =
-            self.is_caught_up(work.key) && self.handover.is_settled(&set.meta, &set.selector, &control.pods);
-        self.queue.add_after(work.key.clone(), if is_current { Duration::ZERO } else { handover::RECHECK });
-        Ok(())
+        }
     }
 
-    /// Claims the DaemonSet's pods. Returns the number of all pods that it owned before, and its pods now.
-    async fn claim(&self, key: &ObjectKey, set: &DaemonSet) -> Result<(usize, Vec<Arc<Pod>>), ReconcileError> {
-        let pods = &self.control.pods;
-        let mut children = pods.by_index(&by_controller(), owned_by(&set.meta.uid));
-        let owned = children.len();
-        children.extend(pods.by_index(&by_controller(), orphans_in(&set.meta.namespace)));
+    /// Claims the DaemonSet's pods among these. Returns its pods.
+    async fn claim(
+        &self,
+        key: &ObjectKey,
+        set: &DaemonSet,
+        children: Vec<Arc<Pod>>,
+    ) -> Result<Vec<Arc<Pod>>, ReconcileError> {
         let owner = Owner { meta: &set.meta, reference: set.controller_ref(), writer: &self.control.writer };
         let claimed = owner.claim::<DaemonSet, Pod>(children, |pod| set.selector.matches(&pod.meta.labels)).await;
         for version in claimed.written {
-            self.control.consistency.wrote(key, pods, version);
+            self.control.consistency.wrote(key, &self.control.pods, version);
         }
         if claimed.errors.is_empty() {
-            Ok((owned, claimed.children))
+            Ok(claimed.children)
         } else {
             Err(ReconcileError::new(claimed.errors.join(", ")))
         }
@@ -192,7 +201,7 @@ impl DaemonSets {
 
     /// Creates, deletes and replaces pods, unless an earlier deletion is not seen yet.
     async fn act(&self, work: &Work<'_>, places: &[Place], known: &Known) -> Acted {
-        if !work.deletions_seen {
+        if !work.are_deletions_seen {
             return Acted { again: Some(handover::RECHECK), ..Acted::default() };
         }
         let mut acted = Acted::default();

@@ -15,7 +15,7 @@ use runtime::controller_ref::Owner;
 use runtime::debounce::StatusDebouncer;
 use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
-use runtime::store::{Store, by_controller, orphans_in, owned_by};
+use runtime::store::{Cached, Store, by_controller, orphans_in, owned_by};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Answer, WriteError, Writer};
 use tracing::{debug, error, info};
@@ -73,6 +73,8 @@ struct Work<'a> {
     sets: Sets,
     /// The status with notes of what was done.
     noted: DeploymentStatus,
+    /// The cache showed all earlier deletions before the sets were read from it.
+    are_deletions_seen: bool,
     now: Time,
 }
 
@@ -99,16 +101,16 @@ impl Deployments {
             error!(why, "the Deployment's selector is invalid; nothing is done for it");
             return Ok(Outcome::Done);
         }
-        let owned = if deployment.selector.is_everything() { Vec::new() } else { self.claim(key, &deployment).await? };
-        if self.is_awaiting(key, &owned) {
-            return Ok(Outcome::WaitingForCache);
-        }
+        let observed = self.consistency.observe(key, &self.sets, |sets| candidates(&deployment, sets));
+        let claimed = self.claim(key, &deployment, observed.children).await?;
+        let Some(owned) = self.read_settled(key, claimed) else { return Ok(Outcome::WaitingForCache) };
         let now = Time((self.clock)().as_second());
         let mut work = Work {
             key,
             deployment: &deployment,
             sets: Sets::split(&deployment, &owned),
             noted: deployment.status.clone(),
+            are_deletions_seen: observed.are_deletions_seen,
             now,
         };
         let course = course(&deployment, &work.sets);
@@ -151,26 +153,32 @@ impl Deployments {
 
     /// True when the stores show everything that was written for a key. If not, the stores requeue the key when they do.
     fn caught_up(&self, key: &ObjectKey) -> bool {
-        let wake = || {
-            let (queue, key) = (self.queue.clone(), key.clone());
-            move || queue.add(key)
-        };
+        let wake = || self.queue.waker(key);
         self.consistency.caught_up(key, &self.deployments, wake())
             && self.consistency.caught_up(key, &self.sets, wake())
     }
 
-    /// Whether a set was just written by another controller of this process, or is about to be, and the store does not
-    /// show it yet: what is decided now would be outdated, and its writes refused. The key is requeued when it does.
-    fn is_awaiting(&self, key: &ObjectKey, sets: &[Arc<ReplicaSet>]) -> bool {
-        sets.iter().any(|set| {
-            let (queue, key) = (self.queue.clone(), key.clone());
-            !self.sets.is_settled(&set.meta.key(), move || queue.add(key))
-        })
+    /// Reads the sets again. `None` if one was just written by another controller of this process, or is about to be, and
+    /// the store does not show it yet: what is decided now would be outdated, and its writes refused. The key is requeued
+    /// when it does.
+    fn read_settled(&self, key: &ObjectKey, claimed: Vec<Arc<ReplicaSet>>) -> Option<Vec<Arc<ReplicaSet>>> {
+        let read = |set: Arc<ReplicaSet>| match self.sets.read_settled(&set.meta.key(), self.queue.waker(key)) {
+            Cached::Lagging => None,
+            // A set that was adopted a moment ago is in the store as it was before.
+            Cached::Current(newer) if newer.meta.uid == set.meta.uid && newer.meta.version > set.meta.version => {
+                Some(newer)
+            }
+            Cached::Current(_) | Cached::Absent => Some(set),
+        };
+        claimed.into_iter().map(read).collect()
     }
 
-    async fn claim(&self, key: &ObjectKey, deployment: &Deployment) -> Result<Vec<Arc<ReplicaSet>>, ReconcileError> {
-        let mut children = self.sets.by_index(&by_controller(), owned_by(&deployment.meta.uid));
-        children.extend(self.sets.by_index(&by_controller(), orphans_in(&key.namespace)));
+    async fn claim(
+        &self,
+        key: &ObjectKey,
+        deployment: &Deployment,
+        children: Vec<Arc<ReplicaSet>>,
+    ) -> Result<Vec<Arc<ReplicaSet>>, ReconcileError> {
         let owner = Owner { meta: &deployment.meta, reference: deployment.controller_ref(), writer: &self.writer };
         let matches = |set: &ReplicaSet| deployment.selector.matches(&set.meta.labels);
         let claimed = owner.claim::<Deployment, ReplicaSet>(children, matches).await;
@@ -351,7 +359,7 @@ impl Deployments {
     }
 
     async fn clean(&self, work: &mut Work<'_>) -> Result<(), Stop> {
-        if !self.consistency.deletions_seen(work.key, &self.sets) || self.sets.undecodable() > 0 {
+        if !work.are_deletions_seen || self.sets.undecodable() > 0 {
             return Ok(());
         }
         for surplus in surplus_history(work.deployment, &work.sets) {
@@ -421,4 +429,13 @@ impl Deployments {
 
 fn no_template() -> Stop {
     Stop::Failed(ReconcileError::new("spec.template is missing; a write without it would lose it"))
+}
+
+/// ReplicaSets of a Deployment in the cache, and those without a controller in its namespace. An empty selector selects none.
+fn candidates(deployment: &Deployment, sets: &Store<ReplicaSet>) -> Vec<Arc<ReplicaSet>> {
+    if deployment.selector.is_everything() {
+        return Vec::new();
+    }
+    let owned = sets.by_index(&by_controller(), owned_by(&deployment.meta.uid));
+    [owned, sets.by_index(&by_controller(), orphans_in(&deployment.meta.namespace))].concat()
 }

@@ -12,7 +12,7 @@ use kinds::{Kind, Pod, PodDisruptionBudget};
 use runtime::debounce::StatusDebouncer;
 use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
-use runtime::store::{Store, by_namespace, index_key};
+use runtime::store::{Cached, Store, by_namespace, index_key};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
 use tracing::warn;
@@ -61,14 +61,15 @@ impl Reconcile for Budgets {
 
 impl Budgets {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let Some(budget) = self.budgets.get(key) else {
-            self.told().remove(key);
-            self.debouncer.forget(key);
-            return Ok(Outcome::Done);
+        let budget = match self.budgets.read_settled(key, self.queue.waker(key)) {
+            Cached::Current(budget) => budget,
+            Cached::Absent => {
+                self.told().remove(key);
+                self.debouncer.forget(key);
+                return Ok(Outcome::Done);
+            }
+            Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
-        if !self.caught_up(key) {
-            return Ok(Outcome::WaitingForCache);
-        }
         let mut words = Vec::new();
         let counted = self.count(&budget, &mut words).await;
         self.tell(key, &budget, words);
@@ -162,12 +163,6 @@ impl Budgets {
         };
         pods.retain(|pod| pod.meta.namespace == *namespace && budget.selector.matches(&pod.meta.labels));
         pods
-    }
-
-    /// Whether the store shows the budget as this process wrote it last; if not, the key comes back when it does.
-    fn caught_up(&self, key: &ObjectKey) -> bool {
-        let (queue, waiting) = (self.queue.clone(), key.clone());
-        self.budgets.is_settled(key, move || queue.add(waiting))
     }
 
     fn told(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, Vec<Word>>> {

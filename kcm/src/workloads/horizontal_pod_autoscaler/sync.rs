@@ -13,7 +13,7 @@ use kinds::{HorizontalPodAutoscaler, Interner, Kind, Pod, Resource};
 use runtime::events::{EventType, Recorder, about};
 use runtime::lock::lock;
 use runtime::queue::Queue;
-use runtime::store::Store;
+use runtime::store::{Cached, Store};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Scale, WriteError};
 use tokio::time::Instant;
@@ -99,17 +99,18 @@ impl Reconcile for Autoscalers {
 
 impl Autoscalers {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let Some(autoscaler) = self.autoscalers.get(key) else {
-            lock(&self.memories).remove(key);
-            lock(&self.scales).remove(key);
-            self.overlaps.forget(key);
-            self.counts.forget(key);
-            return Ok(Outcome::Done);
+        // Waits for the store to show the autoscaler as this process wrote it last.
+        let autoscaler = match self.autoscalers.read_settled(key, self.queue.waker(key)) {
+            Cached::Current(autoscaler) => autoscaler,
+            Cached::Absent => {
+                self.forget(key);
+                return Ok(Outcome::Done);
+            }
+            Cached::Lagging => {
+                self.counts.stale();
+                return Ok(Outcome::WaitingForCache);
+            }
         };
-        if !self.caught_up(key) {
-            self.counts.stale();
-            return Ok(Outcome::WaitingForCache);
-        }
         let began = Instant::now();
         let ended = self.scale(key, autoscaler).await;
         let fault = ended.trouble.as_ref().map_or(Fault::None, |trouble| trouble.fault);
@@ -423,10 +424,11 @@ impl Autoscalers {
         }
     }
 
-    /// True when the store shows the autoscaler as this process wrote it last. If not, the key is requeued when it does.
-    fn caught_up(&self, key: &ObjectKey) -> bool {
-        let (queue, waiting) = (self.queue.clone(), key.clone());
-        self.autoscalers.is_settled(key, move || queue.add(waiting))
+    fn forget(&self, key: &ObjectKey) {
+        lock(&self.memories).remove(key);
+        lock(&self.scales).remove(key);
+        self.overlaps.forget(key);
+        self.counts.forget(key);
     }
 
     fn warn(&self, autoscaler: &HorizontalPodAutoscaler, reason: &'static str, message: String) {

@@ -90,19 +90,20 @@ impl Orphans {
             }
         };
         let mut failed = None;
-        for pod in pods.iter().filter(|pod| has_finalizer(pod) && self.is_settled(pod)) {
-            if let Err(error) = self.release(pod).await {
+        for pod in pods.iter().filter(|pod| has_finalizer(pod)).filter_map(|pod| self.read_settled(pod)) {
+            if let Err(error) = self.release(&pod).await {
                 failed = Some(error);
             }
         }
         failed.map_or(Ok(Outcome::Done), Err)
     }
 
-    /// False when our store does not show yet what was written to a pod last, most often that it was let go; the pod
-    /// comes back when it does.
-    fn is_settled(&self, pod: &Pod) -> bool {
-        let (queue, key) = (self.queue.clone(), pod.meta.key());
-        self.pods.is_settled(&pod.meta.key(), move || queue.add(OrphanKey::Pod(key)))
+    /// Reads a pod again. `None` if it no longer has the finalizer, or if the store does not show yet what was written to it
+    /// last, most often that it was released; then the pod is requeued when it does.
+    fn read_settled(&self, pod: &Pod) -> Option<Arc<Pod>> {
+        let key = pod.meta.key();
+        let current = self.pods.read_settled(&key, self.queue.waker(&OrphanKey::Pod(key.clone()))).current();
+        current.filter(|current| current.meta.uid == pod.meta.uid && has_finalizer(current))
     }
 
     /// Releases a pod if it still is an orphan (pkg/controller/job, handleSingleOrphanPod).

@@ -123,19 +123,18 @@ impl Jobs {
     async fn work(&self, key: &ObjectKey, job: &Arc<Job>, did: &mut Did) -> Result<Outcome, ReconcileError> {
         if self.control.consistency.take_lost(key) {
             self.handover.require(&job.meta);
-            // Pods that the cache does not show yet would not be counted.
-            if !self.compare(key, job).await? {
-                return Ok(Outcome::WaitingForCache);
-            }
+            // Pods that the cache does not show yet would not be counted, and the Job may be outdated, too.
+            return self.compare(key, job).await;
         }
-        let satisfied = self.control.consistency.deletions_seen(key, &self.control.pods)
-            && self.handover.is_settled(&job.meta, &job.selector, &self.control.pods);
+        let observed = self.handover.observe(&self.children(job), |pods| {
+            let owned = pods.by_index(&by_controller(), owned_by(&job.meta.uid));
+            [owned, pods.by_index(&by_controller(), orphans_in(&job.meta.namespace))].concat()
+        });
+        let satisfied = observed.are_deletions_seen;
         if !satisfied {
             self.queue.add_after(key.clone(), handover::RECHECK);
         }
-        let mut children = self.control.pods.by_index(&by_controller(), owned_by(&job.meta.uid));
-        children.extend(self.control.pods.by_index(&by_controller(), orphans_in(&job.meta.namespace)));
-        let claimed = claim_pods(&self.control.writer, job, children).await;
+        let claimed = claim_pods(&self.control.writer, job, observed.children).await;
         for version in claimed.written {
             self.control.consistency.wrote(key, &self.control.pods, version);
         }
@@ -159,9 +158,8 @@ impl Jobs {
         let plan = view.plan(&standing);
         let acts = ended || !matches!(plan, Plan::Nothing | Plan::Wait(_));
         if acts && self.handover.is_due(&job.meta, view.now) {
-            let is_current = self.compare(key, job).await?;
             // The API server may have more pods than were decided on above.
-            return Ok(if is_current { Outcome::RequeueAfter(Duration::ZERO) } else { Outcome::WaitingForCache });
+            return self.compare(key, job).await;
         }
         if let Some(deadline) = standing.deadline_in {
             self.queue.add_after(key.clone(), timer(deadline));
@@ -389,43 +387,43 @@ impl Jobs {
 
     /// True when the stores show everything that was written for a key. If not, the stores requeue the key when they do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
-        let wake = || {
-            let (queue, key) = (self.queue.clone(), key.clone());
-            move || queue.add(key)
-        };
+        let wake = || self.queue.waker(key);
         let consistency = &self.control.consistency;
         consistency.caught_up(key, &self.jobs, wake()) && consistency.caught_up(key, &self.control.pods, wake())
     }
 
-    /// Compares the Job and its pods with the API server's. True if the cache is up to date.
-    async fn compare(&self, key: &ObjectKey, job: &Job) -> Result<bool, ReconcileError> {
+    fn children<'a>(&'a self, job: &'a Job) -> Children<'a, Pod> {
         let control = &self.control;
-        let fresh = match control.writer.get(&Job::RESOURCE, key).await {
-            Err(error) if error.is_not_found() => {
-                // Its deletion wakes the key.
-                self.queue.add_after(key.clone(), handover::RECHECK);
-                return Ok(false);
-            }
-            fresh => fresh?.meta().map_err(|error| ReconcileError::new(error.to_string()))?,
-        };
-        let children = Children {
+        Children {
             owner: &job.meta,
             selector: &job.selector,
             store: &control.pods,
             consistency: &control.consistency,
             writer: &control.writer,
+        }
+    }
+
+    /// Compares the Job and its pods with the API server's, and requeues the key for the time when the cache is up to date:
+    /// what was read before may be outdated.
+    async fn compare(&self, key: &ObjectKey, job: &Job) -> Result<Outcome, ReconcileError> {
+        let control = &self.control;
+        let fresh = match control.writer.get(&Job::RESOURCE, key).await {
+            Err(error) if error.is_not_found() => {
+                // Its deletion wakes the key.
+                self.queue.add_after(key.clone(), handover::RECHECK);
+                return Ok(Outcome::WaitingForCache);
+            }
+            fresh => fresh?.meta().map_err(|error| ReconcileError::new(error.to_string()))?,
         };
-        let missing = self.handover.compare(children).await?;
+        let children = self.children(job);
+        let missing = self.handover.compare(&children).await?;
         control.consistency.wrote(key, &self.jobs, fresh.version);
         // A pod that no longer exists was counted before it could be deleted.
         self.remember(key, &job.meta.uid, |memory| {
             memory.settled.extend(missing.iter().map(|pod| pod.meta.uid.clone()));
         });
-        let is_current = self.is_caught_up(key) && self.handover.is_settled(&job.meta, &job.selector, &control.pods);
-        if !is_current {
-            self.queue.add_after(key.clone(), handover::RECHECK);
-        }
-        Ok(is_current)
+        self.queue.add_after(key.clone(), self.handover.delay_after_compare(&children, self.is_caught_up(key)));
+        Ok(Outcome::WaitingForCache)
     }
 
     /// Changes what is remembered about a Job, and returns it.

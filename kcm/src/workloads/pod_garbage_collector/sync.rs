@@ -168,6 +168,6 @@ impl PodGc {
         if let Some(patch) = decide::failure(pod, reason, (self.clock)()) {
             self.writer.patch_status(&Pod::RESOURCE, &key, &patch).await?;
         }
-        self.writer.delete_at_once(&Pod::RESOURCE, &key, &pod.meta.uid).await
+        self.writer.delete_immediately(&Pod::RESOURCE, &key, &pod.meta.uid).await
     }
 }

@@ -9,6 +9,7 @@ use kinds::Pod;
 use kinds::meta::ObjectKey;
 use kinds::replicaset::ReplicaSetStatus;
 use kinds::selector::Selector;
+use runtime::consistency::Observed;
 use runtime::controller_ref::Owner;
 use runtime::debounce::StatusDebouncer;
 use runtime::handover::{self, Children, Handover};
@@ -49,7 +50,7 @@ struct Work<'a, K> {
     /// Its pods that are being deleted.
     terminating: usize,
     /// The cache showed all earlier deletions before the pods were read from it.
-    deletions_seen: bool,
+    are_deletions_seen: bool,
 }
 
 /// What managing the pods led to.
@@ -115,10 +116,7 @@ impl<K: PodSet> PodSets<K> {
     /// True when the stores show everything that was written for a key, and the set as this process wrote it last. If
     /// not, the stores requeue the key when they do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
-        let wake = || {
-            let (queue, key) = (self.queue.clone(), key.clone());
-            move || queue.add(key)
-        };
+        let wake = || self.queue.waker(key);
         self.sets.is_settled(key, wake())
             && self.control.consistency.caught_up(key, &self.sets, wake())
             && self.control.consistency.caught_up(key, &self.control.pods, wake())
@@ -127,10 +125,9 @@ impl<K: PodSet> PodSets<K> {
     /// Claims the set's pods: adopts those that match, and releases those that no longer do.
     async fn gather<'a>(&self, key: &'a ObjectKey, owner: &'a K) -> Result<Work<'a, K>, ReconcileError> {
         let (set, pods) = (owner.replica_set(), &self.control.pods);
-        // Asked before the pods are read: a deletion that the cache shows only afterwards is not seen in what was read.
-        let deletions_seen = self.control.consistency.deletions_seen(key, pods)
-            && self.handover.is_settled(&set.meta, &set.selector, pods);
-        let mut children = pods.by_index(&by_controller(), owned_by(&set.meta.uid));
+        let Observed { mut children, are_deletions_seen } = self
+            .handover
+            .observe(&self.children(owner), |pods| pods.by_index(&by_controller(), owned_by(&set.meta.uid)));
         let owned = children.len();
         children.extend(pods.by_index(&by_controller(), orphans_in(&set.meta.namespace)));
         let terminating = children
@@ -147,7 +144,7 @@ impl<K: PodSet> PodSets<K> {
         if !claimed.errors.is_empty() {
             return Err(ReconcileError::new(claimed.errors.join(", ")));
         }
-        Ok(Work { key, owner, owned, active: claimed.children, terminating, deletions_seen })
+        Ok(Work { key, owner, owned, active: claimed.children, terminating, are_deletions_seen })
     }
 
     /// Creates or deletes pods; `None` if the pods have to be read again first.
@@ -156,7 +153,7 @@ impl<K: PodSet> PodSets<K> {
         if set.meta.is_deleting() {
             return Ok(Some(Managed::default()));
         }
-        if !work.deletions_seen {
+        if !work.are_deletions_seen {
             return Ok(Some(Managed { next: Some(handover::RECHECK), ..Managed::default() }));
         }
         let now = (self.clock)();
@@ -178,19 +175,22 @@ impl<K: PodSet> PodSets<K> {
 
     /// Compares the set's pods with the API server's, and requeues the key for the time when the cache is up to date.
     async fn compare(&self, work: &Work<'_, K>) -> Result<(), ReconcileError> {
-        let (set, control) = (work.owner.replica_set(), &self.control);
-        let children = Children {
-            owner: work.owner.meta(),
-            selector: &set.selector,
+        let children = self.children(work.owner);
+        self.handover.compare(&children).await?;
+        let delay = self.handover.delay_after_compare(&children, self.is_caught_up(work.key));
+        self.queue.add_after(work.key.clone(), delay);
+        Ok(())
+    }
+
+    fn children<'a>(&'a self, owner: &'a K) -> Children<'a, Pod> {
+        let control = &self.control;
+        Children {
+            owner: owner.meta(),
+            selector: &owner.replica_set().selector,
             store: &control.pods,
             consistency: &control.consistency,
             writer: &control.writer,
-        };
-        self.handover.compare(children).await?;
-        let is_current =
-            self.is_caught_up(work.key) && self.handover.is_settled(&set.meta, &set.selector, &control.pods);
-        self.queue.add_after(work.key.clone(), if is_current { Duration::ZERO } else { handover::RECHECK });
-        Ok(())
+        }
     }
 
     /// Pods of all sets of the same owner.

@@ -99,11 +99,9 @@ impl StatefulSets {
             gate: &self.gate,
         };
         let sorted = history.claim::<StatefulSet>(&set.selector, Unmatched::Ignored).await?;
-        // Asked before the pods are read: a deletion that the cache shows only afterwards is not seen in what was read.
-        let deletions_seen = self.consistency.deletions_seen(key, &self.pods)
-            && self.handover.is_settled(&set.meta, &set.selector, &self.pods);
-        let members = self.members(key, &set).await?;
-        if !deletions_seen {
+        let observed = self.handover.observe(&self.children(&set), |pods| candidates(&set, pods));
+        let members = self.members(key, &set, observed.children).await?;
+        if !observed.are_deletions_seen {
             return Ok(Outcome::RequeueAfter(handover::RECHECK));
         }
         let Some(template) = &set.template else { return Ok(Outcome::Done) };
@@ -215,10 +213,7 @@ impl StatefulSets {
 
     /// True when the stores show everything that was written for a key. If not, the stores requeue the key when they do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
-        let wake = || {
-            let (queue, key) = (self.queue.clone(), key.clone());
-            move || queue.add(key)
-        };
+        let wake = || self.queue.waker(key);
         self.consistency.caught_up(key, &self.sets, wake())
             && self.consistency.caught_up(key, &self.pods, wake())
             && self.consistency.caught_up(key, &self.claims, wake())
@@ -228,24 +223,29 @@ impl StatefulSets {
     /// Compares the StatefulSet's pods with the API server's, and requeues the key for the time when the cache is up to
     /// date.
     async fn compare(&self, key: &ObjectKey, set: &StatefulSet) -> Result<(), ReconcileError> {
-        let children = Children {
+        let children = self.children(set);
+        self.handover.compare(&children).await?;
+        self.queue.add_after(key.clone(), self.handover.delay_after_compare(&children, self.is_caught_up(key)));
+        Ok(())
+    }
+
+    fn children<'a>(&'a self, set: &'a StatefulSet) -> Children<'a, Pod> {
+        Children {
             owner: &set.meta,
             selector: &set.selector,
             store: &self.pods,
             consistency: &self.consistency,
             writer: &self.writer,
-        };
-        self.handover.compare(children).await?;
-        let is_current = self.is_caught_up(key) && self.handover.is_settled(&set.meta, &set.selector, &self.pods);
-        self.queue.add_after(key.clone(), if is_current { Duration::ZERO } else { handover::RECHECK });
-        Ok(())
+        }
     }
 
-    /// The pods of a StatefulSet, adopted ones among them.
-    async fn members(&self, key: &ObjectKey, set: &StatefulSet) -> Result<Vec<Member>, ReconcileError> {
-        let mut children = self.pods.by_index(&by_controller(), owned_by(&set.meta.uid));
-        let orphans = self.pods.by_index(&by_controller(), orphans_in(&set.meta.namespace));
-        children.extend(orphans.into_iter().filter(|pod| is_member(set, &pod.meta)));
+    /// Claims the pods of a StatefulSet among these. Returns its pods.
+    async fn members(
+        &self,
+        key: &ObjectKey,
+        set: &StatefulSet,
+        children: Vec<Arc<Pod>>,
+    ) -> Result<Vec<Member>, ReconcileError> {
         let owner = Owner { meta: &set.meta, reference: set.controller_ref(), writer: &self.writer };
         let matches = |pod: &Pod| set.selector.matches(&pod.meta.labels) && is_member(set, &pod.meta);
         let claimed = owner.claim::<StatefulSet, Pod>(children, matches).await;
@@ -307,4 +307,12 @@ enum Reported {
     Outdated,
     /// It is up to date, or may wait; when to reconcile again.
     Next(Option<Duration>),
+}
+
+/// Pods of a StatefulSet in the cache, and those without a controller that have a name of its pods.
+fn candidates(set: &StatefulSet, pods: &Store<Pod>) -> Vec<Arc<Pod>> {
+    let mut candidates = pods.by_index(&by_controller(), owned_by(&set.meta.uid));
+    let orphans = pods.by_index(&by_controller(), orphans_in(&set.meta.namespace));
+    candidates.extend(orphans.into_iter().filter(|pod| is_member(set, &pod.meta)));
+    candidates
 }

@@ -1,4 +1,4 @@
-//! How fast an autoscaler scales (pkg/apis/autoscaling/v2, GenerateHPAScaleUpRules and GenerateHPAScaleDownRules).
+//! Scaling rules of an autoscaler (pkg/apis/autoscaling/v2, GenerateHPAScaleUpRules and GenerateHPAScaleDownRules).
 
 use crate::value::quantity;
 use crate::wire::schema::{
@@ -9,26 +9,26 @@ use crate::wire::{WireError, fields, find};
 /// Rules for both directions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Behavior {
-    /// For more pods.
+    /// For scaling up.
     pub up: Rules,
-    /// For fewer pods.
+    /// For scaling down.
     pub down: Rules,
 }
 
 /// Rules for one direction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
-    /// For how many seconds recommendations are looked back upon.
+    /// Stabilization window in seconds.
     pub window: Option<i32>,
-    /// Which of several policies counts.
+    /// Selection among several policies.
     pub select: Select,
-    /// How much may change in how much time.
+    /// Limits of changes over time.
     pub policies: Box<[Policy]>,
-    /// By which part of the target a metric may differ from it without scaling.
+    /// Relative difference between metric and target that does not cause scaling.
     pub tolerance: Option<f64>,
 }
 
-/// Which of several policies counts.
+/// Selection among several policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Select {
     /// The one that allows the largest change.
@@ -39,7 +39,7 @@ pub enum Select {
     Disabled,
 }
 
-/// How much may change in how much time.
+/// A limit of changes over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// The value is a percentage, not a number of pods.
@@ -54,7 +54,7 @@ const PODS: Policy = Policy { percent: false, value: 4, period: 15 };
 const DOUBLE: Policy = Policy { percent: true, value: 100, period: 15 };
 
 impl Default for Behavior {
-    /// What the API server fills in.
+    /// Returns the defaults of the API server.
     fn default() -> Self {
         let rules = |window, policies: &[Policy]| Rules {
             window,
@@ -82,7 +82,7 @@ impl Behavior {
 }
 
 impl Rules {
-    /// Reads what is given over what there is.
+    /// Overrides these rules with the given ones.
     fn read(&mut self, message: &[u8]) -> Result<(), WireError> {
         let mut policies = Vec::new();
         for field in fields(message) {

@@ -1,4 +1,4 @@
-//! By what an autoscaler scales, and what was measured of it.
+//! Metrics of an autoscaler: sources, targets and measured values.
 
 use super::ObjectRef;
 use crate::intern::{Interner, Str};
@@ -13,28 +13,28 @@ use crate::wire::{Put, WireError, fields, find};
 
 /// Target and measured value have the same number in each kind of metric.
 const VALUE: u32 = r::TARGET;
-/// So has the identifier of a metric that is not an object's.
+/// The identifier of a metric, except for objects' metrics, has the same number, too.
 const METRIC: u32 = 1;
 
-/// A metric and what it should be.
+/// A metric and its target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metric {
     /// The metric.
     pub source: Source,
-    /// What it should be.
+    /// The target.
     pub target: Target,
 }
 
-/// A metric and what it was.
+/// A metric and its measured value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetricStatus {
     /// The metric.
     pub source: Source,
-    /// What it was.
+    /// The measured value.
     pub current: Current,
 }
 
-/// What is measured.
+/// The source of a metric.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A resource that pods use.
@@ -60,7 +60,7 @@ pub enum Source {
     },
     /// A metric of something outside the cluster.
     External(MetricId),
-    /// A type that is not known; empty in the status of a metric that could not be got.
+    /// An unknown type; empty in the status of a metric that could not be read.
     Unknown(Str),
 }
 
@@ -69,14 +69,14 @@ pub enum Source {
 pub struct MetricId {
     /// Name.
     pub name: Str,
-    /// Selects among the metrics of the name; [`Selector::Nothing`] if it is not given.
+    /// Selector among the metrics of that name; [`Selector::Nothing`] if it is not given.
     pub selector: Selector,
     /// The selector as the server sent it.
     raw: Option<Box<[u8]>>,
 }
 
 impl MetricId {
-    /// The selector for people, as upstream prints it.
+    /// Returns the selector as text, formatted as in upstream's messages.
     pub fn selector_text(&self) -> String {
         self.raw.as_ref().map_or_else(|| "nil".to_owned(), |raw| as_go_prints(raw))
     }
@@ -107,31 +107,31 @@ impl MetricId {
     }
 }
 
-/// What a metric should be; amounts in thousandths.
+/// The target of a metric; amounts in thousandths.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Target {
-    /// Which of the others counts, for metrics of objects.
+    /// The target's type, for metrics of objects.
     pub kind: Str,
     /// The metric itself.
     pub value: Option<i64>,
-    /// For each pod.
+    /// The value per pod.
     pub average_value: Option<i64>,
-    /// In percent of what the pods ask for.
+    /// In percent of the pods' requests.
     pub average_utilization: Option<i32>,
 }
 
-/// What a metric was; amounts in thousandths.
+/// The measured value of a metric; amounts in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Current {
     /// The metric itself.
     pub value: Option<i64>,
-    /// For each pod.
+    /// The value per pod.
     pub average_value: Option<i64>,
-    /// In percent of what the pods ask for.
+    /// In percent of the pods' requests.
     pub average_utilization: Option<i32>,
 }
 
-/// Type, and field of the message with the rest.
+/// Types, with the field number of the message with their details.
 const TYPES: [(&str, u32); 5] = [
     ("Object", m::OBJECT),
     ("Pods", m::PODS),
@@ -140,7 +140,7 @@ const TYPES: [(&str, u32); 5] = [
     ("External", m::EXTERNAL),
 ];
 
-/// The type's message in a MetricSpec or MetricStatus.
+/// Returns the type's message in a MetricSpec or MetricStatus.
 fn details(message: &[u8]) -> (&str, &[u8]) {
     let kind = std::str::from_utf8(find(message, m::TYPE)).unwrap_or_default();
     let known = TYPES.iter().find(|(name, _)| *name == kind);
@@ -148,7 +148,7 @@ fn details(message: &[u8]) -> (&str, &[u8]) {
 }
 
 impl Source {
-    /// The metric's type, as in `type:`.
+    /// Returns the metric's type, as in `type:`.
     pub fn kind(&self) -> &str {
         match self {
             Self::Resource { .. } => "Resource",
@@ -179,14 +179,14 @@ impl Source {
         })
     }
 
-    /// Memory is told in powers of 1024.
+    /// Reports whether the resource is formatted in powers of 1024, as memory is.
     fn is_binary(&self) -> bool {
         let (Self::Resource { name } | Self::ContainerResource { name, .. }) = self else { return false };
         &**name == "memory"
     }
 }
 
-/// A quantity in thousandths.
+/// Returns a quantity in thousandths.
 fn amount(message: &[u8]) -> Option<i64> {
     quantity::thousandths(std::str::from_utf8(find(message, q::STRING)).unwrap_or_default())
 }
@@ -210,7 +210,7 @@ impl Metric {
 }
 
 impl MetricStatus {
-    /// The status of a metric that could not be got.
+    /// Returns the status of a metric that could not be read.
     pub fn unknown() -> Self {
         Self { source: Source::Unknown("".into()), current: Current::default() }
     }

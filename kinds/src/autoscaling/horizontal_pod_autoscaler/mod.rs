@@ -1,4 +1,4 @@
-//! HorizontalPodAutoscaler: what it scales, between which bounds and by which metrics, and what its status says.
+//! HorizontalPodAutoscaler: target, bounds, metrics and status.
 
 mod behavior;
 mod metric;
@@ -27,15 +27,15 @@ pub use status::{AutoscalerCondition, AutoscalerStatus};
 pub struct HorizontalPodAutoscaler {
     /// Metadata.
     pub meta: Meta,
-    /// What it scales.
+    /// The scaled object.
     pub target: ObjectRef,
-    /// The least pods; one if it is not given.
+    /// Minimum number of pods; one if it is not given.
     pub min_replicas: Option<i32>,
-    /// The most pods.
+    /// Maximum number of pods.
     pub max_replicas: i32,
-    /// By what it scales.
+    /// The metrics.
     pub metrics: Box<[Metric]>,
-    /// How fast it scales.
+    /// Scaling rules.
     pub behavior: Option<Box<Behavior>>,
     /// Status.
     pub status: AutoscalerStatus,
@@ -79,10 +79,10 @@ impl ObjectRef {
 }
 
 impl HorizontalPodAutoscaler {
-    /// The object for a PUT of this status: the server takes metadata and status from it and ignores the spec.
+    /// Returns the object for a PUT of this status: the server takes metadata and status from it and ignores the spec.
     pub fn status_update(&self, status: &AutoscalerStatus) -> Vec<u8> {
         let spliced = status.splice(find(&self.raw, f::STATUS));
-        // The object was read once already, so that it is known to be well-formed.
+        // The object was decoded before, so that it is known to be well-formed.
         let keep = |field: &Field<'_>| field.number != f::STATUS;
         edited(&self.raw, &[], keep, |object| object.put_bytes(f::STATUS, &spliced)).unwrap_or_default()
     }

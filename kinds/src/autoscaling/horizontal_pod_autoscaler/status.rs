@@ -1,4 +1,4 @@
-//! What an autoscaler's status says.
+//! Status of a HorizontalPodAutoscaler.
 
 use super::metric::MetricStatus;
 use crate::intern::{Interner, Str};
@@ -10,17 +10,17 @@ use crate::wire::{Put, WireError, fields};
 /// `status` of a HorizontalPodAutoscaler.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AutoscalerStatus {
-    /// Generation of the spec that this status is about.
+    /// Generation of the spec that this status refers to.
     pub observed_generation: Option<i64>,
-    /// When it last changed the number of pods.
+    /// Time of its last change of the number of pods.
     pub last_scale: Option<Time>,
-    /// Pods that its target asked for when it was last looked at.
+    /// Desired pods of its target when it was last read.
     pub current_replicas: i32,
-    /// Pods that its target should ask for.
+    /// Desired pods according to the metrics.
     pub desired_replicas: i32,
-    /// What was measured, in the order of the spec.
+    /// Measured values, in the order of the spec.
     pub current_metrics: Vec<MetricStatus>,
-    /// Conditions, in the order in which they came.
+    /// Conditions, in the order of the object.
     pub conditions: Vec<AutoscalerCondition>,
 }
 
@@ -35,9 +35,9 @@ pub struct AutoscalerCondition {
     pub reason: Str,
     /// Message for people.
     pub message: Box<str>,
-    /// When its status changed.
+    /// Time of the last change of its status.
     pub last_transition: Time,
-    /// Generation of the spec that it is about; others may set it.
+    /// Generation of the spec that it refers to; other clients may set it.
     pub observed_generation: Option<i64>,
 }
 
@@ -82,7 +82,7 @@ impl AutoscalerCondition {
 }
 
 impl AutoscalerStatus {
-    /// The condition of a type, if there is one.
+    /// Returns the condition of a type, if there is one.
     pub fn condition(&self, kind: &str) -> Option<&AutoscalerCondition> {
         self.conditions.iter().find(|condition| *condition.kind == *kind)
     }

@@ -74,7 +74,7 @@ fn decode(object: &[u8]) -> HorizontalPodAutoscaler {
 }
 
 #[test]
-fn a_spec_is_read() {
+fn spec_is_decoded() {
     let read = decode(&object());
     assert_eq!((&*read.target.kind, read.min_replicas, read.max_replicas), ("Deployment", Some(2), 9));
     let [memory, hits] = &*read.metrics else { panic!("{:?}", read.metrics) };
@@ -93,7 +93,7 @@ fn a_spec_is_read() {
 }
 
 #[test]
-fn a_status_is_written_and_read_back() {
+fn status_round_trips() {
     let read = decode(&object());
     let mut status = read.status.clone();
     status.observed_generation = Some(4);

@@ -1,4 +1,4 @@
-//! Job: how many pods shall succeed and which failures matter, and the account of both in its status.
+//! Job: completions, policies for failures and success, and the accounting of pods in its status.
 
 mod policy;
 mod status;
@@ -22,13 +22,13 @@ pub const TRACKING_FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 /// Annotation and label of an Indexed Job's pod: its completion index.
 pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// Annotation of a pod: how often its index failed before it.
+/// Annotation of a pod: number of earlier failures of its index.
 pub const INDEX_FAILURE_COUNT: &str = "batch.kubernetes.io/job-index-failure-count";
 
-/// Annotation of a pod: how many failures of its index before it were ignored by the failure policy.
+/// Annotation of a pod: number of earlier failures of its index that the failure policy ignored.
 pub const INDEX_IGNORED_FAILURE_COUNT: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
 
-/// `spec.managedBy` of the Jobs that are ours although they say so.
+/// The value of `spec.managedBy` for this controller.
 const OURSELVES: &str = "kubernetes.io/job-controller";
 
 /// `spec.completionMode`.
@@ -50,31 +50,31 @@ pub struct Job {
     pub meta: Meta,
     /// Pods that may run at the same time.
     pub parallelism: i32,
-    /// Pods that shall succeed; `None`: one, of a work queue.
+    /// Required number of succeeded pods; `None`: one, for a work queue.
     pub completions: Option<i32>,
     /// Seconds for which it may run.
     pub active_deadline: Option<i64>,
-    /// Failures that are forgiven.
+    /// Number of tolerated failures.
     pub backoff_limit: i32,
-    /// Failures of one index that are forgiven.
+    /// Number of tolerated failures per index.
     pub backoff_limit_per_index: Option<i32>,
-    /// Indexes that may fail.
+    /// Number of indexes that may fail.
     pub max_failed_indexes: Option<i32>,
-    /// Seconds after its end at which it is deleted.
+    /// Seconds between its end and its deletion.
     pub ttl: Option<i32>,
     /// Whether pods have indexes.
     pub completion_mode: CompletionMode,
-    /// Nothing shall run.
+    /// No pods run.
     pub suspend: bool,
-    /// A pod is replaced only once it failed, not when it is being deleted.
+    /// A pod is replaced only after it has failed, not while it is being deleted.
     pub replace_only_failed: bool,
-    /// Who manages it, if that is not this controller.
+    /// The manager, if it is not this controller.
     pub managed_by: Option<Str>,
     /// Which pods it may own.
     pub selector: Selector,
-    /// What becomes of failed pods, by rules.
+    /// Rules for failed pods.
     pub failure_policy: Option<FailurePolicy>,
-    /// Rules of which one is enough for success; empty without a policy.
+    /// Rules of which one is sufficient for success; empty without a policy.
     pub success_policy: Vec<SuccessRule>,
     /// Its pods' containers are restarted in place after a failure.
     pub restarts_in_place: bool,
@@ -89,17 +89,17 @@ impl Job {
     /// Section: the pod template, and what a PUT of the status needs.
     pub const TEMPLATE: Sections = Sections(1);
 
-    /// True when pods have indexes.
+    /// Returns true if pods have indexes.
     pub fn is_indexed(&self) -> bool {
         self.completion_mode == CompletionMode::Indexed
     }
 
-    /// True when it has ended (pkg/controller/job/util, IsJobFinished).
+    /// Returns true if it has ended (pkg/controller/job/util, IsJobFinished).
     pub fn is_finished(&self) -> bool {
         self.status.finished().is_some()
     }
 
-    /// The object for a PUT of this status.
+    /// Returns the object for a PUT of this status.
     pub fn status_update(&self, status: &JobStatus) -> Vec<u8> {
         self.raw.status_update(&Vec::new(), &status.splice(self.raw.status()))
     }
@@ -154,7 +154,7 @@ impl Kind for Job {
         let Parts { meta, spec, status } = Parts::read(object)?;
         let mut raw = Raw::default();
         if context.sections.contains(Self::TEMPLATE) {
-            // The server takes no spec from a PUT of the status.
+            // The server ignores the spec in a PUT of the status.
             let mut without_spec = Vec::with_capacity(meta.len() + status.len() + 16);
             wire::copy_fields(object, &mut without_spec, |field| field.number != f::SPEC)?;
             raw = Raw::keep(&without_spec)?;
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_read() {
+    fn job_is_decoded() {
         let job = Job::decode(&context(Job::TEMPLATE), &object()).expect("well-formed");
         assert_eq!((job.parallelism, job.completions), (3, Some(0)));
         assert!(job.is_indexed() && job.restarts_in_place && job.managed_by.is_none());
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_update_keeps_what_is_unknown_and_sends_no_spec() {
+    fn status_update_keeps_unknown_fields_and_omits_the_spec() {
         let job = Job::decode(&context(Job::TEMPLATE), &object()).expect("well-formed");
         let status = JobStatus { succeeded: 3, uncounted: Some(Uncounted::default()), ..job.status.clone() };
         let update = job.status_update(&status);

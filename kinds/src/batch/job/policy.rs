@@ -1,4 +1,4 @@
-//! A Job's policies as it states them: which failures count, and what is success enough.
+//! A Job's policies for failures and success.
 
 use crate::intern::{Interner, Str};
 use crate::wire::schema::{
@@ -7,7 +7,7 @@ use crate::wire::schema::{
 };
 use crate::wire::{Value, WireError, fields};
 
-/// What a rule does about a failed pod.
+/// The action of a rule for a failed pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// The whole Job fails.
@@ -18,22 +18,22 @@ pub enum Action {
     Ignore,
     /// The failure is counted as usual.
     Count,
-    /// An action of a later version: the rule is passed over.
+    /// An action of a later version: the rule is skipped.
     Unknown,
 }
 
-/// Exit codes that a rule is about.
+/// The exit codes that a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExitCodes {
     /// The container; `None`: any.
     pub container: Option<Str>,
-    /// True for `In`, false for `NotIn`, `None` for what is neither.
+    /// True for `In`, false for `NotIn`, `None` for anything else.
     pub within: Option<bool>,
     /// The codes.
     pub values: Vec<i32>,
 }
 
-/// What a rule looks at.
+/// The condition of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum On {
     /// Exit codes of containers.
@@ -45,9 +45,9 @@ pub enum On {
 /// A rule of a failure policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailureRule {
-    /// What it does.
+    /// The action.
     pub action: Action,
-    /// What it looks at.
+    /// The condition.
     pub on: On,
 }
 
@@ -61,9 +61,9 @@ pub struct FailurePolicy {
 /// A rule of a success policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SuccessRule {
-    /// Indexes that matter, as `1,3-5`.
+    /// Indexes that count, such as `1,3-5`.
     pub indexes: Option<Box<str>>,
-    /// How many of them (or of all) are enough.
+    /// Number of them (or of all) that is sufficient.
     pub count: Option<i32>,
 }
 
@@ -126,7 +126,7 @@ fn exit_codes(interner: &Interner, message: &[u8]) -> Result<ExitCodes, WireErro
                     _ => None,
                 }
             }
-            // Repeated numbers may also come packed into one field.
+            // Repeated numbers may also be packed into one field.
             on_exit_codes::VALUES => match field.value {
                 Value::Bytes(packed) => codes.values.extend(unpacked(packed)),
                 value => codes.values.push(value.i32()),
@@ -178,7 +178,7 @@ mod tests {
     use crate::wire::Put;
 
     #[test]
-    fn rules_are_read() {
+    fn rules_are_decoded() {
         let mut message = Vec::new();
         message.put_message(pod_failure_policy::RULES, |message| {
             message.put_str(rule::ACTION, "FailJob");

@@ -1,4 +1,4 @@
-//! A Job's status: its pods by fate, those that are not counted yet, completed indexes, conditions.
+//! A Job's status: numbers of pods by result, uncounted pods, completed indexes, conditions.
 
 use crate::decode::DecodeError;
 use crate::intern::Interner;
@@ -8,7 +8,7 @@ use crate::value::time::Time;
 use crate::wire::schema::{job_condition as c, job_status as t, uncounted_terminated_pods as u};
 use crate::wire::{Put, WireError, fields};
 
-/// `lastProbeTime` stands in a condition's place of the last update.
+/// A condition has `lastProbeTime` where other kinds have the time of the last update.
 const CONDITION: ConditionFields = ConditionFields {
     kind: c::TYPE,
     status: c::STATUS,
@@ -18,7 +18,7 @@ const CONDITION: ConditionFields = ConditionFields {
     last_transition: c::LAST_TRANSITION_TIME,
 };
 
-/// Pods that ended and are not in the counters yet, because they may still have the tracking finalizer.
+/// Pods that have terminated and are not in the counters yet, because they may still have the tracking finalizer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Uncounted {
     /// Those that succeeded.
@@ -32,13 +32,13 @@ pub struct Uncounted {
 pub struct JobStatus {
     /// Conditions.
     pub conditions: Vec<Condition>,
-    /// When it began; zero before that and while suspended.
+    /// Start time; zero before the start and while suspended.
     pub start: Time,
-    /// When it was complete; zero otherwise.
+    /// Completion time; zero otherwise.
     pub completion: Time,
-    /// Pods that neither ended nor are being deleted.
+    /// Pods that have neither terminated nor are being deleted.
     pub active: i32,
-    /// Pods that succeeded; of an Indexed Job the completed indexes.
+    /// Succeeded pods; completed indexes for an Indexed Job.
     pub succeeded: i32,
     /// Pods that failed.
     pub failed: i32,
@@ -46,11 +46,11 @@ pub struct JobStatus {
     pub terminating: Option<i32>,
     /// Ready pods; absent until counted once.
     pub ready: Option<i32>,
-    /// Completed indexes, as `1,3-5`.
+    /// Completed indexes, such as `1,3-5`.
     pub completed_indexes: Box<str>,
     /// Failed indexes; only with a limit per index.
     pub failed_indexes: Option<Box<str>>,
-    /// Pods to be counted; absent until looked for once.
+    /// Uncounted pods; absent until determined once.
     pub uncounted: Option<Uncounted>,
 }
 
@@ -69,12 +69,12 @@ impl JobStatus {
         t::TERMINATING,
     ];
 
-    /// The condition of this type, if it is true.
+    /// Returns the condition of this type, if it is true.
     pub fn is_true(&self, kind: &str) -> Option<&Condition> {
         self.conditions.iter().find(|condition| &*condition.kind == kind && &*condition.status == "True")
     }
 
-    /// The condition that says how the Job ended (pkg/controller/job/util, FinishedCondition).
+    /// Returns the condition with the Job's result (pkg/controller/job/util, FinishedCondition).
     pub fn finished(&self) -> Option<&Condition> {
         self.conditions
             .iter()
@@ -106,7 +106,7 @@ impl JobStatus {
         Ok(status)
     }
 
-    /// This status as a message, with fields of `old` that are not known here.
+    /// Returns this status as a message, with the unknown fields of `old`.
     pub(super) fn splice(&self, old: &[u8]) -> Vec<u8> {
         splice(old, &Self::FIELDS, |out| {
             for condition in &self.conditions {

@@ -29,11 +29,20 @@ pub const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-cap
 /// Annotation with the storage class; takes precedence over the field, even if it is empty.
 pub const BETA_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
-/// The annotations that a record keeps.
-const ANNOTATIONS: [&str; 5] =
-    [BOUND_BY_CONTROLLER, PROVISIONED_BY, MIGRATED_TO, PRE_RESIZE_CAPACITY, BETA_STORAGE_CLASS];
+/// Annotation with the resource group of an Azure file share.
+pub const AZURE_FILE_RESOURCE_GROUP: &str = "kubernetes.io/azure-file-resource-group";
 
-/// What becomes of a volume whose claim was deleted.
+/// The annotations that a record keeps.
+const ANNOTATIONS: [&str; 6] = [
+    BOUND_BY_CONTROLLER,
+    PROVISIONED_BY,
+    MIGRATED_TO,
+    PRE_RESIZE_CAPACITY,
+    BETA_STORAGE_CLASS,
+    AZURE_FILE_RESOURCE_GROUP,
+];
+
+/// The handling of a volume whose claim was deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReclaimPolicy {
     /// It is kept as it is; the API server's default.
@@ -85,7 +94,7 @@ impl Phase {
         }
     }
 
-    /// Its name in the API.
+    /// Returns its name in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pending => "Pending",
@@ -145,7 +154,7 @@ pub struct PersistentVolume {
     pub access_modes: Arc<[Str]>,
     /// The claim that it is bound to or reserved for.
     pub claim: Option<Box<ClaimRef>>,
-    /// What becomes of it without its claim.
+    /// The handling of the volume when its claim is deleted.
     pub reclaim_policy: ReclaimPolicy,
     /// `spec.storageClassName`; see [`PersistentVolume::class`].
     pub spec_class: Str,
@@ -160,7 +169,7 @@ pub struct PersistentVolume {
 }
 
 impl PersistentVolume {
-    /// The value of one of the annotations that the record keeps.
+    /// Returns the value of one of the annotations that the record keeps.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         label(&self.annotations, key)
     }
@@ -175,7 +184,7 @@ impl PersistentVolume {
         Amount::parse(&self.capacity)
     }
 
-    /// The access modes as a set.
+    /// Returns the access modes as a set.
     pub fn modes(&self) -> AccessModes {
         AccessModes::of(&*self.access_modes)
     }

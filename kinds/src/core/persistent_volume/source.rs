@@ -42,7 +42,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// Reads a `PersistentVolumeSource` message. If several sources are set, which the API refuses, the last one counts.
+    /// Reads a `PersistentVolumeSource` message. If several sources are set, which the API refuses, the last one
+    /// applies.
     pub fn read(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
         let mut source = Self::None;
         for field in fields(message) {
@@ -63,7 +64,7 @@ impl Source {
         Ok(source)
     }
 
-    /// The CSI driver and the driver's name of the volume, if this is a CSI volume.
+    /// Returns the CSI driver and the driver's name of the volume, if this is a CSI volume.
     pub fn csi(&self) -> Option<(&str, &str)> {
         match self {
             Self::Csi { driver, handle } => Some((driver, handle)),
@@ -71,7 +72,7 @@ impl Source {
         }
     }
 
-    /// Its field number in `PersistentVolumeSource`; 0 for none.
+    /// Returns its field number in `PersistentVolumeSource`; 0 for none.
     pub fn field(&self) -> u32 {
         match self {
             Self::None => 0,

@@ -1,4 +1,4 @@
-//! The claim that a generic ephemeral volume of a pod stands for.
+//! The claim of a pod's generic ephemeral volume.
 
 use crate::meta::OwnerRef;
 use crate::wire::schema::{

@@ -1,4 +1,4 @@
-//! PersistentVolumeClaim: what it requests, the volume that it is bound to, and what it counts for.
+//! PersistentVolumeClaim: its request, the volume that it is bound to, and its use of quota.
 
 mod edit;
 mod ephemeral;
@@ -62,7 +62,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Its name in the API.
+    /// Returns its name in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pending => "Pending",
@@ -107,15 +107,15 @@ pub struct PersistentVolumeClaim {
     pub target_attributes_class: Str,
     /// Whether the condition [`UNUSED`] is true; `None` if it is absent.
     pub unused: Option<bool>,
-    /// What it counts for in a quota; only with [`PersistentVolumeClaim::STORAGE`].
+    /// Its use of quota; only with [`PersistentVolumeClaim::STORAGE`].
     pub storage: Option<Box<StorageClaim>>,
 }
 
 impl PersistentVolumeClaim {
-    /// Section: what it counts for in a quota.
+    /// Section: its use of quota.
     pub const STORAGE: Sections = Sections(1);
 
-    /// The value of one of the annotations that the record keeps.
+    /// Returns the value of one of the annotations that the record keeps.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         label(&self.annotations, key)
     }
@@ -140,12 +140,12 @@ impl PersistentVolumeClaim {
         Amount::parse(&self.capacity)
     }
 
-    /// The requested access modes as a set.
+    /// Returns the requested access modes as a set.
     pub fn modes(&self) -> AccessModes {
         AccessModes::of(&*self.access_modes)
     }
 
-    /// The VolumeAttributesClasses that it has, requests or is being changed to, each once.
+    /// Returns the VolumeAttributesClasses that it has, requests or is being changed to, each once.
     pub fn attributes_classes(&self) -> impl Iterator<Item = &Str> {
         let all = [&self.attributes_class, &self.current_attributes_class, &self.target_attributes_class];
         all.into_iter()
@@ -154,7 +154,7 @@ impl PersistentVolumeClaim {
             .map(|(_, name)| name)
     }
 
-    /// A whole object (the inside of the envelope) with these owners instead of its own, for a PUT.
+    /// Returns a whole object (the inside of the envelope) with these owners instead of its own, for a PUT.
     ///
     /// # Errors
     /// When `object` is not well-formed.
@@ -238,7 +238,7 @@ impl PersistentVolumeClaim {
     }
 }
 
-/// The shared empty string, or a string of its own.
+/// Returns the shared empty string, or a string of its own.
 fn text(interner: &Interner, text: &str) -> Str {
     if text.is_empty() { interner.str("") } else { text.into() }
 }
@@ -311,7 +311,7 @@ mod tests {
     use crate::meta::Uid;
 
     #[test]
-    fn only_the_owners_change() {
+    fn owner_update_changes_only_the_owners() {
         let owner = |uid: &str| OwnerRef {
             api_version: "apps/v1".into(),
             kind: "StatefulSet".into(),

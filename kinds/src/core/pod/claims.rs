@@ -1,4 +1,4 @@
-//! The claims behind a pod's volumes, as its StatefulSet needs to know them.
+//! The claims behind a pod's volumes, for its StatefulSet.
 
 use crate::intern::{Interner, Str};
 use crate::wire::schema::{claim_volume_source, pod_spec, volume, volume_source};
@@ -7,7 +7,7 @@ use crate::wire::{WireError, fields, find};
 /// The claims behind a pod's volumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claims {
-    /// Names of volumes and of the claims behind them; volumes of other sources are left out.
+    /// Names of volumes and of the claims behind them, without volumes of other sources.
     pub volumes: Box<[(Str, Str)]>,
 }
 
@@ -35,7 +35,7 @@ mod tests {
     use crate::wire::Put;
 
     #[test]
-    fn only_volumes_of_claims_are_read() {
+    fn only_volumes_of_claims_are_decoded() {
         let mut spec = Vec::new();
         for (name, claim) in [("data", Some("data-web-0")), ("tmp", None)] {
             spec.put_message(pod_spec::VOLUMES, |message| {

@@ -1,4 +1,4 @@
-//! The ResourceClaims that a pod uses, by their names.
+//! The ResourceClaims that a pod uses, by name.
 
 use crate::intern::{Interner, Str};
 use crate::scheduling::claim_entry::{ClaimEntry, EntryFields, ResolvedClaim};
@@ -59,7 +59,7 @@ mod tests {
     use crate::wire::schema::{pod_resource_claim as claim, pod_resource_claim_status as of_entry};
 
     #[test]
-    fn named_claims_and_those_made_from_templates_are_used() {
+    fn used_claims_are_named_or_created_from_templates() {
         let (mut spec, mut reported) = (Vec::new(), Vec::new());
         for (entry, number, name) in [
             ("a", claim::RESOURCE_CLAIM_NAME, "mine"),

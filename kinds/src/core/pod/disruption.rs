@@ -1,31 +1,31 @@
-//! Whether a pod was evicted, or is about to be disrupted: what few pods have.
+//! Evictions and disruptions of a pod, which few pods have.
 
 use crate::value::time::Time;
 use crate::wire::schema::{pod_condition, pod_status};
 use crate::wire::{WireError, fields};
 
-/// The condition of a pod that is about to be ended by somebody else than its owner.
+/// The condition of a pod that is about to be terminated by another program than its owner.
 pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
-/// The reason of a status by which the kubelet says that it evicted the pod.
+/// The reason in the status of a pod that the kubelet evicted.
 const EVICTED: &str = "Evicted";
 
-/// The reason of a condition that the kubelet sets, which may take any time to come true.
+/// The reason of a condition that the kubelet sets, which may take any time to take effect.
 const BY_KUBELET: &str = "TerminationByKubelet";
 
-/// What is told about a pod's disruption.
+/// The recorded disruption of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Disruption {
     /// The kubelet evicted it.
     pub evicted: bool,
-    /// Since when the condition [`DISRUPTION_TARGET`] is true; `None` if it is not.
+    /// Time since which the condition [`DISRUPTION_TARGET`] is true; `None` if it is not.
     pub target_since: Option<Time>,
-    /// The kubelet itself has set that condition.
+    /// The kubelet has set that condition.
     pub by_kubelet: bool,
 }
 
 impl Disruption {
-    /// Reads a pod's status; `None` if it tells of no disruption.
+    /// Reads a pod's status; `None` if it records no disruption.
     pub(super) fn read(status: &[u8]) -> Result<Option<Box<Self>>, WireError> {
         let mut read = Self::default();
         for field in fields(status) {
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn most_pods_have_nothing_to_tell() {
+    fn disruption_is_absent_for_most_pods() {
         for (kind, status, reason, expected) in [
             ("Ready", "True", "", None),
             (DISRUPTION_TARGET, "False", "", None),

@@ -1,4 +1,4 @@
-//! How a pod ended, as its Job needs to know: index, exit codes, conditions, time.
+//! Termination of a pod, for its Job: index, exit codes, conditions, time.
 
 use crate::batch::job::{COMPLETION_INDEX, INDEX_FAILURE_COUNT, INDEX_IGNORED_FAILURE_COUNT};
 use crate::intern::{Interner, Str};
@@ -8,29 +8,29 @@ use crate::wire::schema::{
 };
 use crate::wire::{WireError, fields, find, map_entry};
 
-/// What a Job reads off its pods beside their phase.
+/// The parts of a pod that a Job reads in addition to its phase.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ending {
     /// Completion index, if it has a valid one.
     pub index: Option<i32>,
-    /// Failures of its index before it that count.
+    /// Number of counted failures of its index before it.
     pub failures: i32,
-    /// Failures of its index before it that were ignored.
+    /// Number of ignored failures of its index before it.
     pub ignored_failures: i32,
-    /// Names and exit codes, other than zero, of containers that ended; init containers come last.
+    /// Names and nonzero exit codes of terminated containers; init containers come last.
     pub exit_codes: Vec<(Str, i32)>,
     /// Types and statuses of its conditions.
     pub conditions: Vec<(Str, Str)>,
     /// Restarts of all its containers and init containers.
     pub restarts: i32,
-    /// When it ended, as far as its status tells; zero if it does not.
+    /// Time of its termination, if its status contains it; zero otherwise.
     pub finished: Time,
-    /// Seconds that its deletion leaves it.
+    /// Grace period of its deletion in seconds.
     pub grace: i64,
 }
 
 impl Ending {
-    /// Takes in an annotation.
+    /// Applies an annotation.
     fn read_annotation(&mut self, key: &str, value: &str) {
         match key {
             COMPLETION_INDEX => self.index = number(value),
@@ -91,7 +91,7 @@ impl Ending {
     }
 }
 
-/// A count or index: a whole number that is not negative and fits 32 bits (pkg/controller/job, parseInt32).
+/// Parses a count or index: a non-negative whole number of at most 32 bits (pkg/controller/job, parseInt32).
 fn number(text: &str) -> Option<i32> {
     text.parse().ok().filter(|number| *number >= 0)
 }
@@ -99,7 +99,7 @@ fn number(text: &str) -> Option<i32> {
 struct Container<'a> {
     name: &'a str,
     restarts: i32,
-    /// Exit code and time, once it ended.
+    /// Exit code and time, once it has terminated.
     ended: Option<(i32, Time)>,
 }
 
@@ -139,7 +139,7 @@ fn terminated(message: &[u8]) -> Result<(i32, Time), WireError> {
     Ok((code, at))
 }
 
-/// The time of the last of these containers to end, not before `known`; `None` unless all have ended
+/// Returns the latest termination time of these containers, not before `known`; `None` unless all have terminated
 /// (pkg/controller/job, latestFinishTime).
 fn latest<'a>(known: Option<Time>, mut containers: impl Iterator<Item = &'a Container<'a>>) -> Option<Time> {
     containers.try_fold(known, |latest, container| {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_that_of_the_last_container_or_of_readiness() {
+    fn finish_time_is_that_of_the_last_container_or_of_readiness() {
         let main = |ended| Given { name: "main", restarts: 1, ended };
         let side = |ended| Given { name: "sidecar", restarts: 2, ended };
         for (regular, init, unready, expected) in [

@@ -1,6 +1,7 @@
-//! A pod as those see it who fill its readiness gates: which it has, and what is said of them.
+//! A pod with its readiness gates and their conditions.
 //!
-//! A record of its own, so that nobody else's pods grow by it; a process that needs it watches pods in this form only.
+//! This is a separate record, so that the pods of other controllers do not grow; a process that needs it watches pods
+//! in this form only.
 
 use crate::decode::{Decode, DecodeError};
 use crate::intern::Str;
@@ -32,7 +33,7 @@ impl Status {
         }
     }
 
-    /// The API's word; empty for [`Status::Unset`].
+    /// Returns the API's word; empty for [`Status::Unset`].
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unset => "",
@@ -61,19 +62,19 @@ pub struct Gate {
 pub struct GatedPod {
     /// Metadata.
     pub meta: Meta,
-    /// All of its containers are ready: only gates may keep it from being so.
+    /// All of its containers are ready: only gates may keep it from being ready.
     pub containers_ready: bool,
     /// Its gates; nearly all pods have none.
     pub gates: Box<[Gate]>,
 }
 
 impl GatedPod {
-    /// Gates whose condition's type begins so.
+    /// Returns the gates whose condition type has this prefix.
     pub fn gates_of<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a Gate> {
         self.gates.iter().filter(move |gate| gate.condition.starts_with(prefix))
     }
 
-    /// Whether it waits for gates of this prefix and for nothing else.
+    /// Reports whether it waits only for gates of this prefix.
     pub fn waits_only_for(&self, prefix: &str) -> bool {
         let open = |gate: &&Gate| gate.status != Status::True;
         let mut open = self.gates.iter().filter(open).peekable();
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn gates_have_what_their_conditions_say() {
+    fn gates_have_status_and_reason_of_their_conditions() {
         let read = pod(&["a.example/x", "b.example/y"], &[("b.example/y", "False"), ("Ready", "True")]);
         let said: Vec<_> = read.gates.iter().map(|gate| (&*gate.condition, gate.status, &*gate.reason)).collect();
         assert_eq!(said, [("a.example/x", Status::Unset, ""), ("b.example/y", Status::False, "Why")]);
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_only_for_a_clouds_gates_may_have_traffic() {
+    fn pod_waiting_only_for_cloud_gates_may_receive_traffic() {
         let ready = ("ContainersReady", "True");
         for (gates, conditions, expected) in [
             (&["a.example/x"][..], &[ready][..], true),

@@ -1,4 +1,4 @@
-//! Pod: placement, phase, readiness and what ranks it for deletion.
+//! Pod: placement, phase, readiness and deletion rank.
 
 mod claims;
 mod devices;
@@ -8,6 +8,7 @@ pub mod gated;
 mod network;
 mod requests;
 pub mod secrets;
+mod selinux;
 mod target;
 mod usage;
 mod volumes;
@@ -27,6 +28,7 @@ pub use disruption::{DISRUPTION_TARGET, Disruption};
 pub use ending::Ending;
 pub use network::{NamedPort, Network};
 pub use requests::{Asked, Part, Readiness, Requests};
+pub use selinux::{SeLinux, SeLinuxMount};
 pub use usage::{PackedUsage, Usage};
 pub use volumes::{ClaimVolume, Volumes};
 
@@ -36,16 +38,16 @@ pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 /// `status.phase`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Phase {
-    /// Accepted, not running yet; also what an empty phase stands for.
+    /// Accepted, not running yet; also the meaning of an empty phase.
     #[default]
     Pending,
-    /// The node was lost sight of (deprecated).
+    /// The kubelet stopped reporting (deprecated).
     Unknown,
     /// At least one container runs.
     Running,
-    /// All containers ended well.
+    /// All containers succeeded.
     Succeeded,
-    /// A container failed for good.
+    /// A container failed and is not restarted.
     Failed,
 }
 
@@ -72,73 +74,75 @@ pub struct Pod {
     pub phase: Phase,
     /// True when its Ready condition is true.
     pub ready: bool,
-    /// When the Ready condition last changed.
+    /// Time of the last change of the Ready condition.
     pub ready_since: Time,
-    /// Most restarts of any of its regular containers.
+    /// Maximum number of restarts among its regular containers.
     pub restarts: i32,
-    /// Most restarts of any of its sidecars.
+    /// Maximum number of restarts among its sidecars.
     pub sidecar_restarts: i32,
-    /// What its deletion costs.
+    /// Deletion cost.
     pub deletion_cost: i32,
-    /// How it ended; only with [`Pod::ENDING`], and only of a Job's pod or of one without a controller.
+    /// Its termination; only with [`Pod::ENDING`], and only for a Job's pod or one without a controller.
     pub ending: Option<Box<Ending>>,
     /// Tolerations of `NoExecute` taints; only with [`Pod::TOLERATIONS`].
     pub tolerations: Option<Tolerations>,
-    /// What is told about its disruption, if anything is; only with [`Pod::DISRUPTION`].
+    /// Its recorded disruption, if any; only with [`Pod::DISRUPTION`].
     pub disruption: Option<Box<Disruption>>,
-    /// How it is reached; only with [`Pod::NETWORK`].
+    /// Its addresses and ports; only with [`Pod::NETWORK`].
     pub network: Option<Box<Network>>,
-    /// The claims behind its volumes, if there are any; only with [`Pod::CLAIMS`], and only of a StatefulSet's pod or of
+    /// The claims behind its volumes, if there are any; only with [`Pod::CLAIMS`], and only for a StatefulSet's pod or
     /// one without a controller.
     pub claims: Option<Box<Claims>>,
-    /// The node it is aimed at while it has none; only with [`Pod::TARGET`], and only of a DaemonSet's pod or of one
-    /// without a controller.
+    /// The node that its affinity selects while it is not bound; only with [`Pod::TARGET`], and only for a DaemonSet's
+    /// pod or one without a controller.
     pub target: Option<Box<Str>>,
-    /// What it counts for in a quota; only with [`Pod::USAGE`].
+    /// Its use of quota; only with [`Pod::USAGE`].
     pub usage: Option<PackedUsage>,
-    /// What it asks for and how it came up; only with [`Pod::REQUESTS`].
+    /// Its resource requests and start; only with [`Pod::REQUESTS`].
     pub requests: Option<Box<Requests>>,
     /// The ResourceClaims that it uses, if it uses any; only with [`Pod::DEVICES`].
     pub devices: Option<Box<Devices>>,
-    /// The claims behind its volumes, if there are any, of every pod; only with [`Pod::VOLUMES`].
+    /// The claims behind its volumes, if there are any, for every pod; only with [`Pod::VOLUMES`].
     pub volumes: Option<Box<Volumes>>,
 }
 
 impl Pod {
-    /// Section: how it ended.
+    /// Section: its termination.
     pub const ENDING: Sections = Sections(1 << 0);
-    /// Section: what it bears of its node's taints.
+    /// Section: tolerations of `NoExecute` taints.
     pub const TOLERATIONS: Sections = Sections(1 << 1);
-    /// Section: how it is reached.
+    /// Section: addresses and ports.
     pub const NETWORK: Sections = Sections(1 << 2);
     /// Section: the claims behind its volumes.
     pub const CLAIMS: Sections = Sections(1 << 3);
-    /// Section: where it is aimed at.
+    /// Section: the node that its affinity selects.
     pub const TARGET: Sections = Sections(1 << 4);
-    /// Section: whether it was evicted or is about to be disrupted.
+    /// Section: evictions and disruptions.
     pub const DISRUPTION: Sections = Sections(1 << 5);
-    /// Section: what it counts for in a quota.
+    /// Section: its use of quota.
     pub const USAGE: Sections = Sections(1 << 6);
-    /// Section: what it asks for and how it came up.
+    /// Section: resource requests and start.
     pub const REQUESTS: Sections = Sections(1 << 7);
-    /// Section: which ResourceClaims it uses.
+    /// Section: the ResourceClaims that it uses.
     pub const DEVICES: Sections = Sections(1 << 8);
-    /// Section: the claims behind its volumes, of every pod.
+    /// Section: the claims behind its volumes, for every pod.
     pub const VOLUMES: Sections = Sections(1 << 9);
+    /// Section: the SELinux labels with which its claims are mounted; together with [`Pod::VOLUMES`].
+    pub const SELINUX: Sections = Sections(1 << 12);
 }
 
 impl Pod {
-    /// Neither finished nor being deleted (pkg/controller, IsPodActive).
+    /// Reports whether it has neither finished nor is being deleted (pkg/controller, IsPodActive).
     pub fn is_active(&self) -> bool {
         !self.is_terminal() && !self.meta.is_deleting()
     }
 
-    /// Being deleted and not finished (pkg/controller, IsPodTerminating).
+    /// Reports whether it is being deleted and has not finished (pkg/controller, IsPodTerminating).
     pub fn is_terminating(&self) -> bool {
         !self.is_terminal() && self.meta.is_deleting()
     }
 
-    /// True when something that this record knows differs, other than the version of the object and how it is reached.
+    /// Returns true if any field of this record differs, other than the object's version and its addresses and ports.
     pub fn differs(&self, other: &Self) -> bool {
         let fields = |pod: &Self| {
             (
@@ -165,7 +169,7 @@ impl Pod {
         self.is_terminal() || self.meta.is_deleting() && !runs
     }
 
-    /// Succeeded or failed.
+    /// Reports whether it has succeeded or failed.
     pub fn is_terminal(&self) -> bool {
         matches!(self.phase, Phase::Succeeded | Phase::Failed)
     }
@@ -214,7 +218,7 @@ impl Kind for Pod {
             pod.devices = devices::read(&context.interner, spec, status)?;
         }
         if context.sections.contains(Self::VOLUMES) {
-            pod.volumes = volumes::read(&context.interner, &pod.meta.name, (meta_bytes, spec, status))?;
+            pod.volumes = volumes::read(context, &pod.meta.name, (meta_bytes, spec, status))?;
         }
         if context.sections.contains(Self::DISRUPTION) {
             pod.disruption = Disruption::read(status)?;
@@ -242,7 +246,7 @@ impl Kind for Pod {
 }
 
 impl Pod {
-    /// Reads what matters of the spec; returns the names of its sidecars.
+    /// Reads the relevant fields of the spec; returns the names of its sidecars.
     fn read_spec<'a>(&mut self, context: &Decode, spec: &'a [u8]) -> Result<Vec<&'a str>, WireError> {
         let mut sidecars = Vec::new();
         for field in fields(spec) {
@@ -311,7 +315,7 @@ impl Pod {
     }
 }
 
-/// The container's name if it is an init container that always restarts.
+/// Returns the container's name if it is an init container that always restarts.
 fn sidecar(message: &[u8]) -> Result<Option<&str>, WireError> {
     let (mut name, mut always) = ("", false);
     for field in fields(message) {
@@ -325,7 +329,7 @@ fn sidecar(message: &[u8]) -> Result<Option<&str>, WireError> {
     Ok(always.then_some(name))
 }
 
-/// Name and restart count of a container status.
+/// Returns name and restart count of a container status.
 fn restarts(message: &[u8]) -> Result<(&str, i32), WireError> {
     let (mut name, mut count) = ("", 0);
     for field in fields(message) {
@@ -339,7 +343,8 @@ fn restarts(message: &[u8]) -> Result<(&str, i32), WireError> {
     Ok((name, count))
 }
 
-/// A value that is no plain 32-bit number costs nothing (pkg/apis/core/helper, GetDeletionCostFromPodAnnotations).
+/// Parses a deletion cost; a value that is not a plain 32-bit number counts as zero (pkg/apis/core/helper,
+/// GetDeletionCostFromPodAnnotations).
 fn parse_deletion_cost(text: &str) -> i32 {
     let canonical = text.parse::<i32>().ok().filter(|cost| cost.to_string() == text || text.starts_with('-'));
     canonical.unwrap_or(0)
@@ -350,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_section_has_a_bit_of_its_own() {
+    fn every_section_has_its_own_bit() {
         let all = [
             Pod::ENDING,
             Pod::TOLERATIONS,

@@ -1,4 +1,4 @@
-//! How a pod is reached: its addresses, its name in DNS, its named ports.
+//! Addresses, DNS name and named ports of a pod.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use crate::value::ip::Ip;
 use crate::wire::schema::{container, container_port, pod_ip, pod_spec, pod_status};
 use crate::wire::{WireError, fields, find};
 
-/// What Services read off their pods beside readiness.
+/// The parts of a pod that Services read in addition to readiness.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Network {
     /// Addresses, the primary one first.
     pub ips: Box<[Ip]>,
-    /// `hostname` and `subdomain`, where one of them is given.
+    /// `hostname` and `subdomain`, if one of them is given.
     pub host: Option<Box<(Str, Str)>>,
     /// Ports with a name: those of containers, then those of sidecars. Shared by the pods of a template.
     pub ports: Arc<[NamedPort]>,
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_containers_come_before_those_of_sidecars_and_plain_init_containers_have_none() {
+    fn ports_of_containers_precede_those_of_sidecars_and_init_containers_have_none() {
         let interner = Interner::default();
         let (mut spec, mut status) = (Vec::new(), Vec::new());
         put_container(&mut spec, pod_spec::INIT_CONTAINERS, "", "init", 1);

@@ -1,4 +1,4 @@
-//! What a pod asks for, and how it came up: by which its use of resources is judged.
+//! Resource requests and start of a pod, which autoscalers compare with its usage.
 
 use std::sync::Arc;
 
@@ -8,18 +8,18 @@ use crate::value::time::Time;
 use crate::wire::schema::{container, pod_condition, pod_spec, pod_status, quantity as q, resource_requirements};
 use crate::wire::{WireError, fields, find};
 
-/// What autoscalers read off their pods.
+/// The parts of a pod that autoscalers read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Requests {
-    /// When the kubelet took it in; zero before that.
+    /// Start time reported by the kubelet; zero before that.
     pub started: Time,
-    /// What is told of its readiness.
+    /// Its readiness.
     pub readiness: Readiness,
-    /// Who asks for what. Shared by the pods of a template.
+    /// Requests of its parts. Shared by the pods of a template.
     pub asked: Arc<[Asked]>,
 }
 
-/// What the Ready condition says.
+/// The state of the Ready condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Readiness {
     /// There is no such condition.
@@ -31,7 +31,7 @@ pub enum Readiness {
     Other,
 }
 
-/// A part of a pod that asks for resources.
+/// A part of a pod that requests resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {
     /// A regular container.
@@ -42,30 +42,30 @@ pub enum Part {
     Init,
     /// The pod as a whole.
     Pod,
-    /// What running it takes beside its containers.
+    /// The overhead of running it, in addition to its containers.
     Overhead,
 }
 
-/// What one part of a pod asks for.
+/// The requests of one part of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Asked {
     /// The part.
     pub part: Part,
     /// Name of the container; empty for other parts.
     pub name: Str,
-    /// Resources and how much of them, in thousandths, rounded up.
+    /// Requested resources with their amounts in thousandths, rounded up.
     pub resources: Box<[(Str, i64)]>,
 }
 
 impl Interner {
-    /// The shared copy of the resource requests of the parts of a pod.
+    /// Returns the shared copy of the resource requests of the parts of a pod.
     pub fn asked(&self, asked: &[Asked]) -> Arc<[Asked]> {
         self.records(asked)
     }
 }
 
 impl Asked {
-    /// How much of a resource is asked for, in thousandths.
+    /// Returns the requested amount of a resource, in thousandths.
     pub fn of(&self, resource: &str) -> Option<i64> {
         self.resources.iter().find(|(name, _)| **name == *resource).map(|(_, amount)| *amount)
     }
@@ -118,7 +118,7 @@ fn read_container(interner: &Interner, part: Part, message: &[u8]) -> Result<Ask
     Ok(Asked { part, name: interner.str(name), resources })
 }
 
-/// The entries of a map from resources to quantities.
+/// Returns the entries of a map from resources to quantities.
 fn amounts(interner: &Interner, message: &[u8], map: u32) -> Result<Box<[(Str, i64)]>, WireError> {
     let mut amounts = Vec::new();
     for field in fields(message) {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn all_parts_are_read_and_shared() {
+    fn requests_of_all_parts_are_decoded_and_shared() {
         let interner = Interner::default();
         let (mut spec, mut status) = (Vec::new(), Vec::new());
         put_container(&mut spec, pod_spec::INIT_CONTAINERS, "init", "", "2");

@@ -1,4 +1,4 @@
-//! The secrets that a pod names, read from the whole pod when somebody asks; records don't keep them.
+//! The secrets that a pod references, read from the whole pod on demand; records do not contain them.
 
 use crate::wire::schema::{
     azure_file_volume_source, ceph_fs_volume_source, cinder_volume_source, container, csi_volume_source,
@@ -11,7 +11,7 @@ use crate::wire::{Field, WireError, fields, find};
 
 const NAME: u32 = local_object_reference::NAME;
 
-/// Where the sources of volumes name a secret: the field numbers from the source on.
+/// Paths to secrets in the sources of volumes: the field numbers from the source on.
 const SOURCES: &[&[u32]] = &[
     &[v::SECRET, secret_volume_source::SECRET_NAME],
     &[v::AZURE_FILE, azure_file_volume_source::SECRET_NAME],
@@ -32,7 +32,8 @@ const SOURCES: &[&[u32]] = &[
     ],
 ];
 
-/// Calls `found` with each secret that a pod (the inside of its envelope) names (pkg/api/v1/pod, VisitPodSecretNames).
+/// Calls `found` with each secret that a pod (the inside of its envelope) references (pkg/api/v1/pod,
+/// VisitPodSecretNames).
 ///
 /// # Errors
 /// When the pod is not well-formed.
@@ -71,7 +72,7 @@ fn of_container<'a>(message: &'a [u8], found: &mut impl FnMut(&'a [u8])) -> Resu
     follow(message, &path, found)
 }
 
-/// Calls `found` with what stands at the end of a path of fields, each of which may be repeated.
+/// Calls `found` with the values at the end of a path of fields, each of which may be repeated.
 fn follow<'a>(message: &'a [u8], path: &[u32], found: &mut impl FnMut(&'a [u8])) -> Result<(), WireError> {
     let Some((first, rest)) = path.split_first() else {
         found(message);
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
     use crate::wire::Put;
 
-    /// A message in which `value` stands at the end of a path of fields.
+    /// Returns a message with `value` at the end of a path of fields.
     fn nested(path: &[u32], value: &str) -> Vec<u8> {
         path.iter().rev().fold(value.as_bytes().to_vec(), |inner, number| {
             let mut outer = Vec::new();
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_name_a_secret_is_seen() {
+    fn every_kind_of_secret_reference_is_found() {
         let spec = |path: &[u32]| [&[f::SPEC][..], path].concat();
         let container = [container::ENV_FROM, env_from_source::SECRET_REF, 1, NAME];
         let env = [container::ENV, env_var::VALUE_FROM, env_var_source::SECRET_KEY_REF, 1, NAME];

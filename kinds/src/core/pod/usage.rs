@@ -1,4 +1,4 @@
-//! What a pod counts for in a quota: its requests and limits, and the scopes that it is in.
+//! Use of quota by a pod: its requests and limits, and the scopes that it is in.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ mod packed {
     pub const GRACE: u32 = 8;
 }
 
-/// What a pod counts for, packed; pods of one template share it.
+/// A pod's use of quota, packed; pods of one template share it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PackedUsage(Arc<[u8]>);
 
-/// What a pod counts for.
+/// A pod's use of quota.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Usage<'a> {
     /// Requests of all its containers and of itself.
@@ -39,18 +39,18 @@ pub struct Usage<'a> {
     pub priority_class: &'a str,
     /// It has a deadline.
     pub terminating: bool,
-    /// It asks for neither CPU nor memory.
+    /// It requests neither CPU nor memory.
     pub best_effort: bool,
-    /// Its (anti-)affinity looks into other namespaces.
+    /// Its (anti-)affinity refers to other namespaces.
     pub crosses_namespaces: bool,
-    /// Name of the claim that was made for its extended resources; empty without one.
+    /// Name of the claim that was created for its extended resources; empty without one.
     pub extended_claim: &'a str,
-    /// Seconds that its deletion leaves it.
+    /// Grace period of its deletion in seconds.
     pub grace: i64,
 }
 
 impl PackedUsage {
-    /// Packs what the parts of a pod tell.
+    /// Packs the parts of a pod.
     pub(super) fn read(interner: &Interner, meta: &[u8], spec: &[u8], status: &[u8]) -> Result<Self, WireError> {
         let usage = Usage::read(meta, spec, status)?;
         let mut out = Vec::new();
@@ -66,12 +66,12 @@ impl PackedUsage {
         Ok(Self(interner.blob(&out)))
     }
 
-    /// True when both are one and the same in memory.
+    /// Returns true if both share the same memory.
     pub fn is_shared_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Unpacks it.
+    /// Unpacks the usage.
     pub fn unpack(&self) -> Usage<'_> {
         let mut usage = Usage::default();
         for field in fields(&self.0).flatten() {
@@ -117,7 +117,8 @@ impl<'a> Resources<'a> {
         Ok(read)
     }
 
-    /// What the pod as a whole may ask for (component-helpers/resource, IsSupportedPodLevelResource).
+    /// Reduces to the resources that a pod as a whole may request (component-helpers/resource,
+    /// IsSupportedPodLevelResource).
     fn of_the_pod(mut self) -> Self {
         let supported = |name: &&str| matches!(*name, "cpu" | "memory") || name.starts_with("hugepages-");
         self.requests.retain(|name, _| supported(name));
@@ -160,7 +161,7 @@ impl<'a> Container<'a> {
     }
 }
 
-/// What the kubelet says that a container has.
+/// The resources of a container as reported by the kubelet.
 #[derive(Debug, Default)]
 struct Given<'a> {
     allocated: Amounts<'a>,
@@ -172,19 +173,19 @@ struct Pod<'a> {
     containers: Vec<Container<'a>>,
     init: Vec<Container<'a>>,
     given: HashMap<&'a str, Given<'a>>,
-    /// A change of its resources was asked for that its node will never grant.
+    /// The node has refused a requested change of its resources permanently.
     infeasible: bool,
     whole: Resources<'a>,
     overhead: Amounts<'a>,
     qos: &'a str,
 }
 
-/// One of the views of what a container asks for.
+/// A view of a container's requests.
 type View<'v, 'a> = &'v dyn Fn(&Container<'a>, Option<&Given<'a>>) -> Amounts<'a>;
 
 impl<'a> Pod<'a> {
-    /// Adds containers up: init containers run one after the other before the others, sidecars beside all that come
-    /// later (component-helpers/resource, aggregateContainerResourcesByFn).
+    /// Adds up containers: init containers run one after the other before the others, sidecars in addition to all later
+    /// ones (component-helpers/resource, aggregateContainerResourcesByFn).
     fn sum(&self, view: View<'_, 'a>) -> Amounts<'a> {
         let of = |container: &Container<'a>| view(container, self.given.get(container.name));
         let (mut sum, mut sidecars, mut most) = (Amounts::new(), Amounts::new(), Amounts::new());
@@ -204,7 +205,7 @@ impl<'a> Pod<'a> {
         sum
     }
 
-    /// What is asked for, unless that will never be granted; else what was granted, or is used
+    /// Returns the requests, or the allocated or used resources if a change was refused permanently
     /// (component-helpers/resource, PodRequests).
     fn requests(&self) -> Amounts<'a> {
         let asked = |container: &Container<'a>| {
@@ -228,7 +229,7 @@ impl<'a> Pod<'a> {
         sum
     }
 
-    /// As [`Pod::requests`] (component-helpers/resource, PodLimits): overhead only raises limits that there are.
+    /// Like [`Pod::requests`] (component-helpers/resource, PodLimits): overhead only increases existing limits.
     fn limits(&self) -> Amounts<'a> {
         let mut sum = self.sum(&|container, given| {
             let actual = given.map(|given| &given.actual.limits).filter(|amounts| !amounts.is_empty());
@@ -250,7 +251,8 @@ impl<'a> Pod<'a> {
         sum
     }
 
-    /// The server's word, or else: nobody asks for CPU or memory (pkg/apis/core/v1/helper/qos, ComputePodQOS).
+    /// Returns the server's QoS class, or else whether no container requests CPU or memory
+    /// (pkg/apis/core/v1/helper/qos, ComputePodQOS).
     fn is_best_effort(&self) -> bool {
         match self.qos {
             "" if !self.whole.is_empty() => self.whole.wants_nothing(),
@@ -330,7 +332,7 @@ impl<'a> Usage<'a> {
     }
 }
 
-/// True when a term of affinity or anti-affinity names other namespaces (pkg/quota/v1/evaluator/core,
+/// Returns true if a term of affinity or anti-affinity refers to other namespaces (pkg/quota/v1/evaluator/core,
 /// usesCrossNamespacePodAffinity).
 fn crosses_namespaces(message: &[u8]) -> Result<bool, WireError> {
     let crosses = |term: &[u8]| {
@@ -396,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn init_containers_and_sidecars_count_as_they_run() {
+    fn init_containers_and_sidecars_count_by_their_runtime() {
         let mut spec = Vec::new();
         put_container(&mut spec, pod_spec::CONTAINERS, "a", &[("cpu", "1"), ("memory", "64Mi")], false);
         put_container(&mut spec, pod_spec::CONTAINERS, "b", &[("cpu", "500m")], false);
@@ -411,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resize_counts_until_it_is_refused_for_good() {
+    fn resize_counts_until_it_is_refused_permanently() {
         let mut spec = Vec::new();
         put_container(&mut spec, pod_spec::CONTAINERS, "a", &[("cpu", "4")], false);
         let status = |reason: &str| {
@@ -433,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn scopes_are_read() {
+    fn scopes_are_decoded() {
         let nothing = packed(&[], &[]);
         assert_eq!(nothing.unpack(), Usage { best_effort: true, ..Usage::default() });
         let mut spec = Vec::new();
@@ -453,6 +455,6 @@ mod tests {
         let packed = packed(&spec, &status);
         let usage = packed.unpack();
         assert_eq!((usage.priority_class, usage.terminating, usage.crosses_namespaces), ("high", true, true));
-        assert!(!usage.best_effort, "the server says otherwise");
+        assert!(!usage.best_effort, "the server reports another class");
     }
 }

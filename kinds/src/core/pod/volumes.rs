@@ -1,5 +1,8 @@
 //! The claims behind a pod's volumes, and whether the pod may still use them.
 
+use super::Pod;
+use super::selinux::{self, SeLinux};
+use crate::decode::Decode;
 use crate::intern::{Interner, Str};
 use crate::wire::schema::{
     claim_volume_source, container_state, container_status, object_meta, pod_spec, pod_status, volume, volume_source,
@@ -15,6 +18,8 @@ pub struct Volumes {
     pub is_running: bool,
     /// `metadata.deletionGracePeriodSeconds` is 0: it was deleted with force, or its kubelet has stopped it.
     pub has_no_grace: bool,
+    /// How its containers mount the volumes, if one does; only with [`Pod::SELINUX`].
+    pub selinux: Option<Box<SeLinux>>,
 }
 
 /// A volume that stands for a claim in the pod's namespace.
@@ -30,11 +35,12 @@ pub struct ClaimVolume {
 
 /// Reads the claims of a pod; `None` without any.
 pub(super) fn read(
-    interner: &Interner,
+    context: &Decode,
     pod: &str,
     (meta, spec, status): (&[u8], &[u8], &[u8]),
 ) -> Result<Option<Box<Volumes>>, WireError> {
-    let mut claims = Vec::new();
+    let interner = &context.interner;
+    let mut claims: Vec<ClaimVolume> = Vec::new();
     for field in fields(spec) {
         let field = field?;
         if field.number == pod_spec::VOLUMES {
@@ -47,7 +53,11 @@ pub(super) fn read(
     let has_no_grace = fields(meta)
         .flatten()
         .any(|field| field.number == object_meta::DELETION_GRACE_PERIOD_SECONDS && field.value.i64() == 0);
-    Ok(Some(Box::new(Volumes { claims: claims.into(), is_running: is_running(status)?, has_no_grace })))
+    let selinux = match context.sections.contains(Pod::SELINUX) {
+        true => selinux::read(interner, spec, |name| claims.iter().any(|claim| &*claim.volume == name))?,
+        false => None,
+    };
+    Ok(Some(Box::new(Volumes { claims: claims.into(), is_running: is_running(status)?, has_no_grace, selinux })))
 }
 
 fn read_volume(interner: &Interner, pod: &str, message: &[u8]) -> Result<Option<ClaimVolume>, WireError> {
@@ -78,7 +88,7 @@ fn is_running(status: &[u8]) -> Result<bool, WireError> {
         );
         if is_container {
             let state = find(field.value.bytes(), container_status::STATE);
-            // An empty `running` is one of unknown start, so that its presence counts and not its content.
+            // An empty `running` means an unknown start time, so that its presence counts and not its content.
             if fields(state).flatten().any(|field| field.number == container_state::RUNNING) {
                 return Ok(true);
             }
@@ -89,8 +99,15 @@ fn is_running(status: &[u8]) -> Result<bool, WireError> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::decode::Sections;
     use crate::wire::Put;
+
+    fn context() -> Decode {
+        Decode { interner: Arc::default(), sections: Sections::default() }
+    }
 
     fn spec() -> Vec<u8> {
         let mut spec = Vec::new();
@@ -109,7 +126,7 @@ mod tests {
     }
 
     fn read(meta: &[u8], spec: &[u8], status: &[u8]) -> Option<Box<Volumes>> {
-        super::read(&Interner::default(), "web", (meta, spec, status)).expect("well-formed")
+        super::read(&context(), "web", (meta, spec, status)).expect("well-formed")
     }
 
     #[test]
@@ -118,7 +135,7 @@ mod tests {
         let read: Vec<_> = volumes.claims.iter().map(|one| (&*one.volume, &*one.claim, one.is_ephemeral)).collect();
         assert_eq!(read, [("data", "claim", false), ("scratch", "web-scratch", true)]);
         assert!(!volumes.is_running && !volumes.has_no_grace);
-        assert_eq!(super::read(&Interner::default(), "web", (&[], &[], &[])), Ok(None));
+        assert_eq!(super::read(&context(), "web", (&[], &[], &[])), Ok(None));
     }
 
     #[test]

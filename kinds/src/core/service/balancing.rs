@@ -1,4 +1,4 @@
-//! The part of a Service that is about its load balancer.
+//! The load balancer part of a Service.
 
 use crate::decode::DecodeError;
 use crate::intern::{Interner, Str};
@@ -8,10 +8,10 @@ use crate::wire::schema::{
 };
 use crate::wire::{WireError, fields, find};
 
-/// What a Service asks of a load balancer, and the status that tells of it.
+/// The load balancer settings of a Service, and their status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Balancing {
-    /// `spec.loadBalancerClass`; an empty one is set, too.
+    /// `spec.loadBalancerClass`; also set if it is empty.
     pub class: Option<Str>,
     /// `spec.loadBalancerSourceRanges`, as given.
     pub source_ranges: Vec<Str>,
@@ -19,7 +19,7 @@ pub struct Balancing {
     pub requested_ip: Str,
     /// `spec.externalIPs`.
     pub external_ips: Vec<Str>,
-    /// `spec.allocateLoadBalancerNodePorts`, which is true unless it says no.
+    /// `spec.allocateLoadBalancerNodePorts`; true if absent.
     pub allocate_node_ports: bool,
     /// `spec.sessionAffinity` is `ClientIP`.
     pub client_ip_affinity: bool,
@@ -46,7 +46,7 @@ pub struct Ingress {
     pub hostname: Box<str>,
     /// `VIP`, `Proxy`, or empty.
     pub ip_mode: Box<str>,
-    /// What is said of its ports.
+    /// State of its ports.
     pub ports: Vec<PortError>,
 }
 
@@ -57,7 +57,7 @@ pub struct PortError {
     pub port: i32,
     /// Its protocol.
     pub protocol: Box<str>,
-    /// Why it does not work, if it does not.
+    /// The reason why it does not work, if so.
     pub error: Option<Box<str>>,
 }
 

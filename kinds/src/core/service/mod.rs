@@ -1,4 +1,4 @@
-//! Service: who is behind it, on which ports, and what is asked of a load balancer in front of it.
+//! Service: selector, ports, addresses, and load balancer settings.
 
 mod balancing;
 
@@ -14,22 +14,22 @@ use crate::wire::{WireError, fields, map_entry};
 
 pub use balancing::{Balancing, Ingress, PortError};
 
-/// How the endpoints of a Service are spread over zones; `Auto` turns hints on (core/v1, AnnotationTopologyMode).
+/// The spread of a Service's endpoints over zones; `Auto` enables hints (core/v1, AnnotationTopologyMode).
 pub const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
-/// The name of before; it wins where both are given (core/v1, DeprecatedAnnotationTopologyAwareHints).
+/// The deprecated name; it takes precedence if both are given (core/v1, DeprecatedAnnotationTopologyAwareHints).
 pub const TOPOLOGY_AWARE_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 
 /// A Service's `spec.type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ServiceType {
-    /// Reached from inside.
+    /// Reachable inside the cluster.
     #[default]
     ClusterIp,
-    /// Reached at a port of each node too.
+    /// Also reachable at a port of each node.
     NodePort,
-    /// Reached through a load balancer too.
+    /// Also reachable through a load balancer.
     LoadBalancer,
-    /// Another name for something outside.
+    /// An alias of an external name.
     ExternalName,
 }
 
@@ -70,11 +70,11 @@ pub struct Service {
     pub annotations: Labels,
     /// `spec.type`.
     pub kind: ServiceType,
-    /// Labels of the pods behind it; empty: somebody else says what is behind it.
+    /// Labels of the pods behind it; empty if another client maintains the endpoints.
     pub selector: Labels,
     /// Ports, in their order.
     pub ports: Vec<ServicePort>,
-    /// `spec.clusterIP` and `spec.clusterIPs`, the former first and once; `None` is the word for a headless Service.
+    /// `spec.clusterIP` and `spec.clusterIPs`, the former first and once; `None` for a headless Service.
     pub cluster_ips: Vec<Str>,
     /// `spec.ipFamilies`: `IPv4`, `IPv6`.
     pub ip_families: Vec<Str>,
@@ -82,42 +82,42 @@ pub struct Service {
     pub publish_not_ready_addresses: bool,
     /// `spec.trafficDistribution`, as given.
     pub traffic_distribution: Option<Str>,
-    /// What is asked of a load balancer; only with [`Service::BALANCING`], and only for Services that have anything
-    /// to do with one.
+    /// Load balancer settings; only with [`Service::BALANCING`], and only for Services that have or had a load
+    /// balancer.
     pub balancing: Option<Box<Balancing>>,
 }
 
 impl Service {
-    /// Section: what is asked of a load balancer, and what came of it.
+    /// Section: load balancer settings and their status.
     pub const BALANCING: Sections = Sections(1);
 
-    /// The value of an annotation.
+    /// Returns the value of an annotation.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         label(&self.annotations, key)
     }
 
-    /// It has no address of its own.
+    /// Reports whether it is headless.
     pub fn is_headless(&self) -> bool {
         self.cluster_ips.first().is_some_and(|ip| &**ip == "None")
     }
 
-    /// It has no address of its own, be it for ever or for now (pkg/apis/core/v1/helper, IsServiceIPSet, reversed).
+    /// Reports whether it has no address, permanently or for now (pkg/apis/core/v1/helper, IsServiceIPSet, negated).
     pub fn is_without_ip(&self) -> bool {
         self.cluster_ips.first().is_none_or(|ip| ip.is_empty()) || self.is_headless()
     }
 
-    /// The family of its first address, if it has one.
+    /// Returns the family of its first address, if it has one.
     pub fn cluster_ip_family(&self) -> Option<Family> {
         let first = self.cluster_ips.first().filter(|_| !self.is_without_ip())?;
         Some(Ip::parse(first).family().unwrap_or(Family::V4))
     }
 
-    /// The families that it names, the primary one first.
+    /// Returns its address families, the primary one first.
     pub fn families(&self) -> impl Iterator<Item = Family> {
         self.ip_families.iter().filter_map(|name| Family::parse(name))
     }
 
-    /// True when annotations ask for topology aware hints (k8s.io/endpointslice, hintsEnabled).
+    /// Returns true if annotations request topology aware hints (k8s.io/endpointslice, hintsEnabled).
     pub fn wants_topology_hints(&self) -> bool {
         let mode = self.annotation(TOPOLOGY_AWARE_HINTS).or_else(|| self.annotation(TOPOLOGY_MODE));
         matches!(mode, Some("Auto" | "auto"))

@@ -1,4 +1,4 @@
-//! Services are read as they are written.
+//! Decoding of Services.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fn texts(list: &[Str]) -> Vec<&str> {
 }
 
 #[test]
-fn an_empty_service_has_the_defaults() {
+fn empty_service_has_the_defaults() {
     let service = decode(Service::BALANCING, |_| {}, |_| {});
     assert_eq!(service.kind, ServiceType::ClusterIp);
     assert_eq!(service.annotation("example.com/a"), Some("1"));
@@ -40,7 +40,7 @@ fn an_empty_service_has_the_defaults() {
 }
 
 #[test]
-fn ports_selector_and_addresses_are_read() {
+fn ports_selector_and_addresses_are_decoded() {
     let service = decode(
         Sections::default(),
         |spec| {
@@ -78,13 +78,13 @@ fn ports_selector_and_addresses_are_read() {
 }
 
 #[test]
-fn the_first_address_may_stand_alone() {
+fn cluster_ip_may_be_set_without_the_list() {
     let service = decode(Sections::default(), |spec| spec.put_str(s::CLUSTER_IP, "10.0.0.1"), |_| {});
     assert_eq!(texts(&service.cluster_ips), ["10.0.0.1"]);
 }
 
 #[test]
-fn what_is_asked_of_a_balancer_is_read() {
+fn load_balancer_settings_are_decoded() {
     let status = |status: &mut Vec<u8>| {
         status.put_message(service_status::LOAD_BALANCER, |balancer| {
             balancer.put_message(load_balancer_status::INGRESS, |ingress| {

@@ -1,4 +1,4 @@
-//! The mock passes the suite, with nothing skipped that it has.
+//! The mock passes the conformance suite; no capability that it has is skipped.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::fixture::make;
 provider_conformance::conformance_tests!(make());
 
 #[test]
-fn the_whole_suite_reports_what_was_skipped_and_why() {
+fn suite_reports_skipped_cases_with_reasons() {
     let report = provider_conformance::block_on(async {
         let (provider, fixture) = make().await;
         let report = provider_conformance::run(&provider, &fixture).await;

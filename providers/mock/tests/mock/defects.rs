@@ -1,4 +1,4 @@
-//! The suite finds defects: providers with one defect each fail the case that is about it.
+//! The suite detects defects: a provider with one defect fails the case for it.
 
 use std::sync::Arc;
 
@@ -197,27 +197,27 @@ impl Routes for DefectiveRoutes {
 }
 
 #[test]
-fn each_defect_fails_the_case_that_is_about_it() {
+fn each_defect_fails_its_case() {
     let table = [
-        (Defect::AnswersInReverse, "describe_answers_in_the_order_asked"),
-        (Defect::ForgetsUnknownInstances, "describe_calls_what_was_never_there_gone"),
-        (Defect::ForgetsUnknownInstances, "describe_keeps_a_bad_id_from_spoiling_500"),
-        (Defect::CallsErrorsGone, "describe_does_not_call_another_clouds_instance_gone"),
-        (Defect::CallsStoppedGone, "describe_tells_a_stopped_instance_from_a_gone_one"),
-        (Defect::SettlesTooEarly, "ensure_makes_what_observe_then_shows"),
+        (Defect::AnswersInReverse, "describe_returns_states_in_the_requested_order"),
+        (Defect::ForgetsUnknownInstances, "describe_reports_unknown_instances_as_gone"),
+        (Defect::ForgetsUnknownInstances, "describe_isolates_an_invalid_id_in_a_batch_of_500"),
+        (Defect::CallsErrorsGone, "describe_does_not_report_another_clouds_instance_as_gone"),
+        (Defect::CallsStoppedGone, "describe_distinguishes_stopped_from_deleted_instances"),
+        (Defect::SettlesTooEarly, "ensure_creates_the_load_balancer_that_observe_returns"),
         (Defect::IgnoresNewPorts, "ports_are_changed"),
         (Defect::IgnoresNewRanges, "source_ranges_are_changed"),
         (Defect::NeverRemovesTargets, "targets_shrink_and_grow"),
-        (Defect::CallsDeletionGoneTooEarly, "delete_twice_is_delete_once"),
+        (Defect::CallsDeletionGoneTooEarly, "delete_is_idempotent"),
         (Defect::CallsDeletionGoneTooEarly, "delete_that_takes_time_is_in_progress"),
-        (Defect::DeletesByName, "a_namesake_is_another_balancer"),
-        (Defect::HidesHalfMade, "a_half_made_balancer_is_listed_and_deleted"),
-        (Defect::TakesAnyAnnotation, "an_invalid_annotation_is_named_and_nothing_made"),
-        (Defect::MakesOnSetTargets, "targets_of_an_absent_balancer_are_not_found"),
-        (Defect::WritesEachTime, "ensure_twice_is_ensure_once"),
-        (Defect::StopsAtFirstBadRoute, "one_bad_change_stops_no_other"),
-        (Defect::RemovesStaleRoutes, "a_route_that_changed_is_not_removed"),
-        (Defect::ReportsForeignAsDone, "a_foreign_route_is_left_alone"),
+        (Defect::DeletesByName, "service_with_another_uid_has_another_load_balancer"),
+        (Defect::HidesHalfMade, "partial_load_balancer_is_listed_and_deleted"),
+        (Defect::TakesAnyAnnotation, "invalid_annotation_is_reported_and_nothing_created"),
+        (Defect::MakesOnSetTargets, "targets_of_an_absent_load_balancer_are_not_found"),
+        (Defect::WritesEachTime, "ensure_is_idempotent"),
+        (Defect::StopsAtFirstBadRoute, "invalid_route_change_does_not_stop_the_others"),
+        (Defect::RemovesStaleRoutes, "changed_route_is_not_removed"),
+        (Defect::ReportsForeignAsDone, "foreign_route_is_not_changed"),
     ];
     for (defect, name) in table {
         let outcome = block_on(async {

@@ -1,4 +1,4 @@
-//! Each fault, in paused time, as a caller of the provider meets it.
+//! Faults in paused time, from the perspective of the provider's caller.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn one(operation: Operation) -> Pattern {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refusals_are_answered_as_what_they_are_and_change_nothing() {
+async fn refusals_have_their_kind_and_change_nothing() {
     let after = Some(Duration::from_secs(7));
     for (effect, kind) in [
         (Effect::Throttle { after_millis: Some(7_000) }, ErrorKind::Throttled { after }),
@@ -39,7 +39,7 @@ async fn refusals_are_answered_as_what_they_are_and_change_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_answer_leaves_what_was_made() {
+async fn lost_response_leaves_the_created_resource() {
     let cloud = cloud(MockConfig::default());
     cloud.add_fault(Fault::at(one(Operation::CreateBalancer), 1, Effect::AnswerLost).about("default/web")).unwrap();
     let balancers = cloud.provider(CLUSTER).load_balancers().unwrap();
@@ -51,7 +51,7 @@ async fn a_lost_answer_leaves_what_was_made() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn latency_takes_its_time_and_nothing_else() {
+async fn latency_delays_without_other_effects() {
     let cloud = cloud(MockConfig::default());
     cloud.add_fault(Fault::always(Pattern::Reads, Effect::Latency { millis: 250 })).unwrap();
     let routes = cloud.provider(CLUSTER).routes().unwrap();
@@ -61,7 +61,7 @@ async fn latency_takes_its_time_and_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_visible_yet_is_absent_and_not_made_twice() {
+async fn invisible_resource_is_absent_and_not_created_twice() {
     let cloud = cloud(MockConfig::default());
     let unseen = Effect::Invisible { millis: 30_000 };
     cloud.add_fault(Fault::always(one(Operation::AllocateAddress), unseen)).unwrap();
@@ -81,7 +81,7 @@ async fn what_is_not_visible_yet_is_absent_and_not_made_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn provisioning_and_deletion_take_their_time() {
+async fn provisioning_and_deletion_take_the_configured_time() {
     let config = MockConfig { provisioning_millis: 60_000, deletion_millis: 600_000, ..MockConfig::default() };
     let cloud = cloud(config);
     let balancers = cloud.provider(CLUSTER).load_balancers().unwrap();
@@ -105,7 +105,7 @@ async fn provisioning_and_deletion_take_their_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_settled_balancer_costs_one_read() {
+async fn settled_load_balancer_costs_one_read() {
     let cloud = cloud(MockConfig::default());
     let balancers = cloud.provider(CLUSTER).load_balancers().unwrap();
     let spec = spec("web", "1");
@@ -116,7 +116,7 @@ async fn a_settled_balancer_costs_one_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn quotas_hold_and_what_was_made_before_stays_to_be_deleted() {
+async fn quotas_apply_and_existing_resources_can_be_deleted() {
     let quotas = Quotas { balancers: Some(1), routes: Some(1), ..Quotas::default() };
     let cloud = cloud(MockConfig { quotas, auto_instances: true, ..MockConfig::default() });
     let provider = cloud.provider(CLUSTER);
@@ -142,7 +142,7 @@ async fn quotas_hold_and_what_was_made_before_stays_to_be_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_machine_of_a_batch_may_fail_alone() {
+async fn one_instance_of_a_batch_can_fail_alone() {
     let cloud = cloud(MockConfig { auto_instances: true, ..MockConfig::default() });
     cloud.add_fault(Fault::always(one(Operation::DescribeInstance), Effect::Denied).about("b")).unwrap();
     let instances = cloud.provider(CLUSTER).instances().unwrap();
@@ -157,7 +157,7 @@ async fn one_machine_of_a_batch_may_fail_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn machines_appear_by_themselves_and_stay_away_once_removed() {
+async fn automatic_instances_appear_and_stay_removed() {
     let cloud = cloud(MockConfig { auto_instances: true, ..MockConfig::default() });
     let instances = cloud.provider(CLUSTER).instances().unwrap();
     let known = InstanceRef::named("kind-worker").with_provider_id("kind://docker/kind/kind-worker");
@@ -193,7 +193,7 @@ async fn targets_have_health() {
 }
 
 #[test]
-fn the_factory_names_what_is_wrong_with_a_configuration() {
+fn factory_reports_configuration_errors() {
     let message = |config: &str| {
         let context = BuildContext {
             cluster_name: CLUSTER.into(),

@@ -42,7 +42,7 @@ fn annotations(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| (format!("{PREFIX}{key}"), (*value).into())).collect()
 }
 
-/// A mock whose balancers take a little time to come and to go, as a real cloud's do.
+/// Returns a mock whose load balancers take some time to be created and deleted, as in a real cloud.
 pub async fn make() -> (Arc<dyn CloudProvider>, MockFixture) {
     let cloud = cloud(MockConfig { provisioning_millis: 5, deletion_millis: 5, ..MockConfig::default() });
     let provider = cloud.provider(CLUSTER);

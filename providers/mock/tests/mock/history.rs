@@ -1,7 +1,7 @@
-//! Random histories against a simple model: whatever happens, and whatever goes wrong on the way, the cloud ends as
-//! what was asked for last.
+//! Random histories compared with a simple model: after any operations and faults, the cloud reaches the last requested
+//! state.
 //!
-//! `MOCK_HISTORIES` and `MOCK_SEED` choose how many, and from which seed on; a failure prints its seed.
+//! `MOCK_HISTORIES` and `MOCK_SEED` select the number of histories and the first seed; a failure prints its seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,14 +21,14 @@ const NODES: usize = 6;
 const SERVICES: usize = 4;
 const STEPS: usize = 60;
 
-/// What should be there.
+/// The expected state.
 #[derive(Default)]
 struct Model {
-    /// Machines, and whether they run.
+    /// Instances, and whether they run.
     machines: BTreeMap<String, bool>,
-    /// What was asked for last; `None`: to be deleted.
+    /// The last request; `None`: deleted.
     balancers: BTreeMap<LoadBalancerId, Option<(LoadBalancerSpec, Targets)>>,
-    /// Where routes lead, by the last change that was answered well or not at all.
+    /// Targets of routes, by the last change that succeeded or got no response.
     routes: BTreeMap<IpNet, Option<String>>,
 }
 
@@ -159,7 +159,7 @@ impl History {
         }
     }
 
-    /// Routes have no wish that is tried again here, so the model follows what is there before and after.
+    /// Routes have no desired state that is retried here, so that the model follows the state before and after.
     async fn change_route(&mut self, name: String) {
         let third = self.rng.random_range(0..4);
         let destination: IpNet = format!("10.244.{third}.0/24").parse().expect("a network");
@@ -189,7 +189,7 @@ impl History {
         }
     }
 
-    /// As a controller does once nothing goes wrong any more: again and again until it is settled.
+    /// Acts like a controller after all faults have ended: repeats until everything is settled.
     async fn settle(&mut self) {
         self.cloud.clear_faults();
         let balancers = self.balancers();
@@ -209,7 +209,7 @@ impl History {
                 tokio::time::advance(pause).await;
             }
         }
-        // What was not visible yet is visible now.
+        // Resources that were not visible yet are visible now.
         tokio::time::advance(Duration::from_secs(10)).await;
     }
 
@@ -263,7 +263,7 @@ impl History {
     }
 }
 
-/// Prints how to run a history again if it ends in a panic.
+/// Prints how to repeat a history if it ends in a panic.
 struct Seed<'a>(u64, &'a std::cell::RefCell<Vec<String>>);
 
 impl Drop for Seed<'_> {
@@ -295,7 +295,7 @@ fn number(variable: &str, default: u64) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn any_history_ends_as_asked_for_last() {
+async fn any_history_reaches_the_last_requested_state() {
     let (first, count) = (number("MOCK_SEED", 1), number("MOCK_HISTORIES", 200));
     println!("seeds {first} to {}", first + count.saturating_sub(1));
     for seed in first..first + count {
@@ -304,7 +304,7 @@ async fn any_history_ends_as_asked_for_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_seed_repeats_its_history() {
+async fn history_is_deterministic_for_a_seed() {
     let (one, again, other) = (run(7).await, run(7).await, run(8).await);
     assert_eq!(one, again);
     assert_ne!(one.calls, other.calls);

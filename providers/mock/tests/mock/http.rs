@@ -1,4 +1,4 @@
-//! The mock over HTTP, as a script uses it, through the factory.
+//! The mock over HTTP, as used by a script, through the factory.
 
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode};
@@ -22,7 +22,7 @@ async fn ask(address: &str, method: Method, path: &str, body: Option<Value>) -> 
 }
 
 #[tokio::test]
-async fn a_script_sees_and_changes_everything() {
+async fn script_can_read_and_change_all_state() {
     let cloud = cloud(MockConfig::default());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap().to_string();
@@ -79,8 +79,8 @@ async fn a_script_sees_and_changes_everything() {
 }
 
 #[tokio::test]
-async fn the_factory_serves_once_initialised() {
-    // A port that was free a moment ago; the listener is gone before the mock takes it.
+async fn factory_serves_http_once_initialised() {
+    // A port that was free a moment ago; the listener is closed before the mock uses it.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let config = json!({"listen": free, "auto_instances": true}).to_string();
     let context = BuildContext { cluster_name: CLUSTER.into(), config: config.into(), ..BuildContext::default() };

@@ -1,4 +1,4 @@
-//! The mock as its users see it: through the trait, in code, and over HTTP.
+//! The mock from its users' perspective: through the trait, in code, and over HTTP.
 
 mod conformance;
 mod defects;

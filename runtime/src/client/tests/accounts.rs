@@ -1,4 +1,4 @@
-//! Service accounts: their tokens are shared, renewed on a 401, and never shown.
+//! Service accounts: tokens are shared, renewed after a 401, and never shown.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,14 +7,14 @@ use http_body_util::BodyExt as _;
 use super::server::Seen;
 use super::*;
 
-/// Plays the server's part in TokenRequests: each grants `token-<n>`.
+/// A fake TokenRequest server: each request grants `token-<n>`.
 struct Grants {
     asked: AtomicUsize,
     /// The account exists.
     exists: std::sync::atomic::AtomicBool,
-    /// Tokens up to this number are answered 401.
+    /// Tokens up to this number get a 401.
     refused: AtomicUsize,
-    /// TokenRequests are answered 500.
+    /// TokenRequests get a 500.
     broken: std::sync::atomic::AtomicBool,
 }
 
@@ -66,18 +66,18 @@ impl Grants {
 }
 
 #[tokio::test]
-async fn a_service_account_is_made_and_its_callers_share_a_token() {
+async fn missing_service_account_is_created_and_callers_share_a_token() {
     let grants = Grants::new();
     grants.exists.store(false, Ordering::SeqCst);
     let place = Place::new(User::Certificate, &["h2"], grants.script()).await;
     let clients = place.connect().await;
     let account = Arc::new(ServiceAccountToken::new(clients.own.clone(), "job-controller"));
     let identity = Identity::ServiceAccount(account.clone());
-    let many = (0..10).map(|_| clients.send(&identity, request(Method::POST, "/x")));
+    let many = (0..10).map(|_| clients.send(&identity, request(Method::POST, "/x"), LONGEST));
     for answer in futures::future::join_all(many).await {
         assert_eq!(answer.expect("an answer").status(), 200);
     }
-    // Once in vain, once after the account was made.
+    // The first request fails, the second follows the creation of the account.
     assert_eq!(grants.asked.load(Ordering::SeqCst), 2);
     let seen = place.server.seen();
     let writes: Vec<_> = seen.iter().filter(|seen| seen.path == "/x").collect();
@@ -98,8 +98,8 @@ async fn a_service_account_is_made_and_its_callers_share_a_token() {
 }
 
 #[tokio::test]
-async fn a_401_gets_one_fresh_token_and_one_more_try() {
-    // (tokens refused, the answer, writes seen, TokenRequests)
+async fn request_is_retried_once_with_a_new_token_after_a_401() {
+    // (tokens refused, the response, writes received, TokenRequests)
     for (refused, wanted, writes, asked) in [(0, 200, 1, 1), (1, 200, 2, 2), (9, 401, 2, 2)] {
         let grants = Grants::new();
         grants.refused.store(refused, Ordering::SeqCst);
@@ -107,7 +107,7 @@ async fn a_401_gets_one_fresh_token_and_one_more_try() {
         let clients = place.connect().await;
         let account = Arc::new(ServiceAccountToken::new(clients.own.clone(), "a"));
         let identity = Identity::ServiceAccount(account);
-        let answer = clients.send(&identity, request(Method::POST, "/x")).await;
+        let answer = clients.send(&identity, request(Method::POST, "/x"), LONGEST).await;
         assert_eq!(answer.expect("an answer").status(), wanted);
         let seen = place.server.seen();
         let bodies: Vec<_> = seen.iter().filter(|seen| seen.path == "/x").collect();
@@ -118,7 +118,7 @@ async fn a_401_gets_one_fresh_token_and_one_more_try() {
 }
 
 #[tokio::test]
-async fn a_failed_token_request_is_remembered_for_a_second() {
+async fn failed_token_request_is_cached_for_a_second() {
     let grants = Grants::new();
     grants.broken.store(true, Ordering::SeqCst);
     let place = Place::new(User::Certificate, &["h2"], grants.script()).await;
@@ -127,7 +127,7 @@ async fn a_failed_token_request_is_remembered_for_a_second() {
     let identity = Identity::ServiceAccount(account.clone());
     let started = std::time::Instant::now();
     for _ in 0..20 {
-        let error = clients.send(&identity, request(Method::POST, "/x")).await;
+        let error = clients.send(&identity, request(Method::POST, "/x"), LONGEST).await;
         let error = error.expect_err("no token");
         assert!(error.not_sent());
         let text = error.to_string();
@@ -141,7 +141,7 @@ async fn a_failed_token_request_is_remembered_for_a_second() {
 }
 
 #[tokio::test]
-async fn missing_rights_come_with_the_fix() {
+async fn error_about_missing_permissions_names_the_fix() {
     let forbids: Script =
         Arc::new(|_| Box::pin(async { Some(answer(403, r#"{"kind":"Status","message":"cannot create"}"#)) }));
     let place = Place::new(User::Certificate, &["h2"], forbids).await;
@@ -153,7 +153,7 @@ async fn missing_rights_come_with_the_fix() {
 }
 
 #[tokio::test]
-async fn only_the_used_token_is_forgotten() {
+async fn only_the_used_token_is_discarded() {
     let grants = Grants::new();
     let place = Place::new(User::Certificate, &["h2"], grants.script()).await;
     let clients = place.connect().await;
@@ -168,7 +168,7 @@ async fn only_the_used_token_is_forgotten() {
     assert_eq!(account.token().await.expect("a token"), second);
 }
 
-/// A server that hangs must not stop requests whose token is good for another twelve minutes.
+/// A server that hangs must not block requests whose token is valid for another twelve minutes.
 #[tokio::test(start_paused = true)]
 async fn aging_token_is_used_while_its_renewal_hangs() {
     let asked = Arc::new(AtomicUsize::new(0));

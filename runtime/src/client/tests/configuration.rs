@@ -1,11 +1,11 @@
-//! Flags and kubeconfigs: what they lead to, and what is said about bad ones.
+//! Flags and kubeconfigs: the resulting clients, and the errors for invalid ones.
 
 use base64::Engine as _;
 
 use super::*;
 
 #[tokio::test]
-async fn configurations_that_cannot_be_used_say_what_to_do() {
+async fn error_of_an_unusable_configuration_names_the_fix() {
     let directory = TempDir::new().expect("a directory");
     let at = directory.path();
     file(at, "ca.crt", "no certificate");
@@ -90,8 +90,8 @@ async fn configurations_that_cannot_be_used_say_what_to_do() {
 }
 
 #[tokio::test]
-async fn the_master_flag_names_the_server() {
-    // (--master, in the kubeconfig, what is connected to; None: refused)
+async fn master_flag_overrides_the_server() {
+    // (--master, server in the kubeconfig, server connected to; None: refused)
     let table = [
         ("10.0.0.1:8080", false, Some("http://10.0.0.1:8080/")),
         ("http://10.0.0.1:8080", false, Some("http://10.0.0.1:8080/")),
@@ -118,7 +118,7 @@ async fn the_master_flag_names_the_server() {
 }
 
 #[test]
-fn credentials_are_not_sent_in_clear() {
+fn credentials_are_not_sent_without_tls() {
     let directory = TempDir::new().expect("a directory");
     let authority = Authority::new("any");
     file(directory.path(), "ca.crt", &authority.pem);
@@ -135,7 +135,7 @@ fn credentials_are_not_sent_in_clear() {
 }
 
 #[tokio::test]
-async fn without_flags_outside_a_pod_the_flags_are_named() {
+async fn error_names_the_flags_when_none_is_set_outside_a_pod() {
     let directory = TempDir::new().expect("a directory");
     for (host, port, wanted) in [
         ("", "443", &["--kubeconfig", "--master", "KUBERNETES_SERVICE_HOST"][..]),
@@ -152,7 +152,7 @@ async fn without_flags_outside_a_pod_the_flags_are_named() {
 }
 
 #[test]
-fn a_pod_finds_its_server_its_authority_and_its_token() {
+fn pod_configuration_has_server_authority_and_token() {
     let directory = TempDir::new().expect("a directory");
     file(directory.path(), "ca.crt", &Authority::new("any").pem);
     file(directory.path(), "namespace", "shop\n");
@@ -167,7 +167,7 @@ fn a_pod_finds_its_server_its_authority_and_its_token() {
 }
 
 #[test]
-fn only_an_inline_authority_is_passed_on() {
+fn only_an_inline_authority_is_returned() {
     let directory = TempDir::new().expect("a directory");
     let kubeconfig = |cluster: serde_json::Value| {
         let text = json!({

@@ -26,7 +26,7 @@ struct Place {
     kubeconfig: PathBuf,
 }
 
-/// How the kubeconfig's user proves who it is.
+/// The credentials of the kubeconfig's user.
 #[derive(Clone, Copy, PartialEq)]
 enum User {
     Certificate,
@@ -82,15 +82,18 @@ fn kubeconfig(server: &str, user: serde_json::Value) -> String {
     .to_string()
 }
 
+/// Longest body of a response here.
+const LONGEST: usize = 1 << 20;
+
 fn request(method: Method, path: &str) -> Request<Bytes> {
     Request::builder().method(method).uri(path).body(Bytes::from_static(b"{}")).expect("a request")
 }
 
 async fn status(clients: &Clients, method: Method) -> StatusCode {
-    clients.send(&Identity::Own, request(method, "/x")).await.expect("an answer").status()
+    clients.send(&Identity::Own, request(method, "/x"), LONGEST).await.expect("an answer").status()
 }
 
-/// Repeats `attempt` until it says yes, within ten seconds.
+/// Repeats `attempt` until it returns true, for at most ten seconds.
 async fn until<F: Future<Output = bool>>(what: &str, mut attempt: impl FnMut() -> F) {
     let tries = async {
         while !attempt().await {

@@ -1,4 +1,4 @@
-//! The way through each kind of proxy, with and without a password.
+//! Connections through each kind of proxy, with and without a password.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -9,10 +9,10 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
-/// What proxies were asked for: a line each.
+/// The requests that proxies received: a line each.
 type Asked = Arc<Mutex<Vec<String>>>;
 
-/// A proxy that leads everywhere to `server`, whatever it is asked for; over TLS with a certificate of `tls`.
+/// Returns a proxy that connects to `server` whatever target is requested; over TLS with a certificate of `tls`.
 async fn proxy(server: SocketAddr, tls: Option<&Authority>) -> (SocketAddr, Asked) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -58,7 +58,7 @@ async fn lead(
     Ok(())
 }
 
-/// The head of a CONNECT, in one line.
+/// Reads the head of a CONNECT, in one line.
 async fn connected(client: &mut (impl AsyncRead + Unpin), first: u8) -> std::io::Result<String> {
     let mut head = vec![first];
     while !head.ends_with(b"\r\n\r\n") {
@@ -67,7 +67,7 @@ async fn connected(client: &mut (impl AsyncRead + Unpin), first: u8) -> std::io:
     Ok(String::from_utf8_lossy(&head).trim_end().replace("\r\n", " "))
 }
 
-/// RFC 1928 and 1929, as far as a client of ours goes.
+/// Implements RFC 1928 and 1929, as far as our client uses them.
 async fn socks(client: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> std::io::Result<String> {
     const PASSWORD: u8 = 2;
     let mut methods = vec![0; client.read_u8().await?.into()];
@@ -99,7 +99,7 @@ async fn socks(client: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> std::io::R
     Ok(format!("SOCKS {host}:{port}{who}"))
 }
 
-/// A kubeconfig whose server nobody else knows, with a `proxy-url` if one is given.
+/// Returns a kubeconfig whose server name does not resolve, with an optional `proxy-url`.
 fn through(place: &Place, proxy_url: Option<String>) -> ConnectOptions {
     let cluster = json!({
         "server": "https://api.nowhere.invalid:6443",
@@ -118,7 +118,7 @@ fn through(place: &Place, proxy_url: Option<String>) -> ConnectOptions {
 }
 
 #[tokio::test]
-async fn each_kind_of_proxy_leads_to_the_server() {
+async fn each_kind_of_proxy_connects_to_the_server() {
     let place = Place::new(User::Certificate, &["h2"], always(200)).await;
     let (plain, plainly) = proxy(place.server.address, None).await;
     let (tls, securely) = proxy(place.server.address, Some(&place.authority)).await;
@@ -141,7 +141,7 @@ async fn each_kind_of_proxy_leads_to_the_server() {
 }
 
 #[tokio::test]
-async fn the_environments_proxy_is_used_unless_it_is_excepted() {
+async fn environment_proxy_is_used_unless_no_proxy_matches() {
     let place = Place::new(User::Certificate, &["h2"], always(200)).await;
     let (address, asked) = proxy(place.server.address, None).await;
     let mut options = through(&place, None);
@@ -152,16 +152,16 @@ async fn the_environments_proxy_is_used_unless_it_is_excepted() {
 
     options.proxies.except = ".invalid".into();
     let clients = connect(&options).await.expect("clients");
-    let error = clients.send(&Identity::Own, request(Method::POST, "/x")).await.expect_err("no such host");
+    let error = clients.send(&Identity::Own, request(Method::POST, "/x"), LONGEST).await.expect_err("no such host");
     assert!(error.not_sent() && !error.to_string().contains("proxy"), "{error}");
     assert_eq!(asked.lock().expect("no panic").len(), 1);
 }
 
 #[tokio::test]
-async fn a_proxy_that_refuses_is_named_and_nothing_is_sent() {
+async fn refusing_proxy_is_named_and_nothing_is_sent() {
     let place = Place::new(User::Certificate, &["h2"], always(200)).await;
     let (address, _) = proxy(place.server.address, None).await;
-    // A password that the proxy does not take, and a port where nobody listens.
+    // A password that the proxy refuses, and a port without a listener.
     let closed = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address");
     for (url, wanted) in
         [(format!("http://{address}"), "proxy authorization required"), (format!("http://{closed}"), "refused")]
@@ -169,7 +169,7 @@ async fn a_proxy_that_refuses_is_named_and_nothing_is_sent() {
         let mut options = through(&place, Some(url));
         options.master = Some("https://wrong.nowhere.invalid:6443".into());
         let clients = connect(&options).await.expect("clients");
-        let error = clients.send(&Identity::Own, request(Method::POST, "/x")).await.expect_err("refused");
+        let error = clients.send(&Identity::Own, request(Method::POST, "/x"), LONGEST).await.expect_err("refused");
         assert!(error.not_sent(), "{error}");
         let text = error.to_string();
         assert!(text.contains("through the proxy") && text.contains(wanted), "{text}");

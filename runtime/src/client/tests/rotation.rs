@@ -1,18 +1,18 @@
-//! Files of credentials that change while the process runs.
+//! Credential files that change while the process runs.
 
 use std::sync::atomic::Ordering;
 
 use super::*;
 
 #[tokio::test]
-async fn a_rotated_authority_is_picked_up() {
+async fn rotated_authority_is_reloaded() {
     let place = Place::new(User::Certificate, &["h2"], always(200)).await;
     let clients = place.connect().await;
     assert_eq!(status(&clients, Method::GET).await, 200);
 
     let second = Authority::new("second");
     place.server.rotate(&second.sign("server"), &place.authority);
-    // Both authorities at first, as a rotation is done; then the new one alone.
+    // First both authorities, as in a real rotation; then only the new one.
     let both = format!("{}{}", place.authority.pem, second.pem);
     file(place.directory.path(), "ca.crt", &both);
     until("a new connection trusts the new authority", async || {
@@ -24,7 +24,7 @@ async fn a_rotated_authority_is_picked_up() {
 }
 
 #[tokio::test]
-async fn a_rotated_client_certificate_is_picked_up_once_its_key_fits() {
+async fn rotated_client_certificate_is_used_once_its_key_matches() {
     let place = Place::new(User::Certificate, &["h2"], always(200)).await;
     let clients = place.connect().await;
     assert_eq!(status(&clients, Method::GET).await, 200);
@@ -50,7 +50,7 @@ async fn a_rotated_client_certificate_is_picked_up_once_its_key_fits() {
 }
 
 #[tokio::test]
-async fn a_token_file_wins_over_the_token_and_is_read_again() {
+async fn token_file_overrides_the_token_and_is_reloaded() {
     let place = Place::new(User::TokenFile, &["h2"], always(200)).await;
     let clients = place.connect().await;
     status(&clients, Method::GET).await;

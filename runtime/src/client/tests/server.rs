@@ -1,4 +1,4 @@
-//! A server inside the test process: TLS, HTTP/2 or HTTP/1.1, and a script for its answers.
+//! A server inside the test process: TLS, HTTP/2 or HTTP/1.1, and scripted responses.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ impl Authority {
     }
 }
 
-/// One request as the server saw it.
+/// One request as the server received it.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     pub(super) method: Method,
@@ -76,7 +76,7 @@ pub(super) struct Seen {
     pub(super) version: http::Version,
 }
 
-/// What the server does with a request; `None` closes the connection without an answer.
+/// Returns the server's response to a request; `None` closes the connection without a response.
 pub(super) type Script = Arc<dyn Fn(Seen) -> BoxFuture<'static, Option<Response<Full<Bytes>>>> + Send + Sync>;
 
 /// A listening server. It stops with the test's runtime.
@@ -84,14 +84,14 @@ pub(super) struct Server {
     pub(super) address: SocketAddr,
     pub(super) seen: Arc<Mutex<Vec<Seen>>>,
     pub(super) connections: Arc<AtomicUsize>,
-    /// Connections that are open.
+    /// Number of open connections.
     pub(super) open: Arc<AtomicUsize>,
     /// Streams that a new connection allows.
     pub(super) streams: Arc<AtomicU32>,
     tls: Arc<Mutex<Arc<rustls::ServerConfig>>>,
 }
 
-/// A script that answers everything with `status` and an empty object.
+/// Returns a script that responds to everything with `status` and an empty object.
 pub(super) fn always(status: u16) -> Script {
     Arc::new(move |_| Box::pin(async move { Some(answer(status, "{}")) }))
 }
@@ -101,7 +101,7 @@ pub(super) fn answer(status: u16, body: &str) -> Response<Full<Bytes>> {
 }
 
 impl Server {
-    /// Serves TLS with `server`, asking for client certificates of `clients`.
+    /// Serves TLS with `server` and requests client certificates of `clients`.
     pub(super) async fn start(server: &Signed, clients: &Authority, protocols: &[&str], script: Script) -> Self {
         super::super::install_crypto();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -136,7 +136,7 @@ impl Server {
         started
     }
 
-    /// New connections get this certificate.
+    /// Uses this certificate for new connections.
     pub(super) fn rotate(&self, server: &Signed, clients: &Authority) {
         *self.tls.lock().expect("the configuration") = server_tls(server, clients, &["h2"]);
     }
@@ -244,7 +244,7 @@ async fn flush(tcp: &mut TcpStream, session: &mut rustls::ServerConnection) {
     while session.wants_write() {
         session.write_tls(&mut records).expect("TLS records");
     }
-    // A peer that is gone shows at the next read.
+    // A closed peer is detected at the next read.
     let _ = tcp.write_all(&records).await;
 }
 

@@ -1,10 +1,10 @@
-//! A server's limit of streams on one connection delays no request.
+//! A server's stream limit per connection delays no request.
 
 use std::sync::atomic::Ordering;
 
 use super::*;
 
-/// Requests to `/hang` stay open; all others are answered.
+/// Requests to `/hang` stay open; all others get a response.
 fn hanging() -> Script {
     Arc::new(|seen| {
         Box::pin(async move {
@@ -24,7 +24,7 @@ fn hang(clients: &Clients, lane: Option<Lane>, count: usize) -> tokio::task::Joi
         open.spawn(async move {
             match lane {
                 Some(lane) => drop(clients.open(lane, request(Method::GET, "/hang")).await),
-                None => drop(clients.send(&Identity::Own, request(Method::POST, "/hang")).await),
+                None => drop(clients.send(&Identity::Own, request(Method::POST, "/hang"), LONGEST).await),
             }
         });
     }
@@ -44,7 +44,7 @@ async fn quickly<F: Future>(what: &str, request: F) -> F::Output {
 }
 
 #[tokio::test]
-async fn watches_open_connections_by_the_limit_of_the_server() {
+async fn watches_open_connections_according_to_the_stream_limit() {
     let place = Place::new(User::Certificate, &["h2"], hanging()).await;
     place.server.streams.store(10, Ordering::SeqCst);
     let clients = place.connect().await;
@@ -72,7 +72,7 @@ async fn hanging_writes_do_not_delay_other_writes() {
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_makes_room() {
+async fn ended_stream_frees_its_slot() {
     let place = Place::new(User::Certificate, &["h2"], hanging()).await;
     place.server.streams.store(2, Ordering::SeqCst);
     let clients = place.connect().await;
@@ -90,12 +90,12 @@ async fn a_stream_that_ends_makes_room() {
 }
 
 #[tokio::test]
-async fn a_broken_connection_is_replaced() {
+async fn failed_connection_is_replaced() {
     let closes: Script = Arc::new(|seen| Box::pin(async move { (seen.path != "/close").then(|| answer(200, "{}")) }));
     let place = Place::new(User::Certificate, &["h2"], closes).await;
     let clients = place.connect().await;
     assert_eq!(status(&clients, Method::GET).await, 200);
-    let lost = clients.send(&Identity::Own, request(Method::POST, "/close")).await.expect_err("no answer");
+    let lost = clients.send(&Identity::Own, request(Method::POST, "/close"), LONGEST).await.expect_err("no answer");
     assert!(!lost.not_sent(), "{lost}");
     assert_eq!(quickly("the next request", status(&clients, Method::POST)).await, 200);
     assert_eq!(place.server.connections(), 2);

@@ -1,4 +1,4 @@
-//! Protocol, sharing of connections, and what is said when an answer does not come.
+//! Protocols, shared connections, and errors when a response is missing.
 
 use http::Version;
 
@@ -23,7 +23,7 @@ async fn one_http2_connection_serves_many_requests() {
 }
 
 #[tokio::test]
-async fn requests_at_once_share_one_connection() {
+async fn concurrent_requests_share_one_connection() {
     let place = Place::new(User::Certificate, &["h2", "http/1.1"], always(200)).await;
     let clients = place.connect().await;
     let many = (0..40).map(|_| status(&clients, Method::GET));
@@ -32,7 +32,7 @@ async fn requests_at_once_share_one_connection() {
 }
 
 #[tokio::test]
-async fn a_server_without_http2_is_served_too() {
+async fn server_without_http2_gets_http1() {
     let place = Place::new(User::Certificate, &[], always(200)).await;
     let clients = place.connect().await;
     assert_eq!(status(&clients, Method::POST).await, 200);
@@ -42,7 +42,7 @@ async fn a_server_without_http2_is_served_too() {
 }
 
 #[tokio::test]
-async fn the_bearer_pool_presents_no_credentials() {
+async fn bearer_pool_sends_no_own_credentials() {
     for user in [User::Certificate, User::TokenFile] {
         let place = Place::new(user, &["h2"], always(200)).await;
         let clients = place.connect().await;
@@ -57,7 +57,7 @@ async fn the_bearer_pool_presents_no_credentials() {
 }
 
 #[tokio::test]
-async fn no_answer_makes_a_write_repeat() {
+async fn write_is_never_repeated_without_a_response() {
     for refused in [409, 429, 500, 503, 504] {
         let place = Place::new(User::Certificate, &["h2"], always(refused)).await;
         let clients = place.connect().await;
@@ -70,7 +70,7 @@ async fn no_answer_makes_a_write_repeat() {
 }
 
 #[tokio::test]
-async fn a_refused_connection_is_not_sent() {
+async fn refused_connection_counts_as_not_sent() {
     let place = Place::new(User::Certificate, &["h2"], always(200)).await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let closed = listener.local_addr().expect("an address");
@@ -78,7 +78,8 @@ async fn a_refused_connection_is_not_sent() {
     let mut options = place.options();
     options.master = Some(format!("https://{closed}"));
     let clients = connect(&options).await.expect("clients");
-    let error = clients.send(&Identity::Own, request(Method::POST, "/x?secret=1")).await.expect_err("nobody listens");
+    let error =
+        clients.send(&Identity::Own, request(Method::POST, "/x?secret=1"), LONGEST).await.expect_err("nobody listens");
     assert!(error.not_sent(), "{error}");
     let text = error.to_string();
     assert!(text.starts_with("POST /x was not sent: "), "{text}");
@@ -86,32 +87,33 @@ async fn a_refused_connection_is_not_sent() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_trusted_gets_nothing() {
+async fn untrusted_server_receives_nothing() {
     let place = Place::new(User::Certificate, &["h2"], always(200)).await;
     file(place.directory.path(), "ca.crt", &Authority::new("other").pem);
     let clients = place.connect().await;
-    let error = clients.send(&Identity::Own, request(Method::POST, "/x")).await.expect_err("an unknown authority");
+    let error =
+        clients.send(&Identity::Own, request(Method::POST, "/x"), LONGEST).await.expect_err("an unknown authority");
     assert!(error.not_sent(), "{error}");
     assert!(error.to_string().contains("UnknownIssuer"), "{error}");
     assert!(place.server.seen().is_empty());
 }
 
 #[tokio::test]
-async fn a_connection_that_never_opens_is_not_sent() {
+async fn connection_timeout_counts_as_not_sent() {
     let place = Place::new(User::Certificate, &["h2"], always(200)).await;
-    // Accepts by the kernel's backlog, but nobody answers the TLS greeting.
+    // The kernel's backlog accepts the connection, but the TLS handshake gets no response.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let mut options = place.options();
     options.master = Some(format!("https://{}", silent.local_addr().expect("an address")));
     options.write_timeout = Duration::from_millis(100);
     let clients = connect(&options).await.expect("clients");
-    let error = clients.send(&Identity::Own, request(Method::POST, "/x")).await.expect_err("no answer");
+    let error = clients.send(&Identity::Own, request(Method::POST, "/x"), LONGEST).await.expect_err("no answer");
     assert!(error.not_sent(), "{error}");
 }
 
 #[tokio::test]
-async fn an_answer_that_does_not_come_is_lost() {
-    // Reads are answered, so that the write finds its connection open.
+async fn missing_response_counts_as_lost() {
+    // Reads get a response, so that the write finds its connection open.
     let closes: Script =
         Arc::new(|seen| Box::pin(async move { (seen.method == Method::GET).then(|| answer(200, "{}")) }));
     let hangs: Script = Arc::new(|seen| {
@@ -133,26 +135,26 @@ async fn an_answer_that_does_not_come_is_lost() {
         options.write_timeout = Duration::from_millis(300);
         let clients = connect(&options).await.expect("clients");
         assert_eq!(status(&clients, Method::GET).await, 200);
-        let error = clients.send(&Identity::Own, request(Method::POST, "/x")).await.expect_err("no answer");
+        let error = clients.send(&Identity::Own, request(Method::POST, "/x"), LONGEST).await.expect_err("no answer");
         assert!(matches!(error, SendError::Lost { .. }), "{what}: {error}");
         assert_eq!(place.server.seen().len(), 2, "{what}: the write was sent once");
     }
 }
 
 #[tokio::test]
-async fn a_long_answer_that_does_not_come_is_lost() {
+async fn missing_long_response_counts_as_lost() {
     let closes: Script = Arc::new(|_| Box::pin(async { None }));
     let place = Place::new(User::Certificate, &["h2"], closes).await;
     let clients = connect(&place.options()).await.expect("clients");
     let mut list = request(Method::GET, "/x");
     list.extensions_mut().insert(Lane::Alone);
-    let error = clients.send(&Identity::Own, list).await.expect_err("no answer");
+    let error = clients.send(&Identity::Own, list, LONGEST).await.expect_err("no answer");
     assert!(matches!(error, SendError::Lost { .. }), "{error}");
     assert_eq!(place.server.seen().len(), 1);
 }
 
 #[tokio::test]
-async fn a_layer_can_refuse_answer_and_lose() {
+async fn layer_can_refuse_respond_and_drop_responses() {
     let place = Place::new(User::Certificate, &["h2"], always(200)).await;
     let mut options = place.options();
     options.layer = Some(RequestLayer::new(|pool, request, next| {
@@ -175,7 +177,7 @@ async fn a_layer_can_refuse_answer_and_lose() {
     }));
     let clients = connect(&options).await.expect("clients");
     let send = async |path| {
-        clients.send(&Identity::Own, request(Method::POST, path)).await.map(|answer| answer.status().as_u16())
+        clients.send(&Identity::Own, request(Method::POST, path), LONGEST).await.map(|answer| answer.status().as_u16())
     };
     let refused = send("/refuse").await.expect_err("refused");
     assert!(refused.not_sent(), "{refused}");

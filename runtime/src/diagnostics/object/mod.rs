@@ -1,4 +1,4 @@
-//! One object: what it waits for, what was last decided on it, who owns it and what it owns.
+//! Reports about one object: what it waits for, the last decisions about it, its owners and its dependents.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use kinds::meta::{Meta, ObjectKey, OwnerRef, Uid};
 use serde::Serialize;
 
 use super::overview::{Decision, next_try, seconds};
-use super::{Explainer, FinalizerOwner, Wanted, Watched};
+use super::{Explainer, FinalizerOwner, ObjectQuery, Watched};
 use crate::queue::Waiting;
 use crate::text::words;
 use crate::watch::Source;
 
-/// Dependents that are listed.
+/// Maximum number of listed dependents.
 const LISTED: usize = 100;
 
-/// What is known of an object.
+/// The report about an object.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
@@ -25,12 +25,12 @@ pub(super) struct Report {
     pub(super) kind: String,
     pub(super) namespace: String,
     pub(super) name: String,
-    /// `null` when no watch shows it.
+    /// `null` if the cache does not contain it.
     pub(super) object: Option<Object>,
-    /// What it waits for, the weightiest first.
+    /// The reasons to wait, the most important first.
     pub(super) waits_for: Vec<Wait>,
-    /// What controllers that know its key do about it.
-    pub(super) controllers: Vec<Course>,
+    /// The state of the object's key in each controller that knows it.
+    pub(super) controllers: Vec<ControllerReport>,
     pub(super) owners: Vec<Related>,
     pub(super) dependents: Dependents,
 }
@@ -44,40 +44,40 @@ pub(super) struct Object {
     pub(super) resource_version: String,
     pub(super) generation: i64,
     pub(super) created: String,
-    /// When its deletion was asked for.
+    /// When its deletion was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) deletion: Option<String>,
     pub(super) finalizers: Vec<String>,
 }
 
-/// Something that the object waits for.
+/// A reason to wait.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Wait {
-    pub(super) what: What,
-    /// In words.
+    pub(super) what: WaitKind,
+    /// A sentence for people.
     pub(super) text: String,
-    /// Who has to do something.
+    /// The program or person that has to act.
     pub(super) by: String,
 }
 
-/// The kinds of things that objects wait for.
+/// The kinds of reasons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum What {
-    /// Nobody here works.
+pub(super) enum WaitKind {
+    /// This process does not lead.
     Leader,
     Finalizer,
     Quota,
-    /// A right is missing.
+    /// A permission is missing.
     Permission,
-    /// Admission said no.
+    /// Admission refused a request.
     Admission,
     /// Some other failure.
     Error,
-    /// A worker is at it for long.
+    /// A worker has been busy with the key for a long time.
     Worker,
-    /// The store does not show yet what was written, or is not complete.
+    /// The cache does not contain the last write yet, or its first list is not complete.
     Store,
     /// The garbage collector.
     Owner,
@@ -85,12 +85,12 @@ pub(super) enum What {
     Queue,
 }
 
-/// What a controller does about the object.
+/// A controller's state for the object.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Course {
+pub(super) struct ControllerReport {
     pub(super) controller: &'static str,
-    /// Where its key is, in words.
+    /// A sentence about the key's state.
     pub(super) state: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next_look_in_seconds: Option<f64>,
@@ -106,7 +106,7 @@ pub(super) struct Related {
     pub(super) kind: String,
     pub(super) namespace: String,
     pub(super) name: String,
-    /// In words: whether it is there, and what of it.
+    /// A sentence about the related object's state.
     pub(super) state: String,
 }
 
@@ -114,76 +114,76 @@ pub(super) struct Related {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Dependents {
     pub(super) total: usize,
-    /// Those that hold up a foreground deletion.
+    /// Number of dependents that block a foreground deletion.
     pub(super) blocking: usize,
     /// The first hundred.
     pub(super) shown: Vec<Related>,
 }
 
-/// Whether a word means this resource: its kind, its plural, or that with its group.
+/// Reports whether a word names this resource: its kind, its plural, or the plural with its group.
 fn means(resource: &Resource, word: &str) -> bool {
     let (name, group) = word.split_once('.').map_or((word, None), |(name, group)| (name, Some(group)));
     let named = name.eq_ignore_ascii_case(resource.kind) || name.eq_ignore_ascii_case(resource.plural);
     named && group.is_none_or(|group| group.eq_ignore_ascii_case(resource.group))
 }
 
-/// What an owner's reference has come to.
+/// The state of an owner reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Here,
     Going,
-    /// Another object has its name.
+    /// The owner was replaced by another object of the same name.
     Another,
     Gone,
     /// Its kind is not watched here.
     Unknown,
 }
 
-/// Everything that [`waits`] decides on.
+/// The input of [`waits`].
 struct Facts<'a> {
     leads: bool,
     meta: Option<&'a Meta>,
-    /// Whether the store of its kind is complete, and how many of that kind cannot be decoded.
+    /// Whether the cache of its kind is complete, and the number of undecodable objects of that kind.
     store: Option<(bool, usize)>,
     blocking: usize,
     dependents: usize,
     owners: &'a [(OwnerRef, Owner)],
     finalizers: &'a [FinalizerOwner],
-    states: &'a [Facet],
+    states: &'a [KeyState],
 }
 
-/// What a controller's queue and journal say of the object.
+/// The records of a controller's queue and journal about the object.
 #[derive(Debug, Clone, Default)]
-struct Facet {
+struct KeyState {
     controller: &'static str,
     ready: bool,
     working: Option<f64>,
     due: Option<f64>,
     error: Option<(String, bool)>,
-    /// What it did before it began to wait for a store.
+    /// WaitKind it did before it began to wait for the cache.
     waiting_for_cache: Option<String>,
 }
 
-/// A worker that takes longer than this for one key is told of.
+/// A worker that takes longer than this for one key is reported.
 const LONG: f64 = 10.0;
 
-/// What an object waits for, in words: all policy, no IO.
+/// Returns the reasons why an object waits. Pure.
 fn waits(facts: &Facts<'_>) -> Vec<Wait> {
     let mut waits = Vec::new();
     let mut wait = |what, by: &str, text: String| waits.push(Wait { what, text, by: by.to_owned() });
     if !facts.leads {
-        let text = "this process does not lead: ask the one that holds the Lease what it does".to_owned();
-        wait(What::Leader, "the leader", text);
+        let text = "this process does not lead: request this page from the holder of the Lease".to_owned();
+        wait(WaitKind::Leader, "the leader", text);
     }
     if let Some((complete, undecodable)) = facts.store {
         if !complete {
-            wait(What::Store, "the API server", "the first list of its kind is not complete yet".to_owned());
+            wait(WaitKind::Store, "the API server", "the first list of its kind is not complete yet".to_owned());
         }
         if undecodable > 0 {
             let text = format!(
-                "{undecodable} objects of its kind cannot be decoded (see the log); while that is so nothing of that kind is deleted as surplus"
+                "{undecodable} objects of its kind cannot be decoded (see the log); until that is fixed, no object of that kind is deleted as surplus"
             );
-            wait(What::Store, "whoever wrote them", text);
+            wait(WaitKind::Store, "the client that wrote them", text);
         }
     }
     if let Some(meta) = facts.meta.filter(|meta| meta.is_deleting()) {
@@ -195,54 +195,59 @@ fn waits(facts: &Facts<'_>) -> Vec<Wait> {
                 _ => String::new(),
             };
             wait(
-                What::Finalizer,
+                WaitKind::Finalizer,
                 &by,
                 format!("its deletion waits for the finalizer {finalizer}, which is removed {when}{more}"),
             );
         }
         if meta.finalizers.is_empty() {
-            let text = "it is being deleted and no finalizer holds it: what is left is its grace period, or the kubelet's word that its containers have ended".to_owned();
-            wait(What::Deadline, "the kubelet or the API server", text);
+            let text = "it is being deleted and has no finalizer: it waits for its grace period, or for the kubelet to report that its containers have terminated".to_owned();
+            wait(WaitKind::Deadline, "the kubelet or the API server", text);
         }
     }
-    for facet in facts.states {
-        let by = facet.controller;
-        if let Some((error, dropped)) = &facet.error {
+    for key_state in facts.states {
+        let by = key_state.controller;
+        if let Some((error, dropped)) = &key_state.error {
             let (what, hint) = cause(error);
-            let next = match (dropped, facet.due) {
-                (true, _) => "not tried again until something changes".to_owned(),
-                (false, Some(due)) => format!("tried again in {}", words(due)),
-                (false, None) => "tried again now".to_owned(),
+            let next = match (dropped, key_state.due) {
+                (true, _) => "retried at the next change".to_owned(),
+                (false, Some(due)) => format!("retried in {}", words(due)),
+                (false, None) => "retried now".to_owned(),
             };
             wait(what, hint.unwrap_or(by), format!("{by} fails: {error} ({next})"));
-        } else if let Some(waiting_for_cache) = &facet.waiting_for_cache {
-            wait(What::Store, by, format!("{by} waits for its store to show what was written: {waiting_for_cache}"));
-        } else if let Some(due) = facet.due {
-            let text = format!("{by} looks at it again in {}, at a deadline or to see how something went", words(due));
-            wait(What::Deadline, by, text);
+        } else if let Some(waiting_for_cache) = &key_state.waiting_for_cache {
+            wait(
+                WaitKind::Store,
+                by,
+                format!("{by} waits for the cache to contain its last write: {waiting_for_cache}"),
+            );
+        } else if let Some(due) = key_state.due {
+            let text = format!("{by} reconciles it again in {}, for a deadline or a check", words(due));
+            wait(WaitKind::Deadline, by, text);
         }
-        if facet.working.is_some_and(|working| working > LONG) {
-            let working = words(facet.working.unwrap_or_default());
-            wait(What::Worker, by, format!("a worker of {by} has been at it for {working}"));
+        if key_state.working.is_some_and(|working| working > LONG) {
+            let working = words(key_state.working.unwrap_or_default());
+            wait(WaitKind::Worker, by, format!("a worker of {by} has been reconciling it for {working}"));
         }
-        if facet.ready {
-            wait(What::Queue, by, format!("its key waits for a worker of {by}"));
+        if key_state.ready {
+            wait(WaitKind::Queue, by, format!("its key waits for a worker of {by}"));
         }
     }
     for (owner, state) in facts.owners {
         if matches!(state, Owner::Gone | Owner::Another) {
             let text = format!(
-                "its owner {} {} (uid {}) is gone: it is deleted, or loses that reference",
+                "its owner {} {} (uid {}) no longer exists: the object will be deleted, or loses that reference",
                 owner.kind, owner.name, owner.uid
             );
-            wait(What::Owner, "the garbage collector", text);
+            wait(WaitKind::Owner, "the garbage collector", text);
         }
     }
     waits.sort_by_key(|wait| wait.what);
     waits
 }
 
-/// Returns the program that removes a finalizer, and the condition. The owner of an unknown one is named by its domain.
+/// Returns the program that removes a finalizer, and the condition. For an unknown finalizer, the program is named by
+/// the finalizer's domain.
 fn finalizer_owner(known: &[FinalizerOwner], finalizer: &str) -> (String, String) {
     if let Some(owner) = known.iter().find(|owner| owner.matches(finalizer)) {
         return (owner.by.to_owned(), owner.condition.to_owned());
@@ -253,24 +258,24 @@ fn finalizer_owner(known: &[FinalizerOwner], finalizer: &str) -> (String, String
     (format!("the program that added it ({domain})"), condition.to_owned())
 }
 
-/// What kind of thing an error is, by the API server's words, and who can do something about it.
-fn cause(error: &str) -> (What, Option<&'static str>) {
+/// Classifies an error by the API server's message, and returns who can fix it.
+fn cause(error: &str) -> (WaitKind, Option<&'static str>) {
     if error.contains("exceeded quota") {
-        (What::Quota, Some("whoever sets the namespace's ResourceQuota"))
+        (WaitKind::Quota, Some("the administrator of the namespace's ResourceQuota"))
     } else if error.contains("admission webhook")
         || error.contains("denied the request")
         || error.contains("denied request")
     {
-        (What::Admission, Some("whoever set up that admission"))
+        (WaitKind::Admission, Some("the administrator of that admission"))
     } else if error.contains("is forbidden: User") || error.contains(" cannot ") && error.contains("forbidden") {
-        (What::Permission, Some("whoever gives roles"))
+        (WaitKind::Permission, Some("the administrator of RBAC"))
     } else {
-        (What::Error, None)
+        (WaitKind::Error, None)
     }
 }
 
 impl Explainer {
-    pub(super) fn object(&self, wanted: &Wanted) -> Report {
+    pub(super) fn object(&self, wanted: &ObjectQuery) -> Report {
         let sources = self.all_sources();
         let key = |source: &Arc<dyn Source>| {
             let namespaced = source.resource().namespaced;
@@ -286,14 +291,14 @@ impl Explainer {
             None => ObjectKey::new(&*wanted.namespace, &*wanted.name).to_string(),
         };
         let kind = resource.map_or(wanted.kind.as_str(), |resource| resource.kind);
-        let courses = self.courses(kind, &text, meta.map(|meta| &meta.uid));
+        let reports = self.reports(kind, &text, meta.map(|meta| &meta.uid));
         let owners: Vec<(OwnerRef, Owner)> = meta
             .iter()
             .flat_map(|meta| meta.owners.iter().map(|owner| (owner.clone(), owner_state(&sources, meta, owner))))
             .collect();
         let dependents = meta.map(|meta| dependents(&sources, &meta.uid)).unwrap_or_default();
         let leads = self.fence.is_leader();
-        let (facets, controllers): (Vec<_>, Vec<_>) = courses.into_iter().unzip();
+        let (facets, controllers): (Vec<_>, Vec<_>) = reports.into_iter().unzip();
         let waits_for = waits(&Facts {
             leads,
             meta,
@@ -329,7 +334,7 @@ impl Explainer {
         }
     }
 
-    /// Whether the first list of a kind is complete, and how many objects of it cannot be decoded.
+    /// Returns whether the first list of a kind is complete, and the number of its undecodable objects.
     fn store(&self, resource: &Resource) -> Option<(bool, usize)> {
         let name = match resource.group {
             "" => resource.plural.to_owned(),
@@ -339,22 +344,22 @@ impl Explainer {
         Some((store.is_synced(), store.undecodable()))
     }
 
-    /// What each controller has to do with a key: those whose keys are of this kind, and those of which nobody knows
-    /// what their keys are and that know this one.
-    fn courses(&self, kind: &str, key: &str, uid: Option<&Uid>) -> Vec<(Facet, Course)> {
+    /// Returns the state of a key in each controller: those whose keys are of this kind, and those with keys of unknown
+    /// kind that have this key.
+    fn reports(&self, kind: &str, key: &str, uid: Option<&Uid>) -> Vec<(KeyState, ControllerReport)> {
         let uid = uid.map(ToString::to_string);
         let of = |watched: &&Watched| self.kind_of(watched).is_none_or(|own| own == kind);
         let known = |watched: &Watched| {
             let keys = [Some(key), uid.as_deref().filter(|uid| !uid.is_empty())];
             let waiting = watched.queue.waiting();
-            keys.into_iter().flatten().find_map(|key| course(watched, key, &waiting))
+            keys.into_iter().flatten().find_map(|key| report(watched, key, &waiting))
         };
         self.controllers.iter().filter(of).filter_map(known).collect()
     }
 }
 
-/// A controller's course on a key; `None` if it knows nothing of it.
-fn course(watched: &Watched, key: &str, waiting: &[Waiting<String>]) -> Option<(Facet, Course)> {
+/// Returns a controller's state for a key; `None` if it has no record of it.
+fn report(watched: &Watched, key: &str, waiting: &[Waiting<String>]) -> Option<(KeyState, ControllerReport)> {
     let journal = &watched.counts.journal;
     let (last, failure) = (journal.last(key), journal.failure(key));
     let queued = waiting.iter().find(|waiting| waiting.key == key);
@@ -363,7 +368,7 @@ fn course(watched: &Watched, key: &str, waiting: &[Waiting<String>]) -> Option<(
     }
     let next = next_try(waiting, key);
     let waiting_for_cache = last.as_ref().filter(|last| last.is_waiting_for_cache()).map(|last| last.did.to_string());
-    let facet = Facet {
+    let key_state = KeyState {
         controller: watched.name,
         ready: queued.is_some_and(|queued| queued.ready),
         working: queued.and_then(|queued| queued.working).map(|working| working.as_secs_f64()),
@@ -371,25 +376,25 @@ fn course(watched: &Watched, key: &str, waiting: &[Waiting<String>]) -> Option<(
         error: failure.as_ref().map(|failure| (failure.error.to_string(), failure.dropped)),
         waiting_for_cache: waiting_for_cache.filter(|_| queued.is_none_or(|queued| !queued.ready)),
     };
-    let state = match (&facet, &failure) {
-        (Facet { working: Some(working), .. }, _) => format!("worked on for {}", words(*working)),
-        (Facet { ready: true, .. }, _) => "waits for a worker".to_owned(),
-        (Facet { waiting_for_cache: Some(_), .. }, _) => "waits for a store".to_owned(),
-        (Facet { due: Some(due), .. }, Some(failure)) => {
-            format!("failed {} times in a row; tried again in {}", failure.times, words(*due))
+    let state = match (&key_state, &failure) {
+        (KeyState { working: Some(working), .. }, _) => format!("being reconciled for {}", words(*working)),
+        (KeyState { ready: true, .. }, _) => "waits for a worker".to_owned(),
+        (KeyState { waiting_for_cache: Some(_), .. }, _) => "waits for the cache".to_owned(),
+        (KeyState { due: Some(due), .. }, Some(failure)) => {
+            format!("failed {} times in a row; retried in {}", failure.times, words(*due))
         }
-        (Facet { due: Some(due), .. }, None) => format!("looked at again in {}", words(*due)),
-        (_, Some(_)) => "failed; not tried again until something changes".to_owned(),
-        _ => "nothing to do until something changes".to_owned(),
+        (KeyState { due: Some(due), .. }, None) => format!("requeued in {}", words(*due)),
+        (_, Some(_)) => "failed; retried at the next change".to_owned(),
+        _ => "idle until the next change".to_owned(),
     };
-    let course = Course {
+    let report = ControllerReport {
         controller: watched.name,
         state,
         next_look_in_seconds: next,
         last_decision: last.map(Decision::from),
         error: failure.map(|failure| failure.error.into()),
     };
-    Some((facet, course))
+    Some((key_state, report))
 }
 
 fn object(meta: &Meta, resource: &Resource) -> Object {
@@ -417,7 +422,7 @@ fn source_of<'a>(sources: &'a [Arc<dyn Source>], owner: &OwnerRef) -> Option<&'a
     })
 }
 
-/// The owner's namespace: the dependent's, or none.
+/// Returns the owner's namespace: the dependent's, or none.
 fn namespace_of(sources: &[Arc<dyn Source>], owner: &OwnerRef, namespace: &str) -> String {
     let namespaced = source_of(sources, owner).is_none_or(|source| source.resource().namespaced);
     if namespaced { namespace.to_owned() } else { String::new() }
@@ -438,16 +443,16 @@ fn owner_state(sources: &[Arc<dyn Source>], meta: &Meta, owner: &OwnerRef) -> Ow
 fn told(owner: &OwnerRef, state: Owner) -> String {
     let role = if owner.controller == Some(true) { "its controller; " } else { "" };
     let state = match state {
-        Owner::Here => "is there",
+        Owner::Here => "exists",
         Owner::Going => "is being deleted",
-        Owner::Another => "is gone; another object has its name",
-        Owner::Gone => "is gone",
+        Owner::Another => "replaced by another object of that name",
+        Owner::Gone => "no longer exists",
         Owner::Unknown => "its kind is not watched here",
     };
     format!("{role}{state}")
 }
 
-/// Objects of all watched kinds that refer to a uid as their owner.
+/// Returns the objects of all watched kinds that refer to a uid as their owner.
 fn dependents(sources: &[Arc<dyn Source>], uid: &Uid) -> Dependents {
     let mut found = Dependents::default();
     for source in sources {
@@ -458,7 +463,7 @@ fn dependents(sources: &[Arc<dyn Source>], uid: &Uid) -> Dependents {
             let blocks = owner.block_owner_deletion == Some(true);
             found.blocking += usize::from(blocks);
             if found.shown.len() < LISTED {
-                let going = if meta.is_deleting() { "is being deleted" } else { "is there" };
+                let going = if meta.is_deleting() { "is being deleted" } else { "exists" };
                 let blocking = if blocks { "; blocks the owner's foreground deletion" } else { "" };
                 found.shown.push(Related {
                     kind: resource.kind.to_owned(),

@@ -58,6 +58,12 @@ fn main() -> std::process::ExitCode {
             first_consumer_gets_its_ephemeral_volume_and_runs,
         },
         storage::expander::{expansion_is_left_to_external_resizers},
+        storage::attach_detach::{
+            volume_follows_its_pods_and_is_deleted_with_its_claim, volume_leaves_a_dead_node_once_it_is_out_of_service,
+            failures_of_the_driver_are_reported_and_retried, volumes_of_a_statefulset_follow_through_a_rolling_update,
+            volume_moves_once_wherever_the_manager_crashes, volume_moves_once_whichever_answer_is_lost,
+            old_caches_and_a_second_leader_attach_nothing_twice,
+        },
         workloads::pod_garbage_collector::{
             too_many_finished_pods_go_the_evicted_first, pods_of_a_node_that_is_gone_go_after_a_while,
             a_pod_that_was_never_bound_goes_also_after_a_crash,
@@ -185,6 +191,7 @@ fn main() -> std::process::ExitCode {
             orphans_are_adopted_by_name, a_taken_name_of_a_revision_is_a_collision, a_stuck_update_names_the_way_out,
             ordinals_begin_where_they_are_told_to, an_update_keeps_within_its_bounds,
         },
+        storage::selinux_warning::{pods_with_different_labels_on_one_volume_are_warned},
         storage::binder::{
             static_volume_is_bound_with_four_writes, reservations_from_either_side_are_kept,
             claim_waits_for_its_pod_and_gets_a_volume_of_the_node, binding_is_completed_after_a_crash_at_each_write,
@@ -197,6 +204,7 @@ fn main() -> std::process::ExitCode {
     .into();
     cases.extend(cases![Ignored:
         cloud::takeover::{nodes_and_services_stay_under_the_other},
+        upstream::attach_takeover::{attachments_go_on_under_the_other},
         upstream::cluster_handover::{a_cluster_goes_on_under_the_other},
         devices::resource_claims::{claims_live_on_under_the_other}, devices::taint_eviction::{evictions_go_on_under_the_other}, upstream::differential::{the_same_is_left_behind}, nodes::failure::{
             failing_nodes_are_treated_alike, lost_nodes_come_back_under_the_other, crash_after_a_sample_of_writes,
@@ -209,6 +217,9 @@ fn main() -> std::process::ExitCode {
         upstream::statefulset_takeover::{updates_go_on_under_the_other, it_writes_less_than_upstream},
         upstream::takeover::{
             rollouts_go_on_under_the_other, daemons_stay_under_the_other, revisions_are_the_same_byte_for_byte,
+        },
+        upstream::volume_takeover::{
+            binding_continues_under_the_other, volumes_of_a_driver_live_on_under_the_other,
         },
     ]);
     cases.extend(robustness::crashes::cases());

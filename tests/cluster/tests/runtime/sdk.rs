@@ -14,7 +14,9 @@ use k8s_openapi::api::core::v1::{ConfigMap, Event, Secret};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use runtime::client::{ConnectOptions, connect};
 use runtime::manager::ManagerOptions;
-use runtime::sdk::{Context, Controller, Ended, Error, EventType, ObjectKey, ObjectMeta, Operator, Outcome, Prepared};
+use runtime::sdk::{
+    Context, Controller, Error, EventType, ExitReason, ObjectKey, ObjectMeta, Operator, Outcome, Prepared,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -171,6 +173,6 @@ async fn notes_are_written_repaired_and_archived() -> Result<()> {
     })
     .await?;
     let _ = stop.send(());
-    ensure!(running.await? == Ended::Shutdown);
+    ensure!(running.await? == ExitReason::Shutdown);
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Building one part of the programs with Go: under a lock, in a folder of its
-//! own, and put into the cache by a rename, so that what is there is whole.
+//! Builds one part of the programs with Go: under a lock, in a separate folder, and moved into the cache by a rename,
+//! so that the cache is always consistent.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -19,7 +19,7 @@ use crate::processes::last_lines;
 /// The folder of the Go module.
 const MODULE: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Everything that decides what a build produces.
+/// The inputs of a build.
 const SOURCES: [&str; 7] = [
     include_str!("../../go.mod"),
     include_str!("../../go.sum"),
@@ -30,25 +30,25 @@ const SOURCES: [&str; 7] = [
     LINKER_FLAGS,
 ];
 
-/// What decides how the cloud manager comes out, which few need: a change of it costs nobody else a build.
+/// The inputs of the cloud manager's build, which few tests need: a change rebuilds nothing else.
 const CLOUD_SOURCES: [&str; 4] =
     [include_str!("../../go.mod"), include_str!("../../go.sum"), include_str!("../../cloud/main.go"), LINKER_FLAGS];
 
-/// As [`SOURCES`], of the module that charts are rendered with. It is a module of its own: Helm's dependencies must not
-/// decide what an API server is built from.
+/// Like [`SOURCES`], for the module that renders charts. It is a separate module, so that Helm's dependencies do not
+/// affect the API server's build.
 const CHART_SOURCES: [&str; 3] =
     [include_str!("../../charts/go.mod"), include_str!("../../charts/go.sum"), include_str!("../../charts/main.go")];
 
-/// As [`CHART_SOURCES`], of the module that alerts are tried with.
+/// Like [`CHART_SOURCES`], for the module that tests alerts.
 const RULE_SOURCES: [&str; 3] =
     [include_str!("../../rules/go.mod"), include_str!("../../rules/go.sum"), include_str!("../../rules/main.go")];
 
-/// As [`CHART_SOURCES`], of the modules with the CSI driver for tests, csi-attacher and csi-resizer. They are built with
-/// Kubernetes' libraries of 1.37, and with other versions of their dependencies than an API server.
+/// Like [`CHART_SOURCES`], for the modules with the CSI driver for tests, csi-attacher and csi-resizer. They are built
+/// with Kubernetes' libraries of 1.37, and with other versions of their dependencies than an API server.
 const CSI_SOURCES: [&str; 3] =
     [include_str!("../../csi/go.mod"), include_str!("../../csi/go.sum"), include_str!("../../csi/driver/main.go")];
 
-/// As [`CSI_SOURCES`], of csi-provisioner, whose last release needs Kubernetes' libraries of 1.36.
+/// Like [`CSI_SOURCES`], for csi-provisioner, whose last release needs Kubernetes' libraries of 1.36.
 const CSI_PROVISIONER_SOURCES: [&str; 2] =
     [include_str!("../../csi/provisioner/go.mod"), include_str!("../../csi/provisioner/go.sum")];
 
@@ -75,7 +75,7 @@ const SPACE: u64 = 6 << 30;
 
 const PROGRESS: Duration = Duration::from_secs(5);
 
-/// What one call of Go builds: a binary and the names it is called by.
+/// The result of one call of Go: a binary and its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Kube,
@@ -110,7 +110,7 @@ impl Part {
         }
     }
 
-    /// The file that Go makes.
+    /// Returns the file that Go creates.
     fn binary(self) -> &'static str {
         match self {
             Part::Kube => "kube",
@@ -128,7 +128,7 @@ impl Part {
         }
     }
 
-    /// The names that the binary has in the cache, beside its own.
+    /// Returns additional names of the binary in the cache.
     fn links(self) -> &'static [&'static str] {
         match self {
             Part::Kube => &["kube-apiserver", "kube-scheduler", "kubectl"],
@@ -156,7 +156,7 @@ impl Part {
         }
     }
 
-    /// The folder of the Go module that it is built from.
+    /// Returns the folder of the Go module that it is built from.
     fn module(self) -> PathBuf {
         match self {
             Part::Charts | Part::Rules => Path::new(MODULE).join(self.binary()),
@@ -166,7 +166,7 @@ impl Part {
         }
     }
 
-    /// The Go package of a program of CSI, as seen from its module.
+    /// Returns the Go package of a CSI program, relative to its module.
     fn csi_package(self) -> &'static str {
         match self {
             Part::CsiProvisioner => CSI_PROVISIONER,
@@ -176,7 +176,7 @@ impl Part {
         }
     }
 
-    /// The arguments of Go, which leave the binary in `folder`.
+    /// Returns the arguments of Go, which leave the binary in `folder`.
     fn arguments(self, folder: &Path) -> Vec<String> {
         let output = folder.join(self.binary()).display().to_string();
         let arguments: &[&str] = match self {
@@ -203,7 +203,7 @@ impl Part {
     }
 }
 
-/// The name of a part's version: a hash (FNV-1a) of all that decides what is built, and for which machine.
+/// Returns the name of a part's version: a hash (FNV-1a) of all inputs of the build, and the platform.
 pub(super) fn version(part: Part) -> String {
     let machine = [std::env::consts::OS, std::env::consts::ARCH];
     let sources: &[&str] = match part {
@@ -265,8 +265,7 @@ fn link(part: Part, cache: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes the lock that lasts as long as the file is open, even if the process
-/// is killed.
+/// Takes a lock that lasts as long as the file is open, even if the process is killed.
 fn lock(path: &Path) -> Result<File> {
     let file = File::create(path).with_context(|| format!("open {}", path.display()))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -280,7 +279,7 @@ fn lock(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Where Go keeps what it compiled, or the nearest folder above that exists.
+/// Returns Go's build cache, or the nearest existing folder above it.
 fn go_cache() -> Result<PathBuf> {
     let output = match Command::new("go").args(["env", "GOCACHE"]).output() {
         Err(error) if error.kind() == ErrorKind::NotFound => bail!(
@@ -298,7 +297,7 @@ fn free_space(place: &Path) -> Result<u64> {
     Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-/// Runs Go to its end, saying every few seconds how long it has taken.
+/// Runs Go to its end and prints the elapsed time every few seconds.
 fn run_go(part: Part, folder: &Path) -> Result<()> {
     let log = folder.join("go.log");
     let output = File::create(&log).with_context(|| format!("open {}", log.display()))?;
@@ -339,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_program_is_a_name_of_its_part() {
+    fn every_program_belongs_to_a_part() {
         for program in [
             Program::Etcd,
             Program::KubeApiserver,
@@ -362,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_keeps_others_out_until_it_is_dropped() {
+    fn lock_excludes_others_until_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
         let attempt = || flock(File::create(&path).unwrap(), FlockOperation::NonBlockingLockExclusive);

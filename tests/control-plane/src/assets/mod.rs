@@ -1,5 +1,4 @@
-//! Where the control plane's programs come from: `KUBEBUILDER_ASSETS`, the
-//! cache, or one build with Go.
+//! The control plane's programs: from `KUBEBUILDER_ASSETS`, the cache, or one build with Go.
 //!
 //! - `KUBEBUILDER_ASSETS` names a folder with `kube-apiserver`, `etcd` and
 //!   `kubectl` of Kubernetes 1.37, as envtest has it. What it lacks comes from
@@ -32,16 +31,16 @@ pub enum Program {
     Kubectl,
     /// The fake kubelets.
     Kwok,
-    /// Upstream's controller manager, to be measured against.
+    /// Upstream's controller manager, for comparisons.
     UpstreamManager,
-    /// Upstream's cloud controller manager over the mock cloud, to be taken over from.
+    /// Upstream's cloud controller manager over the mock cloud, for takeovers.
     UpstreamCloudManager,
-    /// Upstream's cloud controller manager for AWS, to be compared with.
+    /// Upstream's cloud controller manager for AWS, for comparisons.
     UpstreamAwsManager,
-    /// What checks and renders Helm's charts: `charts lint <chart> [<values file>...]` and
+    /// Checks and renders Helm's charts: `charts lint <chart> [<values file>...]` and
     /// `charts template <chart> <release> <namespace> [<values file>...]`.
     Charts,
-    /// What reads and tries alerts: `rules check <rules file>` and `rules test <rules file> <cases file>`.
+    /// Checks and tests alerts: `rules check <rules file>` and `rules test <rules file> <cases file>`.
     Rules,
     /// A CSI driver for tests that detects double attachments.
     CsiDriver,
@@ -54,7 +53,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// The name of the program's file.
+    /// Returns the name of the program's file.
     pub fn file_name(self) -> &'static str {
         match self {
             Program::Etcd => "etcd",
@@ -75,22 +74,21 @@ impl Program {
     }
 }
 
-/// Paths of programs that are there to be run.
+/// Paths of existing programs.
 #[derive(Clone, Debug)]
 pub struct Assets {
     paths: BTreeMap<Program, PathBuf>,
 }
 
 impl Assets {
-    /// API server, scheduler, kubectl, etcd and kwok, built if they must be.
+    /// Returns API server, scheduler, kubectl, etcd and kwok, built if necessary.
     ///
-    /// Blocks, for minutes if it builds; progress goes to standard error.
-    /// Fails with a sentence that says what to install or to free.
+    /// Blocks, for minutes if it builds; progress goes to standard error. The error names what to install or to free.
     pub fn base() -> Result<Self> {
         Self::of(&[Program::Etcd, Program::KubeApiserver, Program::KubeScheduler, Program::Kubectl, Program::Kwok])
     }
 
-    /// Just these programs; otherwise as [`Assets::base`].
+    /// Returns only these programs; otherwise like [`Assets::base`].
     pub fn of(programs: &[Program]) -> Result<Self> {
         let given = given(env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from))?;
         let paths = programs
@@ -99,36 +97,35 @@ impl Assets {
         Ok(Self { paths: paths.collect::<Result<_>>()? })
     }
 
-    /// Upstream's kube-controller-manager, which only comparisons need.
+    /// Returns upstream's kube-controller-manager, which only comparisons need.
     ///
     /// Blocks and fails as [`Assets::base`] does.
     pub fn upstream_manager(&self) -> Result<PathBuf> {
         locate(Program::UpstreamManager, None, &cache(Part::Upstream)?)
     }
 
-    /// Upstream's cloud-controller-manager, whose provider speaks to our mock cloud's HTTP; only takeovers need it.
+    /// Returns upstream's cloud-controller-manager, whose provider uses our mock cloud's HTTP; only takeovers need it.
     ///
     /// Blocks and fails as [`Assets::base`] does.
     pub fn upstream_cloud_manager(&self) -> Result<PathBuf> {
         locate(Program::UpstreamCloudManager, None, &cache(Part::Cloud)?)
     }
 
-    /// What checks and renders charts, which only tests of manifests need.
+    /// Returns the program that checks and renders charts, which only tests of manifests need.
     ///
     /// Blocks and fails as [`Assets::base`] does.
     pub fn charts(&self) -> Result<PathBuf> {
         locate(Program::Charts, None, &cache(Part::Charts)?)
     }
 
-    /// What tries alerts, which only the test of alerts needs.
+    /// Returns the program that tests alerts, which only the test of alerts needs.
     ///
     /// Blocks and fails as [`Assets::base`] does.
     pub fn rules(&self) -> Result<PathBuf> {
         locate(Program::Rules, None, &cache(Part::Rules)?)
     }
 
-    /// The path of a program. Fails if it was not asked for when these assets
-    /// were made.
+    /// Returns the path of a program. Fails if it was not requested when these assets were created.
     pub fn path(&self, program: Program) -> Result<&Path> {
         self.paths
             .get(&program)
@@ -137,21 +134,21 @@ impl Assets {
     }
 }
 
-/// Upstream's cloud controller manager for AWS, which only comparisons need.
+/// Returns upstream's cloud controller manager for AWS, which only comparisons need.
 ///
 /// Blocks and fails as [`Assets::base`] does.
 pub fn upstream_aws_manager() -> Result<PathBuf> {
     locate(Program::UpstreamAwsManager, None, &cache(Part::Aws)?)
 }
 
-/// The CSI driver for tests and the sidecars of every CSI driver, which only tests of volumes need.
+/// Returns the CSI driver for tests and the sidecars of every CSI driver, which only tests of volumes need.
 ///
 /// Blocks and fails as [`Assets::base`] does.
 pub fn csi() -> Result<Assets> {
     Assets::of(&[Program::CsiDriver, Program::CsiProvisioner, Program::CsiAttacher, Program::CsiResizer])
 }
 
-/// The folder that the environment names, which must exist if it is named.
+/// Returns the folder that the environment names, which must exist if it is named.
 fn given(folder: Option<PathBuf>) -> Result<Option<PathBuf>> {
     match folder {
         Some(folder) if folder.as_os_str().is_empty() => Ok(None),
@@ -163,7 +160,7 @@ fn given(folder: Option<PathBuf>) -> Result<Option<PathBuf>> {
     }
 }
 
-/// The first place that has the program; the cache has it after a build.
+/// Returns the first place that has the program; the cache has it after a build.
 fn locate(program: Program, given: Option<&Path>, cache: &Path) -> Result<PathBuf> {
     let name = program.file_name();
     let places = given.into_iter().chain([cache]);
@@ -174,7 +171,7 @@ fn locate(program: Program, given: Option<&Path>, cache: &Path) -> Result<PathBu
     Ok(cache.join(name))
 }
 
-/// The cache folder of this version of a part.
+/// Returns the cache folder of this version of a part.
 fn cache(part: Part) -> Result<PathBuf> {
     let variable = |name| env::var_os(name).map(PathBuf::from).filter(|path| !path.as_os_str().is_empty());
     let root = variable("KCM_TEST_ASSETS")
@@ -190,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_given_folder_wins_and_the_cache_fills_its_gaps() {
+    fn given_folder_takes_precedence_over_the_cache() {
         let (given, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let put = |folder: &tempfile::TempDir, name: &str| std::fs::write(folder.path().join(name), "").unwrap();
         put(&given, "etcd");
@@ -202,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_given_folder_that_is_not_there_is_an_error() {
+    fn missing_given_folder_is_an_error() {
         let error = given(Some("/nonexistent/assets".into())).unwrap_err().to_string();
         assert!(error.contains("KUBEBUILDER_ASSETS is \"/nonexistent/assets\""), "{error}");
         assert_eq!(given(Some("".into())).unwrap(), None);
@@ -210,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_was_not_asked_for_is_an_error() {
+    fn program_that_was_not_requested_is_an_error() {
         let assets = Assets { paths: BTreeMap::new() };
         assert!(assets.path(Program::Kwok).unwrap_err().to_string().contains("kwok is not among"));
     }

@@ -1,20 +1,20 @@
-//! The floors of each crate, from the bottom to the top.
+//! The layers of each crate, from the bottom to the top.
 //!
-//! A module imports modules of lower floors only; modules of one floor do not import each other. A name with `::` gives a
-//! submodule a floor of its own.
+//! A module imports only modules of lower layers; modules of one layer do not import each other. A name with `::`
+//! assigns a submodule to another layer.
 
-/// The floors of a crate.
+/// The layers of a crate.
 pub struct Layers {
     /// The folder of its sources, from the workspace's.
     pub folder: &'static str,
-    /// Whether the table is complete: each module is on a floor, and each name is a module. While modules are being
+    /// Whether the table is complete: each module is in a layer, and each name is a module. While modules are being
     /// moved, only those that exist and are listed are checked.
     pub is_complete: bool,
-    /// The modules of each floor.
+    /// The modules of each layer.
     pub floors: &'static [&'static [&'static str]],
 }
 
-/// All crates but those of tests and examples.
+/// All crates except those of tests and examples.
 pub const CRATES: &[Layers] = &[
     Layers {
         folder: "kinds/src",

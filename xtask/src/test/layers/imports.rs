@@ -9,7 +9,7 @@ pub struct Import {
     pub path: Vec<String>,
 }
 
-/// What a source file says of its place in the crate.
+/// A source file's position in the crate, and its imports.
 #[derive(Debug)]
 pub struct Source {
     /// The path of its module; empty for the crate root.
@@ -54,7 +54,7 @@ fn tokens(text: &str) -> Vec<Token> {
     tokens
 }
 
-/// The length of a comment or literal at the beginning of a text; `None` if there is none.
+/// Returns the length of a comment or literal at the beginning of a text; `None` if there is none.
 fn skipped(text: &str) -> Option<usize> {
     if text.starts_with("//") {
         return Some(text.find('\n').unwrap_or(text.len()));
@@ -85,7 +85,7 @@ fn skipped(text: &str) -> Option<usize> {
     }
 }
 
-/// The length of a literal's content and its closing quote.
+/// Returns the length of a literal's content with its closing quote.
 fn quoted(text: &str, quote: char) -> usize {
     let mut is_escaped = false;
     for (at, c) in text.char_indices() {
@@ -134,7 +134,7 @@ impl Reader {
         }
     }
 
-    /// Skips an item of a test, with further attributes; remembers a module that has a file of its own.
+    /// Skips an item of a test, with further attributes; records a module in a separate file.
     fn skip_item(&mut self) {
         let mut depth = 0;
         while self.at < self.tokens.len() {
@@ -155,7 +155,7 @@ impl Reader {
         }
     }
 
-    /// Reads `crate::` or a chain of `super::`; returns the module that it stands for.
+    /// Reads `crate::` or a chain of `super::`; returns the module that it refers to.
     fn start(&mut self) -> Vec<String> {
         let mut start = if self.text(0) == "crate" { Vec::new() } else { self.module.clone() };
         while matches!(self.text(0), "crate" | "super") && self.text(1) == "::" {

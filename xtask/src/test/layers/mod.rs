@@ -1,7 +1,7 @@
-//! The layers of each crate: a module imports only modules of lower floors.
+//! The layers of each crate: a module imports only modules of lower layers.
 //!
-//! The floors are data (`floors.rs`). The test fails with the file, the line, the import and the rule that it breaks, and
-//! when a module of a crate is on no floor.
+//! The layers are data (`floors.rs`). The test fails with the file, the line, the import and the violated rule, and if
+//! a module of a crate is in no layer.
 
 mod floors;
 mod imports;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use floors::{CRATES, Layers};
 use imports::{Import, Source};
 
-/// The source files of a crate, without those of tests.
+/// Returns the source files of a crate, without those of tests.
 fn sources(folder: &Path) -> Vec<(PathBuf, Source)> {
     let mut found = Vec::new();
     visit(folder, &[], &mut found);
@@ -38,7 +38,7 @@ fn visit(folder: &Path, module: &[String], found: &mut Vec<(PathBuf, Source)>) {
     }
 }
 
-/// The entry of the floors that a module path belongs to, with the number of its floor. The longest entry counts.
+/// Returns the entry that a module path belongs to, with the number of its layer. The longest entry applies.
 fn place(layers: &Layers, path: &[String]) -> Option<(usize, &'static str)> {
     let entries =
         layers.floors.iter().enumerate().flat_map(|(floor, names)| names.iter().map(move |name| (floor, *name)));
@@ -49,7 +49,7 @@ fn place(layers: &Layers, path: &[String]) -> Option<(usize, &'static str)> {
     fits.max_by_key(|(_, name)| name.len())
 }
 
-/// The rule that an import breaks, or `None`.
+/// Returns the rule that an import violates, or `None`.
 fn broken(layers: &Layers, from: (usize, &str), import: &Import) -> Option<String> {
     let path = import.path.join("::");
     let Some((floor, name)) = place(layers, &import.path) else {
@@ -69,7 +69,7 @@ fn broken(layers: &Layers, from: (usize, &str), import: &Import) -> Option<Strin
     Some(format!("crate::{path}: '{}' (floor {}) imports '{name}' (floor {floor}); {rule}", from.1, from.0))
 }
 
-/// All violations in a crate, one a line. The crate root stands above all floors.
+/// Returns all violations in a crate, one per line. The crate root is above all layers.
 fn violations(root: &Path, layers: &Layers) -> String {
     let mut text = String::new();
     let sources = sources(&root.join(layers.folder));

@@ -1,7 +1,7 @@
-//! The glossary's rule for comments and docs: phrases of its left column do not come back.
+//! Checks that comments and docs do not use phrases that the glossary replaces.
 //!
-//! Each folder has a limit, the number of such phrases that it still has. A test fails when a folder has more, and also when
-//! it has fewer: the limit is lowered with the change that removes them.
+//! Each folder has a limit: the number of remaining phrases. The test fails if a folder has more. It also fails if a
+//! folder has many fewer: then the limit must be lowered.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::cargo::workspace;
 
-/// Phrases that `docs/glossary.md` replaces. A phrase counts where it stands as whole words.
+/// Phrases that `docs/glossary.md` replaces. A phrase counts if it stands as whole words.
 const PHRASES: &[&str] = &[
     "anew",
     "lest",
@@ -48,7 +48,7 @@ const QUOTES: &[&str] = &["docs/glossary.md", "CONTRIBUTING.md", "xtask/src/test
 /// The limits: a folder and a number per line.
 const LIMITS: &str = include_str!("limits.txt");
 
-/// The number of phrases in comments of Rust and in Markdown, by the first folder of the path.
+/// Returns the number of phrases in comments of Rust and in Markdown, by the first folder of the path.
 fn counts() -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     visit(workspace(), workspace(), &mut counts);
@@ -75,13 +75,13 @@ fn visit(root: &Path, folder: &Path, counts: &mut BTreeMap<String, usize>) {
     }
 }
 
-/// The number of phrases in a text; of code only in lines that are comments.
+/// Returns the number of phrases in a text; for code only in comment lines.
 fn count(text: &str, is_code: bool) -> usize {
     let lines = text.lines().map(str::trim).filter(|line| !is_code || line.starts_with("//"));
     lines.map(|line| PHRASES.iter().map(|phrase| occurrences(&line.to_lowercase(), phrase)).sum::<usize>()).sum()
 }
 
-/// Where the phrase stands as whole words.
+/// Returns the number of times that the phrase stands as whole words.
 fn occurrences(line: &str, phrase: &str) -> usize {
     let is_word = |character: Option<char>| character.is_some_and(char::is_alphanumeric);
     let whole = |(start, found): &(usize, &str)| {
@@ -112,7 +112,7 @@ fn comments_and_docs_have_no_more_phrases_that_the_glossary_replaces() {
     }
 }
 
-/// How far a limit may be above the count, so that not every change of a comment changes a limit.
+/// Maximum difference between a limit and its count, so that not every change of a comment changes a limit.
 const SLACK: usize = 25;
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ async fn world(collects: bool, every: u64) -> (Arc<World>, Process) {
 }
 
 async fn audit(process: &Process) -> usize {
-    process.balancers.audit().await.expect("no faults").leaks
+    process.audit().await.leaks
 }
 
 #[tokio::test(start_paused = true)]
@@ -127,9 +127,9 @@ async fn what_may_be_another_clusters_is_told_and_never_deleted() {
     });
     let process = Process::over(&world, 1, Arc::new(cloud));
     audit(&process).await;
-    let second = process.balancers.audit().await.expect("no faults");
+    let second = process.audit().await;
     assert_eq!((second.leaks, second.again), (2, Some(Duration::from_secs(7))));
-    let third = process.balancers.audit().await.expect("no faults");
+    let third = process.audit().await;
     assert_eq!((third.leaks, third.again), (1, None));
     let events = world.take_events();
     assert!(events.iter().any(|event| event.contains("perhaps") && event.contains("by hand if nobody")), "{events:?}");

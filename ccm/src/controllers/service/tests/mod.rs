@@ -1,10 +1,11 @@
-//! Tests: tables of decisions, audits, courses of single Services and of those that refer to others, crashes at every
+//! Tests: tables of decisions, audits, scenarios of single Services and of those that refer to others, crashes at every
 //! place, random histories.
 
+mod actions;
 mod audits;
-mod courses;
 mod crashes;
 mod histories;
 mod others;
+mod scenarios;
 mod tables;
 mod world;

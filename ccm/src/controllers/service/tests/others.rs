@@ -158,7 +158,7 @@ async fn a_change_of_the_other_service_is_taken_over_and_nothing_else_of_it_cost
     process.deliver(&key("blue"));
     pass(1.0).await;
     assert_eq!(cloud.calls(), (1, 0));
-    assert_eq!(process.balancers.courses.referring(&key("green")), []);
+    assert_eq!(process.balancers.states.referring(&key("green")), []);
     change(|green| green.ports.truncate(1));
     pass(1.0).await;
     assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![], (0, 0)));
@@ -204,8 +204,8 @@ async fn a_missing_service_is_told_once_and_taken_when_it_comes() {
     process.deliver_all();
     pass(1.0).await;
     assert!(world.cloud.snapshot().balancers.is_empty() && world.get(&key("blue")).is_none());
-    assert_eq!(process.balancers.courses.len(), 0, "nothing is remembered");
-    assert_eq!(process.balancers.courses.referring(&key("green")), []);
+    assert_eq!(process.balancers.states.len(), 0, "nothing is remembered");
+    assert_eq!(process.balancers.states.referring(&key("green")), []);
 }
 
 #[tokio::test(start_paused = true)]

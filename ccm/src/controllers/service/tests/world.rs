@@ -24,13 +24,13 @@ use runtime::store::Change;
 use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkCounts, WorkOptions, work};
 use tokio::task::JoinSet;
 
-use crate::controllers::service::audit::Audit;
-use crate::controllers::service::balancer_state::Courses;
-use crate::controllers::service::cluster::{Refusal, Surroundings};
+use crate::controllers::service::audit::{Audit, Audited};
+use crate::controllers::service::balancer_state::BalancerStates;
+use crate::controllers::service::cluster::{Cluster, Refusal};
 use crate::controllers::service::decide::FINALIZER;
 use crate::controllers::service::keys;
 use crate::controllers::service::metrics::{Hosts, Leaks};
-use crate::controllers::service::readiness_gates::Told;
+use crate::controllers::service::pod_conditions::PodCondition;
 use crate::controllers::service::reconcile::Balancers;
 
 pub const CLUSTER: &str = "cluster";
@@ -317,6 +317,7 @@ pub struct Process {
     pub world: Arc<World>,
     pub queue: Arc<Queue<String>>,
     pub balancers: Arc<Balancers<View>>,
+    audit: Audit,
     tasks: JoinSet<()>,
 }
 
@@ -340,7 +341,7 @@ impl View {
 }
 
 #[async_trait]
-impl Surroundings for View {
+impl Cluster for View {
     fn service(&self, key: &ObjectKey) -> Option<Arc<Service>> {
         lock(&self.seen).get(key).cloned()
     }
@@ -372,7 +373,7 @@ impl Surroundings for View {
         lock(&self.world.pods).values().cloned().map(Arc::new).collect()
     }
 
-    async fn tell_pod(&self, pod: &GatedPod, told: &Told) -> Result<(), Refusal> {
+    async fn set_pod_condition(&self, pod: &GatedPod, told: &PodCondition) -> Result<(), Refusal> {
         let mut pods = lock(&self.world.pods);
         let pod = pods.get_mut(&*pod.meta.name).ok_or(Refusal::Gone)?;
         for gate in pod.gates.iter_mut().filter(|gate| *gate.condition == told.condition) {
@@ -382,7 +383,7 @@ impl Surroundings for View {
         Ok(())
     }
 
-    fn say(&self, about: &ObjectReference, kind: EventType, reason: &'static str, message: String) {
+    fn record_event(&self, about: &ObjectReference, kind: EventType, reason: &'static str, message: String) {
         let text = format!("{} {reason} {}: {message}", kind.as_str(), about.name);
         self.world.truth().events.push(text);
     }
@@ -517,16 +518,16 @@ impl Process {
             cloud: Arc::new(Calls { cloud, world: world.clone() }),
             cluster: CLUSTER.into(),
             resync: RESYNC,
-            courses: Courses::default(),
+            states: BalancerStates::default(),
             hosts: Hosts::register(&Metrics::default()),
-            audit: Audit {
-                collects,
-                every,
-                counted: Leaks::register(&Metrics::default()),
-                suspects: Mutex::default(),
-                going: Mutex::default(),
-            },
         });
+        let audit = Audit {
+            collects,
+            every,
+            counted: Leaks::register(&Metrics::default()),
+            suspects: Mutex::default(),
+            going: Mutex::default(),
+        };
         let queue = Queue::new(QueueOptions {
             base_delay: Duration::from_secs(5),
             max_delay: Duration::from_secs(300),
@@ -538,13 +539,18 @@ impl Process {
         for key in world.services().into_keys() {
             queue.add(key.name.to_string());
         }
-        Self { world: world.clone(), queue, balancers, tasks }
+        Self { world: world.clone(), queue, balancers, audit, tasks }
     }
 
-    /// Leaks that two audits in a row find.
+    /// Runs one audit.
+    pub async fn audit(&self) -> Audited {
+        self.audit.run(&self.balancers.audited()).await.expect("no faults")
+    }
+
+    /// Leaks that two consecutive audits find.
     pub async fn leaks(&self) -> usize {
-        self.balancers.audit().await.expect("no faults");
-        self.balancers.audit().await.expect("no faults").leaks
+        self.audit().await;
+        self.audit().await.leaks
     }
 
     /// The watch delivers what has become of a Service.
@@ -555,14 +561,14 @@ impl Process {
         let new = view.service(key);
         self.queue.add(key.name.to_string());
         let change = Change { old: old.as_ref(), new: new.as_ref() };
-        for key in keys::referring(&change, &self.balancers.courses) {
+        for key in keys::referring(&change, &self.balancers.states) {
             self.queue.add(key.name.to_string());
         }
     }
 
     /// The watch delivers that a Service has other endpoints.
     pub fn endpoints_changed(&self, key: &ObjectKey) {
-        for key in self.balancers.courses.with_endpoints_of(key) {
+        for key in self.balancers.states.with_endpoints_of(key) {
             self.queue.add(key.name.to_string());
         }
     }
@@ -577,7 +583,7 @@ impl Process {
 
     /// Nodes have changed: those Services are looked at that send traffic to them.
     pub fn nodes_changed(&self) {
-        for key in self.balancers.courses.with_nodes() {
+        for key in self.balancers.states.with_nodes() {
             self.queue.add(key.name.to_string());
         }
     }

@@ -13,7 +13,7 @@ use kube::api::PostParams;
 use runtime::client::{ConnectOptions, connect};
 use runtime::election::ElectionConfig;
 use runtime::manager::ManagerOptions;
-use runtime::sdk::{Ended, Operator, surface};
+use runtime::sdk::{ExitReason, Operator, surface};
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -108,6 +108,6 @@ pub async fn an_operator_of_the_sdk_keeps_its_promises(space: Space) -> Result<(
     ensure!(text.contains("leader_election_master_status{name=\"echo-operator\"} 1"), "{text}");
     ensure!(text.contains("controllers_store_objects{resource=\"echoconfigs.examples.dev\"} 1"), "{text}");
     let _ = stop.send(());
-    ensure!(running.await? == Ended::Shutdown);
+    ensure!(running.await? == ExitReason::Shutdown);
     Ok(())
 }

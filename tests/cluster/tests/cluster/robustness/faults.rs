@@ -7,7 +7,7 @@ use cluster_tests::objects::{names, replica_set};
 use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::Pod;
-use runtime::manager::Ended;
+use runtime::manager::ExitReason;
 use serde_json::json;
 
 use crate::robustness::invariants::quiet;
@@ -133,7 +133,7 @@ pub async fn a_paused_leader_is_followed(space: Space) -> Result<()> {
     settled(&space, "web", 7).await?;
     ensure!(created(&second) == 4, "created {}", created(&second));
     let ended = leader.ended().await?;
-    ensure!(matches!(ended, Ended::LeaseLost(_)), "the paused one ended with {ended:?}");
+    ensure!(matches!(ended, ExitReason::LeaseLost(_)), "the paused one ended with {ended:?}");
     first.pause(false);
     quiet(&second).await?;
     ensure!(created(&first) == 3 && created(&second) == 4, "created {} and {}", created(&first), created(&second));

@@ -1,5 +1,6 @@
 //! Comparison with upstream's manager, and takeovers from and to it.
 
+pub mod attach_takeover;
 pub mod cluster_handover;
 pub mod differential;
 pub mod handover;
@@ -7,3 +8,4 @@ pub mod manager;
 pub mod operations;
 pub mod statefulset_takeover;
 pub mod takeover;
+pub mod volume_takeover;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{deployment, is_active, is_ready, with};
 use cluster_tests::{Faults, Manager, Observer, Space, View, during, eventually};
 use k8s_openapi::api::apps::v1::Deployment;
-use runtime::manager::Ended;
+use runtime::manager::ExitReason;
 use serde_json::json;
 
 use crate::robustness::faults::{ELECT, created};
@@ -161,7 +161,7 @@ pub async fn a_lease_lost_in_the_middle_costs_no_pod(space: Space) -> Result<()>
     first.pause(true);
     rolled_out(&space, "web", 6).await?;
     let ended = leader.ended().await?;
-    ensure!(matches!(ended, Ended::LeaseLost(_)), "the paused one ended with {ended:?}");
+    ensure!(matches!(ended, ExitReason::LeaseLost(_)), "the paused one ended with {ended:?}");
     let halves = (created(&first), created(&second));
     ensure!(halves.1 > 0, "the first one did it all: this proves nothing");
     first.pause(false);

@@ -1,5 +1,7 @@
 //! Tables and random histories for what is decided about a ReplicaSet's pods.
 
+mod races;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Courses of single Services: what is called, written and said, and when.
+//! BalancerStates of single Services: what is called, written and said, and when.
 
 use kinds::service::ServiceType;
 use provider_mock::{Effect, Fault, MockConfig, Operation, Pattern};
@@ -68,7 +68,7 @@ async fn a_deleted_service_goes_after_its_balancer() {
     assert!(world.cloud.snapshot().balancers.is_empty());
     assert!(looks < 5, "{looks} looks in a minute: it waits for the time that the cloud said");
     assert_eq!(world.take_events(), ["Normal DeletedLoadBalancer web: Deleted load balancer"]);
-    assert_eq!(process.balancers.courses.len(), 0, "nothing is remembered");
+    assert_eq!(process.balancers.states.len(), 0, "nothing is remembered");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,181 @@
+//! The next action of a Service's reconcile: a pure function of the Service, what it requests, and what this process
+//! remembers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::Service;
+use kinds::service::Ingress;
+use providers::{CloudError, LoadBalancerId, LoadBalancerSpec, Targeting, Targets};
+use tokio::time::Instant;
+
+use super::balancer_state::{Announced, BalancerState, Settled};
+use super::decide;
+
+/// What a Service requests, read before any action.
+#[derive(Debug)]
+pub enum Request {
+    /// No load balancer, and none of this controller is expected to exist.
+    Nothing,
+    /// No load balancer any longer; the finalizer says that one may exist.
+    Removal,
+    /// A load balancer that another controller provides.
+    Elsewhere,
+    /// Something that can never work. The load balancer stays as last ensured, which is `last`; only its targets are
+    /// updated.
+    Invalid { error: CloudError, last: Option<Wanted> },
+    /// A load balancer of this controller.
+    Wanted(Wanted),
+}
+
+/// A load balancer as requested.
+#[derive(Debug, PartialEq)]
+pub struct Wanted {
+    pub spec: Arc<LoadBalancerSpec>,
+    pub targeting: Targeting,
+    /// `None` if it needs endpoints, which are not watched.
+    pub targets: Option<Targets>,
+}
+
+impl Request {
+    /// The load balancer that exists once the reconcile is done.
+    pub fn wanted(&self) -> Option<&Wanted> {
+        match self {
+            Self::Wanted(wanted) => Some(wanted),
+            Self::Invalid { last, .. } => last.as_ref(),
+            _ => None,
+        }
+    }
+}
+
+/// The next step of a reconcile.
+#[derive(Debug, PartialEq)]
+pub enum Action<'a> {
+    /// There is nothing to do and nothing to remember.
+    Forget,
+    /// No call until this time has passed, or until something changes.
+    Wait(Option<Duration>),
+    /// Another client removed the finalizer: delete the load balancer without writing to the Service.
+    DeleteUnheld,
+    /// Delete the load balancer, then remove the finalizer.
+    CleanUp { clear_status: bool },
+    /// Record why the request cannot work, then wait.
+    Reject { error: &'a CloudError, wait: Option<Duration> },
+    /// Record why the request cannot work, and update the targets of the load balancer that exists.
+    RejectAndUpdate { error: &'a CloudError, wanted: &'a Wanted, targets: &'a Targets },
+    /// Record that the endpoints that the request needs are not watched.
+    RejectUnwatched,
+    /// Update the targets although the retry of a failed call waits.
+    UpdateWhileWaiting { wanted: &'a Wanted, targets: &'a Targets, wait: Option<Duration> },
+    /// Update the targets of a load balancer that is otherwise as requested. The next action follows.
+    Update { wanted: &'a Wanted, targets: &'a Targets, from: Settled },
+    /// Write the status if it differs, and reconcile again after this time.
+    Publish { again: Duration },
+    /// Bring the load balancer to the requested state.
+    Ensure { wanted: &'a Wanted, targets: &'a Targets, announce: bool, drift: bool },
+}
+
+/// Returns the load balancer of an earlier Service that is to be deleted first: the Service was deleted, or replaced by
+/// one of the same name, without waiting for the cleanup.
+pub fn previous(state: &BalancerState, own: Option<&LoadBalancerId>) -> Option<LoadBalancerId> {
+    state.made.clone().filter(|made| Some(made) != own)
+}
+
+/// Returns the next action for a Service. `state` is about this very Service, as [`previous`] ensures.
+pub fn next_action<'a>(
+    service: &Service,
+    request: &'a Request,
+    state: &BalancerState,
+    resync: Duration,
+    now: Instant,
+) -> Action<'a> {
+    let held = decide::is_held(&service.meta);
+    match request {
+        Request::Nothing if state.made.is_some() => Action::DeleteUnheld,
+        Request::Nothing => Action::Forget,
+        Request::Removal => Action::CleanUp { clear_status: true },
+        Request::Elsewhere if held || state.made.is_some() => {
+            // The other controller may have written the status already.
+            Action::CleanUp { clear_status: state.ingress.as_deref() == Some(decide::published(service)) }
+        }
+        Request::Elsewhere => Action::Wait(None),
+        Request::Invalid { error, last } => reject(error, last.as_ref(), state, now),
+        Request::Wanted(wanted) => balance(service, wanted, state, resync, now),
+    }
+}
+
+fn reject<'a>(error: &'a CloudError, last: Option<&'a Wanted>, state: &BalancerState, now: Instant) -> Action<'a> {
+    let Some((wanted, settled)) = last.zip(state.settled.as_ref()) else { return Action::Reject { error, wait: None } };
+    if let Some(wait) = state.held_back(Some(&wanted.spec), now) {
+        return Action::Reject { error, wait };
+    }
+    match &wanted.targets {
+        Some(targets) if !same_targets(wanted.targeting, &settled.targets, targets) => {
+            Action::RejectAndUpdate { error, wanted, targets }
+        }
+        _ => Action::Reject { error, wait: None },
+    }
+}
+
+fn balance<'a>(
+    service: &Service,
+    wanted: &'a Wanted,
+    state: &BalancerState,
+    resync: Duration,
+    now: Instant,
+) -> Action<'a> {
+    let held = decide::is_held(&service.meta);
+    if let Some(wait) = state.held_back(Some(&wanted.spec), now) {
+        return match wanted.targets.as_ref().filter(|targets| held && follows(wanted, targets, state)) {
+            Some(targets) => Action::UpdateWhileWaiting { wanted, targets, wait },
+            None => Action::Wait(wait),
+        };
+    }
+    let Some(targets) = &wanted.targets else { return Action::RejectUnwatched };
+    let settled = state.settled.as_ref().filter(|settled| settled.spec == wanted.spec);
+    if let Some(settled) = settled.filter(|_| held) {
+        if !same_targets(wanted.targeting, &settled.targets, targets) {
+            return Action::Update { wanted, targets, from: settled.clone() };
+        }
+        let due = settled.at + decide::resync_after(resync, &wanted.spec.id.uid);
+        if due > now {
+            return Action::Publish { again: due - now };
+        }
+    }
+    let drift = settled.is_some();
+    Action::Ensure { wanted, targets, announce: announces(service, wanted, state, drift), drift }
+}
+
+/// Returns whether the targets of an existing load balancer are updated while the retry of a failed call waits: pods
+/// and nodes change all the same. Each set of targets is tried once.
+fn follows(wanted: &Wanted, targets: &Targets, state: &BalancerState) -> bool {
+    let differ = |aimed: &Targets| !same_targets(wanted.targeting, aimed, targets);
+    state.made.is_some() && !state.is_throttled() && state.aimed.as_ref().is_some_and(differ)
+}
+
+/// Returns whether an event announces the call: neither for a check for drift, nor for a load balancer that already
+/// served when this process became leader, nor twice for the same request.
+fn announces(service: &Service, wanted: &Wanted, state: &BalancerState, drift: bool) -> bool {
+    let served_before = state.made.is_none()
+        && state.announced.is_none()
+        && decide::is_held(&service.meta)
+        && !decide::published(service).is_empty();
+    let announced = matches!(&state.announced, Some(Announced::Ensuring(spec)) if *spec == wanted.spec);
+    !served_before && !drift && !announced
+}
+
+/// Returns the addresses to write into the status, if they differ from those published.
+pub fn unpublished<'a>(service: &Service, state: &'a BalancerState) -> Option<&'a [Ingress]> {
+    state.ingress.as_deref().filter(|ingress| *ingress != decide::published(service))
+}
+
+/// Returns whether two sets of targets are the same to a load balancer with this targeting.
+pub fn same_targets(targeting: Targeting, old: &Targets, new: &Targets) -> bool {
+    if old.incomplete != new.incomplete {
+        return false;
+    }
+    match targeting {
+        Targeting::Endpoints => old.endpoints == new.endpoints && old.others == new.others,
+        _ => Arc::ptr_eq(&old.nodes, &new.nodes) || old.nodes == new.nodes,
+    }
+}

@@ -1,0 +1,237 @@
+//! The next action of a reconcile, case by case.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::Service;
+use providers::{CloudError, ErrorKind, Targeting, Targets};
+use tokio::time::Instant;
+
+use super::world::{CLUSTER, RESYNC, node, service};
+use crate::controllers::service::balancer_state::{Announced, BalancerState, Pause, Settled};
+use crate::controllers::service::decide::{self, FINALIZER};
+use crate::controllers::service::decide_action::{Action, Request, Wanted, next_action, previous};
+
+/// The parts of a decision; each row of the table changes some.
+struct Situation {
+    service: Service,
+    request: Request,
+    state: BalancerState,
+    now: Instant,
+}
+
+fn held() -> Service {
+    let mut service = service("web");
+    service.meta.finalizers = Arc::new([FINALIZER.into()]);
+    service
+}
+
+fn targets(nodes: &[&str]) -> Targets {
+    Targets { nodes: nodes.iter().map(|name| node(name)).collect(), ..Targets::default() }
+}
+
+fn wanted(service: &Service) -> Wanted {
+    let spec = Arc::new(decide::spec(service, CLUSTER, &[]).expect("a Service that can work"));
+    Wanted { spec, targeting: Targeting::Nodes, targets: Some(targets(&["node-0"])) }
+}
+
+fn error() -> CloudError {
+    CloudError::new(ErrorKind::Invalid, "Read", "not possible")
+}
+
+/// A held Service whose load balancer was ensured just now.
+fn settled() -> Situation {
+    let (service, now) = (held(), Instant::now());
+    let wanted = wanted(&service);
+    let spec = wanted.spec.clone();
+    let state = BalancerState {
+        uid: service.meta.uid.clone(),
+        made: Some(spec.id.clone()),
+        targeting: Some(Targeting::Nodes),
+        aimed: wanted.targets.clone(),
+        settled: Some(Settled { spec, targets: targets(&["node-0"]), at: now }),
+        ..BalancerState::default()
+    };
+    Situation { service, request: Request::Wanted(wanted), state, now }
+}
+
+/// The same, known from its finalizer only.
+fn after_restart() -> Situation {
+    Situation { state: BalancerState::default(), ..settled() }
+}
+
+fn pause(situation: &mut Situation, seconds: Option<u64>, firm: bool) {
+    let asked = situation.state.settled.take().map(|settled| settled.spec);
+    let until = seconds.map(|seconds| situation.now + Duration::from_secs(seconds));
+    situation.state.pause = Some(Pause { until, asked, firm });
+}
+
+fn more_nodes(situation: &mut Situation) {
+    if let Request::Wanted(wanted) = &mut situation.request {
+        wanted.targets = Some(targets(&["node-0", "node-1"]));
+    }
+}
+
+fn invalid(situation: &mut Situation) {
+    let request = std::mem::replace(&mut situation.request, Request::Nothing);
+    let Request::Wanted(last) = request else { return };
+    situation.request = Request::Invalid { error: error(), last: situation.state.settled.is_some().then_some(last) };
+}
+
+/// The name of an action, with the parts that are decided.
+fn name(action: &Action<'_>) -> String {
+    match action {
+        Action::Forget => "forget".into(),
+        Action::Wait(wait) => format!("wait {wait:?}"),
+        Action::DeleteUnheld => "delete unheld".into(),
+        Action::CleanUp { clear_status } => format!("clean up, clear: {clear_status}"),
+        Action::Reject { wait, .. } => format!("reject, wait {wait:?}"),
+        Action::RejectAndUpdate { .. } => "reject, update".into(),
+        Action::RejectUnwatched => "reject unwatched".into(),
+        Action::UpdateWhileWaiting { wait, .. } => format!("update, wait {wait:?}"),
+        Action::Update { targets, .. } => format!("update {}", targets.nodes.len()),
+        Action::Publish { .. } => "publish".into(),
+        Action::Ensure { announce, drift, .. } => format!("ensure, announce: {announce}, drift: {drift}"),
+    }
+}
+
+type Row<'a> = (&'a str, fn() -> Situation, fn(&mut Situation), &'a str);
+
+#[test]
+fn next_action_follows_from_request_and_state() {
+    let rows: &[Row<'_>] = &[
+        ("nothing wanted or made", after_restart, |s| s.request = Request::Nothing, "forget"),
+        ("finalizer removed by another client", settled, |s| s.request = Request::Nothing, "delete unheld"),
+        ("deleted Service", settled, |s| s.request = Request::Removal, "clean up, clear: true"),
+        (
+            "another controller's, unheld",
+            after_restart,
+            |s| {
+                s.request = Request::Elsewhere;
+                s.service.meta.finalizers = Arc::new([]);
+            },
+            "wait None",
+        ),
+        ("another controller's, held", after_restart, |s| s.request = Request::Elsewhere, "clean up, clear: false"),
+        (
+            "another controller's, own status",
+            settled,
+            |s| {
+                s.request = Request::Elsewhere;
+                s.state.ingress = Some(Vec::new());
+            },
+            "clean up, clear: true",
+        ),
+        ("invalid from the start", after_restart, invalid, "reject, wait None"),
+        ("invalid later", settled, invalid, "reject, wait None"),
+        (
+            "invalid later, other nodes",
+            settled,
+            |s| {
+                more_nodes(s);
+                invalid(s);
+            },
+            "reject, update",
+        ),
+        ("first time", after_restart, |s| s.service = service("web"), "ensure, announce: true, drift: false"),
+        (
+            "after a restart, status published",
+            after_restart,
+            |s| {
+                let published = kinds::service::Ingress {
+                    ip: "192.0.2.1".into(),
+                    hostname: "".into(),
+                    ip_mode: "VIP".into(),
+                    ports: Vec::new(),
+                };
+                s.service.balancing.as_mut().expect("a load balancer").ingress = vec![published];
+            },
+            "ensure, announce: false, drift: false",
+        ),
+        ("after a restart, no status", after_restart, |_| {}, "ensure, announce: true, drift: false"),
+        (
+            "announced and failed",
+            settled,
+            |s| {
+                let spec = s.state.settled.take().expect("settled").spec;
+                s.state.announced = Some(Announced::Ensuring(spec));
+            },
+            "ensure, announce: false, drift: false",
+        ),
+        ("as requested", settled, |_| {}, "publish"),
+        ("as requested, unheld", settled, |s| s.service = service("web"), "ensure, announce: false, drift: true"),
+        ("other nodes", settled, more_nodes, "update 2"),
+        ("due for a drift check", settled, |s| s.now += RESYNC * 2, "ensure, announce: false, drift: true"),
+        (
+            "other request",
+            settled,
+            |s| {
+                let Request::Wanted(wanted) = &mut s.request else { return };
+                let spec = Arc::make_mut(&mut wanted.spec);
+                spec.ports[0].port = 81;
+            },
+            "ensure, announce: true, drift: false",
+        ),
+        (
+            "endpoints not watched",
+            settled,
+            |s| {
+                let Request::Wanted(wanted) = &mut s.request else { return };
+                wanted.targets = None;
+            },
+            "reject unwatched",
+        ),
+        ("retry waits", settled, |s| pause(s, Some(5), false), "wait Some(5s)"),
+        ("retry waits for a change", settled, |s| pause(s, None, false), "wait None"),
+        ("retry due", settled, |s| pause(s, Some(0), false), "ensure, announce: true, drift: false"),
+        (
+            "retry waits, other nodes",
+            settled,
+            |s| {
+                pause(s, Some(5), false);
+                more_nodes(s);
+            },
+            "update, wait Some(5s)",
+        ),
+        (
+            "throttled, other nodes",
+            settled,
+            |s| {
+                pause(s, Some(5), true);
+                more_nodes(s);
+            },
+            "wait Some(5s)",
+        ),
+        (
+            "retry waits, request changed",
+            settled,
+            |s| {
+                pause(s, Some(5), false);
+                let Request::Wanted(wanted) = &mut s.request else { return };
+                Arc::make_mut(&mut wanted.spec).ports[0].port = 81;
+            },
+            "ensure, announce: true, drift: false",
+        ),
+    ];
+    for (row, start, change, expected) in rows {
+        let mut situation = start();
+        change(&mut situation);
+        let Situation { service, request, state, now } = &situation;
+        assert_eq!(name(&next_action(service, request, state, RESYNC, *now)), *expected, "{row}");
+    }
+}
+
+#[test]
+fn earlier_service_of_the_name_is_deleted_first() {
+    let own = decide::id(&service("web").meta, CLUSTER);
+    let earlier = providers::LoadBalancerId { uid: "earlier".into(), ..own.clone() };
+    for (made, now, expected) in [
+        (None, Some(&own), None),
+        (Some(&own), Some(&own), None),
+        (Some(&earlier), Some(&own), Some(&earlier)),
+        (Some(&own), None, Some(&own)),
+    ] {
+        let state = BalancerState { made: made.cloned(), ..BalancerState::default() };
+        assert_eq!(previous(&state, now).as_ref(), expected, "{made:?} {now:?}");
+    }
+}

@@ -1,0 +1,64 @@
+//! Queue and write of the controllers that reconcile CertificateSigningRequests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::meta::ObjectKey;
+use kinds::{CertificateSigningRequest, Kind};
+use runtime::consistency::Consistency;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::{Cached, Store};
+use runtime::worker::{Outcome, ReconcileError};
+use runtime::write::Writer;
+
+/// Delay of the first retry. Upstream: pkg/controller/certificates, NewCertificateController.
+const BASE_DELAY: Duration = Duration::from_millis(200);
+
+/// The requests, and what one controller writes to them.
+pub struct Requests {
+    store: Arc<Store<CertificateSigningRequest>>,
+    queue: Arc<Queue<ObjectKey>>,
+    consistency: Consistency,
+    /// The controller's client.
+    pub writer: Writer,
+}
+
+impl Requests {
+    /// Subscribes a new queue to all changes of requests. The controller writes as `service_account`.
+    pub fn subscribe(manager: &Manager, service_account: &'static str) -> Self {
+        let queue = Queue::new(QueueOptions { base_delay: BASE_DELAY, ..QueueOptions::named("certificate") });
+        let store = manager.registry().store::<CertificateSigningRequest>();
+        let changed = queue.clone();
+        store.subscribe(move |change| change.new.into_iter().for_each(|request| changed.add(request.meta.key())));
+        Self { store, queue, consistency: Consistency::default(), writer: manager.writer(service_account) }
+    }
+
+    /// The queue of requests.
+    pub fn queue(&self) -> Arc<Queue<ObjectKey>> {
+        self.queue.clone()
+    }
+
+    /// Reads a request, once the cache shows the controller's last write to it.
+    pub fn read(&self, key: &ObjectKey) -> Cached<CertificateSigningRequest> {
+        self.consistency.read(key, &self.store, self.queue.waker(key))
+    }
+
+    /// Replaces a subresource of a request by `object`, which carries the version that it is based on.
+    ///
+    /// # Errors
+    /// When the API server refuses it for another reason than a change of the request, or the answer is lost.
+    pub async fn replace(&self, key: &ObjectKey, subresource: &str, object: &[u8]) -> Result<Outcome, ReconcileError> {
+        match self.writer.replace(&CertificateSigningRequest::RESOURCE, key, Some(subresource), object).await {
+            Ok(answer) => {
+                if let Ok(meta) = answer.meta() {
+                    self.consistency.wrote(key, &self.store, meta.version);
+                }
+                Ok(Outcome::Done)
+            }
+            Err(error) if error.is_not_found() => Ok(Outcome::Done),
+            Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

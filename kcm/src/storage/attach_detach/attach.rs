@@ -1,0 +1,184 @@
+//! Attaches a volume to a node: requests it, waits for the driver, and reports it to the kubelet and the users.
+
+use std::time::Duration;
+
+use kinds::meta::ObjectKey;
+use kinds::{Kind, VolumeAttachment};
+use runtime::events::{EventType, about};
+use runtime::worker::ReconcileError;
+use runtime::write::WriteError;
+use serde_json::json;
+use tokio::time::Instant;
+use tracing::{debug, info};
+
+use super::detach::READ_AGAIN;
+use super::memory::SiteMemory;
+use super::messages;
+use super::metrics::Operation;
+use super::observe::Place;
+use super::reconcile::{AttachDetach, Recheck, Subject};
+use crate::storage::volume_name::{Plugin, attachment_name};
+
+/// A driver that needs longer is reported in an event, again and again.
+///
+/// Upstream: pkg/volume/csi, csiDefaultTimeout.
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(2 * 60);
+
+impl AttachDetach {
+    /// Requests the attachment.
+    pub async fn attach(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Recheck {
+        if memory.must_confirm && !self.is_in_use(subject, place).await? {
+            return Ok(Some(READ_AGAIN));
+        }
+        memory.must_confirm = false;
+        memory.attach_started.get_or_insert(subject.now);
+        (memory.is_announced, memory.is_wait_reported) = (false, false);
+        let Plugin::Csi { driver, handle } = subject.plugin else {
+            (memory.is_held, memory.is_attached) = (true, true);
+            self.list(subject, place, memory);
+            return Ok(None);
+        };
+        // Without its volume, the attachment could not name what to attach.
+        let Some(volume) = &subject.observation.volume else { return Ok(None) };
+        let name = attachment_name(driver, handle, &place.node);
+        info!(volume = %volume.meta.name, node = %place.node, attachment = %name, "attaching volume");
+        let body = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": name},
+            "spec": {
+                "attacher": driver, "nodeName": &*place.node,
+                "source": {"persistentVolumeName": &*volume.meta.name},
+            },
+        });
+        let answer = self.writer.create_json(&VolumeAttachment::RESOURCE, "", &body).await;
+        let made = match answer {
+            Err(error) if error.is_already_exists() => self.read_attachment(name).await,
+            answer => answer.and_then(|answer| Ok(Some(answer.meta()?.version))),
+        };
+        match made {
+            Ok(version) => {
+                if let Some(version) = version {
+                    self.consistency.wrote(subject.key, &self.caches.attachments, version);
+                }
+                (memory.uncertain_since, memory.is_attached) = (None, true);
+                Ok(Some(ATTACH_TIMEOUT))
+            }
+            Err(error) => Err(self.attach_failed(subject, memory, &error)),
+        }
+    }
+
+    /// Reports whether the node's kubelet uses the volume, as the API server has it.
+    async fn is_in_use(&self, subject: &Subject<'_>, place: &Place) -> Result<bool, ReconcileError> {
+        let node = self.read_node(&place.node).await?;
+        Ok(node.and_then(|node| node.volumes).is_some_and(|volumes| volumes.uses(subject.name)))
+    }
+
+    /// Returns the version of an attachment that exists already, from the API server.
+    async fn read_attachment(&self, name: String) -> Result<Option<u64>, WriteError> {
+        match self.writer.get(&VolumeAttachment::RESOURCE, &ObjectKey::new("", name)).await {
+            Ok(answer) => Ok(Some(answer.meta()?.version)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn attach_failed(&self, subject: &Subject<'_>, memory: &mut SiteMemory, error: &WriteError) -> ReconcileError {
+        if error.is_lost() {
+            // It may have been created, so that it counts as an attachment until that is known.
+            memory.uncertain_since = Some(Instant::now());
+            memory.is_attached = true;
+        }
+        let message = messages::refused(&error.to_string());
+        if !matches!(error, WriteError::NotLeading) {
+            self.record(subject, memory, EventType::Warning, messages::FAILED, |label| {
+                messages::failed(label, &message)
+            });
+            self.operations.failed(Operation::Attach, subject.plugin);
+        }
+        ReconcileError::new(message)
+    }
+
+    /// Reports errors and slowness of the driver. Returns when to look again.
+    pub fn await_attach(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Option<Duration> {
+        memory.is_announced = false;
+        let Plugin::Csi { driver, handle } = subject.plugin else { return None };
+        let started = *memory.attach_started.get_or_insert(subject.now);
+        if let Some(attachment) = &place.attachment
+            && let Some(error) = &attachment.attach_error
+            && attachment.meta.version != memory.reported_version
+        {
+            memory.reported_version = attachment.meta.version;
+            self.report_failure(subject, memory, error);
+        }
+        let elapsed = subject.now - started;
+        if elapsed < ATTACH_TIMEOUT {
+            return Some(ATTACH_TIMEOUT - elapsed);
+        }
+        memory.attach_started = Some(subject.now);
+        self.report_failure(subject, memory, &messages::timed_out(driver, handle));
+        Some(ATTACH_TIMEOUT)
+    }
+
+    fn report_failure(&self, subject: &Subject<'_>, memory: &SiteMemory, error: &str) {
+        debug!(volume = %subject.name, error, "volume is not attached yet");
+        self.record(subject, memory, EventType::Warning, messages::FAILED, |label| messages::failed(label, error));
+        self.operations.failed(Operation::Attach, subject.plugin);
+    }
+
+    /// Lists an attached volume in the node's status and announces it to the pods.
+    pub fn list(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) {
+        self.set_listed(subject, place, true);
+        if memory.is_announced {
+            return;
+        }
+        memory.is_announced = true;
+        // A volume that the status lists already was announced by the previous leader.
+        if memory.attach_started.is_some() || !place.site.is_listed {
+            self.record(subject, memory, EventType::Normal, messages::ATTACHED, messages::attached);
+            self.operations.succeeded(Operation::Attach, subject.plugin, memory.attach_started.take());
+        }
+    }
+
+    /// Tells the pods of a node, once, that another node has the volume.
+    pub fn report_wait(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) {
+        let others = || subject.observation.places.iter().filter(|other| other.node != place.node);
+        if memory.is_wait_reported || !others().any(|other| other.site.occupies()) {
+            return;
+        }
+        memory.is_wait_reported = true;
+        let users: Vec<&ObjectKey> = others()
+            .filter(|other| other.site.occupies() && other.site.is_wanted)
+            .flat_map(|other| other.memory.users.iter().map(|user| &user.pod))
+            .collect();
+        info!(volume = %subject.name, node = %place.node, "volume is attached to another node");
+        let label = &subject.observation.label;
+        self.record_each(memory, EventType::Warning, messages::FAILED, |pod| {
+            messages::waiting(label, &pod.namespace, users.iter().copied())
+        });
+    }
+
+    fn record(
+        &self,
+        subject: &Subject<'_>,
+        memory: &SiteMemory,
+        kind: EventType,
+        reason: &'static str,
+        message: impl Fn(&str) -> String,
+    ) {
+        self.record_each(memory, kind, reason, |_| message(&subject.observation.label));
+    }
+
+    /// Records an event about each pod that uses the volume on a node.
+    fn record_each(
+        &self,
+        memory: &SiteMemory,
+        kind: EventType,
+        reason: &'static str,
+        message: impl Fn(&ObjectKey) -> String,
+    ) {
+        for user in &memory.users {
+            if let Some(pod) = self.caches.pods.get_with_uid(&user.pod.namespace, &user.pod.name, &user.uid) {
+                self.recorder.event(&about(&*pod), kind, reason, message(&user.pod));
+            }
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Decides about one volume: on which nodes it is attached, reported and detached.
+//!
+//! The decision sees all nodes of the volume together, so that a volume for one node is never attached to a second one.
+
+use std::time::Duration;
+
+/// A volume that a kubelet still reports as in use is detached from an unhealthy node after this time.
+///
+/// Upstream: pkg/controller/volume/attachdetach, DefaultTimerConfig.
+pub const MAX_WAIT_FOR_UNMOUNT: Duration = Duration::from_secs(6 * 60);
+
+/// State of a volume's attachment to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Attachment {
+    /// There is none.
+    #[default]
+    Absent,
+    /// It may exist: the answer to the request that creates it was lost.
+    Uncertain,
+    /// It is requested. The driver has not reported success; it may have attached the volume all the same.
+    Requested,
+    /// The driver has attached the volume.
+    Attached,
+    /// It is being deleted; the driver may still have the volume attached.
+    Deleting,
+}
+
+/// A node of a volume: a pod there uses the volume, or the volume may be attached to it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Site {
+    /// A pod on the node uses the volume.
+    pub is_wanted: bool,
+    /// Attachment by this controller.
+    pub attachment: Attachment,
+    /// Another client has requested an attachment of the volume to the node. It is never changed, but it counts.
+    pub has_foreign: bool,
+    /// The node's status lists the volume as attached, or a write that lists it may be under way.
+    pub is_listed: bool,
+    /// Its kubelet uses the volume, as far as is known. Also true for a deleted node whose last status is unknown.
+    pub is_in_use: bool,
+    /// State of the node.
+    pub node: NodeState,
+    /// Time since the volume is no longer wanted here.
+    pub unwanted_for: Duration,
+}
+
+/// State of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NodeState {
+    /// The node exists.
+    pub exists: bool,
+    /// Its volumes are attached by this controller and not by its kubelet.
+    pub is_managed: bool,
+    /// Its condition Ready is true.
+    pub is_ready: bool,
+    /// It has the taint `node.kubernetes.io/out-of-service`.
+    pub is_out_of_service: bool,
+}
+
+/// Properties of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    /// It may be attached to one node only.
+    pub is_exclusive: bool,
+    /// A volume in use is never detached from an unhealthy node only because of the time.
+    pub is_timeout_disabled: bool,
+}
+
+/// Why a volume may be detached although a kubelet reports it as in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Forced {
+    /// The node is not healthy, and [`MAX_WAIT_FOR_UNMOUNT`] is over.
+    Timeout,
+    /// The node is out of service.
+    OutOfService,
+}
+
+/// What to do about a volume on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing.
+    Idle,
+    /// Request the attachment.
+    Attach,
+    /// The attachment is requested: wait for the driver.
+    AwaitAttach,
+    /// The volume is attached and wanted: list it in the node's status.
+    List,
+    /// Another node has the volume: wait until it is detached there.
+    AwaitOtherNode,
+    /// The previous attachment is being deleted: wait, then attach again or be done.
+    AwaitDetach,
+    /// The kubelet uses the volume: wait, at most for this time if a time is set.
+    AwaitUnmount(Option<Duration>),
+    /// Remove the volume from the node's status, which precedes each detachment.
+    Unlist,
+    /// Detach, after a check of the node unless the detachment is forced.
+    Detach(Option<Forced>),
+}
+
+impl Site {
+    /// Reports whether the volume may be attached to the node, so that an exclusive one must not be attached elsewhere.
+    pub fn occupies(&self) -> bool {
+        self.attachment != Attachment::Absent || self.has_foreign || self.is_listed
+    }
+
+    fn is_healthy(&self) -> bool {
+        self.node.exists && self.node.is_ready
+    }
+
+    /// Why a volume in use may be detached here.
+    fn forced(&self, rules: Rules) -> Option<Forced> {
+        let is_overdue = !rules.is_timeout_disabled && self.unwanted_for >= MAX_WAIT_FOR_UNMOUNT;
+        if is_overdue && !self.is_healthy() {
+            return Some(Forced::Timeout);
+        }
+        (self.node.exists && self.node.is_out_of_service).then_some(Forced::OutOfService)
+    }
+}
+
+/// Decides on the steps for all nodes of a volume, in their order.
+pub fn decide(sites: &[Site], rules: Rules) -> Vec<Step> {
+    let occupied = sites.iter().filter(|site| site.occupies()).count();
+    let chosen = chosen_to_attach(sites);
+    let step = |(index, site): (usize, &Site)| {
+        if !site.is_wanted {
+            return leave(site, rules);
+        }
+        let others = occupied - usize::from(site.occupies());
+        match site.attachment {
+            Attachment::Attached => Step::List,
+            Attachment::Requested => Step::AwaitAttach,
+            Attachment::Deleting => Step::AwaitDetach,
+            Attachment::Absent if !site.node.exists => Step::Idle,
+            // The same request again is conclusive, and attaches the volume nowhere else.
+            Attachment::Uncertain => Step::Attach,
+            Attachment::Absent if rules.is_exclusive && (others > 0 || chosen != Some(index)) => Step::AwaitOtherNode,
+            Attachment::Absent => Step::Attach,
+        }
+    };
+    sites.iter().enumerate().map(step).collect()
+}
+
+/// Returns the node that gets an exclusive volume if none has it.
+fn chosen_to_attach(sites: &[Site]) -> Option<usize> {
+    let can_attach = |site: &&Site| site.is_wanted && site.node.exists;
+    let wanted = || sites.iter().enumerate().filter(|(_, site)| can_attach(site));
+    wanted().find(|(_, site)| site.occupies()).or_else(|| wanted().next()).map(|(index, _)| index)
+}
+
+/// Decides about a volume that no pod uses on a node.
+fn leave(site: &Site, rules: Rules) -> Step {
+    // The kubelet of such a node attaches and detaches its volumes itself.
+    if site.node.exists && !site.node.is_managed {
+        return Step::Idle;
+    }
+    match site.attachment {
+        Attachment::Deleting => return Step::AwaitDetach,
+        Attachment::Absent if !site.is_listed => return Step::Idle,
+        _ => {}
+    }
+    let forced = site.forced(rules);
+    if site.is_in_use && forced.is_none() {
+        let can_time_out = !rules.is_timeout_disabled && !site.is_healthy();
+        return Step::AwaitUnmount(can_time_out.then(|| MAX_WAIT_FOR_UNMOUNT.saturating_sub(site.unwanted_for)));
+    }
+    if site.node.exists && site.is_listed {
+        return Step::Unlist;
+    }
+    if site.attachment == Attachment::Absent {
+        return Step::Idle;
+    }
+    Step::Detach(forced.filter(|_| site.is_in_use))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXCLUSIVE: Rules = Rules { is_exclusive: true, is_timeout_disabled: false };
+    const SHARED: Rules = Rules { is_exclusive: false, is_timeout_disabled: false };
+    const HEALTHY: NodeState = NodeState { exists: true, is_managed: true, is_ready: true, is_out_of_service: false };
+    const LOST: NodeState = NodeState { is_ready: false, ..HEALTHY };
+    const DELETED: NodeState =
+        NodeState { exists: false, is_managed: false, is_ready: false, is_out_of_service: false };
+    const TAINTED: NodeState = NodeState { is_out_of_service: true, ..LOST };
+
+    fn wanted(attachment: Attachment) -> Site {
+        Site { is_wanted: true, attachment, node: HEALTHY, ..Site::default() }
+    }
+
+    fn unwanted(node: NodeState) -> Site {
+        Site { attachment: Attachment::Attached, node, ..Site::default() }
+    }
+
+    fn one(site: Site, rules: Rules) -> Step {
+        decide(&[site], rules)[0]
+    }
+
+    #[test]
+    fn wanted_volume_is_attached_then_listed() {
+        for (attachment, expected) in [
+            (Attachment::Absent, Step::Attach),
+            (Attachment::Uncertain, Step::Attach),
+            (Attachment::Requested, Step::AwaitAttach),
+            (Attachment::Attached, Step::List),
+            (Attachment::Deleting, Step::AwaitDetach),
+        ] {
+            for rules in [EXCLUSIVE, SHARED] {
+                assert_eq!(one(wanted(attachment), rules), expected, "{attachment:?}");
+            }
+        }
+        assert_eq!(one(Site { node: DELETED, ..wanted(Attachment::Absent) }, SHARED), Step::Idle);
+    }
+
+    #[test]
+    fn exclusive_volume_waits_for_each_other_node_that_may_have_it() {
+        let elsewhere = |site: Site| decide(&[site, wanted(Attachment::Absent)], EXCLUSIVE)[1];
+        for attachment in [Attachment::Uncertain, Attachment::Requested, Attachment::Attached, Attachment::Deleting] {
+            for is_wanted in [false, true] {
+                let other = Site { is_wanted, ..wanted(attachment) };
+                assert_eq!(elsewhere(other.clone()), Step::AwaitOtherNode, "{attachment:?}");
+                assert_eq!(decide(&[other, wanted(Attachment::Absent)], SHARED)[1], Step::Attach, "{attachment:?}");
+            }
+        }
+        let absent = Site { node: HEALTHY, ..Site::default() };
+        assert_eq!(elsewhere(Site { has_foreign: true, ..absent.clone() }), Step::AwaitOtherNode);
+        assert_eq!(elsewhere(Site { is_listed: true, ..absent.clone() }), Step::AwaitOtherNode);
+        assert_eq!(elsewhere(absent), Step::Attach);
+    }
+
+    #[test]
+    fn exclusive_volume_is_attached_to_one_of_two_nodes() {
+        let both = [wanted(Attachment::Absent), wanted(Attachment::Absent)];
+        assert_eq!(decide(&both, EXCLUSIVE), [Step::Attach, Step::AwaitOtherNode]);
+        assert_eq!(decide(&both, SHARED), [Step::Attach, Step::Attach]);
+        let listed = [wanted(Attachment::Absent), Site { is_listed: true, ..wanted(Attachment::Absent) }];
+        assert_eq!(decide(&listed, EXCLUSIVE), [Step::AwaitOtherNode, Step::Attach]);
+        let deleted = [Site { node: DELETED, ..wanted(Attachment::Absent) }, wanted(Attachment::Absent)];
+        assert_eq!(decide(&deleted, EXCLUSIVE), [Step::Idle, Step::Attach]);
+    }
+
+    #[test]
+    fn volume_that_is_no_longer_wanted_is_unlisted_before_it_is_detached() {
+        let site = unwanted(HEALTHY);
+        assert_eq!(one(Site { is_listed: true, ..site.clone() }, SHARED), Step::Unlist);
+        assert_eq!(one(site.clone(), SHARED), Step::Detach(None));
+        for attachment in [Attachment::Requested, Attachment::Uncertain] {
+            assert_eq!(one(Site { attachment, ..site.clone() }, SHARED), Step::Detach(None), "{attachment:?}");
+        }
+        assert_eq!(one(Site { attachment: Attachment::Deleting, ..site.clone() }, SHARED), Step::AwaitDetach);
+        assert_eq!(one(Site { attachment: Attachment::Absent, ..site.clone() }, SHARED), Step::Idle);
+        let stale = Site { attachment: Attachment::Absent, is_listed: true, ..site };
+        assert_eq!(one(stale, SHARED), Step::Unlist);
+    }
+
+    #[test]
+    fn volume_in_use_is_detached_only_by_force() {
+        let late = MAX_WAIT_FOR_UNMOUNT;
+        let soon = Duration::from_secs(60);
+        let rest = Step::AwaitUnmount(Some(late - soon));
+        let for_ever = Step::AwaitUnmount(None);
+        let timeout = Step::Detach(Some(Forced::Timeout));
+        let out_of_service = Step::Detach(Some(Forced::OutOfService));
+        for (name, node, unwanted_for, disabled, expected) in [
+            ("healthy", HEALTHY, soon, false, for_ever),
+            ("healthy for long", HEALTHY, late, false, for_ever),
+            ("lost", LOST, soon, false, rest),
+            ("lost for long", LOST, late, false, timeout),
+            ("lost without timeout", LOST, late, true, for_ever),
+            ("deleted", DELETED, soon, false, rest),
+            ("deleted for long", DELETED, late, false, timeout),
+            ("deleted without timeout", DELETED, late, true, for_ever),
+            ("tainted", TAINTED, Duration::ZERO, false, out_of_service),
+            ("tainted for long", TAINTED, late, false, timeout),
+            ("tainted without timeout", TAINTED, late, true, out_of_service),
+            ("healthy and tainted", NodeState { is_ready: true, ..TAINTED }, soon, false, out_of_service),
+        ] {
+            let site = Site { is_in_use: true, unwanted_for, ..unwanted(node) };
+            let rules = Rules { is_timeout_disabled: disabled, ..EXCLUSIVE };
+            assert_eq!(one(site, rules), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn node_whose_kubelet_attaches_volumes_is_left_alone_but_counts() {
+        let own = NodeState { is_managed: false, ..HEALTHY };
+        let site = Site { is_listed: true, ..unwanted(own) };
+        let steps = decide(&[site, wanted(Attachment::Absent)], EXCLUSIVE);
+        assert_eq!(steps, [Step::Idle, Step::AwaitOtherNode]);
+    }
+}

@@ -1,0 +1,139 @@
+//! Detaches a volume from a node, after a check that its kubelet does not use it.
+
+use std::time::Duration;
+
+use kinds::meta::ObjectKey;
+use kinds::{Kind, Node, Str, VolumeAttachment};
+use runtime::worker::ReconcileError;
+use tracing::{info, warn};
+
+use super::decide::Forced;
+use super::memory::SiteMemory;
+use super::metrics::Operation;
+use super::observe::{Place, state_of};
+use super::reconcile::{AttachDetach, Recheck, Subject};
+use crate::storage::volume_name::{Plugin, attachment_name};
+
+/// The API server ends each request after a minute: a creation without an answer was done by then or never.
+const REQUEST_ENDS: Duration = Duration::from_secs(65);
+/// Pause before a node whose status still changes is read again.
+pub const READ_AGAIN: Duration = Duration::from_secs(1);
+/// An attachment that the API server no longer has is looked for in the cache again after this time.
+const AWAIT_CACHE: Duration = Duration::from_secs(5);
+
+impl AttachDetach {
+    /// Detaches the volume. The node's status does not list it any longer, as far as the cache shows.
+    pub async fn detach(
+        &self,
+        subject: &Subject<'_>,
+        place: &Place,
+        forced: Option<Forced>,
+        memory: &mut SiteMemory,
+    ) -> Recheck {
+        if !self.is_released(subject, place, forced).await? {
+            return Ok(Some(READ_AGAIN));
+        }
+        memory.detach_started.get_or_insert(subject.now);
+        if let Some(reason) = forced {
+            warn!(volume = %subject.name, node = %place.node, ?reason, "detaching a volume that is in use by force");
+        }
+        let Plugin::Csi { driver, handle } = subject.plugin else {
+            info!(volume = %subject.name, node = %place.node, "releasing volume");
+            self.operations.forced(forced);
+            (memory.is_held, memory.is_attached) = (false, false);
+            // Pods on other nodes may wait for it.
+            self.volume_queue.add(subject.name.clone());
+            return Ok(None);
+        };
+        let Some(attachment) = &place.attachment else {
+            return self.resolve(subject, attachment_name(driver, handle, &place.node), memory).await;
+        };
+        info!(volume = %subject.name, node = %place.node, attachment = %attachment.meta.name, "detaching volume");
+        self.operations.forced(forced);
+        self.consistency.deleting(subject.key, &attachment.meta);
+        let key = attachment.meta.key();
+        match self.writer.delete(&VolumeAttachment::RESOURCE, &key, &attachment.meta.uid).await {
+            Ok(()) => Ok(None),
+            Err(error) if error.is_gone() => Ok(Some(AWAIT_CACHE)),
+            Err(error) => {
+                self.consistency.not_deleting(subject.key, &attachment.meta.uid);
+                self.operations.failed(Operation::Detach, subject.plugin);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Reads the node from the API server and reports whether its kubelet has released the volume, or whether the reason
+    /// to detach it by force still holds.
+    async fn is_released(
+        &self,
+        subject: &Subject<'_>,
+        place: &Place,
+        forced: Option<Forced>,
+    ) -> Result<bool, ReconcileError> {
+        let Some(node) = self.read_node(&place.node).await? else { return Ok(true) };
+        let Some(volumes) = &node.volumes else { return Ok(false) };
+        let state = state_of(Some(&node));
+        // The cache is behind: the kubelet could still find the volume in the list, or attach volumes itself by now.
+        if volumes.lists(subject.name) || !state.is_managed {
+            return Ok(false);
+        }
+        let is_forced = match forced {
+            Some(Forced::Timeout) => !state.is_ready,
+            Some(Forced::OutOfService) => state.is_out_of_service,
+            None => false,
+        };
+        if volumes.uses(subject.name) && !is_forced {
+            let message =
+                format!("volume {} is still in use by node {}, according to Node status", subject.name, place.node);
+            return Err(ReconcileError::new(message));
+        }
+        Ok(true)
+    }
+
+    /// Returns a node as the API server has it.
+    pub async fn read_node(&self, name: &Str) -> Result<Option<Node>, ReconcileError> {
+        match self.writer.get(&Node::RESOURCE, &ObjectKey::new("", name.clone())).await {
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error.into()),
+            Ok(answer) => {
+                let node = answer.decode(self.caches.nodes.decoding());
+                Ok(Some(node.map_err(|error| ReconcileError::new(error.to_string()))?))
+            }
+        }
+    }
+
+    /// Finds out whether an attachment exists whose creation had no answer.
+    async fn resolve(&self, subject: &Subject<'_>, name: String, memory: &mut SiteMemory) -> Recheck {
+        match self.writer.get(&VolumeAttachment::RESOURCE, &ObjectKey::new("", name)).await {
+            Ok(answer) => {
+                let version = answer.meta().map_err(|error| ReconcileError::new(error.to_string()))?.version;
+                self.consistency.wrote(subject.key, &self.caches.attachments, version);
+                Ok(Some(Duration::ZERO))
+            }
+            Err(error) if error.is_not_found() => {
+                let elapsed = memory.uncertain_since.map_or(REQUEST_ENDS, |since| since.elapsed());
+                if elapsed < REQUEST_ENDS {
+                    return Ok(Some(REQUEST_ENDS - elapsed));
+                }
+                (memory.uncertain_since, memory.is_attached) = (None, false);
+                Ok(Some(Duration::ZERO))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reports errors of the driver.
+    pub fn await_detach(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) {
+        memory.is_announced = false;
+        memory.detach_started.get_or_insert(subject.now);
+        if let Some(attachment) = &place.attachment
+            && let Some(error) = &attachment.detach_error
+            && attachment.meta.version != memory.reported_version
+        {
+            memory.reported_version = attachment.meta.version;
+            warn!(volume = %subject.name, node = %place.node, %error, "driver failed to detach volume");
+            self.operations.failed(Operation::Detach, subject.plugin);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Indexes of nodes and VolumeAttachments by volume.
+
+use kinds::{Node, VolumeAttachment};
+use runtime::store::{Index, index_key};
+
+/// Index of nodes by the volumes that their status lists as attached. Needs [`Node::VOLUMES`]; look up by
+/// [`listed_volume`].
+pub const fn nodes_by_attached_volume() -> Index<Node> {
+    Index {
+        name: "attached-volume",
+        keys: |node, emit| {
+            let attached = node.volumes.iter().flat_map(|volumes| &volumes.attached);
+            attached.for_each(|volume| emit(listed_volume(&volume.name)));
+        },
+    }
+}
+
+/// Key of all nodes that list a volume, by its unique name.
+pub fn listed_volume(name: &str) -> u64 {
+    index_key(("attached-volume", name))
+}
+
+/// Index of VolumeAttachments by their volume. Look up by [`of_volume`] or [`of_inline_volume`].
+pub const fn attachments_by_volume() -> Index<VolumeAttachment> {
+    Index {
+        name: "attached-volume",
+        keys: |attachment, emit| {
+            if !attachment.volume.is_empty() {
+                emit(of_volume(&attachment.volume));
+            }
+            if let Some((driver, handle)) = attachment.inline.as_deref().and_then(kinds::persistent_volume::Source::csi)
+            {
+                emit(of_inline_volume(driver, handle));
+            }
+        },
+    }
+}
+
+/// Key of all attachments of a PersistentVolume.
+pub fn of_volume(name: &str) -> u64 {
+    index_key(("persistent-volume", name))
+}
+
+/// Key of all attachments of a volume that pods define themselves.
+pub fn of_inline_volume(driver: &str, handle: &str) -> u64 {
+    index_key(("inline", driver, handle))
+}

@@ -1,0 +1,155 @@
+//! Volumes that a change concerns.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use kinds::meta::ObjectKey;
+use kinds::persistent_volume::Source;
+use kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, Str, VolumeAttachment};
+use runtime::store::Change;
+
+use super::observe::{Caches, state_of};
+use super::reconcile::AttachDetach;
+use crate::pods::indexes::{by_node, on_node};
+use crate::storage::volume_name::{Plugin, attachment_name, of_inline, of_volume};
+
+/// Turns changes into keys on the queues.
+pub fn subscribe(shared: &Arc<AttachDetach>) {
+    let caches = &shared.caches;
+    let add = |shared: &AttachDetach, volumes: Vec<Str>| {
+        volumes.into_iter().for_each(|volume| shared.volume_queue.add(volume));
+    };
+    let own = shared.clone();
+    caches.pods.subscribe(move |change| add(&own, of_pod(&own, change)));
+    let own = shared.clone();
+    caches.claims.subscribe(move |change| add(&own, of_claim(&own.caches, change)));
+    let own = shared.clone();
+    caches.volumes.subscribe(move |change| add(&own, of_persistent_volume(change)));
+    let own = shared.clone();
+    caches.attachments.subscribe(move |change| add(&own, of_attachment(&own, change)));
+    let own = shared.clone();
+    caches.drivers.subscribe(move |change| add(&own, of_driver(&own.caches, change)));
+    let own = shared.clone();
+    caches.nodes.subscribe(move |change| {
+        let volumes = of_node(&own, change);
+        if !volumes.is_empty()
+            && let Some(node) = change.new.or(change.old)
+        {
+            own.node_queue.add_coalesced(node.meta.name.clone());
+        }
+        add(&own, volumes);
+    });
+}
+
+impl Caches {
+    fn name_of_claim(&self, claim: &PersistentVolumeClaim) -> Option<Str> {
+        if claim.volume_name.is_empty() {
+            return None;
+        }
+        of_volume(&*self.volumes.get(&ObjectKey::new("", claim.volume_name.clone()))?)
+    }
+
+    fn names_of_pod(&self, pod: &Pod) -> impl Iterator<Item = Str> {
+        let claims = pod.volumes.iter().flat_map(|volumes| &volumes.claims);
+        claims.filter_map(|volume| {
+            let claim = self.claims.get(&ObjectKey::new(pod.meta.namespace.clone(), volume.claim.clone()))?;
+            self.name_of_claim(&claim)
+        })
+    }
+}
+
+fn of_pod(shared: &AttachDetach, change: &Change<'_, Pod>) -> Vec<Str> {
+    let holds = |pod: &Arc<Pod>| {
+        let is_holding = !pod.node.is_empty() && !pod.has_released_volumes();
+        is_holding.then(|| (pod.node.clone(), pod.meta.uid.clone()))
+    };
+    if change.old.and_then(holds) == change.new.and_then(holds) {
+        return Vec::new();
+    }
+    let Some(pod) = change.new.or(change.old) else { return Vec::new() };
+    let mut names: BTreeSet<Str> = shared.caches.names_of_pod(pod).collect();
+    names.extend(shared.memory.of_pod(&pod.meta.key()));
+    names.into_iter().collect()
+}
+
+fn of_claim(caches: &Caches, change: &Change<'_, PersistentVolumeClaim>) -> Vec<Str> {
+    let binding = |claim: &Arc<PersistentVolumeClaim>| (claim.phase, claim.volume_name.clone(), claim.meta.uid.clone());
+    if change.old.map(binding) == change.new.map(binding) {
+        return Vec::new();
+    }
+    change.new.and_then(|claim| caches.name_of_claim(claim)).into_iter().collect()
+}
+
+fn of_persistent_volume(change: &Change<'_, PersistentVolume>) -> Vec<Str> {
+    let parts = |volume: &Arc<PersistentVolume>| {
+        (of_volume(volume), volume.claim.clone(), volume.access_modes.clone(), volume.meta.uid.clone())
+    };
+    if change.old.map(parts) == change.new.map(parts) {
+        return Vec::new();
+    }
+    let names = [change.old, change.new].into_iter().flatten().filter_map(|volume| of_volume(volume));
+    names.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+fn of_attachment(shared: &AttachDetach, change: &Change<'_, VolumeAttachment>) -> Vec<Str> {
+    let Some(attachment) = change.new.or(change.old) else { return Vec::new() };
+    let volume = shared.caches.volumes.get(&ObjectKey::new("", attachment.volume.clone()));
+    if let Some(name) = volume.as_deref().and_then(of_volume).or_else(|| of_inline(attachment)) {
+        return vec![name];
+    }
+    // Its volume was deleted: what is remembered about the node still names it.
+    let mut names = shared.memory.of_node(&attachment.node);
+    names.retain(|name| match Plugin::of(name) {
+        Some(Plugin::Csi { driver, handle }) => {
+            attachment_name(driver, handle, &attachment.node) == *attachment.meta.name
+        }
+        _ => false,
+    });
+    names
+}
+
+fn of_driver(caches: &Caches, change: &Change<'_, CsiDriver>) -> Vec<Str> {
+    let is_required = |driver: Option<&Arc<CsiDriver>>| driver.is_none_or(|driver| driver.attach_required);
+    if is_required(change.old) == is_required(change.new) {
+        return Vec::new();
+    }
+    let Some(name) = change.new.or(change.old).map(|driver| driver.meta.name.clone()) else { return Vec::new() };
+    let of_driver = |volume: &Arc<PersistentVolume>| {
+        let unique = of_volume(volume)?;
+        let is_same = matches!(&volume.source, Source::Csi { driver, .. } if *driver == name)
+            || matches!(Plugin::of(&unique), Some(Plugin::Csi { driver, .. }) if *driver == *name);
+        is_same.then_some(unique)
+    };
+    caches.volumes.all().iter().filter_map(of_driver).collect()
+}
+
+/// A volume is concerned if the node's status gains or loses it, and each volume of the node if the node's state changes.
+fn of_node(shared: &AttachDetach, change: &Change<'_, Node>) -> Vec<Str> {
+    let Some(node) = change.new.or(change.old) else { return Vec::new() };
+    let (old, new) = (change.old.map(|node| &**node), change.new.map(|node| &**node));
+    let (was, is) = (state_of(old), state_of(new));
+    let uid = |node: Option<&Node>| node.map(|node| node.meta.uid.clone());
+    let is_same_node = was == is && uid(old) == uid(new);
+    // Most changes are heartbeats.
+    if is_same_node && old.map(|node| &node.volumes) == new.map(|node| &node.volumes) {
+        return Vec::new();
+    }
+    let in_status = |node: Option<&Node>| -> BTreeSet<(bool, Str)> {
+        let volumes = node.and_then(|node| node.volumes.as_ref());
+        let attached =
+            volumes.into_iter().flat_map(|volumes| &volumes.attached).map(|entry| (true, entry.name.clone()));
+        let in_use = volumes.into_iter().flat_map(|volumes| &volumes.in_use).map(|name| (false, name.clone()));
+        attached.chain(in_use).collect()
+    };
+    let (before, after) = (in_status(old), in_status(new));
+    let mut names: BTreeSet<Str> = before.symmetric_difference(&after).map(|(_, name)| name.clone()).collect();
+    if !is_same_node {
+        names.extend(shared.memory.of_node(&node.meta.name));
+    }
+    if is.is_managed && !was.is_managed {
+        for pod in shared.caches.pods.by_index(&by_node(), on_node(&node.meta.name)) {
+            names.extend(shared.caches.names_of_pod(&pod));
+        }
+    }
+    names.into_iter().collect()
+}

@@ -1,0 +1,203 @@
+//! What the process remembers about volumes and nodes beyond the caches: timers, reported events, and requests without an
+//! answer. Losing it costs no safety, only waiting times.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard};
+
+use kinds::meta::ObjectKey;
+use kinds::node_volumes::AttachedVolume;
+use kinds::{Str, Uid};
+use runtime::lock::lock;
+use tokio::time::Instant;
+
+use super::node_list::NodeList;
+
+/// A pod that uses a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// Its namespace and name.
+    pub pod: ObjectKey,
+    /// Its uid.
+    pub uid: Uid,
+}
+
+/// What is remembered about a volume on a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SiteMemory {
+    /// Pods that use the volume here. A pod stays until it has released its volumes, even if its claim can no longer be
+    /// resolved.
+    pub users: Vec<User>,
+    /// When the volume was first seen as not wanted here.
+    pub unwanted_since: Option<Instant>,
+    /// Whether the node's last known status has the volume in use.
+    pub was_in_use: Option<bool>,
+    /// The volume, of a plugin whose kubelet attaches it, is reserved for the node.
+    pub is_held: bool,
+    /// When a request to attach was sent whose answer was lost.
+    pub uncertain_since: Option<Instant>,
+    /// When the current attempt to attach began, or was last reported as timed out.
+    pub attach_started: Option<Instant>,
+    /// When the current attempt to detach began.
+    pub detach_started: Option<Instant>,
+    /// The success was recorded as an event, or needs none.
+    pub is_announced: bool,
+    /// The wait for another node was recorded as an event.
+    pub is_wait_reported: bool,
+    /// Version of the VolumeAttachment whose error was recorded last.
+    pub reported_version: u64,
+    /// There is an attachment.
+    pub is_attached: bool,
+    /// The attachment was deleted while the volume was wanted: its kubelet must still use the volume before it is attached
+    /// again, because the cache of pods may be behind.
+    pub must_confirm: bool,
+}
+
+/// The nodes of a volume, by name.
+pub type Sites = BTreeMap<Str, SiteMemory>;
+
+#[derive(Debug, Default)]
+struct State {
+    volumes: HashMap<Str, Sites>,
+    by_pod: HashMap<ObjectKey, BTreeSet<Str>>,
+    by_node: HashMap<Str, BTreeSet<Str>>,
+    lists: HashMap<Str, NodeList>,
+}
+
+/// Everything that is remembered.
+#[derive(Debug, Default)]
+pub struct Memory {
+    state: Mutex<State>,
+}
+
+impl Memory {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Returns the nodes of a volume.
+    pub fn sites(&self, volume: &str) -> Sites {
+        self.lock().volumes.get(volume).cloned().unwrap_or_default()
+    }
+
+    /// Stores the nodes of a volume.
+    pub fn store(&self, volume: &Str, sites: Sites) {
+        let mut state = self.lock();
+        let old = state.volumes.remove(volume).unwrap_or_default();
+        unlink(&mut state.by_node, old.keys().filter(|node| !sites.contains_key(*node)), volume);
+        let users = |sites: &Sites| -> BTreeSet<ObjectKey> {
+            sites.values().flat_map(|site| site.users.iter().map(|user| user.pod.clone())).collect()
+        };
+        let (before, after) = (users(&old), users(&sites));
+        unlink(&mut state.by_pod, before.difference(&after), volume);
+        for pod in after.difference(&before) {
+            state.by_pod.entry(pod.clone()).or_default().insert(volume.clone());
+        }
+        for node in sites.keys().filter(|node| !old.contains_key(*node)) {
+            state.by_node.entry(node.clone()).or_default().insert(volume.clone());
+        }
+        for node in old.keys().filter(|node| !sites.contains_key(*node)) {
+            if let Some(list) = state.lists.get_mut(node) {
+                list.forget(volume);
+                if list.is_empty() {
+                    state.lists.remove(node);
+                }
+            }
+        }
+        if !sites.is_empty() {
+            state.volumes.insert(volume.clone(), sites);
+        }
+    }
+
+    /// Returns the volumes that a pod uses, as far as they are remembered.
+    pub fn of_pod(&self, pod: &ObjectKey) -> Vec<Str> {
+        self.lock().by_pod.get(pod).into_iter().flatten().cloned().collect()
+    }
+
+    /// Returns the volumes of a node.
+    pub fn of_node(&self, node: &str) -> Vec<Str> {
+        self.lock().by_node.get(node).into_iter().flatten().cloned().collect()
+    }
+
+    /// Decides whether a node's status shall list a volume. Returns whether that is a change.
+    pub fn decide_listing(&self, node: &Str, volume: &Str, is_listed: bool) -> bool {
+        self.lock().lists.entry(node.clone()).or_default().decide(volume, is_listed)
+    }
+
+    /// Reports whether a write that lists the volume in the node's status may be under way.
+    pub fn may_be_writing(&self, node: &str, volume: &str) -> bool {
+        self.lock().lists.get(node).is_some_and(|list| list.may_be_writing(volume))
+    }
+
+    /// Returns the list that has to be written to a node's status, and notes that it is about to be written; `None` if the
+    /// current one is right.
+    pub fn begin_write(&self, node: &str, current: &[AttachedVolume]) -> Option<Vec<AttachedVolume>> {
+        let mut state = self.lock();
+        let list = state.lists.get_mut(node)?;
+        let planned = list.plan(current)?;
+        list.begin_write(&planned);
+        Some(planned)
+    }
+
+    /// Notes that the last write to a node's status has ended. Returns the volumes that were in it.
+    pub fn end_write(&self, node: &str) -> Vec<Str> {
+        let mut state = self.lock();
+        let Some(list) = state.lists.get_mut(node) else { return Vec::new() };
+        let written = list.end_write();
+        if list.is_empty() {
+            state.lists.remove(node);
+        }
+        written
+    }
+
+    /// Counts pairs of volume and node by what `label` returns for them.
+    pub fn count<L: Ord>(&self, label: impl Fn(&str, &SiteMemory) -> Vec<L>) -> BTreeMap<L, u64> {
+        let mut counts = BTreeMap::new();
+        for (volume, sites) in &self.lock().volumes {
+            for found in sites.values().flat_map(|site| label(volume, site)) {
+                *counts.entry(found).or_default() += 1;
+            }
+        }
+        counts
+    }
+}
+
+fn unlink<'a, K: Clone + Eq + std::hash::Hash + 'a>(
+    index: &mut HashMap<K, BTreeSet<Str>>,
+    keys: impl Iterator<Item = &'a K>,
+    volume: &str,
+) {
+    for key in keys {
+        if let Some(volumes) = index.get_mut(key) {
+            volumes.remove(volume);
+            if volumes.is_empty() {
+                index.remove(key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used_by(pod: &str) -> SiteMemory {
+        let pod = ObjectKey::new("default", pod);
+        SiteMemory { users: vec![User { pod, uid: Uid::parse("u") }], ..SiteMemory::default() }
+    }
+
+    #[test]
+    fn volume_is_found_by_its_pods_and_nodes_until_it_is_removed() {
+        let (memory, volume, node) = (Memory::default(), Str::from("v"), Str::from("n"));
+        memory.store(&volume, Sites::from([(node.clone(), used_by("a"))]));
+        assert_eq!(memory.of_pod(&ObjectKey::new("default", "a")), std::slice::from_ref(&volume));
+        assert_eq!(memory.of_node("n"), std::slice::from_ref(&volume));
+        memory.store(&volume, Sites::from([(node.clone(), used_by("b"))]));
+        assert!(memory.of_pod(&ObjectKey::new("default", "a")).is_empty());
+        assert_eq!(memory.of_pod(&ObjectKey::new("default", "b")), std::slice::from_ref(&volume));
+        memory.decide_listing(&node, &volume, true);
+        memory.store(&volume, Sites::new());
+        let state = memory.lock();
+        assert!(state.volumes.is_empty() && state.by_pod.is_empty() && state.by_node.is_empty());
+        assert!(state.lists.is_empty());
+    }
+}

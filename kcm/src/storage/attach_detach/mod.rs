@@ -1,0 +1,136 @@
+//! persistentvolume-attach-detach-controller: attaches volumes to the nodes whose pods use them, and detaches them
+//! afterwards.
+//!
+//! The API objects are the state: a VolumeAttachment exists from before the driver attaches a volume until after it has
+//! detached it, and a node's status lists what its kubelet may mount. A reconcile of a volume derives everything else from
+//! the caches, so that a crash between any two writes loses nothing. Follows upstream pkg/controller/volume/attachdetach;
+//! driven by events instead of a loop.
+//!
+//! Order of the writes, which kubelets rely on:
+//!
+//! - Attach: create the VolumeAttachment; wait for the driver; list the volume in the node's status.
+//! - Detach: remove the volume from the node's status; read the node and check that its kubelet does not use the volume;
+//!   delete the VolumeAttachment; wait until it no longer exists.
+//!
+//! A volume for one node is attached only while no other node may have it, confirmed or not.
+
+mod attach;
+mod decide;
+mod detach;
+mod indexes;
+mod keys;
+mod memory;
+mod messages;
+mod metrics;
+#[cfg(test)]
+mod model;
+mod node_list;
+mod node_status;
+mod observe;
+mod reconcile;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, Sections, VolumeAttachment};
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
+
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
+use crate::pods::indexes::by_node;
+use crate::storage::indexes::pods_by_claim;
+use metrics::{Operations, Totals};
+use node_status::NodeStatuses;
+use observe::Caches;
+use reconcile::{AttachDetach, Settings, Volumes};
+
+/// Name of the event source.
+const COMPONENT: &str = "attachdetach-controller";
+const VOLUMES: &str = "attachdetach_volumes";
+const NODES: &str = "attachdetach_nodes";
+
+/// Volumes that are reconciled at the same time. Upstream sets no limit.
+const VOLUME_WORKERS: usize = 50;
+/// Nodes whose status is written at the same time. Upstream writes one after the other.
+const NODE_WORKERS: usize = 20;
+
+/// First pause after a failure.
+const BASE_DELAY: Duration = Duration::from_millis(500);
+/// Longest pause after failures.
+const MAX_DELAY: Duration = Duration::from_secs(122);
+/// Writes of a node's status within this time are combined.
+const NODE_WINDOW: Duration = Duration::from_millis(100);
+/// The same while volumes of the node keep changing.
+const LONGEST_NODE_WINDOW: Duration = Duration::from_millis(800);
+
+/// Times the requests per second of other controllers: a volume takes two writes and a read to move.
+const QPS: u16 = 5;
+/// Times the requests of other controllers that may be sent at once.
+const BURST: u32 = 5;
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "persistentvolume-attach-detach-controller",
+    service_account: "attachdetach-controller",
+    watches,
+    writes: &[
+        Write { verb: Verb::Create, group: "storage.k8s.io", resource: "volumeattachments" },
+        Write { verb: Verb::Delete, group: "storage.k8s.io", resource: "volumeattachments" },
+        Write { verb: Verb::Patch, group: "", resource: "nodes/status" },
+        Write { verb: Verb::Create, group: "", resource: "events" },
+        Write { verb: Verb::Patch, group: "", resource: "events" },
+    ],
+    queues: &[QueueKeys::other(VOLUMES), QueueKeys::of(NODES, "Node")],
+    start,
+    ..Descriptor::NONE
+};
+
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Pod>(Pod::VOLUMES, &[pods_by_claim(), by_node()]);
+    builder.need::<Node>(Node::VOLUMES, &[indexes::nodes_by_attached_volume()]);
+    builder.need::<PersistentVolumeClaim>(Sections::default(), &[]);
+    builder.need::<PersistentVolume>(Sections::default(), &[crate::storage::volume_name::volumes_by_unique_name()]);
+    builder.need::<VolumeAttachment>(Sections::default(), &[indexes::attachments_by_volume()]);
+    builder.need::<CsiDriver>(Sections::default(), &[]);
+}
+
+fn start(manager: &mut Manager, context: &Context) {
+    let values = &context.options.values;
+    let registry = manager.registry();
+    let caches = Caches {
+        pods: registry.store(),
+        nodes: registry.store(),
+        claims: registry.store(),
+        volumes: registry.store(),
+        attachments: registry.store(),
+        drivers: registry.store(),
+    };
+    let is_synced = !values.get_bool("disable-attach-detach-reconcile-sync");
+    let options = |name| QueueOptions { base_delay: BASE_DELAY, max_delay: MAX_DELAY, ..QueueOptions::named(name) };
+    let shared = Arc::new(AttachDetach {
+        caches,
+        memory: Default::default(),
+        consistency: Default::default(),
+        writer: manager.faster_writer(DESCRIPTOR.service_account, QPS, BURST),
+        recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
+        volume_queue: Queue::new(options(VOLUMES)),
+        node_queue: Queue::new(QueueOptions {
+            window: NODE_WINDOW,
+            longest_window: LONGEST_NODE_WINDOW,
+            ..QueueOptions::named(NODES)
+        }),
+        operations: Operations::new(manager.metrics()),
+        settings: Settings {
+            is_timeout_disabled: values.get_bool("disable-force-detach-on-timeout"),
+            sync_period: is_synced.then(|| values.get_duration("attach-detach-reconcile-sync-period")),
+        },
+        term: Default::default(),
+    });
+    manager.collect(Totals(shared.clone()));
+    keys::subscribe(&shared);
+    let work = |workers| WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None };
+    manager.add(work(VOLUME_WORKERS), shared.volume_queue.clone(), Arc::new(Volumes(shared.clone())));
+    manager.add(work(NODE_WORKERS), shared.node_queue.clone(), Arc::new(NodeStatuses(shared)));
+}

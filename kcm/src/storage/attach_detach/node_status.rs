@@ -1,0 +1,105 @@
+//! Writes the attached volumes to the status of a node: the only writer of that list.
+//!
+//! A write carries the version of the node that it is based on, so that it cannot undo another one. The next write waits
+//! until the cache shows this one.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::ObjectKey;
+use kinds::node_volumes::AttachedVolume;
+use kinds::{Kind, Node, Str};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
+use serde_json::{Value, json};
+use tracing::debug;
+
+use super::reconcile::AttachDetach;
+
+/// Reconciles the status of nodes by their names.
+pub struct NodeStatuses(pub Arc<AttachDetach>);
+
+impl Reconcile for NodeStatuses {
+    type Key = Str;
+
+    fn reconcile<'a>(&'a self, key: &'a Str) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.0.sync_node(key).boxed()
+    }
+}
+
+impl AttachDetach {
+    async fn sync_node(&self, name: &Str) -> Result<Outcome, ReconcileError> {
+        let key = ObjectKey::new("", name.clone());
+        if self.consistency.take_lost(&key) {
+            self.await_unknown_write(&key).await?;
+        }
+        let (queue, again) = (self.node_queue.clone(), name.clone());
+        if !self.consistency.caught_up(&key, &self.caches.nodes, move || queue.add(again)) {
+            return Ok(Outcome::WaitingForCache);
+        }
+        let node = self.caches.node(name);
+        let current = node.as_ref().and_then(|node| node.volumes.as_ref()).map_or(&[][..], |volumes| &volumes.attached);
+        self.release_unlisted(name, current);
+        let Some(node) = &node else {
+            self.consistency.forget(&key);
+            return Ok(Outcome::Done);
+        };
+        let Some(list) = self.memory.begin_write(name, current) else { return Ok(Outcome::Done) };
+        debug!(node = %name, volumes = list.len(), "writing attached volumes");
+        match self.writer.patch_status(&Node::RESOURCE, &key, &patch(node, &list)).await {
+            Ok(answer) => {
+                let version = answer.meta().map_err(|error| ReconcileError::new(error.to_string()))?.version;
+                if version == node.meta.version {
+                    self.release_unlisted(name, &list);
+                    return Ok(Outcome::Done);
+                }
+                // The write counts as under way until the node's event arrives, which adds the key again.
+                self.consistency.wrote(&key, &self.caches.nodes, version);
+                Ok(Outcome::Done)
+            }
+            Err(error) if error.is_lost() => {
+                self.consistency.lost(&key);
+                Err(error.into())
+            }
+            Err(error) => {
+                self.release_unlisted(name, current);
+                // Another write came first: the cache shows it in a moment.
+                if error.is_conflict() || error.is_gone() { Ok(Outcome::RequeueWithBackoff) } else { Err(error.into()) }
+            }
+        }
+    }
+
+    /// Notes that no write is under way, and wakes the volumes that waited for that.
+    fn release_unlisted(&self, name: &Str, current: &[AttachedVolume]) {
+        let is_listed = |volume: &Str| current.iter().any(|entry| entry.name == *volume);
+        let ended = self.memory.end_write(name);
+        ended.into_iter().filter(|volume| !is_listed(volume)).for_each(|volume| self.volume_queue.add(volume));
+    }
+
+    /// Waits for the version of the node after a write without an answer.
+    async fn await_unknown_write(&self, key: &ObjectKey) -> Result<(), ReconcileError> {
+        match self.writer.get(&Node::RESOURCE, key).await {
+            Ok(answer) => {
+                let version = answer.meta().map_err(|error| ReconcileError::new(error.to_string()))?.version;
+                self.consistency.wrote(key, &self.caches.nodes, version);
+                Ok(())
+            }
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => {
+                self.consistency.lost(key);
+                Err(error.into())
+            }
+        }
+    }
+}
+
+fn patch(node: &Node, list: &[AttachedVolume]) -> Value {
+    let entry = |volume: &AttachedVolume| json!({"name": &*volume.name, "devicePath": &*volume.device_path});
+    let list: Vec<Value> = list.iter().map(entry).collect();
+    // In a merge patch, null removes the field.
+    let list = if list.is_empty() { Value::Null } else { list.into() };
+    json!({
+        "metadata": {"uid": node.meta.uid.to_string(), "resourceVersion": node.meta.version.to_string()},
+        "status": {"volumesAttached": list},
+    })
+}

@@ -1,0 +1,266 @@
+//! Gathers what the caches and the memory have about one volume.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kinds::meta::ObjectKey;
+use kinds::persistent_volume_claim::Phase;
+use kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, Str, VolumeAttachment};
+use runtime::store::Store;
+use tokio::time::Instant;
+
+use super::decide::{Attachment, NodeState, Site};
+use super::indexes::{attachments_by_volume, listed_volume, nodes_by_attached_volume, of_inline_volume, of_volume};
+use super::memory::{Memory, SiteMemory, Sites, User};
+use crate::storage::indexes::{pods_by_claim, using_claim};
+use crate::storage::volume_name::{self, Plugin, attachment_name, named, volumes_by_unique_name};
+
+/// Taint of a node that is shut down for good; its value and effect do not matter.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+/// The caches.
+#[derive(Clone)]
+pub struct Caches {
+    pub pods: Arc<Store<Pod>>,
+    pub nodes: Arc<Store<Node>>,
+    pub claims: Arc<Store<PersistentVolumeClaim>>,
+    pub volumes: Arc<Store<PersistentVolume>>,
+    pub attachments: Arc<Store<VolumeAttachment>>,
+    pub drivers: Arc<Store<CsiDriver>>,
+}
+
+/// A node of a volume.
+pub struct Place {
+    pub node: Str,
+    pub site: Site,
+    pub memory: SiteMemory,
+    /// This controller's attachment.
+    pub attachment: Option<Arc<VolumeAttachment>>,
+}
+
+/// What is known about a volume.
+pub struct Observation {
+    /// Its nodes, by name.
+    pub places: Vec<Place>,
+    /// Name of its PersistentVolume, or its unique name if that was deleted.
+    pub label: Str,
+    /// The PersistentVolume; of several with the same storage, one that a pod uses.
+    pub volume: Option<Arc<PersistentVolume>>,
+    /// It may be attached to one node only.
+    pub is_exclusive: bool,
+}
+
+/// Returns the state of a node as the API server or the cache has it.
+pub fn state_of(node: Option<&Node>) -> NodeState {
+    let Some(node) = node else { return NodeState::default() };
+    NodeState {
+        exists: true,
+        is_managed: node.volumes.as_ref().is_some_and(|volumes| volumes.is_managed),
+        is_ready: node.ready() == Some("True"),
+        is_out_of_service: node.taints.iter().any(|taint| &*taint.key == OUT_OF_SERVICE),
+    }
+}
+
+impl Caches {
+    /// Returns a node.
+    pub fn node(&self, name: &Str) -> Option<Arc<Node>> {
+        self.nodes.get(&ObjectKey::new("", name.clone()))
+    }
+
+    /// Reports whether the volumes of a plugin have to be attached. A driver without a CSIDriver object requires it.
+    fn is_attachable(&self, plugin: Plugin<'_>) -> bool {
+        match plugin {
+            Plugin::Csi { driver, .. } => {
+                self.drivers.get(&ObjectKey::new("", driver)).is_none_or(|driver| driver.attach_required)
+            }
+            Plugin::Kubelet(_) => true,
+        }
+    }
+
+    /// Gathers what is known about a volume.
+    pub fn observe(&self, name: &Str, plugin: Plugin<'_>, memory: &Memory, now: Instant) -> Observation {
+        let mut volumes = self.volumes.by_index(&volumes_by_unique_name(), named(name));
+        volumes.retain(|volume| volume_name::of_volume(volume).as_ref() == Some(name));
+        volumes.sort_by(|one, other| one.meta.name.cmp(&other.meta.name));
+        let mut sites = memory.sites(name);
+        let mut users: BTreeMap<Str, Vec<User>> = BTreeMap::new();
+        let mut used = None;
+        if self.is_attachable(plugin) {
+            self.keep_users(&sites, &mut users);
+            for volume in &volumes {
+                let is_used = self.add_users(volume, &mut users);
+                used = used.or_else(|| is_used.then(|| volume.clone()));
+            }
+        }
+        let foreign = self.foreign_nodes(name, plugin, &volumes);
+        let nodes = self.nodes_of(name, plugin, &volumes, [&mut sites.keys(), &mut users.keys(), &mut foreign.iter()]);
+        let place = |node: Str| {
+            let mut memory_of_site = sites.remove(&node).unwrap_or_default();
+            memory_of_site.users = users.remove(&node).unwrap_or_default();
+            let attachment = self.attachment(plugin, &node);
+            let is_writing = memory.may_be_writing(&node, name);
+            let has_foreign = foreign.contains(&node);
+            self.place(name, node, memory_of_site, attachment, (is_writing, has_foreign), now)
+        };
+        let places = nodes.into_iter().map(place).collect();
+        let volume = used.or_else(|| volumes.first().cloned());
+        Observation {
+            places,
+            label: volume.as_ref().map_or_else(|| name.clone(), |volume| volume.meta.name.clone()),
+            // Several volumes with the same storage: the strictest rule holds.
+            is_exclusive: volumes.iter().any(|volume| volume_name::is_exclusive(volume)),
+            volume,
+        }
+    }
+
+    /// Keeps the users that are remembered and still hold the volume.
+    fn keep_users(&self, sites: &Sites, users: &mut BTreeMap<Str, Vec<User>>) {
+        for (node, site) in sites {
+            let holds = |user: &&User| {
+                let pod = self.pods.get_with_uid(&user.pod.namespace, &user.pod.name, &user.uid);
+                pod.is_some_and(|pod| pod.node == *node && !pod.has_released_volumes())
+            };
+            let kept: Vec<User> = site.users.iter().filter(holds).cloned().collect();
+            if !kept.is_empty() {
+                users.insert(node.clone(), kept);
+            }
+        }
+    }
+
+    /// Adds the pods that use a volume through its claim. Returns whether there are any.
+    fn add_users(&self, volume: &PersistentVolume, users: &mut BTreeMap<Str, Vec<User>>) -> bool {
+        let Some(reference) = &volume.claim else { return false };
+        let key = ObjectKey::new(reference.namespace.clone(), reference.name.clone());
+        let is_bound = |claim: &Arc<PersistentVolumeClaim>| {
+            claim.phase == Phase::Bound
+                && claim.volume_name == volume.meta.name
+                && reference.uid.as_ref() == Some(&claim.meta.uid)
+        };
+        let Some(claim) = self.claims.get(&key).filter(is_bound) else { return false };
+        let mut is_used = false;
+        for pod in self.pods.by_index(&pods_by_claim(), using_claim(&key.namespace, &key.name)) {
+            if pod.node.is_empty() || pod.has_released_volumes() || !uses(&pod, &claim) {
+                continue;
+            }
+            let known = users.get(&pod.node).is_some_and(|users| users.iter().any(|user| user.uid == pod.meta.uid));
+            if !known && !state_of(self.node(&pod.node).as_deref()).is_managed {
+                continue;
+            }
+            is_used = true;
+            if !known {
+                let user = User { pod: pod.meta.key(), uid: pod.meta.uid.clone() };
+                users.entry(pod.node.clone()).or_default().push(user);
+            }
+        }
+        is_used
+    }
+
+    /// Returns the attachments of a volume, by whatever client.
+    fn attachments_of(
+        &self,
+        name: &Str,
+        plugin: Plugin<'_>,
+        volumes: &[Arc<PersistentVolume>],
+    ) -> Vec<Arc<VolumeAttachment>> {
+        let Plugin::Csi { driver, handle } = plugin else { return Vec::new() };
+        let index = attachments_by_volume();
+        let by_name = volumes.iter().flat_map(|volume| {
+            let mut found = self.attachments.by_index(&index, of_volume(&volume.meta.name));
+            found.retain(|attachment| attachment.volume == volume.meta.name);
+            found
+        });
+        let mut inline = self.attachments.by_index(&index, of_inline_volume(driver, handle));
+        inline.retain(|attachment| volume_name::of_inline(attachment).as_ref() == Some(name));
+        by_name.chain(inline).collect()
+    }
+
+    /// Returns the nodes to which other clients have requested attachments of a volume.
+    fn foreign_nodes(&self, name: &Str, plugin: Plugin<'_>, volumes: &[Arc<PersistentVolume>]) -> BTreeSet<Str> {
+        let Plugin::Csi { driver, handle } = plugin else { return BTreeSet::new() };
+        let is_foreign = |attachment: &Arc<VolumeAttachment>| {
+            &*attachment.attacher == driver
+                && *attachment.meta.name != *attachment_name(driver, handle, &attachment.node)
+        };
+        let all = self.attachments_of(name, plugin, volumes).into_iter();
+        all.filter(is_foreign).map(|attachment| attachment.node.clone()).collect()
+    }
+
+    /// Returns all nodes that have to do with a volume.
+    fn nodes_of(
+        &self,
+        name: &Str,
+        plugin: Plugin<'_>,
+        volumes: &[Arc<PersistentVolume>],
+        known: [&mut dyn Iterator<Item = &Str>; 3],
+    ) -> BTreeSet<Str> {
+        let mut nodes: BTreeSet<Str> = known.into_iter().flatten().cloned().collect();
+        nodes.extend(self.attachments_of(name, plugin, volumes).iter().map(|attachment| attachment.node.clone()));
+        let listing = self.nodes.by_index(&nodes_by_attached_volume(), listed_volume(name));
+        nodes.extend(listing.iter().map(|node| node.meta.name.clone()));
+        nodes
+    }
+
+    /// Returns this controller's attachment of a volume to a node.
+    fn attachment(&self, plugin: Plugin<'_>, node: &str) -> Option<Arc<VolumeAttachment>> {
+        let Plugin::Csi { driver, handle } = plugin else { return None };
+        self.attachments.get(&ObjectKey::new("", attachment_name(driver, handle, node)))
+    }
+
+    fn place(
+        &self,
+        name: &Str,
+        node: Str,
+        mut memory: SiteMemory,
+        attachment: Option<Arc<VolumeAttachment>>,
+        (is_writing, has_foreign): (bool, bool),
+        now: Instant,
+    ) -> Place {
+        let record = self.node(&node);
+        let volumes = record.as_ref().and_then(|node| node.volumes.as_ref());
+        let is_listed = volumes.is_some_and(|volumes| volumes.lists(name));
+        if let Some(volumes) = volumes {
+            memory.was_in_use = Some(volumes.uses(name));
+        }
+        let is_wanted = !memory.users.is_empty();
+        if is_wanted {
+            memory.unwanted_since = None;
+        } else {
+            memory.unwanted_since.get_or_insert(now);
+        }
+        if attachment.is_some() {
+            memory.uncertain_since = None;
+        }
+        if is_listed && matches!(Plugin::of(name), Some(Plugin::Kubelet(_))) {
+            memory.is_held = true;
+        }
+        let state = match &attachment {
+            Some(attachment) if attachment.meta.is_deleting() => Attachment::Deleting,
+            Some(attachment) if attachment.attached => Attachment::Attached,
+            Some(_) => Attachment::Requested,
+            None if memory.uncertain_since.is_some() => Attachment::Uncertain,
+            None if memory.is_held => Attachment::Attached,
+            None => Attachment::Absent,
+        };
+        memory.must_confirm |= memory.is_attached && state == Attachment::Absent;
+        memory.is_attached = state != Attachment::Absent;
+        let site = Site {
+            is_wanted,
+            attachment: state,
+            has_foreign,
+            is_listed: is_listed || is_writing,
+            is_in_use: memory.was_in_use.unwrap_or(true),
+            node: state_of(record.as_deref()),
+            unwanted_for: memory.unwanted_since.map(|since| now - since).unwrap_or_default(),
+        };
+        Place { node, site, memory, attachment }
+    }
+}
+
+/// Reports whether a pod uses a claim. A generic ephemeral volume counts only if the pod controls the claim.
+fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    let mut claims = pod.volumes.iter().flat_map(|volumes| &volumes.claims);
+    pod.meta.namespace == claim.meta.namespace
+        && claims.any(|volume| {
+            volume.claim == claim.meta.name && (!volume.is_ephemeral || claim.meta.is_controlled_by(&pod.meta.uid))
+        })
+}

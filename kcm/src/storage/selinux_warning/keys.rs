@@ -1,0 +1,81 @@
+//! Which changes lead to which pods.
+
+use std::sync::Arc;
+
+use kinds::meta::{Meta, ObjectKey};
+use kinds::persistent_volume::ClaimRef;
+use kinds::{CsiDriver, PersistentVolume, PersistentVolumeClaim, Pod};
+use runtime::queue::Queue;
+use runtime::store::Change;
+
+use super::super::indexes::{pods_by_claim, using_claim};
+use super::sync::SelinuxWarnings;
+
+/// Enqueues the pods that a change of any kind concerns.
+pub fn subscribe(reconciler: &Arc<SelinuxWarnings>, queue: &Arc<Queue<ObjectKey>>) {
+    let changed = queue.clone();
+    reconciler.pods.subscribe(move |change| {
+        if let Some(key) = of_pod(change) {
+            changed.add(key);
+        }
+    });
+    let (changed, pods) = (queue.clone(), reconciler.pods.clone());
+    let users = move |namespace: &str, claim: &str| {
+        for pod in pods.by_index(&pods_by_claim(), using_claim(namespace, claim)) {
+            changed.add(pod.meta.key());
+        }
+    };
+    let claim_users = users.clone();
+    reconciler.claims.subscribe(move |change| {
+        if let Some(claim) = of_claim(change) {
+            claim_users(&claim.namespace, &claim.name);
+        }
+    });
+    reconciler.volumes.subscribe(move |change| {
+        if let Some(claim) = of_volume(change) {
+            users(&claim.namespace, &claim.name);
+        }
+    });
+    let (changed, used) = (queue.clone(), reconciler.used.clone());
+    reconciler.drivers.subscribe(move |change| {
+        if let Some(driver) = of_driver(change) {
+            used.pods_of_driver(driver).into_iter().for_each(|pod| changed.add(pod));
+        }
+    });
+}
+
+/// Returns the key of a pod with volumes that is new, ended, was deleted, or mounts its volumes in another way: an
+/// ephemeral container may.
+fn of_pod(change: &Change<'_, Pod>) -> Option<ObjectKey> {
+    let mounts = |pod: &Pod| pod.volumes.as_ref().is_some_and(|volumes| volumes.selinux.is_some());
+    let is_relevant = match (change.old, change.new) {
+        (Some(old), Some(new)) if old.meta.uid == new.meta.uid => {
+            let selinux = |pod: &Pod| pod.volumes.as_ref().and_then(|volumes| volumes.selinux.clone());
+            old.is_terminal() != new.is_terminal() || selinux(old) != selinux(new)
+        }
+        (old, new) => [old, new].into_iter().flatten().any(|pod| mounts(pod)),
+    };
+    let pod = change.new.or(change.old)?;
+    is_relevant.then(|| pod.meta.key())
+}
+
+/// Returns a claim that has got a volume.
+fn of_claim<'a>(change: &Change<'a, PersistentVolumeClaim>) -> Option<&'a Meta> {
+    let claim = change.new.filter(|claim| !claim.volume_name.is_empty())?;
+    change.old.is_none_or(|old| old.volume_name != claim.volume_name).then_some(&claim.meta)
+}
+
+/// Returns the claim that a volume has got.
+fn of_volume<'a>(change: &Change<'a, PersistentVolume>) -> Option<&'a ClaimRef> {
+    let bound = |volume: &'a PersistentVolume| volume.claim.as_deref().filter(|claim| claim.uid.is_some());
+    let claim = bound(change.new?)?;
+    let before = change.old.and_then(|old| bound(old)).and_then(|claim| claim.uid.as_ref());
+    (before != claim.uid.as_ref()).then_some(claim)
+}
+
+/// Returns the name of a driver whose volumes can now be mounted with a label, or no longer.
+fn of_driver<'a>(change: &Change<'a, CsiDriver>) -> Option<&'a str> {
+    let supports = |driver: Option<&Arc<CsiDriver>>| driver.is_some_and(|driver| driver.selinux_mount);
+    let driver = change.new.or(change.old)?;
+    (supports(change.old) != supports(change.new)).then_some(&*driver.meta.name)
+}

@@ -1,0 +1,106 @@
+//! One reconcile of a pod: resolve its volumes, compare with the other pods that use them, report.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::ObjectKey;
+use kinds::persistent_volume_claim::Phase;
+use kinds::pod::{ClaimVolume, SeLinux};
+use kinds::{CsiDriver, PersistentVolume, PersistentVolumeClaim, Pod, Str};
+use runtime::events::{EventType, Recorder, about};
+use runtime::store::Store;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
+use tracing::debug;
+
+use super::used_volumes::{Conflict, Request, UsedVolumes, Volume};
+use crate::storage::volume_name::{self, Plugin};
+
+/// The controller's state.
+pub struct SelinuxWarnings {
+    pub pods: Arc<Store<Pod>>,
+    pub claims: Arc<Store<PersistentVolumeClaim>>,
+    pub volumes: Arc<Store<PersistentVolume>>,
+    pub drivers: Arc<Store<CsiDriver>>,
+    pub used: Arc<UsedVolumes>,
+    pub recorder: Recorder,
+}
+
+impl Reconcile for SelinuxWarnings {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key);
+        async { Ok(Outcome::Done) }.boxed()
+    }
+}
+
+/// Returns the one label with which a pod mounts a volume, empty without any; `None` if it mounts it with several.
+fn single_label(labels: &[Str]) -> Option<Str> {
+    match labels {
+        [] => Some("".into()),
+        [label] => Some(label.clone()),
+        _ => None,
+    }
+}
+
+impl SelinuxWarnings {
+    fn sync(&self, key: &ObjectKey) {
+        let pod = self.pods.get(key).filter(|pod| !pod.is_terminal());
+        let volumes = pod.as_deref().and_then(|pod| pod.volumes.as_deref());
+        let (Some(pod), Some(volumes)) = (&pod, volumes) else {
+            self.used.remove(key);
+            return;
+        };
+        let mounted = volumes
+            .selinux
+            .iter()
+            .flat_map(|selinux| volumes.claims.iter().filter_map(|claim| self.resolve(pod, selinux, claim)));
+        let conflicts = self.used.put(key, mounted.collect());
+        self.report(&conflicts);
+    }
+
+    /// Returns a volume that a container mounts. A claim that is not bound yet is resolved once it is.
+    fn resolve(&self, pod: &Pod, selinux: &SeLinux, claim: &ClaimVolume) -> Option<Volume> {
+        let labels = selinux.labels(&claim.volume)?;
+        let volume = self.volume(pod, claim)?;
+        let name = volume_name::of_volume(&volume)?;
+        let driver = match Plugin::of(&name)? {
+            Plugin::Csi { driver, .. } => Some(driver),
+            Plugin::Kubelet(_) => None,
+        };
+        let supports_context = driver.is_none_or(|driver| {
+            self.drivers.get(&ObjectKey::new("", driver)).is_some_and(|driver| driver.selinux_mount)
+        });
+        let Some(label) = single_label(labels) else {
+            let message =
+                format!("Volume \"{}\" is mounted twice with different SELinux labels inside this pod", claim.volume);
+            self.recorder.event(&about(pod), EventType::Warning, "MultipleSELinuxLabels", message);
+            return None;
+        };
+        let driver = driver.unwrap_or_default().into();
+        let request = Request { label, is_recursive: selinux.is_recursive };
+        Some(Volume { name, driver, supports_context, request })
+    }
+
+    /// Returns the volume that a claim of a pod is bound to.
+    fn volume(&self, pod: &Pod, claim: &ClaimVolume) -> Option<Arc<PersistentVolume>> {
+        let key = ObjectKey::new(pod.meta.namespace.clone(), claim.claim.clone());
+        let found = self.claims.get(&key).filter(|found| found.phase == Phase::Bound)?;
+        if claim.is_ephemeral && !found.meta.is_controlled_by(&pod.meta.uid) {
+            return None;
+        }
+        let volume = self.volumes.get(&ObjectKey::new("", found.volume_name.clone()))?;
+        let is_bound = volume.claim.as_ref().is_some_and(|claim| claim.uid.as_ref() == Some(&found.meta.uid));
+        is_bound.then_some(volume)
+    }
+
+    /// Reports conflicts to both pods. Those behind a pod that no longer exists have gone with it.
+    fn report(&self, conflicts: &[Conflict]) {
+        for conflict in conflicts {
+            let Some(pod) = self.pods.get(&conflict.pod) else { return };
+            debug!(pod = %conflict.pod, other = %conflict.other, property = conflict.property.name(), "conflicting use of a volume");
+            self.recorder.event(&about(&*pod), EventType::Normal, conflict.property.reason(), conflict.message());
+        }
+    }
+}

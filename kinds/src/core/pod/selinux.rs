@@ -1,0 +1,168 @@
+//! The SELinux labels with which a pod's containers mount its volumes.
+
+use crate::intern::{Interner, Str};
+use crate::wire::schema::{
+    container, ephemeral_container, pod_security_context, pod_spec, se_linux_options, security_context, volume_mount,
+};
+use crate::wire::{WireError, fields, find};
+
+/// The SELinux labels with which a pod's containers mount its volumes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeLinux {
+    /// `spec.securityContext.seLinuxChangePolicy` is `Recursive`: the files of a volume are relabeled one by one.
+    pub is_recursive: bool,
+    /// The volumes that a container mounts, by name.
+    pub mounts: Box<[SeLinuxMount]>,
+}
+
+/// A volume that a container mounts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeLinuxMount {
+    /// Name of the volume.
+    pub volume: Str,
+    /// Labels of the containers that mount it, each once, as `user:role:type:level`; empty for options without any value.
+    /// Containers without options are left out.
+    pub labels: Box<[Str]>,
+}
+
+impl SeLinux {
+    /// Returns the labels of a volume; `None` if no container mounts it.
+    pub fn labels(&self, volume: &str) -> Option<&[Str]> {
+        let mount = self.mounts.iter().find(|mount| &*mount.volume == volume)?;
+        Some(&mount.labels)
+    }
+}
+
+/// Reads the labels of the volumes that `is_wanted` accepts by name.
+pub(super) fn read(
+    interner: &Interner,
+    spec: &[u8],
+    is_wanted: impl Fn(&str) -> bool,
+) -> Result<Option<Box<SeLinux>>, WireError> {
+    let context = find(spec, pod_spec::SECURITY_CONTEXT);
+    let of_pod = label(context, pod_security_context::SE_LINUX_OPTIONS)?;
+    let is_recursive = find(context, pod_security_context::SE_LINUX_CHANGE_POLICY) == b"Recursive";
+    let mut mounts: Vec<(Str, Vec<Str>)> = Vec::new();
+    for field in fields(spec) {
+        let field = field?;
+        let container = match field.number {
+            pod_spec::CONTAINERS | pod_spec::INIT_CONTAINERS => field.value.bytes(),
+            pod_spec::EPHEMERAL_CONTAINERS => find(field.value.bytes(), ephemeral_container::COMMON),
+            _ => continue,
+        };
+        let own = label(find(container, container::SECURITY_CONTEXT), security_context::SE_LINUX_OPTIONS)?;
+        let label = own.as_deref().or(of_pod.as_deref());
+        for mount in fields(container) {
+            let mount = mount?;
+            if mount.number != container::VOLUME_MOUNTS {
+                continue;
+            }
+            let volume = std::str::from_utf8(find(mount.value.bytes(), volume_mount::NAME)).unwrap_or_default();
+            if is_wanted(volume) {
+                add(interner, &mut mounts, volume, label);
+            }
+        }
+    }
+    let mounts: Box<[SeLinuxMount]> =
+        mounts.into_iter().map(|(volume, labels)| SeLinuxMount { volume, labels: labels.into() }).collect();
+    Ok((!mounts.is_empty()).then(|| Box::new(SeLinux { is_recursive, mounts })))
+}
+
+fn add(interner: &Interner, mounts: &mut Vec<(Str, Vec<Str>)>, volume: &str, label: Option<&str>) {
+    let at = mounts.iter().position(|(known, _)| &**known == volume).unwrap_or_else(|| {
+        mounts.push((interner.str(volume), Vec::new()));
+        mounts.len() - 1
+    });
+    let labels = &mut mounts[at].1;
+    if let Some(label) = label.filter(|label| !labels.iter().any(|known| &**known == *label)) {
+        labels.push(interner.str(label));
+    }
+}
+
+/// Reads the label of a security context; `None` without options.
+fn label(context: &[u8], number: u32) -> Result<Option<String>, WireError> {
+    let mut label = None;
+    for field in fields(context) {
+        let field = field?;
+        if field.number != number {
+            continue;
+        }
+        let mut parts = [""; 4];
+        for part in fields(field.value.bytes()) {
+            let part = part?;
+            let at = match part.number {
+                se_linux_options::USER => 0,
+                se_linux_options::ROLE => 1,
+                se_linux_options::TYPE => 2,
+                se_linux_options::LEVEL => 3,
+                _ => continue,
+            };
+            parts[at] = part.value.str();
+        }
+        let is_empty = parts.iter().all(|part| part.is_empty());
+        label = Some(if is_empty { String::new() } else { parts.join(":") });
+    }
+    Ok(label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Put;
+
+    fn options(out: &mut Vec<u8>, number: u32, level: &str) {
+        out.put_message(number, |out| {
+            if !level.is_empty() {
+                out.put_str(se_linux_options::LEVEL, level);
+            }
+        });
+    }
+
+    /// A container that mounts these volumes, with the options of this level if there is one.
+    fn put_container(out: &mut Vec<u8>, volumes: &[&str], level: Option<&str>) {
+        for volume in volumes {
+            out.put_message(container::VOLUME_MOUNTS, |out| out.put_str(volume_mount::NAME, volume));
+        }
+        if let Some(level) = level {
+            out.put_message(container::SECURITY_CONTEXT, |out| {
+                options(out, security_context::SE_LINUX_OPTIONS, level);
+            });
+        }
+    }
+
+    fn read(spec: &[u8]) -> Option<Box<SeLinux>> {
+        super::read(&Interner::default(), spec, |volume| volume != "tmp").expect("well-formed")
+    }
+
+    #[test]
+    fn labels_of_all_containers_are_collected_by_volume() {
+        let mut spec = Vec::new();
+        spec.put_message(pod_spec::SECURITY_CONTEXT, |out| {
+            options(out, pod_security_context::SE_LINUX_OPTIONS, "s0:c1");
+            out.put_str(pod_security_context::SE_LINUX_CHANGE_POLICY, "Recursive");
+        });
+        spec.put_message(pod_spec::INIT_CONTAINERS, |out| put_container(out, &["data", "tmp"], None));
+        spec.put_message(pod_spec::CONTAINERS, |out| put_container(out, &["data", "logs"], Some("s0:c2")));
+        spec.put_message(pod_spec::EPHEMERAL_CONTAINERS, |out| {
+            out.put_message(ephemeral_container::COMMON, |out| put_container(out, &["logs"], Some("s0:c2")));
+        });
+        let selinux = read(&spec).expect("two volumes are mounted");
+        assert!(selinux.is_recursive);
+        let labels = |volume| selinux.labels(volume).map(|labels| labels.iter().map(|one| &**one).collect::<Vec<_>>());
+        assert_eq!(labels("data"), Some(vec![":::s0:c1", ":::s0:c2"]));
+        assert_eq!(labels("logs"), Some(vec![":::s0:c2"]));
+        assert_eq!(labels("tmp"), None);
+    }
+
+    #[test]
+    fn options_without_a_value_are_an_empty_label_and_none_are_no_label() {
+        let mut spec = Vec::new();
+        spec.put_message(pod_spec::CONTAINERS, |out| put_container(out, &["data"], Some("")));
+        spec.put_message(pod_spec::CONTAINERS, |out| put_container(out, &["logs"], None));
+        let selinux = read(&spec).expect("two volumes are mounted");
+        assert_eq!(selinux.labels("data"), Some(&["".into()][..]));
+        assert_eq!(selinux.labels("logs"), Some(&[][..]));
+        assert!(!selinux.is_recursive);
+        assert_eq!(read(&[]), None);
+    }
+}

@@ -1,0 +1,47 @@
+//! Reads from a cache that a decision may be based on.
+//!
+//! Whether the cache shows earlier writes is asked before the object is read, never after: the watch may advance in between,
+//! and the answer "up to date" would then be given for an object that is not.
+
+use std::sync::Arc;
+
+use kinds::Kind;
+use kinds::meta::ObjectKey;
+
+use super::Store;
+
+/// An object in the cache, as far as a decision may be based on it.
+#[must_use]
+#[derive(Debug)]
+pub enum Cached<K> {
+    /// The cache lacks an earlier write. The key is requeued when it shows it.
+    Lagging,
+    /// There is no such object.
+    Absent,
+    /// The object, at least as new as the last write to it.
+    Current(Arc<K>),
+}
+
+impl<K> Cached<K> {
+    /// The object, if it may be decided on.
+    pub fn current(self) -> Option<Arc<K>> {
+        match self {
+            Self::Current(object) => Some(object),
+            Self::Lagging | Self::Absent => None,
+        }
+    }
+}
+
+impl<K> From<Option<Arc<K>>> for Cached<K> {
+    fn from(object: Option<Arc<K>>) -> Self {
+        object.map_or(Self::Absent, Self::Current)
+    }
+}
+
+impl<K: Kind> Store<K> {
+    /// Reads an object that several controllers write, once [`Store::is_settled`] holds for it. Otherwise `wake` runs when
+    /// it may.
+    pub fn read_settled(&self, key: &ObjectKey, wake: impl FnOnce() + Send + 'static) -> Cached<K> {
+        if self.is_settled(key, wake) { self.get(key).into() } else { Cached::Lagging }
+    }
+}

@@ -1,0 +1,460 @@
+//! Volumes of a CSI driver are attached to the nodes of their pods, one node at a time, whatever happens on the way.
+//!
+//! Nodes and VolumeAttachments have no namespace, so that each test has a control plane of its own.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{is_ready, pod, with};
+use cluster_tests::{Bed, Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
+use control_plane::csi::Driver;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
+use kube::api::{Api, ListParams};
+use serde_json::{Value, json};
+
+use super::kubelet::{Kubelet, attachment_name};
+use super::objects::{ClusterWide, claim, delete_with_force, until_claim_deleted, volumes};
+use crate::robustness::invariants::only_declared;
+
+const ATTACH_DETACH: &str = "persistentvolume-attach-detach-controller";
+const BINDER: &str = "persistentvolume-binder-controller";
+const CLAIM_PROTECTION: &str = "persistentvolumeclaim-protection-controller";
+/// Controllers of volumes.
+pub const CONTROLLERS: &str = "persistentvolume-attach-detach-controller,persistentvolume-binder-controller,\
+                           persistentvolume-expander-controller,persistentvolume-protection-controller,\
+                           persistentvolumeclaim-protection-controller,statefulset-controller";
+
+/// A driver, its class and two nodes, all named for the namespace.
+pub struct World {
+    pub space: Space,
+    driver: Driver,
+    pub a: Kubelet,
+    pub b: Kubelet,
+}
+
+impl World {
+    pub async fn start(space: Space, flags: &[&str]) -> Result<Self> {
+        let name = &space.namespace;
+        let driver = Driver::start(&space.bed.cluster, name, flags).await?;
+        let info = json!({"metadata": {"name": name}, "spec": {"attachRequired": true}});
+        ClusterWide::<CSIDriver>::of(&space).create(info).await?;
+        let class = json!({"metadata": {"name": name}, "provisioner": name, "allowVolumeExpansion": true});
+        ClusterWide::<StorageClass>::of(&space).create(class).await?;
+        let node = |suffix: &str| format!("{name}-{suffix}");
+        let (a, b) = (node("a"), node("b"));
+        let a = Kubelet::start(&space.bed, &a, name).await?;
+        let b = Kubelet::start(&space.bed, &b, name).await?;
+        Ok(Self { driver, a, b, space })
+    }
+
+    pub async fn manager(&self, faults: &Faults, flags: &[&str]) -> Result<Manager> {
+        let controllers = format!("--controllers={CONTROLLERS}");
+        let flags: Vec<&str> = flags.iter().copied().chain([&*controllers]).collect();
+        Manager::start_cluster_wide(&self.space, faults, &flags).await
+    }
+
+    pub async fn create_claim(&self, name: &str) -> Result<()> {
+        let of_class = json!({"spec": {"storageClassName": self.space.namespace}});
+        self.space.create::<PersistentVolumeClaim>(with(claim(name), of_class)).await?;
+        Ok(())
+    }
+
+    /// Creates a pod on a node, with a volume of a claim.
+    pub async fn create_pod(&self, name: &str, claim: &str, kubelet: &Kubelet) -> Result<()> {
+        let spec = json!({"spec": {
+            "nodeName": kubelet.node, "tolerations": [{"operator": "Exists"}],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+        }});
+        self.space.create::<Pod>(with(pod(name, "web"), spec)).await?;
+        Ok(())
+    }
+
+    pub async fn until_running(&self, name: &str) -> Result<()> {
+        eventually(format!("{name} runs"), || async {
+            let pod: Pod = self.space.get(name).await?;
+            ensure!(is_ready(&pod), "{:?}\n{}", pod.status.and_then(|status| status.phase), self.state().await?);
+            Ok(())
+        })
+        .await
+    }
+
+    pub async fn until_deleted(&self, name: &str) -> Result<()> {
+        eventually(format!("{name} no longer exists"), || async {
+            ensure!(self.space.api::<Pod>().get_opt(name).await?.is_none(), "it exists");
+            Ok(())
+        })
+        .await
+    }
+
+    /// What a failed test needs to know.
+    async fn state(&self) -> Result<String> {
+        let (a, b) = (self.a.volumes().await?, self.b.volumes().await?);
+        let attachments: Vec<String> = self
+            .attachments()
+            .await?
+            .into_iter()
+            .map(|one| format!("{} {:?} {:?}", one.spec.node_name, one.metadata.deletion_timestamp, one.status))
+            .collect();
+        Ok(format!("a: {a:?}\nb: {b:?}\nattachments: {attachments:#?}\ndriver: {:#?}", self.driver.history()?))
+    }
+
+    pub async fn attachments(&self) -> Result<Vec<VolumeAttachment>> {
+        let all: Api<VolumeAttachment> = Api::all(self.space.bed.client.clone());
+        let mut all = all.list(&ListParams::default()).await?.items;
+        all.retain(|attachment| attachment.spec.attacher == self.driver.name());
+        Ok(all)
+    }
+
+    pub async fn volume_of(&self, claim: &str) -> Result<(PersistentVolume, String)> {
+        eventually(format!("{claim} is bound"), || async {
+            let claim: PersistentVolumeClaim = self.space.get(claim).await?;
+            let name = claim.spec.and_then(|spec| spec.volume_name).context("no volume yet")?;
+            let volume = volumes(&self.space).get(&name).await?;
+            let source = volume.spec.as_ref().and_then(|spec| spec.csi.clone()).context("it is a CSI volume")?;
+            Ok((volume, source.volume_handle))
+        })
+        .await
+    }
+
+    async fn until_event(&self, pod: &str, event: &str) -> Result<()> {
+        eventually(format!("{pod} has the event {event:?}"), || async {
+            let events = self.space.events(pod).await?;
+            ensure!(events.contains_key(event), "{events:#?}");
+            Ok(())
+        })
+        .await
+    }
+
+    async fn until_done(&self, action: &str) -> Result<()> {
+        eventually(format!("the driver's history has {action:?}"), || async {
+            let history = self.driver.history()?;
+            ensure!(history.iter().any(|done| done == action), "{history:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// The driver's attachments and detachments of a volume, in order, by the nodes' suffixes.
+    pub fn moves(&self, handle: &str) -> Result<Vec<String>> {
+        let prefix = format!("{}-", self.space.namespace);
+        let moved = |done: &String| {
+            let parts: Vec<&str> = done.split(' ').collect();
+            match parts[..] {
+                [verb @ ("attach" | "detach"), of, node] if of == handle => {
+                    Some(format!("{verb} {}", node.strip_prefix(&prefix).unwrap_or(node)))
+                }
+                _ => None,
+            }
+        };
+        Ok(self.driver.history()?.iter().filter_map(moved).collect())
+    }
+
+    /// Nothing is left behind, and nothing happened that damages data.
+    pub async fn finish(self) -> Result<()> {
+        self.a.until_empty().await?;
+        self.b.until_empty().await?;
+        eventually("no attachments", || async {
+            let left = self.attachments().await?;
+            ensure!(left.is_empty(), "{left:#?}");
+            Ok(())
+        })
+        .await?;
+        ensure!(self.driver.violations()?.is_empty(), "{:?}", self.driver.violations()?);
+        self.driver.stop(&self.space.bed.cluster)
+    }
+}
+
+/// A control plane whose VolumeAttachments no other test's manager sees.
+pub async fn own_space(name: &str) -> Result<Space> {
+    let bed: Arc<Bed> = Bed::start().await?;
+    bed.space(name).await
+}
+
+const ATTACHED: &str = "Normal SuccessfulAttachVolume AttachVolume.Attach succeeded for volume";
+const WAITING: &str = "Warning FailedAttachVolume Waiting for detach for volume";
+
+pub async fn volume_follows_its_pods_and_is_deleted_with_its_claim(_: Space) -> Result<()> {
+    let world = World::start(own_space("follows").await?, &[]).await?;
+    let faults = Faults::default();
+    let manager = world.manager(&faults, &[]).await?;
+    world.create_claim("data").await?;
+    world.create_pod("first", "data", &world.a).await?;
+    world.until_running("first").await?;
+    let (volume, handle) = world.volume_of("data").await?;
+    let volume = volume.metadata.name.context("it has a name")?;
+    let found = world.attachments().await?;
+    let names: Vec<_> = found.iter().map(|one| one.metadata.name.clone().unwrap_or_default()).collect();
+    ensure!(names == [attachment_name(&handle, world.driver.name(), &world.a.node)], "{names:?}");
+    world.until_event("first", &format!("{ATTACHED} \"{volume}\" ")).await?;
+
+    // It grows while it is in use.
+    let more = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
+    world.space.patch::<PersistentVolumeClaim>("data", more).await?;
+    world.until_done(&format!("expand {handle} {}", 2_u64 << 30)).await?;
+
+    // A second pod elsewhere waits for the first one to end.
+    world.create_pod("second", "data", &world.b).await?;
+    world.until_event("second", &format!("{WAITING} \"{volume}\" Volume is already used by pod(s) first")).await?;
+    during(QUIET, "the volume stays where it is used", || async {
+        ensure!(world.moves(&handle)? == ["attach a"], "{:?}", world.moves(&handle)?);
+        Ok(())
+    })
+    .await?;
+    world.space.delete::<Pod>("first").await?;
+    world.until_running("second").await?;
+    ensure!(world.moves(&handle)? == ["attach a", "detach a", "attach b"], "{:?}", world.moves(&handle)?);
+
+    // An attachment that another client deletes is made again.
+    let attachments = ClusterWide::<VolumeAttachment>::of(&world.space);
+    attachments.delete(&attachment_name(&handle, world.driver.name(), &world.b.node)).await?;
+    eventually("it is attached again", || async {
+        let moves = world.moves(&handle)?;
+        ensure!(moves == ["attach a", "detach a", "attach b", "detach b", "attach b"], "{moves:?}");
+        Ok(())
+    })
+    .await?;
+
+    // Attachments of other clients are left alone.
+    let foreign = json!({"metadata": {"name": "foreign"}, "spec": {
+        "attacher": "other.example.com", "nodeName": world.a.node, "source": {"persistentVolumeName": volume},
+    }});
+    attachments.create(foreign).await?;
+    world.space.delete::<Pod>("second").await?;
+    world.until_deleted("second").await?;
+    world.space.delete::<PersistentVolumeClaim>("data").await?;
+    until_claim_deleted(&world.space, "data").await?;
+    world.until_done(&format!("detach {handle} {}", world.b.node)).await?;
+    attachments.get("foreign").await?;
+    attachments.delete("foreign").await?;
+    volumes(&world.space).until_deleted(&volume).await?;
+    world.until_done(&format!("delete {handle}")).await?;
+    manager.stop().await?;
+    only_declared(&faults, &[ATTACH_DETACH, BINDER, CLAIM_PROTECTION])?;
+    world.finish().await
+}
+
+/// A node that dies keeps its volumes until an operator declares it out of service.
+pub async fn volume_leaves_a_dead_node_once_it_is_out_of_service(_: Space) -> Result<()> {
+    let world = World::start(own_space("dead").await?, &[]).await?;
+    let manager = world.manager(&Faults::default(), &[]).await?;
+    world.create_claim("data").await?;
+    world.create_pod("first", "data", &world.a).await?;
+    world.until_running("first").await?;
+    let (_, handle) = world.volume_of("data").await?;
+    world.a.stop();
+    world.a.set_ready(false).await?;
+    delete_with_force(&world.space, "first").await?;
+    world.create_pod("second", "data", &world.b).await?;
+    during(QUIET, "the volume stays on the dead node", || async {
+        ensure!(world.moves(&handle)? == ["attach a"], "{:?}", world.moves(&handle)?);
+        Ok(())
+    })
+    .await?;
+    let taint = json!({"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"});
+    world.a.set_taints(json!([taint])).await?;
+    world.until_running("second").await?;
+    ensure!(world.moves(&handle)? == ["attach a", "detach a", "attach b"], "{:?}", world.moves(&handle)?);
+    let (attached, _) = world.a.volumes().await?;
+    ensure!(attached.is_empty(), "{attached:?}");
+    ensure!(world.driver.violations()?.is_empty(), "{:?}", world.driver.violations()?);
+    manager.stop().await?;
+    Ok(())
+}
+
+/// Failures of the driver are events, and end by themselves.
+pub async fn failures_of_the_driver_are_reported_and_retried(_: Space) -> Result<()> {
+    let world = World::start(own_space("failures").await?, &["--fail-attach=2", "--fail-detach=1"]).await?;
+    let manager = world.manager(&Faults::default(), &[]).await?;
+    world.create_claim("data").await?;
+    world.create_pod("first", "data", &world.a).await?;
+    world.until_running("first").await?;
+    let events = world.space.events("first").await?;
+    let failed = "Warning FailedAttachVolume AttachVolume.Attach failed for volume";
+    ensure!(events.keys().any(|event| event.starts_with(failed)), "{events:#?}");
+    world.space.delete::<Pod>("first").await?;
+    world.until_deleted("first").await?;
+    manager.stop().await?;
+    // The next manager, which knows nothing, finds what is left to do.
+    let _manager = world.manager(&Faults::default(), &[]).await?;
+    world.finish().await
+}
+
+fn stateful_set(class: &str) -> Value {
+    let template = with(claim("data"), json!({"spec": {"storageClassName": class}}));
+    json!({
+        "metadata": {"name": "web"},
+        "spec": {
+            "serviceName": "web", "replicas": 2, "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {
+                    "terminationGracePeriodSeconds": 1, "tolerations": [{"operator": "Exists"}],
+                    "nodeSelector": {"attach-detach-test": class},
+                    "containers": [{"name": "main", "image": "example.com/image:1",
+                        "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
+                },
+            },
+            "volumeClaimTemplates": [template],
+        },
+    })
+}
+
+/// Each pod of a StatefulSet gets its own volume again, wherever the scheduler puts it.
+pub async fn volumes_of_a_statefulset_follow_through_a_rolling_update(_: Space) -> Result<()> {
+    let world = World::start(own_space("rolling").await?, &["--detach-delay=1s"]).await?;
+    let manager = world.manager(&Faults::default(), &[]).await?;
+    world.space.create::<StatefulSet>(stateful_set(&world.space.namespace)).await?;
+    for pod in ["web-0", "web-1"] {
+        world.until_running(pod).await?;
+    }
+    let image = json!({"spec": {"template": {"spec": {"containers": [{
+        "name": "main", "image": "example.com/image:2", "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }]}}}});
+    world.space.patch::<StatefulSet>("web", image).await?;
+    eventually("the rolling update is complete", || async {
+        let status = world.space.get::<StatefulSet>("web").await?.status.unwrap_or_default();
+        ensure!(
+            status.updated_replicas == Some(2) && status.ready_replicas == Some(2),
+            "{status:?}\n{}",
+            world.state().await?
+        );
+        ensure!(status.current_revision == status.update_revision, "{status:?}");
+        Ok(())
+    })
+    .await?;
+    world.space.delete::<StatefulSet>("web").await?;
+    for pod in ["web-0", "web-1"] {
+        world.space.delete::<Pod>(pod).await.ok();
+        world.until_deleted(pod).await?;
+    }
+    world.a.until_empty().await?;
+    world.b.until_empty().await?;
+    eventually("nothing is attached", || async {
+        ensure!(world.attachments().await?.is_empty(), "{}", world.state().await?);
+        Ok(())
+    })
+    .await?;
+    manager.stop().await?;
+    world.finish().await
+}
+
+/// One pod uses a volume on a node, then another one on another node; then all is deleted.
+async fn moved_volume(world: &World) -> Result<()> {
+    world.create_claim("data").await?;
+    world.create_pod("first", "data", &world.a).await?;
+    world.until_running("first").await?;
+    world.create_pod("second", "data", &world.b).await?;
+    world.space.delete::<Pod>("first").await?;
+    world.until_running("second").await?;
+    world.space.delete::<Pod>("second").await?;
+    world.until_deleted("second").await?;
+    world.a.until_empty().await?;
+    world.b.until_empty().await?;
+    eventually("nothing is attached", || async {
+        ensure!(world.attachments().await?.is_empty(), "{}", world.state().await?);
+        Ok(())
+    })
+    .await
+}
+
+fn is_own_write(call: &Call) -> bool {
+    call.is_write() && (call.resource == "volumeattachments" || call.resource == "nodes")
+}
+
+/// Managers follow each other, each until it crashes.
+async fn lives(world: &World, faults: &Faults) -> Result<()> {
+    loop {
+        let manager = world.manager(faults, &[]).await?;
+        faults.crashes().await;
+        manager.crash().await;
+    }
+}
+
+async fn moved_with_fault(bed: &Arc<Bed>, what: &str, rule: Rule) -> Result<()> {
+    let world = World::start(bed.space("moved").await?, &[]).await?;
+    let faults = Faults::script([rule]);
+    let calls = || {
+        let own: Vec<String> = faults
+            .seen()
+            .iter()
+            .filter(|seen| is_own_write(&seen.call))
+            .map(|seen| format!("{} {:?}", seen.call, seen.status))
+            .collect();
+        format!("{what}: {own:#?}")
+    };
+    tokio::select! {
+        done = moved_volume(&world) => done.with_context(calls)?,
+        lived = lives(&world, &faults) => lived.with_context(calls)?,
+    }
+    ensure!(faults.unmet() == 0, "the fault did not come: {}", calls());
+    let (_, handle) = world.volume_of("data").await?;
+    let moves = world.moves(&handle)?;
+    ensure!(moves == ["attach a", "detach a", "attach b", "detach b"], "{moves:?}; {}", calls());
+    world.finish().await.with_context(calls)
+}
+
+/// There are eight writes: two attachments, each created, listed, removed from the list and deleted.
+const WRITES: usize = 8;
+
+pub async fn volume_moves_once_wherever_the_manager_crashes(_: Space) -> Result<()> {
+    let bed = Bed::start().await?;
+    for n in 1..=WRITES {
+        let effect = if n % 2 == 0 { Effect::CrashAfter } else { Effect::CrashBeforeAnswer };
+        moved_with_fault(&bed, &format!("{effect:?} at {n}"), Rule::new(is_own_write, effect).nth(n)).await?;
+    }
+    Ok(())
+}
+
+pub async fn volume_moves_once_whichever_answer_is_lost(_: Space) -> Result<()> {
+    let bed = Bed::start().await?;
+    for n in 1..=WRITES {
+        let effect = if n % 2 == 0 { Effect::LostBefore } else { Effect::LostAfter };
+        moved_with_fault(&bed, &format!("{effect:?} at {n}"), Rule::new(is_own_write, effect).nth(n)).await?;
+    }
+    for effect in [Effect::LostAfter, Effect::Refuse(500, None), Effect::Refuse(409, None), Effect::NotSent] {
+        for verb in [Verb::Create, Verb::Delete] {
+            let rule = Rule::on(verb, "volumeattachments", effect.clone());
+            moved_with_fault(&bed, &format!("{effect:?} of {verb:?}"), rule).await?;
+        }
+    }
+    Ok(())
+}
+
+/// A leader whose caches stand still, and then another leader beside it, attach nothing twice.
+pub async fn old_caches_and_a_second_leader_attach_nothing_twice(_: Space) -> Result<()> {
+    let world = World::start(own_space("stale").await?, &[]).await?;
+    let faults = Faults::default();
+    let first = world.manager(&faults, &[]).await?;
+    world.create_claim("data").await?;
+    world.create_pod("first", "data", &world.a).await?;
+    world.until_running("first").await?;
+    let (_, handle) = world.volume_of("data").await?;
+    for resource in ["pods", "nodes", "volumeattachments"] {
+        faults.freeze(resource);
+    }
+    // A second leader moves the volume while the first one knows nothing of it.
+    let second = world.manager(&Faults::default(), &[]).await?;
+    world.create_pod("second", "data", &world.b).await?;
+    world.space.delete::<Pod>("first").await?;
+    world.until_running("second").await?;
+    for resource in ["volumeattachments", "pods", "nodes"] {
+        faults.thaw(resource);
+        during(QUIET / 3, "the volume stays where it is used", || async {
+            ensure!(world.moves(&handle)? == ["attach a", "detach a", "attach b"], "{:?}", world.moves(&handle)?);
+            Ok(())
+        })
+        .await?;
+    }
+    world.create_pod("third", "data", &world.a).await?;
+    world.space.delete::<Pod>("second").await?;
+    world.until_running("third").await?;
+    first.crash().await;
+    world.space.delete::<Pod>("third").await?;
+    world.until_deleted("third").await?;
+    world.a.until_empty().await?;
+    second.stop().await?;
+    let _last = world.manager(&Faults::default(), &[]).await?;
+    world.finish().await
+}

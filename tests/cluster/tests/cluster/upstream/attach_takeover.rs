@@ -1,0 +1,66 @@
+//! Upstream's manager and ours take the attachment of volumes over from each other while the driver is at work.
+
+use anyhow::{Result, ensure};
+use cluster_tests::{Faults, Space, eventually};
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::storage::attach_detach::{CONTROLLERS, World, own_space};
+use crate::upstream::manager::{UPSTREAM, start_upstream};
+
+/// Waits until a number of VolumeAttachments exist, of which so many are being deleted.
+async fn until_attachments(world: &World, all: usize, deleted: usize) -> Result<()> {
+    eventually(format!("{all} attachments, {deleted} of them deleted"), || async {
+        let found = world.attachments().await?;
+        let doomed = found.iter().filter(|one| one.metadata.deletion_timestamp.is_some()).count();
+        ensure!((found.len(), doomed) == (all, deleted), "{found:#?}");
+        Ok(())
+    })
+    .await
+}
+
+/// There and back again, in the middle of an attachment and of a detachment each time.
+pub async fn attachments_go_on_under_the_other(_: Space) -> Result<()> {
+    let delays = ["--attach-delay=3s", "--detach-delay=3s"];
+    let world = World::start(own_space("takeover").await?, &delays).await?;
+    let cluster = &world.space.bed.cluster;
+    start_upstream(cluster, CONTROLLERS, &[])?;
+    world.create_claim("data").await?;
+    world.create_pod("first", "data", &world.a).await?;
+    until_attachments(&world, 1, 0).await?;
+    cluster.kill(UPSTREAM)?;
+
+    let manager = world.manager(&Faults::default(), &[]).await?;
+    world.until_running("first").await?;
+    let (_, handle) = world.volume_of("data").await?;
+    world.create_pod("second", "data", &world.b).await?;
+    world.space.delete::<Pod>("first").await?;
+    until_attachments(&world, 1, 1).await?;
+    manager.crash().await;
+
+    start_upstream(cluster, CONTROLLERS, &[])?;
+    world.until_running("second").await?;
+    world.create_pod("third", "data", &world.a).await?;
+    world.space.delete::<Pod>("second").await?;
+    until_attachments(&world, 1, 1).await?;
+    cluster.kill(UPSTREAM)?;
+
+    let manager = world.manager(&Faults::default(), &[]).await?;
+    world.until_running("third").await?;
+    world.create_pod("fourth", "data", &world.b).await?;
+    world.space.delete::<Pod>("third").await?;
+    eventually("the volume goes to the second node", || async {
+        ensure!(world.attachments().await?.iter().any(|one| one.spec.node_name == world.b.node));
+        Ok(())
+    })
+    .await?;
+    manager.crash().await;
+
+    start_upstream(cluster, CONTROLLERS, &[])?;
+    world.until_running("fourth").await?;
+    let moves = world.moves(&handle)?;
+    let expected = ["attach a", "detach a", "attach b", "detach b", "attach a", "detach a", "attach b"];
+    ensure!(moves == expected, "{moves:?}");
+    world.space.delete::<Pod>("fourth").await?;
+    world.until_deleted("fourth").await?;
+    world.finish().await
+}

@@ -1,0 +1,258 @@
+//! Upstream's manager and ours replace each other while claims are bound, provisioned, expanded and deleted: nothing is
+//! bound twice, lost or left behind.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::with;
+use cluster_tests::{Bed, Call, Faults, Manager, QUIET, Space, during, eventually};
+use control_plane::Options;
+use control_plane::csi::Driver;
+use futures::future::try_join_all;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass};
+use kube::api::{Api, ListParams};
+use serde_json::{Value, json};
+
+use crate::storage::objects::{ClusterWide, claim, volume, volumes};
+use crate::upstream::manager::{UPSTREAM, start_upstream_with};
+
+const CONTROLLERS: &str = "--controllers=persistentvolume-binder-controller,persistentvolume-expander-controller,\
+                           persistentvolume-protection-controller,persistentvolumeclaim-protection-controller";
+
+/// Claims of one step. A manager is replaced when some of them are done.
+const CLAIMS: usize = 30;
+
+/// A cluster without nodes: the volumes here are never used.
+async fn bed() -> Result<Arc<Bed>> {
+    let options = Options { kwok: false, scheduler: false, ..Options::default() };
+    Ok(Arc::new(Bed::without_accounts(options).await?))
+}
+
+/// The manager that runs at the moment.
+enum Running {
+    Ours(Manager),
+    Upstreams,
+}
+
+impl Running {
+    async fn ours(space: &Space, faults: &Faults) -> Result<Self> {
+        Ok(Self::Ours(Manager::start_cluster_wide(space, faults, &[CONTROLLERS]).await?))
+    }
+
+    fn upstreams(space: &Space) -> Result<Self> {
+        start_upstream_with(&space.bed.cluster, &[CONTROLLERS])?;
+        Ok(Self::Upstreams)
+    }
+
+    /// Kills the manager and starts the other one.
+    async fn replace(self, space: &Space) -> Result<Self> {
+        match self {
+            Self::Ours(manager) => {
+                manager.crash().await;
+                Self::upstreams(space)
+            }
+            Self::Upstreams => {
+                space.bed.cluster.kill(UPSTREAM)?;
+                Self::ours(space, &Faults::default()).await
+            }
+        }
+    }
+}
+
+fn names(kind: &str) -> impl Iterator<Item = String> {
+    let kind = kind.to_owned();
+    (0..CLAIMS).map(move |at| format!("{kind}-{at}"))
+}
+
+/// Creates claims of the namespace's class.
+async fn create_claims(space: &Space, kind: &str) -> Result<()> {
+    let of_class = json!({"spec": {"storageClassName": space.namespace}});
+    let claims =
+        names(kind).map(async |name| space.create::<PersistentVolumeClaim>(with(claim(&name), of_class.clone())).await);
+    try_join_all(claims).await?;
+    Ok(())
+}
+
+/// Claims of the namespace, by name.
+async fn claims(space: &Space) -> Result<BTreeMap<String, PersistentVolumeClaim>> {
+    let claims = space.list::<PersistentVolumeClaim>("").await?;
+    Ok(claims.into_iter().filter_map(|claim| Some((claim.metadata.name.clone()?, claim))).collect())
+}
+
+/// Volumes of the namespace's class.
+async fn volumes_of(space: &Space) -> Result<Vec<PersistentVolume>> {
+    let all: Api<PersistentVolume> = Api::all(space.bed.client.clone());
+    let mut found = all.list(&ListParams::default()).await?.items;
+    let is_ours = |volume: &PersistentVolume| {
+        volume.spec.as_ref().and_then(|spec| spec.storage_class_name.as_ref()) == Some(&space.namespace)
+    };
+    found.retain(is_ours);
+    Ok(found)
+}
+
+fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
+}
+
+/// The protection controller has written its condition: the last write for a claim that is bound and not used.
+fn is_reported_unused(claim: &PersistentVolumeClaim) -> bool {
+    let conditions = claim.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.is_some_and(|conditions| conditions.iter().any(|condition| condition.type_ == "Unused"))
+}
+
+fn capacity(claim: &PersistentVolumeClaim) -> Option<String> {
+    let capacity = claim.status.as_ref()?.capacity.as_ref()?;
+    Some(capacity.get("storage")?.0.clone())
+}
+
+/// Waits until this number of claims, or more, are in a state.
+async fn until(space: &Space, what: &str, least: usize, is_so: fn(&PersistentVolumeClaim) -> bool) -> Result<()> {
+    eventually(format!("{least} claims are {what}"), || async {
+        let found = claims(space).await?.values().filter(|claim| is_so(claim)).count();
+        ensure!(found >= least, "{found}");
+        Ok(())
+    })
+    .await
+}
+
+/// Checks that each claim has a volume of its own, and that the volume says so.
+async fn each_has_its_volume(space: &Space, number: usize) -> Result<()> {
+    let (claims, volumes) = (claims(space).await?, volumes_of(space).await?);
+    let mut taken = BTreeSet::new();
+    for (name, claim) in &claims {
+        let named = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).context("no volume")?;
+        let of_name = |volume: &&PersistentVolume| volume.metadata.name.as_ref() == Some(&named);
+        let volume = volumes.iter().find(of_name).with_context(|| format!("{name}: no volume {named}"))?;
+        let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone()).unwrap_or_default();
+        ensure!(reference.uid == claim.metadata.uid, "{name}: {named} is bound to {reference:?}");
+        ensure!(taken.insert(named.clone()), "{named} is bound twice");
+    }
+    ensure!(taken.len() == number, "{} claims are bound", taken.len());
+    Ok(())
+}
+
+/// Binds claims to static volumes while the manager is replaced.
+async fn bind_under_both(space: &Space, mut running: Running) -> Result<Running> {
+    let host_path = json!({"hostPath": {"path": "/tmp/never-created"}, "storageClassName": space.namespace});
+    let each = (0..CLAIMS + 3).map(|at| volume(&format!("{}-{at}", space.namespace), host_path.clone()));
+    try_join_all(each.map(async |object| volumes(space).create(object).await)).await?;
+    create_claims(space, "data").await?;
+    until(space, "bound", 3, is_bound).await?;
+    running = running.replace(space).await?;
+    until(space, "bound", CLAIMS, is_bound).await?;
+    each_has_its_volume(space, CLAIMS).await?;
+    Ok(running)
+}
+
+/// All objects of volumes: uid and version.
+async fn at_rest(space: &Space) -> Result<BTreeMap<String, String>> {
+    let bed = space.bed.clone();
+    let kinds = "persistentvolumes,persistentvolumeclaims";
+    let list = move || bed.cluster.kubectl(&["get", kinds, "--all-namespaces", "--output=json"]);
+    let list: Value = serde_json::from_str(&tokio::task::spawn_blocking(list).await??)?;
+    let row = |item: &Value| {
+        let text = |field: &str| item["metadata"][field].as_str().unwrap_or_default().to_owned();
+        (format!("{} {}/{}", item["kind"], text("namespace"), text("name")), text("uid") + &text("resourceVersion"))
+    };
+    Ok(list["items"].as_array().into_iter().flatten().map(row).collect())
+}
+
+/// Both ways, and then neither manager changes what the other one left.
+pub async fn binding_continues_under_the_other(_: Space) -> Result<()> {
+    let bed = bed().await?;
+    let (first, second) = (bed.space("from-upstream").await?, bed.space("from-ours").await?);
+    let running = bind_under_both(&first, Running::upstreams(&first)?).await.context("upstream's, then ours")?;
+    let running = bind_under_both(&second, running).await.context("ours, then upstream's")?;
+    for space in [&first, &second] {
+        until(space, "reported as unused", CLAIMS, is_reported_unused).await?;
+    }
+    let Running::Upstreams = running else { anyhow::bail!("upstream's runs last") };
+    bed.cluster.kill(UPSTREAM)?;
+    let before = at_rest(&first).await?;
+    let faults = Faults::default();
+    let Running::Ours(manager) = Running::ours(&first, &faults).await? else { anyhow::bail!("ours was started") };
+    eventually("ours has listed the claims", || async {
+        ensure!(faults.most_watches().contains_key("persistentvolumeclaims"));
+        Ok(())
+    })
+    .await?;
+    during(QUIET, "ours has nothing to do", || async {
+        ensure!(faults.count(Call::is_deed) == 0, "{:?}", faults.seen());
+        Ok(())
+    })
+    .await?;
+    manager.stop().await?;
+    ensure!(at_rest(&first).await? == before, "a claim or volume was changed");
+    Ok(())
+}
+
+/// The number of volumes with which the driver did this. A sidecar may repeat a call.
+fn done(driver: &Driver, verb: &str) -> Result<usize> {
+    let history = driver.history()?;
+    let volume = |event: &String| {
+        let mut words = event.split(' ');
+        (words.next() == Some(verb)).then(|| words.next().map(ToOwned::to_owned)).flatten()
+    };
+    Ok(history.iter().filter_map(volume).collect::<BTreeSet<_>>().len())
+}
+
+async fn patch_claims(space: &Space, kind: &str, patch: &Value) -> Result<()> {
+    let all = names(kind).map(async |name| space.patch::<PersistentVolumeClaim>(&name, patch.clone()).await);
+    try_join_all(all).await?;
+    Ok(())
+}
+
+/// Provisions, expands and deletes while the manager is replaced in the middle of each.
+async fn live_under_both(space: &Space, driver: &Driver, mut running: Running) -> Result<Running> {
+    create_claims(space, "data").await?;
+    until(space, "bound", 2, is_bound).await?;
+    running = running.replace(space).await?;
+    until(space, "bound", CLAIMS, is_bound).await?;
+    each_has_its_volume(space, CLAIMS).await?;
+
+    let larger = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
+    patch_claims(space, "data", &larger).await?;
+    until(space, "expanded", 2, |claim| capacity(claim).as_deref() == Some("2Gi")).await?;
+    running = running.replace(space).await?;
+    until(space, "expanded", CLAIMS, |claim| capacity(claim).as_deref() == Some("2Gi")).await?;
+
+    let deleted = names("data").map(async |name| space.delete::<PersistentVolumeClaim>(&name).await);
+    try_join_all(deleted).await?;
+    eventually("some claims no longer exist", || async {
+        let left = claims(space).await?.len();
+        ensure!(left < CLAIMS, "{left}");
+        Ok(())
+    })
+    .await?;
+    running = running.replace(space).await?;
+    eventually("no claim and no volume is left", || async {
+        let left = (claims(space).await?.len(), volumes_of(space).await?.len());
+        ensure!(left == (0, 0), "{left:?}");
+        Ok(())
+    })
+    .await?;
+    for verb in ["create", "expand", "delete"] {
+        ensure!(done(driver, verb)? == CLAIMS, "{verb}: {} volumes", done(driver, verb)?);
+    }
+    ensure!(driver.violations()?.is_empty(), "{:?}", driver.violations()?);
+    Ok(running)
+}
+
+pub async fn volumes_of_a_driver_live_on_under_the_other(_: Space) -> Result<()> {
+    let bed = bed().await?;
+    let (first, second) = (bed.space("from-upstream").await?, bed.space("from-ours").await?);
+    let mut running = Running::upstreams(&first)?;
+    for space in [&first, &second] {
+        let name = &space.namespace;
+        let driver = Driver::start(&bed.cluster, name, &[]).await?;
+        let info = json!({"metadata": {"name": name}, "spec": {"attachRequired": true}});
+        ClusterWide::<CSIDriver>::of(space).create(info).await?;
+        let class = json!({"metadata": {"name": name}, "provisioner": name, "allowVolumeExpansion": true});
+        ClusterWide::<StorageClass>::of(space).create(class).await?;
+        running = live_under_both(space, &driver, running).await.with_context(|| format!("in {name}"))?;
+        driver.stop(&bed.cluster)?;
+    }
+    Ok(())
+}
