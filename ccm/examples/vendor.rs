@@ -1,4 +1,4 @@
-//! A vendor's own cloud controller manager: the controllers of `ccm` with a provider of one's own.
+//! A vendor's cloud controller manager: the controllers of `ccm` with another provider.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use providers::{
     BuildContext, CloudProvider, ConfigError, Factory, InstanceRef, InstanceState, Instances, async_trait,
 };
 
-/// A cloud that has machines and nothing else.
+/// A cloud with instances only.
 struct Acme;
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! From the command line to running controllers over the provider that it names.
+//! Assembly of the controllers from the command line and its provider.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use component::assembly::{self, Built};
 use component::finalizers;
-use component::process::{self, manager_options, warn_of_missing};
+use component::process::{self, manager_options};
 use jiff::Timestamp;
 use providers::{BuildContext, CloudProvider, Factory};
 use runtime::client::{ConnectOptions, connect};
@@ -19,22 +19,16 @@ use crate::context::{Clock, Context};
 use crate::flags::{COMPONENT, Options};
 use crate::registry::CONTROLLERS;
 
-/// Runs the manager as its command line says; the process's whole life.
+/// Runs the manager according to its command line, until it exits.
 pub fn main(arguments: impl IntoIterator<Item = String>, factories: &[Factory]) -> ExitCode {
     process::main(&COMPONENT, arguments, async |options, connection| {
         let provider = provider(&options, factories).await?;
-        let missing = assembly::enabled(CONTROLLERS, &options).1;
         let manager = manager_over(provider, options, &connection).await?;
-        Ok(Built {
-            manager,
-            missing,
-            key_kinds: assembly::key_kinds(CONTROLLERS),
-            finalizers: finalizers::owners(CONTROLLERS),
-        })
+        Ok(Built { manager, key_kinds: assembly::key_kinds(CONTROLLERS), finalizers: finalizers::owners(CONTROLLERS) })
     })
 }
 
-/// The provider that the command line names, built and not initialised.
+/// Returns the provider of the command line, built and not initialized.
 pub(crate) async fn provider(options: &Options, factories: &[Factory]) -> anyhow::Result<Arc<dyn CloudProvider>> {
     let path = options.values.get_str("cloud-config");
     let config_path = Some(path).filter(|path| !path.is_empty()).map(PathBuf::from);
@@ -60,11 +54,11 @@ pub(crate) async fn provider(options: &Options, factories: &[Factory]) -> anyhow
     Ok(providers::build(factories, options.values.get_str("cloud-provider"), &context)?)
 }
 
-/// A manager with the controllers that the options switch on, over this provider, connected but not yet running.
+/// Returns a manager with the enabled controllers over this provider, connected but not yet running.
 ///
 /// # Errors
-/// When the API server's address or credentials cannot be read, the options contradict each other, or the provider
-/// does not know its cluster and was not allowed to.
+/// When the API server's address or credentials cannot be read, options contradict each other, or the provider does not
+/// know its cluster and that is not allowed.
 pub async fn manager_over(
     provider: Arc<dyn CloudProvider>,
     options: Options,
@@ -73,10 +67,10 @@ pub async fn manager_over(
     manager_at(provider, options, connection, Arc::new(Timestamp::now)).await
 }
 
-/// As [`manager_over`], with a time of day of the caller's.
+/// Like [`manager_over`], with a given clock.
 ///
 /// # Errors
-/// As [`manager_over`].
+/// Same as [`manager_over`].
 pub async fn manager_at(
     provider: Arc<dyn CloudProvider>,
     options: Options,
@@ -90,13 +84,14 @@ pub async fn manager_at(
         }
         warn!(provider = provider.name(), "detected a cluster without a ClusterID; one will be required in the future");
     }
-    let (enabled, missing) = assembly::enabled(CONTROLLERS, &options);
-    warn_of_missing(&missing);
+    let enabled = assembly::enabled(CONTROLLERS, &options);
     let mut context = Context { options, cloud: Cloud::new(provider, untagged), clock };
     let with_work = assembly::with_work(enabled, &mut context)?;
     let clients = Arc::new(connect(connection).await?);
     let controllers = assembly::with_served_apis(with_work, &clients).await?;
-    let watches = assembly::watches(&controllers, &context).build();
+    let watches = assembly::watches(&controllers, &context)
+        .resyncing(context.options.values.get_duration("min-resync-period"))
+        .build();
     let mut manager = Manager::new(clients, watches, manager_options(&context.options, None))?;
     let cloud = context.cloud.clone();
     manager.metrics().append(move || cloud.provider().metrics());
@@ -139,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_provider_is_one_of_the_binarys_and_knows_its_cluster() {
+    async fn provider_is_known_and_has_a_cluster_id() {
         assert_eq!(refused(&["--cloud-provider=amce"]).await, "--cloud-provider is \"amce\": use one of acme, other");
         let missing = refused(&["--cloud-provider=acme", "--cloud-config=/does/not/exist"]).await;
         assert!(missing.starts_with("--cloud-config: cannot read /does/not/exist"), "{missing}");

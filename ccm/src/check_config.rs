@@ -1,4 +1,4 @@
-//! `ccm check-config`: what is wrong with a configuration, before it matters.
+//! `ccm check-config`: checks a configuration before it is used.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,17 +11,18 @@ use crate::app;
 use crate::cloud::no_cluster_id;
 use crate::flags::{COMPONENT, Options};
 
-/// The word that comes first on the command line.
+/// The first word on the command line.
 pub const COMMAND: &str = "check-config";
 
-/// Looks at the files only, and calls no cloud.
+/// Reads only files, and does not call the cloud.
 const FILES_ONLY: &str = "--files-only";
 
-/// How long the cloud may take for its first answers.
+/// Maximum time for the cloud's first responses.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Reads a manager's command line, which may be copied as it is, and the configuration that it names; then makes the
-/// provider's first calls, which show whether the cloud can be reached and lets this cluster in. Fails with what is wrong.
+/// Reads a manager's command line, which may be copied unchanged, and the configuration that it names. Then it makes
+/// the provider's first calls, which show whether the cloud is reachable and accepts this cluster. Fails with the
+/// problem.
 pub fn main(arguments: impl IntoIterator<Item = String>, factories: &[Factory]) -> ExitCode {
     let (words, flags): (Vec<_>, Vec<_>) = arguments.into_iter().partition(|argument| argument == FILES_ONLY);
     process::run_once(&COMPONENT, flags, async |options| {
@@ -36,15 +37,15 @@ async fn check(options: &Options, factories: &[Factory], calls: bool) -> anyhow:
     let name = provider.name();
     if calls {
         let reached = tokio::time::timeout(PATIENCE, provider.initialize()).await;
-        let reached = reached.with_context(|| format!("the cloud does not answer within {} s", PATIENCE.as_secs()))?;
+        let reached = reached.with_context(|| format!("the cloud does not respond within {} s", PATIENCE.as_secs()))?;
         reached.with_context(|| format!("the configuration of {name} can be read, and the cloud cannot be used"))?;
     }
     if !provider.has_cluster_id() && !options.values.get_bool("allow-untagged-cloud") {
         bail!("{}", no_cluster_id(&*provider));
     }
     Ok(match calls {
-        true => format!("the configuration of {name} is good, and the cloud answers"),
-        false => format!("the configuration of {name} can be read; the cloud was not asked"),
+        true => format!("the configuration of {name} is valid, and the cloud responds"),
+        false => format!("the configuration of {name} can be read; the cloud was not called"),
     })
 }
 
@@ -87,16 +88,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_says_what_is_wrong_or_that_nothing_is() {
+    async fn check_reports_problems_or_success() {
         let closed =
             "the configuration of acme can be read, and the cloud cannot be used: DescribeNetwork: no such key";
         let untagged = "no ClusterID found: the cloud provider acme";
-        let good = "the configuration of acme is good, and the cloud answers";
+        let good = "the configuration of acme is valid, and the cloud responds";
         for (provider, flags, calls, expected) in [
             ("good", &[][..], true, good),
-            ("good", &[], false, "the configuration of acme can be read; the cloud was not asked"),
+            ("good", &[], false, "the configuration of acme can be read; the cloud was not called"),
             ("closed", &[], true, closed),
-            ("closed", &[], false, "the configuration of acme can be read; the cloud was not asked"),
+            ("closed", &[], false, "the configuration of acme can be read; the cloud was not called"),
             ("untagged", &[], true, untagged),
             ("untagged", &["--allow-untagged-cloud"], true, good),
             ("unread", &[], true, "--cloud-config: line 1: no"),

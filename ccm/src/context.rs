@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::cloud::Cloud;
 use crate::flags::Options;
 
-/// The source of the time of day.
+/// The source of the current time.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// The process's configuration and its cloud.
@@ -17,14 +17,14 @@ pub struct Context {
     pub options: Options,
     /// The cloud.
     pub cloud: Arc<Cloud>,
-    /// The time of day.
+    /// The current time.
     pub clock: Clock,
 }
 
 /// A cloud controller.
 pub type Descriptor = component::descriptor::Descriptor<Context>;
 
-/// Reports whether the controllers of instances have work: if the provider supports instances.
+/// Reports whether the instance controllers have work: if the provider supports instances.
 pub fn needs_instances(context: &Context) -> Start {
     match context.cloud.provider().instances() {
         Some(_) => Start::Run,

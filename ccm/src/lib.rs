@@ -1,6 +1,6 @@
-//! cloud-controller-manager: the controllers that bring a cluster and its cloud together, for any cloud provider.
+//! cloud-controller-manager: the controllers that connect a cluster with its cloud, for any cloud provider.
 //!
-//! A binary is [`run`] with the factories of the providers that it is built with.
+//! A binary is [`run`] with the factories of its providers.
 
 pub mod app;
 pub mod check_config;
@@ -14,8 +14,8 @@ use std::process::ExitCode;
 
 use providers::Factory;
 
-/// Runs what the process's command line says, its whole life long: the manager, or, with the word `check-config` first, a
-/// look at its configuration. `--cloud-provider` names one of `factories`.
+/// Runs the process's command line until it exits: the manager, or, if the first word is `check-config`, a check of its
+/// configuration. `--cloud-provider` names one of `factories`.
 pub fn run(factories: &[Factory]) -> ExitCode {
     let mut arguments = std::env::args().skip(1).peekable();
     if arguments.next_if(|word| word == check_config::COMMAND).is_some() {

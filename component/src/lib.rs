@@ -3,6 +3,10 @@
 //!
 //! A binary declares its differences, names and tables, in one [`Component`]. Everything else is derived from that.
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub mod assembly;
 pub mod descriptor;
 pub mod finalizers;

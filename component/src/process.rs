@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use runtime::client::ConnectOptions;
-use runtime::election::{ElectionConfig, unique_identity};
+use runtime::election::{ElectionConfig, Versions, unique_identity};
 use runtime::manager::{ExitReason, ManagerOptions};
 use runtime::serve::{Server, SetVerbosity};
 use tokio::runtime::Runtime;
@@ -14,6 +14,7 @@ use tracing::{info, warn};
 
 use crate::assembly::Built;
 use crate::flags::Component;
+use crate::flags::gates::BINARY_MINOR;
 use crate::flags::{self, Invocation, Options};
 use crate::{log, serving};
 
@@ -172,17 +173,6 @@ where
     }
 }
 
-/// Warns about controllers that are enabled but not in this binary.
-pub fn warn_of_missing(missing: &[&'static str]) {
-    if !missing.is_empty() {
-        warn!(
-            count = missing.len(),
-            controllers = missing.join(","),
-            "THESE CONTROLLERS ARE ENABLED BUT NOT IN THIS BINARY YET: their work is not done unless another manager runs them"
-        );
-    }
-}
-
 /// Returns the options of a manager from its command line: for the objects of one namespace, or of all.
 pub fn manager_options(options: &Options, namespace: Option<String>) -> ManagerOptions {
     let elect = &options.leader_elect;
@@ -192,6 +182,10 @@ pub fn manager_options(options: &Options, namespace: Option<String>) -> ManagerO
             lease_duration: elect.lease_duration,
             renew_deadline: elect.renew_deadline,
             retry_period: elect.retry_period,
+            coordinated: options.gates.enabled("CoordinatedLeaderElection").then(|| Versions {
+                binary: format!("1.{BINARY_MINOR}.0"),
+                emulation: format!("1.{}.0", options.gates.emulated_minor()),
+            }),
             ..ElectionConfig::new(&elect.resource_namespace, &elect.resource_name, identity)
         }
     });

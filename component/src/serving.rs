@@ -29,6 +29,7 @@ pub fn serve_options(options: &Options, user_agent: &str) -> Option<ServeOptions
     let values = &options.values;
     let file = |flag| Some(values.get_str(flag)).filter(|file| !file.is_empty()).map(PathBuf::from);
     let texts = |flag| values.get_strings(flag).to_vec();
+    let on = |gate| options.gates.enabled(gate);
     (options.secure_port != 0).then(|| ServeOptions {
         bind_address: options.bind_address,
         port: options.secure_port,
@@ -45,12 +46,14 @@ pub fn serve_options(options: &Options, user_agent: &str) -> Option<ServeOptions
         },
         http1_only: values.get_bool("disable-http2-serving"),
         http2_max_streams: u32::try_from(values.get_i64("http2-max-streams-per-connection")).unwrap_or(0),
+        closes_unknown_http2: on("UnauthenticatedHTTP2DOSMitigation"),
         authentication: AuthenticationOptions {
             kubeconfig: file("authentication-kubeconfig"),
             skip_lookup: values.get_bool("authentication-skip-lookup"),
             tolerate_lookup_failure: values.get_bool("authentication-tolerate-lookup-failure"),
             token_ttl: values.get_duration("authentication-token-webhook-cache-ttl"),
             client_ca_file: file("client-ca-file"),
+            reads_certificate_uid: on("AllowParsingUserUIDFromCertAuth"),
             request_header: RequestHeaderOptions {
                 client_ca_file: file("requestheader-client-ca-file"),
                 allowed_names: texts("requestheader-allowed-names"),
@@ -76,7 +79,7 @@ pub fn surface(options: &Options, built: &Built, set_verbosity: SetVerbosity) ->
     let component = options.values.component();
     Surface {
         health: Arc::new(health(options, manager)),
-        metrics: metrics(options, manager, built.missing.clone()),
+        metrics: metrics(options, manager),
         configz: configz(component.config_group, effective(options)),
         zpages: zpages(options),
         pages: manager.pages().to_vec(),
@@ -125,7 +128,7 @@ fn health(options: &Options, manager: &Manager) -> Health {
     Health::new(election.into_iter().chain(running).chain([working]).collect(), vec![complete])
 }
 
-fn metrics(options: &Options, manager: &Manager, missing: Vec<&'static str>) -> Arc<Metrics> {
+fn metrics(options: &Options, manager: &Manager) -> Arc<Metrics> {
     let metrics = manager.metrics().clone();
     metrics.collect(BuildInfo { git_version: "v1.37.0", major: "1", minor: "37" });
     let gates = &options.gates;
@@ -144,8 +147,8 @@ fn metrics(options: &Options, manager: &Manager, missing: Vec<&'static str>) -> 
     let (running, fence) = (manager.work_counts(), manager.fence().clone());
     let component = options.values.component();
     let (manager_name, running_as) = (component.name, component.running_as);
-    metrics.collect(Controllers { manager: manager_name, running_as, running, missing, fence });
-    metrics.collect(Stores(manager.registry().stats()));
+    metrics.collect(Controllers { manager: manager_name, running_as, running, fence });
+    metrics.collect(Stores { name: component.name, stores: manager.registry().stats() });
     metrics.collect(Events(manager.recorders().to_vec()));
     metrics
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use component::assembly::{self, Built};
 use component::finalizers;
-use component::process::{self, manager_options, warn_of_missing};
+use component::process::{self, manager_options};
 use jiff::Timestamp;
 use runtime::client::{ConnectOptions, connect};
 use runtime::manager::Manager;
@@ -18,18 +18,12 @@ use crate::registry::CONTROLLERS;
 /// Runs the manager as its command line says; the process's whole life.
 pub fn main(arguments: impl IntoIterator<Item = String>) -> ExitCode {
     process::main(&COMPONENT, arguments, async |options, connection| {
-        let missing = assembly::enabled(CONTROLLERS, &options).1;
         let manager = manager(options, &connection).await?;
-        Ok(Built {
-            manager,
-            missing,
-            key_kinds: assembly::key_kinds(CONTROLLERS),
-            finalizers: finalizers::owners(CONTROLLERS),
-        })
+        Ok(Built { manager, key_kinds: assembly::key_kinds(CONTROLLERS), finalizers: finalizers::owners(CONTROLLERS) })
     })
 }
 
-/// A manager with the controllers that the options switch on, connected but not yet running.
+/// Returns a manager with the controllers that the options switch on, connected but not yet running.
 ///
 /// # Errors
 /// When the API server's address or credentials cannot be read, or the options contradict each other.
@@ -37,7 +31,7 @@ pub async fn manager(options: Options, connection: &ConnectOptions) -> anyhow::R
     manager_in(options, connection, None).await
 }
 
-/// As [`manager`], for the objects of one namespace only.
+/// Like [`manager`], for the objects of one namespace only.
 ///
 /// # Errors
 /// As [`manager`].
@@ -46,14 +40,16 @@ pub async fn manager_in(
     connection: &ConnectOptions,
     namespace: Option<String>,
 ) -> anyhow::Result<Manager> {
-    let (enabled, missing) = assembly::enabled(CONTROLLERS, &options);
-    warn_of_missing(&missing);
+    let enabled = assembly::enabled(CONTROLLERS, &options);
     let credentials = Credentials::new(connection);
     let mut context = Context { options, credentials, clock: Arc::new(Timestamp::now) };
     let with_work = assembly::with_work(enabled, &mut context)?;
     let clients = Arc::new(connect(connection).await?);
     let controllers = assembly::with_served_apis(with_work, &clients).await?;
-    let watches = assembly::watches(&controllers, &context).build();
+    let watches = assembly::watches(&controllers, &context)
+        .resyncing(context.options.values.get_duration("min-resync-period"))
+        .paged(!context.options.gates.enabled("WatchListClient"))
+        .build();
     let mut manager = Manager::new(clients, watches, manager_options(&context.options, namespace))?;
     manager.record_leadership(COMPONENT.name);
     assembly::start(&controllers, &mut manager, &context);

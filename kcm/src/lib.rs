@@ -11,6 +11,7 @@ pub mod flags;
 pub mod network;
 pub mod nodes;
 pub mod pods;
+pub mod protection;
 pub mod registry;
 pub mod storage;
 pub mod workloads;

@@ -33,9 +33,11 @@ pub const CONTROLLERS: &[Descriptor] = &[
     crate::storage::pvc_protection::DESCRIPTOR,
     crate::workloads::pod_garbage_collector::DESCRIPTOR,
     crate::certificates::podcertificaterequest_cleaner::DESCRIPTOR,
+    crate::workloads::podgroup_protection::DESCRIPTOR,
     crate::workloads::replicaset::DESCRIPTOR,
     crate::workloads::replicaset::REPLICATION_CONTROLLER,
     crate::devices::resource_claim::DESCRIPTOR,
+    crate::devices::resource_pool_status_request::DESCRIPTOR,
     crate::api::resourcequota::DESCRIPTOR,
     crate::certificates::root_ca_publisher::DESCRIPTOR,
     crate::auth::serviceaccount::DESCRIPTOR,
@@ -44,10 +46,12 @@ pub const CONTROLLERS: &[Descriptor] = &[
     crate::nodes::taint_eviction::DESCRIPTOR,
     crate::storage::selinux_warning::DESCRIPTOR,
     crate::workloads::statefulset::DESCRIPTOR,
+    crate::api::storage_version_migrator::DESCRIPTOR,
     crate::api::storageversion_garbage_collector::DESCRIPTOR,
     crate::auth::token_cleaner::DESCRIPTOR,
     crate::nodes::ttl::DESCRIPTOR,
     crate::workloads::ttl_after_finished::DESCRIPTOR,
+    crate::api::validating_admission_policy_status::DESCRIPTOR,
     crate::storage::vac_protection::DESCRIPTOR,
 ];
 
@@ -62,9 +66,7 @@ mod tests {
     fn registry_names_each_controller_of_upstream_once() {
         let names: BTreeSet<&str> = CONTROLLERS.iter().map(|descriptor| descriptor.name).collect();
         assert_eq!(names.len(), CONTROLLERS.len());
-        for name in names {
-            assert!(UPSTREAM.iter().any(|controller| controller.name == name), "{name}");
-        }
+        assert_eq!(names, UPSTREAM.iter().map(|controller| controller.name).collect());
     }
 
     #[test]

@@ -132,7 +132,7 @@ pub fn page(body: &[u8]) -> Result<Page<'_>, DecodeError> {
     Ok(page)
 }
 
-/// The version in a list's metadata.
+/// Returns the version in a list's metadata.
 pub fn list_version(metadata: &[u8]) -> Result<u64, DecodeError> {
     parse_version(std::str::from_utf8(find(metadata, list_meta::RESOURCE_VERSION)).unwrap_or_default())
 }

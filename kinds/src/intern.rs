@@ -100,7 +100,7 @@ impl Interner {
         self.labels.get(&labels[..])
     }
 
-    /// The shared copy of a list of strings.
+    /// Returns the shared copy of a list of strings.
     pub fn list(&self, list: &[Str]) -> Arc<[Str]> {
         self.lists.get(list)
     }
@@ -110,7 +110,8 @@ impl Interner {
         self.blobs.get(bytes)
     }
 
-    /// The shared copy of a list of any other type. The module of a type that is shared often has a method for it.
+    /// Returns the shared copy of a list of any other type. The module of a type that is shared often has a method for
+    /// it.
     pub fn records<T: Clone + Hash + Eq + Debug + Send + Sync + 'static>(&self, records: &[T]) -> Arc<[T]> {
         let pools = self.records.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(pool) = pool_of(&pools) {
@@ -128,7 +129,7 @@ impl Interner {
         shared
     }
 
-    /// Distinct values held, of all types.
+    /// Returns the number of distinct values, of all types.
     pub fn len(&self) -> usize {
         let texts = self.strings.len() + self.labels.len() + self.lists.len() + self.blobs.len();
         let pools = self.records.read().unwrap_or_else(PoisonError::into_inner);

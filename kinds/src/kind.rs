@@ -54,8 +54,8 @@ pub trait Kind: Sized + Send + Sync + 'static {
     /// The format in which it is watched.
     const FORM: Form = Form::Protobuf;
 
-    /// Whether a cluster typically has so many and so large objects that their list dominates the startup. The list is
-    /// then requested in one response over a dedicated connection, which takes the server half the time of a stream.
+    /// Whether a cluster typically has enough large objects that their list dominates the startup. The list is then
+    /// requested in one response over a dedicated connection, which takes the server half the time of a stream.
     const MANY: bool = false;
 
     /// Decodes one object (the inside of the `runtime.Unknown` envelope).

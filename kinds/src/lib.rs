@@ -17,6 +17,11 @@
 //!    attachments carry the specs of volumes, is the last. Kinds are public under flat names, such as [`pod`] and
 //!    [`Pod`].
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+mod admissionregistration;
 mod apiserverinternal;
 mod apps;
 mod autoscaling;
@@ -37,10 +42,12 @@ mod resource;
 mod scheduling;
 mod scheduling_api;
 mod storage;
+mod storagemigration;
 pub mod template;
 mod value;
 pub mod wire;
 
+pub use crate::admissionregistration::validating_admission_policy;
 pub use crate::apiserverinternal::storage_version;
 pub use crate::apps::{controller_revision, daemonset, deployment, replicaset, statefulset};
 pub use crate::autoscaling::horizontal_pod_autoscaler;
@@ -58,18 +65,20 @@ pub use crate::networking::{endpoint, endpoint_slice, ip_address, service_cidr};
 pub use crate::policy::pod_disruption_budget;
 pub use crate::rbac::cluster_role;
 pub use crate::resource::{
-    claim_edit, claim_state, device_allocation as allocation, device_taint_rule, resource_claim,
-    resource_claim_template, resource_slice,
+    claim_edit, claim_state, device_allocation as allocation, device_taint_rule, pool_status_request, published_slice,
+    resource_claim, resource_claim_template, resource_slice,
 };
 pub use crate::scheduling::{claim_entry, node_selector, placement, taint};
 pub use crate::scheduling_api::pod_group;
 pub use crate::storage::{csi_driver, csi_node, storage_class, volume_attachment, volume_attributes_class};
+pub use crate::storagemigration::storage_version_migration;
 pub use crate::template::{pod_edit, raw_object as workload};
 pub use crate::value::{
     access_modes, condition as status, int_or_string as intstr, ip, quantity, resource_list as amount, selector,
 };
 pub use crate::wire::{schema, splice};
 
+pub use crate::admissionregistration::validating_admission_policy::ValidatingAdmissionPolicy;
 pub use crate::apiserverinternal::storage_version::StorageVersion;
 pub use crate::apps::controller_revision::ControllerRevision;
 pub use crate::apps::daemonset::DaemonSet;
@@ -106,6 +115,7 @@ pub use crate::networking::service_cidr::ServiceCidr;
 pub use crate::policy::pod_disruption_budget::PodDisruptionBudget;
 pub use crate::rbac::cluster_role::ClusterRole;
 pub use crate::resource::device_taint_rule::DeviceTaintRule;
+pub use crate::resource::pool_status_request::ResourcePoolStatusRequest;
 pub use crate::resource::resource_claim::ResourceClaim;
 pub use crate::resource::resource_claim_template::ResourceClaimTemplate;
 pub use crate::resource::resource_slice::ResourceSlice;
@@ -116,3 +126,4 @@ pub use crate::storage::csi_node::CsiNode;
 pub use crate::storage::storage_class::StorageClass;
 pub use crate::storage::volume_attachment::VolumeAttachment;
 pub use crate::storage::volume_attributes_class::VolumeAttributesClass;
+pub use crate::storagemigration::storage_version_migration::StorageVersionMigration;

@@ -163,7 +163,7 @@ impl OwnerRef {
 }
 
 impl Interner {
-    /// The shared copy of a list of owners.
+    /// Returns the shared copy of a list of owners.
     pub fn owners(&self, owners: &[OwnerRef]) -> Arc<[OwnerRef]> {
         self.records(owners)
     }

@@ -40,6 +40,7 @@ macro_rules! every_kind {
             pod_certificate_request::PodCertificateRequest,
             pod_disruption_budget::PodDisruptionBudget,
             pod_group::PodGroup,
+            pool_status_request::ResourcePoolStatusRequest,
             replicaset::ReplicaSet,
             replicationcontroller::ReplicationController,
             resource_claim::DeviceClass,
@@ -54,6 +55,7 @@ macro_rules! every_kind {
             statefulset::StatefulSet,
             storage_class::StorageClass,
             storage_version::StorageVersion,
+            storage_version_migration::StorageVersionMigration,
             volume_attachment::VolumeAttachment,
             volume_attributes_class::VolumeAttributesClass,
         )

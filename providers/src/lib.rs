@@ -12,6 +12,10 @@
 //! * It may be called for different objects concurrently. Controllers call it for one object at a time, but the last
 //!   call of the previous leader may still run when a new leader makes its first.
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod error;
 mod factory;
 mod instance;

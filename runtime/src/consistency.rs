@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::journal::note;
 use crate::store::{Cached, Progress, Store};
+use crate::wake::Wake;
 
 /// After this time an expected deletion counts as seen, because its object may never be removed (pkg/controller,
 /// ExpectationsTimeout).
@@ -112,23 +113,13 @@ impl Consistency {
     }
 
     /// Reports whether the cache contains all writes of kind `K` for `key`. If not, `wake` runs when it does.
-    pub fn caught_up<K: Kind>(
-        &self,
-        key: &ObjectKey,
-        store: &Arc<Store<K>>,
-        wake: impl FnOnce() + Send + 'static,
-    ) -> bool {
+    pub fn caught_up<K: Kind>(&self, key: &ObjectKey, store: &Arc<Store<K>>, wake: impl Into<Wake>) -> bool {
         self.caught_up_at(key, &K::RESOURCE, store.progress(), wake)
     }
 
     /// Reads the object of a key, once the cache shows all that was written of kind `K` for the key; otherwise `wake` runs
     /// when it does. A key without an object is forgotten.
-    pub fn read<K: Kind>(
-        &self,
-        key: &ObjectKey,
-        store: &Arc<Store<K>>,
-        wake: impl FnOnce() + Send + 'static,
-    ) -> Cached<K> {
+    pub fn read<K: Kind>(&self, key: &ObjectKey, store: &Arc<Store<K>>, wake: impl Into<Wake>) -> Cached<K> {
         if !self.caught_up(key, store, wake) {
             return Cached::Lagging;
         }
@@ -153,15 +144,15 @@ impl Consistency {
         Observed { children: read(store), are_deletions_seen }
     }
 
-    /// As [`Consistency::caught_up`], of a kind that only its store's progress is known of.
+    /// Like [`Consistency::caught_up`], of a kind that only its store's progress is known of.
     pub fn caught_up_at(
         &self,
         key: &ObjectKey,
         resource: &Resource,
         progress: &Progress,
-        wake: impl FnOnce() + Send + 'static,
+        wake: impl Into<Wake>,
     ) -> bool {
-        let kind = (resource.group, resource.plural);
+        let (kind, wake) = ((resource.group, resource.plural), wake.into());
         let behind = {
             let mut keys = self.lock();
             let Some(expected) = keys.get_mut(key) else { return true };
@@ -170,7 +161,11 @@ impl Consistency {
                 .written
                 .retain(|written| written.kind != kind || written.history == history && written.version > version);
             let behind = expected.written.iter_mut().find(|written| written.kind == kind);
-            behind.map(|written| (written.version, std::mem::replace(&mut written.is_awaited, true)))
+            behind.map(|written| {
+                let is_awaited = written.is_awaited;
+                written.is_awaited |= wake.is_some();
+                (written.version, is_awaited)
+            })
         };
         match behind {
             None => true,
@@ -191,7 +186,7 @@ impl Consistency {
         self.skips.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether the store shows all objects of kind `K` that were deleted for `key` as gone or going.
+    /// Reports whether the store shows all objects of kind `K` that were deleted for `key` as gone or going.
     fn deletions_seen<K: Kind>(&self, key: &ObjectKey, store: &Store<K>) -> bool {
         let mut keys = self.lock();
         let Some(expected) = keys.get_mut(key) else { return true };

@@ -91,7 +91,7 @@ impl Owner<'_> {
                 Claim::Ignore => {}
                 Claim::Release => match self.patch::<C>(meta, &release(self.meta, meta)).await {
                     Ok(version) => claimed.written.extend(version),
-                    // Invalid: the reference is gone already, or the child was replaced by another object.
+                    // Invalid: the reference was already removed, or the child was replaced by another object.
                     Err(error) if error.is_not_found() || error.is_invalid() => {}
                     Err(error) => claimed.errors.push(error.to_string()),
                 },

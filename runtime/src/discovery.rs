@@ -66,6 +66,10 @@ impl Verbs {
     pub const LIST: Self = Self(16);
     /// GET of a collection's changes.
     pub const WATCH: Self = Self(32);
+    /// PUT.
+    pub const UPDATE: Self = Self(64);
+    /// PATCH.
+    pub const PATCH: Self = Self(128);
 
     fn read(word: &str) -> Self {
         match word {
@@ -75,6 +79,8 @@ impl Verbs {
             "get" => Self::GET,
             "list" => Self::LIST,
             "watch" => Self::WATCH,
+            "update" => Self::UPDATE,
+            "patch" => Self::PATCH,
             _ => Self::default(),
         }
     }
@@ -119,6 +125,11 @@ impl Snapshot {
         &self.preferred
     }
 
+    /// The resource of this group and plural name, in its group's preferred version that has it.
+    pub fn of_group_resource(&self, group: &str, plural: &str) -> Option<Served> {
+        self.preferred.iter().find(|served| (served.resource.group, served.resource.plural) == (group, plural)).copied()
+    }
+
     /// Returns the resource of a kind in exactly this version; `None` if it is not served, or its group is unavailable.
     pub fn of_kind(&self, api_version: &str, kind: &str) -> Option<Served> {
         self.kinds.get(&(api_version.to_owned(), kind.to_owned())).copied()
@@ -132,6 +143,17 @@ impl Snapshot {
             let api_version = if group.is_empty() { version.clone() } else { format!("{group}/{version}") };
             self.of_kind(&api_version, kind)
         })
+    }
+
+    /// The kinds of a resource in a version, sorted. An empty group stands for all groups, since a mapper that is given
+    /// none does not tell the core group from none. Upstream: apimachinery/pkg/api/meta, DefaultRESTMapper.KindsFor.
+    pub fn kinds_of(&self, group: &str, version: &str, plural: &str) -> Vec<Resource> {
+        let fits = |resource: &Resource| {
+            (group.is_empty() || resource.group == group) && resource.version == version && resource.plural == plural
+        };
+        let mut found: Vec<_> = self.kinds.values().map(|served| served.resource).filter(fits).collect();
+        found.sort_by_key(|resource| (resource.group, resource.kind));
+        found
     }
 
     /// Returns the versions of a group, the preferred one first, including unavailable ones; empty if it is not
@@ -440,6 +462,22 @@ mod tests {
             (&["v1".to_owned(), "v1beta1".to_owned()][..], 0)
         );
         assert!(served.failed().is_empty());
+    }
+
+    #[test]
+    fn resource_of_the_core_group_is_found_in_all_groups() {
+        let version = |kind| json!([{"version": "v1", "freshness": "Current", "resources": [resource("events", kind, &["get"])]}]);
+        let served = snapshot(json!([
+            {"metadata": {"name": ""}, "versions": version("Event")},
+            {"metadata": {"name": "events.k8s.io"}, "versions": version("Event")},
+            {"metadata": {"name": "example.com"}, "versions": version("Happening")},
+        ]));
+        let groups = |group, version| {
+            served.kinds_of(group, version, "events").iter().map(|found| found.group).collect::<Vec<_>>()
+        };
+        assert_eq!(groups("events.k8s.io", "v1"), ["events.k8s.io"]);
+        assert_eq!(groups("", "v1"), ["", "events.k8s.io", "example.com"]);
+        assert!(groups("", "v2").is_empty());
     }
 
     #[test]

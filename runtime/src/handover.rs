@@ -134,7 +134,7 @@ impl Handover {
         if is_caught_up && self.is_settled(owner, selector, store) { Duration::ZERO } else { RECHECK }
     }
 
-    /// True when the store explains all children that were missing in the last comparison.
+    /// Returns true if the store explains all children that were missing in the last comparison.
     ///
     /// A child that stays for longer than [`RECHECK`] is compared again instead: [`Handover::is_due`] is true then.
     fn is_settled<C: Kind>(&self, owner: &Meta, selector: &Selector, store: &Store<C>) -> bool {

@@ -5,6 +5,10 @@
 //! a [`worker`] reconciles one key at a time, reads only from stores, and writes only through the [`write::Writer`];
 //! [`consistency`] delays the next reconcile of the key until the stores contain its writes.
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub mod children;
 pub mod client;
 pub mod consistency;
@@ -20,6 +24,7 @@ pub mod journal;
 pub mod lock;
 pub mod manager;
 pub mod metrics;
+pub mod openapi;
 pub mod page;
 pub mod queue;
 pub mod scale;
@@ -30,6 +35,7 @@ pub mod store;
 pub mod telemetry;
 pub mod testing;
 pub mod text;
+pub mod wake;
 pub mod watch;
 pub mod worker;
 pub mod write;

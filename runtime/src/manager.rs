@@ -19,7 +19,7 @@ use crate::client::rate::TokenBucket;
 use crate::client::{Clients, Identity, ServiceAccountToken};
 use crate::diagnostics::{Explainer, FinalizerOwner, Watched};
 use crate::discovery::Discovery;
-use crate::election::{Election, ElectionConfig, ElectionError, Lost};
+use crate::election::{Candidacy, Election, ElectionConfig, ElectionError, Lost};
 use crate::events::Recorder;
 use crate::fence::Fence;
 use crate::metrics::Metrics;
@@ -347,6 +347,11 @@ impl Manager {
         let namespace = self.options.namespace.as_deref();
         self.registry.start(&self.clients, namespace, &mut watches);
         self.registry.start_every_kind(&self.clients, &self.discovery, namespace, &mut watches);
+        if let Some((config, versions)) = self.options.election.as_ref().and_then(|c| Some((c, c.coordinated.clone()?)))
+        {
+            // It is aborted together with the watches.
+            watches.spawn(Candidacy::new(self.clients.control.clone(), &config.name, &config.identity, versions).run());
+        }
         tokio::pin!(shutdown);
         if let Some(election) = &mut self.election {
             tokio::select! {

@@ -42,7 +42,7 @@ impl Collector for Leadership {
     }
 }
 
-/// The controllers of a process: those that run, those that are missing, and the results of their work.
+/// The controllers of a process, and the results of their work.
 pub struct Controllers {
     /// The manager's name, for instance `kube-controller-manager`.
     pub manager: &'static str,
@@ -50,8 +50,6 @@ pub struct Controllers {
     pub running_as: &'static [(&'static str, &'static str)],
     /// Each controller with its counts.
     pub running: Vec<(&'static str, Arc<WorkCounts>)>,
-    /// Controllers that are enabled but not in this binary.
-    pub missing: Vec<&'static str>,
     /// The fence: controllers run while this process leads.
     pub fence: Fence,
 }
@@ -76,12 +74,6 @@ impl Collector for Controllers {
                 })
                 .map(|name| ([("name", name.into()), ("manager", self.manager.into())], f64::from(runs))),
         )?;
-        gauges(
-            &mut encoder,
-            "controllers_missing",
-            "Controllers that are enabled but not in this binary",
-            self.missing.iter().map(|name| ([("name", (*name).into())], 1.0)),
-        )?;
         let outcomes = self.running.iter().flat_map(|(name, counts)| {
             let outcome = |outcome: &str, count: &AtomicU64| {
                 let labels = [("controller", (*name).to_owned()), ("outcome", outcome.to_owned())];
@@ -99,18 +91,26 @@ impl Collector for Controllers {
 }
 
 /// The stores and their watches.
-pub struct Stores(pub Vec<Arc<dyn WatchStats>>);
+pub struct Stores {
+    /// The process's name, the label `name` of upstream's informer metrics.
+    pub name: &'static str,
+    /// The stores.
+    pub stores: Vec<Arc<dyn WatchStats>>,
+}
+
+/// Digits of a version that a metric shows, all of which a floating-point number holds.
+const SHOWN_VERSIONS: u64 = 1_000_000_000_000_000;
 
 impl fmt::Debug for Stores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stores({})", self.0.len())
+        write!(f, "Stores({})", self.stores.len())
     }
 }
 
 impl Collector for Stores {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let each = |value: fn(&dyn WatchStats) -> f64| {
-            self.0.iter().map(move |stats| ([("resource", stats.resource())], value(&**stats)))
+            self.stores.iter().map(move |stats| ([("resource", stats.resource())], value(&**stats)))
         };
         counters(
             &mut encoder,
@@ -129,6 +129,17 @@ impl Collector for Stores {
             "controllers_store_undecodable_objects",
             "Objects that the API server has and that cannot be decoded; until that is fixed, nothing of their kind is deleted",
             each(|stats| stats.undecodable() as f64),
+        )?;
+        let version = |stats: &Arc<dyn WatchStats>| {
+            let [group, version, resource] = stats.group_version_resource();
+            let labels = [("name", self.name), ("group", group), ("version", version), ("resource", resource)];
+            (labels.map(|(label, value)| (label, value.to_owned())), (stats.version() % SHOWN_VERSIONS) as f64)
+        };
+        gauges(
+            &mut encoder,
+            "informer_store_resource_version",
+            "The 15 least significant digits of the resource version of the store.",
+            self.stores.iter().map(version),
         )?;
         counters(
             &mut encoder,
@@ -318,7 +329,6 @@ mod tests {
             manager: "kube-controller-manager",
             running_as: &[("nodeipam", "node-ipam-controller")],
             running: vec![("replicaset-controller", counts), ("node-ipam-controller", Arc::default())],
-            missing: vec!["job-controller"],
             fence: Fence::open(),
         });
         metrics.collect(BuildInfo { git_version: "v1.37.0", major: "1", minor: "37" });
@@ -337,7 +347,6 @@ mod tests {
             "version_info{component=\"kube\",binary=\"1.37\",emulation=\"1.36\",min_compat=\"1.35\"} 1.0",
             "kubernetes_feature_enabled{name=\"JobBackoffLimitPerIndex\",stage=\"\"} 1.0",
             "kubernetes_feature_enabled{name=\"NewThing\",stage=\"ALPHA\"} 0.0",
-            "controllers_missing{name=\"job-controller\"} 1.0",
             "controllers_reconciles_total{controller=\"replicaset-controller\",outcome=\"failed\"} 2.0",
         ] {
             has(&text, line);

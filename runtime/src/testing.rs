@@ -68,7 +68,8 @@ impl EventSink for NoEvents {
     }
 }
 
-/// A client whose requests, given as method and path with query, are answered by `respond` with an HTTP status and a body.
+/// Returns a client whose requests, given as method and path with query, are answered by `respond` with an HTTP status
+/// and a body.
 ///
 /// # Panics
 /// When the client cannot be built.

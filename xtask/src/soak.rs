@@ -103,7 +103,7 @@ impl Part {
             Self::Fuzz => Call {
                 // Their names state that they accept any input.
                 arguments: words(
-                    "test --release --no-fail-fast --lib --tests --package kinds --package runtime --package component \
+                    "test --release --no-fail-fast --lib --tests --package cel-check --package kinds --package runtime --package component \
                      --package kcm -- any_",
                 ),
                 environment: vec![

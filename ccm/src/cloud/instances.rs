@@ -1,7 +1,7 @@
-//! Questions about machines, asked one by one and sent to the cloud together.
+//! Requests for instances, made one by one and sent to the cloud in batches.
 //!
-//! Workers ask for one node each. Questions that come within a moment of each other, or while a call is under way,
-//! become one call of the provider, which makes as few requests of its cloud as that allows.
+//! Workers request one node each. Requests that arrive within a moment, or during a call, become one call of the
+//! provider, which makes as few requests of its cloud as possible.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,13 +12,13 @@ use providers::{CloudError, ErrorKind, InstanceRef, InstanceState, Instances};
 use tokio::sync::oneshot;
 use tracing::error;
 
-/// How long the first question waits for others.
+/// How long the first request waits for others.
 const GATHER: Duration = Duration::from_millis(50);
-/// How long it then waits for the answer of the call before: the slower the cloud, the more questions a call takes along,
-/// but one call that hangs holds up nobody for longer.
+/// How long it then waits for the response of the previous call: the slower the cloud, the more requests share a call,
+/// but one call that hangs delays no other for longer.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// What a cloud is asked about a node.
+/// Returns the cloud identity of a node's instance.
 pub fn instance_ref(node: &Node) -> InstanceRef {
     let given = |text: &str| Some(text).filter(|text| !text.is_empty()).map(str::to_owned);
     let labels = node.meta.labels.iter().map(|(key, value)| (key.to_string(), value.to_string()));
@@ -30,7 +30,7 @@ pub fn instance_ref(node: &Node) -> InstanceRef {
     }
 }
 
-/// The states of these machines, as many as were asked for, whatever the provider answers.
+/// Returns the states of these instances, always as many as requested, whatever the provider returns.
 pub async fn describe_all(instances: &dyn Instances, asked: &[InstanceRef]) -> Vec<InstanceState> {
     if asked.is_empty() {
         return Vec::new();
@@ -39,30 +39,30 @@ pub async fn describe_all(instances: &dyn Instances, asked: &[InstanceRef]) -> V
     if states.len() == asked.len() {
         return states;
     }
-    let message = format!("the provider answered {} of {} questions", states.len(), asked.len());
-    error!(message, "a defect of the cloud provider: its answers cannot be told apart and are not used");
+    let message = format!("the provider returned {} states for {} requests", states.len(), asked.len());
+    error!(message, "defect of the cloud provider: its results cannot be assigned and are discarded");
     let unknown = || InstanceState::Unknown(CloudError::new(ErrorKind::Transient, "Describe", message.clone()));
     asked.iter().map(|_| unknown()).collect()
 }
 
 type Question = (InstanceRef, oneshot::Sender<InstanceState>);
 
-/// Gathers questions; cheap to clone.
+/// Collects requests; cheap to clone.
 #[derive(Clone)]
 pub struct Describer {
     instances: Arc<dyn Instances>,
     waiting: Arc<Mutex<Vec<Question>>>,
-    /// Held while the cloud is asked.
+    /// Held during a call of the cloud.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Describer {
-    /// A describer that asks these.
+    /// Creates a describer over these instances.
     pub fn new(instances: Arc<dyn Instances>) -> Self {
         Self { instances, waiting: Arc::default(), turn: Arc::default() }
     }
 
-    /// The state of one machine.
+    /// Returns the state of one instance.
     pub async fn describe(&self, instance: InstanceRef) -> InstanceState {
         let (answer, answered) = oneshot::channel();
         let first = {
@@ -78,7 +78,7 @@ impl Describer {
                 all.ask().await;
             });
         }
-        // Dropped unanswered: the provider panicked.
+        // Dropped without a response: the provider panicked.
         answered.await.unwrap_or_else(|_| {
             InstanceState::Unknown(CloudError::new(ErrorKind::Transient, "Describe", "the provider gave no answer"))
         })
@@ -89,7 +89,7 @@ impl Describer {
         let (asked, answers): (Vec<InstanceRef>, Vec<_>) = questions.into_iter().unzip();
         let states = describe_all(&*self.instances, &asked).await;
         for (answer, state) in answers.into_iter().zip(states) {
-            // Nobody waits any more when the worker was stopped.
+            // The receiver is dropped if the worker was stopped.
             let _ = answer.send(state);
         }
     }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn questions_of_one_moment_are_one_call_and_each_gets_its_own_answer() {
+    async fn concurrent_requests_become_one_call_with_separate_results() {
         let mut instances = MockInstances::new();
         instances.expect_describe().times(1).returning(|asked| asked.iter().map(running).collect());
         let describer = Describer::new(Arc::new(instances));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_question_after_that_is_a_call_of_its_own() {
+    async fn later_request_is_a_separate_call() {
         let mut instances = MockInstances::new();
         instances.expect_describe().times(2).returning(|asked| asked.iter().map(running).collect());
         let describer = Describer::new(Arc::new(instances));
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// A cloud that answers after so many seconds, and counts who was asked for in each call.
+    /// A cloud that responds after this time, and counts the requested instances per call.
     struct Slow(Duration, Mutex<Vec<usize>>);
 
     #[providers::async_trait]
@@ -138,8 +138,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn questions_gather_while_a_call_is_under_way_but_not_for_long() {
-        // Ten questions, one each tenth of a second.
+    async fn requests_are_batched_during_a_call_for_a_limited_time() {
+        // Ten requests, one every tenth of a second.
         for (seconds, calls) in [(0.0, vec![1; 10]), (0.9, vec![1, 9]), (60.0, vec![1, 9])] {
             let cloud = Arc::new(Slow(Duration::from_secs_f64(seconds), Mutex::default()));
             let describer = Describer::new(cloud.clone());
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn answers_that_do_not_fit_the_questions_are_not_used() {
+    async fn results_of_another_number_are_discarded() {
         let mut instances = MockInstances::new();
         instances.expect_describe().returning(|_| vec![InstanceState::Gone]);
         let asked = [InstanceRef::named("a"), InstanceRef::named("b")];
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_provider_that_panics_is_one_that_did_not_say() {
+    async fn panicking_provider_returns_unknown_states() {
         let mut instances = MockInstances::new();
         instances.expect_describe().returning(|_| panic!("as scripted"));
         let state = Describer::new(Arc::new(instances)).describe(InstanceRef::named("a")).await;

@@ -1,7 +1,7 @@
-//! The cloud as the controllers see it: its provider, and whether that is ready to be asked.
+//! The cloud of the controllers: its provider, and whether it is initialized.
 //!
-//! The provider makes its first calls on the leader, before any controller's. When these fail, the controllers wait
-//! and try again with growing times: an operator may fix a network or a permission while the process runs.
+//! The provider makes its first calls on the leader, before any controller's. If these fail, the controllers wait and
+//! retry with backoff: an operator may fix a network or a permission while the process runs.
 
 pub mod instances;
 pub(crate) mod retry;
@@ -16,11 +16,11 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tracing::{error, info};
 
-/// The pause after the first failure; it doubles up to [`LONGEST_PAUSE`].
+/// The delay after the first failure; it doubles up to [`LONGEST_PAUSE`].
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// What is wrong with a provider that does not know its cluster (upstream: cloud-provider/app, `run`).
+/// Returns the error about a provider that does not know its cluster (upstream: cloud-provider/app, `run`).
 pub(crate) fn no_cluster_id(provider: &dyn CloudProvider) -> String {
     format!(
         "no ClusterID found: the cloud provider {} cannot tell this cluster's resources from others'; give it one in \
@@ -29,38 +29,38 @@ pub(crate) fn no_cluster_id(provider: &dyn CloudProvider) -> String {
     )
 }
 
-/// A provider, and whether it was initialised.
+/// A provider, and whether it is initialized.
 pub struct Cloud {
     provider: Arc<dyn CloudProvider>,
-    /// It need not know its cluster.
+    /// Whether it may not know its cluster.
     untagged: bool,
     ready: AtomicBool,
     attempt: Mutex<Attempt>,
 }
 
-/// When to initialise next.
+/// The time of the next initialization.
 struct Attempt {
     due: Instant,
     pause: Duration,
 }
 
 impl Cloud {
-    /// A provider that was built and not initialised yet. Unless `untagged`, it must know its cluster once it is: some
-    /// find that out in the cloud only.
+    /// Wraps a provider that is not initialized yet. Unless `untagged`, it must know its cluster afterwards: some
+    /// providers determine that from the cloud.
     pub fn new(provider: Arc<dyn CloudProvider>, untagged: bool) -> Arc<Self> {
         let attempt = Attempt { due: Instant::now(), pause: SHORTEST_PAUSE };
         Arc::new(Self { provider, untagged, ready: AtomicBool::new(false), attempt: Mutex::new(attempt) })
     }
 
-    /// The provider. What it has may be asked for at any time; calls wait for [`Cloud::ready`].
+    /// Returns the provider. Its capabilities may be read at any time; calls wait for [`Cloud::ready`].
     pub fn provider(&self) -> &dyn CloudProvider {
         &*self.provider
     }
 
-    /// Initialises the provider if nobody has. Every reconcile that calls the cloud begins with this.
+    /// Initializes the provider if necessary. Every reconcile that calls the cloud starts with this.
     ///
     /// # Errors
-    /// The time after which to ask again, when it is not ready; nothing of the cloud may be called before.
+    /// The delay before the next attempt if it is not initialized; the cloud must not be called before.
     pub async fn ready(&self) -> Result<(), Duration> {
         if self.ready.load(Ordering::Acquire) {
             return Ok(());
@@ -87,7 +87,7 @@ impl Cloud {
                 let pause = attempt.pause.max(failed.retry_after().unwrap_or_default());
                 error!(
                     provider = self.provider.name(), kind = failed.kind.as_str(), error = %failed, ?pause,
-                    "the cloud provider cannot be initialised; no cloud controller works until it can"
+                    "cloud provider not initialized; all cloud controllers wait"
                 );
                 *attempt = Attempt { due: Instant::now() + pause, pause: (attempt.pause * 2).min(LONGEST_PAUSE) };
                 Err(pause)
@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// A provider whose first calls of `initialize` fail with these errors.
+    /// Returns a provider whose first calls of `initialize` fail with these errors.
     fn failing(errors: Vec<ErrorKind>) -> Arc<Cloud> {
         let mut provider = MockCloudProvider::new();
         provider.expect_name().return_const("mock");
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_tried_again_with_growing_times() {
+    async fn initialization_is_retried_with_backoff() {
         let cloud = failing(vec![
             ErrorKind::Denied,
             ErrorKind::Invalid,
@@ -125,7 +125,7 @@ mod tests {
         for pause in [1, 2, 90] {
             assert_eq!(cloud.ready().await, Err(Duration::from_secs(pause)));
             tokio::time::advance(Duration::from_millis(pause * 1000 - 500)).await;
-            assert_eq!(cloud.ready().await, Err(Duration::from_millis(500)), "nobody asks too early");
+            assert_eq!(cloud.ready().await, Err(Duration::from_millis(500)), "no attempt before its delay");
             tokio::time::advance(Duration::from_millis(500)).await;
         }
         assert_eq!(cloud.ready().await, Ok(()));
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_ask_and_one_tries() {
+    async fn concurrent_callers_share_one_initialization() {
         let mut provider = MockCloudProvider::new();
         provider.expect_name().return_const("mock");
         provider.expect_has_cluster_id().return_const(true);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_cloud_that_does_not_know_its_cluster_is_not_ready_unless_that_is_allowed() {
+    async fn cloud_without_a_cluster_id_is_ready_only_when_allowed() {
         for (untagged, expected) in [(false, Err(SHORTEST_PAUSE)), (true, Ok(()))] {
             let mut provider = MockCloudProvider::new();
             provider.expect_name().return_const("mock");

@@ -1,30 +1,30 @@
-//! What follows from a call that the cloud refused: when it is made again, and whether people are told once more.
+//! Reactions to a failed cloud call: its retry, and whether it is reported again.
 
 use std::time::Duration;
 
 use providers::{CloudError, ErrorKind};
 use tokio::time::Instant;
 
-/// Longest wait after failures (upstream: service controller, maxRetryDelay).
+/// Maximum delay after failures (upstream: service controller, maxRetryDelay).
 pub const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// First wait after a failure (upstream: service controller, minRetryDelay).
+/// First delay after a failure (upstream: service controller, minRetryDelay).
 const FIRST_WAIT: Duration = Duration::from_secs(5);
 
-/// First wait when an operator must do something first.
+/// First delay if an operator must act.
 const OPERATORS_WAIT: Duration = Duration::from_secs(30);
 
-/// First wait when somebody else was at it.
+/// First delay after a conflict with another client.
 const CONFLICT_WAIT: Duration = Duration::from_secs(1);
 
-/// A provider that says "at once" is asked again after this.
+/// The delay if a provider requests none.
 const SHORTEST_WAIT: Duration = Duration::from_millis(100);
 
-/// The same is said again after this time (events last an hour).
+/// Time after which the same message is reported again (events last an hour).
 const SAY_AGAIN: Duration = Duration::from_secs(300);
 
-/// When a call is made again that has failed so many times in a row, this one included; `None`: not before something
-/// changes.
+/// Returns the delay before the retry of a call with this number of consecutive failures, including the last one;
+/// `None`: no retry before a change.
 pub fn retry_after(kind: ErrorKind, failures: u32) -> Option<Duration> {
     let grown = |first: Duration| {
         let doublings = failures.saturating_sub(1).min(16);
@@ -39,22 +39,22 @@ pub fn retry_after(kind: ErrorKind, failures: u32) -> Option<Duration> {
     }
 }
 
-/// The time after which a provider wants to be called again, kept from being a hot loop.
+/// Returns the delay that a provider requests, limited so that it is not a hot loop.
 pub fn again_after(asked: Duration) -> Duration {
     asked.max(SHORTEST_WAIT)
 }
 
-/// What an error says to people, the same words for the same error: without the request's id.
+/// Returns an error's message without the request's ID, so that equal errors have equal messages.
 pub fn words(error: &CloudError) -> String {
     format!("{}: {}", error.operation, error.message)
 }
 
-/// What was last said about a failure, and when.
+/// The last reported failure, and its time.
 #[derive(Debug, Clone, Default)]
 pub struct Told(Option<(String, Instant)>);
 
 impl Told {
-    /// Whether a failure is to be told of: not when it is the same as before, unless that was long ago.
+    /// Reports whether a failure has to be reported: not if it is the same as before, unless that was long ago.
     pub fn tells(&mut self, message: &str, now: Instant) -> bool {
         let told = self.0.as_ref().is_some_and(|(said, at)| said == message && now < *at + SAY_AGAIN);
         if !told {
@@ -63,7 +63,7 @@ impl Told {
         !told
     }
 
-    /// Whether nothing was said.
+    /// Reports whether nothing was reported.
     pub fn is_blank(&self) -> bool {
         self.0.is_none()
     }
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failed_calls_are_made_again_by_kind() {
+    fn failed_calls_are_retried_by_kind() {
         let seconds = |kind, failures| retry_after(kind, failures).map(|wait| wait.as_secs_f64());
         let throttled = |millis| ErrorKind::Throttled { after: Some(Duration::from_millis(millis)) };
         for (kind, failures, expected) in [
@@ -96,11 +96,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_same_is_not_said_all_the_time() {
+    async fn equal_failures_are_reported_once() {
         let mut told = Told::default();
         assert!(told.tells("a", Instant::now()) && !told.tells("a", Instant::now()));
         assert!(told.tells("b", Instant::now()) && told.tells("a", Instant::now()));
         tokio::time::advance(SAY_AGAIN).await;
-        assert!(told.tells("a", Instant::now()), "by now its event may be gone");
+        assert!(told.tells("a", Instant::now()), "its event may have expired");
     }
 }

@@ -1,6 +1,7 @@
 //! Taints of the cloud controllers, and the patches that add and remove them.
 //!
-//! The list of taints is replaced as a whole, so that a patch of it holds only for the version that it was made from.
+//! The list of taints is replaced as a whole, so that a patch of it is valid only for the version that it was created
+//! from.
 
 use jiff::Timestamp;
 use kinds::meta::Time;
@@ -8,17 +9,17 @@ use kinds::taint::Taint;
 use kinds::{Node, Str};
 use serde_json::{Map, Value, json};
 
-/// A node with this taint waits for the cloud to say what it is (cloud-provider api, TaintExternalCloudProvider).
+/// The taint of a node that its cloud has not initialized yet (cloud-provider api, TaintExternalCloudProvider).
 pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
-/// A node with this taint is there and its machine does not run (cloud-provider api, TaintNodeShutdown).
+/// The taint of a node whose instance does not run (cloud-provider api, TaintNodeShutdown).
 pub const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 
-/// Whether the node waits to be initialised; effect and value of the taint do not matter.
+/// Reports whether the node is not initialized; effect and value of the taint do not matter.
 pub fn is_uninitialized(node: &Node) -> bool {
     node.taints.iter().any(|taint| &*taint.key == UNINITIALIZED)
 }
 
-/// Whether the node is marked as shut down.
+/// Reports whether the node is marked as shut down.
 pub fn is_shut_down(node: &Node) -> bool {
     node.taints.iter().any(is_shutdown_taint)
 }
@@ -27,12 +28,12 @@ fn is_shutdown_taint(taint: &Taint) -> bool {
     taint.is(SHUTDOWN, kinds::taint::NO_SCHEDULE)
 }
 
-/// The node's taints but for those that keep it from being used before it is initialised.
+/// Returns the node's taints except for those of an uninitialized node.
 pub fn initialized(node: &Node) -> Value {
     list(node.taints.iter().filter(|taint| &*taint.key != UNINITIALIZED))
 }
 
-/// A patch that marks the node as shut down.
+/// Returns a patch that marks the node as shut down.
 pub fn shut_down(node: &Node) -> Value {
     let mark = Taint {
         key: SHUTDOWN.into(),
@@ -43,12 +44,12 @@ pub fn shut_down(node: &Node) -> Value {
     of_version(node, json!({"taints": list(node.taints.iter().chain([&mark]))}))
 }
 
-/// A patch that takes that mark away.
+/// Returns a patch that removes that mark.
 pub fn started(node: &Node) -> Value {
     of_version(node, json!({"taints": list(node.taints.iter().filter(|taint| !is_shutdown_taint(taint)))}))
 }
 
-/// A patch of the spec that fails if the node has changed since it was read.
+/// Returns a patch of the spec that fails if the node has changed since it was read.
 fn of_version(node: &Node, spec: Value) -> Value {
     json!({
         "metadata": {"uid": node.meta.uid.to_string(), "resourceVersion": node.meta.version.to_string()},

@@ -1,4 +1,4 @@
-//! The table of all of upstream's cloud controllers, those of its provider for AWS included.
+//! The table of all of upstream's cloud controllers, including those of its AWS provider.
 
 component::controllers! {
     "cloud-node-controller", ["cloud-node"], On, [], AnyOrder;

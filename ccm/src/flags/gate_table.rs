@@ -1,6 +1,6 @@
-//! The table of every feature gate that cloud-controller-manager 1.37 knows, by Kubernetes minor version.
+//! The table of all feature gates of cloud-controller-manager 1.37, by Kubernetes minor version.
 
-/// Each gate and the gates that must be on when it is (component-base featuregate, AddDependencies).
+/// Gates with the gates that must be on when they are (component-base featuregate, AddDependencies).
 #[rustfmt::skip]
 pub static DEPENDENCIES: &[(&str, &[&str])] = &[
     ("DeclarativeValidationBeta", &["DeclarativeValidation"]),

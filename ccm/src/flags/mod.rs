@@ -18,7 +18,7 @@ use crate::flags::controllers::UPSTREAM;
 pub static GATES: GateTable =
     GateTable { gates: gate_table::GATES, dependencies: gate_table::DEPENDENCIES, versioned: false };
 
-/// The manager, as data.
+/// The manager, described as data.
 pub static COMPONENT: Component = Component {
     name: "cloud-controller-manager",
     binary: "ccm",
@@ -38,10 +38,10 @@ pub static COMPONENT: Component = Component {
     rules: rules::rules,
 };
 
-/// Reads and checks the manager's command line, without the program's name.
+/// Parses and validates the manager's command line, without the program's name.
 ///
 /// # Errors
-/// Everything that is wrong: what cannot be parsed, and the rules that the rest breaks.
+/// All errors: parse errors, and violated rules about the other flags.
 pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Invocation, FlagErrors> {
     component::flags::parse(&COMPONENT, arguments)
 }

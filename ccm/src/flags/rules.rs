@@ -1,17 +1,17 @@
-//! The rules on flags' values that only cloud-controller-manager checks, and the order of all.
+//! Rules about flags that only cloud-controller-manager checks, and the order of all rules.
 
 use component::flags::rules::{self, Broken, Range, at_least_one, between};
 
 use super::{Gates, Values};
 
-/// The numbers that upstream bounds; it leaves all other worker counts alone.
+/// The numbers with bounds in upstream; it does not check other worker counts.
 static RANGES: [Range; 3] = [
     at_least_one("concurrent-node-lifecycle-syncs"),
     between("secure-port", 0, 65535),
     between("webhook-secure-port", 0, 65535),
 ];
 
-/// All rules that `values` break, in upstream's order. `gates` are the settled ones.
+/// Checks all rules about `values`, in upstream's order. `gates` are the resolved ones.
 pub fn rules(values: &Values, gates: &Gates, broken: &mut Broken) {
     rules::controllers(values, broken);
     rules::leader_election(values, broken);
@@ -25,7 +25,7 @@ pub fn rules(values: &Values, gates: &Gates, broken: &mut Broken) {
     });
 }
 
-/// cloud-provider options, WebhookOptions.Validate and CloudControllerManagerOptions.Validate.
+/// Checks cloud-provider options, WebhookOptions.Validate and CloudControllerManagerOptions.Validate.
 fn webhooks(values: &Values, broken: &mut Broken) {
     for webhook in values.get_strings("webhooks").iter().filter(|webhook| *webhook != "*") {
         let name = webhook.strip_prefix('-').unwrap_or(webhook);

@@ -1,4 +1,4 @@
-//! The table of every flag of cloud-controller-manager 1.37; turning one effective is one word here.
+//! The table of all flags of cloud-controller-manager 1.37; one word per flag decides whether it is effective.
 
 use component::flags::common::{ACCESS, GENERIC, LOGS, PROCESS, SECURE_SERVING, SERVER};
 use component::flags::table::{Flag, joined};

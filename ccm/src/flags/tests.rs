@@ -1,4 +1,4 @@
-//! Whole command lines: what they give, what they are refused for, and that they are upstream's.
+//! Whole command lines: their values, their errors, and their equality with upstream's.
 
 use std::collections::BTreeMap;
 
@@ -90,7 +90,7 @@ fn the_tables_are_sound() {
     assert!(UPSTREAM.is_sorted_by_key(|controller| controller.name));
 }
 
-/// Name and type of each flag, and each gate with its default, of a text of `--help`.
+/// Returns name and type of each flag, and each gate with its default, from a text of `--help`.
 fn entries(help: &str) -> BTreeMap<String, String> {
     let flags = help.lines().filter_map(|line| {
         let head = line.trim_start();
@@ -108,7 +108,7 @@ fn entries(help: &str) -> BTreeMap<String, String> {
     flags.chain(gates).collect()
 }
 
-/// Runs only where `UPSTREAM_CLOUD_MANAGER` names a cloud-controller-manager 1.37 of upstream's sample.
+/// Runs only if `UPSTREAM_CLOUD_MANAGER` names upstream's sample cloud-controller-manager 1.37.
 #[test]
 fn flags_types_and_gates_equal_upstreams() {
     let Some(stock) = std::env::var_os("UPSTREAM_CLOUD_MANAGER") else {
@@ -118,9 +118,9 @@ fn flags_types_and_gates_equal_upstreams() {
     let theirs = entries(&String::from_utf8(output.stdout).expect("text"));
     assert!(theirs.len() > 120, "{theirs:?}");
     let mut ours = entries(&help::text(&COMPONENT, None));
-    // Of upstream's provider for AWS, which its sample is not.
+    // From upstream's AWS provider, which its sample does not contain.
     ours.retain(|name, _| !name.starts_with("tagging-controller-") && !["tags", "resources"].contains(&&**name));
-    // Ours, as the Load Balancer Controller's Services are taken here too, and of the Load Balancer Controller.
+    // Own flags, and flags of the AWS Load Balancer Controller, whose Services are supported here, too.
     let more =
         ["collect-leaked-load-balancers", "default-tags", "external-managed-tags", "max-targets-per-target-group"];
     ours.retain(|name, _| !name.starts_with("load-balancer") && !more.contains(&&**name));

@@ -30,7 +30,7 @@ crate::flags! {
         "leader-elect-resource-lock": Text = "leases", Effective, "Kind of object used as the lock; only leases";
         "leader-elect-resource-namespace": Text = "kube-system", Effective, "Namespace of the Lease";
         "leader-elect-retry-period": Duration = "2s", Effective, "Pause between two attempts to take or renew the Lease";
-        "min-resync-period": Duration = "12h0m0s", NoEffectYet, "Informers resync at a random period between this and twice this";
+        "min-resync-period": Duration = "12h0m0s", Effective, "Controllers receive all objects again at random times, at least this and at most twice this apart; 0 for never";
         "node-sync-period": Duration = "0s", NoEffectYet, "Has no effect" deprecated "has no effect and will be removed";
         "use-service-account-credentials": Bool = "false", Effective, "Let each controller write as its own service account";
     }

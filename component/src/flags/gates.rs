@@ -114,6 +114,8 @@ pub struct Gates {
     emulated: u16,
     min_compatibility: u16,
     set: BTreeMap<&'static str, bool>,
+    /// Those that `--feature-gates` names itself.
+    named: BTreeMap<&'static str, bool>,
 }
 
 /// Only gates of the same binary are compared.
@@ -127,7 +129,13 @@ impl PartialEq for Gates {
 impl Gates {
     /// Returns all gates of `table` with their defaults in the newest version.
     pub fn of(table: &'static GateTable) -> Self {
-        Gates { table, emulated: BINARY_MINOR, min_compatibility: BINARY_MINOR - 1, set: BTreeMap::new() }
+        Gates {
+            table,
+            emulated: BINARY_MINOR,
+            min_compatibility: BINARY_MINOR - 1,
+            set: BTreeMap::new(),
+            named: BTreeMap::new(),
+        }
     }
 
     /// Reports whether the gate is on.
@@ -140,6 +148,11 @@ impl Gates {
             panic!("feature gate {name:?} is not in the table of gates");
         };
         self.is_on(row)
+    }
+
+    /// Returns the value that `--feature-gates` gives the gate by its own name, and not by AllAlpha or AllBeta.
+    pub fn named(&self, name: &str) -> Option<bool> {
+        self.named.get(name).copied()
     }
 
     /// Returns the 1.x minor version whose behaviour is emulated.
@@ -221,6 +234,7 @@ impl Gates {
                 None => errors.push(GateError::TooEarly { gate, value, emulated }),
                 Some(_) => {
                     self.set.insert(gate, value);
+                    self.named.insert(gate, value);
                 }
             }
         }

@@ -74,8 +74,8 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }
 
-/// The detached signature of a text: a JWS without its middle (cluster-bootstrap/token/jws, ComputeDetachedSignature).
-/// Joining nodes compare it byte by byte.
+/// Returns the detached signature of a text: a JWS without its middle (cluster-bootstrap/token/jws,
+/// ComputeDetachedSignature). Joining nodes compare it byte by byte.
 fn signature(content: &str, id: &str, secret: &[u8]) -> String {
     let header = BASE64_URL.encode(json!({"alg": "HS256", "kid": id}).to_string());
     let signed = format!("{header}.{}", BASE64_URL.encode(content));
@@ -83,7 +83,7 @@ fn signature(content: &str, id: &str, secret: &[u8]) -> String {
     format!("{header}..{}", BASE64_URL.encode(tag))
 }
 
-/// The data with the signatures that it should have; `None` if it has them, or there is nothing to sign.
+/// Returns the data with the signatures that it should have; `None` if it has them, or there is nothing to sign.
 fn signed(body: &Body, tokens: &[Arc<Secret>], now: Timestamp) -> Option<BTreeMap<String, String>> {
     let old: BTreeMap<String, String> = body.data().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
     let content = old.get(KUBECONFIG)?;

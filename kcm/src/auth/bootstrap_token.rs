@@ -22,12 +22,12 @@ pub const TOKENS: Index<Secret> = Index {
     },
 };
 
-/// The index value of all tokens.
+/// Returns the index value of all tokens.
 pub fn all() -> u64 {
     index_key(())
 }
 
-/// The token that a secret holds, if it counts as one.
+/// Returns the token that a secret holds, if it counts as one.
 pub fn token(secret: &Secret) -> Option<&BootstrapToken> {
     secret.bootstrap_token().filter(|_| &*secret.meta.namespace == NAMESPACE)
 }
@@ -37,7 +37,7 @@ pub fn token(secret: &Secret) -> Option<&BootstrapToken> {
 pub enum Expiration {
     /// Never.
     Never,
-    /// It has ended, or nobody can tell when it does.
+    /// It has expired, or its expiration cannot be parsed.
     Expired,
     /// After this time.
     In(Duration),
@@ -55,7 +55,7 @@ pub fn expiration(token: &BootstrapToken, now: Timestamp) -> Expiration {
     }
 }
 
-/// A time in exactly the form of RFC 3339 with a `T` (Go's time.RFC3339); the general parser takes many others.
+/// Returns a time in exactly the form of RFC 3339 with a `T` (Go's time.RFC3339); the general parser takes many others.
 fn rfc3339(text: &str) -> Option<Timestamp> {
     let bytes = text.as_bytes();
     let shape = b"0000-00-00T00:00:00";
@@ -81,7 +81,7 @@ fn rfc3339(text: &str) -> Option<Timestamp> {
     is_zone.then(|| text.parse().ok()).flatten()
 }
 
-/// Id and secret of a token that may sign (pkg/controller/bootstrap, validateSecretForSigning).
+/// Returns the id and secret of a token that may sign (pkg/controller/bootstrap, validateSecretForSigning).
 pub fn signing(secret: &Secret, now: Timestamp) -> Option<(&str, &[u8])> {
     let token = token(secret)?;
     let named = secret.meta.name.strip_prefix("bootstrap-token-").filter(|id| is_id(id))?;
@@ -107,7 +107,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A bootstrap token's secret in `kube-system`.
+    /// Returns a bootstrap token's secret in `kube-system`.
     pub fn secret(name: &str, data: &[(&str, &str)]) -> Arc<Secret> {
         in_namespace(NAMESPACE, name, data)
     }
@@ -125,7 +125,7 @@ pub(crate) mod tests {
         Arc::new(Secret::decode(&context, &object).expect("a secret"))
     }
 
-    /// The data of a good token, with other values for some keys.
+    /// Returns the data of a good token, with other values for some keys.
     pub fn data<'a>(id: &'a str, other: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
         let mut data = vec![("token-id", id), ("token-secret", "s3cr3t"), ("usage-bootstrap-signing", "true")];
         data.retain(|(key, _)| other.iter().all(|(set, _)| set != key));

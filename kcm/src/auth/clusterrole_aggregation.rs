@@ -76,7 +76,7 @@ fn start(manager: &mut Manager, _: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
 }
 
-/// Index values under which every role that a selector matches is found.
+/// Returns the index values under which every role that a selector matches is found.
 fn candidates(selector: &Selector) -> Vec<u64> {
     let Selector::All(requirements) = selector else { return Vec::new() };
     let narrow = requirements.iter().find_map(|requirement| match requirement {
@@ -94,8 +94,8 @@ fn candidates(selector: &Selector) -> Vec<u64> {
     narrow.unwrap_or_else(|| vec![index_key(())])
 }
 
-/// The rules that a role gathers: by selector, then by name, each once. `found` yields at least all roles that a
-/// selector matches.
+/// Returns the rules that a role gathers: by selector, then by name, each once. `found` yields at least all roles that
+/// a selector matches.
 fn gather(
     role: &ClusterRole,
     selectors: &[Selector],
@@ -118,8 +118,8 @@ fn gather(
     Ok(rules)
 }
 
-/// The object that is applied. Without rules it has no such field: then only those are removed that this controller had
-/// set.
+/// Returns the object that is applied. Without rules it has no such field: then only those are removed that this
+/// controller had set.
 ///
 /// It is for this version of the role only. An apply without preconditions would create a role that was deleted, and
 /// would take the rules of a role that no longer aggregates from their author.
@@ -209,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    /// A role with labels and rules; each rule is the name of a resource.
+    /// Returns a role with labels and rules; each rule is the name of a resource.
     fn role(name: &str, labels: &[(&str, &str)], rules: &[&str], selectors: Option<&[&[u8]]>) -> Arc<ClusterRole> {
         let mut object = Vec::new();
         object.put_message(f::METADATA, |meta| {

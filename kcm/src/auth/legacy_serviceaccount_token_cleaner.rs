@@ -111,7 +111,7 @@ enum Verdict {
     Delete,
 }
 
-/// A day as the labels spell it; nothing else counts as one.
+/// Returns a day as the labels spell it; nothing else counts as one.
 fn day(text: &str) -> Option<Date> {
     text.parse::<Date>().ok().filter(|date| date.to_string() == text)
 }
@@ -120,8 +120,8 @@ fn day_of(time: Timestamp) -> Date {
     time.to_zoned(TimeZone::UTC).date()
 }
 
-/// Whether uses have been kept for long enough that a token without any is unused; `since` is the day on which that
-/// began, somewhen.
+/// Reports whether uses have been kept for long enough that a token without any is unused; `since` is the day on which
+/// that began, somewhen.
 fn is_known_for(since: &str, period: SignedDuration, now: Timestamp) -> Option<bool> {
     let next = day(since)?.tomorrow().ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp();
     Some(next.checked_add(period).is_ok_and(|enough| now >= enough))
@@ -147,7 +147,7 @@ fn judge(secret: &Secret, account: Option<&ServiceAccount>, period: SignedDurati
     }
 }
 
-/// Whether the cluster generated a token: those are listed by their account, those of users are not.
+/// Reports whether the cluster generated a token: those are listed by their account, those of users are not.
 fn made_by_the_cluster(secret: &Secret, token: &AccountToken, account: Option<&ServiceAccount>) -> bool {
     account.is_some_and(|account| {
         token.account_uid.as_ref().is_none_or(|uid| *uid == account.meta.uid)
@@ -155,8 +155,8 @@ fn made_by_the_cluster(secret: &Secret, token: &AccountToken, account: Option<&S
     })
 }
 
-/// The patch that invalidates a token, in the version that was judged: if it was used since, the API server has written
-/// that into its labels.
+/// Returns the patch that invalidates a token, in the version that was judged: if it was used since, the API server has
+/// written that into its labels.
 fn invalidation(secret: &Meta, now: Timestamp) -> Value {
     json!({
         "kind": "Secret", "apiVersion": "v1",
@@ -254,8 +254,8 @@ impl Cleaner {
         map.body.as_ref().and_then(since).ok_or_else(|| format!("ConfigMap {tracking} has no {TRACKED_SINCE}"))
     }
 
-    /// The secrets that the pods of a namespace name, read from the server: a store of them would cost every cluster
-    /// memory for the few that have tokens of this age.
+    /// Returns the secrets that the pods of a namespace name, read from the server: a store of them would cost every
+    /// cluster memory for the few that have tokens of this age.
     async fn used_secrets(&self, namespace: &str) -> Result<HashSet<Box<str>>, WriteError> {
         let (mut used, mut malformed) = (HashSet::new(), Ok(()));
         self.reader
@@ -326,7 +326,7 @@ mod tests {
         kind: &'static str,
     }
 
-    /// A token of two years ago that was never used.
+    /// Returns a token of two years ago that was never used.
     fn old() -> Old {
         Old { age_days: 730, deleting: false, labels: Vec::new(), account_uid: "u1", kind: ACCOUNT_TOKEN }
     }

@@ -51,18 +51,18 @@ fn start(manager: &mut Manager, _: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }
 
-/// Any change of a namespace but its end is a reason to look.
+/// Returns the key for any change of a namespace but its deletion.
 fn of_namespace(change: &Change<'_, Namespace>) -> Option<ObjectKey> {
     change.new.map(|namespace| namespace.meta.key())
 }
 
-/// Only an account that is gone is one.
+/// Returns the key of a deleted account.
 fn of_account(change: &Change<'_, ServiceAccount>) -> Option<ObjectKey> {
     let gone = change.old.filter(|_| change.new.is_none())?;
     Some(ObjectKey { namespace: "".into(), name: gone.meta.namespace.clone() })
 }
 
-/// Whether the account has to be made.
+/// Reports whether the account has to be made.
 fn is_missing(namespace: Option<&Namespace>, account: Option<&ServiceAccount>) -> bool {
     namespace.is_some_and(|namespace| namespace.active) && account.is_none()
 }

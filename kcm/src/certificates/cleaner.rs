@@ -58,7 +58,7 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }
 
-/// Why a request is of no more use; `None` if it may be.
+/// Returns why a request is of no more use; `None` if it may be.
 fn useless(request: &CertificateSigningRequest, now: Timestamp) -> Option<&'static str> {
     let now = now.as_second();
     let older = |time: Time, seconds: i64| !time.is_zero() && now - time.0 > seconds;
@@ -83,7 +83,7 @@ fn useless(request: &CertificateSigningRequest, now: Timestamp) -> Option<&'stat
     }
 }
 
-/// The end of the first certificate, in seconds; `None` if that cannot be read.
+/// Returns the end of the first certificate, in seconds; `None` if that cannot be read.
 fn not_after(pem: &[u8]) -> Option<i64> {
     let (_, block) = parse_x509_pem(pem).ok()?;
     let (_, certificate) = parse_x509_certificate(&block.contents).ok()?;

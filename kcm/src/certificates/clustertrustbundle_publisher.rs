@@ -90,7 +90,7 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }
 
-/// The signer's name, and the first twelve bytes of the content's SHA-256 (constructBundleName).
+/// Returns the signer's name, and the first twelve bytes of the content's SHA-256 (constructBundleName).
 fn bundle_name(content: &[u8]) -> String {
     let hash = digest::digest(&digest::SHA256, content);
     let hash: String = hash.as_ref()[..12].iter().map(|byte| format!("{byte:02x}")).collect();

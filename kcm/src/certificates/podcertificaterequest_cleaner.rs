@@ -1,8 +1,8 @@
 //! podcertificaterequest-cleaner-controller: deletes requests for pods' certificates a quarter of an hour after they
 //! were made, whatever became of them.
 //!
-//! A kubelet that still wants its certificate asks anew. Follows upstream pkg/controller/certificates/cleaner
-//! (pcrcleaner).
+//! A kubelet that still needs its certificate creates a new request. Follows upstream
+//! pkg/controller/certificates/cleaner (pcrcleaner).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +53,7 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, cleaner);
 }
 
-/// How long a request stays from now on; nothing if its time is over.
+/// Returns how long a request is kept from now on; zero if its time is over.
 fn stays(request: &Meta, now: Timestamp) -> Duration {
     let left = request.created.0.saturating_add(STAY).saturating_sub(now.as_second());
     Duration::from_secs(u64::try_from(left).unwrap_or(0))

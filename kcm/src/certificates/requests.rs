@@ -34,7 +34,7 @@ impl Requests {
         Self { store, queue, consistency: Consistency::default(), writer: manager.writer(service_account) }
     }
 
-    /// The queue of requests.
+    /// Returns the queue of requests.
     pub fn queue(&self) -> Arc<Queue<ObjectKey>> {
         self.queue.clone()
     }

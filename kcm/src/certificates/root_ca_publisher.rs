@@ -76,12 +76,12 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }
 
-/// A new namespace, or a change of one that lives.
+/// A new namespace, or a change of one that is not being deleted.
 fn of_namespace(change: &Change<'_, Namespace>) -> Option<ObjectKey> {
     change.new.filter(|namespace| change.old.is_none() || namespace.active).map(|namespace| namespace.meta.key())
 }
 
-/// The ConfigMap is gone or another than before.
+/// Returns the namespace of a ConfigMap that was deleted or replaced.
 fn of_map(change: &Change<'_, ConfigMap>) -> Option<ObjectKey> {
     let old = change.old.filter(|old| &*old.meta.name == ROOT_CA)?;
     Some(ObjectKey { namespace: "".into(), name: old.meta.namespace.clone() })

@@ -94,7 +94,7 @@ impl Files {
         Self { certificate: certificate.to_owned(), key: key.to_owned(), read: Mutex::default() }
     }
 
-    /// The authority as the files are now.
+    /// Returns the authority in the current files.
     ///
     /// # Errors
     /// When they cannot be read or are no pair.
@@ -179,12 +179,12 @@ impl Signers {
         Ok(Self(signers))
     }
 
-    /// The authority's files of a signer.
+    /// Returns the authority's files of a signer.
     pub fn of(&self, signer: &str) -> Option<&Arc<Files>> {
         self.0.get(signer)
     }
 
-    /// True when nothing can be signed.
+    /// Returns true if nothing can be signed.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -11,7 +11,7 @@ pub const SEQUENCE: u8 = 0x30;
 /// `SET`
 pub const SET: u8 = 0x31;
 
-/// One value.
+/// Encodes one value.
 pub fn der(tag: u8, content: &[u8]) -> Vec<u8> {
     let mut value = vec![tag];
     let length = content.len().to_be_bytes();
@@ -27,12 +27,12 @@ pub fn der(tag: u8, content: &[u8]) -> Vec<u8> {
     value
 }
 
-/// A value with several values inside.
+/// Encodes a value that contains several values.
 pub fn nested(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     der(tag, &parts.concat())
 }
 
-/// A number that is not negative, from its big-endian bytes.
+/// Encodes a number that is not negative, from its big-endian bytes.
 pub fn unsigned(bytes: &[u8]) -> Vec<u8> {
     let significant = &bytes[bytes.iter().position(|byte| *byte != 0).unwrap_or(bytes.len())..];
     match significant.first() {
@@ -41,7 +41,7 @@ pub fn unsigned(bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Whole bytes as a bit string.
+/// Returns whole bytes as a bit string.
 pub fn bits(bytes: &[u8]) -> Vec<u8> {
     der(BIT_STRING, &[&[0], bytes].concat())
 }

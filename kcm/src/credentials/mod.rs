@@ -20,7 +20,7 @@ pub use signing_key::{KeyError, SigningKey};
 use crate::credentials::authority::{AuthorityError, Signers};
 use crate::flags::Options;
 
-/// What controllers need beside the API server.
+/// What controllers need in addition to the API server.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
     /// The certificates that the API server's is signed by, as PEM, for everybody in the cluster; empty if unknown.
@@ -140,7 +140,7 @@ fn read(flag: &'static str, path: &str) -> Result<Vec<u8>, CredentialError> {
     fs::read(Path::new(path)).map_err(|source| CredentialError::Read { flag, path: path.to_owned(), source })
 }
 
-/// At least one certificate, and each can be read (client-go, util/cert, ParseCertsPEM).
+/// Checks that there is at least one certificate and each can be decoded (client-go, util/cert, ParseCertsPEM).
 fn check_certificates(pem: &[u8]) -> Result<(), String> {
     let mut count = 0;
     for certificate in CertificateDer::pem_slice_iter(pem) {

@@ -108,12 +108,12 @@ impl SigningKey {
         Ok(Self { pair, id, random: SystemRandom::new() })
     }
 
-    /// The key's name in tokens (pkg/serviceaccount, keyIDFromPublicKey).
+    /// Returns the key's name in tokens (pkg/serviceaccount, keyIDFromPublicKey).
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// A signed JWT with these claims.
+    /// Returns a signed JWT with these claims.
     ///
     /// # Errors
     /// When the system has no randomness.
@@ -132,12 +132,12 @@ impl SigningKey {
         Ok(token)
     }
 
-    /// The public key as `SubjectPublicKeyInfo`.
+    /// Returns the public key as `SubjectPublicKeyInfo`.
     pub fn public_key(&self) -> Vec<u8> {
         public_key(&self.pair)
     }
 
-    /// The algorithm of this key's signatures in certificates, as `AlgorithmIdentifier`.
+    /// Returns the algorithm of this key's signatures in certificates, as `AlgorithmIdentifier`.
     pub fn certificate_algorithm(&self) -> Vec<u8> {
         match &self.pair {
             Pair::Rsa(_) => der(SEQUENCE, RSA_SIGNATURE_ID),
@@ -145,7 +145,7 @@ impl SigningKey {
         }
     }
 
-    /// A signature in the form that certificates have.
+    /// Returns a signature in the form that certificates have.
     ///
     /// # Errors
     /// When the system has no randomness.
@@ -188,7 +188,7 @@ fn ecdsa(pkcs8: impl Fn(&Curve) -> Zeroizing<Vec<u8>>) -> Result<Pair, KeyError>
     Err(refused)
 }
 
-/// A SEC 1 key in the envelope of PKCS #8.
+/// Returns a SEC 1 key in the envelope of PKCS #8.
 fn sec1_in_pkcs8(curve: &Curve, sec1: &[u8]) -> Zeroizing<Vec<u8>> {
     let version = [0x02, 0x01, 0x00];
     let algorithm = der(SEQUENCE, &[EC_ID, curve.id].concat());
@@ -196,7 +196,7 @@ fn sec1_in_pkcs8(curve: &Curve, sec1: &[u8]) -> Zeroizing<Vec<u8>> {
     Zeroizing::new(der(SEQUENCE, &Zeroizing::new([&version[..], &algorithm, &key].concat())))
 }
 
-/// The public key as `SubjectPublicKeyInfo`.
+/// Returns the public key as `SubjectPublicKeyInfo`.
 fn public_key(pair: &Pair) -> Vec<u8> {
     let (algorithm, key) = match pair {
         Pair::Rsa(pair) => (RSA_ID.to_vec(), pair.public_key().as_ref()),

@@ -163,7 +163,7 @@ component::flags! {
         "concurrent-ttl-after-finished-syncs": Int32 = "5", Effective, "Finished Jobs checked for their time to live at once";
     }
     "Validatingadmissionpolicy-status-controller" {
-        "concurrent-validating-admission-policy-status-syncs": Int32 = "5", NoEffectYet, "ValidatingAdmissionPolicies type-checked at once";
+        "concurrent-validating-admission-policy-status-syncs": Int32 = "5", Effective, "ValidatingAdmissionPolicies type-checked at once";
     }
     "Metrics" {
         "allow-metric-labels": Map = "[]", NoEffectYet, "Values allowed for a label of a metric, as metric,label='v1,v2'; others are counted as unexpected";

@@ -30,6 +30,16 @@ static SIGNERS: [[&str; 2]; 4] = [
     ["cluster-signing-legacy-unknown-cert-file", "cluster-signing-legacy-unknown-key-file"],
 ];
 
+/// Gates that cannot be switched off by name, and the reason. AllBeta=false leaves them on.
+static ALWAYS_ON: [(&str, &str); 5] = [
+    ("StaleControllerConsistencyDaemonSet", STALE),
+    ("StaleControllerConsistencyHPA", STALE),
+    ("StaleControllerConsistencyJob", STALE),
+    ("StaleControllerConsistencyReplicaSet", STALE),
+    ("StaleControllerConsistencyStatefulSet", STALE),
+];
+const STALE: &str = "controllers always compare their caches with their own writes";
+
 /// All rules that `values` break, in upstream's order. `gates` are the settled ones.
 pub fn rules(values: &Values, gates: &Gates, broken: &mut Broken) {
     rules::ranges(&RANGES, values, broken);
@@ -41,6 +51,16 @@ pub fn rules(values: &Values, gates: &Gates, broken: &mut Broken) {
     rules::metrics(values, broken);
     rules::logs(values, gates, broken);
     periods(values, broken);
+    always_on(gates, broken);
+}
+
+/// Refuses to switch off what is always done, instead of ignoring the request.
+fn always_on(gates: &Gates, broken: &mut Broken) {
+    for (gate, reason) in &ALWAYS_ON {
+        broken.when(gates.named(gate) == Some(false), &["feature-gates"], || {
+            format!("feature-gates: {gate} cannot be switched off: {reason}; remove it")
+        });
+    }
 }
 
 /// kubernetes app/options, CSRSigningControllerOptions.Validate.

@@ -147,7 +147,7 @@ impl Ttl {
 mod tests {
     use super::*;
 
-    /// A cluster that grew to `grown` nodes and then shrank to `shrunk`.
+    /// Returns a cluster that grew to `grown` nodes and then shrank to `shrunk`.
     fn size(grown: usize, shrunk: usize) -> i64 {
         let mut size = Size::default();
         (0..grown).for_each(|_| size.add());

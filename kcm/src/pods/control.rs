@@ -21,7 +21,7 @@ pub enum CreateError {
 }
 
 impl CreateError {
-    /// The failure that the owner has to report; `None` if the namespace is being deleted.
+    /// Returns the failure that the owner has to report; `None` if the namespace is being deleted.
     pub fn into_failure(self) -> Option<WriteError> {
         match self {
             Self::NamespaceTerminating => None,

@@ -23,7 +23,7 @@ pub struct CreationGate {
 }
 
 impl CreationGate {
-    /// A gate that follows the namespaces of a store.
+    /// Creates a gate that follows the namespaces of a store.
     pub fn new(namespaces: Arc<Store<Namespace>>) -> Self {
         let gate = Self { namespaces: namespaces.clone(), refused: Arc::default() };
         let refused = gate.refused.clone();
@@ -35,7 +35,8 @@ impl CreationGate {
         gate
     }
 
-    /// False if the namespace is being deleted, or if the API server said so and the store does not show it yet.
+    /// Returns false if the namespace is being deleted, or if the API server said so and the store does not show it
+    /// yet.
     ///
     /// A namespace that the store does not have counts as open: it may be too new.
     pub fn is_open(&self, namespace: &str) -> bool {

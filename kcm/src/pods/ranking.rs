@@ -27,7 +27,7 @@ pub struct Ranking {
 }
 
 impl Ranking {
-    /// The order of pods that share their nodes with `related` ones.
+    /// Returns the order of pods that share their nodes with `related` ones.
     pub fn new(related: &[Arc<Pod>], uses_cost: bool, now: Timestamp) -> Self {
         let mut crowds = HashMap::new();
         for pod in related.iter().filter(|pod| pod.is_active()) {
@@ -59,7 +59,7 @@ impl Ranking {
     }
 }
 
-/// The power of two of an age in nanoseconds.
+/// Returns the power of two of an age in nanoseconds.
 fn rough_age(since: Time, now: Timestamp) -> RoughAge {
     let nanos = now.as_nanosecond() - i128::from(since.0) * 1_000_000_000;
     (!since.is_zero())
@@ -72,7 +72,7 @@ type ExactRank = (bool, Phase, bool, ExactAge, Reverse<i32>, Reverse<i32>, Exact
 /// Unknown first, then young before old.
 type ExactAge = (bool, Reverse<i64>);
 
-/// The order in which the surplus pods of a Job are deleted (pkg/controller, ActivePods).
+/// Returns the order in which the surplus pods of a Job are deleted (pkg/controller, ActivePods).
 pub fn exact_rank(pod: &Pod) -> impl Ord + use<> {
     let age = |since: Time| (!since.is_zero(), Reverse(since.0));
     let rank: ExactRank = (

@@ -29,17 +29,17 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// An attempt to create `missing` children for an owner that has `owned`.
+    /// Creates an attempt to create `missing` children for an owner that has `owned`.
     pub fn new(owner: &Meta, missing: usize, owned: usize) -> Self {
         Self { uid: owner.uid.clone(), generation: owner.generation, missing, owned }
     }
 
-    /// The state after some of the children were created.
+    /// Returns the state after some of the children were created.
     pub fn after(&self, created: usize) -> Self {
         Self { missing: self.missing.saturating_sub(created), owned: self.owned + created, ..self.clone() }
     }
 
-    /// True if this attempt may succeed although `refused` did not.
+    /// Returns true if this attempt may succeed although `refused` did not.
     fn is_news(&self, refused: &Self) -> bool {
         (&self.uid, self.generation) != (&refused.uid, refused.generation)
             || self.missing > refused.missing

@@ -13,8 +13,8 @@ const PER_POD: Duration = Duration::from_millis(80);
 /// The longest delay for pods that are not counted yet.
 const MAX_FOR_PODS: Duration = Duration::from_secs(4);
 
-/// The delay of a count of pods, of which `pending` will follow: proportional to the pending pods and to their share of
-/// all pods.
+/// Returns the delay of a count of pods, of which `pending` will follow: proportional to the pending pods and to their
+/// share of all pods.
 pub fn for_pods(counted: i32, pending: i32) -> Duration {
     let (counted, pending) = (counted.max(0).unsigned_abs(), pending.max(0).unsigned_abs());
     let share = f64::from(pending) / f64::from((counted.saturating_add(pending)).max(1));

@@ -4,8 +4,8 @@ use kinds::meta::ObjectKey;
 use kinds::{PersistentVolume, PersistentVolumeClaim, Pod};
 use runtime::store::{Index, index_key};
 
-/// Index of pods by the claims behind their volumes, generic ephemeral volumes included. Needs [`Pod::VOLUMES`]; look up by
-/// [`using_claim`].
+/// Returns the index of pods by the claims behind their volumes, generic ephemeral volumes included. Needs
+/// [`Pod::VOLUMES`]; look up by [`using_claim`].
 pub const fn pods_by_claim() -> Index<Pod> {
     Index {
         name: "persistent-volume-claim",
@@ -16,13 +16,13 @@ pub const fn pods_by_claim() -> Index<Pod> {
     }
 }
 
-/// The key of all pods that use a claim. A pod with a generic ephemeral volume is among them whether or not it controls
-/// the claim.
+/// Returns the key of all pods that use a claim. A pod with a generic ephemeral volume is among them whether or not it
+/// controls the claim.
 pub fn using_claim(namespace: &str, claim: &str) -> u64 {
     index_key(("claim", namespace, claim))
 }
 
-/// Index of claims by the volume that they name. Look up by [`naming_volume`].
+/// Returns the index of claims by the volume that they name. Look up by [`naming_volume`].
 pub const fn claims_by_volume() -> Index<PersistentVolumeClaim> {
     Index {
         name: "volume",
@@ -34,12 +34,13 @@ pub const fn claims_by_volume() -> Index<PersistentVolumeClaim> {
     }
 }
 
-/// The key of all claims that name a volume.
+/// Returns the key of all claims that name a volume.
 pub fn naming_volume(volume: &str) -> u64 {
     index_key(("volume", volume))
 }
 
-/// Index of volumes by the claim that they are bound to or reserved for, by its name alone. Look up by [`reserved_for`].
+/// Returns the index of volumes by the claim that they are bound to or reserved for, by its name alone. Look up by
+/// [`reserved_for`].
 pub const fn volumes_by_claim() -> Index<PersistentVolume> {
     Index {
         name: "claim",
@@ -51,12 +52,13 @@ pub const fn volumes_by_claim() -> Index<PersistentVolume> {
     }
 }
 
-/// The key of all volumes that are bound to a claim or reserved for it. Their reference may have another uid.
+/// Returns the key of all volumes that are bound to a claim or reserved for it. Their reference may have another uid.
 pub fn reserved_for(claim: &ObjectKey) -> u64 {
     index_key(("reserved", &*claim.namespace, &*claim.name))
 }
 
-/// Index of claims by their VolumeAttributesClasses: requested, current and target. Look up by [`of_attributes_class`].
+/// Returns the index of claims by their VolumeAttributesClasses: requested, current and target. Look up by
+/// [`of_attributes_class`].
 pub const fn claims_by_attributes_class() -> Index<PersistentVolumeClaim> {
     Index {
         name: "attributes-class",
@@ -64,7 +66,7 @@ pub const fn claims_by_attributes_class() -> Index<PersistentVolumeClaim> {
     }
 }
 
-/// Index of volumes by their VolumeAttributesClass. Look up by [`of_attributes_class`].
+/// Returns the index of volumes by their VolumeAttributesClass. Look up by [`of_attributes_class`].
 pub const fn volumes_by_attributes_class() -> Index<PersistentVolume> {
     Index {
         name: "attributes-class",
@@ -76,7 +78,7 @@ pub const fn volumes_by_attributes_class() -> Index<PersistentVolume> {
     }
 }
 
-/// The key of all claims or volumes that refer to a VolumeAttributesClass.
+/// Returns the key of all claims or volumes that refer to a VolumeAttributesClass.
 pub fn of_attributes_class(name: &str) -> u64 {
     index_key(("attributes-class", name))
 }

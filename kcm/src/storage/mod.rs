@@ -6,7 +6,6 @@ pub mod ephemeral_volume;
 pub mod expander;
 pub mod indexes;
 pub mod migration;
-mod protection;
 pub mod pv_protection;
 pub mod pvc_protection;
 pub mod selinux_warning;

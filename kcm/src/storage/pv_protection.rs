@@ -18,8 +18,8 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
 use tracing::debug;
 
-use super::protection::{Guard, Need, need};
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
+use crate::protection::{Guard, Need, need};
 
 const FINALIZER: &str = "kubernetes.io/pv-protection";
 const QUEUE: &str = "pvprotection";

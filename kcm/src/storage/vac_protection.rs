@@ -19,8 +19,8 @@ use runtime::write::{WriteError, Writer};
 use tracing::debug;
 
 use super::indexes::{claims_by_attributes_class, of_attributes_class, volumes_by_attributes_class};
-use super::protection::{Guard, Need, decode_once, need};
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
+use crate::protection::{Guard, Need, decode_once, need};
 
 const FINALIZER: &str = "kubernetes.io/vac-protection";
 const QUEUE: &str = "vacprotection";

@@ -138,7 +138,7 @@ pub fn is_exclusive(volume: &PersistentVolume) -> bool {
     !volume.access_modes.is_empty() && !modes.intersects(shared)
 }
 
-/// Index of volumes by their unique name. Look up by [`named`].
+/// Returns the index of volumes by their unique name. Look up by [`named`].
 pub const fn volumes_by_unique_name() -> Index<PersistentVolume> {
     Index {
         name: "unique-name",
@@ -150,7 +150,7 @@ pub const fn volumes_by_unique_name() -> Index<PersistentVolume> {
     }
 }
 
-/// Key of all volumes with a unique name.
+/// Returns the key of all volumes with a unique name.
 pub fn named(name: &str) -> u64 {
     index_key(("unique-name", name))
 }

@@ -54,7 +54,7 @@ fn start(manager: &mut Manager, context: &Context) {
 
 // Keys
 
-/// A Job that is there and will have to go.
+/// Returns an existing Job that will have to be deleted.
 fn key(change: &Change<'_, Job>) -> Option<ObjectKey> {
     change.new.filter(|job| !matches!(decide(job, Timestamp::MIN), Ok(Verdict::Keep))).map(|job| job.meta.key())
 }
@@ -142,7 +142,7 @@ impl Ended {
         }
     }
 
-    /// The outcome for a Job that is not to be deleted now.
+    /// Returns the outcome for a Job that is not to be deleted now.
     fn outcome(&self, job: &Job) -> Result<Option<Outcome>, ReconcileError> {
         let now = (self.clock)();
         match decide(job, now).map_err(|error| ReconcileError::new(error.to_string()))? {

@@ -26,7 +26,7 @@ pub struct Port {
 }
 
 impl Interner {
-    /// The shared copy of a list of endpoints' ports.
+    /// Returns the shared copy of a list of endpoints' ports.
     pub fn ports(&self, ports: &[Port]) -> Arc<[Port]> {
         self.records(ports)
     }
@@ -105,7 +105,7 @@ pub struct Reference {
 }
 
 impl Target {
-    /// Namespace of the object.
+    /// Returns the namespace of the object.
     pub fn namespace(&self) -> &Str {
         match self {
             Self::Pod { namespace, .. } => namespace,
@@ -113,7 +113,7 @@ impl Target {
         }
     }
 
-    /// Name of the object.
+    /// Returns the name of the object.
     pub fn name(&self) -> &Str {
         match self {
             Self::Pod { name, .. } => name,
@@ -121,7 +121,7 @@ impl Target {
         }
     }
 
-    /// Uid of the object.
+    /// Returns the uid of the object.
     pub fn uid(&self) -> &Uid {
         match self {
             Self::Pod { uid, .. } => uid,

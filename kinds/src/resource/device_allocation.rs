@@ -1,8 +1,10 @@
-//! The devices that are allocated to a ResourceClaim, and the pods that may use them.
+//! The devices that are allocated to a ResourceClaim, and the pods and PodGroups that may use them.
 
 use crate::intern::{Interner, Str};
 use crate::meta::Uid;
+use crate::resource::published_slice::amount_entry;
 use crate::scheduling::taint::Toleration;
+use crate::value::resource_list::Amount;
 use crate::wire::schema::{
     allocation_result, claim_consumer as consumer, device_allocation_result,
     device_request_allocation_result as result, resource_claim_status as f,
@@ -16,6 +18,8 @@ pub struct Allocation {
     pub devices: Box<[AllocatedDevice]>,
     /// Names and uids of the pods that the claim is reserved for; other consumers are omitted.
     pub pods: Box<[(Str, Uid)]>,
+    /// Names of the PodGroups that the claim is reserved for.
+    pub groups: Box<[Str]>,
 }
 
 /// A device that is allocated to a claim.
@@ -27,6 +31,10 @@ pub struct AllocatedDevice {
     pub pool: Str,
     /// Its name in the pool.
     pub name: Str,
+    /// The claim has admin access: it only observes the device, and does not consume it.
+    pub has_admin_access: bool,
+    /// Consumed capacities of a device that several claims share.
+    pub consumed: Box<[(Str, Amount)]>,
     /// `DeviceToleration` messages.
     tolerations: Box<[Box<[u8]>]>,
 }
@@ -34,12 +42,16 @@ pub struct AllocatedDevice {
 impl Allocation {
     /// Reads a `ResourceClaimStatus` message; `None` if nothing is allocated.
     pub(crate) fn read(interner: &Interner, status: &[u8]) -> Result<Option<Self>, WireError> {
-        let (mut allocation, mut pods) = (None, Vec::new());
+        let (mut allocation, mut pods, mut groups) = (None, Vec::new(), Vec::new());
         for field in fields(status) {
             let field = field?;
             match field.number {
                 f::ALLOCATION => allocation = Some(field.value.bytes()),
-                f::RESERVED_FOR => pods.extend(read_pod(interner, field.value.bytes())?),
+                f::RESERVED_FOR => match read_consumer(interner, field.value.bytes())? {
+                    Consumer::Pod(name, uid) => pods.push((name, uid)),
+                    Consumer::Group(name) => groups.push(name),
+                    Consumer::Other => {}
+                },
                 _ => {}
             }
         }
@@ -51,11 +63,18 @@ impl Allocation {
                 devices.push(AllocatedDevice::read(interner, field.value.bytes())?);
             }
         }
-        Ok(Some(Self { devices: devices.into(), pods: pods.into() }))
+        Ok(Some(Self { devices: devices.into(), pods: pods.into(), groups: groups.into() }))
     }
 }
 
-fn read_pod(interner: &Interner, message: &[u8]) -> Result<Option<(Str, Uid)>, WireError> {
+/// An object that a claim is reserved for.
+enum Consumer {
+    Pod(Str, Uid),
+    Group(Str),
+    Other,
+}
+
+fn read_consumer(interner: &Interner, message: &[u8]) -> Result<Consumer, WireError> {
     let (mut group, mut resource, mut name, mut uid) = ("", "", "", "");
     for field in fields(message) {
         let field = field?;
@@ -67,25 +86,34 @@ fn read_pod(interner: &Interner, message: &[u8]) -> Result<Option<(Str, Uid)>, W
             _ => {}
         }
     }
-    Ok(((group, resource) == ("", "pods")).then(|| (interner.str(name), Uid::parse(uid))))
+    Ok(match (group, resource) {
+        ("", "pods") => Consumer::Pod(interner.str(name), Uid::parse(uid)),
+        ("scheduling.k8s.io", "podgroups") => Consumer::Group(interner.str(name)),
+        _ => Consumer::Other,
+    })
 }
 
 impl AllocatedDevice {
     fn read(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
         let empty = interner.str("");
         let (mut driver, mut pool, mut name) = (empty.clone(), empty.clone(), empty);
-        let mut tolerations = Vec::new();
+        let (mut tolerations, mut has_admin_access, mut consumed) = (Vec::new(), false, Vec::new());
         for field in fields(message) {
             let field = field?;
             match field.number {
                 result::DRIVER => driver = interner.str(field.value.str()),
                 result::POOL => pool = interner.str(field.value.str()),
                 result::DEVICE => name = interner.str(field.value.str()),
+                result::ADMIN_ACCESS => has_admin_access = field.value.bool(),
+                result::CONSUMED_CAPACITY => {
+                    let (name, amount) = amount_entry(field.value.bytes(), |value| value)?;
+                    consumed.push((interner.str(name), amount));
+                }
                 result::TOLERATIONS => tolerations.push(field.value.bytes().into()),
                 _ => {}
             }
         }
-        Ok(Self { driver, pool, name, tolerations: tolerations.into() })
+        Ok(Self { driver, pool, name, has_admin_access, consumed: consumed.into(), tolerations: tolerations.into() })
     }
 
     /// Returns the tolerations at the time of the allocation; a malformed message tolerates nothing.

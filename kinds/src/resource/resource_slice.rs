@@ -1,6 +1,6 @@
 //! ResourceSlice: the devices of a pool, and their taints.
 
-use crate::decode::{Decode, DecodeError};
+use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::{Interner, Str};
 use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
@@ -21,6 +21,15 @@ pub struct ResourceSlice {
     pub generation: i64,
     /// The devices.
     pub devices: Box<[Device]>,
+    /// The spec's message, for [`PublishedSlice`]; only with [`ResourceSlice::SPEC`].
+    ///
+    /// [`PublishedSlice`]: crate::resource::published_slice::PublishedSlice
+    pub spec: Option<Box<[u8]>>,
+}
+
+impl ResourceSlice {
+    /// Section: the whole spec.
+    pub const SPEC: Sections = Sections(1 << 0);
 }
 
 /// A device.
@@ -61,7 +70,8 @@ impl Kind for ResourceSlice {
         let interner = &context.interner;
         let empty = interner.str("");
         let (mut driver, mut pool, mut generation, mut devices) = (empty.clone(), empty, 0, Vec::new());
-        for field in fields(find(object, f::SPEC)) {
+        let spec = find(object, f::SPEC);
+        for field in fields(spec) {
             let field = field?;
             match field.number {
                 s::DRIVER => driver = interner.str(field.value.str()),
@@ -80,7 +90,8 @@ impl Kind for ResourceSlice {
             }
         }
         let meta = Meta::decode(interner, find(object, f::METADATA), |_, _| {})?;
-        Ok(Self { meta, driver, pool, generation, devices: devices.into() })
+        let spec = context.sections.contains(Self::SPEC).then(|| spec.into());
+        Ok(Self { meta, driver, pool, generation, devices: devices.into(), spec })
     }
 
     fn meta(&self) -> &Meta {

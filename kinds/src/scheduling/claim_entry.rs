@@ -47,7 +47,7 @@ pub enum ResolvedClaim<'a> {
 }
 
 impl ResolvedClaim<'_> {
-    /// The claim's name, if it has one.
+    /// Returns the claim's name, if it has one.
     pub fn name(&self) -> Option<&Str> {
         match self {
             Self::Shared(name) | Self::Generated(name) => Some(name),

@@ -117,6 +117,11 @@ impl Template {
     }
 }
 
+/// The 32-bit FNV-1a hash of bytes.
+pub fn fnv1a_32(bytes: impl Iterator<Item = u8>) -> u32 {
+    bytes.fold(FNV_OFFSET, fnv1a)
+}
+
 /// Returns a number as letters that form no words (apimachinery/pkg/util/rand, SafeEncodeString of its digits).
 pub fn safe_name(number: u32) -> String {
     number.to_string().bytes().map(|digit| SAFE_LETTERS[usize::from(digit) % SAFE_LETTERS.len()] as char).collect()

@@ -5,8 +5,8 @@
 use crate::meta::{ObjectKey, OwnerRef};
 use crate::template::Template;
 use crate::wire::schema::{
-    claim_volume_source, container, env_var, env_var_source, object_field_selector, object_meta, pod, pod_spec, volume,
-    volume_source,
+    claim_volume_source, container, env_var, env_var_source, object_field_selector, object_meta, pod,
+    pod_scheduling_group, pod_spec, volume, volume_source,
 };
 use crate::wire::{self, Field, Put, WireError, fields, find, map_entry};
 
@@ -40,6 +40,8 @@ pub struct PodEdits<'a> {
     pub claims: Vec<(String, String)>,
     /// A variable of all containers and init containers.
     pub env: Option<FieldEnv<'a>>,
+    /// Name of its PodGroup; only for a template that names none.
+    pub group: Option<&'a str>,
 }
 
 /// Returns a `Pod` message made from a template: its labels, annotations and finalizers, one owner, its spec, and the
@@ -93,6 +95,11 @@ fn put_spec(spec: &mut Vec<u8>, template: &[u8], edits: &PodEdits<'_>) {
         spec.put_str(pod_spec::SUBDOMAIN, subdomain);
     }
     edits.claims.iter().for_each(|(name, claim)| put_claim(spec, name, claim));
+    if let Some(group) = edits.group {
+        spec.put_message(pod_spec::SCHEDULING_GROUP, |message| {
+            message.put_str(pod_scheduling_group::POD_GROUP_NAME, group);
+        });
+    }
 }
 
 fn is_volume_of(claims: &[(String, String)], message: &[u8]) -> bool {

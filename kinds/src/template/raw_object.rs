@@ -51,12 +51,12 @@ impl Raw {
         Ok(Self(kept.into()))
     }
 
-    /// Raw spec, without its template.
+    /// Returns the raw spec, without its template.
     pub fn spec(&self) -> &[u8] {
         find(&self.0, SPEC)
     }
 
-    /// Raw status.
+    /// Returns the raw status.
     pub fn status(&self) -> &[u8] {
         find(&self.0, STATUS)
     }

@@ -20,7 +20,7 @@ impl AccessModes {
     /// `ReadWriteOncePod`
     pub const READ_WRITE_ONCE_POD: Self = Self(1 << 3);
 
-    /// The set of the modes with these names.
+    /// Returns the set of the modes with these names.
     pub fn of<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> Self {
         names.into_iter().fold(Self::default(), |set, name| set.with(name.as_ref()))
     }
@@ -40,7 +40,7 @@ impl AccessModes {
         self.0 & other.0 != 0
     }
 
-    /// Number of modes.
+    /// Returns the number of modes.
     pub fn len(self) -> u32 {
         self.0.count_ones()
     }

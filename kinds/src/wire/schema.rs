@@ -249,7 +249,10 @@ messages! {
     claim_consumer "ResourceClaimConsumerReference" "api/resource/v1" { API_GROUP "apiGroup" = 1, RESOURCE "resource" = 3, NAME "name" = 4, UID "uid" = 5 }
     allocation_result "AllocationResult" "api/resource/v1" { DEVICES "devices" = 1 }
     device_allocation_result "DeviceAllocationResult" "api/resource/v1" { RESULTS "results" = 1 }
-    device_request_allocation_result "DeviceRequestAllocationResult" "api/resource/v1" { DRIVER "driver" = 2, POOL "pool" = 3, DEVICE "device" = 4, TOLERATIONS "tolerations" = 6 }
+    device_request_allocation_result "DeviceRequestAllocationResult" "api/resource/v1" {
+        DRIVER "driver" = 2, POOL "pool" = 3, DEVICE "device" = 4, ADMIN_ACCESS "adminAccess" = 5, TOLERATIONS "tolerations" = 6,
+        CONSUMED_CAPACITY "consumedCapacity" = 10,
+    }
     device_toleration "DeviceToleration" "api/resource/v1" {
         KEY "key" = 1, OPERATOR "operator" = 2, VALUE "value" = 3, EFFECT "effect" = 4, TOLERATION_SECONDS "tolerationSeconds" = 5,
     }
@@ -259,9 +262,36 @@ messages! {
     device_taint_rule_status "DeviceTaintRuleStatus" "api/resource/v1" { CONDITIONS "conditions" = 1 }
     device_taint_selector "DeviceTaintSelector" "api/resource/v1" { DRIVER "driver" = 2, POOL "pool" = 3, DEVICE "device" = 4 }
     resource_slice "ResourceSlice" "api/resource/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
-    resource_slice_spec "ResourceSliceSpec" "api/resource/v1" { DRIVER "driver" = 1, POOL "pool" = 2, DEVICES "devices" = 6 }
-    resource_pool "ResourcePool" "api/resource/v1" { NAME "name" = 1, GENERATION "generation" = 2 }
-    device "Device" "api/resource/v1" { NAME "name" = 1, TAINTS "taints" = 8 }
+    resource_slice_spec "ResourceSliceSpec" "api/resource/v1" {
+        DRIVER "driver" = 1, POOL "pool" = 2, NODE_NAME "nodeName" = 3, DEVICES "devices" = 6, SHARED_COUNTERS "sharedCounters" = 8,
+        PARTITION_TYPE_ATTRIBUTE "partitionTypeAttribute" = 9,
+    }
+    resource_pool "ResourcePool" "api/resource/v1" { NAME "name" = 1, GENERATION "generation" = 2, RESOURCE_SLICE_COUNT "resourceSliceCount" = 3 }
+    device "Device" "api/resource/v1" {
+        NAME "name" = 1, ATTRIBUTES "attributes" = 2, CAPACITY "capacity" = 3, CONSUMES_COUNTERS "consumesCounters" = 4, TAINTS "taints" = 8,
+        ALLOW_MULTIPLE_ALLOCATIONS "allowMultipleAllocations" = 12,
+    }
+    device_attribute "DeviceAttribute" "api/resource/v1" { STRING "string" = 4 }
+    device_capacity "DeviceCapacity" "api/resource/v1" { VALUE "value" = 1 }
+    device_counter_consumption "DeviceCounterConsumption" "api/resource/v1" { COUNTER_SET "counterSet" = 1, COUNTERS "counters" = 2 }
+    counter "Counter" "api/resource/v1" { VALUE "value" = 1 }
+    counter_set "CounterSet" "api/resource/v1" { NAME "name" = 1, COUNTERS "counters" = 2 }
+    pool_status_request "ResourcePoolStatusRequest" "api/resource/v1alpha3" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    pool_status_request_spec "ResourcePoolStatusRequestSpec" "api/resource/v1alpha3" {
+        DRIVER "driver" = 1, POOL_NAME "poolName" = 2, LIMIT "limit" = 3, DEFAULT_PARTITION_TYPE_ATTRIBUTE "defaultPartitionTypeAttribute" = 4,
+    }
+    pool_status_request_status "ResourcePoolStatusRequestStatus" "api/resource/v1alpha3" { POOLS "pools" = 2, CONDITIONS "conditions" = 3, POOL_COUNT "poolCount" = 6 }
+    pool_status "PoolStatus" "api/resource/v1alpha3" {
+        DRIVER "driver" = 1, POOL_NAME "poolName" = 2, NODE_NAME "nodeName" = 3, TOTAL_DEVICES "totalDevices" = 4,
+        ALLOCATED_DEVICES "allocatedDevices" = 5, AVAILABLE_DEVICES "availableDevices" = 6, UNAVAILABLE_DEVICES "unavailableDevices" = 7,
+        RESOURCE_SLICE_COUNT "resourceSliceCount" = 8, GENERATION "generation" = 9, VALIDATION_ERROR "validationError" = 10,
+        PARTITION_SUMMARY "partitionSummary" = 11, SHAREABLE_SUMMARY "shareableSummary" = 13,
+    }
+    partition_type_status "PartitionTypeStatus" "api/resource/v1alpha3" { TYPE "type" = 1, TOTAL "total" = 2, ALLOCATABLE "allocatable" = 3, ATTRIBUTE "attribute" = 4 }
+    shareable_summary_status "ShareableSummaryStatus" "api/resource/v1alpha3" {
+        FULLY_AVAILABLE_DEVICES "fullyAvailableDevices" = 1, PARTIALLY_AVAILABLE_DEVICES "partiallyAvailableDevices" = 2, CAPACITY "capacity" = 3,
+    }
+    shareable_capacity_status "ShareableCapacityStatus" "api/resource/v1alpha3" { NAME "name" = 1, TOTAL "total" = 2, CONSUMED "consumed" = 3, AVAILABLE "available" = 4 }
     resource_claim_spec "ResourceClaimSpec" "api/resource/v1" { DEVICES "devices" = 1 }
     device_claim "DeviceClaim" "api/resource/v1" { REQUESTS "requests" = 1 }
     device_request "DeviceRequest" "api/resource/v1" { EXACTLY "exactly" = 2, FIRST_AVAILABLE "firstAvailable" = 3 }
@@ -499,5 +529,20 @@ messages! {
         TYPE "type" = 1, STATUS "status" = 2, OBSERVED_GENERATION "observedGeneration" = 3,
         LAST_TRANSITION_TIME "lastTransitionTime" = 4, REASON "reason" = 5, MESSAGE "message" = 6,
     }
+    policy_spec "ValidatingAdmissionPolicySpec" "api/admissionregistration/v1" {
+        PARAM_KIND "paramKind" = 1, MATCH_CONSTRAINTS "matchConstraints" = 2, VALIDATIONS "validations" = 3, VARIABLES "variables" = 7,
+    }
+    policy_status "ValidatingAdmissionPolicyStatus" "api/admissionregistration/v1" { OBSERVED_GENERATION "observedGeneration" = 1 }
+    param_kind "ParamKind" "api/admissionregistration/v1" { API_VERSION "apiVersion" = 1, KIND "kind" = 2 }
+    match_resources "MatchResources" "api/admissionregistration/v1" { RESOURCE_RULES "resourceRules" = 3 }
+    named_rule "NamedRuleWithOperations" "api/admissionregistration/v1" { RULE_WITH_OPERATIONS "ruleWithOperations" = 2 }
+    rule_with_operations "RuleWithOperations" "api/admissionregistration/v1" { RULE "rule" = 2 }
+    rule "Rule" "api/admissionregistration/v1" { API_GROUPS "apiGroups" = 1, API_VERSIONS "apiVersions" = 2, RESOURCES "resources" = 3 }
+    validation "Validation" "api/admissionregistration/v1" { EXPRESSION "Expression" = 1, MESSAGE_EXPRESSION "messageExpression" = 4 }
+    policy_variable "Variable" "api/admissionregistration/v1" { NAME "Name" = 1, EXPRESSION "Expression" = 2 }
+    storage_version_migration "StorageVersionMigration" "api/storagemigration/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    storage_version_migration_spec "StorageVersionMigrationSpec" "api/storagemigration/v1" { RESOURCE "resource" = 1 }
+    storage_version_migration_status "StorageVersionMigrationStatus" "api/storagemigration/v1" { CONDITIONS "conditions" = 1, RESOURCE_VERSION "resourceVersion" = 2 }
+    group_resource "GroupResource" "apimachinery/pkg/apis/meta/v1" { GROUP "group" = 1, RESOURCE "resource" = 2 }
     client_ip_config "ClientIPConfig" "api/core/v1" { TIMEOUT_SECONDS "timeoutSeconds" = 1 }
 }

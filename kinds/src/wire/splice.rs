@@ -89,7 +89,7 @@ pub fn with_part(
     Ok(copy)
 }
 
-/// Key and value of an entry of a `map<string, bytes>`.
+/// Returns the key and value of an entry of a `map<string, bytes>`.
 pub fn data_entry(entry: &[u8]) -> Result<(&str, &[u8]), WireError> {
     let (mut key, mut value) = ("", &[][..]);
     for field in fields(entry) {

@@ -1,5 +1,9 @@
 //! AWS as a cloud provider: instances, routes and Network Load Balancers.
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod budget;
 mod client;
 mod config;

@@ -4,6 +4,10 @@
 //! either [`run`]s the suite and prints the [`Report`], or generates a `#[test]` per case with [`conformance_tests!`].
 //! Cases that need a missing capability of the provider or its fixture are skipped and reported as such.
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod balancers_change;
 mod balancers_end;
 mod balancers_make;

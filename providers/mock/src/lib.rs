@@ -14,6 +14,10 @@
 //!
 //! gives every Service of type LoadBalancer an address; `GET /state` on that port returns the state.
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod balancers;
 mod cloud;
 mod config;

@@ -103,26 +103,28 @@ fn in_cluster(pod: &PodEnvironment) -> Result<Source, ConnectError> {
     Ok(Source { config, ca_file: Some(ca_file), token_file: Some(token_file), proxy: None })
 }
 
+/// Returns the name and content of the current context, or the problem and its fix.
+fn current_context(kubeconfig: &Kubeconfig) -> Result<(String, kube::config::Context), (String, &'static str)> {
+    let name = kubeconfig.current_context.clone().filter(|name| !name.is_empty()).ok_or_else(|| {
+        ("current-context is not set".to_owned(), "set current-context to the name of one of the contexts")
+    })?;
+    let context = kubeconfig.contexts.iter().find(|named| named.name == name);
+    match context.and_then(|named| named.context.clone()) {
+        Some(context) => Ok((name, context)),
+        None => Err((
+            format!("current-context {name:?} is not among the contexts"),
+            "add that context or set current-context to an existing one",
+        )),
+    }
+}
+
 fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> {
     let invalid =
         |problem: String, fix: &'static str| ConnectError::UseKubeconfig { file: file.to_owned(), problem, fix };
     let mut kubeconfig = Kubeconfig::read_from(file).map_err(|error| unread(file, error))?;
 
-    let context = kubeconfig.current_context.clone().filter(|name| !name.is_empty()).ok_or_else(|| {
-        invalid("current-context is not set".into(), "set current-context to the name of one of the contexts")
-    })?;
-    let (cluster_name, user_name) = kubeconfig
-        .contexts
-        .iter()
-        .find(|named| named.name == context)
-        .and_then(|named| named.context.as_ref())
-        .map(|context| (context.cluster.clone(), context.user.clone()))
-        .ok_or_else(|| {
-            invalid(
-                format!("current-context {context:?} is not among the contexts"),
-                "add that context or set current-context to an existing one",
-            )
-        })?;
+    let (context, entry) = current_context(&kubeconfig).map_err(|(problem, fix)| invalid(problem, fix))?;
+    let (cluster_name, user_name) = (entry.cluster, entry.user);
     let has_certificate = kubeconfig
         .auth_infos
         .iter()
@@ -171,21 +173,27 @@ fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> 
         .filter(|_| cluster.certificate_authority_data.is_none())
         .map(PathBuf::from);
 
+    let mut config = config_of(kubeconfig, &cluster_name).map_err(|(problem, fix)| invalid(problem, fix))?;
+    let token_file = config.auth_info.token_file.take().map(PathBuf::from);
+    if token_file.is_some() {
+        config.auth_info.token = None;
+    }
+    Ok(Source { config, ca_file, token_file, proxy })
+}
+
+/// Loads the files of a kubeconfig, or returns the problem and its fix.
+fn config_of(kubeconfig: Kubeconfig, cluster_name: &str) -> Result<kube::Config, (String, &'static str)> {
     let mut config = kube::Config::try_from(kubeconfig)
-        .map_err(|error| invalid(error.to_string(), "correct that field, or the file that it names"))?;
+        .map_err(|error| (error.to_string(), "correct that field, or the file that it names"))?;
     if config.root_cert.as_ref().is_some_and(Vec::is_empty) {
-        return Err(invalid(
+        return Err((
             format!("the certificate authority of cluster {cluster_name:?} holds no certificate"),
             "put a PEM certificate into certificate-authority-data or the file of certificate-authority",
         ));
     }
     // Only the environment can have set this; the environment is evaluated later, by Go's rules.
     config.proxy_url = None;
-    let token_file = config.auth_info.token_file.take().map(PathBuf::from);
-    if token_file.is_some() {
-        config.auth_info.token = None;
-    }
-    Ok(Source { config, ca_file, token_file, proxy })
+    Ok(config)
 }
 
 /// Removes credentials from a connection without TLS: client-go `tools/clientcmd`, `DirectClientConfig.ClientConfig`.

@@ -26,7 +26,7 @@ use crate::metrics::RestClient;
 /// Maximum time from the first packet to the end of the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
-/// How often an exec plugin is asked for new certificates: their expiry is not known here.
+/// How often an exec plugin is called for new certificates: their expiry is not known here.
 const EXEC_CERTIFICATE_AGE: Duration = Duration::from_secs(600);
 
 /// Connects by TCP, through a proxy if there is one, and TLS within [`CONNECT_TIMEOUT`].

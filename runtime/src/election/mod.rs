@@ -6,6 +6,7 @@
 //! its deleted lease early. The protocol does not protect against manual deletion or editing of a held lease: a
 //! candidate that never saw the lease leads immediately.
 
+mod candidacy;
 mod store;
 mod term;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use crate::events::{EventType, ObjectReference, Recorder, WallClock, random_uuid};
 use crate::fence::Fence;
+pub use candidacy::{Candidacy, Versions};
 pub use store::{LeaseError, LeaseStore};
 use term::{Observed, claim, holder, vacate};
 
@@ -46,6 +48,8 @@ pub struct ElectionConfig {
     pub renew_deadline: Duration,
     /// The pause between two attempts; 2 s by default.
     pub retry_period: Duration,
+    /// The versions of this candidate if the API server decides on the leader (gate CoordinatedLeaderElection).
+    pub coordinated: Option<Versions>,
 }
 
 impl ElectionConfig {
@@ -58,6 +62,7 @@ impl ElectionConfig {
             lease_duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(2),
+            coordinated: None,
         }
     }
 
@@ -136,6 +141,12 @@ pub enum Lost {
         /// The holder.
         holder: String,
     },
+    /// The API server prefers another candidate.
+    #[error("the lease is marked as end of term: {preferred} is preferred")]
+    EndOfTerm {
+        /// The preferred candidate.
+        preferred: String,
+    },
     /// The lease could not be renewed in time.
     #[error("the lease could not be renewed in time: {last_error}")]
     RenewDeadline {
@@ -149,6 +160,12 @@ pub enum Lost {
 enum TryError {
     #[error("the lease is held by {holder} and has not expired")]
     Held { holder: String },
+    #[error("the API server has assigned the lease to no candidate")]
+    Unassigned,
+    #[error("the lease has expired")]
+    Expired,
+    #[error("the lease is marked as end of term: {preferred} is preferred")]
+    EndOfTerm { preferred: String },
     #[error("get: {0}")]
     Get(LeaseError),
     #[error("create: {0}")]
@@ -236,7 +253,9 @@ impl Election {
         tracing::info!(lease = self.describe(), "attempting to acquire the leader lease");
         while let Err(error) = self.attempt().await {
             match &error {
-                TryError::Held { .. } => tracing::debug!(lease = self.describe(), %error, "not leading"),
+                TryError::Held { .. } | TryError::Unassigned | TryError::Expired => {
+                    tracing::debug!(lease = self.describe(), %error, "not leading")
+                }
                 error => tracing::warn!(lease = self.describe(), %error, "not leading"),
             }
             let stretch = 1.0 + JITTER * self.random.random::<f64>();
@@ -288,7 +307,8 @@ impl Election {
             let outcome = match self.call(self.store.get()).await {
                 Ok(lease) if holder(&lease) != self.config.identity => return true,
                 Ok(mut lease) => {
-                    lease.spec = Some(vacate(&lease, (self.wall)()));
+                    let strategy = self.strategy(Some(&lease));
+                    lease.spec = Some(LeaseSpec { strategy, ..vacate(&lease, (self.wall)()) });
                     self.call(self.store.update(&lease)).await
                 }
                 Err(error) => Err(error),
@@ -313,6 +333,7 @@ impl Election {
             match timeout_at(give_up, self.attempt()).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(TryError::Held { holder })) => return Err(Lost::TakenOver { holder }),
+                Ok(Err(TryError::EndOfTerm { preferred })) => return Err(Lost::EndOfTerm { preferred }),
                 Ok(Err(error)) => {
                     tracing::warn!(lease = self.describe(), %error, "the leader lease was not renewed");
                     last_error = error.to_string();
@@ -335,6 +356,9 @@ impl Election {
 
     /// Acquires or renews the lease, or returns the reason why not (`LeaderElector.tryAcquireOrRenew`).
     async fn attempt(&mut self) -> Result<(), TryError> {
+        if self.config.coordinated.is_some() {
+            return self.attempt_coordinated().await;
+        }
         if let Some(lease) = self.renewable(Instant::now()) {
             match self.write(Some(lease)).await {
                 Ok(()) => return Ok(()),
@@ -366,6 +390,36 @@ impl Election {
         self.write(Some(lease)).await.map_err(TryError::Update)
     }
 
+    /// Renews a lease that the API server has assigned to this candidate. The lease is always read first, because its end
+    /// of term is announced in it (`LeaderElector.tryCoordinatedRenew`).
+    async fn attempt_coordinated(&mut self) -> Result<(), TryError> {
+        let lease = match self.call(self.store.get()).await {
+            Ok(lease) => lease,
+            Err(LeaseError::NotFound) => return Err(TryError::Unassigned),
+            Err(error) => return Err(TryError::Get(error)),
+        };
+        let now = Instant::now();
+        let observed = Observed::next(self.observed.take(), lease.clone(), now);
+        let (holder, is_valid) = (observed.holder().to_owned(), observed.valid(now));
+        self.observed = Some(observed);
+        self.report_holder();
+        if holder != self.config.identity {
+            return Err(if holder.is_empty() { TryError::Unassigned } else { TryError::Held { holder } });
+        }
+        let preferred = lease.spec.as_ref().and_then(|spec| spec.preferred_holder.clone()).unwrap_or_default();
+        if !preferred.is_empty() {
+            return Err(TryError::EndOfTerm { preferred });
+        }
+        if let Some(begun) = self.arrived(&lease, now) {
+            self.lead(lease, begun);
+            return Ok(());
+        }
+        if !is_valid {
+            return Err(TryError::Expired);
+        }
+        self.write(Some(lease)).await.map_err(TryError::Update)
+    }
+
     /// Returns the lease to renew without reading it first: held by this process and not expired, as far as known.
     fn renewable(&self, now: Instant) -> Option<Lease> {
         let observed = self.observed.as_ref()?;
@@ -393,7 +447,8 @@ impl Election {
     }
 
     async fn write(&mut self, before: Option<Lease>) -> Result<(), LeaseError> {
-        let spec = claim(before.as_ref(), &self.config.identity, self.seconds, (self.wall)());
+        let mut spec = claim(before.as_ref(), &self.config.identity, self.seconds, (self.wall)());
+        spec.strategy = self.strategy(before.as_ref());
         let begun = Instant::now();
         self.sent = Some(Sent { spec: spec.clone(), begun });
         let stored = match before {
@@ -413,6 +468,12 @@ impl Election {
         };
         self.lead(stored, begun);
         Ok(())
+    }
+
+    /// The strategy that a coordinated lease keeps; without it the API server would no longer decide.
+    fn strategy(&self, before: Option<&Lease>) -> Option<String> {
+        self.config.coordinated.as_ref()?;
+        before?.spec.as_ref()?.strategy.clone()
     }
 
     fn lead(&mut self, lease: Lease, begun: Instant) {

@@ -76,11 +76,11 @@ fn json(lease: &Lease) -> Result<Vec<u8>, LeaseError> {
     serde_json::to_vec(lease).map_err(failed)
 }
 
-fn failed(error: impl std::fmt::Display) -> LeaseError {
+pub(super) fn failed(error: impl std::fmt::Display) -> LeaseError {
     LeaseError::Failed(error.to_string())
 }
 
-fn classify(error: kube::Error) -> LeaseError {
+pub(super) fn classify(error: kube::Error) -> LeaseError {
     match error {
         kube::Error::Api(status) if status.code == 404 => LeaseError::NotFound,
         kube::Error::Api(status) if status.code == 409 => LeaseError::Conflict(status.message),

@@ -355,7 +355,7 @@ async fn play(faults: Vec<Fault>, acts: Vec<(Act, u64)>, skews: [i64; 2], seed: 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// After any pauses, kills, losses and delays: never two open fences at once, and one in the end.
+    /// After any pauses, kills, losses and delays: never two open fences at the same time, and one in the end.
     #[test]
     fn there_are_never_two_leaders_and_one_in_the_end(
         faults in prop::collection::vec(fault(), 0..60),
@@ -366,4 +366,41 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(play(faults, acts, skews, seed));
     }
+}
+
+fn coordinated(world: &Arc<World>, identity: &str) -> Election {
+    let versions = Versions { binary: "1.37.0".to_owned(), emulation: "1.37.0".to_owned() };
+    let config = ElectionConfig {
+        coordinated: Some(versions),
+        ..ElectionConfig::new("kube-system", "kube-controller-manager", identity)
+    };
+    Election::over(world.store(), config).expect("valid").0
+}
+
+fn assigned(holder: &str, preferred: Option<&str>) -> Lease {
+    let lease = serde_json::json!({
+        "metadata": {"name": "kube-controller-manager", "namespace": "kube-system", "uid": "u-1"},
+        "spec": {
+            "holderIdentity": holder, "leaseDurationSeconds": 15, "strategy": "OldestEmulationVersion",
+            "renewTime": "2026-11-21T05:00:00.000001Z", "preferredHolder": preferred,
+        }
+    });
+    serde_json::from_value(lease).expect("a lease")
+}
+
+#[tokio::test(start_paused = true)]
+async fn coordinated_candidate_leads_only_when_the_lease_is_assigned_to_it() {
+    let world = World::new();
+    let mut election = coordinated(&world, "us");
+    assert!(timeout(60 * SECOND, election.acquire()).await.is_err(), "no lease is created");
+    world.put(Some(assigned("other", None)));
+    assert!(timeout(60 * SECOND, election.acquire()).await.is_err(), "an expired lease is not taken over");
+    world.put(Some(assigned("us", None)));
+    timeout(5 * SECOND, election.acquire()).await.expect("it leads");
+    let spec = world.lease().spec.expect("a spec");
+    assert_eq!(spec.strategy.as_deref(), Some("OldestEmulationVersion"));
+    assert!(timeout(60 * SECOND, election.hold()).await.is_err(), "it renews");
+    world.put(Some(assigned("us", Some("older"))));
+    let lost = timeout(5 * SECOND, election.hold()).await.expect("its term ends");
+    assert_eq!(lost, Lost::EndOfTerm { preferred: "older".to_owned() });
 }

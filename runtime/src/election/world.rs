@@ -55,6 +55,11 @@ impl World {
         Arc::new(Self::default())
     }
 
+    /// Returns the connection of one more candidate.
+    pub(super) fn store(self: &Arc<Self>) -> Arc<dyn LeaseStore> {
+        Arc::new(Line(self.clone()))
+    }
+
     pub(super) fn lease(&self) -> Lease {
         self.lease.lock().unwrap().clone().expect("there is a lease")
     }

@@ -20,6 +20,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
+use crate::wake::Wake;
+
 pub use stats::{QueueMetrics, QueueStats, Queues};
 
 /// Options of a queue.
@@ -177,16 +179,16 @@ pub struct Queue<K> {
 }
 
 impl<K: Clone + Eq + Hash + Send> Queue<K> {
-    /// Adds `key` when it is called: the `wake` of a cache that has to show a write first.
-    pub fn waker(self: &Arc<Self>, key: &K) -> impl FnOnce() + Send + use<K>
+    /// Adds `key` once a cache shows a write. A key waits only once for each cache and version.
+    pub fn waker(self: &Arc<Self>, key: &K) -> Wake
     where
-        K: Sync,
+        K: 'static,
     {
-        let (queue, key) = (self.clone(), key.clone());
-        move || queue.add(key)
+        let (queue, added) = (self.clone(), key.clone());
+        Wake::of((Arc::as_ptr(self).addr(), key), move || queue.add(added))
     }
 
-    /// An empty queue.
+    /// Creates an empty queue.
     pub fn new(options: QueueOptions) -> Arc<Self> {
         Arc::new(Self {
             metrics: QueueMetrics::new(options.name),

@@ -136,7 +136,7 @@ pub fn surface(name: &'static str, manager: &Manager) -> Surface {
     metrics.collect(Leadership { lease: name.to_owned(), fence: manager.fence().clone() });
     let (running, fence) = (manager.work_counts(), manager.fence().clone());
     metrics.collect(Controllers { manager: name, running_as: &[], running, missing: Vec::new(), fence });
-    metrics.collect(Stores(manager.registry().stats()));
+    metrics.collect(Stores { name, stores: manager.registry().stats() });
     metrics.collect(Events(manager.recorders().to_vec()));
     Surface {
         health: Arc::new(Health::new(vec![leads], vec![complete])),

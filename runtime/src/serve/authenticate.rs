@@ -32,6 +32,8 @@ type TokenAnswer = Result<Option<User>, String>;
 pub(super) struct Authenticator {
     pub(super) trust: Arc<Trust>,
     tokens: Option<Tokens>,
+    /// Client certificates may hold UIDs.
+    reads_certificate_uid: bool,
 }
 
 struct Tokens {
@@ -75,7 +77,12 @@ impl Authenticator {
             keep,
             metrics,
         });
-        Self { trust, tokens }
+        Self { trust, tokens, reads_certificate_uid: true }
+    }
+
+    /// Reads UIDs from client certificates, or not.
+    pub(super) fn reading_certificate_uid(self, reads_certificate_uid: bool) -> Self {
+        Self { reads_certificate_uid, ..self }
     }
 
     /// Returns the user of a request over a connection with this client certificate (and its intermediates).
@@ -111,7 +118,7 @@ impl Authenticator {
             }
         }
         if let Some(bundle) = &beliefs.clients {
-            match bundle.verify(peer).and_then(|()| peer::user(own)) {
+            match bundle.verify(peer).and_then(|()| peer::user(own, self.reads_certificate_uid)) {
                 Ok(Some(user)) => return Ok(Some(user)),
                 Ok(None) => {}
                 Err(problem) => problems.push(problem.to_string()),

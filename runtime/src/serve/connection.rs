@@ -41,7 +41,10 @@ const LONGEST_HEAD: usize = 64 << 10;
 
 /// The HTTP settings of connections.
 #[derive(Clone)]
-pub(super) struct Protocol(auto::Builder<TokioExecutor>);
+pub(super) struct Protocol {
+    builder: auto::Builder<TokioExecutor>,
+    closes_unknown_http2: bool,
+}
 
 /// The activity on a connection.
 struct Activity {
@@ -99,8 +102,9 @@ impl Drop for Open<'_> {
 }
 
 impl Protocol {
-    /// Creates the settings; `streams` of zero means the default.
-    pub(super) fn new(http1_only: bool, streams: u32) -> Self {
+    /// Creates the settings; `streams` of zero means the default. With `closes_unknown_http2` an HTTP/2 connection ends after
+    /// a request of an unknown user.
+    pub(super) fn new(http1_only: bool, streams: u32, closes_unknown_http2: bool) -> Self {
         let mut builder = auto::Builder::new(TokioExecutor::new());
         if http1_only {
             builder = builder.http1_only();
@@ -112,7 +116,7 @@ impl Protocol {
             .max_concurrent_streams(if streams == 0 { STREAMS } else { streams })
             .max_header_list_size(LONGEST_HEAD as u32)
             .keep_alive_interval(HEAD);
-        Self(builder)
+        Self { builder, closes_unknown_http2 }
     }
 
     /// Serves a connection until it closes, or, after `ended`, until its running requests have responses.
@@ -149,11 +153,11 @@ impl Protocol {
             let (routes, peer, activity) = (routes.clone(), peer.clone(), activity.clone());
             async move { Ok::<_, Infallible>(respond(&routes, &peer, &activity, request).await) }
         });
-        let mut connection = pin!(self.0.serve_connection(TokioIo::new(stream), service));
+        let mut connection = pin!(self.builder.serve_connection(TokioIo::new(stream), service));
         let over = tokio::select! {
             over = connection.as_mut() => Some(over),
             _ = ended.wait_for(|ended| *ended) => None,
-            () = activity.parted() => None,
+            () = activity.parted(), if self.closes_unknown_http2 => None,
             () = activity.idle() => None,
             () = activity.place.evicted() => return Ok(()),
         };

@@ -97,10 +97,11 @@ impl Server {
         let token_metrics = TokenCacheMetrics::new(&surface.metrics);
         let routes = Arc::new(Routes {
             surface,
-            authenticator: Authenticator::new(trust.clone(), tokens, asking.token_ttl, token_metrics),
+            authenticator: Authenticator::new(trust.clone(), tokens, asking.token_ttl, token_metrics)
+                .reading_certificate_uid(asking.reads_certificate_uid),
             authorizer: Authorizer::new(allowing, access)?,
         });
-        let protocol = Protocol::new(options.http1_only, options.http2_max_streams);
+        let protocol = Protocol::new(options.http1_only, options.http2_max_streams, options.closes_unknown_http2);
         let (end, ended) = watch::channel(false);
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(listener, tls.clone(), routes, protocol, ended.clone()));

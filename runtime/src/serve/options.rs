@@ -24,6 +24,8 @@ pub struct ServeOptions {
     pub http1_only: bool,
     /// `--http2-max-streams-per-connection`; zero: 100.
     pub http2_max_streams: u32,
+    /// Closes an HTTP/2 connection after a request of an unknown user (gate UnauthenticatedHTTP2DOSMitigation).
+    pub closes_unknown_http2: bool,
     /// Authentication.
     pub authentication: AuthenticationOptions,
     /// Authorization.
@@ -41,6 +43,7 @@ impl Default for ServeOptions {
             tls: TlsOptions::default(),
             http1_only: false,
             http2_max_streams: 0,
+            closes_unknown_http2: true,
             authentication: AuthenticationOptions::default(),
             authorization: AuthorizationOptions::default(),
             user_agent: concat!(env!("CARGO_PKG_NAME"), "/", env!("CARGO_PKG_VERSION")).into(),
@@ -82,6 +85,8 @@ pub struct AuthenticationOptions {
     pub token_ttl: Duration,
     /// `--client-ca-file`.
     pub client_ca_file: Option<PathBuf>,
+    /// The subject of a client certificate may hold the user's UID (gate AllowParsingUserUIDFromCertAuth).
+    pub reads_certificate_uid: bool,
     /// `--requestheader-*`; used only with a CA file, because the cluster's ConfigMap has its own settings.
     pub request_header: RequestHeaderOptions,
 }
@@ -94,6 +99,7 @@ impl Default for AuthenticationOptions {
             tolerate_lookup_failure: false,
             token_ttl: Duration::from_secs(10),
             client_ca_file: None,
+            reads_certificate_uid: true,
             request_header: RequestHeaderOptions::default(),
         }
     }

@@ -87,11 +87,12 @@ impl Bundle {
     }
 }
 
-/// Returns the user of a certificate; `None` without common name (apiserver, request/x509, CommonNameUserConversion).
-pub(super) fn user(certificate: &CertificateDer<'_>) -> Result<Option<User>, PeerError> {
+/// Returns the user of a certificate; `None` without common name (apiserver, request/x509, CommonNameUserConversion). Its
+/// UID is read only if `reads_uid` (gate AllowParsingUserUIDFromCertAuth).
+pub(super) fn user(certificate: &CertificateDer<'_>, reads_uid: bool) -> Result<Option<User>, PeerError> {
     let subject = subject(certificate)?;
     let Some(name) = subject.last(COMMON_NAME).filter(|name| !name.is_empty()) else { return Ok(None) };
-    let uids: Vec<&str> = subject.all(UID).collect();
+    let uids: Vec<&str> = subject.all(UID).filter(|_| reads_uid).collect();
     let uid = match uids[..] {
         [] => "",
         [uid] if !uid.is_empty() => uid,
@@ -269,11 +270,12 @@ mod tests {
             params.distinguished_name.push(DnType::CountryName, "AT");
             params.distinguished_name.push(uid, "u-1");
         });
-        let named = user(&full).expect("readable").expect("somebody");
+        let named = user(&full, true).expect("readable").expect("somebody");
         assert_eq!((named.name.as_str(), named.uid.as_str()), ("änn", "u-1"));
         assert_eq!(named.groups, ["system:masters"]);
+        assert_eq!(user(&full, false).expect("readable").expect("somebody").uid, "", "with the gate off");
         let nobody = signed(&ca, |params| params.distinguished_name.push(DnType::OrganizationName, "dev"));
-        assert_eq!(user(&nobody), Ok(None));
+        assert_eq!(user(&nobody, true), Ok(None));
     }
 
     #[test]

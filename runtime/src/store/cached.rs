@@ -9,6 +9,7 @@ use kinds::Kind;
 use kinds::meta::ObjectKey;
 
 use super::Store;
+use crate::wake::Wake;
 
 /// An object in the cache, as far as a decision may be based on it.
 #[must_use]
@@ -23,7 +24,7 @@ pub enum Cached<K> {
 }
 
 impl<K> Cached<K> {
-    /// The object, if it may be decided on.
+    /// Returns the object, if it may be decided on.
     pub fn current(self) -> Option<Arc<K>> {
         match self {
             Self::Current(object) => Some(object),
@@ -41,7 +42,7 @@ impl<K> From<Option<Arc<K>>> for Cached<K> {
 impl<K: Kind> Store<K> {
     /// Reads an object that several controllers write, once [`Store::is_settled`] holds for it. Otherwise `wake` runs when
     /// it may.
-    pub fn read_settled(&self, key: &ObjectKey, wake: impl FnOnce() + Send + 'static) -> Cached<K> {
+    pub fn read_settled(&self, key: &ObjectKey, wake: impl Into<Wake>) -> Cached<K> {
         if self.is_settled(key, wake) { self.get(key).into() } else { Cached::Lagging }
     }
 }

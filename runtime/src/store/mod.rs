@@ -16,6 +16,7 @@ use kinds::meta::ObjectKey;
 use kinds::{Decode, Kind, Uid};
 use tracing::error;
 
+use crate::wake::Wake;
 pub use cached::Cached;
 use indexed::Indexed;
 pub use progress::Progress;
@@ -98,8 +99,6 @@ pub struct Store<K: Kind> {
     underway: Mutex<HashMap<ObjectKey, Vec<Wake>>>,
 }
 
-type Wake = Box<dyn FnOnce() + Send>;
-
 /// When the number of written objects reaches this value or a power-of-two multiple of it, entries that are no longer
 /// awaited are removed.
 const WRITTEN_SWEPT: usize = 64;
@@ -115,7 +114,7 @@ pub struct WriteInProgress<'a, K: Kind> {
 impl<K: Kind> Drop for WriteInProgress<'_, K> {
     fn drop(&mut self) {
         let waiting = self.store.underway.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
-        waiting.into_iter().flatten().for_each(|wake| wake());
+        waiting.into_iter().flatten().for_each(Wake::run);
     }
 }
 
@@ -211,9 +210,10 @@ impl<K: Kind> Store<K> {
     /// Reports whether the record of an object contains the last write of this process, and no write is in progress: a
     /// write that is based on the record would meet no conflict caused by this process. If not, `wake` runs when it is
     /// worth checking again.
-    pub fn is_settled(&self, key: &ObjectKey, wake: impl FnOnce() + Send + 'static) -> bool {
+    pub fn is_settled(&self, key: &ObjectKey, wake: impl Into<Wake>) -> bool {
+        let wake = wake.into();
         if let Some(waiting) = self.underway.lock().unwrap_or_else(PoisonError::into_inner).get_mut(key) {
-            waiting.push(Box::new(wake));
+            wake.wait_in(waiting);
             return false;
         }
         match self.awaited(key) {
@@ -278,6 +278,13 @@ impl<K: Kind> Store<K> {
         self.set_decodable(&key);
         self.forget_written(&key, new.meta().version);
         self.tell(&Change { old: old.as_ref(), new: Some(&new) });
+    }
+
+    /// Hands a record to the subscribers again.
+    pub(crate) fn repeat(&self, key: &ObjectKey) {
+        if let Some(record) = self.get(key) {
+            self.tell(&Change { old: Some(&record), new: Some(&record) });
+        }
     }
 
     /// Removes a record that the watch reported as deleted.

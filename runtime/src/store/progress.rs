@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-type Waiter = Box<dyn FnOnce() + Send>;
+use crate::wake::Wake;
 
 /// The version up to which a store is complete. Versions are compared within one resource only.
 pub struct Progress {
@@ -22,7 +22,7 @@ pub struct Progress {
 struct State {
     version: u64,
     history: u64,
-    waiters: BTreeMap<u64, Vec<Waiter>>,
+    waiters: BTreeMap<u64, Vec<Wake>>,
 }
 
 impl Default for Progress {
@@ -50,14 +50,17 @@ impl Progress {
     }
 
     /// Runs `wake` once the version is reached; immediately, if it is reached already. Returns whether it was.
-    pub fn when_reached(&self, version: u64, wake: impl FnOnce() + Send + 'static) -> bool {
+    pub fn when_reached(&self, version: u64, wake: impl Into<Wake>) -> bool {
+        let wake = wake.into();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.version < version {
-            state.waiters.entry(version).or_default().push(Box::new(wake));
+            if wake.is_some() {
+                wake.wait_in(state.waiters.entry(version).or_default());
+            }
             return false;
         }
         drop(state);
-        wake();
+        wake.run();
         true
     }
 
@@ -123,7 +126,7 @@ impl Progress {
             let later = state.waiters.split_off(&later);
             std::mem::replace(&mut state.waiters, later)
         };
-        reached.into_values().flatten().for_each(|wake| wake());
+        reached.into_values().flatten().for_each(Wake::run);
     }
 
     /// Restarts at a version that may be older, because the server's history was replaced. Waiters are woken, because
@@ -135,7 +138,7 @@ impl Progress {
             state.history += 1;
             std::mem::take(&mut state.waiters)
         };
-        waiters.into_values().flatten().for_each(|wake| wake());
+        waiters.into_values().flatten().for_each(Wake::run);
     }
 }
 
@@ -145,6 +148,21 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
+
+    #[test]
+    fn waiter_with_an_identity_waits_once_for_a_version() {
+        let progress = Progress::default();
+        let woken = Arc::new(AtomicUsize::new(0));
+        for call in 0..1000 {
+            let woken = woken.clone();
+            let count = move || _ = woken.fetch_add(1, Ordering::Relaxed);
+            assert!(!progress.when_reached(5, Wake::of(call % 2, count)) && !progress.when_reached(5, Wake::none()));
+        }
+        let waiting: usize = progress.state.lock().expect("the state").waiters.values().map(Vec::len).sum();
+        assert_eq!(waiting, 2);
+        progress.advance(5);
+        assert_eq!(woken.load(Ordering::Relaxed), 2);
+    }
 
     #[test]
     fn waiters_wake_when_their_version_is_reached_and_not_before() {

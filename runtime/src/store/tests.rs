@@ -32,7 +32,7 @@ struct Woken(Arc<AtomicUsize>);
 impl Woken {
     fn wake(&self) -> Wake {
         let count = self.0.clone();
-        Box::new(move || _ = count.fetch_add(1, Ordering::Relaxed))
+        Wake::from(move || _ = count.fetch_add(1, Ordering::Relaxed))
     }
 
     fn count(&self) -> usize {

@@ -227,6 +227,8 @@ pub struct EveryKind {
     /// Failed reads of discovery.
     failures: AtomicU64,
     wanted: Wanted,
+    /// Lists are read by pages, not streamed.
+    is_paged: bool,
     /// The served resources, once they are known.
     served: watch::Sender<Option<HashSet<Name>>>,
 }
@@ -248,8 +250,14 @@ impl EveryKind {
             definitions_changed: Arc::default(),
             failures: AtomicU64::new(0),
             wanted,
+            is_paged: false,
             served: watch::Sender::new(None),
         }
+    }
+
+    /// Lists by pages and not by the first events of a watch.
+    pub(crate) fn paged(self, is_paged: bool) -> Self {
+        Self { is_paged, ..self }
     }
 
     /// Returns how often the served kinds could not be determined.
@@ -341,7 +349,7 @@ impl EveryKind {
     ) {
         let reflect = |resource, store| {
             let scope = Scope { resource, namespace: namespace.clone(), form: Form::Metadata };
-            Reflector::new(clients.clone(), scope, store, lists.clone()).run().boxed()
+            Reflector::new(clients.clone(), scope, store, lists.clone()).paged(self.is_paged).run().boxed()
         };
         let mut backoff = Backoff::default();
         loop {

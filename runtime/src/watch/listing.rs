@@ -50,8 +50,8 @@ impl Listing {
 
     /// Records that a list failed.
     ///
-    /// A server that streams the objects but never the end of the list (some aggregated APIs) is not asked for a stream
-    /// again. Upstream: client-go tools/cache, Reflector falls back to LIST after any error of a streaming list.
+    /// A server that streams the objects but never the end of the list (some aggregated APIs) gets no request for a
+    /// stream again. Upstream: client-go tools/cache, Reflector falls back to LIST after any error of a streaming list.
     pub fn failed(&mut self, error: &WatchError) -> Retry {
         if self.form() != ListForm::Streamed {
             self.has_failed = !is_about_access(error);

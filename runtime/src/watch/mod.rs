@@ -9,6 +9,7 @@ mod listing;
 mod reflector;
 mod registry;
 mod request;
+mod resync;
 #[cfg(test)]
 mod tests;
 

@@ -27,6 +27,7 @@ use super::items::Items;
 use super::json;
 use super::listing::{ListForm, Listing, Retry};
 use super::request::{self, Backoff, Scope, WatchError};
+use super::resync::Resync;
 use crate::client::Clients;
 use crate::store::Store;
 
@@ -56,6 +57,7 @@ pub struct Reflector<K: Kind> {
     /// Permits for initial lists, shared by all kinds.
     pub lists: Arc<Semaphore>,
     lag: Duration,
+    resync: Resync,
     listing: Listing,
     /// The store holds a complete list.
     is_listed: bool,
@@ -66,8 +68,21 @@ pub struct Reflector<K: Kind> {
 impl<K: Kind> Reflector<K> {
     pub fn new(clients: Arc<Clients>, scope: Scope, store: Arc<Store<K>>, lists: Arc<Semaphore>) -> Self {
         let listing = Listing::new(if K::MANY { ListForm::Whole } else { ListForm::Streamed });
-        let lag = Duration::ZERO;
-        Self { clients, scope, store, lists, lag, listing, is_listed: false, is_history_doubtful: false }
+        let (lag, resync) = (Duration::ZERO, Resync::new(Duration::ZERO));
+        Self { clients, scope, store, lists, lag, resync, listing, is_listed: false, is_history_doubtful: false }
+    }
+
+    /// Lists by pages instead of by the first events of a watch.
+    pub fn paged(mut self, is_paged: bool) -> Self {
+        if is_paged && self.listing.form() == ListForm::Streamed {
+            self.listing = Listing::new(ListForm::Paged);
+        }
+        self
+    }
+
+    /// Subscribers receive all records again after each period; never if it is zero.
+    pub fn resyncing(self, period: Duration) -> Self {
+        Self { resync: Resync::new(period), ..self }
     }
 
     /// Allows the store to lag behind the watch by this time, so that changes are applied in batches.
@@ -300,9 +315,10 @@ impl<K: Kind> Reflector<K> {
         info!(kind = self.scope.resource.plural, objects = self.store.len(), version, "listed");
     }
 
-    async fn watch(&self) -> Result<(), WatchError> {
+    async fn watch(&mut self) -> Result<(), WatchError> {
         let version = self.store.progress().version();
-        self.follow(self.frames(self.scope.watch(version)).await?).await
+        let frames = self.frames(self.scope.watch(version)).await?;
+        self.follow(frames).await
     }
 
     async fn frames(
@@ -313,13 +329,22 @@ impl<K: Kind> Reflector<K> {
         Ok(Frames::new(self.scope.form, body, WATCH_SILENCE))
     }
 
-    async fn follow<S>(&self, mut frames: Frames<S>) -> Result<(), WatchError>
+    async fn follow<S>(&mut self, mut frames: Frames<S>) -> Result<(), WatchError>
     where
         S: futures::Stream<Item = Result<Bytes, String>> + Unpin,
     {
         frames.pause = self.lag;
         frames.silence = WATCH_SILENCE;
-        while let Some(frame) = frames.next().await? {
+        loop {
+            let frame = tokio::select! {
+                biased;
+                frame = frames.next() => frame?,
+                () = self.resync.due() => {
+                    self.resync.step(&self.store);
+                    continue;
+                }
+            };
+            let Some(frame) = frame else { return Ok(()) };
             match watch_event(&frame)? {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     self.apply(object);
@@ -339,7 +364,6 @@ impl<K: Kind> Reflector<K> {
                 WatchEvent::Error(status) => return Err(WatchError::Refused(status)),
             }
         }
-        Ok(())
     }
 
     /// Applies an object. If it cannot be decoded, its key is recorded.

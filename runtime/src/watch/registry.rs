@@ -38,15 +38,20 @@ struct Need<K: Kind> {
 
 /// Builds a store from a need, with the future that runs its watch.
 trait Planned: Any + Send {
-    fn build(self: Box<Self>, interner: &Arc<Interner>) -> Built;
+    fn build(self: Box<Self>, interner: &Arc<Interner>, options: WatchOptions) -> Built;
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
 type Runner = Box<dyn FnOnce(Arc<Clients>, Option<String>, Arc<Semaphore>) -> BoxFuture<'static, ()> + Send>;
+
 /// A store and its watch, as health and metrics read them.
 pub trait WatchStats: Send + Sync {
     /// Returns the resource, with its group after a dot, as kubectl formats it.
     fn resource(&self) -> String;
+    /// Returns the kind's group, version and plural name.
+    fn group_version_resource(&self) -> [&'static str; 3];
+    /// Returns the version that the store has reached.
+    fn version(&self) -> u64;
     /// Reports whether the first list is complete.
     fn is_synced(&self) -> bool;
     /// Returns the number of records.
@@ -67,6 +72,14 @@ impl<K: Kind> WatchStats for Store<K> {
             "" => K::RESOURCE.plural.to_owned(),
             group => format!("{}.{group}", K::RESOURCE.plural),
         }
+    }
+
+    fn group_version_resource(&self) -> [&'static str; 3] {
+        [K::RESOURCE.group, K::RESOURCE.version, K::RESOURCE.plural]
+    }
+
+    fn version(&self) -> u64 {
+        self.progress().version()
     }
 
     fn is_synced(&self) -> bool {
@@ -105,7 +118,7 @@ struct Built {
 }
 
 impl<K: Kind> Planned for Need<K> {
-    fn build(self: Box<Self>, interner: &Arc<Interner>) -> Built {
+    fn build(self: Box<Self>, interner: &Arc<Interner>, options: WatchOptions) -> Built {
         let decode = Decode { interner: interner.clone(), sections: self.sections };
         let store = Arc::new(Store::<K>::new(decode, self.indexes));
         let (watched, waited, is_required) = (store.clone(), store.clone(), self.is_required);
@@ -120,7 +133,12 @@ impl<K: Kind> Planned for Need<K> {
                     if !is_required {
                         until_served(&clients, &watched).await;
                     }
-                    Reflector::new(clients, scope, watched, lists).lagging(lag).run().await;
+                    Reflector::new(clients, scope, watched, lists)
+                        .lagging(lag)
+                        .resyncing(options.resync)
+                        .paged(options.is_paged)
+                        .run()
+                        .await;
                 })
             }),
             synced: Box::new(move || {
@@ -170,6 +188,15 @@ impl Reads {
 pub struct Builder {
     needs: HashMap<TypeId, Box<dyn Planned>>,
     every: Option<Every>,
+    options: WatchOptions,
+}
+
+/// Options of all watches of a process.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct WatchOptions {
+    resync: Duration,
+    /// Lists are read by pages, not streamed.
+    pub is_paged: bool,
 }
 
 /// The needs for kinds without a typed store.
@@ -229,6 +256,22 @@ impl Builder {
         self
     }
 
+    /// Hands all records of typed stores to their subscribers again at random times, at least this period and at most
+    /// twice this apart; never if it is zero.
+    #[must_use]
+    pub fn resyncing(mut self, period: Duration) -> Self {
+        self.options.resync = period;
+        self
+    }
+
+    /// Lists by pages and not by the first events of a watch. Kinds of which there are many are read in one response
+    /// either way.
+    #[must_use]
+    pub fn paged(mut self, is_paged: bool) -> Self {
+        self.options.is_paged = is_paged;
+        self
+    }
+
     /// Returns the kinds that were declared so far.
     pub fn reads(&self) -> Reads {
         Reads(self.needs.keys().copied().collect())
@@ -256,7 +299,7 @@ impl Builder {
         let (mut stores, mut runners, mut synced) = (HashMap::new(), Vec::new(), Vec::new());
         let (mut stats, mut sources) = (Vec::new(), Vec::new());
         for (kind, need) in self.needs {
-            let built = need.build(&interner);
+            let built = need.build(&interner, self.options);
             stores.insert(kind, built.store);
             runners.push(built.run);
             synced.push((kind, built.synced, built.stats.clone()));
@@ -265,7 +308,7 @@ impl Builder {
         }
         let every = self.every.map(|Every { indexes, all }| {
             let wanted = if all { Wanted::all() } else { Wanted::default() };
-            Arc::new(EveryKind::new(interner, indexes, wanted, sources.clone()))
+            Arc::new(EveryKind::new(interner, indexes, wanted, sources.clone()).paged(self.options.is_paged))
         });
         let permits = || Arc::new(Semaphore::new(LISTS_AT_ONCE));
         let (lists, metadata_lists) = (permits(), permits());

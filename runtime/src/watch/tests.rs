@@ -248,3 +248,35 @@ async fn panicking_watch_is_counted_and_restarted() {
     assert!(store.get(&ObjectKey::new("", "a")).is_some());
     assert_eq!(tasks.len(), 1, "the task lives");
 }
+
+#[tokio::test(start_paused = true)]
+async fn records_are_repeated_in_each_resync_period_without_a_request_for_a_list() {
+    const PERIOD: Duration = Duration::from_secs(3600);
+    let lists = Arc::new(AtomicUsize::new(0));
+    let counted = lists.clone();
+    let clients = clients(move |uri| {
+        if uri.contains("sendInitialEvents=true") {
+            counted.fetch_add(1, Ordering::Relaxed);
+            return Reply::Open(vec![event("ADDED", &object("a", 1)), event("ADDED", &object("b", 2)), end_of_list(2)]);
+        }
+        Reply::Open(Vec::new())
+    })
+    .await;
+    let store =
+        Arc::new(Store::<Thing>::new(Decode { interner: Arc::default(), sections: Sections::default() }, Vec::new()));
+    let repeated = Arc::new(AtomicUsize::new(0));
+    let counts = repeated.clone();
+    store.subscribe(move |change| {
+        counts.fetch_add(usize::from(change.old.is_some() && change.new.is_some()), Ordering::Relaxed);
+    });
+    let scope = Scope { resource: Thing::RESOURCE, namespace: None, form: Form::Protobuf };
+    let permits = Arc::new(Semaphore::new(1));
+    let mut tasks = JoinSet::new();
+    tasks.spawn(Reflector::new(clients, scope, store.clone(), permits).resyncing(PERIOD).run());
+    store.progress().synced().await;
+    tokio::time::sleep(PERIOD - Duration::from_secs(1)).await;
+    assert_eq!(repeated.load(Ordering::Relaxed), 0, "too early");
+    tokio::time::sleep(PERIOD + Duration::from_secs(2)).await;
+    assert_eq!(repeated.load(Ordering::Relaxed), 2);
+    assert_eq!(lists.load(Ordering::Relaxed), 1);
+}

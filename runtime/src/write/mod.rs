@@ -138,7 +138,7 @@ impl WriteError {
     }
 }
 
-/// The error of a request without a usable response.
+/// Returns the error of a request without a usable response.
 fn unanswered(error: SendError) -> WriteError {
     match error {
         SendError::NotSent { .. } | SendError::Token(_) => WriteError::NotSent(error),
@@ -147,10 +147,10 @@ fn unanswered(error: SendError) -> WriteError {
     }
 }
 
-/// Whether an error of the server leaves open if the write was done: its storage did not answer in time, or a proxy lost the
-/// connection to it. Certain are refusals by an admission webhook, which come before anything is stored, and those of a
-/// server that asks to retry because it does not handle requests now. (k8s.io/apiserver pkg/storage/errors,
-/// InterpretCreateError; pkg/endpoints/handlers/finisher; pkg/admission/plugin/webhook/errors)
+/// Reports whether an error of the server leaves open if the write was done: its storage did not answer in time, or a
+/// proxy lost the connection to it. Certain are refusals by an admission webhook, which come before anything is stored,
+/// and those of a server that asks to retry because it does not handle requests now. (k8s.io/apiserver
+/// pkg/storage/errors, InterpretCreateError; pkg/endpoints/handlers/finisher; pkg/admission/plugin/webhook/errors)
 fn is_inconclusive(status: &ApiStatus) -> bool {
     match status.code {
         501 => false,
@@ -191,7 +191,7 @@ impl Answer {
     }
 }
 
-/// The path of a server-side apply as this field manager, which takes over fields of others.
+/// Returns the path of a server-side apply as this field manager, which takes over fields of others.
 fn applied_by(manager: &str, path: String) -> String {
     format!("{path}?fieldManager={}&force=true", percent_encode(manager))
 }
@@ -277,6 +277,18 @@ impl Writer {
         patch: &serde_json::Value,
     ) -> Result<Answer, WriteError> {
         self.send_patch(path::object(resource, key, None)?, MERGE, patch).await
+    }
+
+    /// As [`Writer::merge_patch`]; changes are recorded under this field manager.
+    pub async fn merge_patch_as(
+        &self,
+        resource: &Resource,
+        key: &ObjectKey,
+        manager: &str,
+        patch: &serde_json::Value,
+    ) -> Result<Answer, WriteError> {
+        let path = format!("{}?fieldManager={}", path::object(resource, key, None)?, percent_encode(manager));
+        self.send(Method::PATCH, path, MERGE, METADATA_ONLY, patch.to_string().into()).await
     }
 
     /// Applies fields of an object, or of one of its subresources, as `manager`, and takes over fields of other

@@ -1,4 +1,4 @@
-//! A real headless browser, for tests of pages that people look at.
+//! A real headless browser, for tests of pages for people.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {

@@ -1,6 +1,7 @@
 //! A browser page: navigation, clicks and input, with a record of its requests.
 
 use anyhow::{Context, Result, ensure};
+use base64::Engine as _;
 use serde_json::{Value, json};
 
 use crate::pipe::Pipe;
@@ -67,6 +68,16 @@ impl Page {
     pub async fn resize(&mut self, width: u32, height: u32) -> Result<()> {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
         self.call("Emulation.setDeviceMetricsOverride", size).await.map(drop)
+    }
+
+    /// Returns an image of the window, as PNG.
+    ///
+    /// # Errors
+    /// If the browser does not respond.
+    pub async fn screenshot(&mut self) -> Result<Vec<u8>> {
+        let answer = self.call("Page.captureScreenshot", json!({"format": "png"})).await?;
+        let encoded = answer["data"].as_str().context("no image")?;
+        base64::engine::general_purpose::STANDARD.decode(encoded).context("decode the image")
     }
 
     /// Goes to an address, and waits until the page is complete.

@@ -29,6 +29,7 @@ const CLUSTER_WIDE: &[&str] = &[
     "persistentvolume-binder-controller",
     "persistentvolume-protection-controller",
     "service-cidr-controller",
+    "storage-version-migrator-controller",
     "taint-eviction-controller",
     "ttl-controller",
     "volumeattributesclass-protection-controller",
@@ -131,7 +132,7 @@ impl Manager {
         Self::start_with(space, faults, &[]).await
     }
 
-    /// Crashes it; when this returns, the process is gone, and the server has executed all sent requests.
+    /// Crashes it; when this returns, the process has exited, and the server has executed all sent requests.
     pub async fn crash(mut self) {
         self.dead.store(true, Ordering::SeqCst);
         self.task.abort();

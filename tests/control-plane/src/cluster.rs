@@ -5,6 +5,7 @@ use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -73,6 +74,8 @@ pub struct ControlPlane {
     port: u16,
     assets: Assets,
     audit: bool,
+    /// The API server's flags.
+    apiserver: OnceLock<Vec<String>>,
 }
 
 impl ControlPlane {
@@ -110,8 +113,14 @@ impl ControlPlane {
         let folder = processes.folder().to_owned();
         let certificates = folder.join("pki");
         fs::create_dir(&certificates).with_context(|| format!("make the folder {}", certificates.display()))?;
-        let cluster =
-            Self { pki: Pki::create(certificates)?, port: free_port()?, audit: options.audit, processes, assets };
+        let cluster = Self {
+            pki: Pki::create(certificates)?,
+            port: free_port()?,
+            audit: options.audit,
+            apiserver: OnceLock::new(),
+            processes,
+            assets,
+        };
         let audit = match options.audit {
             true => Some((pki::write(&folder, "audit-policy.yaml", audit::POLICY)?, cluster.audit_log())),
             false => None,
@@ -120,7 +129,7 @@ impl ControlPlane {
 
         cluster.start_program(Program::Etcd, &flags::etcd(&folder))?;
         let arguments = flags::apiserver(&folder, &cluster.pki, cluster.port, audit, options);
-        cluster.start_program(Program::KubeApiserver, &arguments)?;
+        cluster.start_program(Program::KubeApiserver, cluster.apiserver.get_or_init(|| arguments))?;
         cluster.until_ready().await?;
         if options.scheduler {
             let kubeconfig = cluster.kubeconfig(Identity::Scheduler)?;
@@ -139,6 +148,15 @@ impl ControlPlane {
     fn start_program(&self, program: Program, arguments: &[String]) -> Result<()> {
         self.processes.start(program.file_name(), self.assets.path(program)?, arguments)?;
         Ok(())
+    }
+
+    /// Kills the API server and starts it again with the same flags, so that it reads its files again. Waits until it
+    /// answers.
+    pub async fn restart_apiserver(&self) -> Result<()> {
+        self.kill(Program::KubeApiserver.file_name())?;
+        let arguments = self.apiserver.get().context("the API server was never started")?;
+        self.start_program(Program::KubeApiserver, arguments)?;
+        self.until_ready().await
     }
 
     async fn until_ready(&self) -> Result<()> {

@@ -19,6 +19,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests change things as users do, without a controller's identity")]
 
+pub mod aggregated;
 pub mod assets;
 pub mod audit;
 pub mod behaviour;

@@ -148,7 +148,7 @@ fn decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn acceptor() -> Result<TlsAcceptor> {
+pub(crate) fn acceptor() -> Result<TlsAcceptor> {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -212,7 +212,7 @@ async fn register(client: &Client, port: u16) -> Result<()> {
     Ok(())
 }
 
-fn is_available(api: &APIService) -> bool {
+pub(crate) fn is_available(api: &APIService) -> bool {
     let conditions = api.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.into_iter().any(|condition| condition.type_ == "Available" && condition.status == "True")
 }

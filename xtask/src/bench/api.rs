@@ -1,4 +1,4 @@
-//! The bench's own requests: JSON in, a uid out, many at once.
+//! The bench's own requests: JSON in, a uid out, many in parallel.
 
 use std::time::{Duration, Instant};
 
@@ -8,13 +8,13 @@ use http::{Method, Request, header};
 use kube::Client;
 use serde_json::{Value, json};
 
-/// Requests under way at once.
+/// The number of parallel requests.
 const AT_ONCE: usize = 24;
 
-/// Asks for an answer without spec and status, which nobody reads here.
+/// Requests a response without spec and status, which are not needed here.
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
-/// Pause between two looks at something that is awaited.
+/// The interval at which an awaited state is polled.
 pub const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Pause between two lines of progress.
@@ -48,7 +48,7 @@ pub async fn patch(client: &Client, path: &str, writer: &str, kind: Patch, patch
     Ok(())
 }
 
-/// Deletes an object at once, without a grace period.
+/// Deletes an object without a grace period.
 pub async fn delete(client: &Client, path: &str) -> Result<()> {
     let options = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0 });
     send(client, Method::DELETE, path, "application/json", &options).await?;
@@ -77,8 +77,8 @@ async fn send(client: &Client, method: Method, path: &str, content: &str, body: 
     client.request(request).await.context(what)
 }
 
-/// Does the same with every item, many at once, until the first failure.
-/// `doing` is what progress lines say, in front of how many are done.
+/// Does the same with every item, many in parallel, until the first failure. `doing` is what progress lines say, in
+/// front of how many are done.
 pub async fn each<I, O>(
     doing: &str,
     items: impl ExactSizeIterator<Item = I>,

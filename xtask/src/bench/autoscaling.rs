@@ -30,8 +30,7 @@ const REST: Duration = Duration::from_secs(45);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const DEADLINE: Duration = Duration::from_secs(600);
 
-/// Measures so many autoscalers on a control plane that is made for them and ends with them; the manager's log is kept
-/// at `log`.
+/// Measures this many autoscalers on a control plane that is created for them; the manager's log is kept at `log`.
 pub async fn measure(binaries: &Binaries, about: (Subject, Mode), count: u32, log: &Path) -> Result<Measurement> {
     let options = Options { kwok: false, scheduler: false, audit: true, ..Options::default() };
     let cluster = ControlPlane::start(options).await?;
@@ -46,7 +45,7 @@ pub async fn measure(binaries: &Binaries, about: (Subject, Mode), count: u32, lo
     measured
 }
 
-/// An autoscaler and its target, whose pod nobody makes: the target says that it is there.
+/// An autoscaler and its target, whose pod is not created: the target's status claims that it exists.
 async fn make(client: &Client, number: u32) -> Result<()> {
     let app = App { namespace: NAMESPACE.into(), name: format!("app-{number}"), replicas: 1 };
     let template = json!({ "metadata": { "labels": app.labels() }, "spec": app.pod_spec() });

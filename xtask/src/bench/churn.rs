@@ -23,12 +23,12 @@ use super::workload::App;
 
 /// Changes of pods a second,
 const RATE: u32 = 100;
-/// of so many Services at once,
+/// spread over this many Services,
 const ROLLING: u32 = 10;
-/// for so many seconds.
+/// for this many seconds.
 const SECONDS: u32 = 20;
 
-/// Changes under way at once.
+/// The number of parallel changes.
 const AT_ONCE: usize = 24;
 
 /// Most endpoints in a slice.
@@ -37,7 +37,7 @@ const SLICE: u32 = 100;
 /// How long slices may take to show the last change.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Services, each with so many pods.
+/// Services, each with this many pods.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     /// How many Services.
@@ -191,7 +191,7 @@ impl Churn {
     }
 }
 
-/// Waits until nothing is missing any more; `what` is said of how many things are.
+/// Waits until nothing is missing; `what` describes the missing things in the error.
 pub async fn until_none(manager: &Running<'_>, what: &str, missing: impl AsyncFn() -> Result<usize>) -> Result<()> {
     let (start, mut progress) = (Instant::now(), Progress::new());
     loop {

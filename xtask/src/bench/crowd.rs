@@ -41,7 +41,7 @@ const WAITING: &str = "waiting";
 /// How long a start may take before it is given up.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// How often the process is looked at meanwhile.
+/// How often the process is sampled meanwhile.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 type Events<'a> = BoxStream<'a, kube::Result<WatchEvent<Pod>>>;
@@ -195,7 +195,7 @@ async fn course(
     Ok(vec![start, Measurement::new((subject, mode, memory), None, (&from, &to), asked)])
 }
 
-/// Waits until somebody makes a pod.
+/// Waits until a manager creates a pod.
 async fn until_pod(manager: &Running<'_>, events: &mut Events<'_>) -> Result<()> {
     eprintln!("  cold-start: until the first pod is made");
     let mut progress = Progress::new();

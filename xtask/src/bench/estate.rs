@@ -27,7 +27,7 @@ pub struct Size {
     pub of_each_kind: u32,
     /// Objects that are deleted,
     pub owners: u32,
-    /// and so many dependents of each.
+    /// and this many dependents of each.
     pub dependents: u32,
     /// Nodes.
     pub nodes: u32,
@@ -210,7 +210,7 @@ async fn fill(client: &Client, namespace: &str, of_each_kind: u32) -> Result<()>
 }
 
 /// Twenty kinds that ask for no other controller: where they are, and an object without its metadata. Deployments and
-/// their like are there for nobody, as only the namespace's controller runs.
+/// other kinds are watched by no controller, because only the namespace controller runs.
 fn kinds() -> Vec<(&'static str, &'static str, Value)> {
     let labels = json!({ "app": "web" });
     let selector = json!({ "matchLabels": labels });

@@ -18,7 +18,7 @@ const RENEWED_EVERY: Duration = Duration::from_secs(10);
 /// For how long a lease is good, in seconds.
 const GOOD_FOR: u32 = 40;
 
-/// Renewals under way at once.
+/// The number of parallel renewals.
 const AT_ONCE: usize = 16;
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";

@@ -13,7 +13,7 @@ use super::subject::{Mark, Mode, Subject};
 pub enum Scenario {
     /// Deployments are created, until all their pods are ready
     Create,
-    /// All of them get a new image, until the last old pod is gone
+    /// All of them get a new image, until the last old pod is deleted
     Update,
     /// Nothing happens in an empty cluster
     IdleEmpty,
@@ -259,7 +259,7 @@ impl Row {
     }
 
     /// Whether the goal is met, by the two decimals that a ratio is printed with: a time that the scheduler sets for
-    /// both managers comes out one way or the other in the third. Nothing if there is no goal or it cannot be told.
+    /// both managers comes out one way or the other in the third. `None` if there is no goal or it cannot be decided.
     pub fn met(&self) -> Option<bool> {
         match self.goal()? {
             Goal::Ratio(most) => Some((self.ratio()? * 100.0).round() <= (most * 100.0).round()),

@@ -1,4 +1,4 @@
-//! Workloads of every kind at once: StatefulSets, DaemonSets, Jobs, CronJobs, autoscalers and budgets are created
+//! Workloads of every kind together: StatefulSets, DaemonSets, Jobs, CronJobs, autoscalers and budgets are created
 //! together, and what can be is updated, under one manager on a fresh control plane.
 
 use std::path::Path;
@@ -24,7 +24,7 @@ use super::workload::App;
 
 const NAMESPACE: &str = "bench";
 
-/// Pause between two looks at everything.
+/// The interval at which everything is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// How long either half may take before it is given up.
@@ -69,7 +69,7 @@ impl Size {
         budgets: 100,
     };
 
-    /// The same with so many times fewer objects and nodes; workloads keep their numbers of pods.
+    /// Divides the numbers of objects and nodes; workloads keep their numbers of pods.
     pub fn part(self, fewer: u32) -> Self {
         let part = |count: u32| count.div_ceil(fewer);
         Self {
@@ -132,7 +132,7 @@ impl Mix<'_> {
             api::create(&self.client, &at(collection), "bench", object).await.map(drop)
         })
         .await?;
-        // A CronJob that was last seen to long ago has one run to make up for, as soon as it is not suspended any more.
+        // A CronJob that was last reconciled long ago starts one missed run as soon as it is no longer suspended.
         let cron_jobs = 0..self.size.cron_jobs;
         api::each("CronJobs let go", cron_jobs, async |index| {
             let path = format!("{}/{}", at(CRON_JOBS), app("cron", index, 1).name);
@@ -194,7 +194,7 @@ impl Mix<'_> {
         }
     }
 
-    /// How many of so many objects of a kind are not complete, or not there.
+    /// How many of this many objects of a kind are incomplete or missing.
     async fn missing<K>(&self, expected: u32, is_complete: impl Fn(&K) -> bool) -> Result<usize>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>

@@ -23,10 +23,11 @@ const MANAGER: &str = "manager";
 /// How long a manager may take to become the leader.
 const LEADER_DEADLINE: Duration = Duration::from_secs(60);
 
-/// No request for so long is silence: longer than anything is put off, so that all that a scenario leads to counts.
+/// The pause without requests that counts as silence: longer than any delay, so that all that a scenario causes is
+/// counted.
 const SILENCE: Duration = Duration::from_secs(12);
 
-/// No write for so long is rest, with controllers that look at things again and again: longer than their periods.
+/// The pause without writes that counts as rest for controllers that poll: longer than their periods.
 const REST: Duration = Duration::from_secs(20);
 
 /// How long silence is awaited.

@@ -141,7 +141,7 @@ fn has_taint(node: &Node, key: &str) -> bool {
     node.spec.iter().flat_map(|spec| &spec.taints).flatten().any(|taint| taint.key == key)
 }
 
-/// Looks at a node until it, or its absence, is as wanted.
+/// Polls a node until it is as wanted, or absent as wanted.
 async fn until(stage: &Stage, name: &str, wanted: impl Fn(Option<&Node>) -> bool) -> Result<Option<Node>> {
     loop {
         let node = node(stage, name).await?;
@@ -175,7 +175,7 @@ async fn join(stage: &Stage) -> Result<String> {
     Ok(format!("both have their provider ids, addresses and labels, and may be used, in {}", zones.join(" and ")))
 }
 
-/// Looks at the cloud until it is as wanted.
+/// Polls the cloud until it is as wanted.
 async fn until_cloud(stage: &Stage, wanted: impl Fn(&Value) -> bool) -> Result<()> {
     while !wanted(&stage.cloud.state().await?) {
         sleep(Duration::from_millis(100)).await;

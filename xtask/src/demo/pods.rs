@@ -1,5 +1,5 @@
-//! Every change of the story's pods, and of what its ReplicaSets ask for, so that the fewest available pods ever and the
-//! most that were asked for are known and not guessed.
+//! Every change of the story's pods, and of what its ReplicaSets ask for, so that the fewest available pods ever and
+//! the most that were requested are known and not guessed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -85,7 +85,7 @@ pub struct Pods<'a> {
     shown: Count,
     /// The fewest that were available at any moment.
     fewest: usize,
-    /// The most that the ReplicaSets asked for together at any moment. Pods are not counted for this: one that goes and
+    /// The most that the ReplicaSets requested together at any moment. Pods are not counted for this: one that goes and
     /// the one that comes for it are of two ReplicaSets and may cross.
     most: i32,
 }
@@ -161,7 +161,8 @@ impl<'a> Pods<'a> {
         }
     }
 
-    /// Fails if there were fewer available pods, or more asked for, than allowed at any moment; else says what was seen.
+    /// Fails if there were fewer available pods, or more requested, than allowed at any moment; otherwise returns a
+    /// summary.
     pub fn kept_within(&self, fewest: usize, most: i32) -> Result<String> {
         ensure!(self.fewest >= fewest, "only {} pods were available at a time, {fewest} are promised", self.fewest);
         ensure!(self.most <= most, "{} pods were asked for at a time, {most} are allowed", self.most);
@@ -199,7 +200,7 @@ fn ended(what: &str) -> impl Stream<Item = Result<Change>> + use<> {
     stream::once(async { Err(error) })
 }
 
-/// Keeps of each object what is looked at.
+/// Keeps the needed fields of each object.
 fn note<K: ResourceExt, T>(
     known: &mut BTreeMap<String, T>,
     event: WatchEvent<K>,

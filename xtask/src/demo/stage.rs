@@ -109,7 +109,7 @@ impl Stage {
         String::from_utf8(output.stdout).context("read kubectl's output")
     }
 
-    /// Copies the processes' logs, and a look at the objects, to a folder that stays; answers its path.
+    /// Copies the processes' logs and a dump of the objects to a folder that is kept; returns its path.
     pub async fn keep_logs(&self) -> Result<PathBuf> {
         let folder = tempfile::Builder::new().prefix("kcm-demo-logs-").tempdir().context("make a folder for logs")?;
         for entry in fs::read_dir(self.cluster.folder()).context("look for logs")? {
@@ -126,7 +126,8 @@ impl Stage {
     }
 }
 
-/// The command line that kubeadm gives to its kube-controller-manager, without a port: several demos may run at once.
+/// The command line that kubeadm gives to its kube-controller-manager, without a port: several demos may run at the
+/// same time.
 fn kubeadm_flags(cluster: &ControlPlane) -> Result<Vec<String>> {
     let kubeconfig = cluster.kubeconfig(Identity::ControllerManager)?;
     let flags = [

@@ -122,7 +122,7 @@ async fn crash(stage: &Stage) -> Result<String> {
     let patch = format!(r#"--patch={{"spec":{{"minReadySeconds":{MIN_READY}}}}}"#);
     stage.kubectl(&["patch", &resource(), &patch]).await?;
     rolled_out(stage).await?;
-    // Pods that came a moment ago have not been ready for so long yet.
+    // Pods that were just created have not been ready for that long yet.
     let mut pods = Pods::follow(stage, NAMESPACE, LABEL, MIN_READY).await?;
     pods.until(|count| count.is_all(FIRST, REPLICAS)).await?;
 

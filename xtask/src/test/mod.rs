@@ -4,10 +4,14 @@
 mod flags;
 #[cfg(test)]
 mod layers;
+#[cfg(test)]
+mod packages;
 mod plan;
 mod run;
 mod sources;
 mod tally;
+#[cfg(test)]
+mod upstream_cases;
 #[cfg(test)]
 mod words;
 

@@ -1,4 +1,4 @@
-//! What a node is to look like once the cloud has said what its machine is: all policy, no IO.
+//! The desired node, given its instance: policy, no IO.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use kinds::intern::label;
 use kinds::{Node, Str};
 use providers::{Address, AddressKind, Instance};
 
-/// The labels of a zone, a region and a type of machine: the beta one and the one that follows it.
+/// The labels of zone, region and instance type: the beta label and its successor.
 pub const LABEL_PAIRS: [(&str, &str); 3] = [
     ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
     ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
@@ -37,11 +37,11 @@ pub fn missing_instance(node: &Node, age: i64) -> Option<String> {
 /// Labels to set.
 pub type Edits = BTreeMap<String, String>;
 
-/// Why the addresses that a kubelet was told to use cannot be its node's.
+/// The reason why a kubelet's configured addresses cannot be its node's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadNodeIp(pub String);
 
-/// Labels that follow their beta ones and do not (cloud-provider, CloudNodeController.reconcileNodeLabels).
+/// Returns the labels that differ from their beta ones (cloud-provider, CloudNodeController.reconcileNodeLabels).
 pub fn reconciled_labels(labels: &[(Str, Str)]) -> Edits {
     let differing = LABEL_PAIRS.iter().filter_map(|(beta, stable)| {
         let value = label(labels, beta)?;
@@ -77,7 +77,7 @@ pub fn initial_labels<'a>(labels: &[(Str, Str)], instance: &'a Instance) -> (Edi
     (edits, left_out)
 }
 
-/// Whether a label's name belongs to `kubernetes.io` or `k8s.io` or a domain under one of these.
+/// Reports whether a label's name belongs to `kubernetes.io` or `k8s.io` or a subdomain.
 fn is_kubernetes_own(key: &str) -> bool {
     key.split_once('/').is_some_and(|(domain, _)| {
         ["kubernetes.io", "k8s.io"]
@@ -86,12 +86,12 @@ fn is_kubernetes_own(key: &str) -> bool {
     })
 }
 
-/// The addresses that the node is to have: the cloud's, with the kubelet's own host name if the cloud has none, those
-/// that the kubelet was told to use in front. `None`: the cloud says nothing of them, so they stay as they are
+/// Returns the desired addresses of the node: the cloud's, with the kubelet's host name if the cloud has none, and with
+/// the kubelet's configured addresses first. `None`: the cloud reports none, so that the existing ones are kept
 /// (cloud-provider, CloudNodeController.updateNodeAddress).
 ///
 /// # Errors
-/// When the kubelet was told to use addresses that cannot be read or that the machine does not have.
+/// When the kubelet's configured addresses cannot be parsed, or the instance does not have them.
 pub fn addresses(node: &Node, instance: &Instance) -> Result<Option<Vec<Address>>, BadNodeIp> {
     let Some(cloud) = &node.cloud else { return Ok(None) };
     let mut wanted = instance.addresses.clone();
@@ -106,7 +106,7 @@ pub fn addresses(node: &Node, instance: &Instance) -> Result<Option<Vec<Address>
     Ok(Some(wanted).filter(|wanted| !wanted.is_empty()))
 }
 
-/// The addresses with the provided ones in front, each the only one of its kind (cloud-provider node/helpers,
+/// Returns the addresses with the provided ones first, each the only one of its kind (cloud-provider node/helpers,
 /// GetNodeAddressesFromNodeIP).
 fn preferred(provided: &str, addresses: Vec<Address>) -> Result<Vec<Address>, BadNodeIp> {
     let mut first: Vec<Address> = Vec::new();
@@ -114,7 +114,7 @@ fn preferred(provided: &str, addresses: Vec<Address>) -> Result<Vec<Address>, Ba
         let before = first.len();
         first.extend(addresses.iter().filter(|address| address.address.parse() == Ok(ip)).cloned());
         if first.len() == before {
-            return Err(BadNodeIp(format!("the cloud has no address {ip} for this machine")));
+            return Err(BadNodeIp(format!("the cloud has no address {ip} for this instance")));
         }
     }
     let taken: Vec<AddressKind> = first.iter().map(|address| address.kind).collect();
@@ -122,7 +122,7 @@ fn preferred(provided: &str, addresses: Vec<Address>) -> Result<Vec<Address>, Ba
     Ok(first)
 }
 
-/// Reads one address, or one of each family (component-helpers node/util, ParseNodeIPAnnotation).
+/// Parses one address, or one of each family (component-helpers node/util, ParseNodeIPAnnotation).
 fn provided_ips(provided: &str) -> Result<Vec<IpAddr>, BadNodeIp> {
     let ips: Vec<IpAddr> = provided
         .split(',')
@@ -137,7 +137,7 @@ fn provided_ips(provided: &str) -> Result<Vec<IpAddr>, BadNodeIp> {
     }
 }
 
-/// Whether the node has exactly these addresses, in this order.
+/// Reports whether the node has exactly these addresses, in this order.
 pub fn has_addresses(node: &Node, wanted: &[Address]) -> bool {
     let has = node.cloud.as_ref().map_or(&[][..], |cloud| &*cloud.addresses);
     has.len() == wanted.len()

@@ -1,4 +1,4 @@
-//! From a change of a node to work on it.
+//! Maps a change of a node to work.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use runtime::store::{Change, Index, index_key};
 use super::decide::reconciled_labels;
 use crate::cloud::taints::is_uninitialized;
 
-/// What there is to do.
+/// The kinds of work.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Key {
-    /// Initialise this node, or bring its labels in line.
+    /// Initialize this node, or reconcile its labels.
     Node(ObjectKey),
     /// Compare all nodes' addresses with the cloud's.
     Addresses,
@@ -27,7 +27,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// Nodes that the cloud has been asked about.
+/// Index of initialized nodes.
 pub(super) const INITIALIZED: Index<Node> = Index {
     name: "initialized",
     keys: |node, emit| {
@@ -37,12 +37,12 @@ pub(super) const INITIALIZED: Index<Node> = Index {
     },
 };
 
-/// The one value of [`INITIALIZED`].
+/// Returns the only value of [`INITIALIZED`].
 pub(super) fn initialized() -> u64 {
     index_key("initialized")
 }
 
-/// The node to look at, if there may be something to do about it.
+/// Returns the key of a node that may need work.
 pub(super) fn of(change: &Change<'_, Node>) -> Option<Key> {
     let key = Key::Node(change.new.or(change.old)?.meta.key());
     let Some(node) = change.new else { return Some(key) };

@@ -1,11 +1,11 @@
-//! How long new nodes waited for the cloud, under upstream's names.
+//! Delays of new nodes, under upstream's names.
 
 use runtime::metrics::{Metrics, Seconds};
 
 /// Upstream's bounds in seconds (cloud-provider controllers/node, metrics).
 const BOUNDS: [f64; 6] = [1.0, 4.0, 16.0, 64.0, 256.0, 1024.0];
 
-/// The time from a node's creation to its first initialisation.
+/// The time from a node's creation to its initialization.
 pub(super) struct Delays {
     taint_removal: Seconds,
     initial_sync: Seconds,
@@ -27,7 +27,7 @@ impl Delays {
         }
     }
 
-    /// A node was initialised so many seconds after its creation.
+    /// Records that a node was initialized this number of seconds after its creation.
     pub(super) fn observe(&self, seconds: i64) {
         self.taint_removal.observe(seconds as f64);
         self.initial_sync.observe(seconds as f64);

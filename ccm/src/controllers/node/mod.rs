@@ -1,7 +1,8 @@
-//! cloud-node-controller: gives new nodes what the cloud knows of their machines, and keeps their addresses up to date.
+//! cloud-node-controller: initializes new nodes with data of their cloud instances, and keeps their addresses up to
+//! date.
 //!
-//! A kubelet that runs with an external cloud provider registers its node with a taint. The node loses it together
-//! with getting its provider id and labels, after it got its addresses. Follows upstream
+//! A kubelet with an external cloud provider registers its node with a taint. The taint is removed together with
+//! setting provider ID and labels, after the addresses were set. Follows upstream
 //! k8s.io/cloud-provider/controllers/node.
 
 mod decide;
@@ -41,12 +42,11 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-/// How many nodes are initialised at once unless the command line says otherwise: what they ask the cloud goes out
-/// together.
+/// Number of concurrently initialized nodes unless the command line sets it: their cloud requests are batched.
 const WORKERS: usize = 50;
 
-/// The pauses before a node is asked for again, growing from the first to the second: a machine that the cloud does
-/// not show yet costs a call in each.
+/// First and maximum delay before a node is requested again: each attempt for an instance that the cloud does not show
+/// yet costs a call.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
 fn prepare(context: &mut Context) -> anyhow::Result<Start> {

@@ -1,4 +1,4 @@
-//! One node's initialisation or labels, and the round over all nodes' addresses.
+//! Initialization or labels of one node, and the round over all nodes' addresses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::cloud::instances::{Describer, describe_all, instance_ref};
 use crate::cloud::taints::{initialized, is_uninitialized};
 use crate::context::Clock;
 
-/// How long a mistake that only somebody else can mend is left alone.
+/// Delay after an error that a user or operator must fix.
 const MISTAKE: Duration = Duration::from_secs(5 * 60);
 
 pub(super) struct CloudNode {
@@ -77,11 +77,11 @@ impl CloudNode {
         match self.describer.describe(instance_ref(&node)).await {
             InstanceState::Running(instance) => self.initialize(key, &node, &instance).await,
             InstanceState::Stopped => {
-                info!("the node's machine does not run; it is initialised when it does");
+                info!("instance not running; the node will be initialized when it runs");
                 Ok(Outcome::RequeueWithBackoff)
             }
             InstanceState::Gone => {
-                info!("the cloud does not show the node's machine (yet); asking again later");
+                info!("instance not found yet; requeued with backoff");
                 let Time(created) = node.meta.created;
                 if let Some(message) = missing_instance(&node, (self.clock)().as_second() - created) {
                     self.recorder.event(&about(&*node), EventType::Warning, "InstanceNotFound", message);
@@ -101,11 +101,11 @@ impl CloudNode {
         self.consistency.read(key, &self.nodes, self.queue.waker(&Key::Node(key.clone())))
     }
 
-    /// Addresses first: a node that may be used has them.
+    /// Addresses first, so that a usable node has them.
     async fn initialize(&self, key: &ObjectKey, node: &Node, instance: &Instance) -> Result<Outcome, ReconcileError> {
         let has_id = node.cloud.as_ref().is_some_and(|cloud| !cloud.provider_id.is_empty());
         if !has_id && instance.provider_id.is_empty() {
-            return Err(ReconcileError::new("the cloud provider has no provider id for this node; it stays tainted"));
+            return Err(ReconcileError::new("the cloud provider has no provider ID for this node; it stays tainted"));
         }
         let wanted = match addresses(node, instance) {
             Ok(wanted) => wanted,
@@ -161,21 +161,21 @@ impl CloudNode {
     }
 
     async fn write_addresses(&self, node: &Node, wanted: &[Address]) -> Result<Answer, WriteError> {
-        // There may be several of a kind, which a merge by kind would make one of: the list is replaced.
+        // There may be several of a kind, which a merge by kind would combine: the list is replaced.
         let entries = wanted.iter().map(|wanted| json!({"type": wanted.kind.as_str(), "address": wanted.address}));
         let list: Value = std::iter::once(json!({"$patch": "replace"})).chain(entries).collect();
         let patch = json!({"metadata": {"uid": node.meta.uid.to_string()}, "status": {"addresses": list}});
         self.writer.patch_status(&Node::RESOURCE, &node.meta.key(), &patch).await
     }
 
-    /// Remembers what was written; answers with its version.
+    /// Records a write; returns its version.
     fn wrote(&self, key: &ObjectKey, answer: &Answer) -> Option<u64> {
         let version = answer.meta().ok()?.version;
         self.consistency.wrote(key, &self.nodes, version);
         Some(version)
     }
 
-    /// Asks for all initialised nodes in one call and writes the addresses that changed.
+    /// Requests all initialized nodes in one call and writes the addresses that changed.
     async fn addresses_of_all(&self) -> Result<Outcome, ReconcileError> {
         if let Err(wait) = self.cloud.ready().await {
             return Ok(Outcome::RequeueAfter(wait));
@@ -191,7 +191,7 @@ impl CloudNode {
                     Ok(Some(wanted)) if !has_addresses(node, &wanted) => changed.push((node.clone(), wanted)),
                     Ok(_) => {}
                     Err(bad) => {
-                        warn!(node = &*node.meta.name, problem = bad.0, "the node's addresses stay as they are")
+                        warn!(node = &*node.meta.name, problem = bad.0, "node addresses not changed")
                     }
                 },
                 InstanceState::Stopped | InstanceState::Gone => {}
@@ -199,7 +199,7 @@ impl CloudNode {
             }
         }
         if let Some((count, error)) = unknown {
-            warn!(count, %error, "the cloud did not say what addresses these nodes have");
+            warn!(count, %error, "node addresses could not be read from the cloud");
         }
         stream::iter(changed)
             .for_each_concurrent(self.address_workers, async |(node, wanted)| {
@@ -212,7 +212,7 @@ impl CloudNode {
                 match self.write_addresses(&node, &wanted).await {
                     Ok(answer) => drop(self.wrote(&key, &answer)),
                     Err(error) if error.is_gone() => {}
-                    Err(error) => warn!(node = &*node.meta.name, %error, "addresses could not be written"),
+                    Err(error) => warn!(node = &*node.meta.name, %error, "node addresses not written"),
                 }
             })
             .await;
@@ -220,19 +220,19 @@ impl CloudNode {
     }
 }
 
-/// What becomes of a node whose machine the cloud says nothing of.
+/// Handles a node whose instance state is unknown.
 fn unknown(error: &CloudError) -> Result<Outcome, ReconcileError> {
     match error.kind {
         ErrorKind::Throttled { after: Some(after) } => Ok(Outcome::RequeueAfter(after)),
         ErrorKind::Invalid => {
-            warn!(%error, "the cloud will never know this node's machine; it stays tainted");
+            warn!(%error, "the cloud cannot identify the node's instance; it stays tainted");
             Ok(Outcome::RequeueAfter(MISTAKE))
         }
-        _ => Err(ReconcileError::new(format!("the cloud did not say what the node's machine is: {error}"))),
+        _ => Err(ReconcileError::new(format!("the node's instance could not be read from the cloud: {error}"))),
     }
 }
 
-/// What becomes of a write that was not done, or perhaps was.
+/// Handles a write that failed or may have been executed.
 fn refused(error: WriteError) -> Result<Outcome, ReconcileError> {
     match error {
         error if error.is_not_found() => Ok(Outcome::Done),

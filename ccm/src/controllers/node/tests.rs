@@ -11,7 +11,7 @@ use providers::{Address, AddressKind, Instance};
 
 use super::decide::*;
 
-/// A node named `a` without anything, but that it knows what clouds know.
+/// Returns a node named `a` with only the fields that clouds use.
 pub(crate) fn node(kubelet: &[(&str, &str)], provided: Option<&str>) -> Node {
     let mut object = Vec::new();
     object.put_message(1, |meta| {
@@ -52,7 +52,7 @@ fn edits(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn labels_follow_their_beta_ones() {
+fn labels_follow_their_beta_labels() {
     let (beta, stable) = LABEL_PAIRS[0];
     for (labels, want) in [
         (&[][..], &[][..]),
@@ -67,7 +67,7 @@ fn labels_follow_their_beta_ones() {
 }
 
 #[test]
-fn new_nodes_get_their_machines_labels() {
+fn new_nodes_get_their_instances_labels() {
     let [(zone_beta, zone), (region_beta, region), (type_beta, kind)] = LABEL_PAIRS;
     let given = |zone: &str, region: &str, kind: &str, labels: &[(&str, &str)]| Instance {
         zone: zone.into(),
@@ -112,7 +112,7 @@ fn new_nodes_get_their_machines_labels() {
 }
 
 #[test]
-fn addresses_are_the_clouds_with_the_kubelets_choice_in_front() {
+fn addresses_are_the_clouds_with_the_kubelets_first() {
     let dual = &[
         ("InternalIP", "10.0.0.1"),
         ("InternalIP", "10.0.0.2"),
@@ -166,10 +166,10 @@ fn addresses_are_the_clouds_with_the_kubelets_choice_in_front() {
 }
 
 #[test]
-fn addresses_that_cannot_be_are_refused() {
+fn impossible_addresses_are_refused() {
     for (provided, cloud, why) in [
-        ("10.0.0.9", &[("InternalIP", "10.0.0.1")][..], "the cloud has no address 10.0.0.9 for this machine"),
-        ("10.0.0.1", &[], "the cloud has no address 10.0.0.1 for this machine"),
+        ("10.0.0.9", &[("InternalIP", "10.0.0.1")][..], "the cloud has no address 10.0.0.9 for this instance"),
+        ("10.0.0.1", &[], "the cloud has no address 10.0.0.1 for this instance"),
         ("ten", &[], "\"ten\" is not an IP address"),
         ("10.0.0.1, fd00::1", &[("InternalIP", "10.0.0.1")], "\" fd00::1\" is not an IP address"),
         ("10.0.0.1,10.0.0.2", &[], "give one IP address"),
@@ -182,9 +182,9 @@ fn addresses_that_cannot_be_are_refused() {
 }
 
 proptest! {
-    /// What was written is not written again, also with several addresses of one kind.
+    /// Written addresses are not written again, even with several of one kind.
     #[test]
-    fn a_node_with_its_addresses_is_left_alone(
+    fn node_with_its_addresses_is_not_written(
         has in prop::collection::vec((0..3_usize, 0..4_usize), 0..5),
         cloud in prop::collection::vec((0..3_usize, 0..4_usize), 0..5),
     ) {
@@ -205,7 +205,7 @@ proptest! {
 }
 
 #[test]
-fn missing_instance_is_told_once_it_should_be_listed() {
+fn missing_instance_is_reported_once_it_should_be_listed() {
     let mut node = node(&[], None);
     assert_eq!(missing_instance(&node, LISTED_AFTER_SECONDS - 1), None, "it may have been launched a moment ago");
     let by_name = missing_instance(&node, LISTED_AFTER_SECONDS).expect("a message");

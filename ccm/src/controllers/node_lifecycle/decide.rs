@@ -1,48 +1,48 @@
-//! What becomes of a node that is not ready, by what the cloud says of its machine: all policy, no IO.
+//! The decision about a node that is not ready, given the state of its instance: policy, no IO.
 //!
-//! A node is deleted only when the cloud said twice, some time apart, that its machine is gone, and not while it is so
-//! young that the cloud may not show its machine yet. A machine that is there begins the count anew; an error says
-//! nothing, one way or the other.
+//! A node is deleted only when the cloud has reported twice, some time apart, that its instance does not exist, and
+//! only if the node is old enough for the cloud to show its instance. An existing instance resets the count; an error
+//! changes nothing.
 
 use std::time::Duration;
 
 use providers::InstanceState;
 
-/// How old a node must be before its machine's absence counts: clouds show new machines with delay.
+/// Minimum age of a node before its instance's absence counts: clouds show new instances with delay.
 pub const YOUNG: Duration = Duration::from_secs(60);
-/// How far apart the first and the last confirmation must at least be.
+/// Minimum time between the first and the last confirmation.
 pub const APART: Duration = Duration::from_secs(4);
-/// How often the cloud must say that the machine is gone.
+/// Number of confirmations that the instance does not exist.
 pub const CONFIRMATIONS: u32 = 2;
 
-/// What the cloud has said of a machine that it says is gone, since it last said that it is there.
+/// Reports that the instance does not exist, since it was last found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Missing {
-    /// How often.
+    /// Their number.
     pub times: u32,
-    /// For how long.
+    /// The time since the first one.
     pub since: Duration,
 }
 
-/// A node that is looked at.
+/// The facts about a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
     /// The Ready condition is True.
     pub ready: bool,
     /// It has the shutdown taint.
     pub shut_down: bool,
-    /// How long it exists.
+    /// Its age.
     pub age: Duration,
-    /// What the cloud said before, if that was that the machine is gone.
+    /// Earlier reports that its instance does not exist.
     pub missing: Option<Missing>,
 }
 
-/// What to do about a node.
+/// The action for a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing.
+    /// None.
     Leave,
-    /// Nothing yet: its machine seems to be gone.
+    /// None yet: its instance seems to be missing.
     Suspect,
     /// Add the shutdown taint.
     MarkShutDown,
@@ -52,13 +52,14 @@ pub enum Verdict {
     Delete,
 }
 
-/// Whether the cloud is asked about a node; one that is ready is there (cloud-provider,
+/// Reports whether the cloud is called for a node; a ready one exists (cloud-provider,
 /// CloudNodeLifecycleController.MonitorNodes).
 pub fn asks(facts: &Facts) -> bool {
     !facts.ready
 }
 
-/// What to do about a node, with what the cloud said now if it was asked. `missing` counts that answer too.
+/// Returns the action for a node, given the current state of its instance if it was requested. `missing` includes that
+/// result.
 pub fn verdict(facts: &Facts, state: Option<&InstanceState>) -> Verdict {
     if facts.ready {
         return if facts.shut_down { Verdict::MarkStarted } else { Verdict::Leave };

@@ -1,4 +1,4 @@
-//! What is remembered of nodes from one round to the next.
+//! State of nodes between rounds.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::decide::Missing;
 
-/// Nodes whose machines the cloud said are gone, and those that were deleted for it.
+/// Nodes whose instances were reported missing, and those that were deleted.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     missing: HashMap<Uid, Entry>,
@@ -21,24 +21,24 @@ struct Entry {
 }
 
 impl Memory {
-    /// The cloud says that this node's machine is gone; answers with all that it said so.
+    /// Records that this node's instance does not exist; returns all such reports.
     pub(super) fn gone(&mut self, node: &Uid, now: Instant) -> Missing {
         let entry = self.missing.entry(node.clone()).or_insert(Entry { times: 0, first: now, deleted: false });
         entry.times = entry.times.saturating_add(1);
         Missing { times: entry.times, since: now.duration_since(entry.first) }
     }
 
-    /// It says something else, or nothing.
+    /// Resets the reports of a node.
     pub(super) fn not_gone(&mut self, node: &Uid) {
         self.missing.remove(node);
     }
 
-    /// Whether the node was deleted and only has not disappeared yet.
+    /// Reports whether the node was deleted and only has not disappeared from the cache yet.
     pub(super) fn is_deleted(&self, node: &Uid) -> bool {
         self.missing.get(node).is_some_and(|entry| entry.deleted)
     }
 
-    /// The node is about to be deleted.
+    /// Records that the node is about to be deleted.
     pub(super) fn deleting(&mut self, node: &Uid) {
         if let Some(entry) = self.missing.get_mut(node) {
             entry.deleted = true;

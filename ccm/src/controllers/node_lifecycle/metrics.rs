@@ -1,4 +1,4 @@
-//! How long rounds take and what the cloud answers, under upstream's names.
+//! Durations of rounds and results of cloud calls, under upstream's names.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ fn bounds() -> Vec<f64> {
     (0..15).map(|power| 0.001 * f64::from(1 << power)).collect()
 }
 
-/// What rounds count.
+/// Metrics of rounds.
 pub(super) struct Rounds {
     duration: Seconds,
     answers: Counts<2>,
@@ -35,7 +35,7 @@ impl Rounds {
         self.duration.observe(time.as_secs_f64());
     }
 
-    /// An answer about one machine, as the two questions that upstream would have asked.
+    /// Records the result for one instance, as the two calls that upstream would have made.
     pub(super) fn answered(&self, state: &InstanceState) {
         let count = |operation: &str, result: &str| {
             self.answers.add([("operation", operation.to_owned()), ("result", result.to_owned())]);

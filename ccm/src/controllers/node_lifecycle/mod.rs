@@ -1,6 +1,7 @@
-//! cloud-node-lifecycle-controller: marks nodes whose machines do not run, and deletes nodes whose machines are gone.
+//! cloud-node-lifecycle-controller: marks nodes whose instances do not run, and deletes nodes whose instances do not
+//! exist.
 //!
-//! Each round asks the cloud once, for all nodes that are not ready. Follows upstream
+//! Each round calls the cloud once, for all nodes that are not ready. Follows upstream
 //! k8s.io/cloud-provider/controllers/nodelifecycle.
 
 mod decide;
@@ -40,7 +41,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-/// Nodes that are not ready, or marked as shut down: a round looks at these and no others.
+/// Index of nodes that are not ready, or marked as shut down: a round processes only these.
 const TO_LOOK_AT: Index<Node> = Index {
     name: "not ready or shut down",
     keys: |node, emit| {
@@ -50,7 +51,7 @@ const TO_LOOK_AT: Index<Node> = Index {
     },
 };
 
-/// The one value of [`TO_LOOK_AT`].
+/// Returns the only value of [`TO_LOOK_AT`].
 fn to_look_at() -> u64 {
     index_key("to look at")
 }

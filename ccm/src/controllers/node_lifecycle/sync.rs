@@ -13,6 +13,7 @@ use runtime::consistency::Consistency;
 use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
 use runtime::store::Store;
+use runtime::wake::Wake;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
 use tokio::time::Instant;
@@ -42,7 +43,7 @@ pub(super) struct Lifecycle {
     pub(super) workers: usize,
 }
 
-/// The one key: a round over all nodes.
+/// The only key: a round over all nodes.
 pub(super) const ROUND: &str = "all nodes";
 
 impl Reconcile for Lifecycle {
@@ -84,14 +85,14 @@ impl Lifecycle {
         Ok(Outcome::RequeueAfter(self.period))
     }
 
-    /// The nodes that may need something, without those whose last write the store does not show yet.
+    /// Returns the nodes that may need an action, without those whose last write is not in the cache yet.
     fn to_decide_on(&self) -> Vec<Arc<Node>> {
         let mut nodes = self.nodes.by_index(&TO_LOOK_AT, to_look_at());
         let there: HashSet<&Uid> = nodes.iter().map(|node| &node.meta.uid).collect();
         self.memory().retain(|known| there.contains(known));
         nodes.retain(|node| !node.meta.is_deleting() && !self.memory().is_deleted(&node.meta.uid));
         let read = |node: Arc<Node>| {
-            let current = self.consistency.read(&node.meta.key(), &self.nodes, || {}).current();
+            let current = self.consistency.read(&node.meta.key(), &self.nodes, Wake::none()).current();
             current.filter(|current| current.meta.uid == node.meta.uid && !current.meta.is_deleting())
         };
         nodes.into_iter().filter_map(read).collect()
@@ -117,7 +118,7 @@ impl Lifecycle {
         match state {
             Some(InstanceState::Gone) => facts.missing = Some(self.memory().gone(&node.meta.uid, Instant::now())),
             Some(InstanceState::Unknown(error)) => {
-                warn!(node = &*node.meta.name, %error, "the cloud did not say whether the node's machine is there");
+                warn!(node = &*node.meta.name, %error, "the node's instance could not be read from the cloud");
             }
             Some(InstanceState::Running(_) | InstanceState::Stopped) | None => self.memory().not_gone(&node.meta.uid),
         }
@@ -129,7 +130,7 @@ impl Lifecycle {
         match verdict {
             Verdict::Leave => {}
             Verdict::Suspect => {
-                info!(node = &*key.name, "the cloud says that the node's machine is gone; waiting for confirmation");
+                info!(node = &*key.name, "instance not found in the cloud; waiting for confirmation");
             }
             Verdict::MarkShutDown => self.mark(&key, &shut_down(node)).await,
             Verdict::MarkStarted => self.mark(&key, &started(node)).await,
@@ -144,15 +145,15 @@ impl Lifecycle {
                     self.consistency.wrote(key, &self.nodes, meta.version);
                 }
             }
-            // Changed or gone meanwhile: the next round looks again.
+            // Changed or deleted meanwhile: handled by the next round.
             Err(error) if error.is_conflict() || error.is_not_found() => {}
-            Err(error) => warn!(node = &*key.name, %error, "the shutdown taint could not be changed"),
+            Err(error) => warn!(node = &*key.name, %error, "shutdown taint not changed"),
         }
     }
 
     async fn delete(&self, key: &ObjectKey, node: &Node) {
         let name = &key.name;
-        info!(node = &**name, "deleting the node: its machine is gone");
+        info!(node = &**name, "deleting node: its instance no longer exists");
         self.memory().deleting(&node.meta.uid);
         let message = format!("Deleting node {name} because it does not exist in the cloud provider");
         self.recorder.event(&about(node), EventType::Normal, "DeletingNode", message);
@@ -160,10 +161,10 @@ impl Lifecycle {
             Ok(()) => {}
             Err(error) if error.is_not_found() => {}
             Err(error) => {
-                // It begins anew: whoever is asked next may say something else.
+                // The count restarts: another leader may get another result.
                 self.memory().not_gone(&node.meta.uid);
                 let message = format!("Failed deleting node {name}: {error}");
-                warn!(node = &**name, %error, "the node could not be deleted");
+                warn!(node = &**name, %error, "node not deleted");
                 self.recorder.event(&about(node), EventType::Warning, "DeletingNodeFailed", message);
             }
         }

@@ -1,4 +1,4 @@
-//! Verdicts as a table, and histories of answers in which only confirmed absence costs a node its life.
+//! Decisions as a table, and random histories in which only confirmed absence deletes a node.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn missing(times: u32, seconds: u64) -> Option<Missing> {
 }
 
 #[test]
-fn verdicts() {
+fn decisions_follow_the_instance_state() {
     let hour = 3600;
     for (ready, shut_down, age, missing, state, want) in [
         (true, false, hour, None, None, Verdict::Leave),
@@ -49,10 +49,10 @@ fn verdicts() {
 }
 
 proptest! {
-    /// Whatever the cloud answers, a node is deleted only when it said twice that the machine is gone, and nothing
-    /// but errors in between.
+    /// For any results of the cloud, a node is deleted only after two reports that its instance does not exist, with
+    /// nothing but errors in between.
     #[test]
-    fn only_confirmed_absence_deletes(history in prop::collection::vec((0..5_u8, 0..8_u64), 1..30)) {
+    fn node_is_deleted_only_after_confirmed_absence(history in prop::collection::vec((0..5_u8, 0..8_u64), 1..30)) {
         let (node, begun) = (Uid::parse("a"), Instant::now());
         let (mut memory, mut now) = (Memory::default(), begun);
         let mut row: Vec<Instant> = Vec::new();

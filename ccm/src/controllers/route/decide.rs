@@ -1,4 +1,4 @@
-//! Which routes should be there, and what follows for each node: no calls, no writes.
+//! Desired routes, and the resulting condition of each node: no calls, no writes.
 
 use std::collections::{HashMap, HashSet};
 use std::str::FromStr;
@@ -6,45 +6,45 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use providers::{Address, InstanceRef, Route, RouteChange, RouteSpec, RouteTarget};
 
-/// A node as its routes need it.
+/// The fields of a node that its routes need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteNode {
-    /// Its machine.
+    /// Its instance.
     pub instance: InstanceRef,
     /// Its uid.
     pub uid: String,
     /// Its addresses.
     pub addresses: Vec<Address>,
-    /// Its pods' networks, as given.
+    /// Its pod networks, as given.
     pub pod_cidrs: Vec<String>,
-    /// Whether its condition says that its routes are there; `None`: it says nothing, or in somebody else's words.
+    /// Whether its condition reports its routes as created; `None` if there is no such condition, or another client's.
     pub told: Option<bool>,
 }
 
-/// One pass over all nodes and routes.
+/// The result of one pass over all nodes and routes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// What is to be changed; each destination at most once.
+    /// Changes; each destination at most once.
     pub changes: Vec<RouteChange>,
-    /// What becomes of each node, in the nodes' order; `None`: nothing about it is to be told.
-    pub nodes: Vec<Option<Fate>>,
+    /// The result for each node, in the nodes' order; `None`: nothing has to be reported.
+    pub nodes: Vec<Option<NodeState>>,
 }
 
-/// What a node's condition hangs on.
+/// The inputs of a node's condition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Fate {
-    /// Changes that must go well, by their place among the changes.
+pub struct NodeState {
+    /// Required changes, by index.
     pub needs: Vec<usize>,
-    /// What keeps a route from ever being there: the network and why.
+    /// Reasons why a route can never exist: the network and the reason.
     pub terminal: Vec<(String, String)>,
-    /// It has no network at all, while there is a route to it.
+    /// It has no network, although there is a route to it.
     pub bare: bool,
 }
 
 /// `--cluster-cidr`, one or two networks, of different families if two (upstream: cloud-provider/app, processCIDRs).
 ///
 /// # Errors
-/// What is wrong with it, with the fix.
+/// The problem and the fix.
 pub fn cluster_networks(flag: &str) -> Result<Vec<IpNet>, String> {
     let parse = |text: &str| {
         IpNet::from_str(text.trim()).map(|net| net.trunc()).map_err(|_| {
@@ -62,7 +62,7 @@ pub fn cluster_networks(flag: &str) -> Result<Vec<IpNet>, String> {
     }
 }
 
-/// Whether a route is this controller's to remove: its first or last address is in a network of the cluster's
+/// Reports whether this controller may remove a route: its first or last address is in one of the cluster's networks
 /// (upstream: route controller, isResponsibleForRoute).
 fn is_responsible(cluster: &[IpNet], destination: &IpNet) -> bool {
     cluster.iter().any(|net| net.contains(&destination.network()) || net.contains(&destination.broadcast()))
@@ -76,7 +76,7 @@ fn leads_to(route: &Route, node: &RouteNode) -> bool {
     }
 }
 
-/// Whether a route is the node's as it should be: to its machine, and to its addresses if routes lead to addresses
+/// Reports whether a route has the right target: the node's instance, and its addresses if routes lead to addresses
 /// (upstream: route controller, getRouteAction).
 fn is_right(route: &Route, node: &RouteNode) -> bool {
     let same = |listed: &Vec<Address>| {
@@ -85,8 +85,24 @@ fn is_right(route: &Route, node: &RouteNode) -> bool {
     leads_to(route, node) && route.addresses.as_ref().is_none_or(same)
 }
 
-/// Compares nodes with routes. `nodes` are in the order in which they have a claim to a network that several want.
-/// Routes are removed only if `complete` says that all nodes are known.
+/// Returns the index of the node that owns each network: the one that has a route, or else the first that claims it.
+fn owners<'a>(nodes: &[RouteNode], leading: impl Fn(&IpNet) -> &'a [&'a Route]) -> HashMap<IpNet, usize> {
+    let mut owners: HashMap<IpNet, usize> = HashMap::new();
+    for (at, node) in nodes.iter().enumerate() {
+        for net in node.pod_cidrs.iter().filter_map(|cidr| IpNet::from_str(cidr).ok()) {
+            let net = net.trunc();
+            let has = |at: usize| leading(&net).iter().any(|route| leads_to(route, &nodes[at]));
+            match owners.get(&net) {
+                Some(owner) if has(*owner) || !has(at) => {}
+                _ => _ = owners.insert(net, at),
+            }
+        }
+    }
+    owners
+}
+
+/// Compares nodes with routes. `nodes` are in the order of their claims to a network. Routes are removed only if
+/// `complete` confirms that all nodes are known.
 pub fn plan(nodes: &[RouteNode], routes: &[Route], cluster: &[IpNet], complete: bool) -> Plan {
     let mut by_destination: HashMap<IpNet, Vec<&Route>> = HashMap::new();
     for route in routes {
@@ -102,29 +118,18 @@ pub fn plan(nodes: &[RouteNode], routes: &[Route], cluster: &[IpNet], complete: 
         }
     }
     let leading = |net: &IpNet| by_destination.get(net).map_or(&[][..], |routes| routes);
-    let mut owners: HashMap<IpNet, usize> = HashMap::new();
-    for (at, node) in nodes.iter().enumerate() {
-        for net in node.pod_cidrs.iter().filter_map(|cidr| IpNet::from_str(cidr).ok()) {
-            let net = net.trunc();
-            let has = |at: usize| leading(&net).iter().any(|route| leads_to(route, &nodes[at]));
-            // Who has the route keeps it; else who came first gets it.
-            match owners.get(&net) {
-                Some(owner) if has(*owner) || !has(at) => {}
-                _ => _ = owners.insert(net, at),
-            }
-        }
-    }
+    let owners = owners(nodes, leading);
     let mut plan = Plan::default();
     for (at, node) in nodes.iter().enumerate() {
-        let mut fate = Fate::default();
+        let mut fate = NodeState::default();
         for cidr in &node.pod_cidrs {
             let Ok(net) = IpNet::from_str(cidr).map(|net| net.trunc()) else {
-                fate.terminal.push((cidr.clone(), "spec.podCIDRs has something that is no network".to_owned()));
+                fate.terminal.push((cidr.clone(), "spec.podCIDRs contains an invalid network".to_owned()));
                 continue;
             };
             if owners[&net] != at {
                 let owner = &nodes[owners[&net]].instance.node;
-                fate.terminal.push((cidr.clone(), format!("the network is that of node {owner} already")));
+                fate.terminal.push((cidr.clone(), format!("the network already belongs to node {owner}")));
             } else if !leading(&net).iter().any(|route| is_right(route, node)) {
                 fate.needs.push(plan.changes.len());
                 plan.changes.push(RouteChange::Set(RouteSpec {

@@ -1,4 +1,4 @@
-//! Nodes as routes need them, and what is written and said about them.
+//! The API server for routes: nodes, conditions and events.
 
 use std::sync::Arc;
 
@@ -8,14 +8,15 @@ use providers::{Address, AddressKind, InstanceRef, async_trait};
 use runtime::consistency::Consistency;
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::store::{Change, Store, by_namespace, index_key};
+use runtime::wake::Wake;
 use runtime::write::Writer;
 use serde_json::json;
 
 use super::decide::RouteNode;
-use super::sync::Surroundings;
+use super::sync::ClusterAccess;
 use crate::context::Clock;
 
-/// The API server, through a store and a writer.
+/// The API server, through a cache and a writer.
 pub struct Kubernetes {
     pub nodes: Arc<Store<Node>>,
     pub writer: Writer,
@@ -24,7 +25,7 @@ pub struct Kubernetes {
     pub clock: Clock,
 }
 
-/// A node as routes need it.
+/// Returns the fields of a node that its routes need.
 fn route_node(node: &Node) -> RouteNode {
     let cloud = node.cloud.as_deref();
     let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
@@ -50,7 +51,7 @@ fn route_node(node: &Node) -> RouteNode {
     }
 }
 
-/// Whether a change of a node can change routes (upstream: route controller, handleNodeUpdate).
+/// Reports whether a change of a node can change routes (upstream: route controller, handleNodeUpdate).
 pub fn routes_differ(change: &Change<'_, Node>) -> bool {
     let seen = |node: &Node| {
         let cloud = node.cloud.as_deref();
@@ -67,7 +68,7 @@ pub fn routes_differ(change: &Change<'_, Node>) -> bool {
 }
 
 #[async_trait]
-impl Surroundings for Kubernetes {
+impl ClusterAccess for Kubernetes {
     fn nodes(&self) -> (Vec<RouteNode>, bool) {
         let mut nodes = self.nodes.by_index(&by_namespace(), index_key(""));
         nodes.sort_by(|a, b| a.meta.by_creation(&b.meta));
@@ -88,7 +89,7 @@ impl Surroundings for Kubernetes {
     async fn tell(&self, node: &RouteNode, created: bool) -> Result<(), String> {
         let key = kinds::meta::ObjectKey::new("", node.instance.node.as_str());
         // A condition that was written a moment ago is not written again before it is seen: the next pass will see it.
-        if !self.consistency.caught_up(&key, &self.nodes, || {}) {
+        if !self.consistency.caught_up(&key, &self.nodes, Wake::none()) {
             return Ok(());
         }
         let (status, reason, message) = match created {
@@ -110,7 +111,7 @@ impl Surroundings for Kubernetes {
                 }
                 Ok(())
             }
-            // Gone, or another node of the name: it has its own turn.
+            // Deleted, or replaced by a node of the same name, which is processed separately.
             Err(error) if error.is_gone() => {
                 self.consistency.forget(&key);
                 Ok(())

@@ -30,13 +30,13 @@ use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write};
 use kubernetes::Kubernetes;
 use sync::RouteTable;
 
-/// Name of the event source; upstream spells it so.
+/// Name of the event source, in upstream's spelling.
 const COMPONENT: &str = "route_controller";
 
-/// Changes of nodes are taken together over this time.
+/// Changes of nodes are batched over this time.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// What that grows to while nodes keep changing (upstream: route controller, minRouteResyncInterval).
+/// The maximum of that time while nodes keep changing (upstream: route controller, minRouteResyncInterval).
 const LONGEST_WINDOW: Duration = Duration::from_secs(10);
 
 /// The controller.
@@ -73,7 +73,7 @@ fn prepare(context: &mut Context) -> anyhow::Result<Start> {
 
 fn start(manager: &mut Manager, context: &Context) {
     let values = &context.options.values;
-    // Both were looked at by `work`.
+    // Both were checked by `prepare`.
     let Some(routes) = context.cloud.provider().routes() else { return };
     let cluster = decide::cluster_networks(values.get_str("cluster-cidr")).unwrap_or_default();
     let queue =
@@ -107,7 +107,7 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name, workers: 1, max_retries: None }, queue, reconciler);
 }
 
-/// The one key: all nodes and routes.
+/// The only key: all nodes and routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Pass;
 

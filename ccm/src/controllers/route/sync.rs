@@ -1,4 +1,4 @@
-//! One pass: list the routes once, make the difference in one call, tell each node.
+//! One pass: list the routes, apply the differences in one call, update the nodes' conditions.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,25 +13,25 @@ use runtime::worker::Outcome;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::decide::{self, Fate, RouteNode};
+use super::decide::{self, NodeState, RouteNode};
 use crate::cloud::retry::{self, Told};
 
-/// Conditions that are written at the same time.
+/// Number of concurrent condition writes.
 const AT_ONCE: usize = 8;
 
-/// The longest time for which a route that failed is left alone: the next attempt may be the one.
+/// Maximum delay before a failed route is retried.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Kubernetes, as one pass sees it.
+/// The API server, as a pass uses it.
 #[async_trait]
-pub trait Surroundings: Send + Sync + 'static {
-    /// All nodes, oldest first, and whether that is really all of them.
+pub trait ClusterAccess: Send + Sync + 'static {
+    /// Returns all nodes, oldest first, and whether the list is complete.
     fn nodes(&self) -> (Vec<RouteNode>, bool);
 
-    /// Warns of a route that could not be made.
+    /// Records a warning about a route that could not be created.
     fn warn(&self, node: &RouteNode, message: String);
 
-    /// Writes a node's condition: its routes are there, or not.
+    /// Writes a node's condition: whether its routes exist.
     async fn tell(&self, node: &RouteNode, created: bool) -> Result<(), String>;
 }
 
@@ -43,7 +43,7 @@ struct Failed {
     words: String,
 }
 
-/// Keeps routes as the nodes ask for them.
+/// Keeps routes equal to the nodes' networks.
 pub struct RouteTable<S> {
     pub kubernetes: S,
     pub cloud: Arc<dyn Routes>,
@@ -51,7 +51,7 @@ pub struct RouteTable<S> {
     pub cluster: Vec<IpNet>,
     /// `--route-reconciliation-period`.
     pub period: Duration,
-    /// Passes by what began them and what they did.
+    /// Passes by their trigger and result.
     pub passes: Counts<2>,
     /// Set when a node has changed since the last pass began.
     pub woken: Arc<AtomicBool>,
@@ -59,8 +59,8 @@ pub struct RouteTable<S> {
     told: Mutex<HashMap<(String, String), Told>>,
 }
 
-impl<S: Surroundings> RouteTable<S> {
-    /// A table that nothing was done for yet.
+impl<S: ClusterAccess> RouteTable<S> {
+    /// Creates a table without state.
     pub fn new(kubernetes: S, cloud: Arc<dyn Routes>, cluster: Vec<IpNet>, period: Duration) -> Self {
         let (passes, woken) = (Counts::default(), Arc::default());
         Self { kubernetes, cloud, cluster, period, passes, woken, failed: Mutex::default(), told: Mutex::default() }
@@ -74,12 +74,12 @@ impl<S: Surroundings> RouteTable<S> {
         outcome
     }
 
-    /// What to do next, and what this pass did in one of upstream's words.
+    /// Returns the next step, and the result of this pass in upstream's terms.
     async fn run(&self) -> (Outcome, &'static str) {
         let routes = match self.cloud.list().await {
             Ok(routes) => routes,
             Err(error) => {
-                warn!(%error, "routes could not be listed");
+                warn!(%error, "routes not listed");
                 return (Outcome::RequeueAfter(self.period.max(error.retry_after().unwrap_or_default())), "error");
             }
         };
@@ -99,11 +99,11 @@ impl<S: Surroundings> RouteTable<S> {
             let told: Vec<_> = some.iter().map(|(node, created)| self.kubernetes.tell(node, *created)).collect();
             for error in join_all(told).await.into_iter().filter_map(Result::err) {
                 failed = true;
-                warn!(error, "a node could not be told of its routes");
+                warn!(error, "failed to set NetworkUnavailable on node");
             }
         }
         self.forget_others(&nodes);
-        // What the cloud asked to wait for is not waited for longer than that.
+        // A delay of the cloud is limited to the period.
         let next = again.map_or(self.period, |again| retry::again_after(again).min(self.period));
         let result = match failed {
             true => "error",
@@ -113,7 +113,7 @@ impl<S: Surroundings> RouteTable<S> {
         (Outcome::RequeueAfter(next), result)
     }
 
-    /// Makes the changes that do not rest; each result is good, or the time until it is tried again and why.
+    /// Applies the changes that are not in backoff; each result is a success, or the delay and the reason.
     async fn apply(&self, changes: &[RouteChange], now: Instant) -> Vec<Result<(), (Duration, String)>> {
         let resting = |change: &RouteChange| {
             let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -154,7 +154,7 @@ impl<S: Surroundings> RouteTable<S> {
         };
         let before = failed.get(&destination).filter(|failed| failed.change == *change);
         let failures = before.map_or(0, |failed| failed.failures).saturating_add(1);
-        warn!(%destination, %error, failures, "a route could not be changed");
+        warn!(%destination, %error, failures, "route not changed");
         let wait = match error.retry_after() {
             Some(after) => retry::again_after(after),
             None => retry::retry_after(error.kind, failures).unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE),
@@ -165,11 +165,12 @@ impl<S: Surroundings> RouteTable<S> {
         Err((wait, words))
     }
 
-    /// Whether all of a node's routes are there; warns of those that are not (upstream: route controller, reconcile).
+    /// Returns whether all of a node's routes exist; records warnings about missing ones (upstream: route controller,
+    /// reconcile).
     fn outcome(
         &self,
         node: &RouteNode,
-        fate: &Fate,
+        fate: &NodeState,
         changes: &[RouteChange],
         results: &[Result<(), (Duration, String)>],
         now: Instant,
@@ -188,11 +189,11 @@ impl<S: Surroundings> RouteTable<S> {
                 self.kubernetes.warn(node, message);
             }
         }
-        debug!(node = node.instance.node, failed = failed.len(), bare = fate.bare, "looked at a node's routes");
+        debug!(node = node.instance.node, failed = failed.len(), bare = fate.bare, "checked routes of node");
         failed.is_empty() && !fate.bare
     }
 
-    /// Forgets what was said about nodes that are gone, and failures of routes that nobody wants.
+    /// Removes the state of deleted nodes and of routes that no node needs.
     fn forget_others(&self, nodes: &[RouteNode]) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if !told.is_empty() {

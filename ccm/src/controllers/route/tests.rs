@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 use runtime::worker::Outcome;
 
 use super::decide::{RouteNode, cluster_networks, plan};
-use super::sync::{RouteTable, Surroundings};
+use super::sync::{ClusterAccess, RouteTable};
 
 const CLUSTER: &str = "10.244.0.0/16,fd00:10:244::/56";
 
@@ -46,14 +46,14 @@ fn to(name: &str) -> RouteTarget {
     RouteTarget::Instance(id(name))
 }
 
-/// What a plan does, and for each node `ok`, `-`, or what is in its way.
+/// Returns the changes of a plan, and for each node `ok`, `-`, or the obstacle.
 fn planned(nodes: &[RouteNode], routes: &[Route]) -> (Vec<String>, Vec<String>) {
     let plan = plan(nodes, routes, &cluster(), true);
     let change = |change: &RouteChange| match change {
         RouteChange::Set(spec) => format!("set {} {}", spec.destination, spec.instance.node),
         RouteChange::Remove(route) => format!("remove {}", route.destination),
     };
-    let fate = |fate: &Option<super::decide::Fate>| match fate {
+    let fate = |fate: &Option<super::decide::NodeState>| match fate {
         None => "-".to_owned(),
         Some(fate) if fate.bare => "bare".to_owned(),
         Some(fate) if !fate.terminal.is_empty() => fate.terminal[0].1.clone(),
@@ -64,7 +64,7 @@ fn planned(nodes: &[RouteNode], routes: &[Route]) -> (Vec<String>, Vec<String>) 
 }
 
 #[test]
-fn routes_are_compared_with_nodes() {
+fn plan_compares_routes_with_nodes() {
     let (a, b) = ("10.244.0.0/24", "10.244.1.0/24");
     let six = "fd00:10:244::/64";
     type Case<'a> = (&'a str, Vec<RouteNode>, Vec<Route>, &'a [&'a str], &'a [&'a str]);
@@ -152,7 +152,7 @@ fn routes_are_compared_with_nodes() {
             vec![node("a", &[a]), node("b", &[a])],
             vec![],
             &["set 10.244.0.0/24 a"],
-            &["needs [0]", "the network is that of node a already"],
+            &["needs [0]", "the network already belongs to node a"],
         ),
         (
             "who has the route keeps it",
@@ -188,7 +188,7 @@ fn routes_are_compared_with_nodes() {
 }
 
 #[test]
-fn the_clusters_networks_are_checked() {
+fn cluster_networks_are_validated() {
     for good in ["10.244.0.0/16", " 10.244.0.0/16,fd00::/56 "] {
         assert!(cluster_networks(good).is_ok(), "{good}");
     }
@@ -214,7 +214,7 @@ struct World {
 struct View(Arc<World>);
 
 #[async_trait]
-impl Surroundings for View {
+impl ClusterAccess for View {
     fn nodes(&self) -> (Vec<RouteNode>, bool) {
         (self.0.nodes.lock().expect("no panic").clone(), true)
     }
@@ -246,7 +246,7 @@ fn told(world: &World) -> Vec<Option<bool>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_list_and_one_change_a_route() {
+async fn pass_makes_one_list_and_one_change_per_route() {
     let names: Vec<_> = (0..200).map(|n| format!("node-{n}")).collect();
     let (world, cloud, table) = world(&names.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(table.pass().await, Outcome::RequeueAfter(Duration::from_secs(10)));
@@ -260,7 +260,7 @@ async fn one_list_and_one_change_a_route() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_fails_stops_no_other() {
+async fn failed_route_stops_no_other() {
     let (world, cloud, table) = world(&["a", "b", "c"]);
     let fault = Fault::always(Pattern::One(Operation::SetRoute), Effect::Denied).about("10.244.1.0/24");
     cloud.add_fault(fault).expect("a fault");
@@ -283,7 +283,7 @@ async fn one_that_fails_stops_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn foreign_routes_stay() {
+async fn foreign_routes_are_kept() {
     let (world, cloud, table) = world(&["a"]);
     cloud.add_foreign_route(net("10.244.0.0/24"));
     cloud.add_foreign_route(net("10.244.9.0/24"));
@@ -296,7 +296,7 @@ async fn foreign_routes_stay() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_fails_changes_nothing() {
+async fn failed_list_changes_nothing() {
     let (world, cloud, table) = world(&["a"]);
     let throttle = Effect::Throttle { after_millis: Some(45_000) };
     cloud.add_fault(Fault::at(Pattern::One(Operation::ListRoutes), 1, throttle)).expect("a fault");
@@ -349,7 +349,7 @@ async fn history(seed: u64) {
             }
             4 => cloud.set_quotas(Quotas { routes: Some(rng.random_range(1..6)), ..Quotas::default() }),
             5 => {
-                // The process dies and another one takes over.
+                // The process dies and another one continues.
                 let routes = cloud.provider("cluster").routes().expect("routes");
                 table = RouteTable::new(View(world.clone()), routes, cluster(), Duration::from_secs(10));
             }
@@ -382,7 +382,7 @@ async fn history(seed: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn any_history_ends_with_the_routes_that_nodes_want() {
+async fn any_history_ends_with_the_desired_routes() {
     println!("seeds 1 to 150");
     for seed in 1..=150 {
         history(seed).await;

@@ -9,6 +9,7 @@ use providers::{EndpointTarget, NodeTarget, PodRef, async_trait};
 use runtime::consistency::Consistency;
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::store::{Store, by_namespace, index_key};
+use runtime::wake::Wake;
 use runtime::write::{Answer, WriteError, Writer};
 use serde_json::{Value, json};
 
@@ -50,7 +51,7 @@ impl Kubernetes {
     }
 
     /// Whether the store shows what was written for a Service; if not, `wake` runs when it does.
-    pub fn caught_up(&self, key: &ObjectKey, wake: impl FnOnce() + Send + 'static) -> bool {
+    pub fn caught_up(&self, key: &ObjectKey, wake: Wake) -> bool {
         self.consistency.caught_up(key, &self.services, wake)
     }
 
@@ -116,7 +117,7 @@ impl Cluster for Kubernetes {
         let (pods, _) = self.pods.as_ref()?;
         let key = ObjectKey::new(namespace, name);
         // Its own write comes back as a change of the pod.
-        let caught_up = self.told.caught_up(&key, pods, || {});
+        let caught_up = self.told.caught_up(&key, pods, Wake::none());
         let pod = pods.get(&key);
         if pod.is_none() {
             self.told.forget(&key);

@@ -1,8 +1,8 @@
-//! MD5 (RFC 1321), for a label's value that must be upstream's; it protects nothing.
+//! MD5 (RFC 1321), for a label's value that must equal upstream's; not used for security.
 
 const SHIFTS: [[u32; 4]; 4] = [[7, 12, 17, 22], [5, 9, 14, 20], [4, 11, 16, 23], [6, 10, 15, 21]];
 
-/// The sum in hexadecimal digits.
+/// Returns the sum in hexadecimal digits.
 pub(super) fn hex(text: &[u8]) -> String {
     let mut state: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
     let mut padded = text.to_vec();
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_are_those_of_the_rfc() {
+    fn sums_equal_the_rfcs() {
         for (text, sum) in [
             ("", "d41d8cd98f00b204e9800998ecf8427e"),
             ("a", "0cc175b9c0f1b6a831c399e269772661"),

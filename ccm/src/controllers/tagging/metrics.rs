@@ -1,11 +1,11 @@
-//! How long new Nodes waited and what went wrong, under upstream's names.
+//! Delays of new Nodes and errors, under upstream's names.
 
 use runtime::metrics::{Counts, Metrics, Seconds};
 
 /// Upstream's bounds in seconds (cloud-provider-aws, pkg/controllers/tagging, metrics).
 const BOUNDS: [f64; 6] = [1.0, 4.0, 16.0, 64.0, 256.0, 1024.0];
 
-/// What rounds count.
+/// Metrics of rounds.
 pub(super) struct Counted {
     errors: Counts<1>,
     delays: Seconds,
@@ -14,7 +14,7 @@ pub(super) struct Counted {
 impl Counted {
     pub(super) fn register(metrics: &Metrics) -> Self {
         Self {
-            // Without upstream's label of the machine: labels must be few.
+            // Without upstream's label of the instance: labels must be few.
             errors: metrics.counts(
                 "cloudprovider_aws_tagging_controller_work_item_errors",
                 "any error in dequeueing the work queue and processing workItem",
@@ -28,13 +28,13 @@ impl Counted {
         }
     }
 
-    /// A failure that is tried again, or not.
+    /// Records a failure and whether it is retried.
     pub(super) fn failed(&self, again: bool) {
         let kind = if again { "total_errors" } else { "errors_after_retries_exhausted" };
         self.errors.add([("error_type", kind.to_owned())]);
     }
 
-    /// A Node's machine was tagged for the first time, so many seconds after the Node's creation.
+    /// Records that a Node's instance was first tagged this number of seconds after the Node's creation.
     pub(super) fn tagged(&self, seconds: i64) {
         self.delays.observe(seconds.max(0) as f64);
     }

@@ -1,7 +1,7 @@
-//! The tagging controller: machines of Nodes carry the tags that the command line names.
+//! The tagging controller: adds the tags of the command line to the instances of Nodes.
 //!
-//! It notes on each Node which tags its machine has, so that a restart calls nobody. Nodes that came meanwhile are worked
-//! on together, in one call of the provider. Follows upstream cloud-provider-aws, pkg/controllers/tagging.
+//! It records on each Node the tags of its instance, so that a restart makes no calls. New Nodes are processed in
+//! batches, with one call of the provider. Follows upstream cloud-provider-aws, pkg/controllers/tagging.
 
 mod md5;
 mod metrics;
@@ -36,16 +36,17 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-/// The one kind of thing that is tagged.
+/// The only supported kind of resource.
 const INSTANCE: &str = "instance";
 
-/// So long Nodes gather before they are worked on together.
+/// Time over which Nodes are batched.
 const GATHER: Duration = Duration::from_millis(200);
 
-/// The pauses after failures, growing from the first to the second.
+/// First and maximum delay after failures.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
-/// As upstream, which ends where a flag is missing (cloud-provider-aws, TaggingControllerOptions.Validate).
+/// Checks the flags. As upstream, a missing flag ends the process (cloud-provider-aws,
+/// TaggingControllerOptions.Validate).
 fn prepare(context: &mut Context) -> anyhow::Result<Start> {
     if context.cloud.provider().tagging().is_none() {
         return Ok(Start::Skip("the cloud provider does not support tags"));
@@ -67,7 +68,7 @@ fn watches(builder: &mut Builder, _: &Context) {
     builder.need::<Node>(Node::CLOUD, &[sync::MACHINE]);
 }
 
-/// What a Node says of its machine's tags: upstream's, so that either takes over from the other without a call.
+/// Returns a Node's record of its instance's tags, equal to upstream's, so that either takes over without a call.
 fn checksum(tags: &BTreeMap<String, String>) -> String {
     let mut pairs: Vec<String> = tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
     pairs.sort();

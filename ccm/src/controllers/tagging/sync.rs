@@ -1,4 +1,4 @@
-//! One round: the Nodes that lack their note, and the machines whose Nodes went.
+//! One round: Nodes without a current record, and instances of deleted Nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,19 +20,19 @@ use super::metrics::Counted;
 use crate::cloud::Cloud;
 use crate::context::Clock;
 
-/// The note on a Node: a checksum of the tags that its machine has (cloud-provider-aws, taggingControllerLabelKey).
+/// The label with the checksum of the instance's tags (cloud-provider-aws, taggingControllerLabelKey).
 pub(super) const NOTE: &str = "k8s.io/cloud-provider-aws";
 
-/// A machine that is not shown is asked for while its Node is younger (cloud-provider-aws, pkg/controllers/tagging).
+/// A missing instance is retried while its Node is younger than this (cloud-provider-aws, pkg/controllers/tagging).
 const YOUNG: Duration = Duration::from_secs(5 * 60);
 
-/// Attempts to take tags off a machine whose Node is gone: nobody is left to ask for it.
+/// Attempts to remove the tags of a deleted Node's instance, which no later event triggers.
 const ATTEMPTS: u32 = 10;
 
-/// Nodes that are written at the same time.
+/// Number of concurrent Node writes.
 const AT_ONCE: usize = 8;
 
-/// Nodes by their machines.
+/// Index of Nodes by their instances.
 pub(super) const MACHINE: Index<Node> = Index {
     name: "machine",
     keys: |node, emit| {
@@ -42,7 +42,7 @@ pub(super) const MACHINE: Index<Node> = Index {
     },
 };
 
-/// The one key: all that is pending.
+/// The only key: all pending work.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Round;
 
@@ -52,7 +52,7 @@ impl fmt::Display for Round {
     }
 }
 
-/// What is to be done.
+/// Pending work.
 pub(super) struct Pending {
     checksum: String,
     work: Mutex<Work>,
@@ -60,11 +60,11 @@ pub(super) struct Pending {
 
 #[derive(Default)]
 struct Work {
-    /// Nodes that lack their note.
+    /// Nodes without a current record.
     tag: BTreeSet<ObjectKey>,
-    /// Nodes whose machine can never be tagged, and which that is.
+    /// Nodes whose instance can never be tagged, with that instance.
     terminal: BTreeMap<ObjectKey, String>,
-    /// Machines whose Nodes went, and how often it was tried.
+    /// Instances of deleted Nodes, with the number of attempts.
     untag: BTreeMap<String, u32>,
 }
 
@@ -77,7 +77,7 @@ impl Pending {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what follows from a change; whether anything does.
+    /// Records the work of a change; returns whether there is any.
     pub(super) fn note(&self, change: &Change<'_, Node>) -> bool {
         let mut work = self.work();
         match (change.new, change.old) {
@@ -101,7 +101,7 @@ impl Pending {
         }
     }
 
-    /// Leaves a Node alone until it has another machine.
+    /// Ignores a Node until it has another instance.
     pub(super) fn give_up(&self, node: ObjectKey, machine: String) {
         let mut work = self.work();
         work.tag.remove(&node);
@@ -113,12 +113,12 @@ impl Pending {
     }
 }
 
-/// The machine of a Node, once it has one.
+/// Returns the instance of a Node, once it has one.
 fn machine(node: &Node) -> Option<String> {
     node.cloud.as_ref().map(|cloud| cloud.provider_id.to_string()).filter(|id| !id.is_empty())
 }
 
-/// Whether an error is worth another attempt.
+/// Reports whether an error is worth another attempt.
 pub(super) fn again(error: &CloudError, young: bool) -> bool {
     if error.is_not_found() { young } else { !error.is_invalid() }
 }
@@ -142,7 +142,7 @@ impl Reconcile for Tagger {
             if let Err(wait) = self.cloud.ready().await {
                 return Ok(Outcome::RequeueAfter(wait));
             }
-            // First off, then on: the machine of a Node that was made anew has them in the end.
+            // Remove tags first, then add them: the instance of a recreated Node has them in the end.
             let (left, right) = (self.untag().await, self.tag().await);
             Ok(if left || right { Outcome::RequeueWithBackoff } else { Outcome::Done })
         }
@@ -151,7 +151,7 @@ impl Reconcile for Tagger {
 }
 
 impl Tagger {
-    /// Tags the machines of Nodes without their note, in one call of the provider; whether any is left.
+    /// Tags the instances of Nodes without a record, in one call of the provider; returns whether any is left.
     async fn tag(&self) -> bool {
         let keys: Vec<ObjectKey> = self.pending.work().tag.iter().cloned().collect();
         let (mut nodes, mut machines) = (Vec::new(), Vec::new());
@@ -173,7 +173,7 @@ impl Tagger {
             };
             let again = again(&error, self.is_young(&node));
             self.counted.failed(again);
-            warn!(node = &*node.meta.name, machine = id, %error, again, "a machine could not be tagged");
+            warn!(node = &*node.meta.name, machine = id, %error, again, "instance not tagged");
             if again {
                 left = true;
             } else {
@@ -185,14 +185,14 @@ impl Tagger {
         left || unnoted > 0
     }
 
-    /// Writes onto a Node that its machine is tagged; whether there is nothing left to write.
+    /// Records on a Node that its instance is tagged; returns whether nothing is left to write.
     async fn note(&self, node: &Node) -> bool {
         let key = node.meta.key();
         let labels = json!({ NOTE: self.pending.checksum });
         let patch = json!({"metadata": {"uid": node.meta.uid.to_string(), "labels": labels}});
         match self.writer.patch(&Node::RESOURCE, &key, &patch).await {
             Err(error) if !error.is_not_found() => {
-                warn!(node = &*node.meta.name, %error, "a node could not be told that its machine is tagged");
+                warn!(node = &*node.meta.name, %error, "tags not recorded on node");
                 false
             }
             written => {
@@ -205,7 +205,7 @@ impl Tagger {
         }
     }
 
-    /// Takes the tags off machines whose Nodes went; whether any is left.
+    /// Removes the tags of deleted Nodes' instances; returns whether any is left.
     async fn untag(&self) -> bool {
         let machines: Vec<String> = self.pending.work().untag.keys().cloned().collect();
         let (back, machines): (Vec<_>, Vec<_>) = machines.into_iter().partition(|id| self.has_node(id));
@@ -223,14 +223,14 @@ impl Tagger {
                 Err(error) if again(&error, false) => {
                     let again = attempts < ATTEMPTS;
                     self.counted.failed(again);
-                    warn!(machine = id, %error, again, "tags could not be taken off a machine");
+                    warn!(machine = id, %error, again, "tags not removed from instance");
                     if again {
                         work.untag.insert(id, attempts);
                         continue;
                     }
                 }
-                Err(error) => info!(machine = id, %error, "a machine that is gone keeps no tags"),
-                Ok(()) => info!(machine = id, "tags were taken off"),
+                Err(error) => info!(machine = id, %error, "instance no longer exists; no tags to remove"),
+                Ok(()) => info!(machine = id, "tags removed from instance"),
             }
             work.untag.remove(&id);
         }
@@ -246,7 +246,7 @@ impl Tagger {
         self.age(node) < YOUNG.as_secs().cast_signed()
     }
 
-    /// In seconds.
+    /// Returns the age in seconds.
     fn age(&self, node: &Node) -> i64 {
         let Time(created) = node.meta.created;
         (self.clock)().as_second() - created

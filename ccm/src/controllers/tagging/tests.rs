@@ -1,4 +1,4 @@
-//! What changes of Nodes ask for, and what is tried again.
+//! Work that changes of Nodes lead to, and retries.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn node(machine: &str, note: Option<&str>) -> Arc<Node> {
 }
 
 #[test]
-fn the_note_is_upstreams() {
+fn checksum_equals_upstreams() {
     let tags = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     };
@@ -31,7 +31,7 @@ fn the_note_is_upstreams() {
 }
 
 #[test]
-fn changes_ask_for_work_only_where_there_is_some() {
+fn changes_lead_to_work_only_when_needed() {
     for (old, new, expected) in [
         (None, Some(node("aws:///z/i-1", None)), true),
         (None, Some(node("aws:///z/i-1", Some("sum"))), false),
@@ -48,7 +48,7 @@ fn changes_ask_for_work_only_where_there_is_some() {
 }
 
 #[test]
-fn what_can_never_be_is_left_alone_until_it_is_another_machine() {
+fn terminal_failure_is_ignored_until_the_instance_changes() {
     let pending = Pending::new("sum".into());
     let (bad, good) = (node("aws:///z/i-1", None), node("aws:///z/i-2", None));
     assert!(pending.note(&Change { old: None, new: Some(&bad) }));
@@ -58,7 +58,7 @@ fn what_can_never_be_is_left_alone_until_it_is_another_machine() {
 }
 
 #[test]
-fn failures_that_may_go_away_are_tried_again() {
+fn temporary_failures_are_retried() {
     for (kind, young, expected) in [
         (ErrorKind::NotFound, true, true),
         (ErrorKind::NotFound, false, false),

@@ -45,7 +45,7 @@ pub fn plan(
         return Plan::Keep;
     }
     if any(Standing::Solid) {
-        // References go by uid: one that is wrong beside a right one of the same uid stays with it.
+        // References are compared by uid: a wrong one next to a right one of the same uid is kept.
         let is_solid = |uid: &Uid| owners.contains(&(uid.clone(), Standing::Solid));
         let others: Vec<Uid> = owners.iter().map(|(uid, _)| uid).filter(|uid| !is_solid(uid)).cloned().collect();
         return if others.is_empty() { Plan::Keep } else { Plan::DropReferences(others) };

@@ -1,4 +1,4 @@
-//! The graph as Graphviz draws it, for whoever looks into it: `/debug/controllers/garbage-collector-controller/graph`.
+//! The graph as Graphviz draws it, served at `/debug/controllers/garbage-collector-controller/graph`.
 //!
 //! Follows upstream pkg/controller/garbagecollector, dump.
 
@@ -24,7 +24,7 @@ struct Vertex<'a> {
     a_virtual: bool,
 }
 
-/// The objects that own or are owned, and who owns whom; with `uids` only those that hang together with these.
+/// Returns the objects that own or are owned, and who owns whom; with `uids` only those that hang together with these.
 pub fn draw(graph: &Graph, uids: &[Uid]) -> String {
     let parts: Vec<Part<'_>> = if uids.is_empty() { graph.parts().collect() } else { around(graph, uids) };
     let (mut vertices, mut edges) = (BTreeMap::new(), BTreeSet::new());
@@ -63,7 +63,7 @@ pub fn draw(graph: &Graph, uids: &[Uid]) -> String {
     text
 }
 
-/// Everything that is connected with some objects.
+/// Returns everything that is connected with some objects.
 fn around<'a>(graph: &'a Graph, uids: &[Uid]) -> Vec<Part<'a>> {
     let (mut open, mut seen, mut parts) = (uids.to_vec(), HashSet::new(), Vec::new());
     while let Some(uid) = open.pop() {

@@ -140,12 +140,12 @@ impl Graph {
         }
     }
 
-    /// All objects, in no order.
+    /// Returns all objects, in no order.
     pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         self.nodes.values().map(Part::of)
     }
 
-    /// An object.
+    /// Returns an object.
     pub fn part(&self, uid: &Uid) -> Option<Part<'_>> {
         self.nodes.get(uid).map(Part::of)
     }
@@ -382,17 +382,17 @@ impl Graph {
         blocking.map(state).collect()
     }
 
-    /// Whether an object has dependents.
+    /// Reports whether an object has dependents.
     pub fn has_dependents(&self, uid: &Uid) -> bool {
         self.nodes.get(uid).is_some_and(|node| node.dependents.is_some())
     }
 
-    /// Whether a dependent of an object is itself deleted in the foreground: there may be a cycle.
+    /// Reports whether a dependent of an object is itself deleted in the foreground: there may be a cycle.
     pub fn may_be_in_cycle(&self, uid: &Uid) -> bool {
         self.dependents_of(uid).any(|dependent| dependent.state.foreground)
     }
 
-    /// The dependents of an object.
+    /// Returns the dependents of an object.
     pub fn dependents(&self, uid: &Uid) -> Vec<Identity> {
         self.dependents_of(uid).map(|dependent| dependent.identity.clone()).collect()
     }
@@ -419,14 +419,14 @@ impl Graph {
         (matching, differing)
     }
 
-    /// Number of objects, and of owners that no watch has shown.
+    /// Returns the number of objects, and of owners that no watch has shown.
     pub fn len(&self) -> (usize, usize) {
         (self.nodes.len(), self.nodes.values().filter(|node| !node.state.observed).count())
     }
 }
 
-/// Whether a reference from a namespace fits what is known of the owner. A virtual owner without namespace was named
-/// by an object without namespace: it may be one that must have a namespace.
+/// Reports whether a reference from a namespace fits what is known of the owner. A virtual owner without namespace was
+/// named by an object without namespace: it may be one that must have a namespace.
 fn fits(owner: &Node, reference: &OwnerRef, namespace: &str) -> bool {
     let in_reach = owner.identity.may_own_in(namespace);
     let named_elsewhere = !owner.state.observed && *owner.identity.namespace != *namespace;

@@ -23,7 +23,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The owner that a reference means, if it is in this namespace.
+    /// Returns the owner that a reference means, if it is in this namespace.
     pub fn of_owner(owner: &OwnerRef, namespace: &Str) -> Self {
         Self {
             kind: owner.kind.clone(),
@@ -34,18 +34,18 @@ impl Identity {
         }
     }
 
-    /// Whether a reference has these coordinates; it has no namespace.
+    /// Reports whether a reference has these coordinates; it has no namespace.
     pub fn is_meant_by(&self, owner: &OwnerRef) -> bool {
         (&owner.uid, &owner.name, &owner.kind, &owner.api_version)
             == (&self.uid, &self.name, &self.kind, &self.api_version)
     }
 
-    /// Whether an object of this namespace may have it as owner: its own namespace, or none.
+    /// Reports whether an object of this namespace may have it as owner: its own namespace, or none.
     pub fn may_own_in(&self, namespace: &str) -> bool {
         self.namespace.is_empty() || *self.namespace == *namespace
     }
 
-    /// Namespace and name.
+    /// Returns the namespace and name.
     pub fn key(&self) -> ObjectKey {
         ObjectKey { namespace: self.namespace.clone(), name: self.name.clone() }
     }
@@ -68,7 +68,7 @@ pub struct Absent {
 }
 
 impl Absent {
-    /// Enough for the owners of a large namespace that goes at once.
+    /// Enough for the owners in a large namespace that is deleted as a whole.
     const MOST: usize = 4096;
 
     /// Remembers that no such object exists.
@@ -84,7 +84,7 @@ impl Absent {
         }
     }
 
-    /// Whether it is known that no such object exists.
+    /// Reports whether it is known that no such object exists.
     pub fn has(&self, identity: &Identity) -> bool {
         self.known.contains(identity)
     }

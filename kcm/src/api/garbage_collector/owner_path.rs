@@ -43,7 +43,7 @@ pub fn target<'a>(resource: &Resource, namespace: &str, name: &'a str) -> Target
     }
 }
 
-/// The segments of a path after a name was joined to it and its dot segments were removed.
+/// Returns the segments of a path after a name was joined to it and its dot segments were removed.
 fn cleaned<'a>(collection: &[&'a str], name: &'a str) -> Vec<&'a str> {
     let mut path = collection.to_vec();
     for segment in name.split('/') {
@@ -56,7 +56,7 @@ fn cleaned<'a>(collection: &[&'a str], name: &'a str) -> Vec<&'a str> {
     path
 }
 
-/// Whether a path is that of one object of any kind, or of a part of it.
+/// Reports whether a path is that of one object of any kind, or of a part of it.
 fn is_below_object(path: &[&str]) -> bool {
     match path {
         ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => match rest {

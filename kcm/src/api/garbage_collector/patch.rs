@@ -10,19 +10,19 @@ pub fn drop_references(dependent: &Uid, owners: &[Uid]) -> Value {
     json!({ "metadata": { "uid": dependent.to_string(), "ownerReferences": gone } })
 }
 
-/// The same for all other kinds: the list without them, if the object is still in this version.
+/// Returns the patch for all other kinds: the list without them, if the object is still in this version.
 pub fn without_references(meta: &Meta, owners: &[Uid]) -> Value {
     owner_list(meta, meta.owners.iter().filter(|owner| !owners.contains(&owner.uid)).map(reference))
 }
 
-/// Makes an object block none of its owners any more, for kinds that know how to merge lists.
+/// Makes an object stop blocking the deletion of its owners, for kinds that know how to merge lists.
 pub fn unblock(meta: &Meta) -> Value {
     let blocking = meta.owners.iter().filter(|owner| owner.block_owner_deletion == Some(true));
     let freed: Vec<Value> = blocking.map(not_blocking).collect();
     json!({ "metadata": { "uid": meta.uid.to_string(), "ownerReferences": freed } })
 }
 
-/// The same for all other kinds.
+/// Returns the patch for all other kinds.
 pub fn unblocked(meta: &Meta) -> Value {
     owner_list(meta, meta.owners.iter().map(not_blocking))
 }

@@ -1,4 +1,4 @@
-//! What is left of a namespace, what to say of it, and when to look again: all policy, no IO.
+//! What is left of a namespace, its conditions, and when to check again: all policy, no IO.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,7 +29,7 @@ const CONTENT: &str = "NamespaceDeletionContentFailure";
 const REMAINING: &str = "NamespaceContentRemaining";
 const FINALIZERS: &str = "NamespaceFinalizersRemaining";
 
-/// What became of the objects of one resource.
+/// The outcome of deleting the objects of one resource.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Remains {
     /// Objects that are still there.
@@ -48,7 +48,7 @@ impl Remains {
         Self { problem: Some(problem.to_string()), ..Self::default() }
     }
 
-    /// What is left after everything was deleted (pkg/controller/namespace/deletion,
+    /// Returns what is left after everything was deleted (pkg/controller/namespace/deletion,
     /// deleteAllContentForGroupVersionResource).
     pub fn of<'a>(
         resource: &Resource,
@@ -116,18 +116,18 @@ impl Findings {
         }
     }
 
-    /// Whether the namespace may go as far as these findings tell.
+    /// Reports whether the namespace may go as far as these findings tell.
     pub fn is_clean(&self) -> bool {
         self.discovery.is_none() && self.problems.is_empty() && self.estimate == 0
     }
 
-    /// What went wrong, in one text.
+    /// Returns what went wrong, in one text.
     pub fn problem(&self) -> Option<String> {
         let all: Vec<&str> = self.discovery.iter().chain(&self.problems).map(String::as_str).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 
-    /// When to look again at what is left (pkg/controller/namespace, worker).
+    /// When to check again what is left (pkg/controller/namespace, worker).
     pub fn look_again(&self) -> Duration {
         Duration::from_secs(u64::try_from(self.estimate / 2 + 1).unwrap_or(1))
     }
@@ -162,8 +162,8 @@ impl Findings {
         }
     }
 
-    /// The conditions after this pass, if they are not the same as before. `totals` is false while pods hold up all
-    /// else: what is left is not counted then (pkg/controller/namespace/deletion, deleteAllContent).
+    /// Returns the conditions after this pass, if they are not the same as before. `totals` is false while pods hold up
+    /// all else: what is left is not counted then (pkg/controller/namespace/deletion, deleteAllContent).
     pub fn conditions(&self, before: &[Condition], totals: bool, now: Timestamp) -> Option<Vec<Condition>> {
         let mut after = before.to_vec();
         for (kind, well, message) in CONDITIONS {
@@ -192,7 +192,7 @@ impl Findings {
     }
 }
 
-/// What the discovery condition says of groups that do not answer (client-go, ErrGroupDiscoveryFailed).
+/// Returns what the discovery condition says of groups that do not answer (client-go, ErrGroupDiscoveryFailed).
 pub fn discovery_problem(failed: &BTreeMap<String, String>) -> Option<String> {
     if failed.is_empty() {
         return None;
@@ -205,7 +205,7 @@ pub fn discovery_problem(failed: &BTreeMap<String, String>) -> Option<String> {
     ))
 }
 
-/// The namespace's finalizers without ours, in order.
+/// Returns the namespace's finalizers without `kubernetes`, in order.
 pub fn without_ours(finalizers: &[Str]) -> Vec<Str> {
     let mut others: Vec<Str> = finalizers.iter().filter(|finalizer| &***finalizer != FINALIZER).cloned().collect();
     others.sort();
@@ -213,8 +213,8 @@ pub fn without_ours(finalizers: &[Str]) -> Vec<Str> {
     others
 }
 
-/// The next sync of a namespace that waits for others. A period of zero means none, as for upstream's informers; without
-/// a delay the namespace would be read again and again.
+/// Returns the next sync of a namespace that waits for others. A period of zero means none, as for upstream's
+/// informers; without a delay the namespace would be read again and again.
 pub fn resync(period: Duration) -> Outcome {
     if period.is_zero() { Outcome::Done } else { Outcome::RequeueAfter(period) }
 }

@@ -17,20 +17,20 @@ use tokio::time::Instant;
 
 use super::GRACE;
 
-/// A namespace with so many objects takes the server longer than looking at each of its kinds once more.
+/// Deleting a namespace with this many objects takes the server longer than listing each of its kinds once more.
 const MANY: usize = 1000;
 
 /// Namespaces that are deleted at about the same time share one count of what there is.
 const COUNT_AGE: Duration = Duration::from_secs(2);
 
-/// So many objects tell how quick the server is.
+/// This many deletions are enough to measure the server's speed.
 const A_SAMPLE: usize = 100;
 
-/// The deletion of a pod takes the server as long as that of so many other objects.
+/// The deletion of a pod costs the server as much as that of this many other objects.
 pub const LIKE_A_POD: usize = 4;
 
-/// Kinds go so many times as fast side by side as one after the other: 1.8 times where the server has two cores. It is
-/// better to begin a little late than to be done too early, and to look at all of it again.
+/// How much faster kinds are deleted in parallel than one after the other: 1.8 times where the server has two cores. It
+/// is better to begin a little late than to be done too early, and to list everything again.
 const SIDE_BY_SIDE: f64 = 2.2;
 
 /// A resource, whatever its version.
@@ -41,7 +41,7 @@ pub type Name = (&'static str, &'static str);
 pub struct Ending {
     /// Since when this process knows of it.
     since: Instant,
-    /// Resources that were found empty in an earlier pass: they are looked at again only once nothing else is left, so
+    /// Resources that were found empty in an earlier pass: they are listed again only once nothing else is left, so
     /// that what waits for one broken group asks for nothing but that.
     pub emptied: HashSet<Name>,
     /// A version that the server had after the grace, if resources were emptied before.
@@ -53,8 +53,8 @@ pub struct Ending {
 /// A namespace with very many objects: how many of each kind that has some.
 pub type Crowd = Arc<[(Name, usize)]>;
 
-/// How long before a moment to begin with kinds that are emptied side by side, so that it lasts until then: `sample`
-/// objects took `took`, and `left` are left.
+/// Returns how long before a moment to begin with kinds that are emptied side by side, so that it lasts until then:
+/// `sample` objects took `took`, and `left` are left.
 pub fn begin_before(sample: usize, took: Duration, left: usize) -> Duration {
     if sample < A_SAMPLE {
         return Duration::MAX;
@@ -67,7 +67,7 @@ impl Ending {
         Self { since: Instant::now(), emptied: HashSet::new(), after_grace: None, read: None }
     }
 
-    /// What is left of the grace.
+    /// Returns what is left of the grace.
     pub fn grace(&self) -> Option<Duration> {
         GRACE.checked_sub(self.since.elapsed()).filter(|left| !left.is_zero())
     }
@@ -105,7 +105,7 @@ impl Endings {
         }
     }
 
-    /// What is known of a namespace.
+    /// Returns what is known of a namespace.
     pub fn get(&self, uid: &Uid) -> Ending {
         self.known().get(uid).cloned().unwrap_or_else(Ending::now)
     }
@@ -117,12 +117,12 @@ impl Endings {
         }
     }
 
-    /// Forgets a namespace that is gone.
+    /// Forgets a deleted namespace.
     pub fn forget(&self, uid: &Uid) {
         self.known().remove(uid);
     }
 
-    /// What a namespace with very many objects has, as far as they are watched.
+    /// Returns what a namespace with very many objects has, as far as they are watched.
     pub fn crowd(&self, namespace: &str, sources: impl FnOnce() -> Vec<Arc<dyn Source>>) -> Option<Crowd> {
         let mut crowded = self.crowded.lock().unwrap_or_else(PoisonError::into_inner);
         if crowded.as_ref().is_none_or(|(at, _)| at.elapsed() > COUNT_AGE) {
@@ -132,7 +132,7 @@ impl Endings {
     }
 }
 
-/// The namespaces that have very many objects.
+/// Returns the namespaces that have very many objects.
 fn crowds(sources: &[Arc<dyn Source>]) -> HashMap<Str, Crowd> {
     let mut namespaces: HashMap<Str, Vec<(Name, usize)>> = HashMap::new();
     for source in sources.iter().filter(|source| source.resource().namespaced) {
@@ -151,8 +151,8 @@ fn crowds(sources: &[Arc<dyn Source>]) -> HashMap<Str, Crowd> {
     namespaces.into_iter().map(|(namespace, kinds)| (namespace, kinds.into())).collect()
 }
 
-/// Whether objects of a group get their versions where namespaces get theirs, so that they can be compared: those of
-/// API servers of other people may count by themselves.
+/// Reports whether objects of a group get their versions where namespaces get theirs, so that they can be compared:
+/// those of API servers of other people may count by themselves.
 pub fn counts_alike(group: &str) -> bool {
     !group.contains('.') || group.ends_with(".k8s.io")
 }

@@ -29,7 +29,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The longest wait after a failure (pkg/controller/namespace, nsControllerRateLimiter).
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
 
-/// It asks for very many things at once (cmd/kube-controller-manager, namespace controller).
+/// It sends many requests in a burst (cmd/kube-controller-manager, namespace controller).
 const QPS: u16 = 20;
 const BURST: u32 = 100;
 

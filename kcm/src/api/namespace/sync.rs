@@ -28,10 +28,10 @@ const RESOURCES_AT_ONCE: usize = 32;
 /// Deletions of single objects that are under way together.
 const DELETIONS_AT_ONCE: usize = 10;
 
-/// Namespaces that go at about the same time share one look at what is served.
+/// Namespaces that are deleted at about the same time share one discovery.
 const DISCOVERY_AGE: Duration = Duration::from_secs(2);
 
-/// How long the watch of a resource is given to show that what was deleted is gone, before the server is asked.
+/// How long to wait for the watch of a resource to show the deletions before the server is queried.
 const SHOWN_WITHIN: Duration = Duration::from_secs(1);
 
 const PODS: Name = ("", "pods");
@@ -45,7 +45,7 @@ struct Left {
     objects: Vec<Meta>,
 }
 
-/// What came of one pass.
+/// The outcome of one pass.
 struct Pass {
     findings: Findings,
     /// False while pods hold up all else.
@@ -98,7 +98,7 @@ impl Namespaces {
         }
         let pass = self.pass(&namespace).await;
         let findings = &pass.findings;
-        // Nobody would see the conditions of a namespace that goes with the next request.
+        // Conditions of a namespace that the next request removes would not be seen.
         let lingers = !findings.is_clean() || namespace.outlasts(FINALIZER);
         let conditions = findings.conditions(&namespace.conditions, pass.totals, (self.clock)());
         if let Some(conditions) = conditions.filter(|_| lingers) {
@@ -119,7 +119,7 @@ impl Namespaces {
         self.finalize(key, namespace).await
     }
 
-    /// The namespace as it was read at the end of its grace, else as the server has it now.
+    /// Returns the namespace as it was read at the end of its grace, else as the server has it now.
     async fn read(&self, key: &ObjectKey, uid: &Uid) -> Result<Option<NamespaceEnding>, ReconcileError> {
         let mut read = None;
         self.endings.change(uid, |ending| read = ending.read.take());
@@ -180,7 +180,7 @@ impl Namespaces {
         });
     }
 
-    /// Whether the watch of a resource that was emptied early shows that nothing came afterwards.
+    /// Reports whether the watch of a resource that was emptied early shows that nothing came afterwards.
     fn stays_empty(&self, served: &Served, namespace: &str, after_grace: u64) -> bool {
         let source = self.source(served).filter(|_| counts_alike(served.resource.group));
         source.is_some_and(|source| is_empty_since(&*source, namespace, after_grace))
@@ -191,7 +191,7 @@ impl Namespaces {
         self.watched.source(group, plural)
     }
 
-    /// Looks again as soon as the watches show that nothing is left, so that nobody waits for longer than need be.
+    /// Looks again as soon as the watches show that nothing is left, so that the deletion is not delayed unnecessarily.
     fn wake_when_gone(&self, key: &ObjectKey, left: Vec<(Name, Vec<Meta>)>, at_most: Duration) {
         let sources = left.into_iter().map(|((group, plural), left)| Some((self.watched.source(group, plural)?, left)));
         let Some(sources) = sources.collect::<Option<Vec<_>>>() else { return };
@@ -207,7 +207,8 @@ impl Namespaces {
         tokio::spawn(tokio::time::timeout(at_most, all_gone));
     }
 
-    /// The namespace as the server has it, marked as terminating; `None` if it is gone, or is not being deleted.
+    /// Returns the namespace as the server has it, marked as terminating; `None` if it no longer exists, or is not
+    /// being deleted.
     async fn terminating(&self, key: &ObjectKey) -> Result<Option<NamespaceEnding>, ReconcileError> {
         let mut uid = None;
         loop {
@@ -294,8 +295,8 @@ impl Namespaces {
         left.unwrap_or_else(|error| Left { remains: Remains::failed(error), objects: Vec::new() })
     }
 
-    /// Whether nothing is left of what was there when it was deleted, as the watch of the resource shows; false also
-    /// when it does not show it.
+    /// Reports whether nothing is left of what was there when it was deleted, as the watch of the resource shows; false
+    /// also when it does not show it.
     async fn are_gone(&self, served: &Served, found: &[Meta]) -> bool {
         if found.is_empty() {
             return true;
@@ -308,7 +309,7 @@ impl Namespaces {
         tokio::time::timeout(SHOWN_WITHIN, gone(&*source, found, is_kept)).await.unwrap_or(false)
     }
 
-    /// What the server says is left of a resource.
+    /// Returns what the server says is left of a resource.
     async fn left(&self, served: &Served, namespace: &NamespaceEnding) -> Result<Left, WriteError> {
         let (objects, estimate) = if name(served) == PODS {
             self.pods(served, namespace).await?
@@ -320,7 +321,7 @@ impl Namespaces {
         Ok(Left { remains, objects })
     }
 
-    /// The pods that are left, and how many seconds they may take to go.
+    /// Returns the pods that are left, and how many seconds they may take to go.
     async fn pods(&self, served: &Served, namespace: &NamespaceEnding) -> Result<(Vec<Meta>, i64), WriteError> {
         let (mut pods, mut longest) = (Vec::new(), 0);
         let interner = Interner::default();
@@ -361,7 +362,7 @@ impl Namespaces {
         }
     }
 
-    /// The objects of a resource; none if it cannot be listed.
+    /// Returns the objects of a resource; none if it cannot be listed.
     async fn list(&self, served: &Served, namespace: &str) -> Result<Vec<Meta>, WriteError> {
         if !served.verbs.contains(Verbs::LIST) {
             return Ok(Vec::new());
@@ -372,7 +373,7 @@ impl Namespaces {
         }
     }
 
-    /// Removes our finalizer, so that the server lets the namespace go.
+    /// Removes the finalizer `kubernetes`, so that the server deletes the namespace.
     async fn finalize(&self, key: &ObjectKey, mut namespace: NamespaceEnding) -> Result<Outcome, ReconcileError> {
         let uid = namespace.meta.uid.clone();
         loop {
@@ -397,7 +398,7 @@ impl Namespaces {
     }
 }
 
-/// The resources of a namespace that are emptied. Events are served in two groups, and are the same objects.
+/// Returns the resources of a namespace that are emptied. Events are served in two groups, and are the same objects.
 fn to_empty(served: &[Served]) -> impl Iterator<Item = Served> {
     let is_deletable = |served: &&Served| served.resource.namespaced && served.verbs.contains(Verbs::DELETE);
     let has_events = served.iter().any(|served| name(served) == EVENTS);
@@ -413,7 +414,7 @@ fn decoding() -> Decode {
     Decode { interner: Arc::default(), sections: Sections::default() }
 }
 
-/// The server has no such operation, or no such resource or object any more.
+/// The server has no such operation, or the resource or object no longer exists.
 fn is_unsupported(error: &WriteError) -> bool {
     error.is_not_found() || matches!(error, WriteError::Refused(status) if status.code == 405)
 }

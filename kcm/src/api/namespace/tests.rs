@@ -1,4 +1,4 @@
-//! What is said of a namespace, in upstream's words, and when it is looked at again.
+//! Tests of a namespace's conditions, in upstream's wording, and of when it is processed again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

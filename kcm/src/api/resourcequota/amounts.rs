@@ -33,7 +33,7 @@ impl Family {
         (Self::DeviceClaims, "resource.k8s.io", "resourceclaims"),
     ];
 
-    /// Whether its objects may count for a resource. `classes` matters for extended resources only.
+    /// Reports whether its objects may count for a resource. `classes` matters for extended resources only.
     pub fn knows(self, name: &str, classes: &Classes) -> bool {
         match self {
             Self::Pods => is_of_pods(name),
@@ -79,20 +79,20 @@ fn is_of_pods(name: &str) -> bool {
         || extended(name).is_some()
 }
 
-/// The extended resource, or device class, whose requests a quota's resource is about: not Kubernetes' own.
+/// Returns the extended resource, or device class, whose requests a quota's resource is about: not Kubernetes' own.
 fn extended(name: &str) -> Option<&str> {
     let resource = name.strip_prefix("requests.")?;
     let foreign = name.contains('/') && !name.contains("kubernetes.io/");
     (foreign || resource.starts_with(OF_DEVICE_CLASS)).then_some(resource)
 }
 
-/// Whether a pod still uses anything: not once it has ended, nor once its grace period is over. Upstream:
+/// Reports whether a pod still uses anything: not once it has ended, nor once its grace period is over. Upstream:
 /// pkg/quota/v1/evaluator/core, QuotaV1Pod.
 pub fn takes(pod: &Pod, grace: i64, now: Timestamp) -> bool {
     !pod.is_terminal() && (!pod.meta.is_deleting() || now.as_second() <= pod.meta.deletion.0 + grace)
 }
 
-/// What a pod counts for; `taking` as [`takes`] says.
+/// Returns what a pod counts for; `taking` as [`takes`] says.
 pub fn of_pod(name: &str, usage: &Usage<'_>, taking: bool) -> Amount {
     let from = |amounts: &kinds::amount::Amounts<'_>, key: &str| amounts.get(key).copied().unwrap_or(Amount::ZERO);
     match name {
@@ -109,7 +109,7 @@ pub fn of_pod(name: &str, usage: &Usage<'_>, taking: bool) -> Amount {
     }
 }
 
-/// What a Service counts for. A load balancer without node ports counts those that it was given all the same.
+/// Returns what a Service counts for. A load balancer without node ports counts those that it was given all the same.
 pub fn of_service(name: &str, service: &Service) -> Amount {
     let all = || i64::try_from(service.ports.len()).unwrap_or(i64::MAX);
     let given = || i64::try_from(service.ports.iter().filter(|port| port.node_port != 0).count()).unwrap_or(i64::MAX);
@@ -123,7 +123,7 @@ pub fn of_service(name: &str, service: &Service) -> Amount {
     })
 }
 
-/// What a PersistentVolumeClaim counts for.
+/// Returns what a PersistentVolumeClaim counts for.
 pub fn of_volume_claim(name: &str, claim: &StorageClaim) -> Amount {
     let what = match name.split_once(BY_STORAGE_CLASS) {
         Some((class, what)) if claim.class.as_deref() == Some(class) => what,
@@ -165,7 +165,7 @@ impl Classes {
         }
     }
 
-    /// Whether devices of a class count for an extended resource, or for the class by its own name.
+    /// Reports whether devices of a class count for an extended resource, or for the class by its own name.
     fn offers(&self, class: &str, resource: &str) -> bool {
         match resource.strip_prefix(OF_DEVICE_CLASS) {
             Some(name) => name == class && self.names.contains(class),
@@ -174,8 +174,8 @@ impl Classes {
     }
 }
 
-/// What a ResourceClaim counts for. `pod` is what the pod counts for that the claim was made for: devices that its
-/// requests count already are not counted twice.
+/// Returns what a ResourceClaim counts for. `pod` is what the pod counts for that the claim was made for: devices that
+/// its requests count already are not counted twice.
 pub fn of_device_claim(name: &str, claim: &ResourceClaim, classes: &Classes, pod: Option<&Usage<'_>>) -> Amount {
     let devices = |counts: &dyn Fn(&str) -> bool| {
         let counted = claim.devices.iter().filter(|(class, _)| counts(class));
@@ -192,7 +192,7 @@ pub fn of_device_claim(name: &str, claim: &ResourceClaim, classes: &Classes, pod
     devices(&|class| classes.offers(class, resource)).minus(counted).max(Amount::ZERO)
 }
 
-/// Whether a pod is in a scope (pkg/quota/v1/evaluator/core, podMatchesScopeFunc).
+/// Reports whether a pod is in a scope (pkg/quota/v1/evaluator/core, podMatchesScopeFunc).
 pub fn pod_in(scope: &Scope, usage: &Usage<'_>) -> bool {
     match &*scope.name {
         "Terminating" => usage.terminating,
@@ -205,7 +205,7 @@ pub fn pod_in(scope: &Scope, usage: &Usage<'_>) -> bool {
     }
 }
 
-/// Whether a PersistentVolumeClaim is in a scope (pkg/quota/v1/evaluator/core, pvcMatchesScopeFunc).
+/// Reports whether a PersistentVolumeClaim is in a scope (pkg/quota/v1/evaluator/core, pvcMatchesScopeFunc).
 pub fn volume_claim_in(scope: &Scope, claim: &StorageClaim) -> bool {
     &*scope.name == "VolumeAttributesClass"
         && if claim.attributes.is_empty() {

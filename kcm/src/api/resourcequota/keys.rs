@@ -86,12 +86,12 @@ impl Waker {
     }
 }
 
-/// The kinds whose objects a quota counts.
+/// Returns the kinds whose objects a quota counts.
 fn counted_by(quota: Option<&Arc<ResourceQuota>>) -> impl Iterator<Item = (&str, &str)> {
     quota.into_iter().flat_map(|quota| quota.hard.iter().filter_map(|(name, _)| counted_objects(name)))
 }
 
-/// Whether a quota is new, limits something else than before, or is deleted; not whether its use was written.
+/// Reports whether a quota is new, limits something else than before, or is deleted; not whether its use was written.
 pub fn needs_full_count(change: &Change<'_, ResourceQuota>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => {
@@ -101,7 +101,7 @@ pub fn needs_full_count(change: &Change<'_, ResourceQuota>) -> bool {
     }
 }
 
-/// Whether a pod counts for something else than before. Upstream: pkg/quota/v1/install, DefaultUpdateFilter.
+/// Reports whether a pod counts for something else than before. Upstream: pkg/quota/v1/install, DefaultUpdateFilter.
 pub fn counts_for_else(old: &Pod, new: &Pod) -> bool {
     old.usage != new.usage
         || old.is_terminal() != new.is_terminal()
@@ -109,8 +109,8 @@ pub fn counts_for_else(old: &Pod, new: &Pod) -> bool {
         || old.meta.uid != new.meta.uid
 }
 
-/// Whether a quota limits something that objects of a kind count for. Names that depend on device classes count as if
-/// there were the class.
+/// Reports whether a quota limits something that objects of a kind count for. Names that depend on device classes count
+/// as if there were the class.
 pub fn concerns(quota: &ResourceQuota, group: &str, plural: &str) -> bool {
     let family = Family::ALL.iter().find(|(_, of, resource)| (*of, *resource) == (group, plural));
     quota.hard.iter().any(|(name, _)| {

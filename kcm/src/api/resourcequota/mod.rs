@@ -25,6 +25,7 @@ use runtime::watch::Builder;
 use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
+use crate::flags::Gates;
 use census::Census;
 use recounts::Recounts;
 use sync::Quotas;
@@ -51,9 +52,17 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 /// All device classes, under one key: there are few.
 const CLASSES: Index<DeviceClass> = Index { name: "all", keys: |_, emit| emit(index_key(())) };
 
-fn watches(builder: &mut Builder, _: &Context) {
+/// Returns the parts of pods to read. The gates decide on what the resources of the pod itself count for.
+fn pod_sections(gates: &Gates) -> Sections {
+    let unless = |gate: &str, sections| if gates.enabled(gate) { Sections::default() } else { sections };
+    Pod::USAGE
+        | unless("PodLevelResources", Pod::CONTAINER_RESOURCES_ONLY)
+        | unless("PodLevelResourcesFixKubeletQOSClass", Pod::ANY_POD_RESOURCES_DECIDE)
+}
+
+fn watches(builder: &mut Builder, context: &Context) {
     builder.need::<ResourceQuota>(Sections::default(), &[by_namespace()]);
-    builder.need::<Pod>(Pod::USAGE, &[by_namespace()]);
+    builder.need::<Pod>(pod_sections(&context.options.gates), &[by_namespace()]);
     builder.need::<Service>(Service::BALANCING, &[by_namespace()]);
     builder.need::<PersistentVolumeClaim>(PersistentVolumeClaim::STORAGE, &[by_namespace()]);
     builder.need_if_served::<ResourceClaim>(Sections::default(), &[by_namespace(), by_controller()]);

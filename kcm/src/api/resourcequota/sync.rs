@@ -102,7 +102,7 @@ impl Quotas {
         Ok(next.map_or(Outcome::Done, |at| Outcome::RequeueAfter(at.saturating_duration_since(now))))
     }
 
-    /// What of the namespace the quota may count.
+    /// Returns what of the namespace the quota may count.
     fn content(&self, quota: &ResourceQuota) -> Content {
         let namespace = &quota.meta.namespace;
         let here = index_key(&**namespace);
@@ -151,8 +151,8 @@ impl Quotas {
         content
     }
 
-    /// The pod whose extended resources a claim was made for: it says so itself, or, as long as it says nothing, the
-    /// oldest of such claims of the pod is meant (pkg/quota/v1/evaluator/core, getVerifiedPodUsage).
+    /// Returns the pod whose extended resources a claim was made for: it says so itself, or, as long as it says
+    /// nothing, the oldest of such claims of the pod is meant (pkg/quota/v1/evaluator/core, getVerifiedPodUsage).
     fn pod_of(&self, claim: &ResourceClaim) -> Option<Arc<Pod>> {
         let owner = claim.meta.controller().filter(|_| claim.for_extended_resources)?;
         if (&*owner.kind, &*owner.api_version) != ("Pod", "v1") {

@@ -70,7 +70,7 @@ fn scope(name: &str, operator: &str, values: &[&str]) -> Scope {
     Scope { name: name.into(), operator: operator.into(), values: values.iter().map(|value| (*value).into()).collect() }
 }
 
-/// A pod of one container that asks for these, and has the same limits.
+/// Returns a pod of one container that asks for these, and has the same limits.
 fn pod(name: &str, requests: &[(&str, &str)], spec: impl FnOnce(&mut Vec<u8>)) -> Pod {
     let mut object = Vec::new();
     object.put_message(pod_fields::METADATA, meta(name));

@@ -18,12 +18,12 @@ pub const BY_ACCOUNT: Index<Secret> = Index {
     },
 };
 
-/// The index value of an account's tokens.
+/// Returns the index value of an account's tokens.
 pub fn of(namespace: &str, account: &str) -> u64 {
     index_key((namespace, account))
 }
 
-/// What is to be looked at.
+/// A key of the queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Key {
     /// An account that may be gone.
@@ -62,18 +62,18 @@ pub fn subscribe(accounts: &Arc<Store<ServiceAccount>>, secrets: &Arc<Store<Secr
     secrets.subscribe(move |change| of_secret(change).into_iter().for_each(|key| of_secrets.add(key)));
 }
 
-/// True when the object of before is no more, even if another one has its name.
+/// Returns true if the previous object no longer exists, even if another one has its name.
 fn is_gone<K: Kind>(change: &Change<'_, K>) -> bool {
     change.old.is_some_and(|old| change.new.is_none_or(|new| new.meta().uid != old.meta().uid))
 }
 
-/// An account that is there needs nothing.
+/// Returns the key of a deleted account; an existing one needs nothing.
 pub fn of_account(change: &Change<'_, ServiceAccount>) -> Option<Key> {
     let old = change.old.filter(|_| is_gone(change))?;
     Some(Key::Account { account: old.meta.key(), uid: old.meta.uid.clone() })
 }
 
-/// A token secret, as it is; and as it was, if that one is gone.
+/// Returns the token secret as it is now, and as it was before if it was replaced or deleted.
 pub fn of_secret(change: &Change<'_, Secret>) -> Vec<Key> {
     let gone = change.old.filter(|_| is_gone(change));
     gone.into_iter().chain(change.new).filter_map(|secret| key(secret)).collect()

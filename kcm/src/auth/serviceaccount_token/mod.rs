@@ -37,7 +37,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-/// After so many failures a key is left alone until it changes.
+/// After this many failures a key is dropped until it changes.
 const MAX_RETRIES: u32 = 10;
 
 fn prepare(context: &mut Context) -> anyhow::Result<Start> {

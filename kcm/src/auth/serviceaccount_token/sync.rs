@@ -44,7 +44,7 @@ impl Reconcile for Tokens {
 }
 
 impl Tokens {
-    /// Deletes the tokens of an account that is gone.
+    /// Deletes the tokens of a deleted account.
     async fn sync_account(&self, account: &ObjectKey, uid: &Uid) -> Result<Outcome, ReconcileError> {
         if self.known(account, Some(uid)).is_some() {
             return Ok(Outcome::Done);
@@ -83,7 +83,7 @@ impl Tokens {
         }
     }
 
-    /// Takes a secret that is gone off the list of its account.
+    /// Removes a deleted secret from its account's list.
     async fn unlist(
         &self,
         secret: &ObjectKey,
@@ -151,12 +151,12 @@ impl Tokens {
         }
     }
 
-    /// The account in our store, if it is the one that was named.
+    /// Returns the account in the store, if it is the one that was named.
     fn known(&self, account: &ObjectKey, uid: Option<&Uid>) -> Option<Arc<ServiceAccount>> {
         self.accounts.get(account).filter(|known| is_named(&known.meta, uid))
     }
 
-    /// The account that was named, looked for on the server too before it counts as gone.
+    /// Returns the account that was named, looked for on the server too before it counts as gone.
     async fn find(&self, account: &ObjectKey, uid: Option<&Uid>) -> Result<Option<Arc<ServiceAccount>>, WriteError> {
         match self.known(account, uid) {
             Some(known) => Ok(Some(known)),
@@ -182,12 +182,12 @@ impl Tokens {
     }
 }
 
-/// A single object, read whole.
+/// Returns a single object, read whole.
 fn reading(sections: kinds::Sections) -> Decode {
     Decode { interner: Arc::new(Interner::default()), sections }
 }
 
-/// The body of a PUT, overwritten when it is dropped.
+/// Returns the body of a PUT, overwritten when it is dropped.
 fn whole(object: Option<Result<Vec<u8>, kinds::wire::WireError>>) -> Result<Zeroizing<Vec<u8>>, ReconcileError> {
     match object {
         Some(Ok(object)) => Ok(Zeroizing::new(object)),

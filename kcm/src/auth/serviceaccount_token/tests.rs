@@ -11,7 +11,7 @@ use kinds::{Decode, Kind, Secret, Sections, ServiceAccount};
 use runtime::store::Change;
 use serde_json::json;
 
-use super::decide::{Lacks, claims, is_named, is_token_of, lacks};
+use super::decide::{MissingFields, claims, is_named, is_token_of, lacks};
 use super::keys::{Key, of_account, of_secret};
 
 fn decode<K: Kind>(object: &[u8]) -> Arc<K> {
@@ -45,16 +45,16 @@ fn secret(kind: &str, uid: &str, account_uid: &str, data: &[(&str, &str)]) -> Ar
 fn what_a_secret_lacks() {
     let full = [("ca.crt", "CA"), ("namespace", "other"), ("token", "t")];
     let without = |name: &str| -> Vec<(&str, &str)> { full.into_iter().filter(|(key, _)| *key != name).collect() };
-    let none = Lacks { ca: false, namespace: false, token: false };
+    let none = MissingFields { ca: false, namespace: false, token: false };
     for (data, root_ca, expected) in [
         (full.to_vec(), "CA", none),
-        (full.to_vec(), "new CA", Lacks { ca: true, ..none }),
+        (full.to_vec(), "new CA", MissingFields { ca: true, ..none }),
         (full.to_vec(), "", none),
-        (without("ca.crt"), "CA", Lacks { ca: true, ..none }),
+        (without("ca.crt"), "CA", MissingFields { ca: true, ..none }),
         (without("ca.crt"), "", none),
-        (without("namespace"), "CA", Lacks { namespace: true, ..none }),
-        (without("token"), "CA", Lacks { token: true, ..none }),
-        (vec![], "CA", Lacks { ca: true, namespace: true, token: true }),
+        (without("namespace"), "CA", MissingFields { namespace: true, ..none }),
+        (without("token"), "CA", MissingFields { token: true, ..none }),
+        (vec![], "CA", MissingFields { ca: true, namespace: true, token: true }),
     ] {
         let secret = secret(ACCOUNT_TOKEN, "s1", "", &data);
         let found = lacks(secret.account_token().expect("a token"), root_ca.as_bytes());

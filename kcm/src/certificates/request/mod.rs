@@ -89,7 +89,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A request of `user` for a signer, with conditions of these types at these seconds, and a certificate.
+    /// Returns a request of `user` for a signer, with conditions of these types at these seconds, and a certificate.
     pub fn request(
         signer: &str,
         usages: &[&str],
@@ -121,19 +121,19 @@ pub(crate) mod tests {
         CertificateSigningRequest::decode(&context, &object).expect("a request")
     }
 
-    /// The contents of a kubelet's request.
+    /// Returns the contents of a kubelet's request.
     pub fn kubelet() -> Contents {
         named("system:node:a")
     }
 
-    /// The same with another name.
+    /// Returns the same contents with another name.
     pub fn named(common_name: &str) -> Contents {
         let organizations = vec!["system:nodes".into()];
         let subject = Subject { common_name: common_name.into(), organizations, ..Subject::default() };
         Contents { subject, ..Contents::default() }
     }
 
-    /// The same in these groups.
+    /// Returns the same contents in these groups.
     fn in_groups(groups: &[&str]) -> Contents {
         let mut contents = kubelet();
         contents.subject.organizations = groups.iter().map(|group| (*group).to_owned()).collect();

@@ -138,14 +138,14 @@ mod tests {
             .into_bytes()
     }
 
-    /// A request without a subject, with these attributes; its key and its signature are nothing.
+    /// Returns a request without a subject, with these attributes; its key and its signature are nothing.
     fn request(attributes: &[Vec<u8>]) -> Vec<u8> {
         let empty = der(SEQUENCE, &[]);
         let body = nested(SEQUENCE, &[&der(INTEGER, &[0]), &empty, &empty, &der(ATTRIBUTES, &attributes.concat())]);
         pem(&nested(SEQUENCE, &[&body, &empty, &der(BIT_STRING, &[0])]))
     }
 
-    /// An attribute that requests these extensions.
+    /// Returns an attribute that requests these extensions.
     fn requesting(extensions: &[Vec<u8>]) -> Vec<u8> {
         let list = der(SEQUENCE, &extensions.concat());
         nested(SEQUENCE, &[&der(0x06, EXTENSION_REQUEST), &der(SET, &list)])

@@ -1,9 +1,9 @@
 //! The subject of a certificate: the attributes that are known, and no others.
 //!
-//! A requester chooses the subject, and the checks of a request look at a few of its attributes only. The API server
-//! reads identity from certificates, for example a user's UID from an attribute of Kubernetes' own. A signer that copied
-//! the requested subject would let the requester choose that too, so that a certificate gets the attributes below.
-//! Upstream: crypto/x509/pkix, Name.FillFromRDNSequence and Name.ToRDNSequence.
+//! A requester chooses the subject, and the checks of a request cover only a few of its attributes. The API server
+//! reads identity from certificates, for example a user's UID from an attribute of Kubernetes' own. A signer that
+//! copied the requested subject would let the requester choose that too, so that a certificate gets the attributes
+//! below. Upstream: crypto/x509/pkix, Name.FillFromRDNSequence and Name.ToRDNSequence.
 
 use super::der_reader::DerValue;
 use crate::credentials::der::{SEQUENCE, SET, der, nested};
@@ -138,7 +138,7 @@ fn text(value: DerValue<'_>) -> Result<Option<String>, String> {
     }))
 }
 
-/// Text in two bytes a character, without surrogates and noncharacters.
+/// Returns text in two bytes a character, without surrogates and noncharacters.
 fn bmp(content: &[u8]) -> Option<String> {
     let content = content.strip_suffix(&[0, 0]).unwrap_or(content);
     let (points, []) = content.as_chunks::<2>() else { return None };
@@ -158,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    /// A name with these attributes: contents of the identifier, tag and content of the value.
+    /// Returns a name with these attributes: contents of the identifier, tag and content of the value.
     fn name(attributes: &[(&[u8], u8, &[u8])]) -> Vec<u8> {
         let sets = attributes.iter().flat_map(|(id, tag, value)| {
             der(SET, &nested(SEQUENCE, &[&der(OBJECT_IDENTIFIER, id), &der(*tag, value)]))

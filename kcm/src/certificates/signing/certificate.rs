@@ -14,7 +14,7 @@ use crate::certificates::request::Contents;
 use crate::credentials::authority::Authority;
 use crate::credentials::der::{BIT_STRING, INTEGER, OCTET_STRING, SEQUENCE, bits, der, nested, unsigned};
 
-/// Clocks may be behind by so many seconds.
+/// Clocks may be behind by this many seconds.
 const BACKDATE: i64 = 5 * 60;
 /// Certificates that are good for less end when they were asked to.
 const SHORT: i64 = 8 * 60 * 60;
@@ -57,7 +57,7 @@ const PURPOSES: [(&str, &[u8]); 13] = [
     ("netscape sgc", &[0x60, 0x86, 0x48, 1, 0x86, 0xf8, 0x42, 4, 1]),
 ];
 
-/// First and last second, since 1970, of a certificate that is to be good for a time.
+/// Returns the first and last second, since 1970, of a certificate that is to be good for a time.
 pub fn validity(lifetime: Duration, now: i64, authority_end: i64) -> Result<(i64, i64), String> {
     let lifetime = i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX / 2);
     let end = now.saturating_add(if lifetime < SHORT { lifetime } else { lifetime - BACKDATE });
@@ -113,7 +113,7 @@ fn pem(certificate: &[u8]) -> String {
     format!("-----BEGIN CERTIFICATE-----\n{lines}-----END CERTIFICATE-----\n")
 }
 
-/// A time, in the short form while there is one.
+/// Returns a time, in the short form while there is one.
 fn time(seconds: i64) -> Result<Vec<u8>, String> {
     let time = Timestamp::from_second(seconds).map_err(|error| error.to_string())?;
     let long = time.strftime("%Y%m%d%H%M%SZ").to_string();

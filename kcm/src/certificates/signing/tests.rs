@@ -1,4 +1,4 @@
-//! What is signed, for how long, and what the certificates look like to a parser that is not ours.
+//! Tests of what is signed, for how long, and how an independent parser reads the certificates.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ fn long_certificates_are_backdated_as_a_whole() {
     }
 }
 
-/// Signs the kubelet's request with each kind of authority and has OpenSSL's certificates' parser look at it.
+/// Signs the kubelet's request with each kind of authority and verifies the result with OpenSSL's certificate parser.
 #[test]
 fn certificates_say_what_was_asked_for() {
     for name in ["rsa", "p256"] {

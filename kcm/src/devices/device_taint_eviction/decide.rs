@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kinds::allocation::AllocatedDevice;
+use kinds::meta::OwnerRef;
 use kinds::pod::UsedClaim;
 use kinds::resource_claim::ResourceClaim;
 use kinds::taint::{NO_EXECUTE, Taint};
@@ -28,7 +29,7 @@ pub struct Eviction {
 }
 
 impl Eviction {
-    /// Both together: the earlier time, and all rules.
+    /// Combines both: the earlier time, and all rules.
     fn and(mut self, other: Self) -> Self {
         self.at = self.at.min(other.at);
         self.rules.extend(other.rules);
@@ -36,8 +37,8 @@ impl Eviction {
     }
 }
 
-/// The taints of a device that drive pods away: those in the newest generation of its pool's slices, and those of rules
-/// (allEvictingDeviceTaints). `slices` may hold slices of other pools.
+/// Returns the taints of a device that drive pods away: those in the newest generation of its pool's slices, and those
+/// of rules (allEvictingDeviceTaints). `slices` may hold slices of other pools.
 pub fn active<'a>(
     device: &AllocatedDevice,
     slices: impl Iterator<Item = &'a ResourceSlice> + Clone,
@@ -53,8 +54,8 @@ pub fn active<'a>(
     taints.chain(ruled).filter(|active| &*active.taint.effect == NO_EXECUTE).collect()
 }
 
-/// When a taint drives away who uses a device: when it was added, and after what is tolerated; never if it is tolerated
-/// for ever. A taint that does not say when it was added drives nobody away (claimEvictionTime).
+/// Returns when a taint evicts the users of a device: when it was added plus the tolerated time; `None` if it is
+/// tolerated forever. A taint without the time when it was added evicts no pod (claimEvictionTime).
 fn goes_at(device: &AllocatedDevice, taint: &Taint) -> Option<Time> {
     let mut least: Option<i64> = None;
     for toleration in device.tolerations() {
@@ -66,7 +67,7 @@ fn goes_at(device: &AllocatedDevice, taint: &Taint) -> Option<Time> {
     (!taint.added.is_zero()).then(|| Time(taint.added.0.saturating_add(least.unwrap_or(0))))
 }
 
-/// That who uses a claim has to go, if so.
+/// Returns the eviction of a claim's users, if any.
 pub fn of_claim<'a>(claim: &ResourceClaim, active: impl Fn(&AllocatedDevice) -> Vec<Active<'a>>) -> Option<Eviction> {
     let devices = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
     let evictions = devices.flat_map(|device| {
@@ -76,23 +77,34 @@ pub fn of_claim<'a>(claim: &ResourceClaim, active: impl Fn(&AllocatedDevice) -> 
     evictions.reduce(Eviction::and)
 }
 
-/// Whether a pod uses a claim: it names it, or it was made for it, and the claim is reserved for it
-/// (k8s.io/dynamic-resource-allocation/resourceclaim, IsForPod and IsReservedForPod).
-pub fn uses(pod: &Pod, used: UsedClaim<'_>, claim: &ResourceClaim) -> bool {
-    let is_its_own = || claim.meta.controller().is_some_and(|owner| owner.uid == pod.meta.uid);
-    let mut pods = claim.allocation.iter().flat_map(|allocation| &allocation.pods);
-    (!used.is_made || is_its_own()) && pods.any(|(_, uid)| *uid == pod.meta.uid)
+/// Reports whether a pod uses a claim: it names it, or it was created for it or for its PodGroup, and the claim is reserved
+/// for one of both (k8s.io/dynamic-resource-allocation/resourceclaim, IsForPod and IsReservedForPod). PodGroups count only
+/// with `with_groups` (gate DRAWorkloadResourceClaims); a pod does not know the uid of its group.
+pub fn uses(pod: &Pod, used: UsedClaim<'_>, claim: &ResourceClaim, with_groups: bool) -> bool {
+    let group = pod.devices.as_ref().and_then(|devices| devices.group.as_ref()).filter(|_| with_groups);
+    let is_of_group = |owner: &OwnerRef| {
+        let is_group = &*owner.kind == "PodGroup" && owner.api_version.starts_with("scheduling.k8s.io/");
+        is_group && group == Some(&owner.name)
+    };
+    let is_its_own = || claim.meta.controller().is_some_and(|owner| owner.uid == pod.meta.uid || is_of_group(owner));
+    let is_reserved = claim.allocation.as_ref().is_some_and(|allocation| {
+        allocation.pods.iter().any(|(_, uid)| *uid == pod.meta.uid)
+            || group.is_some_and(|group| allocation.groups.contains(group))
+    });
+    (!used.is_made || is_its_own()) && is_reserved
 }
 
-/// That a pod has to go, if so: with the first of its claims. One that is on no node stays (podEvictionTime).
+/// Returns the eviction of a pod, if any: with the earliest of its claims. A pod that is on no node stays
+/// (podEvictionTime).
 pub fn of_pod(
     pod: &Pod,
+    with_groups: bool,
     claim: impl Fn(UsedClaim<'_>) -> Option<Arc<ResourceClaim>>,
     of_claim: impl Fn(&ResourceClaim) -> Option<Eviction>,
 ) -> Option<Eviction> {
     let used = pod.devices.iter().filter(|_| !pod.node.is_empty()).flat_map(|devices| devices.claims());
     let evictions = used.filter_map(|used| {
-        let claim = claim(used).filter(|claim| uses(pod, used, claim))?;
+        let claim = claim(used).filter(|claim| uses(pod, used, claim, with_groups))?;
         of_claim(&claim)
     });
     evictions.reduce(Eviction::and)

@@ -7,11 +7,11 @@ use kinds::meta::ObjectKey;
 use kinds::resource_claim::ResourceClaim;
 use kinds::resource_slice::Device;
 use kinds::{DeviceTaintRule, Pod, ResourceSlice, Str};
-use runtime::store::{Change, Index, index_key};
+use runtime::store::{Change, Index, Store, index_key};
 
 use super::sync::Evictions;
 
-/// What is looked at.
+/// A key of the queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Key {
     /// Whether a pod has to go.
@@ -61,6 +61,21 @@ pub const SLICES_OF_POOL: Index<ResourceSlice> =
 /// All rules, under one key: there are few.
 pub const RULES: Index<DeviceTaintRule> = Index { name: "all", keys: |_, emit| emit(index_key(())) };
 
+/// Pods with devices by their PodGroup. Look up by [`in_group`].
+pub const MEMBERS: Index<Pod> = Index {
+    name: "device-group",
+    keys: |pod, emit| {
+        if let Some(group) = pod.devices.as_ref().and_then(|devices| devices.group.as_ref()) {
+            emit(in_group(&pod.meta.namespace, group));
+        }
+    },
+};
+
+/// The key of a PodGroup.
+pub fn in_group(namespace: &str, group: &str) -> u64 {
+    index_key(("device-group", namespace, group))
+}
+
 /// The key of a pool.
 pub fn pool(driver: &str, pool: &str) -> u64 {
     index_key((driver, pool))
@@ -78,20 +93,23 @@ pub fn subscribe(all: &Arc<Evictions>) {
             }
         }
     });
-    let queue = all.queue.clone();
-    all.claims.subscribe(move |change| users(change).into_iter().for_each(|key| queue.add(Key::Pod(key))));
-    let (queue, claims) = (all.queue.clone(), all.claims.clone());
+    let (queue, members) = (all.queue.clone(), all.members.clone());
+    all.claims.subscribe(move |change| {
+        let users = users(change, |claim| members.users_of(claim));
+        users.into_iter().for_each(|key| queue.add(Key::Pod(key)));
+    });
+    let (queue, claims, members) = (all.queue.clone(), all.claims.clone(), all.members.clone());
     all.slices.subscribe(move |change| {
         for pool in tainted_anew(change) {
             for claim in claims.by_index(&CLAIMS_OF_POOL, pool) {
-                pods_of(&claim).for_each(|key| queue.add(Key::Pod(key)));
+                members.users_of(&claim).into_iter().for_each(|key| queue.add(Key::Pod(key)));
             }
         }
     });
     if !all.with_rules {
         return;
     }
-    let (queue, claims) = (all.queue.clone(), all.claims.clone());
+    let (queue, claims, members) = (all.queue.clone(), all.claims.clone(), all.members.clone());
     all.rules.subscribe(move |change| {
         if !is_another(change) {
             return;
@@ -100,21 +118,40 @@ pub fn subscribe(all: &Arc<Evictions>) {
         let either = [change.old, change.new];
         for claim in claims.by_index(&ALLOCATED, index_key(())) {
             let is_affected = either.iter().flatten().any(|rule| is_about(rule, &claim));
-            pods_of(&claim).filter(|_| is_affected).for_each(|key| queue.add(Key::Pod(key)));
+            if is_affected {
+                members.users_of(&claim).into_iter().for_each(|key| queue.add(Key::Pod(key)));
+            }
         }
     });
 }
 
-/// Whether a rule is about one of a claim's devices.
+/// Reports whether a rule is about one of a claim's devices.
 pub fn is_about(rule: &DeviceTaintRule, claim: &ResourceClaim) -> bool {
     let mut devices = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
     devices.any(|device| rule.is_about(&device.driver, &device.pool, &device.name))
 }
 
 /// The pods that a claim is reserved for.
-pub fn pods_of(claim: &ResourceClaim) -> impl Iterator<Item = ObjectKey> {
+fn pods_of(claim: &ResourceClaim) -> impl Iterator<Item = ObjectKey> {
     let pods = claim.allocation.iter().flat_map(|allocation| &allocation.pods);
     pods.map(|(name, _)| ObjectKey { namespace: claim.meta.namespace.clone(), name: name.clone() })
+}
+
+/// Finds the pods of PodGroups; none without the gate DRAWorkloadResourceClaims.
+#[derive(Clone)]
+pub struct Members(pub Option<Arc<Store<Pod>>>);
+
+impl Members {
+    /// Returns the pods that a claim is reserved for, itself or through their PodGroup.
+    pub fn users_of(&self, claim: &ResourceClaim) -> Vec<ObjectKey> {
+        let mut users: Vec<ObjectKey> = pods_of(claim).collect();
+        let groups = claim.allocation.iter().flat_map(|allocation| &allocation.groups);
+        for (pods, group) in self.0.iter().flat_map(|pods| groups.clone().map(move |group| (pods, group))) {
+            let members = pods.by_index(&MEMBERS, in_group(&claim.meta.namespace, group));
+            users.extend(members.iter().map(|pod| pod.meta.key()));
+        }
+        users
+    }
 }
 
 /// The pod, if it came, went, was bound, or uses other claims now.
@@ -127,7 +164,10 @@ pub fn moved<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
 }
 
 /// The pods that a change of a claim may concern: those that it was and is reserved for.
-pub fn users(change: &Change<'_, ResourceClaim>) -> Vec<ObjectKey> {
+pub fn users(
+    change: &Change<'_, ResourceClaim>,
+    users_of: impl Fn(&ResourceClaim) -> Vec<ObjectKey>,
+) -> Vec<ObjectKey> {
     let same = change.old.zip(change.new).is_some_and(|(old, new)| {
         old.meta.uid == new.meta.uid
             && old.meta.controller() == new.meta.controller()
@@ -137,14 +177,14 @@ pub fn users(change: &Change<'_, ResourceClaim>) -> Vec<ObjectKey> {
         return Vec::new();
     }
     let mut keys: Vec<ObjectKey> =
-        [change.old, change.new].into_iter().flatten().flat_map(|one| pods_of(one)).collect();
+        [change.old, change.new].into_iter().flatten().flat_map(|one| users_of(one)).collect();
     keys.sort_unstable();
     keys.dedup();
     keys
 }
 
-/// The pools whose taints a change of a slice may change. One without taints counts too, as its generation may put an
-/// end to older ones.
+/// Returns the pools whose taints a change of a slice may change. One without taints counts too, as its generation may
+/// put an end to older ones.
 pub fn tainted_anew(change: &Change<'_, ResourceSlice>) -> Vec<u64> {
     fn shown(slice: &ResourceSlice) -> impl PartialEq + '_ {
         let tainted: Vec<&Device> = slice.devices.iter().filter(|device| !device.taints.is_empty()).collect();
@@ -159,7 +199,7 @@ pub fn tainted_anew(change: &Change<'_, ResourceSlice>) -> Vec<u64> {
     pools
 }
 
-/// Whether a rule came, went, or says something else than before; not if only its status was written.
+/// Reports whether a rule came, went, or says something else than before; not if only its status was written.
 pub fn is_another(change: &Change<'_, DeviceTaintRule>) -> bool {
     change.old.zip(change.new).is_none_or(|(old, new)| {
         (&old.meta.uid, &old.selector, &old.taint) != (&new.meta.uid, &new.selector, &new.taint)

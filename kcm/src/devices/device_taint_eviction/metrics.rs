@@ -24,7 +24,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counts a pod that was deleted so many seconds after it should have been.
+    /// Counts a pod that was deleted this many seconds after it should have been.
     pub fn deleted(&self, seconds: f64) {
         self.deletions.fetch_add(1, Ordering::Relaxed);
         self.latencies.observe([], seconds);

@@ -49,8 +49,12 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-fn watches(builder: &mut Builder, _: &Context) {
-    builder.need::<Pod>(Pod::DEVICES, &[]);
+/// The gate with which claims may be reserved for PodGroups.
+const GROUP_CLAIMS: &str = "DRAWorkloadResourceClaims";
+
+fn watches(builder: &mut Builder, context: &Context) {
+    let has_groups = context.options.gates.enabled(GROUP_CLAIMS);
+    builder.need::<Pod>(Pod::DEVICES, if has_groups { &[keys::MEMBERS] } else { &[] });
     builder.need_if_served::<ResourceClaim>(ResourceClaim::ALLOCATION, &[keys::ALLOCATED, keys::CLAIMS_OF_POOL]);
     builder.need_if_served::<ResourceSlice>(Sections::default(), &[keys::SLICES, keys::SLICES_OF_POOL]);
     builder.need_if_served::<DeviceTaintRule>(Sections::default(), &[keys::RULES]);
@@ -58,6 +62,8 @@ fn watches(builder: &mut Builder, _: &Context) {
 
 fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named(NAME));
+    let has_groups = context.options.gates.enabled(GROUP_CLAIMS);
+    let recorder = manager.recorder(NAME, DESCRIPTOR.service_account);
     let registry = manager.registry();
     let evictions = Arc::new(Evictions {
         pods: registry.store(),
@@ -65,13 +71,14 @@ fn start(manager: &mut Manager, context: &Context) {
         slices: registry.store(),
         rules: registry.store(),
         writer: manager.writer(DESCRIPTOR.service_account),
-        recorder: manager.recorder(NAME, DESCRIPTOR.service_account),
+        recorder,
         queue: queue.clone(),
         clock: context.clock.clone(),
         pending: Arc::default(),
         evicted: Arc::default(),
         metrics: Arc::default(),
         with_rules: context.options.gates.enabled("DRADeviceTaintRules"),
+        members: keys::Members(has_groups.then(|| registry.store())),
     });
     keys::subscribe(&evictions);
     let workers = context.workers("concurrent-device-taint-eviction-syncs");

@@ -26,12 +26,12 @@ impl Pending {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How far the end of this very pod is.
+    /// Returns the stage of this pod's eviction.
     pub fn get(&self, key: &ObjectKey, uid: &Uid) -> Option<Stage> {
         self.lock().get(key).filter(|(of, _)| of == uid).map(|(_, stage)| *stage)
     }
 
-    /// Whether anything is under way for a pod of this name.
+    /// Reports whether anything is under way for a pod of this name.
     pub fn contains(&self, key: &ObjectKey) -> bool {
         self.lock().contains_key(key)
     }

@@ -31,7 +31,7 @@ fn number(count: impl TryInto<u64>, one: &str, many: &str) -> String {
     }
 }
 
-/// Whether eviction goes on, the reason and the message (maybeUpdateRuleStatus).
+/// Reports whether eviction goes on, the reason and the message (maybeUpdateRuleStatus).
 pub fn progress(effect: &str, counts: &Counts) -> (bool, &'static str, String) {
     let Counts { published, allocated, pods, namespaces, evicted } = *counts;
     let spread = number(namespaces, "namespace", "different namespaces");
@@ -62,7 +62,7 @@ pub fn progress(effect: &str, counts: &Counts) -> (bool, &'static str, String) {
     (goes_on, reason, message)
 }
 
-/// What to apply to a rule's status, or nothing if it says so already. `now` is written as a time of its own.
+/// Returns what to apply to a rule's status, or nothing if it says so already. `now` is written as a time of its own.
 pub fn to_apply(rule: &DeviceTaintRule, counts: &Counts, now: &str) -> Option<Value> {
     let (goes_on, reason, message) = progress(&rule.taint.effect, counts);
     let status = if goes_on { "True" } else { "False" };

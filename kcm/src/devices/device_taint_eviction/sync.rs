@@ -1,4 +1,4 @@
-//! One reconcile: of a pod, which goes when its time is up, or of a rule, whose status is told.
+//! One reconcile: of a pod, which is deleted when its time is up, or of a rule, whose status is written.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ use runtime::write::{Answer, WriteError, Writer};
 use tracing::info;
 
 use super::decide::{self, Eviction};
-use super::keys::{ALLOCATED, Key, RULES, SLICES, SLICES_OF_POOL, is_about, pods_of, pool};
+use super::keys::{ALLOCATED, Key, Members, RULES, SLICES, SLICES_OF_POOL, is_about, pool};
 use super::metrics::Metrics;
 use super::pending::{Pending, Stage};
 use super::rules::{Counts, NO_EFFECT, rests, to_apply};
@@ -44,6 +44,8 @@ pub struct Evictions {
     pub metrics: Arc<Metrics>,
     /// Whether rules count at all.
     pub with_rules: bool,
+    /// Pods that use claims through their PodGroups.
+    pub members: Members,
 }
 
 impl Reconcile for Evictions {
@@ -87,16 +89,17 @@ impl Evictions {
         self.evict(key, &pod, stage, &eviction).await
     }
 
-    /// The rules that count, by their names.
+    /// Returns the rules that count, by their names.
     fn rules(&self) -> Vec<Arc<DeviceTaintRule>> {
         if self.with_rules { self.rules.by_index(&RULES, index_key(())) } else { Vec::new() }
     }
 
-    /// That a pod has to go as long as these are the rules.
+    /// Returns the eviction of a pod under these rules.
     fn eviction(&self, pod: &Pod, rules: &[Arc<DeviceTaintRule>]) -> Option<Eviction> {
         let claim = |name: &Str| self.claims.get(&ObjectKey::new(pod.meta.namespace.clone(), name.clone()));
         decide::of_pod(
             pod,
+            self.members.0.is_some(),
             |used| claim(used.name),
             |claim| {
                 let mut pools: HashMap<u64, Vec<Arc<ResourceSlice>>> = HashMap::new();
@@ -222,13 +225,13 @@ impl Evictions {
                 }
                 Ok(Outcome::Done)
             }
-            // It is gone, or another one of its name: the watch will tell.
+            // It was deleted or replaced: the watch will show it.
             Err(error) if error.is_gone() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// What there is of a rule's devices and of their pods.
+    /// Returns the numbers of a rule's devices and of their pods.
     fn counts(&self, rule: &Arc<DeviceTaintRule>) -> Counts {
         let evicted = self.evicted().get(&rule.meta.uid).copied().unwrap_or(0);
         let mut counts = Counts { evicted, ..Counts::default() };
@@ -244,8 +247,11 @@ impl Evictions {
             _ => return counts,
         };
         let claims = self.claims.by_index(&ALLOCATED, index_key(()));
-        let users: BTreeSet<ObjectKey> =
-            claims.iter().filter(|claim| is_about(rule, claim)).flat_map(|claim| pods_of(claim)).collect();
+        let users: BTreeSet<ObjectKey> = claims
+            .iter()
+            .filter(|claim| is_about(rule, claim))
+            .flat_map(|claim| self.members.users_of(claim))
+            .collect();
         let goes = |pod: &Arc<Pod>| {
             let eviction = self.eviction(pod, &rules).filter(|_| !pod.meta.is_deleting());
             eviction.is_some_and(|eviction| eviction.rules.contains(&rule.meta.uid))
@@ -277,7 +283,7 @@ impl Evictions {
     }
 }
 
-/// How long it is until then; nothing if it is over.
+/// Returns the time until then; `None` if it has passed.
 fn left(at: Time, now: Timestamp) -> Option<Duration> {
     let millis = at.0.saturating_mul(1000).saturating_sub(now.as_millisecond());
     u64::try_from(millis).ok().filter(|millis| *millis > 0).map(Duration::from_millis)

@@ -12,8 +12,8 @@ use kinds::{Decode, DeviceTaintRule, Kind, Pod, ResourceSlice, Time, Uid};
 use proptest::prelude::*;
 use runtime::store::Change;
 
-use super::decide::{Eviction, active, of_claim, of_pod};
-use super::keys::{is_another, moved, pool, tainted_anew, users};
+use super::decide::{Eviction, active, of_claim, of_pod, uses};
+use super::keys::{MEMBERS, Members, is_another, moved, pool, tainted_anew, users};
 use super::rules::{Counts, progress, rests, to_apply};
 
 /// Key, effect and the second that it was added in.
@@ -219,7 +219,7 @@ fn only_pods_on_nodes_go_and_only_with_claims_that_are_theirs() {
         (pod("p", "node", true), Some(of(Some("q"), &["p"])), false),
         (pod("p", "node", true), Some(of(None, &["p"])), false),
     ] {
-        let goes = of_pod(&pod, |_| claim.clone(), |claim| asked(claim, &slices, &[]));
+        let goes = of_pod(&pod, false, |_| claim.clone(), |claim| asked(claim, &slices, &[]));
         assert_eq!(goes.is_some(), expected, "{pod:?} {claim:?}");
     }
 }
@@ -309,7 +309,7 @@ fn only_changes_that_can_matter_are_looked_at() {
         (Some(&of_p), Some(&of_q), vec!["p", "q"]),
         (Some(&of_p), None, vec!["p"]),
     ] {
-        let found = users(&Change { old, new });
+        let found = users(&Change { old, new }, |claim| Members(None).users_of(claim));
         assert_eq!(found.iter().map(|key| &*key.name).collect::<Vec<_>>(), expected);
     }
     let (clean, tainted, newer) = (slice(1, "a", &[]), slice(1, "a", &[("k", NO_EXECUTE, 1)]), slice(2, "a", &[]));
@@ -333,8 +333,8 @@ fn only_changes_that_can_matter_are_looked_at() {
 }
 
 proptest! {
-    /// Whatever the taints and tolerations: nobody goes before a taint was added, nobody who tolerates all for ever
-    /// goes, one more taint never makes it later, and one more toleration never earlier.
+    /// Whatever the taints and tolerations: no pod is deleted before a taint was added, nor one that tolerates all
+    /// taints forever; one more taint never makes the deletion later, and one more toleration never earlier.
     #[test]
     fn taints_hasten_and_tolerations_delay(
         taints in proptest::collection::vec((0usize..3, 1i64..1000), 0..6),
@@ -367,4 +367,60 @@ fn devices_of_other_pools_are_left_alone() {
     elsewhere.pool = "q".into();
     let count = |device| active(device, slices.iter().map(|slice| &**slice), std::iter::empty()).len();
     assert_eq!((count(device), count(&elsewhere)), (1, 0));
+}
+
+/// A claim that is reserved for a PodGroup, and controlled by an owner of this kind and name.
+fn group_claim(kind: &str, owner: &str) -> ResourceClaim {
+    let mut claim = Arc::unwrap_or_clone(claim(Some("other-uid"), &[("a", &[])], &[]));
+    let mut owners = claim.meta.owners.to_vec();
+    for reference in &mut owners {
+        reference.kind = kind.into();
+        reference.name = owner.into();
+        reference.api_version = "scheduling.k8s.io/v1beta1".into();
+    }
+    claim.meta.owners = owners.into();
+    claim.allocation.as_mut().expect("it is allocated").groups = Box::new(["g".into()]);
+    claim
+}
+
+#[test]
+fn members_of_a_group_use_its_claims_only_with_the_gate() {
+    let member = |group: Option<&str>, is_made| {
+        let mut pod = Arc::unwrap_or_clone(pod("p", "node", is_made));
+        pod.devices.as_mut().expect("it has a claim").group = group.map(Into::into);
+        pod
+    };
+    for (name, group, is_made, claim, expected) in [
+        ("member", Some("g"), false, group_claim("PodGroup", "g"), true),
+        ("created for the group", Some("g"), true, group_claim("PodGroup", "g"), true),
+        ("created for another group", Some("g"), true, group_claim("PodGroup", "h"), false),
+        ("created for another kind", Some("g"), true, group_claim("Workload", "g"), false),
+        ("of another group", Some("h"), false, group_claim("PodGroup", "g"), false),
+        ("without a group", None, false, group_claim("PodGroup", "g"), false),
+    ] {
+        let pod = member(group, is_made);
+        let used = pod.devices.as_ref().expect("it has a claim").claims().next().expect("one");
+        assert_eq!(uses(&pod, used, &claim, true), expected, "{name}");
+        assert!(!uses(&pod, used, &claim, false), "{name}, without the gate");
+    }
+}
+
+#[test]
+fn users_of_a_claim_include_the_members_of_its_groups() {
+    let claim = group_claim("PodGroup", "g");
+    let pods = ["a", "b", "c"].map(|name| {
+        let mut pod = Arc::unwrap_or_clone(pod(name, "node", false));
+        let group = if name == "c" { "other" } else { "g" };
+        pod.devices.as_mut().expect("it has a claim").group = Some(group.into());
+        pod
+    });
+    let decode = Decode { interner: Arc::default(), sections: Pod::DEVICES };
+    let pods = Arc::new(runtime::testing::filled_store(decode, vec![MEMBERS], pods));
+    let names = |members: Members| {
+        let mut names: Vec<String> = members.users_of(&claim).iter().map(|key| key.name.to_string()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(Members(Some(pods))), ["a", "b"]);
+    assert!(names(Members(None)).is_empty());
 }

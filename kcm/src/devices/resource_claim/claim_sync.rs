@@ -186,7 +186,7 @@ impl ResourceClaims {
     }
 }
 
-/// Number of a claim's consumers that no longer exist.
+/// Returns the number of a claim's deleted consumers.
 fn count(state: &ClaimState, gone: &HashSet<Consumer>) -> usize {
     state.consumers.iter().filter(|consumer| gone.contains(*consumer)).count()
 }

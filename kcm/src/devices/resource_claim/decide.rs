@@ -29,7 +29,7 @@ pub fn is_done(pod: &Pod) -> bool {
 ///
 /// Differs from upstream: a finished pod gets no claims. Its own claim was deleted because it has finished.
 pub fn needs_claims(pod: &Pod) -> bool {
-    pod.devices.is_some() && !pod.meta.is_deleting() && !pod.is_terminal()
+    pod.devices.as_ref().is_some_and(|devices| devices.has_claims()) && !pod.meta.is_deleting() && !pod.is_terminal()
 }
 
 /// Returns the first controller of an object that is a pod.
@@ -96,12 +96,12 @@ pub fn lacks_reservation(pod: &Pod, state: &ClaimState, gates: Gates) -> bool {
     state.is_allocated && !state.consumers.iter().any(is_reserved)
 }
 
-/// The consumer for a pod.
+/// Returns the consumer for a pod.
 pub fn pod_consumer(pod: &Pod) -> Consumer {
     consumer(Pod::RESOURCE.group, Pod::RESOURCE.plural, &pod.meta)
 }
 
-/// The consumer for a PodGroup.
+/// Returns the consumer for a PodGroup.
 pub fn group_consumer(group: &PodGroup) -> Consumer {
     consumer(PodGroup::RESOURCE.group, PodGroup::RESOURCE.plural, &group.meta)
 }

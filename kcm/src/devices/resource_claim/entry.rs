@@ -73,7 +73,7 @@ pub struct Owner<'a> {
 }
 
 impl Owner<'_> {
-    /// The reference to it on its claims. It does not block its own deletion.
+    /// Returns the reference to it on its claims. It does not block its own deletion.
     pub fn reference(&self) -> OwnerRef {
         OwnerRef {
             api_version: self.resource.api_version().into(),

@@ -4,17 +4,17 @@ use kinds::claim_entry::ClaimEntry;
 use kinds::{Pod, PodGroup, Str};
 use runtime::store::{Index, index_key};
 
-/// The key of all pods, or PodGroups, that name a claim.
+/// Returns the key of all pods, or PodGroups, that name a claim.
 pub fn naming_claim(namespace: &str, claim: &str) -> u64 {
     index_key(("claim", namespace, claim))
 }
 
-/// The key of all pods, or PodGroups, that name a template.
+/// Returns the key of all pods, or PodGroups, that name a template.
 pub fn naming_template(namespace: &str, template: &str) -> u64 {
     index_key(("template", namespace, template))
 }
 
-/// The key of all pods of a PodGroup.
+/// Returns the key of all pods of a PodGroup.
 pub fn in_group(namespace: &str, group: &str) -> u64 {
     index_key(("group", namespace, group))
 }

@@ -17,7 +17,7 @@ pub fn creations(metrics: &Metrics) -> Counts<4> {
     metrics.counts("dynamic_resource_allocation_resourceclaim_creates", help)
 }
 
-/// The labels of a creation.
+/// Returns the labels of a creation.
 pub fn creation(succeeded: bool, has_admin_access: bool, owner: &OwnerRef) -> Labels<4> {
     let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
     [

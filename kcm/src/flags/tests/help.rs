@@ -38,7 +38,7 @@ fn entries(help: &str) -> BTreeMap<String, (String, String)> {
     found
 }
 
-/// The lines of `help` on single gates, without their place on the page.
+/// Returns the lines of `help` on single gates, without their indentation.
 fn gate_lines(help: &str) -> Vec<String> {
     let gates = help.lines().filter_map(|line| Some(&line[line.find("kube:")?..]));
     let lines = gates.filter(|line| line.contains("=true|false ("));

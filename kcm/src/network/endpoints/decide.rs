@@ -42,8 +42,8 @@ pub enum Write {
     Now,
 }
 
-/// The address that a Service has for a pod: of its first family, or else of its own address's, or else the pod's first
-/// (pkg/controller/endpoint, podToEndpointAddressForService).
+/// Returns the address that a Service has for a pod: of its first family, or else of its own address's, or else the
+/// pod's first (pkg/controller/endpoint, podToEndpointAddressForService).
 fn address(service: &Service, pod: &Arc<Pod>) -> Option<Address> {
     let first = || addresses(pod).next().and_then(|ip| ip.family());
     let family = service.families().next().or_else(|| service.cluster_ip_family()).or_else(first);
@@ -59,7 +59,7 @@ fn address(service: &Service, pod: &Arc<Pod>) -> Option<Address> {
     })
 }
 
-/// What a Service's Endpoints should be (pkg/controller/endpoint, syncService).
+/// Returns what a Service's Endpoints should be (pkg/controller/endpoint, syncService).
 pub fn desired(service: &Service, pods: &[Arc<Pod>]) -> Desired {
     let is_wanted =
         |pod: &&Arc<Pod>| is_endpoint(pod) && (service.publish_not_ready_addresses || !pod.meta.is_deleting());
@@ -131,7 +131,7 @@ pub fn write(current: Option<&Endpoints>, desired: &Desired) -> Write {
     if is_urgent { Write::Now } else { Write::Later }
 }
 
-/// True if one of the desired addresses is not among the current ones, ready or not.
+/// Returns true if one of the desired addresses is not among the current ones, ready or not.
 fn adds_address(current: &[Subset], desired: &[Subset]) -> bool {
     let known: HashSet<_> = addresses_of(current).map(identity).collect();
     addresses_of(desired).any(|address| !known.contains(&identity(address)))

@@ -9,7 +9,7 @@ use kinds::endpoints::LEADER;
 use kinds::meta::ObjectKey;
 use runtime::store::Change;
 
-/// All Endpoints but those that serve as somebody's lock, until they are handed out.
+/// All Endpoints except leader election locks, until they are handed out.
 #[derive(Debug)]
 pub struct Leftovers(Mutex<Option<HashSet<ObjectKey>>>);
 

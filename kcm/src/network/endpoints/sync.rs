@@ -95,6 +95,16 @@ impl AllEndpoints {
         let pace = Pace::default();
         let written = pace.add(self.write(key, current.as_deref(), &desired, triggered.as_deref())).await;
         self.queue.cool_down(key, pace.cooldown());
+        self.finish(key, current.as_deref(), written)
+    }
+
+    /// Returns the outcome of a reconcile by the result of its write.
+    fn finish(
+        &self,
+        key: &ObjectKey,
+        current: Option<&Endpoints>,
+        written: Result<Option<u64>, WriteError>,
+    ) -> Result<Outcome, ReconcileError> {
         match written {
             Ok(None) => Ok(Outcome::Done),
             Ok(Some(version)) => {
@@ -112,7 +122,7 @@ impl AllEndpoints {
             }
             Err(error @ WriteError::NotLeading) => Err(error.into()),
             Err(error) => {
-                self.say(key, current.as_deref(), &error);
+                self.say(key, current, &error);
                 Err(error.into())
             }
         }
@@ -164,8 +174,8 @@ impl AllEndpoints {
         self.recorder.event(&about, EventType::Warning, reason, message);
     }
 
-    /// Deletes the Endpoints of a Service that is gone. The server is asked whether it is, for the watch of Services may
-    /// be behind, and Endpoints that a person wrote could not be made again.
+    /// Deletes the Endpoints of a deleted Service. The server is asked whether it still exists, because the watch of
+    /// Services may be behind, and Endpoints that a person wrote could not be made again.
     async fn clean_up(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(left) = self.endpoints.get(key).filter(|endpoints| !endpoints.meta.is_deleting()) else {
             return Ok(Outcome::Done);

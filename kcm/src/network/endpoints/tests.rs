@@ -20,7 +20,7 @@ use runtime::store::Change;
 use super::decide::{CAPACITY, Desired, TRUNCATED, Write, desired, truncate, write};
 use super::leftovers::Leftovers;
 
-/// An object of which nothing is known but its name.
+/// Returns an object of which nothing is known but its name.
 fn read<K: Kind>(name: &str, sections: Sections) -> K {
     let mut object = Vec::new();
     object.put_message(1, |meta| {
@@ -102,7 +102,7 @@ fn text(subsets: &[Subset]) -> Vec<String> {
         .collect()
 }
 
-/// The object as the server would return it.
+/// Returns the object as the server would return it.
 fn object(desired: &Desired) -> Endpoints {
     let mark = desired.is_truncated.then_some(TRUNCATED);
     let edits = [(OVER_CAPACITY, mark)];

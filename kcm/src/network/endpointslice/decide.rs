@@ -31,14 +31,14 @@ pub struct View<'a> {
     pub most: usize,
     /// Whether an endpoint that should not be is to go.
     pub may_go: &'a dyn Fn(&Endpoint) -> bool,
-    /// The zones' shares of the cluster's CPU; `None` when they cannot be told.
+    /// The zones' shares of the cluster's CPU; `None` when they are unknown.
     pub shares: Option<&'a Shares>,
     /// Whether endpoints of this Service were allotted to zones before.
     pub was_allotted: bool,
 }
 
 /// An event about the Service.
-pub type Said = (EventType, &'static str, String);
+pub type EventText = (EventType, &'static str, String);
 
 /// A decision.
 #[derive(Debug, Default)]
@@ -48,16 +48,16 @@ pub struct Decision {
     /// Removals of endpoints that get no traffic.
     pub later: Plan,
     /// What to say.
-    pub events: Vec<Said>,
+    pub events: Vec<EventText>,
     /// Endpoints that each zone is to use, in the families where they are allotted.
     pub allotted: BTreeMap<Family, Allotted>,
     /// Figures for metrics.
-    pub tally: Tally,
+    pub tally: SliceCounts,
 }
 
 /// Counts of one decision.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Tally {
+pub struct SliceCounts {
     /// Endpoints that there should be.
     pub endpoints: usize,
     /// Slices that there will be.
@@ -70,7 +70,8 @@ pub struct Tally {
     pub removed: usize,
 }
 
-/// The labels of a Service's slices: its own, and who they belong to (k8s.io/endpointslice, setEndpointSliceLabels).
+/// Returns the labels of a Service's slices: its own, and who they belong to (k8s.io/endpointslice,
+/// setEndpointSliceLabels).
 pub fn labels(service: &Service) -> Labels {
     let reserved = [SERVICE_NAME, MANAGED_BY, HEADLESS];
     let mut labels: Vec<_> =
@@ -84,7 +85,7 @@ pub fn labels(service: &Service) -> Labels {
     labels.into()
 }
 
-/// True when a slice belongs to this very Service, not to one of before with its name.
+/// Returns true if a slice belongs to this Service, not to a previous one of the same name.
 fn is_owned(slice: &EndpointSlice, service: &Service) -> bool {
     let owners = &slice.meta.owners;
     owners.iter().any(|owner| owner.uid == service.meta.uid && &*owner.kind == "Service" && &*owner.api_version == "v1")
@@ -135,12 +136,12 @@ fn split(all: Plan, view: &View<'_>, decision: &mut Decision) {
     }
 }
 
-/// True when somebody may send traffic to an endpoint: it is ready, or serves while it terminates.
+/// Returns true if an endpoint may receive traffic: it is ready, or serves while it terminates.
 fn gets_traffic(endpoint: &Endpoint) -> bool {
     endpoint.conditions.ready != Some(false) || endpoint.conditions.serving == Some(true)
 }
 
-/// True if an update only removes endpoints that get no traffic.
+/// Returns true if an update only removes endpoints that get no traffic.
 fn only_removes_idle(before: &Contents, after: &Contents) -> bool {
     let mut remaining: HashMap<_, _> = after.endpoints.iter().map(|endpoint| (&endpoint.addresses, endpoint)).collect();
     let mut stays_or_is_idle = |endpoint: &Endpoint| match remaining.remove(&endpoint.addresses) {
@@ -156,7 +157,7 @@ impl Draft {
     }
 }
 
-fn pack_family(view: &View<'_>, family: Family, tally: &mut Tally) -> Packed {
+fn pack_family(view: &View<'_>, family: Family, tally: &mut SliceCounts) -> Packed {
     let (mut owned, strange): (Vec<Arc<EndpointSlice>>, Vec<_>) = view
         .existing
         .iter()
@@ -195,7 +196,7 @@ fn pack_family(view: &View<'_>, family: Family, tally: &mut Tally) -> Packed {
     all
 }
 
-/// A Service without endpoints has one empty slice, so that somebody who looks knows that they were looked for.
+/// A Service without endpoints has one empty slice, which shows that endpoints were looked for.
 fn keep_a_place(all: &mut Packed, view: &View<'_>, family: Family) {
     if !all.kept.is_empty() || !all.drafts.is_empty() {
         return;

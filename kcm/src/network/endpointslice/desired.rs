@@ -42,7 +42,7 @@ pub struct Members {
 /// left out unless the Service publishes even pods that are not ready.
 pub fn members(service: &Service, pods: &[Arc<Pod>], place: impl Fn(&Str) -> Place) -> Members {
     let mut members = Members::default();
-    // Pods of one template share their list of ports, so that few lists are looked at.
+    // Pods of one template share their list of ports, so that few lists are compared.
     let mut known: Vec<(Arc<[NamedPort]>, usize)> = Vec::new();
     for pod in pods.iter().filter(|pod| is_endpoint(pod)) {
         let Some(network) = network(pod) else { continue };
@@ -83,7 +83,7 @@ impl Members {
     }
 }
 
-/// True when two lists hold the same ports, in whatever order.
+/// Returns true if two lists hold the same ports, in whatever order.
 pub fn same_ports(a: &[Port], b: &[Port]) -> bool {
     let sorted = |ports: &[Port]| {
         let mut ports: Vec<Port> = ports.to_vec();
@@ -94,7 +94,7 @@ pub fn same_ports(a: &[Port], b: &[Port]) -> bool {
 }
 
 impl Group {
-    /// The endpoints that these pods are in a family (k8s.io/endpointslice, podToEndpoint).
+    /// Returns the endpoints that these pods are in a family (k8s.io/endpointslice, podToEndpoint).
     pub fn endpoints(&self, service: &Service, family: Family) -> Vec<Endpoint> {
         let endpoint = |(pod, zone): &(Arc<Pod>, Option<Str>)| {
             let addresses: Box<[_]> = addresses(pod).filter(|address| address.family() == Some(family)).collect();

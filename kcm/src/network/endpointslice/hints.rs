@@ -1,4 +1,4 @@
-//! Who should use an endpoint: zones by their share of the cluster's CPU, or whoever is close.
+//! Hints on who should use an endpoint: zones by their share of the cluster's CPU, or nearby clients.
 //!
 //! Follows upstream k8s.io/endpointslice, topologycache and trafficdist.
 
@@ -83,7 +83,7 @@ fn near(endpoint: &Endpoint, close: Close) -> Option<Box<Hints>> {
 enum Strictly {
     /// All.
     All,
-    /// Those that are ready: nobody reads the hints of others, and it would take a write.
+    /// The endpoints that are ready: hints of others are not read, and would cost a write.
     Ready,
 }
 
@@ -150,8 +150,8 @@ fn for_zone(zone: Str) -> Option<Box<Hints>> {
     Some(Box::new(Hints { zones: vec![zone], nodes: Vec::new() }))
 }
 
-/// Endpoints of a slice by the zones that they have hints for; `None` when that will not do any more: a ready endpoint
-/// has none, a zone is no more, or gets too many (topologycache, getHintsByZone).
+/// Endpoints of a slice by the zones that they have hints for; `None` when the hints are no longer usable: a ready
+/// endpoint has none, a zone is no more, or gets too many (topologycache, getHintsByZone).
 pub fn hints_of(
     slice: &EndpointSlice,
     allotted: &Allotted,
@@ -185,7 +185,7 @@ fn redistribute(packed: &mut Packed, allotted: &mut Allotted, allocations: &BTre
     }
 }
 
-/// How many endpoints zones give and receive (topologycache, getGivingAndReceivingZones).
+/// Returns how many endpoints zones give and receive (topologycache, getGivingAndReceivingZones).
 pub fn exchange(allotted: &Allotted, allocations: &BTreeMap<Str, Allocation>) -> (Allotted, Allotted) {
     let (mut surplus, mut lack) = (BTreeMap::<Str, f64>::new(), BTreeMap::<Str, f64>::new());
     for (zone, allocation) in allocations {

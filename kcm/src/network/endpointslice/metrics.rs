@@ -11,7 +11,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use runtime::metrics::{Histograms, gauges, plain_counters, powers_of_two};
 use runtime::worker::{Outcome, ReconcileError};
 
-use super::decide::{Decision, Tally};
+use super::decide::{Decision, SliceCounts};
 use crate::network::service_endpoints::slice_writes::Written;
 
 /// Bounds of what upstream leaves at its library's defaults.
@@ -28,7 +28,7 @@ pub struct Metrics {
 
 #[derive(Debug, Default)]
 struct State {
-    services: HashMap<ObjectKey, (Tally, Option<Str>)>,
+    services: HashMap<ObjectKey, (SliceCounts, Option<Str>)>,
     /// Successful creations, updates and deletions.
     changes: [u64; 3],
     /// Syncs that went well, that had to wait for the store, and that failed.
@@ -76,7 +76,7 @@ impl Metrics {
         self.with(|state| state.changes.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count as u64));
     }
 
-    /// Forgets a Service that is gone.
+    /// Forgets a deleted Service.
     pub fn forget(&self, key: &ObjectKey) {
         self.with(|state| drop(state.services.remove(key)));
     }
@@ -86,7 +86,7 @@ impl Metrics {
     }
 }
 
-/// The Service's `trafficDistribution`, where it is one that is known and that no annotation overrides.
+/// Returns the Service's `trafficDistribution`, where it is one that is known and that no annotation overrides.
 fn distribution(service: &Service) -> Option<&Str> {
     let known = ["PreferClose", "PreferSameZone", "PreferSameNode"];
     let wanted = service.traffic_distribution.as_ref().filter(|value| known.contains(&&***value));

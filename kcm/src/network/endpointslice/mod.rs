@@ -38,7 +38,8 @@ const COMPONENT: &str = "endpoint-slice-controller";
 /// First and longest wait after a failure (pkg/controller/endpointslice, defaultSyncBackOff and maxSyncBackOff).
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(1000));
 
-/// How long after somebody changed a slice its Service is looked at, at least (endpointSliceChangeMinSyncDelay).
+/// The minimum delay between someone else's change of a slice and the sync of its Service
+/// (endpointSliceChangeMinSyncDelay).
 const SLICE_CHANGE_DELAY: Duration = Duration::from_secs(1);
 
 /// The controller.

@@ -22,7 +22,7 @@ pub struct Identity<'a> {
     hostname: Option<&'a str>,
 }
 
-/// The identity of an endpoint.
+/// Returns the identity of an endpoint.
 pub fn identity(endpoint: &Endpoint) -> Identity<'_> {
     Identity {
         target: endpoint.target.as_ref().map(|target| (&**target.namespace(), &**target.name())),
@@ -31,7 +31,7 @@ pub fn identity(endpoint: &Endpoint) -> Identity<'_> {
     }
 }
 
-/// True when nothing but hints may differ of two endpoints of one identity (EndpointsEqualBeyondHash).
+/// Returns true if nothing but hints may differ of two endpoints of one identity (EndpointsEqualBeyondHash).
 pub fn is_same(a: &Endpoint, b: &Endpoint) -> bool {
     (&a.node, &a.zone, a.conditions, &a.target) == (&b.node, &b.zone, b.conditions, &b.target)
 }

@@ -47,9 +47,9 @@ pub struct EndpointSlices {
     pub most: usize,
     /// Services some of whose pods are left out because their node is not there.
     pub stranded: Arc<Mutex<HashSet<ObjectKey>>>,
-    /// Services from before our time whose slices were compared with the server's.
+    /// Services from before this leadership term whose slices were compared with the server's.
     pub looked: Mutex<HashSet<ObjectKey>>,
-    /// When our time began.
+    /// When this leadership term began.
     pub begun: OnceLock<Timestamp>,
 }
 
@@ -109,24 +109,27 @@ impl EndpointSlices {
             self.recorder.event(&about(&*service), kind, reason, message);
         }
         let triggered = triggered.and_then(trigger::text);
-        let written = self.write(key, &service, &labels, triggered.as_deref(), &plan).await;
-        match written {
+        match self.write(key, &service, &labels, triggered.as_deref(), &plan).await {
             Ok(written) => {
                 self.metrics.wrote(&service, &written);
                 self.triggers.settled(key);
             }
-            // It was decided on what is no longer true: the change that is on its way leads to another decision.
-            Err(Failed { error, .. }) if error.is_conflict() || error.is_not_found() => {
-                return Ok(Outcome::RequeueWithBackoff);
-            }
-            Err(Failed { error: error @ WriteError::NotLeading, .. }) => return Err(error.into()),
-            Err(failed) => {
-                let what = format!("failed to {} for Service {key}: {}", failed.what, failed.error);
-                return Err(self.failed(key, &service, what));
-            }
+            Err(failed) => return self.not_written(key, &service, failed),
         }
         self.settle(key, &service, &members)?;
         Ok(waits.map_or(Outcome::Done, Outcome::RequeueAfter))
+    }
+
+    /// Returns the outcome of a reconcile whose write failed.
+    fn not_written(&self, key: &ObjectKey, service: &Service, failed: Failed) -> Result<Outcome, ReconcileError> {
+        match failed {
+            // The decision was based on outdated objects: the change that is on its way leads to another one.
+            Failed { error, .. } if error.is_conflict() || error.is_not_found() => Ok(Outcome::RequeueWithBackoff),
+            Failed { error: error @ WriteError::NotLeading, .. } => Err(error.into()),
+            Failed { error, what } => {
+                Err(self.failed(key, service, format!("failed to {what} for Service {key}: {error}")))
+            }
+        }
     }
 
     fn forget(&self, key: &ObjectKey) {

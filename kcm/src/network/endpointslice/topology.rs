@@ -12,8 +12,7 @@ use runtime::store::Change;
 
 use super::hints::Allotted;
 
-/// By how much of its share a zone may fall short before endpoints are allotted anew (topologycache,
-/// overloadThreshold).
+/// By how much of its share a zone may fall short before endpoints are reallocated (topologycache, overloadThreshold).
 const OVERLOAD: f64 = 0.2;
 
 /// Nodes with these labels take no part.
@@ -44,10 +43,10 @@ impl Shares {
         (total * share * (1.0 / (1.0 + OVERLOAD))).ceil() as usize
     }
 
-    /// Spreads so many endpoints over the zones (topologycache, getAllocations).
+    /// Spreads this many endpoints over the zones (topologycache, getAllocations).
     ///
     /// # Errors
-    /// When there are too few: the text says so, and is told to users.
+    /// There are too few endpoints; users see this text in an event.
     pub fn allocations(&self, endpoints: usize) -> Result<BTreeMap<Str, Allocation>, String> {
         let told = |what: &str| Err(format!("{what} ({endpoints} endpoints, {} zones)", self.0.len()));
         if self.0.len() > endpoints {
@@ -68,7 +67,8 @@ impl Shares {
         Ok(self.0.iter().map(allocation).collect())
     }
 
-    /// True when a zone would get too much traffic for the endpoints that it uses (topologycache, serviceOverloaded).
+    /// Returns true if a zone would get too much traffic for the endpoints that it uses (topologycache,
+    /// serviceOverloaded).
     pub fn overload(shares: Option<&Self>, allotted: &Allotted) -> bool {
         if allotted.is_empty() {
             return false;
@@ -82,7 +82,7 @@ impl Shares {
     }
 }
 
-/// What is known of zones; kept up to date by changes, so that nothing is ever counted anew.
+/// The state of zones, updated incrementally so that nothing is ever recounted.
 #[derive(Debug, Default)]
 pub struct Topology {
     state: Mutex<State>,
@@ -99,7 +99,7 @@ struct State {
     services: HashMap<ObjectKey, BTreeMap<Family, Allotted>>,
 }
 
-/// What a node adds to its zone: `None` if it takes no part, `Some(None)` if something is missing.
+/// Returns what a node adds to its zone: `None` if it takes no part, `Some(None)` if something is missing.
 fn part(node: &Node) -> Option<Option<(Str, i64)>> {
     if node.ready() != Some("True") {
         return None;
@@ -143,7 +143,7 @@ impl State {
 }
 
 impl Topology {
-    /// Takes in a change of a node; answers the Services whose endpoints have to be allotted anew.
+    /// Applies a change of a node; returns the Services whose endpoints have to be reallocated.
     pub fn see(&self, change: &Change<'_, Node>) -> Vec<ObjectKey> {
         let node = |node: Option<&Arc<Node>>| node.and_then(|node| part(node));
         let (before, after) = (node(change.old), node(change.new));
@@ -160,12 +160,12 @@ impl Topology {
         state.services.iter().filter(|(_, families)| overloaded(families)).map(|(key, _)| key.clone()).collect()
     }
 
-    /// The zones' shares of the CPU, when they can be told.
+    /// Returns the zones' shares of the CPU, if they are known.
     pub fn shares(&self) -> Option<Shares> {
         self.lock().shares()
     }
 
-    /// Whether endpoints of a Service are allotted to zones.
+    /// Reports whether endpoints of a Service are allotted to zones.
     pub fn is_allotted(&self, key: &ObjectKey) -> bool {
         self.lock().services.contains_key(key)
     }

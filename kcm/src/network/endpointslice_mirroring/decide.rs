@@ -24,7 +24,7 @@ pub struct Decision {
     pub skipped: usize,
 }
 
-/// The labels of mirrored slices: those of the Endpoints, and who they belong to.
+/// Returns the labels of mirrored slices: those of the Endpoints, and who they belong to.
 pub fn labels(endpoints: &Endpoints) -> Labels {
     let reserved = [SERVICE_NAME, MANAGED_BY];
     let own = endpoints.meta.labels.iter().filter(|(key, _)| !reserved.contains(&&**key)).cloned();
@@ -33,7 +33,7 @@ pub fn labels(endpoints: &Endpoints) -> Labels {
     sorted(own.chain(more))
 }
 
-/// The annotations of mirrored slices: those of the Endpoints, but not when they last changed.
+/// Returns the annotations of mirrored slices: those of the Endpoints, but not when they last changed.
 pub fn annotations(endpoints: &Endpoints) -> Labels {
     sorted(endpoints.annotations.iter().filter(|(key, _)| **key != *LAST_CHANGE_TRIGGER_TIME).cloned())
 }
@@ -44,7 +44,7 @@ fn sorted(pairs: impl Iterator<Item = (Str, Str)>) -> Labels {
     pairs.into()
 }
 
-/// The family and the endpoint that an address stands for; `None` if it is none (addressToEndpoint).
+/// Returns the family and the endpoint that an address stands for; `None` if it is none (addressToEndpoint).
 fn endpoint(address: &Address, ready: bool) -> Option<(Family, Endpoint)> {
     let ip = address.ip.canonical()?;
     let endpoint = Endpoint {
@@ -59,7 +59,7 @@ fn endpoint(address: &Address, ready: bool) -> Option<(Family, Endpoint)> {
     Some((ip.family()?, endpoint))
 }
 
-/// The endpoints of a subset by family, up to `most`, those that are ready first.
+/// Returns the endpoints of a subset by family, up to `most`, those that are ready first.
 fn endpoints_of(subset: &Subset, most: usize, decision: &mut Decision) -> BTreeMap<Family, Vec<Endpoint>> {
     let mut by_family: BTreeMap<Family, Vec<Endpoint>> = BTreeMap::new();
     let (mut taken, mut invalid) = (0, 0);
@@ -120,7 +120,7 @@ fn sorted_ports(ports: &[Port]) -> Vec<Port> {
     ports
 }
 
-/// True when both hold the same endpoints, in whatever order.
+/// Returns true if both hold the same endpoints, in whatever order.
 fn says(a: &Contents, b: &Contents) -> bool {
     fn count(contents: &Contents) -> impl PartialEq {
         let mut counts = HashMap::new();
@@ -133,7 +133,7 @@ fn says(a: &Contents, b: &Contents) -> bool {
     a.endpoints == b.endpoints || a.endpoints.len() == b.endpoints.len() && count(a) == count(b)
 }
 
-/// True when a slice mirrors Endpoints of before with the same name.
+/// Returns true if a slice mirrors previous Endpoints of the same name.
 fn is_of_another(slice: &EndpointSlice, endpoints: &Endpoints) -> bool {
     let meta = &endpoints.meta;
     slice.meta.owners.iter().any(|o| &*o.kind == "Endpoints" && o.name == meta.name && o.uid != meta.uid)

@@ -95,7 +95,7 @@ impl Counts {
         }
     }
 
-    /// A sync took so long.
+    /// Records the duration of a sync.
     pub fn took(&self, time: Duration) {
         self.duration.observe([], time.as_secs_f64());
     }

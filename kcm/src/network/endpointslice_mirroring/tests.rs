@@ -36,7 +36,7 @@ fn subset<T: AsRef<str>>(ready: &[T], not_ready: &[T], ports: &[i32]) -> Subset 
     Subset { ready: list(ready), not_ready: list(not_ready), ports: ports.iter().map(port).collect() }
 }
 
-/// An object as the server returns it: with a version and a uid.
+/// Returns an object as the server returns it: with a version and a uid.
 fn versioned(object: &[u8], uid: &str) -> Vec<u8> {
     let mut out = Vec::new();
     out.put_message(f::METADATA, |meta| {
@@ -228,7 +228,7 @@ fn locks_and_those_who_ask_for_it_are_not_mirrored() {
 }
 
 proptest! {
-    /// From any mirrored Endpoints to any others: one decision is enough, and no address is told of twice on a port.
+    /// From any mirrored Endpoints to any others: one decision is enough, and no address is published twice on a port.
     #[test]
     fn one_decision_leads_to_the_end(
         before in prop::collection::vec((prop::collection::vec((0u8..6, any::<bool>()), 0..5), 80i32..83), 0..4),

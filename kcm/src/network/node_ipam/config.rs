@@ -95,7 +95,7 @@ fn is_v6(range: IpNet) -> bool {
     matches!(range, IpNet::V6(_))
 }
 
-/// One range, or one of each family.
+/// Returns one range, or one of each family.
 fn ranges(text: &str) -> Result<Vec<IpNet>, String> {
     let ranges = parts(text).map(|part| range(part).ok_or_else(|| format!("{part:?} is no range such as 10.0.0.0/16")));
     within_limits(ranges.collect::<Result<_, _>>()?)
@@ -126,7 +126,7 @@ fn within_limits(ranges: Vec<IpNet>) -> Result<Vec<IpNet>, String> {
     }
 }
 
-/// A range; the numbers of an IPv4 address may have leading zeros, as in upstream.
+/// Returns a range; the numbers of an IPv4 address may have leading zeros, as in upstream.
 fn range(text: &str) -> Option<IpNet> {
     let (address, prefix) = text.split_once('/')?;
     let address = if address.contains(':') {

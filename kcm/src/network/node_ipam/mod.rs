@@ -1,7 +1,7 @@
 //! node-ipam-controller: gives every node a range of addresses for its pods, or one of each family.
 //!
 //! It runs where `--allocate-node-cidrs` asks for it. A node keeps the ranges that it has; a range is free again when
-//! its node is gone. Follows upstream pkg/controller/nodeipam.
+//! its node is deleted. Follows upstream pkg/controller/nodeipam.
 
 pub mod config;
 mod metrics;
@@ -28,7 +28,7 @@ use sync::Allocator;
 /// Name of the event source.
 const COMPONENT: &str = "cidrAllocator";
 
-/// Nodes that are seen to at the same time.
+/// The number of nodes that are reconciled in parallel.
 const WORKERS: usize = 30;
 
 /// The controller.

@@ -47,19 +47,19 @@ struct Held {
 pub struct Pool {
     ranges: Vec<Range>,
     held: HashMap<Str, Held>,
-    /// How many parts were looked at for each allocation.
+    /// How many parts were tried for each allocation.
     tries: Histograms<1>,
 }
 
 impl Pool {
-    /// A pool of which nobody holds anything.
+    /// Creates a pool in which everything is free.
     pub fn new(config: &Config) -> Self {
         let range = |share| Range::new(share, &config.services);
         let tries = Histograms::new(powers(1.0, 5.0, 5));
         Self { ranges: config.shares.iter().copied().map(range).collect(), held: HashMap::new(), tries }
     }
 
-    /// The cluster's ranges, and how many parts were looked at for each allocation.
+    /// Returns the cluster's ranges, and how many parts were tried for each allocation.
     pub fn usage(&self) -> (&[Range], Histograms<1>) {
         (&self.ranges, self.tries.clone())
     }

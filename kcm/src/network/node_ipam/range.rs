@@ -18,22 +18,22 @@ pub struct Range {
     count: u128,
     /// Where the search for a free part begins: a part that was given back is not the next one to be given.
     next: u128,
-    /// Parts that nobody gets.
+    /// Parts that are never allocated.
     reserved: Option<Parts>,
     /// Taken parts and how often: two nodes may have one by mistake.
     taken: BTreeMap<u128, u32>,
-    /// What became of its parts so far.
+    /// Statistics of its parts.
     counts: Counts,
 }
 
-/// What became of the parts of a range so far.
+/// Statistics of the parts of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Parts that became somebody's.
+    /// Parts that were allocated.
     pub allocations: u64,
     /// Parts that became free.
     pub releases: u64,
-    /// Parts that were looked at for the last allocation.
+    /// Parts that were tried for the last allocation.
     pub tries: u64,
 }
 
@@ -45,7 +45,7 @@ fn number(address: IpAddr) -> u128 {
 }
 
 impl Range {
-    /// A range of which nothing is taken, but for what overlaps with the ranges of services.
+    /// Creates a range of which nothing is taken, but for what overlaps with the ranges of services.
     pub fn new(share: Share, services: &[IpNet]) -> Self {
         let count = 1 << (share.prefix - share.range.prefix_len());
         let mut range =
@@ -59,7 +59,7 @@ impl Range {
         u32::from(self.share.range.max_prefix_len() - self.share.prefix)
     }
 
-    /// The parts that a range touches; `None` if it lies outside.
+    /// Returns the parts that a range touches; `None` if it lies outside.
     pub fn parts(&self, other: IpNet) -> Option<Parts> {
         let all = self.share.range;
         if all.contains(&other) {
@@ -70,7 +70,7 @@ impl Range {
         other.contains(&all).then_some((0, self.count - 1))
     }
 
-    /// The range of one part.
+    /// Returns the range of one part.
     pub fn part(&self, index: u128) -> IpNet {
         let address = number(self.share.range.network()) + index.checked_shl(self.shift()).unwrap_or(0);
         let address = match self.share.range {
@@ -80,7 +80,7 @@ impl Range {
         IpNet::new(address, self.share.prefix).unwrap_or(self.share.range)
     }
 
-    /// True when nothing is left to take.
+    /// Returns true if nothing is left to take.
     pub fn is_full(&self) -> bool {
         let reserved = self.reserved.map_or(0, |(first, last)| last - first + 1);
         let taken = self.taken.len() as u128;
@@ -95,17 +95,17 @@ impl Range {
         self.reserved.is_some_and(|(first, last)| (first..=last).contains(&index))
     }
 
-    /// The range itself.
+    /// Returns the range itself.
     pub fn whole(&self) -> IpNet {
         self.share.range
     }
 
-    /// How many parts it has, and how many of them are taken.
+    /// Returns how many parts it has, and how many of them are taken.
     pub fn fill(&self) -> (u128, usize) {
         (self.count, self.taken.len())
     }
 
-    /// What became of its parts so far.
+    /// Statistics of its parts.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -118,7 +118,7 @@ impl Range {
         let mut index = self.next;
         self.counts.tries = 1;
         while self.is_reserved(index) || self.taken.contains_key(&index) {
-            // Past the whole of what is reserved at once: it may be most of the range.
+            // Skip the whole reservation in one step: it may be most of the range.
             let after = self.reserved.filter(|_| self.is_reserved(index)).map_or(index, |(_, last)| last);
             index = (after + 1) % self.count;
             self.counts.tries += 1;

@@ -25,7 +25,7 @@ pub struct Allocator {
     pub writer: Writer,
     pub recorder: Recorder,
     pub queue: Arc<Queue<ObjectKey>>,
-    /// Set once the server was asked for all nodes.
+    /// Set once all nodes were listed from the server.
     pub listed: OnceCell<()>,
 }
 
@@ -83,8 +83,8 @@ impl Allocator {
         self.assign(key, &node, &ranges).await
     }
 
-    /// Takes note of the ranges that the server's nodes have: what another leader gave last may not have reached our
-    /// store when we began.
+    /// Records the ranges that the server's nodes have: what another leader gave last may not have reached our store
+    /// when we began.
     async fn list(&self) -> Result<(), ReconcileError> {
         let mut unreadable = 0;
         let listed =

@@ -139,7 +139,7 @@ fn what_nodes_have_is_theirs() {
     pool.hold(&node("twin", "twin", &["10.0.0.0/24"])).expect("by mistake");
     gone(&mut pool, "twin");
     assert_eq!(asked(&mut pool, "b").expect("free"), ["10.0.1.0/24"], "a has its own still");
-    // Somebody else was faster.
+    // Another writer was faster.
     pool.hold(&node("b", "b", &["10.0.3.0/24"])).expect("inside");
     assert_eq!(asked(&mut pool, "c").expect("free"), ["10.0.2.0/24"]);
     assert_eq!(asked(&mut pool, "d").expect("free again"), ["10.0.1.0/24"]);
@@ -251,8 +251,8 @@ fn flags_that_contradict_each_other_are_named() {
 }
 
 proptest! {
-    /// Whoever comes, asks again and goes: no two nodes ever have the same part, none has a service's, and nobody is
-    /// refused while there is a free part of each family.
+    /// Whatever the order of allocations, retries and releases: no two nodes ever have the same part, none has a
+    /// service's, and none is refused while there is a free part of each family.
     #[test]
     fn every_part_has_one_holder(steps in proptest::collection::vec((0u8..12, any::<bool>()), 1..200)) {
         let mut pool = Pool::new(&config(&[("10.0.0.0/21", 24), ("fd00::/61", 64)], &["10.0.2.0/23"]));

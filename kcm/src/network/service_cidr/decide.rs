@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 /// Keeps a range until it may go.
 pub const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 
-/// For so long after its deletion was asked for, API servers may still give addresses from a range.
+/// How long after the request to delete a range API servers may still allocate addresses from it.
 const GRACE: i64 = 10;
 
-/// What is said of a range.
+/// The condition of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Readiness {
     status: &'static str,
@@ -38,7 +38,7 @@ pub const TERMINATING: Readiness = Readiness {
 const CONDITION: &str = "Ready";
 
 impl Readiness {
-    /// Whether a range's status says so.
+    /// Reports whether a range's status says so.
     pub fn is_said(&self, range: &ServiceCidr) -> bool {
         let same = |said: &Condition| {
             (&*said.status, &*said.reason, &*said.message) == (self.status, self.reason, self.message)
@@ -46,7 +46,7 @@ impl Readiness {
         range.conditions.iter().find(|condition| &*condition.kind == CONDITION).is_some_and(same)
     }
 
-    /// What is applied to the status to say so.
+    /// Returns what is applied to the status to say so.
     pub fn application(&self, range: &Meta, now: Timestamp) -> Value {
         json!({
             "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
@@ -59,12 +59,12 @@ impl Readiness {
     }
 }
 
-/// The range waits for us before it goes.
+/// Returns true if the range has this controller's finalizer.
 pub fn is_held(range: &Meta) -> bool {
     range.finalizers.iter().any(|finalizer| &**finalizer == FINALIZER)
 }
 
-/// The address, if an API server gave it to a Service.
+/// Returns the address, if an API server gave it to a Service.
 pub fn managed(address: &IpAddress) -> Option<IpAddr> {
     let by = address.meta.labels.iter().find(|(key, _)| &**key == "ipaddress.kubernetes.io/managed-by");
     by.filter(|(_, manager)| &**manager == "ipallocator.k8s.io")?;
@@ -75,8 +75,8 @@ fn prefixes(range: &ServiceCidr) -> impl Iterator<Item = IpNet> {
     range.cidrs.iter().filter_map(|text| text.parse().ok())
 }
 
-/// Whether a Service could have this address from the range: its network's own address and the broadcast address of IPv4
-/// are given to nobody (pkg/api/servicecidr, PrefixContainsIP).
+/// Reports whether a Service could have this address from the range: its network's own address and the broadcast
+/// address of IPv4 are never allocated (pkg/api/servicecidr, PrefixContainsIP).
 pub fn holds(range: &ServiceCidr, address: IpAddr) -> bool {
     prefixes(range).any(|prefix| {
         let is_broadcast = address.is_ipv4() && prefix.broadcast() == address;
@@ -84,18 +84,18 @@ pub fn holds(range: &ServiceCidr, address: IpAddr) -> bool {
     })
 }
 
-/// Whether two ranges have an address in common.
+/// Reports whether two ranges have an address in common.
 pub fn overlap(a: &ServiceCidr, b: &ServiceCidr) -> bool {
     prefixes(a).any(|prefix| prefixes(b).any(|other| other.contains(&prefix) || prefix.contains(&other)))
 }
 
-/// Whether every prefix of a range is within one of another range, so that nothing changes for its addresses.
+/// Reports whether every prefix of a range is within one of another range, so that nothing changes for its addresses.
 pub fn has_parents(range: &ServiceCidr, ranges: &[Arc<ServiceCidr>]) -> bool {
     prefixes(range)
         .all(|prefix| others(range, ranges).any(|other| prefixes(other).any(|wider| wider.contains(&prefix))))
 }
 
-/// Whether a Service's address is in this range and in no other.
+/// Reports whether a Service's address is in this range and in no other.
 pub fn needs(address: IpAddr, range: &ServiceCidr, ranges: &[Arc<ServiceCidr>]) -> bool {
     holds(range, address) && !others(range, ranges).any(|other| holds(other, address))
 }
@@ -105,7 +105,7 @@ fn others<'a>(range: &ServiceCidr, ranges: &'a [Arc<ServiceCidr>]) -> impl Itera
     ranges.iter().filter(move |other| other.meta.name != name)
 }
 
-/// How long a range that is to go stays at least; nothing once that is over.
+/// Returns how long a range that is to go stays at least; nothing once that is over.
 pub fn stays(range: &Meta, now: Timestamp) -> Duration {
     let left = range.deletion.0.saturating_add(GRACE).saturating_sub(now.as_second());
     Duration::from_secs(u64::try_from(left).unwrap_or(0))

@@ -1,5 +1,5 @@
-//! service-cidr-controller: says which ranges Services may have addresses from, and keeps a range until no Service needs
-//! it any more.
+//! service-cidr-controller: says which ranges Services may have addresses from, and keeps a range until no Service
+//! needs it.
 //!
 //! Follows upstream pkg/controller/servicecidrs.
 

@@ -1,4 +1,5 @@
-//! One look at a range of Services' addresses: held and said to be ready, or let go once nothing needs it.
+//! Reconciles one range of Service addresses: adds the finalizer and the Ready condition, or removes the finalizer once
+//! nothing needs the range.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,8 +30,7 @@ pub struct Ranges {
     pub consistency: Consistency,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
-    /// By range, the address that kept it from going when it was last looked at: while that is there, no other is
-    /// looked at.
+    /// By range, the address that prevented its deletion at the last sync: while that exists, no other is checked.
     pub in_the_way: Mutex<HashMap<ObjectKey, ObjectKey>>,
 }
 
@@ -97,7 +97,7 @@ impl Ranges {
         Ok(Outcome::Done)
     }
 
-    /// An address that would be in no range any more (upstream: canDeleteCIDR).
+    /// Returns an address that would no longer be in any range (upstream: canDeleteCIDR).
     fn look_for(&self, key: &ObjectKey, range: &ServiceCidr) -> Option<ObjectKey> {
         let ranges = self.ranges.all();
         if decide::has_parents(range, &ranges) {

@@ -16,18 +16,18 @@ use runtime::store::{Change, Store};
 
 use super::selectors::Selectors;
 
-/// How a pod is reached; nobody asks without [`Pod::NETWORK`].
+/// A pod's network identity; not kept without [`Pod::NETWORK`].
 pub fn network(pod: &Pod) -> Option<&Network> {
     pod.network.as_deref()
 }
 
-/// True when a pod belongs among the endpoints: it has an address and has not ended
-/// (k8s.io/endpointslice/util, ShouldPodBeInEndpoints).
+/// Returns true if a pod belongs among the endpoints: it has an address and has not ended (k8s.io/endpointslice/util,
+/// ShouldPodBeInEndpoints).
 pub fn is_endpoint(pod: &Pod) -> bool {
     !pod.is_terminal() && network(pod).is_some_and(|network| !network.ips.is_empty())
 }
 
-/// The name under which a pod is found in the Service's domain, if it has one (ShouldSetHostname).
+/// Returns the name under which a pod is found in the Service's domain, if it has one (ShouldSetHostname).
 pub fn hostname<'a>(pod: &'a Pod, service: &Service) -> Option<&'a Str> {
     let (hostname, subdomain) = &**network(pod)?.host.as_ref()?;
     (!hostname.is_empty() && *subdomain == service.meta.name).then_some(hostname)
@@ -38,7 +38,7 @@ pub fn addresses(pod: &Pod) -> impl Iterator<Item = Ip> {
     network(pod).into_iter().flat_map(|network| network.ips.iter().filter_map(Ip::canonical))
 }
 
-/// The number of a Service's port on pods with these named ports (k8s.io/endpointslice, FindPort).
+/// Returns the number of a Service's port on pods with these named ports (k8s.io/endpointslice, FindPort).
 fn number(port: &ServicePort, named: &[NamedPort]) -> Option<i32> {
     match &port.target_port {
         IntOrString::Int(number) => Some(*number),
@@ -48,7 +48,7 @@ fn number(port: &ServicePort, named: &[NamedPort]) -> Option<i32> {
     }
 }
 
-/// The ports of a Service on pods with these named ports; those that they don't have are left out.
+/// Returns the ports of a Service on pods with these named ports; those that they don't have are left out.
 pub fn ports(service: &Service, named: &[NamedPort]) -> Vec<Port> {
     let port = |port: &ServicePort| {
         Some(Port {
@@ -73,14 +73,15 @@ pub fn families(service: &Service) -> BTreeSet<Family> {
     }
 }
 
-/// What of a pod its endpoints show.
+/// Returns what of a pod its endpoints show.
 fn shown(pod: &Pod) -> impl PartialEq {
     let network = network(pod).map(|network| (network.ips.clone(), network.host.clone()));
     (pod.meta.uid.clone(), pod.meta.is_deleting(), pod.ready, network)
 }
 
-/// The Services whose endpoints a change of a pod may change (k8s.io/endpointslice/util, GetPodUpdateProjectionKey and
-/// GetServicesToUpdate). A pod that is no endpoint before and after concerns nobody.
+/// Returns the Services whose endpoints a change of a pod may change (k8s.io/endpointslice/util,
+/// GetPodUpdateProjectionKey and GetServicesToUpdate). A pod that is no endpoint before and after the change affects no
+/// Service.
 pub fn services_of(change: &Change<'_, Pod>, selectors: &Selectors) -> Vec<ObjectKey> {
     let matching = |pod: &Pod| {
         let mut keys = Vec::new();

@@ -14,12 +14,12 @@ use runtime::store::{Change, Store};
 
 use crate::pods::indexes::{by_label, pair};
 
-/// True when a label set has all labels of a selector; both are sorted.
+/// Returns true if a label set has all labels of a selector; both are sorted.
 pub fn selects(selector: &Labels, labels: &Labels) -> bool {
     selector.iter().all(|wanted| labels.binary_search(wanted).is_ok())
 }
 
-/// The pods that a Service with a selector selects, in no order.
+/// Returns the pods that a Service with a selector selects, in no order.
 pub fn pods_of(service: &Service, pods: &Store<Pod>) -> Vec<Arc<Pod>> {
     let namespace = &service.meta.namespace;
     let mut found = pods.by_rarest(&by_label(), service.selector.iter().map(|label| pair(namespace, label)));

@@ -1,4 +1,4 @@
-//! Which changes of EndpointSlices somebody else made, so that their Service has to be looked at.
+//! Detects which changes of EndpointSlices were made by others, so that their Service has to be synced.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use kinds::{EndpointSlice, Uid};
 use runtime::queue::Queue;
 use runtime::store::{Change, Index, Store, index_key};
 
-/// Index of slices by their Service and by who takes care of them. Look up by [`slices_of`].
+/// Returns the index of slices by their Service and by who takes care of them. Look up by [`slices_of`].
 pub const fn by_service() -> Index<EndpointSlice> {
     Index {
         name: "service",
@@ -21,7 +21,7 @@ pub const fn by_service() -> Index<EndpointSlice> {
     }
 }
 
-/// The key of a Service's slices that one manager takes care of.
+/// Returns the key of a Service's slices that one manager takes care of.
 pub fn slices_of(namespace: &str, service: &str, manager: &str) -> u64 {
     index_key((namespace, service, manager))
 }
@@ -36,11 +36,11 @@ struct Own {
     versions: HashSet<u64>,
     /// Slices that it is updating, with the versions of them that the watch shows before the answer is there.
     updates: HashMap<Uid, Vec<u64>>,
-    /// Slices whose deletion it asked for.
+    /// Slices that it requested to delete.
     deletions: HashSet<Uid>,
 }
 
-/// Above so many remembered versions those are dropped that the watch has passed without showing them.
+/// Above this many remembered versions those are dropped that the watch has passed without showing them.
 const MANY: usize = 1024;
 
 impl Own {
@@ -70,8 +70,8 @@ impl OwnChanges {
         self.lock().updates.insert(uid.clone(), Vec::new());
     }
 
-    /// Takes in what became of [`OwnChanges::updating`]: the version that was made, if one is known. Answers whether the
-    /// watch has shown a version that somebody else made.
+    /// Records the outcome of [`OwnChanges::updating`]: the version that was written, if one is known. Returns whether
+    /// the watch has shown a version that someone else wrote.
     pub fn updated(&self, store: &Store<EndpointSlice>, uid: &Uid, made: Option<u64>) -> bool {
         let mut own = self.lock();
         let shown = own.updates.remove(uid).unwrap_or_default();
@@ -91,7 +91,8 @@ impl OwnChanges {
         self.lock().deletions.remove(uid);
     }
 
-    /// Whether a version that the watch shows is this controller's, or will be judged by [`OwnChanges::updated`].
+    /// Reports whether a version that the watch shows is this controller's, or will be judged by
+    /// [`OwnChanges::updated`].
     fn made(&self, slice: &Meta) -> bool {
         let mut own = self.lock();
         if own.versions.remove(&slice.version) {
@@ -106,16 +107,17 @@ impl OwnChanges {
     }
 }
 
-/// How soon the Service of a slice has to be looked at.
+/// How soon the Service of a slice has to be synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
     /// It may be waiting for this.
     Now,
-    /// Somebody changed the slice, and may be about to change others.
+    /// Someone else changed the slice, and may be about to change others.
     Soon,
 }
 
-/// The keys that a change of a slice concerns. `is_own` and `is_own_deletion` say whether the change is our doing.
+/// Returns the keys that a change of a slice concerns. `is_own` and `is_own_deletion` say whether the change is our
+/// doing.
 pub fn of_slice(
     change: &Change<'_, EndpointSlice>,
     manager: &str,
@@ -140,7 +142,7 @@ pub fn of_slice(
     }
 }
 
-/// Turns changes of slices into keys on the queue; what others did is looked at after `delay`.
+/// Turns changes of slices into keys on the queue; changes of others are processed after `delay`.
 pub fn subscribe(
     slices: &Arc<Store<EndpointSlice>>,
     manager: &'static str,
@@ -175,7 +177,7 @@ mod tests {
         let store = needs.build().store::<EndpointSlice>();
         let own = OwnChanges::default();
         let slice = |version| Meta { uid: Uid::parse("u"), ..meta("n", "web-x", version) };
-        // (what the watch shows before the answer, what the answer says, whether somebody else changed it, too)
+        // (what the watch shows before the answer, what the answer says, whether someone else changed it, too)
         for (shown, made, others) in [
             (&[][..], Some(5), false),
             (&[6], Some(6), false),

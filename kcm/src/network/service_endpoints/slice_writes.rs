@@ -33,12 +33,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// True when there is nothing to do.
+    /// Returns true if there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.writes() == 0
     }
 
-    /// How many writes this takes.
+    /// Returns how many writes this takes.
     pub fn writes(&self) -> usize {
         self.create.len() + self.update.len() + self.delete.len()
     }
@@ -51,7 +51,7 @@ impl Plan {
     }
 
     /// Turns a creation and a deletion into one update where they are of one family and `may` be: slices change less
-    /// than when they come and go (k8s.io/endpointslice, finalize).
+    /// than when they are created and deleted (k8s.io/endpointslice, finalize).
     pub fn recycle(&mut self, may: impl Fn(&EndpointSlice) -> bool) {
         let mut kept = Vec::new();
         for slice in self.delete.drain(..) {
@@ -103,9 +103,9 @@ pub struct SliceWrites {
     pub writer: Writer,
     /// What the store has to show before a key is decided on.
     pub consistency: Arc<Consistency>,
-    /// What others need not be told to be looked at.
+    /// The changes made here, which need no further reconcile.
     pub own: Arc<OwnChanges>,
-    /// Where keys come back to.
+    /// The queue to which keys are added again.
     pub queue: Arc<Queue<ObjectKey>>,
     /// Who takes care of them.
     pub manager: &'static str,
@@ -116,7 +116,7 @@ pub struct SliceWrites {
 }
 
 impl SliceWrites {
-    /// The slices of a Service that are not going away.
+    /// Returns the slices of a Service that are not going away.
     pub fn existing(&self, key: &ObjectKey) -> Vec<Arc<EndpointSlice>> {
         let mut found = self.slices.by_index(&by_service(), slices_of(&key.namespace, &key.name, self.manager));
         found.retain(|slice| !slice.meta.is_deleting());
@@ -124,16 +124,16 @@ impl SliceWrites {
         found
     }
 
-    /// True when the store shows all that was written and deleted for a key; if not, the key is requeued when it does. The
-    /// slices have to be read afterwards.
+    /// Returns true if the store shows all that was written and deleted for a key; if not, the key is requeued when it
+    /// does. The slices have to be read afterwards.
     pub fn caught_up(&self, key: &ObjectKey) -> bool {
         self.consistency.caught_up(key, &self.slices, self.queue.waker(key))
             && self.consistency.observe(key, &self.slices, |_| ()).are_deletions_seen
     }
 
-    /// Whether the store shows all slices that the server has for a key; if not, the key comes back when it does.
-    /// Before the first creation in our time this tells what another leader did last, and after an answer that was lost
-    /// what became of the request.
+    /// Reports whether the store shows all slices that the server has for a key; if not, the key is requeued when it
+    /// does. Before the first creation in this term this shows what another leader did last, and after a lost response
+    /// the outcome of the request.
     ///
     /// # Errors
     /// When the server cannot be asked; then it is asked again next time.
@@ -232,7 +232,7 @@ impl SliceWrites {
         Ok(())
     }
 
-    /// Deletes a slice; one that is gone already is no failure.
+    /// Deletes a slice; one that does not exist is no failure.
     ///
     /// # Errors
     /// When the server refuses, or does not answer.
@@ -265,8 +265,8 @@ fn first(results: Vec<Result<(), Failed>>) -> Result<(), Failed> {
     results.into_iter().collect()
 }
 
-/// The beginning of the names of an object's slices (k8s.io/endpointslice, getEndpointSlicePrefix): what is too long is
-/// cut by the server.
+/// Returns the beginning of the names of an object's slices (k8s.io/endpointslice, getEndpointSlicePrefix): what is too
+/// long is cut by the server.
 pub fn prefix(name: &str) -> String {
     format!("{name}-")
 }

@@ -12,12 +12,12 @@ use kinds::ip::Ip;
 /// An address on a port, or on none, that is ready or not.
 pub type Reachable = (Address, Option<Port>, bool);
 
-/// The fields by which two addresses are the same one.
+/// Returns the fields by which two addresses are the same one.
 pub fn identity(address: &Address) -> (&Ip, Option<&Uid>) {
     (&address.ip, address.target.as_ref().map(Target::uid))
 }
 
-/// Everything that subsets say, one by one.
+/// Returns everything that subsets say, one by one.
 pub fn unpack(subsets: &[Subset]) -> Vec<Reachable> {
     let mut all = Vec::new();
     for subset in subsets {

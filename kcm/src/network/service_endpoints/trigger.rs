@@ -58,7 +58,7 @@ impl TriggerTimes {
         }
     }
 
-    /// Forgets a Service that is gone.
+    /// Forgets a deleted Service.
     pub fn forget(&self, key: &ObjectKey) {
         self.lock().remove(key);
     }
@@ -68,7 +68,7 @@ impl TriggerTimes {
     }
 }
 
-/// A time as the annotation has it.
+/// Returns a time as the annotation has it.
 pub fn text(time: Time) -> Option<String> {
     Timestamp::from_second(time.0).ok().map(|time| time.to_string())
 }

@@ -1,6 +1,6 @@
 //! When a node counts as silent: neither its status nor its lease has moved for its grace period.
 //!
-//! Only this process's clock counts; the times that kubelets write are compared for change and never with ours
+//! Only this process's clock counts; the times that kubelets write are compared for change and never with this clock
 //! (pkg/controller/nodelifecycle, tryUpdateNodeHealth).
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 /// What is remembered of a node from pass to pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// When the node last gave a sign of life, by our clock.
+    /// When the node last gave a sign of life, by this process's clock.
     pub alive: Instant,
     /// The heartbeat of its Ready condition then; `None` if it had no such condition.
     heartbeat: Option<Time>,
@@ -29,12 +29,12 @@ struct Renewal {
 }
 
 impl Health {
-    /// The version of the lease that was the last sign of life; zero if there was none.
+    /// Returns the version of the lease that was the last sign of life; zero if there was none.
     pub fn lease_version(&self) -> u64 {
         self.lease.map_or(0, |lease| lease.version)
     }
 
-    /// Whether a lease is a newer sign of life.
+    /// Reports whether a lease is a newer sign of life.
     pub fn is_renewed_by(&self, lease: &Lease) -> bool {
         self.lease.is_none_or(|saved| saved.at.is_some() && saved.at < lease.renewed)
     }
@@ -61,7 +61,7 @@ pub fn observe(
     let fresh = Health { alive: now, heartbeat, lease: None };
     let mut health = match (before, ready) {
         (None, None) => Health { alive: now.checked_sub(age).unwrap_or(now), ..fresh },
-        // A condition that somebody took away is no sign of life.
+        // A condition that was removed is no sign of life.
         (Some(before), None) => Health { heartbeat: None, ..before },
         (Some(before), Some(_)) if before.heartbeat == heartbeat => before,
         (_, Some(_)) => fresh,
@@ -73,16 +73,16 @@ pub fn observe(
     health
 }
 
-/// True when the node has been silent for longer than it may.
+/// Returns true if the node has been silent for longer than it may.
 pub fn is_silent(health: &Health, grace: Grace, now: Instant) -> bool {
     let grace = if health.heartbeat.is_some() { grace.running } else { grace.startup };
     now.saturating_duration_since(health.alive) > grace
 }
 
-/// The conditions that only the kubelet can know. Whether the network is there is said by others.
+/// The conditions that only the kubelet can know. The network condition is set by others.
 const OF_THE_KUBELET: [&str; 4] = [READY, "MemoryPressure", "DiskPressure", "PIDPressure"];
 
-/// What a silent node's status becomes; nothing if its Ready condition says so already.
+/// Returns what a silent node's status becomes; nothing if its Ready condition says so already.
 pub fn silenced(node: &Node, now: Time) -> Vec<ConditionEdit> {
     if node.ready() == Some("Unknown") {
         return Vec::new();

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 /// The node says that it is not ready.
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
-/// The node says nothing.
+/// The node is silent.
 pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
@@ -33,8 +33,8 @@ fn taint(key: &str, effect: &str, now: Time) -> Taint {
     Taint { key: key.into(), value: "".into(), effect: effect.into(), added: now }
 }
 
-/// The node's taints when its `NoSchedule` taints follow its conditions; `None` if they do. Taints of other keys and
-/// effects are nobody's business here (doNoScheduleTaintingPass).
+/// Returns the node's taints when its `NoSchedule` taints follow its conditions; `None` if they do. Taints of other
+/// keys and effects are ignored (doNoScheduleTaintingPass).
 pub fn no_schedule(node: &Node, now: Time) -> Option<Vec<Taint>> {
     let of_conditions = OF_CONDITIONS
         .iter()
@@ -48,15 +48,15 @@ pub fn no_schedule(node: &Node, now: Time) -> Option<Vec<Taint>> {
     changed(node, |taint| !ours(taint) || wanted.contains(&&*taint.key), &wanted, NO_SCHEDULE, now)
 }
 
-/// The node's taints when its `NoExecute` taints say that it is not ready, unreachable, or (`None`) neither; `None` if
-/// they do.
+/// Returns the node's taints when its `NoExecute` taints say that it is not ready, unreachable, or (`None`) neither;
+/// `None` if they do.
 pub fn no_execute(node: &Node, wanted: Option<&str>, now: Time) -> Option<Vec<Taint>> {
     let ours = |taint: &Taint| taint.is(NOT_READY, NO_EXECUTE) || taint.is(UNREACHABLE, NO_EXECUTE);
     let keep = |taint: &Taint| !ours(taint) || Some(&*taint.key) == wanted;
     changed(node, keep, wanted.as_slice(), NO_EXECUTE, now)
 }
 
-/// The taints that `keep` lets stay, and those of `wanted` that are missing; `None` if that changes nothing.
+/// Returns the taints that `keep` lets stay, and those of `wanted` that are missing; `None` if that changes nothing.
 fn changed(node: &Node, keep: impl Fn(&Taint) -> bool, wanted: &[&str], effect: &str, now: Time) -> Option<Vec<Taint>> {
     let mut taints: Vec<Taint> = node.taints.iter().filter(|taint| keep(taint)).cloned().collect();
     let kept = taints.len();
@@ -68,7 +68,7 @@ fn changed(node: &Node, keep: impl Fn(&Taint) -> bool, wanted: &[&str], effect: 
     (kept != node.taints.len() || kept != taints.len()).then_some(taints)
 }
 
-/// The `NoExecute` taint that a Ready condition's status asks for.
+/// Returns the `NoExecute` taint that a Ready condition's status asks for.
 pub fn execution(ready: &str) -> Option<&'static str> {
     match ready {
         "False" => Some(NOT_READY),
@@ -87,7 +87,7 @@ pub fn labels(node: &Node) -> Vec<(&'static str, &str)> {
         .collect()
 }
 
-/// A strategic merge patch of a node in the version that the decision is based on.
+/// Returns a strategic merge patch of a node in the version that the decision is based on.
 pub fn patch(node: &Node, taints: Option<&[Taint]>, labels: &[(&'static str, &str)]) -> Value {
     let mut patch = json!({ "metadata": { "resourceVersion": node.meta.version.to_string() } });
     if let Some(taints) = taints {
@@ -114,7 +114,7 @@ fn as_json(taint: &Taint) -> Value {
     json
 }
 
-/// The key of a node's zone: region and zone, by either name of their labels; empty without both
+/// Returns the key of a node's zone: region and zone, by either name of their labels; empty without both
 /// (component-helpers, node/topology, GetZoneKey).
 pub fn zone(node: &Node) -> Str {
     let labels = &node.meta.labels;
@@ -124,7 +124,7 @@ pub fn zone(node: &Node) -> Str {
     if region.is_empty() && zone.is_empty() { Arc::from("") } else { format!("{region}:\0:{zone}").into() }
 }
 
-/// The node does not count when it is asked whether its zone is disrupted.
+/// Returns true if the node does not count in the decision whether its zone is disrupted.
 pub fn is_excluded(node: &Node) -> bool {
     label(&node.meta.labels, "node.kubernetes.io/exclude-disruption").is_some()
 }

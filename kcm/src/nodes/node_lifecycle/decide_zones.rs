@@ -58,7 +58,7 @@ pub struct Census {
 }
 
 impl Census {
-    /// The zone's state (ComputeZoneState).
+    /// Returns the zone's state (ComputeZoneState).
     pub fn state(self, threshold: f64) -> State {
         let failed = self.size - self.ready;
         match self.size {
@@ -80,7 +80,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// A full bucket.
+    /// Creates a full bucket.
     pub fn new(rate: f64, now: Instant) -> Self {
         Self { rate, tokens: 1.0, at: now }
     }
@@ -151,19 +151,19 @@ impl Waiting {
         }
     }
 
-    /// The node that has waited the longest.
+    /// Returns the node that has waited the longest.
     pub fn first(&self) -> Option<&Str> {
         self.order.front()
     }
 
-    /// Whether no node waits.
+    /// Reports whether no node waits.
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 }
 
 impl Zone {
-    /// A zone that was never evaluated.
+    /// Creates a zone that was never evaluated.
     pub fn new(rates: &Rates, now: Instant) -> Self {
         Self { state: State::Initial, pace: Pace::new(rates.normal, now), waiting: Waiting::default() }
     }

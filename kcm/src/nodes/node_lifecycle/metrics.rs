@@ -81,7 +81,7 @@ impl ZoneMetrics {
         self.evictions.add(label(zone));
     }
 
-    /// A pass took so long, and so long for each node.
+    /// Records the duration of a pass, in total and per node.
     pub fn took(&self, time: Duration, nodes: usize) {
         self.all.observe(time.as_secs_f64());
         for _ in 0..nodes {

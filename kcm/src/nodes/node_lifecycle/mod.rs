@@ -1,9 +1,8 @@
 //! node-lifecycle-controller: notices nodes that fall silent, says so in their status, and taints them.
 //!
 //! It watches Nodes, their Leases, and Pods. A node's conditions become taints; a node that gives no sign of life for
-//! its grace period gets conditions that say that nobody knows; its pods are marked not ready; and it gets the taint
-//! that drives its pods away, at a rate that depends on how its zone fares. Follows upstream
-//! pkg/controller/nodelifecycle.
+//! its grace period gets conditions with status Unknown; its pods are marked not ready; and it gets the taint that
+//! drives its pods away, at a rate that depends on how its zone fares. Follows upstream pkg/controller/nodelifecycle.
 
 mod decide_health;
 mod decide_taints;
@@ -37,7 +36,7 @@ use sync::Nodes;
 /// Name of the event source.
 const COMPONENT: &str = "node-controller";
 
-/// Nodes whose taints and labels are seen to at the same time.
+/// The number of nodes whose taints and labels are reconciled in parallel.
 const WORKERS: usize = 8;
 
 /// The controller.

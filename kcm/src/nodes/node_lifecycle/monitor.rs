@@ -17,6 +17,7 @@ use kinds::{Kind, Lease, Node, Pod, Str, Uid};
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::queue::Queue;
 use runtime::store::{Cached, Store};
+use runtime::wake::Wake;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 use serde_json::json;
@@ -178,7 +179,7 @@ impl Monitor {
         Ok(Outcome::RequeueAfter(self.limits.period))
     }
 
-    /// Whether a missing heartbeat means anything now.
+    /// Reports whether a missing heartbeat means anything now.
     fn may_conclude(&self, now: Instant) -> bool {
         let version = self.leases.progress().version();
         let mut state = self.state();
@@ -199,7 +200,7 @@ impl Monitor {
         !stalled && state.behind.is_none()
     }
 
-    /// Tracks nodes that were added or deleted. New ones begin without our `NoExecute` taints.
+    /// Tracks nodes that were added or deleted. New ones begin without this controller's `NoExecute` taints.
     async fn track_nodes(&self, nodes: &[Arc<Node>]) {
         let (mut added, mut gone) = (Vec::new(), Vec::new());
         {
@@ -240,12 +241,12 @@ impl Monitor {
         self.recorder.event(&about, EventType::Normal, reason, message);
     }
 
-    /// Removes our `NoExecute` taints from nodes.
+    /// Removes this controller's `NoExecute` taints from nodes.
     async fn untaint(&self, nodes: &[Arc<Node>]) {
         stream::iter(nodes).for_each_concurrent(AT_ONCE, |node| self.set_taint(node, |_| true, None)).await;
     }
 
-    /// Gives a node the one of our `NoExecute` taints that is wanted, or none, if it still `fits`.
+    /// Gives a node the wanted `NoExecute` taint of this controller, or none, if it still `fits`.
     async fn set_taint(&self, node: &Arc<Node>, fits: impl Fn(&Node) -> bool, wanted: Option<&str>) {
         let now = self.now();
         let edit = |node: &Node| fits(node).then(|| no_execute(node, wanted, now)).flatten();
@@ -409,7 +410,7 @@ impl Monitor {
         }
     }
 
-    /// Whether a node's Lease was renewed since the pass read it.
+    /// Reports whether a node's Lease was renewed since the pass read it.
     fn is_heard(&self, node: &Node) -> bool {
         let lease = self.leases.get(&lease_key(node));
         let state = self.state();
@@ -443,8 +444,8 @@ impl Monitor {
         turned
     }
 
-    /// Brings a node's `NoExecute` taints in line with its Ready condition: at once if it loses one or has one already,
-    /// otherwise it waits for its turn in its zone.
+    /// Brings a node's `NoExecute` taints in line with its Ready condition: immediately if it loses one or has one
+    /// already, otherwise it waits for its turn in its zone.
     async fn update_execution(&self, Seen { node, ready }: &Seen) {
         let Some(ready) = ready.as_deref() else { return };
         let wanted = execution(ready);
@@ -474,7 +475,7 @@ impl Monitor {
         for pod in self.pods.by_index(&by_node(), on_node(&node.meta.name)) {
             let key = pod.meta.key();
             // The next pass marks a pod whose last write the cache does not show yet.
-            let current = self.pods.read_settled(&key, || {}).current();
+            let current = self.pods.read_settled(&key, Wake::none()).current();
             let Some(pod) = current.filter(|current| current.meta.uid == pod.meta.uid && current.ready) else {
                 continue;
             };

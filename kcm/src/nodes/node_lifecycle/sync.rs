@@ -58,8 +58,8 @@ impl Nodes {
     }
 }
 
-/// Writes the taints that `edit` makes of a node, if any; made anew of the server's node when ours was old. Answers
-/// whether something was written.
+/// Writes the taints that `edit` makes of a node, if any; recomputed from the server's node if the cached one was
+/// outdated. Returns whether something was written.
 pub async fn edit_taints(
     nodes: &Store<Node>,
     writer: &Writer,

@@ -323,7 +323,7 @@ fn census(count: Count<'_>) -> BTreeMap<Str, Census> {
     count.iter().map(|(name, size, ready)| (Str::from(*name), Census { size: *size, ready: *ready })).collect()
 }
 
-/// How long a zone's next node waits if it was tainted one just now; `None`: for ever.
+/// How long a zone's next node waits after a node of the zone was tainted; `None`: forever.
 fn wait(zone: &Zone, now: Instant) -> Option<u64> {
     let mut pace = zone.pace;
     pace.wait(now)?;

@@ -5,7 +5,7 @@
 //! was paused for that long, all grace periods restart. A single stale Lease is caught by the lease circuit breaker,
 //! which reads it from the API server.
 //!
-//! The watch is only looked at once a pass. A watch that has moved since the last pass was not stalled, however long
+//! The watch is checked only once per pass. A watch that has moved since the last pass was not stalled, however long
 //! that pass and the period after it were; otherwise a long period would restart all grace periods in each pass, and no
 //! node would ever be marked.
 
@@ -41,7 +41,7 @@ pub struct WatchHealth {
 }
 
 impl WatchHealth {
-    /// A watch that has reached `version` and was never stalled.
+    /// Creates a watch that has reached `version` and was never stalled.
     pub fn new(version: u64, now: Instant) -> Self {
         Self { version, moved: now, pass_ended: now, stalled: false }
     }

@@ -36,12 +36,12 @@ impl Countdowns {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is under way for the pod of this name.
+    /// Returns what is under way for the pod of this name.
     pub fn get(&self, key: &ObjectKey) -> Option<Countdown> {
         self.lock().get(key).cloned()
     }
 
-    /// Whether anything is under way for the pod of this name.
+    /// Reports whether anything is under way for the pod of this name.
     pub fn contains(&self, key: &ObjectKey) -> bool {
         self.lock().contains_key(key)
     }

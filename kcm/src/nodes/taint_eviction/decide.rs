@@ -18,7 +18,7 @@ pub enum Bears {
     Always,
 }
 
-/// Those taints that drive pods away.
+/// Returns those taints that drive pods away.
 pub fn executing(taints: &[Taint]) -> impl Iterator<Item = &Taint> {
     taints.iter().filter(|taint| &*taint.effect == NO_EXECUTE)
 }

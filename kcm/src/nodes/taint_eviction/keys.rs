@@ -38,14 +38,14 @@ pub fn subscribe(
     });
 }
 
-/// The node, if other `NoExecute` taints drive its pods away now than before. A node that is gone changes nothing.
+/// Returns the node, if its `NoExecute` taints that evict pods changed. A deleted node changes nothing.
 pub fn newly_tainted<'a>(change: &Change<'a, Node>) -> Option<&'a Arc<Node>> {
     let new = change.new?;
     let before = change.old.map_or(&[][..], |old| &old.taints);
     (!executing(before).eq(executing(&new.taints))).then_some(new)
 }
 
-/// The pod, if it came, went, was bound, or bears other taints now.
+/// Returns the pod, if it came, went, was bound, or bears other taints now.
 pub fn moved<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
     let same = change.old.zip(change.new).is_some_and(|(old, new)| {
         (&old.meta.uid, &old.node, &old.tolerations) == (&new.meta.uid, &new.node, &new.tolerations)

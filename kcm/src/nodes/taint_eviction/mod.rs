@@ -26,7 +26,7 @@ use sync::{Deletions, Evictions};
 /// Name of the event source.
 const COMPONENT: &str = "taint-eviction-controller";
 
-/// Pods that are seen to at the same time.
+/// The number of pods that are reconciled in parallel.
 const WORKERS: usize = 8;
 
 /// The controller.

@@ -50,7 +50,7 @@ impl Deletions {
         }
     }
 
-    /// A pod was deleted that had to go so long ago.
+    /// Records the delay of a pod's deletion after it was due.
     fn done(&self, late: Duration) {
         self.total.add();
         self.latency.observe(late.as_secs_f64());
@@ -98,7 +98,7 @@ impl Evictions {
         let now = Instant::now();
         let decision = match self.nodes.get(&ObjectKey { namespace: "".into(), name: pod.node.clone() }) {
             Some(node) => decide(self.bears(&node, &pod), running.as_ref(), now),
-            // Without its node a pod is nobody's business here, but for a countdown that runs on.
+            // A pod without its node is ignored, except for a countdown that is already running.
             None => match &running {
                 None => Decision::Stay,
                 Some(stage) => decide(Bears::For(Duration::ZERO), Some(stage), now),
@@ -141,7 +141,7 @@ impl Evictions {
 
     async fn evict(&self, key: &ObjectKey, pod: &Pod, running: Option<&Stage>) -> Result<Outcome, ReconcileError> {
         let now = Instant::now();
-        // An end that lies ahead was cancelled: the pod has to go at once.
+        // A deadline in the future was cancelled: the pod has to be deleted immediately.
         let due = match running {
             Some(Stage::Until(end)) => now.min(*end),
             _ => now,
@@ -188,7 +188,7 @@ impl Evictions {
         self.writer.delete(&Pod::RESOURCE, key, &pod.meta.uid).await
     }
 
-    /// The server's node, as it was a moment ago: a watch that stands still must not cost pods that may stay.
+    /// Returns the server's node, current as of this request: a stalled watch must not evict pods that may stay.
     async fn ask(&self, name: &Str) -> Result<Option<Arc<Node>>, WriteError> {
         let asked = || self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();

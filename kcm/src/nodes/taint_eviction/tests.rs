@@ -138,8 +138,9 @@ fn only_changes_that_can_matter_are_looked_at() {
 }
 
 proptest! {
-    /// Whatever taints and tolerations do: a pod that bears its taints for ever never goes, one that bears them for a
-    /// time has at least that time from when it began, and one that does not bear them goes at once.
+    /// Whatever taints and tolerations do: a pod that tolerates its taints forever is never deleted, one that tolerates
+    /// them for a time has at least that time from when it began, and one that does not tolerate them is evicted
+    /// immediately.
     #[test]
     fn nobody_goes_too_early(steps in proptest::collection::vec((0u64..30, 0u8..6), 1..40)) {
         let begun = Instant::now();

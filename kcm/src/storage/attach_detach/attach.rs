@@ -19,7 +19,7 @@ use super::observe::Place;
 use super::reconcile::{AttachDetach, Recheck, Subject};
 use crate::storage::volume_name::{Plugin, attachment_name};
 
-/// A driver that needs longer is reported in an event, again and again.
+/// A driver that needs longer is reported in an event after each such period.
 ///
 /// Upstream: pkg/volume/csi, csiDefaultTimeout.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(2 * 60);
@@ -97,7 +97,7 @@ impl AttachDetach {
         ReconcileError::new(message)
     }
 
-    /// Reports errors and slowness of the driver. Returns when to look again.
+    /// Reports errors and slowness of the driver. Returns when to check again.
     pub fn await_attach(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Option<Duration> {
         memory.is_announced = false;
         let Plugin::Csi { driver, handle } = subject.plugin else { return None };
@@ -138,7 +138,7 @@ impl AttachDetach {
         }
     }
 
-    /// Tells the pods of a node, once, that another node has the volume.
+    /// Records, once for each pod of a node, that the volume waits for another node.
     pub fn report_wait(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) {
         let others = || subject.observation.places.iter().filter(|other| other.node != place.node);
         if memory.is_wait_reported || !others().any(|other| other.site.occupies()) {

@@ -108,7 +108,7 @@ impl Site {
         self.node.exists && self.node.is_ready
     }
 
-    /// Why a volume in use may be detached here.
+    /// Returns why a volume in use may be detached here.
     fn forced(&self, rules: Rules) -> Option<Forced> {
         let is_overdue = !rules.is_timeout_disabled && self.unwanted_for >= MAX_WAIT_FOR_UNMOUNT;
         if is_overdue && !self.is_healthy() {

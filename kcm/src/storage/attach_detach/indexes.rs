@@ -3,7 +3,7 @@
 use kinds::{Node, VolumeAttachment};
 use runtime::store::{Index, index_key};
 
-/// Index of nodes by the volumes that their status lists as attached. Needs [`Node::VOLUMES`]; look up by
+/// Returns the index of nodes by the volumes that their status lists as attached. Needs [`Node::VOLUMES`]; look up by
 /// [`listed_volume`].
 pub const fn nodes_by_attached_volume() -> Index<Node> {
     Index {
@@ -15,12 +15,12 @@ pub const fn nodes_by_attached_volume() -> Index<Node> {
     }
 }
 
-/// Key of all nodes that list a volume, by its unique name.
+/// Returns the key of all nodes that list a volume, by its unique name.
 pub fn listed_volume(name: &str) -> u64 {
     index_key(("attached-volume", name))
 }
 
-/// Index of VolumeAttachments by their volume. Look up by [`of_volume`] or [`of_inline_volume`].
+/// Returns the index of VolumeAttachments by their volume. Look up by [`of_volume`] or [`of_inline_volume`].
 pub const fn attachments_by_volume() -> Index<VolumeAttachment> {
     Index {
         name: "attached-volume",
@@ -36,12 +36,12 @@ pub const fn attachments_by_volume() -> Index<VolumeAttachment> {
     }
 }
 
-/// Key of all attachments of a PersistentVolume.
+/// Returns the key of all attachments of a PersistentVolume.
 pub fn of_volume(name: &str) -> u64 {
     index_key(("persistent-volume", name))
 }
 
-/// Key of all attachments of a volume that pods define themselves.
+/// Returns the key of all attachments of a volume that pods define themselves.
 pub fn of_inline_volume(driver: &str, handle: &str) -> u64 {
     index_key(("inline", driver, handle))
 }

@@ -22,12 +22,12 @@ mod keys;
 mod memory;
 mod messages;
 mod metrics;
-#[cfg(test)]
-mod model;
 mod node_list;
 mod node_status;
 mod observe;
 mod reconcile;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,7 @@ const LONGEST_NODE_WINDOW: Duration = Duration::from_millis(800);
 
 /// Times the requests per second of other controllers: a volume takes two writes and a read to move.
 const QPS: u16 = 5;
-/// Times the requests of other controllers that may be sent at once.
+/// The factor of the burst of requests over other controllers'.
 const BURST: u32 = 5;
 
 /// The controller.

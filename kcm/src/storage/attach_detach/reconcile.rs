@@ -67,7 +67,7 @@ pub struct Subject<'a> {
     pub now: Instant,
 }
 
-/// When a node of a volume has to be looked at again.
+/// When a node of a volume has to be checked again.
 pub type Recheck = Result<Option<Duration>, ReconcileError>;
 
 impl AttachDetach {

@@ -59,7 +59,7 @@ const SHORTEST_SYNC_PERIOD: Duration = Duration::from_millis(100);
 
 /// Times the requests per second of other controllers: a binding takes four writes and two reads.
 const QPS: u16 = 5;
-/// Times the requests of other controllers that may be sent at once.
+/// The factor of the burst of requests over other controllers'.
 const BURST: u32 = 5;
 
 /// The controller.

@@ -169,7 +169,7 @@ impl Binder {
             return Err(self.fail_provisioning(claim, format!("plugin {HOST_PATH:?} {why}")));
         }
         if claim.annotation(STORAGE_PROVISIONER) != Some(HOST_PATH) {
-            // The claim comes back with the annotations.
+            // The claim is requeued by the change of its annotations.
             return self.request_volume(claim, HOST_PATH).await;
         }
         let name = volume_name(claim);

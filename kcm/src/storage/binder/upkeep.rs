@@ -68,7 +68,7 @@ impl FinalizerEdit {
 /// Compares a volume's finalizers with its provisioner and reclaim policy.
 ///
 /// Only volumes of in-tree provisioners are changed. No finalizer is added to a volume that is being deleted: the API
-/// server rejects that, and the rejection would block the volume's reconciles for ever.
+/// server rejects that, and the rejection would block the volume's reconciles forever.
 pub fn finalizer_edit(
     provisioner: Option<&str>,
     is_delete_policy: bool,

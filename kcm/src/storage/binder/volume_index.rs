@@ -1,4 +1,4 @@
-//! Free and reserved volumes, ordered so that a search does not look at volumes that cannot match.
+//! Free and reserved volumes, ordered so that a search skips volumes that cannot match.
 //!
 //! Upstream: pkg/controller/volume/persistentvolume, persistentVolumeOrderedIndex; component-helpers/storage/volume,
 //! FindMatchingVolume. Upstream breaks ties at random; here the first name wins.
@@ -22,7 +22,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// The bucket that a volume is in.
+    /// Returns the bucket that a volume is in.
     pub fn of_volume(volume: &PersistentVolume) -> Self {
         Self {
             class: volume.class().into(),
@@ -31,7 +31,7 @@ impl Bucket {
         }
     }
 
-    /// The bucket whose volumes a claim may have.
+    /// Returns the bucket whose volumes a claim may have.
     pub fn of_claim(claim: &PersistentVolumeClaim) -> Self {
         Self {
             class: claim.class().into(),

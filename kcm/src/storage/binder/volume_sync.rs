@@ -73,7 +73,7 @@ impl Binder {
             VolumeStep::Reclaim => {
                 info!(volume = &*volume.meta.name, policy = ?volume.reclaim_policy, "releasing volume: its claim was deleted or has another volume");
                 self.put_phase(volume, Phase::Released, "").await?;
-                // The volume comes back in this phase to be reclaimed.
+                // The change to this phase requeues the volume to be reclaimed.
                 Ok(Outcome::Done)
             }
             VolumeStep::Unbind => {

@@ -8,7 +8,7 @@ use runtime::queue::Queue;
 use runtime::store::Change;
 
 use super::FINALIZER;
-use crate::storage::protection::{Need, need};
+use crate::protection::{Need, need};
 
 /// Adds keys to the queue.
 pub struct Keys {
@@ -55,7 +55,7 @@ impl Keys {
     }
 }
 
-/// Everything about a pod that decides whether it uses its claims. Its volumes never change.
+/// Returns everything about a pod that decides whether it uses its claims. Its volumes never change.
 fn use_of(pod: &Pod) -> (bool, bool, bool, bool) {
     let has_no_grace = pod.volumes.as_ref().is_some_and(|volumes| volumes.has_no_grace);
     (pod.node.is_empty(), pod.has_released_volumes(), pod.meta.is_deleting(), has_no_grace)

@@ -19,8 +19,8 @@ use super::FINALIZER;
 use super::decide::{self, UnusedStep};
 use super::shared_read::SharedReads;
 use crate::context::Clock;
+use crate::protection::{Guard, Need, decode_once, need};
 use crate::storage::indexes::{pods_by_claim, using_claim};
-use crate::storage::protection::{Guard, Need, decode_once, need};
 
 /// The pods of a namespace by the claims that they use.
 pub type Users = HashMap<Str, Vec<Arc<Pod>>>;

@@ -42,7 +42,7 @@ impl Snapshot {
     }
 }
 
-/// The pod template in a revision's data; `None` when the data is no patch of a template.
+/// Returns the pod template in a revision's data; `None` when the data is no patch of a template.
 pub fn template_of(data: &[u8]) -> Option<Map<String, Value>> {
     let mut patch: Value = serde_json::from_slice(data).ok()?;
     let Some(Value::Object(mut template)) = patch.pointer_mut("/spec/template").map(Value::take) else { return None };

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::data::template_of;
 
-/// True when both patches put back templates that the API server fills up to the same. Data that is no patch of a
+/// Returns true if both patches put back templates that the API server fills up to the same. Data that is no patch of a
 /// template means nothing.
 pub fn same_meaning(a: &[u8], b: &[u8]) -> bool {
     match (template_of(a), template_of(b)) {
@@ -46,7 +46,7 @@ fn is_container(place: &str) -> bool {
     matches!(place, "containers" | "initContainers" | "ephemeralContainers")
 }
 
-/// The defaults of a pod template (pkg/apis/core/v1, defaults.go).
+/// Returns the defaults of a pod template (pkg/apis/core/v1, defaults.go).
 fn is_default(place: &str, name: &str, value: &Value) -> bool {
     let default = match (place, name) {
         ("spec", "dnsPolicy") => json!("ClusterFirst"),

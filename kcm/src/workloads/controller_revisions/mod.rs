@@ -29,13 +29,13 @@ pub const HASH_LABEL: &str = "controller.kubernetes.io/hash";
 /// Longest part of a workload's name in the name of a revision.
 const LONGEST_PREFIX: usize = 223;
 
-/// The name of a revision (pkg/controller/history, ControllerRevisionName).
+/// Returns the name of a revision (pkg/controller/history, ControllerRevisionName).
 pub fn revision_name(owner: &str, hash: &str) -> String {
     format!("{}-{hash}", owner.get(..LONGEST_PREFIX).unwrap_or(owner))
 }
 
-/// The hash in a revision's name, moved on by name collisions (pkg/controller/history, HashControllerRevision: FNV-1
-/// of 32 bits).
+/// Returns the hash in a revision's name, moved on by name collisions (pkg/controller/history, HashControllerRevision:
+/// FNV-1 of 32 bits).
 pub fn hash(data: &[u8], collisions: Option<i32>) -> String {
     const OFFSET: u32 = 2_166_136_261;
     const PRIME: u32 = 16_777_619;
@@ -49,19 +49,19 @@ pub fn by_number(a: &ControllerRevision, b: &ControllerRevision) -> Ordering {
     a.revision.cmp(&b.revision).then_with(|| a.meta.by_creation(&b.meta))
 }
 
-/// The number of the revision that comes after these; they are sorted.
+/// Returns the number of the revision that comes after these; they are sorted.
 pub fn next_number(sorted: &[Arc<ControllerRevision>]) -> i64 {
     sorted.last().map_or(1, |newest| newest.revision + 1)
 }
 
-/// The newest revision with this data; `sorted` is oldest first.
+/// Returns the newest revision with this data; `sorted` is oldest first.
 pub fn find_equal(sorted: &[Arc<ControllerRevision>], data: &[u8]) -> Option<Arc<ControllerRevision>> {
     let wanted = Fingerprint::of(data);
     sorted.iter().rev().find(|revision| revision.data == wanted).cloned()
 }
 
-/// The revisions beyond the history limit, oldest first; those in `live` do not count and stay. A negative limit keeps
-/// everything (pkg/controller/statefulset, truncateHistory).
+/// Returns the revisions beyond the history limit, oldest first; those in `live` do not count and stay. A negative
+/// limit keeps everything (pkg/controller/statefulset, truncateHistory).
 pub fn surplus(sorted: &[Arc<ControllerRevision>], live: &HashSet<Str>, limit: i32) -> Vec<Arc<ControllerRevision>> {
     let Ok(limit) = usize::try_from(limit) else { return Vec::new() };
     let mut history: Vec<_> = sorted.iter().filter(|revision| !live.contains(&revision.meta.name)).cloned().collect();
@@ -76,7 +76,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The name of the revision that a workload's template was found to be.
+    /// Returns the name of the revision that a workload's template was found to be.
     pub fn recall(&self, owner: &Uid, template: &Template) -> Option<Str> {
         let known = lock(&self.known);
         known.get(owner).filter(|(seen, _)| seen == template).map(|(_, name)| name.clone())
@@ -88,7 +88,7 @@ impl Memory {
         known.insert(owner.clone(), (template.clone(), revision.clone()));
     }
 
-    /// Forgets a workload that is gone.
+    /// Forgets a deleted workload.
     pub fn forget(&self, owner: &Uid) {
         lock(&self.known).remove(owner);
     }

@@ -55,7 +55,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// A revision of what the server showed, with one more label.
+    /// Creates a revision of what the server showed, with one more label.
     pub fn new(snapshot: Snapshot, label: (&str, String), revision: i64) -> Self {
         let mut labels = snapshot.labels;
         labels.retain(|(key, _)| key != label.0);
@@ -84,7 +84,7 @@ impl History<'_> {
         self.consistency.wrote(&self.owner.key(), self.revisions, version);
     }
 
-    /// The workload's revisions, oldest first. Orphans that match are adopted; `K` is the workload's kind.
+    /// Returns the workload's revisions, oldest first. Orphans that match are adopted; `K` is the workload's kind.
     ///
     /// # Errors
     /// When one could not be adopted or released.
@@ -179,7 +179,7 @@ impl History<'_> {
         }
     }
 
-    /// The data of a revision, byte for byte.
+    /// Returns the data of a revision, byte for byte.
     ///
     /// # Errors
     /// When it cannot be read from the server.

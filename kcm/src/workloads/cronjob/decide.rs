@@ -49,7 +49,7 @@ pub fn schedule(cron_job: &CronJob) -> Result<Schedule, ScheduleError> {
     Schedule::parse(&cron_job.schedule, named.unwrap_or_else(TimeZone::system))
 }
 
-/// True when the schedule itself names a zone, which the API refuses by now.
+/// Returns true if the schedule itself names a zone, which the API refuses by now.
 pub fn names_zone(cron_job: &CronJob) -> bool {
     cron_job.schedule.contains("TZ")
 }
@@ -58,8 +58,8 @@ fn timestamp(time: Time) -> Timestamp {
     Timestamp::from_second(time.0).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// The last run that was due (pkg/controller/cronjob, mostRecentScheduleTime). A long time is not walked through: the
-/// first two runs say how far apart they are, and the search begins two such distances ago.
+/// Returns the last run that was due (pkg/controller/cronjob, mostRecentScheduleTime). A long time is not walked
+/// through: the first two runs say how far apart they are, and the search begins two such distances ago.
 pub fn due(cron_job: &CronJob, schedule: &Schedule, now: Timestamp, with_deadline: bool) -> Result<Due, NeverDue> {
     let known = cron_job.status.last_schedule;
     let mut since = timestamp(if known.is_zero() { cron_job.meta.created } else { known });
@@ -89,7 +89,7 @@ pub fn due(cron_job: &CronJob, schedule: &Schedule, now: Timestamp, with_deadlin
     Ok(Due { since, last, missed: if missed > MANY { Missed::Many } else { Missed::Few } })
 }
 
-/// How long until the next run (pkg/controller/cronjob, nextScheduleTimeDuration); `None` if there is none.
+/// Returns how long until the next run (pkg/controller/cronjob, nextScheduleTimeDuration); `None` if there is none.
 pub fn until_next(cron_job: &CronJob, schedule: &Schedule, now: Timestamp) -> Option<Duration> {
     let from = match due(cron_job, schedule, now, false) {
         Ok(Due { last: Some(last), .. }) => last,
@@ -100,12 +100,12 @@ pub fn until_next(cron_job: &CronJob, schedule: &Schedule, now: Timestamp) -> Op
     Some(Duration::try_from(wait).unwrap_or_default())
 }
 
-/// The name of the Job of a run. It is the same for every leader, so that no run is started twice.
+/// Returns the name of the Job of a run. It is the same for every leader, so that no run is started twice.
 pub fn job_name(cron_job: &Meta, scheduled: Timestamp) -> String {
     format!("{}-{}", cron_job.name, scheduled.as_second() / 60)
 }
 
-/// A time in a zone as RFC 3339 with whole seconds; UTC is `Z`.
+/// Returns a time in a zone as RFC 3339 with whole seconds; UTC is `Z`.
 pub fn rfc3339(at: Timestamp, zone: &TimeZone) -> String {
     let zoned = at.to_zoned(zone.clone());
     if zoned.offset().seconds() == 0 {
@@ -115,7 +115,7 @@ pub fn rfc3339(at: Timestamp, zone: &TimeZone) -> String {
     }
 }
 
-/// The message of the event `MissSchedule`, with the time as Go's RFC1123Z has it.
+/// Returns the message of the event `MissSchedule`, with the time as Go's RFC1123Z has it.
 pub fn missed_message(scheduled: Timestamp) -> String {
     format!("Missed scheduled time to start a job: {}", scheduled.strftime("%a, %d %b %Y %H:%M:%S +0000"))
 }

@@ -41,19 +41,19 @@ pub fn subscribe(
     jobs.subscribe(move |change| owners(change).into_iter().for_each(|key| queue.add(key)));
 }
 
-/// The time until a CronJob with a new schedule is reconciled: its next run. If there is none, it is reconciled now, and
-/// says so in an event.
+/// Returns the time until a CronJob with a new schedule is reconciled: its next run. If there is none, it is reconciled
+/// now, and says so in an event.
 pub fn reconcile_after(cron_job: &CronJob, schedule: &Schedule, now: Timestamp) -> Duration {
     until_next(cron_job, schedule, now).unwrap_or(Duration::ZERO)
 }
 
-/// The same CronJob with another schedule or zone.
+/// Returns the same CronJob with another schedule or zone.
 pub fn is_rescheduled(change: &Change<'_, CronJob>) -> bool {
     let (Some(old), Some(new)) = (change.old, change.new) else { return false };
     old.meta.uid == new.meta.uid && (&old.schedule, &old.time_zone) != (&new.schedule, &new.time_zone)
 }
 
-/// The owners of a Job, before and after.
+/// Returns the owners of a Job, before and after.
 pub fn owners(change: &Change<'_, Job>) -> Vec<ObjectKey> {
     let mut owners: Vec<ObjectKey> =
         change.old.into_iter().chain(change.new).filter_map(|job| owner(&job.meta)).collect();

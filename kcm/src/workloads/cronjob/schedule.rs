@@ -111,7 +111,7 @@ pub struct Wall {
     zone: TimeZone,
 }
 
-/// A zone by its name as Go's LoadLocation takes it: empty is UTC, `Local` is this process's.
+/// Returns a zone by its name as Go's LoadLocation takes it: empty is UTC, `Local` is this process's.
 pub fn zone(name: &str) -> Option<TimeZone> {
     match name {
         "" | "UTC" => Some(TimeZone::UTC),
@@ -150,7 +150,7 @@ impl Schedule {
         })))
     }
 
-    /// The first time after this one at which it is due; `None` if that is not within five years.
+    /// Returns the first time after this one at which it is due; `None` if that is not within five years.
     pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
         let whole = Timestamp::from_second(after.as_second()).unwrap_or(after);
         match self {
@@ -241,8 +241,8 @@ fn number(text: &str) -> Result<u64, ScheduleError> {
     u64::try_from(number).map_err(|_| ScheduleError::Negative(text.to_owned()))
 }
 
-/// The moment at which the clock of a zone shows this time. Of a time that is skipped or comes twice it is one of the
-/// moments to either side, chosen as Go's time.Date does.
+/// Returns the moment at which the clock of a zone shows this time. Of a time that is skipped or comes twice it is one
+/// of the moments to either side, chosen as Go's time.Date does.
 fn moment(zone: &TimeZone, wall: DateTime) -> Option<Timestamp> {
     let as_utc = TimeZone::UTC.to_timestamp(wall).ok()?;
     let before = |offset: jiff::tz::Offset| as_utc.checked_sub(SignedDuration::from_secs(offset.seconds().into())).ok();
@@ -260,9 +260,9 @@ impl Wall {
         self.zone.to_datetime(moment)
     }
 
-    /// The first fitting moment from `from` on, which is a whole second. Looks for the month, then the day in it, the
-    /// hour, the minute, the second; when one of them runs over, it begins with the month again. From the first step on
-    /// everything below what is looked for is zero.
+    /// Returns the first fitting moment from `from` on, which is a whole second. Looks for the month, then the day in
+    /// it, the hour, the minute, the second; when one of them runs over, it begins with the month again. From the first
+    /// step on everything below what is looked for is zero.
     fn next(&self, from: Timestamp) -> Option<Timestamp> {
         let last_year = self.at(from).year() + YEARS;
         let (mut now, mut stepped) = (from, false);
@@ -297,7 +297,7 @@ impl Wall {
             } else {
                 return Some(now);
             };
-            // Where a whole day is skipped, its eve would be tried for ever.
+            // Where a whole day is skipped, the previous day would be tried forever.
             now = if next > now || !stepped { next } else { now.checked_add(HOUR * 24).ok()? };
             stepped = true;
         }
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_day_that_is_skipped_holds_nothing_up() {
-        // Samoa had no 30th of December 2011; upstream's library never comes back from here.
+        // Samoa had no 30th of December 2011; upstream's library never returns from here.
         let schedule = Schedule::parse("0 12 * * 6", zone("Pacific/Apia").expect("a zone")).expect("a schedule");
         let eve: Timestamp = "2011-12-29T20:00:00Z".parse().expect("a time");
         assert_eq!(schedule.next(eve), Some("2011-12-30T22:00:00Z".parse().expect("a time")));

@@ -60,7 +60,7 @@ impl CronJobs {
         };
         let jobs = self.jobs.by_index(&by_controller(), owned_by(&cron_job.meta.uid));
         if !self.is_list_current(key, &cron_job, &jobs).await? {
-            // Without the runs that the list lacks, another one could start beside them.
+            // Without the runs that the list lacks, another one could start in parallel.
             let is_caught_up = self.is_caught_up(key);
             return Ok(if is_caught_up { Outcome::RequeueAfter(Duration::ZERO) } else { Outcome::WaitingForCache });
         }
@@ -83,7 +83,8 @@ impl CronJobs {
         run
     }
 
-    /// True when the stores show everything that was written for a key. If not, the stores requeue the key when they do.
+    /// Returns true if the stores show everything that was written for a key. If not, the stores requeue the key when
+    /// they do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         self.consistency.caught_up(key, &self.cron_jobs, wake()) && self.consistency.caught_up(key, &self.jobs, wake())
@@ -245,7 +246,7 @@ impl CronJobs {
         Ok(())
     }
 
-    /// False when a run is too late, was made already, or must not overlap with another.
+    /// Returns false if a run is too late, was made already, or must not overlap with another.
     fn may_start(&self, cron_job: &CronJob, status: &CronJobStatus, scheduled: Timestamp, now: Timestamp) -> bool {
         let late = now.duration_since(scheduled);
         if cron_job.starting_deadline.is_some_and(|deadline| late > jiff::SignedDuration::from_secs(deadline)) {

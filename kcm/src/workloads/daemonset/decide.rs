@@ -39,13 +39,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// True when there is nothing to create or delete.
+    /// Returns true if there is nothing to create or delete.
     pub fn is_nothing(&self) -> bool {
         self.create.is_empty() && self.delete.is_empty()
     }
 }
 
-/// The nodes that get their pods in one attempt, in order.
+/// Returns the nodes that get their pods in one attempt, in order.
 ///
 /// An attempt ends with the first refusal. Each attempt after a refusal begins with another node, so that one node whose pod
 /// is refused does not keep all others from theirs.
@@ -66,12 +66,12 @@ pub struct Revision<'a> {
 }
 
 impl Revision<'_> {
-    /// True when a pod has the hash label of this revision.
+    /// Returns true if a pod has the hash label of this revision.
     fn has_hash(&self, pod: &Pod) -> bool {
         !self.hash.is_empty() && label(&pod.meta.labels, REVISION_HASH_LABEL) == Some(self.hash)
     }
 
-    /// True when a pod is of this revision (pkg/controller/daemon/util, IsPodUpdated).
+    /// Returns true if a pod is of this revision (pkg/controller/daemon/util, IsPodUpdated).
     pub fn is_of(&self, pod: &Pod) -> bool {
         let by_generation = || {
             self.generation.is_some_and(|generation| {
@@ -82,7 +82,7 @@ impl Revision<'_> {
     }
 }
 
-/// True when a node may have a second pod (pkg/controller/daemon/util, AllowsSurge).
+/// Returns true if a node may have a second pod (pkg/controller/daemon/util, AllowsSurge).
 pub fn allows_surge(set: &DaemonSet) -> bool {
     match &set.strategy {
         Strategy::RollingUpdate { max_surge: Some(surge), .. } => surge.scaled(1, true).is_some_and(|surge| surge > 0),
@@ -90,8 +90,8 @@ pub fn allows_surge(set: &DaemonSet) -> bool {
     }
 }
 
-/// What each node needs (pkg/controller/daemon, manage). `waits` says for how long failed pods of a node have to stay,
-/// if they have to: a kubelet that refuses pods is not to be flooded with them.
+/// Returns what each node needs (pkg/controller/daemon, manage). `waits` says for how long failed pods of a node have
+/// to stay, if they have to: a kubelet that refuses pods is not to be flooded with them.
 pub fn manage(
     set: &DaemonSet,
     places: &[Place],
@@ -155,7 +155,7 @@ impl Plan {
     }
 }
 
-/// Bound pods before others, then the oldest (pkg/controller/daemon, podByCreationTimestampAndPhase).
+/// Returns the bound pods before others, then the oldest (pkg/controller/daemon, podByCreationTimestampAndPhase).
 fn in_order(mut pods: Vec<Arc<Pod>>) -> Vec<Arc<Pod>> {
     pods.sort_by(|a, b| order(a).cmp(&order(b)));
     pods
@@ -181,14 +181,14 @@ fn surplus_in_surge(
     current.into_iter().skip(1).chain(others.into_iter().skip(usize::from(!replaced))).collect()
 }
 
-/// True when a pod has been ready for long enough (pkg/api/v1/pod, IsPodAvailable).
+/// Returns true if a pod has been ready for long enough (pkg/api/v1/pod, IsPodAvailable).
 pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     let since_ready = now.as_second() - pod.ready_since.0;
     pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
 }
 
-/// The status (pkg/controller/daemon, updateDaemonSetStatus). `acted` is false when nothing could be decided on: then
-/// the generation has not been observed.
+/// Returns the status (pkg/controller/daemon, updateDaemonSetStatus). `acted` is false when nothing could be decided
+/// on: then the generation has not been observed.
 pub fn status(
     set: &DaemonSet,
     places: &[Place],
@@ -217,9 +217,9 @@ pub fn status(
     status
 }
 
-/// How long a status may wait to be written, from when it first differed from the set's. Counts that change during a
-/// rollout may wait. The end of it, an unexpected loss of a pod, and everything that is not a count of pods are written
-/// immediately.
+/// Returns how long a status may wait to be written, from when it first differed from the set's. Counts that change
+/// during a rollout may wait. The end of it, an unexpected loss of a pod, and everything that is not a count of pods
+/// are written immediately.
 pub fn delay(set: &DaemonSet, status: &DaemonSetStatus) -> Duration {
     let was = &set.status;
     let only_counts = DaemonSetStatus {
@@ -240,7 +240,7 @@ pub fn delay(set: &DaemonSet, status: &DaemonSetStatus) -> Duration {
     if is_final || lost && !moves { Duration::ZERO } else { CHANGING_COUNTS }
 }
 
-/// When to look again because a ready pod will have become available.
+/// Returns the delay after which a ready pod will have become available.
 pub fn next_check(places: &[Place], min_ready_seconds: i32, now: Timestamp) -> Option<Duration> {
     let remaining = |pod: &Arc<Pod>| {
         let at = i128::from(pod.ready_since.0 + i64::from(min_ready_seconds)) * 1_000_000_000;
@@ -276,7 +276,7 @@ impl Backoff {
         delay.checked_sub(waited).filter(|remaining| !remaining.is_zero())
     }
 
-    /// A failed pod of a node goes.
+    /// Records the deletion of a node's failed pod.
     pub fn grow(&mut self, node: &Str, now: Timestamp) {
         let delay = self.known(node, now).map_or(Self::FIRST, |(delay, _)| (delay * 2).min(Self::LONGEST));
         self.nodes.retain(|_, (_, since)| {

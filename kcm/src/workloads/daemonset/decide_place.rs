@@ -20,7 +20,7 @@ const ADDED: [Toleration<'static>; 7] = [
     Toleration::of("node.kubernetes.io/network-unavailable", NO_SCHEDULE),
 ];
 
-/// The tolerations that daemon pods get beside those of their template.
+/// Returns the tolerations that daemon pods get in addition to those of their template.
 pub fn added_tolerations(host_network: bool) -> &'static [Toleration<'static>] {
     if host_network { &ADDED } else { &ADDED[..ADDED.len() - 1] }
 }
@@ -68,13 +68,13 @@ pub struct Place {
 }
 
 impl Place {
-    /// True when a pod should be here.
+    /// Returns true if a pod should be here.
     pub fn runs(&self) -> bool {
         self.fit.is_some_and(|fit| fit.runs)
     }
 }
 
-/// All nodes, and behind them those that are gone and were left pods. Pods that have ended and are being deleted are
+/// Returns all nodes, followed by deleted ones that still have pods. Pods that have ended and are being deleted are
 /// left out: there is nothing more to do about them (pkg/controller/daemon, getNodesToDaemonPods).
 pub fn places(placement: &Placement, nodes: &[Arc<Node>], pods: &[Arc<Pod>], comparing: bool) -> Vec<Place> {
     let mut at: HashMap<Str, usize> = HashMap::with_capacity(nodes.len());

@@ -29,19 +29,19 @@ impl Sorted {
         Self { current: same.pop(), twins: same, old }
     }
 
-    /// The number that the current revision should at least have.
+    /// Returns the number that the current revision should at least have.
     pub fn number(&self) -> i64 {
         next_number(&self.old)
     }
 }
 
-/// The hash by which pods know a revision. One without the label is known by its name, so that nothing need be
+/// Returns the hash by which pods know a revision. One without the label is known by its name, so that nothing need be
 /// computed that may collide.
 pub fn hash_of(revision: &ControllerRevision) -> &str {
     label(&revision.meta.labels, REVISION_HASH_LABEL).unwrap_or(&revision.meta.name)
 }
 
-/// The old revisions beyond the limit, oldest first; those that pods still carry count and stay
+/// Returns the old revisions beyond the limit, oldest first; those that pods still carry count and stay
 /// (pkg/controller/daemon, cleanupHistory).
 pub fn surplus<'a>(
     old: &'a [Arc<ControllerRevision>],

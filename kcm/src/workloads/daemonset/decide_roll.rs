@@ -21,8 +21,8 @@ pub struct Bounds {
     pub surge: usize,
 }
 
-/// The bounds, or `None` when pods are not replaced by the controller (pkg/controller/daemon, updatedDesiredNodeCounts).
-/// Both bounds round up; if both are zero, one node may be without.
+/// Returns the bounds, or `None` when pods are not replaced by the controller (pkg/controller/daemon,
+/// updatedDesiredNodeCounts). Both bounds round up; if both are zero, one node may be without.
 ///
 /// # Errors
 /// When a bound is neither a number nor a percentage.
@@ -55,11 +55,11 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// The next step of a rolling update (pkg/controller/daemon, rollingUpdate). Superfluous and missing pods are left to
-/// [`super::decide::manage`], which has nothing left to do when this is asked.
+/// Returns the next step of a rolling update (pkg/controller/daemon, rollingUpdate). Superfluous and missing pods are
+/// left to [`super::decide::manage`], which has nothing left to do when this is asked.
 pub fn roll(set: &DaemonSet, places: &[Place], bounds: Bounds, revision: Revision<'_>, now: Timestamp) -> Plan {
     let available = |pod: &Arc<Pod>| is_available(pod, set.min_ready_seconds, now);
-    // What is gone from a node where nothing should run is nobody's loss.
+    // A pod missing from a node where nothing should run does not count as unavailable.
     let concerned = places.iter().filter(|place| place.runs() || !place.pods.is_empty());
     if bounds.surge == 0 {
         replace(concerned, bounds, revision, available)
@@ -68,7 +68,7 @@ pub fn roll(set: &DaemonSet, places: &[Place], bounds: Bounds, revision: Revisio
     }
 }
 
-/// Without surge: old pods that are not available go, and so many others that no more nodes are down than may be.
+/// Without surge: deletes old pods that are not available, and as many others as the limit of unavailable nodes allows.
 fn replace<'a>(
     places: impl Iterator<Item = &'a Place>,
     bounds: Bounds,
@@ -93,8 +93,8 @@ fn replace<'a>(
     Plan { delete: useless, ..Plan::default() }
 }
 
-/// With surge: nodes whose old pod is not available get a new one at once, others as many at a time as allowed; an old
-/// pod goes when its successor is available.
+/// With surge: nodes whose old pod is not available get a new one immediately, others as many at a time as allowed; an
+/// old pod goes when its successor is available.
 fn surge<'a>(
     places: impl Iterator<Item = &'a Place>,
     bounds: Bounds,
@@ -122,8 +122,8 @@ fn surge<'a>(
             (Some(_), Some(_)) => surging += 1,
         }
     }
-    // Whoever surges wants no node to be missed: pods on nodes that are to have none any more go when those that are to
-    // have one are served.
+    // A surge must not leave a node without a pod: pods on nodes that are to have none go when those that are to have
+    // one are served.
     misplaced.truncate(up.saturating_sub(bounds.desired));
     candidates.truncate(bounds.surge.saturating_sub(surging));
     create.extend(candidates);

@@ -73,19 +73,19 @@ pub fn of_set(change: &Change<'_, DaemonSet>) -> Urgency {
     }
 }
 
-/// The owners of a revision that was changed or deleted, before and after. A new one is this controller's own work
-/// (pkg/controller/daemon, addHistory).
+/// Returns the owners of a revision that was changed or deleted, before and after. A new one is this controller's own
+/// work (pkg/controller/daemon, addHistory).
 pub fn of_revision(change: &Change<'_, ControllerRevision>) -> Vec<ObjectKey> {
     if change.old.is_some() { owners_of::<DaemonSet, _>(change) } else { Vec::new() }
 }
 
-/// True for a kubelet's periodic reports: nothing changed that a DaemonSet depends on.
+/// Returns true for a kubelet's periodic reports: nothing changed that a DaemonSet depends on.
 pub fn says_the_same(change: &Change<'_, Node>) -> bool {
     matches!((change.old, change.new), (Some(old), Some(new))
         if old.meta.labels == new.meta.labels && old.taints == new.taints)
 }
 
-/// True when a change decides otherwise whether a node runs the DaemonSet's pod.
+/// Returns true if a change decides otherwise whether a node runs the DaemonSet's pod.
 pub fn concerns(set: &DaemonSet, change: &Change<'_, Node>, comparing: bool) -> bool {
     let Some(placement) = &set.placement else { return false };
     let judge = |node: Option<&Arc<Node>>| node.map_or(Fit::NONE, |node| fit(placement, node, comparing));

@@ -26,7 +26,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// What pods should be of.
+    /// Returns what pods should be of.
     pub fn revision(&self, set: &DaemonSet) -> Revision<'_> {
         Revision { hash: &self.hash, generation: set.template_generation() }
     }

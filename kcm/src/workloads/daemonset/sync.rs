@@ -107,19 +107,7 @@ impl DaemonSets {
         if self.control.consistency.take_lost(key) {
             self.handover.require(&set.meta);
         }
-        let observed = self.handover.observe(&self.children(&set), |pods| {
-            let owned = pods.by_index(&by_controller(), owned_by(&set.meta.uid));
-            (owned, pods.by_index(&by_controller(), orphans_in(&set.meta.namespace)))
-        });
-        let (owned, orphans) = observed.children;
-        let work = Work {
-            key,
-            set: &set,
-            placement: &placement,
-            owned: owned.len(),
-            pods: self.claim(key, &set, [owned, orphans].concat()).await?,
-            are_deletions_seen: observed.are_deletions_seen,
-        };
+        let work = self.gather(key, &set, &placement).await?;
         let known = match self.know_revisions(&work).await {
             Ok(known) => known,
             Err(Stop::Outdated) => return Ok(Outcome::RequeueWithBackoff),
@@ -142,6 +130,28 @@ impl DaemonSets {
         finish(&self.queue, key, [acted.again, available, wait].into_iter().flatten().min(), failure)
     }
 
+    /// Reads and claims the pods of a DaemonSet.
+    async fn gather<'a>(
+        &self,
+        key: &'a ObjectKey,
+        set: &'a DaemonSet,
+        placement: &'a Placement,
+    ) -> Result<Work<'a>, ReconcileError> {
+        let observed = self.handover.observe(&self.children(set), |pods| {
+            let owned = pods.by_index(&by_controller(), owned_by(&set.meta.uid));
+            (owned, pods.by_index(&by_controller(), orphans_in(&set.meta.namespace)))
+        });
+        let (owned, orphans) = observed.children;
+        Ok(Work {
+            key,
+            set,
+            placement,
+            owned: owned.len(),
+            pods: self.claim(key, set, [owned, orphans].concat()).await?,
+            are_deletions_seen: observed.are_deletions_seen,
+        })
+    }
+
     fn forget(&self, key: &ObjectKey) {
         self.control.consistency.forget(key);
         self.handover.forget(key);
@@ -150,7 +160,8 @@ impl DaemonSets {
         self.debouncer.forget(key);
     }
 
-    /// True when the stores show everything that was written for a key. If not, the stores requeue the key when they do.
+    /// Returns true if the stores show everything that was written for a key. If not, the stores requeue the key when
+    /// they do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         let consistency = &self.control.consistency;
@@ -356,7 +367,7 @@ impl DaemonSets {
         Ok(())
     }
 
-    /// The history of a DaemonSet.
+    /// Returns the history of a DaemonSet.
     pub fn history<'a>(&'a self, set: &'a DaemonSet, reference: &'a kinds::OwnerRef) -> History<'a> {
         History {
             owner: &set.meta,

@@ -25,7 +25,7 @@ fn now() -> Timestamp {
     Timestamp::from_second(NOW).expect("in range")
 }
 
-/// An object of which only the metadata is said.
+/// Returns an object of which only the metadata is set.
 fn bare<K: Kind>(name: &str, labels: &[(&str, &str)]) -> K {
     let mut object = Vec::new();
     object.put_message(pod::METADATA, |meta| {
@@ -56,7 +56,7 @@ fn node(name: &str, labels: &[(&str, &str)], taints: &[(&str, &str)]) -> Node {
     node
 }
 
-/// A running, ready, old pod of a revision, bound to `node-1`.
+/// Returns a running, ready, old pod of a revision, bound to `node-1`.
 fn pod(name: &str, hash: &str) -> Pod {
     let mut pod: Pod = bare(name, &[(REVISION_HASH_LABEL, hash)]);
     (pod.node, pod.phase) = ("node-1".into(), Phase::Running);
@@ -104,7 +104,7 @@ fn named(number: usize, fit: Option<Fit>, pods: Vec<Pod>) -> Place {
     Place { node: format!("node-{number}").into(), fit, pods: pods.into_iter().map(Arc::new).collect() }
 }
 
-/// A DaemonSet named `agent` whose template has this spec.
+/// Returns a DaemonSet named `agent` whose template has this spec.
 fn set_with(min_ready_seconds: i32, spec: impl FnOnce(&mut Vec<u8>)) -> DaemonSet {
     let mut object = Vec::new();
     object.put_message(daemon_set::METADATA, |meta| {

@@ -31,12 +31,12 @@ impl Sets {
         Self { new: newest.map(|at| old.remove(at)), old }
     }
 
-    /// The old sets and then the new one.
+    /// Returns the old sets and then the new one.
     pub fn all(&self) -> impl DoubleEndedIterator<Item = &Arc<ReplicaSet>> + Clone {
         self.old.iter().chain(&self.new)
     }
 
-    /// Those of [`Sets::all`] that should have pods (pkg/controller, FilterActiveReplicaSets).
+    /// Returns those of [`Sets::all`] that should have pods (pkg/controller, FilterActiveReplicaSets).
     pub fn active(&self) -> impl Iterator<Item = &Arc<ReplicaSet>> + Clone {
         self.all().filter(|set| set.replicas > 0)
     }
@@ -52,8 +52,13 @@ impl Sets {
 
     /// Pods that all sets together should have.
     pub fn total(&self) -> i32 {
-        self.all().map(|set| set.replicas).sum()
+        sum(self.all().map(|set| set.replicas))
     }
+}
+
+/// The sum of numbers of pods, at most the largest number of its type: a scale may be that.
+pub fn sum(counts: impl IntoIterator<Item = i32>) -> i32 {
+    counts.into_iter().fold(0, i32::saturating_add)
 }
 
 /// True when the set makes the pods that the Deployment wants (pkg/controller/deployment/util, EqualIgnoreHash).
@@ -61,8 +66,8 @@ pub fn has_template_of(set: &ReplicaSet, deployment: &Deployment) -> bool {
     matches!((&set.template, &deployment.template), (Some(a), Some(b)) if a.equal_ignoring_hash(b))
 }
 
-/// The oldest old set whose template may after all be the Deployment's: it differs only as one version of the server
-/// writes objects differently from another.
+/// Returns the oldest old set whose template may after all be the Deployment's: it differs only as one version of the
+/// server writes objects differently from another.
 pub fn doubtful<'a>(deployment: &Deployment, sets: &'a Sets) -> Option<&'a Arc<ReplicaSet>> {
     let wanted = deployment.template.as_ref()?;
     sets.old.iter().find(|set| set.template.as_ref().is_some_and(|template| template.may_equal_ignoring_hash(wanted)))
@@ -77,7 +82,7 @@ pub enum Course {
     Report,
     /// It is paused: it is scaled as a whole, and old history goes.
     Hold,
-    /// Its template goes back to a revision; 0 stands for the previous one.
+    /// Its template is rolled back to a revision; 0 stands for the previous one.
     RollBack(i64),
     /// Its scale was changed: its sets are scaled in proportion.
     Resize,
@@ -85,7 +90,7 @@ pub enum Course {
     Rollout,
 }
 
-/// The course of a sync (pkg/controller/deployment, syncDeployment and isScalingEvent).
+/// Returns the course of a sync (pkg/controller/deployment, syncDeployment and isScalingEvent).
 pub fn course(deployment: &Deployment, sets: &Sets) -> Course {
     if deployment.selector.is_everything() {
         Course::Refuse
@@ -117,8 +122,9 @@ pub enum Step {
     Unsupported(String),
 }
 
-/// The next step of a rollout, one at a time (pkg/controller/deployment, rolloutRolling and rolloutRecreate).
-/// `old_pods` tells whether pods of the old sets still run, see [`old_pods_running`]; it is asked only when it matters.
+/// Returns the next step of a rollout, one at a time (pkg/controller/deployment, rolloutRolling and rolloutRecreate).
+/// `old_pods` returns whether pods of the old sets still run, see [`old_pods_running`]; it is called only when it
+/// matters.
 pub fn next_step(deployment: &Deployment, sets: &Sets, old_pods: impl FnOnce() -> bool) -> Step {
     match &deployment.strategy {
         Strategy::RollingUpdate { .. } => match &sets.new {
@@ -145,14 +151,14 @@ fn scale_or_settled(scales: Vec<Scale>) -> Step {
     if scales.is_empty() { Step::Settled } else { Step::Scale(scales) }
 }
 
-/// True while an old set counts pods or one of `pods` (those of all sets but the new one) is not finished
+/// Returns true while an old set counts pods or one of `pods` (those of all sets but the new one) is not finished
 /// (pkg/controller/deployment, oldPodsRunning).
 pub fn old_pods_running<'a>(sets: &Sets, pods: impl IntoIterator<Item = &'a Pod>) -> bool {
     sets.old.iter().any(|set| set.status.replicas > 0) || pods.into_iter().any(|pod| !pod.is_terminal())
 }
 
-/// The old sets to be deleted, in this order (pkg/controller/deployment, cleanupDeployment): those beyond the history
-/// limit by revision, unless they have pods or were changed a moment ago. None while a rollback is requested.
+/// Returns the old sets to be deleted, in this order (pkg/controller/deployment, cleanupDeployment): those beyond the
+/// history limit by revision, unless they have pods or were changed a moment ago. None while a rollback is requested.
 pub fn surplus_history(deployment: &Deployment, sets: &Sets) -> Vec<Arc<ReplicaSet>> {
     let limit = deployment.revision_history_limit.filter(|limit| *limit != i32::MAX);
     let Some(limit) = limit.filter(|_| rollback_requested(deployment).is_none()) else { return Vec::new() };
@@ -179,7 +185,7 @@ pub struct Notice {
 }
 
 impl Notice {
-    /// The notice about a selector that matches everything.
+    /// Returns the notice about a selector that matches everything.
     pub fn selecting_all() -> Self {
         Self {
             warning: true,

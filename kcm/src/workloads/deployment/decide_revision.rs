@@ -6,7 +6,7 @@ use kinds::workload::{AnnotationEdits, LAST_APPLIED};
 use kinds::{ReplicaSet, Str};
 
 use super::decide::{Notice, Sets, edit, has_template_of};
-use super::decide_scale::{DESIRED_REPLICAS, MAX_REPLICAS, max_surge, new_replicas};
+use super::decide_scale::{DESIRED_REPLICAS, MAX_REPLICAS, most_pods, new_replicas};
 
 /// Annotation: which rollout a ReplicaSet belongs to; on a Deployment, that of its newest ReplicaSet.
 pub const REVISION: &str = "deployment.kubernetes.io/revision";
@@ -26,7 +26,8 @@ fn is_own(key: &str) -> bool {
     [LAST_APPLIED, REVISION, REVISION_HISTORY, DESIRED_REPLICAS, MAX_REPLICAS, ROLLBACK_TO].contains(&key)
 }
 
-/// A set's revision; 0 without the annotation, `None` when it is no number (pkg/controller/deployment/util, Revision).
+/// Returns a set's revision; 0 without the annotation, `None` when it is no number (pkg/controller/deployment/util,
+/// Revision).
 pub fn revision(set: &ReplicaSet) -> Option<i64> {
     set.annotation(REVISION).map_or(Some(0), |text| text.parse().ok())
 }
@@ -35,21 +36,21 @@ fn revisions(sets: &Sets) -> impl Iterator<Item = i64> {
     sets.all().filter_map(|set| revision(set))
 }
 
-/// The revision that the new set should have at least: one more than any old set's (pkg/controller/deployment,
+/// Returns the revision that the new set should have at least: one more than any old set's (pkg/controller/deployment,
 /// getNewReplicaSet).
 pub fn next_revision(sets: &Sets) -> i64 {
     sets.old.iter().filter_map(|set| revision(set)).fold(0, i64::max) + 1
 }
 
-/// The second highest revision; 0 when there is none (pkg/controller/deployment/util, LastRevision).
+/// Returns the second highest revision; 0 when there is none (pkg/controller/deployment/util, LastRevision).
 pub fn last_revision(sets: &Sets) -> i64 {
     let mut sorted: Vec<i64> = revisions(sets).filter(|revision| *revision > 0).collect();
     sorted.sort_unstable();
     sorted.iter().rev().nth(1).copied().unwrap_or(0)
 }
 
-/// A revision history with one more revision, the oldest dropped so that it takes at most `limit` bytes; `None` when
-/// even the new one alone would not fit (pkg/controller/deployment/util, SetNewReplicaSetAnnotations).
+/// Returns a revision history with one more revision, the oldest dropped so that it takes at most `limit` bytes; `None`
+/// when even the new one alone would not fit (pkg/controller/deployment/util, SetNewReplicaSetAnnotations).
 pub fn appended_history(history: &str, revision: &str, limit: usize) -> Option<String> {
     if history.is_empty() {
         return Some(revision.to_owned());
@@ -64,9 +65,9 @@ pub fn appended_history(history: &str, revision: &str, limit: usize) -> Option<S
     Some(format!("{kept},{revision}"))
 }
 
-/// The annotations to change on the new set that exists: the Deployment's own are copied, the revision is raised and
-/// the former one kept in the history (pkg/controller/deployment, getNewReplicaSet). Nothing changes when the set's
-/// revision is no number.
+/// Returns the annotations to change on the new set that exists: the Deployment's own are copied, the revision is
+/// raised and the former one kept in the history (pkg/controller/deployment, getNewReplicaSet). Nothing changes when
+/// the set's revision is no number.
 pub fn synced_annotations(deployment: &Deployment, new: &ReplicaSet, next_revision: i64) -> AnnotationEdits {
     let mut edits = AnnotationEdits::new();
     let text = new.annotation(REVISION).unwrap_or_default();
@@ -85,15 +86,16 @@ pub fn synced_annotations(deployment: &Deployment, new: &ReplicaSet, next_revisi
     edits
 }
 
-/// The update that the existing new set needs before anything else: annotations, or the minimal ready time. `None`
-/// when it has all (pkg/controller/deployment, getNewReplicaSet). Write it with the Deployment's `min_ready_seconds`.
+/// Returns the update that the existing new set needs before anything else: annotations, or the minimal ready time.
+/// `None` when it has all (pkg/controller/deployment, getNewReplicaSet). Write it with the Deployment's
+/// `min_ready_seconds`.
 pub fn new_set_update(deployment: &Deployment, sets: &Sets) -> Option<AnnotationEdits> {
     let new = sets.new.as_ref()?;
     let edits = synced_annotations(deployment, new, next_revision(sets));
     (!edits.is_empty() || new.min_ready_seconds != deployment.min_ready_seconds).then_some(edits)
 }
 
-/// The Deployment's revision annotation, if it must follow its newest set's (pkg/controller/deployment/util,
+/// Returns the Deployment's revision annotation, if it must follow its newest set's (pkg/controller/deployment/util,
 /// SetDeploymentRevision). The status write carries it.
 pub fn revision_edit(deployment: &Deployment, sets: &Sets) -> AnnotationEdits {
     let mut edits = AnnotationEdits::new();
@@ -104,7 +106,7 @@ pub fn revision_edit(deployment: &Deployment, sets: &Sets) -> AnnotationEdits {
     edits
 }
 
-/// The set to be created for the Deployment's template; `None` when the template was not decoded
+/// Returns the set to be created for the Deployment's template; `None` when the template was not decoded
 /// (pkg/controller/deployment, getNewReplicaSet).
 pub fn new_replica_set(deployment: &Deployment, sets: &Sets) -> Option<NewReplicaSet> {
     let hash = deployment.template.as_ref()?.hash(deployment.status.collision_count);
@@ -112,7 +114,7 @@ pub fn new_replica_set(deployment: &Deployment, sets: &Sets) -> Option<NewReplic
     let own = [
         (REVISION, next_revision(sets).to_string()),
         (DESIRED_REPLICAS, deployment.replicas.to_string()),
-        (MAX_REPLICAS, (deployment.replicas + max_surge(deployment)).to_string()),
+        (MAX_REPLICAS, most_pods(deployment).to_string()),
     ];
     let mut annotations: Vec<_> = copied.map(|(key, value)| (key.to_string(), value.to_string())).collect();
     annotations.extend(own.map(|(key, value)| (key.to_owned(), value)));
@@ -123,7 +125,7 @@ pub fn new_replica_set(deployment: &Deployment, sets: &Sets) -> Option<NewReplic
     Some(NewReplicaSet { name: set_name(&deployment.meta.name, &hash), hash, replicas, annotations })
 }
 
-/// A Deployment's name and a hash; the name is cut so that both fit (pkg/controller/deployment,
+/// Returns a Deployment's name and a hash; the name is cut so that both fit (pkg/controller/deployment,
 /// generateReplicaSetName).
 pub fn set_name(deployment: &str, hash: &str) -> String {
     let room = LONGEST_NAME.checked_sub(1 + hash.len()).filter(|room| *room > 0);
@@ -131,19 +133,19 @@ pub fn set_name(deployment: &str, hash: &str) -> String {
     format!("{kept}-{hash}")
 }
 
-/// True when a set that has the wanted name already is the one to be created: it is managed by this Deployment and has
-/// its template. Otherwise the hash collided (pkg/controller/deployment, getNewReplicaSet).
+/// Returns true if a set that has the wanted name already is the one to be created: it is managed by this Deployment
+/// and has its template. Otherwise the hash collided (pkg/controller/deployment, getNewReplicaSet).
 pub fn is_ours(deployment: &Deployment, found: &ReplicaSet) -> bool {
     found.meta.is_controlled_by(&deployment.meta.uid) && has_template_of(found, deployment)
 }
 
-/// The revision to go back to, if one is asked for; 0 stands for the previous one (pkg/controller/deployment,
+/// Returns the revision to roll back to, if one is requested; 0 stands for the previous one (pkg/controller/deployment,
 /// getRollbackTo).
 pub fn rollback_requested(deployment: &Deployment) -> Option<i64> {
     deployment.annotation(ROLLBACK_TO)?.parse().ok()
 }
 
-/// A rollback that was asked for: how the Deployment is updated (without status), and what is said about it.
+/// A requested rollback: how the Deployment is updated (without status), and the event about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rollback {
     /// The template to go back to; `None` leaves it as it is.
@@ -154,8 +156,8 @@ pub struct Rollback {
     pub notice: Notice,
 }
 
-/// How the Deployment goes back to `revision` (pkg/controller/deployment, rollback). The sets must include the new
-/// one: it decides which revision is the previous one.
+/// Returns how the Deployment is rolled back to `revision` (pkg/controller/deployment, rollback). The sets must include
+/// the new one: it decides which revision is the previous one.
 pub fn rollback(deployment: &Deployment, sets: &Sets, revision_asked: i64) -> Rollback {
     let refuse = |reason, message: String| Rollback {
         template: None,
@@ -187,8 +189,8 @@ pub fn rollback(deployment: &Deployment, sets: &Sets, revision_asked: i64) -> Ro
     }
 }
 
-/// The edits that give a Deployment the annotations which a set has (pkg/controller/deployment/util,
-/// SetDeploymentAnnotationsTo), so that for instance the change cause goes back too.
+/// Returns the edits that give a Deployment the annotations which a set has (pkg/controller/deployment/util,
+/// SetDeploymentAnnotationsTo), so that for instance the change cause is rolled back too.
 fn annotations_of(deployment: &Deployment, set: &ReplicaSet) -> AnnotationEdits {
     let foreign = |(key, _): &&(Str, Str)| !is_own(key);
     let gone = deployment.annotations.iter().filter(foreign).filter(|(key, _)| set.annotation(key).is_none());

@@ -11,7 +11,7 @@ use kinds::deployment::{Deployment, Strategy};
 use kinds::intstr::IntOrString;
 use kinds::workload::AnnotationEdits;
 
-use super::decide::{Notice, Sets, edit};
+use super::decide::{Notice, Sets, edit, sum};
 
 /// Annotation of a ReplicaSet: the Deployment's scale when the set was last scaled. Another scale on the Deployment
 /// means that it was scaled since.
@@ -31,14 +31,14 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// What to say once the write was accepted; nothing when only annotations changed (pkg/controller/deployment,
-    /// scaleReplicaSet).
+    /// Returns what to say once the write was accepted; nothing when only annotations changed
+    /// (pkg/controller/deployment, scaleReplicaSet).
     pub fn notice(&self) -> Option<Notice> {
         scaled_notice(&self.set.meta.name, self.set.replicas, self.replicas)
     }
 }
 
-/// What to say about a set that got another scale; a set that was just created had 0.
+/// Returns what to say about a set that got another scale; a set that was just created had 0.
 pub fn scaled_notice(set: &str, from: i32, to: i32) -> Option<Notice> {
     let direction = match to.cmp(&from) {
         Ordering::Greater => "up",
@@ -77,43 +77,48 @@ pub fn max_surge(deployment: &Deployment) -> i32 {
     bounds(deployment).0
 }
 
+/// Pods that a Deployment may have at the same time. The scale may be the largest number that there is.
+pub fn most_pods(deployment: &Deployment) -> i32 {
+    deployment.replicas.saturating_add(max_surge(deployment))
+}
+
 /// Pods that may be missing during a rolling update (pkg/controller/deployment/util, MaxUnavailable); 0 for other
 /// strategies.
 pub fn max_unavailable(deployment: &Deployment) -> i32 {
     bounds(deployment).1.min(deployment.replicas)
 }
 
-/// A number of pods from an annotation; `None` when it is missing, signed or out of range
+/// Returns a number of pods from an annotation; `None` when it is missing, signed or out of range
 /// (pkg/controller/deployment/util, getNonNegativeInt32FromAnnotation).
 pub fn count_annotation(set: &ReplicaSet, key: &str) -> Option<i32> {
     set.annotation(key).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
 }
 
-/// True when the set was last scaled for another scale of the Deployment. An annotation that cannot be read says
+/// Returns true if the set was last scaled for another scale of the Deployment. An annotation that cannot be read says
 /// nothing (pkg/controller/deployment, isScalingEvent).
 pub fn is_stale(deployment: &Deployment, set: &ReplicaSet) -> bool {
     count_annotation(set, DESIRED_REPLICAS).is_some_and(|desired| desired != deployment.replicas)
 }
 
-/// The edits that make a set's annotations tell the Deployment's scale (pkg/controller/deployment/util,
+/// Returns the edits that make a set's annotations state the Deployment's scale (pkg/controller/deployment/util,
 /// SetReplicasAnnotations).
 pub fn scale_annotations(deployment: &Deployment, set: &ReplicaSet) -> AnnotationEdits {
     let mut edits = AnnotationEdits::new();
-    let most = deployment.replicas + max_surge(deployment);
+    let most = most_pods(deployment);
     for (key, value) in [(DESIRED_REPLICAS, deployment.replicas), (MAX_REPLICAS, most)] {
         edit(&mut edits, set.annotation(key), key, &value.to_string());
     }
     edits
 }
 
-/// The set at this scale with its annotations refreshed; `None` when there is nothing to change.
+/// Returns the set at this scale with its annotations refreshed; `None` when there is nothing to change.
 fn refreshed(deployment: &Deployment, set: &Arc<ReplicaSet>, replicas: i32) -> Option<Scale> {
     let annotations = scale_annotations(deployment, set);
     let changes = set.replicas != replicas || !annotations.is_empty();
     changes.then(|| Scale { set: set.clone(), replicas, annotations })
 }
 
-/// The set at this scale; `None` when it has it, whatever its annotations say (pkg/controller/deployment,
+/// Returns the set at this scale; `None` when it has it, whatever its annotations say (pkg/controller/deployment,
 /// scaleReplicaSet).
 pub fn scale_to(deployment: &Deployment, set: &Arc<ReplicaSet>, replicas: i32) -> Option<Scale> {
     if set.replicas == replicas { None } else { refreshed(deployment, set, replicas) }
@@ -124,14 +129,14 @@ pub fn scale_to(deployment: &Deployment, set: &Arc<ReplicaSet>, replicas: i32) -
 pub fn new_replicas(deployment: &Deployment, total: i32, current: i32) -> i32 {
     match deployment.strategy {
         Strategy::RollingUpdate { .. } => {
-            let room = deployment.replicas + max_surge(deployment) - total;
+            let room = most_pods(deployment).saturating_sub(total);
             if room <= 0 { current } else { current + room.min(deployment.replicas - current) }
         }
         _ => deployment.replicas,
     }
 }
 
-/// How the new set is scaled next in a rolling update (pkg/controller/deployment, reconcileNewReplicaSet).
+/// Returns how the new set is scaled next in a rolling update (pkg/controller/deployment, reconcileNewReplicaSet).
 pub fn roll_new(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> Option<Scale> {
     let target = if new.replicas > deployment.replicas {
         deployment.replicas
@@ -146,24 +151,25 @@ fn available(set: &ReplicaSet, replicas: i32) -> i32 {
     set.status.available_replicas.min(replicas)
 }
 
-/// How the old sets are scaled down next in a rolling update (pkg/controller/deployment, reconcileOldReplicaSets):
-/// first pods that are not available, then as many others as may be missing; oldest sets first. Pods of the new set
-/// that are not available count as missing already. One write a set, where upstream makes two.
+/// Returns how the old sets are scaled down next in a rolling update (pkg/controller/deployment,
+/// reconcileOldReplicaSets): first pods that are not available, then as many others as may be missing; oldest sets
+/// first. Pods of the new set that are not available count as missing already. One write a set, where upstream makes
+/// two.
 pub fn roll_old(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> Vec<Scale> {
     let least = deployment.replicas - max_unavailable(deployment);
     let new_available = available(new, new.replicas);
-    let mut budget = sets.total() - least - (new.replicas - new_available);
+    let mut budget = (sets.total() - least).saturating_sub(new.replicas.saturating_sub(new_available));
     if budget <= 0 {
         return Vec::new();
     }
     let mut targets: Vec<i32> = sets.old.iter().map(|set| set.replicas).collect();
     for (target, set) in targets.iter_mut().zip(&sets.old) {
-        let unhealthy = (*target - available(set, *target)).min(budget);
+        let unhealthy = target.saturating_sub(available(set, *target)).min(budget);
         *target -= unhealthy;
         budget -= unhealthy;
     }
-    let old_available: i32 = targets.iter().zip(&sets.old).map(|(target, set)| available(set, *target)).sum();
-    let mut spare = (new_available + old_available - least).max(0);
+    let old_available = sum(targets.iter().zip(&sets.old).map(|(target, set)| available(set, *target)));
+    let mut spare = (sum([new_available, old_available]) - least).max(0);
     for target in &mut targets {
         let down = (*target).min(spare);
         *target -= down;
@@ -172,7 +178,7 @@ pub fn roll_old(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> 
     sets.old.iter().zip(targets).filter_map(|(set, target)| scale_to(deployment, set, target)).collect()
 }
 
-/// The only active set, or the newest when none is; `None` when there are several, or no sets at all
+/// Returns the only active set, or the newest when none is; `None` when there are several, or no sets at all
 /// (pkg/controller/deployment/util, FindActiveOrLatest).
 pub fn active_or_latest(sets: &Sets) -> Option<&Arc<ReplicaSet>> {
     let mut active = sets.active();
@@ -183,7 +189,7 @@ pub fn active_or_latest(sets: &Sets) -> Option<&Arc<ReplicaSet>> {
     }
 }
 
-/// True when the new set has, and was last told to have, all pods of the Deployment, and all are available
+/// Returns true if the new set has, and was last told to have, all pods of the Deployment, and all are available
 /// (pkg/controller/deployment/util, IsSaturated).
 pub fn is_saturated(deployment: &Deployment, set: &ReplicaSet) -> bool {
     count_annotation(set, DESIRED_REPLICAS) == Some(deployment.replicas)
@@ -191,9 +197,10 @@ pub fn is_saturated(deployment: &Deployment, set: &ReplicaSet) -> bool {
         && set.status.available_replicas == deployment.replicas
 }
 
-/// How the sets follow the scale of a Deployment that is paused or was scaled (pkg/controller/deployment, scale).
+/// Returns how the sets follow the scale of a Deployment that is paused or was scaled (pkg/controller/deployment,
+/// scale).
 ///
-/// Unlike upstream, a set that has the right scale and tells the wrong one is corrected, also with a strategy that
+/// Unlike upstream, a set that has the right scale but the wrong annotations is corrected, also with a strategy that
 /// does not scale in proportion: each sync would be taken for a scaling event otherwise, and no rollout would happen.
 pub fn resize(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
     let corrected = |set| refreshed(deployment, set, set.replicas).filter(|_| is_stale(deployment, set));
@@ -214,8 +221,8 @@ pub fn resize(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
 /// the largest. Of equal ones, newer ones grow first and older ones shrink first. All get their annotations refreshed.
 fn in_proportion(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
     let mut active: Vec<_> = sets.active().collect();
-    let allowed = if deployment.replicas > 0 { deployment.replicas + max_surge(deployment) } else { 0 };
-    let difference = allowed - active.iter().map(|set| set.replicas).sum::<i32>();
+    let allowed = if deployment.replicas > 0 { most_pods(deployment) } else { 0 };
+    let difference = allowed - sum(active.iter().map(|set| set.replicas));
     if difference != 0 {
         active.sort_by(|a, b| {
             let age = a.meta.by_creation(&b.meta);
@@ -228,16 +235,16 @@ fn in_proportion(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
         let share = share(deployment, set);
         let share = if difference > 0 { share.min(rest) } else { share.max(rest) };
         let share = if rest == 0 { 0 } else { share };
-        targets.push(set.replicas + share);
+        targets.push(set.replicas.saturating_add(share));
         rest -= share;
     }
     if let Some(largest) = targets.first_mut() {
-        *largest = (*largest + rest).max(0);
+        *largest = largest.saturating_add(rest).max(0);
     }
     active.into_iter().zip(targets).filter_map(|(set, target)| refreshed(deployment, set, target)).collect()
 }
 
-/// How much a set would grow if it kept its proportion of the Deployment; negative when it shrinks
+/// Returns how much a set would grow if it kept its proportion of the Deployment; negative when it shrinks
 /// (pkg/controller/deployment/util, getReplicaSetFraction). A lost annotation is stood in for by the pods there are.
 pub fn share(deployment: &Deployment, set: &ReplicaSet) -> i32 {
     if deployment.replicas == 0 {
@@ -248,7 +255,7 @@ pub fn share(deployment: &Deployment, set: &ReplicaSet) -> i32 {
     if before == 0 {
         return 0;
     }
-    let after = deployment.replicas + max_surge(deployment);
+    let after = most_pods(deployment);
     let size = f64::from(set.replicas) * f64::from(after) / f64::from(before);
     size.round() as i32 - set.replicas
 }

@@ -9,7 +9,7 @@ use kinds::deployment::{Deployment, DeploymentStatus};
 use kinds::status::Condition;
 use kinds::{ReplicaSet, Str, Time};
 
-use super::decide::{Notice, Sets};
+use super::decide::{Notice, Sets, sum};
 use super::decide_scale::max_unavailable;
 use crate::pods::status_delay::CHANGING_COUNTS;
 
@@ -22,7 +22,7 @@ pub const REPLICA_FAILURE: &str = "ReplicaFailure";
 
 /// Reason: the newest set has all pods, available.
 pub const NEW_SET_AVAILABLE: &str = "NewReplicaSetAvailable";
-/// Reason: pods came or went since the last look.
+/// Reason: pods were added or removed since the last sync.
 pub const SET_UPDATED: &str = "ReplicaSetUpdated";
 /// Reason: nothing happened for longer than the deadline.
 pub const TIMED_OUT: &str = "ProgressDeadlineExceeded";
@@ -37,12 +37,12 @@ pub const PAUSED: &str = "DeploymentPaused";
 /// Reason: the Deployment was resumed.
 pub const RESUMED: &str = "DeploymentResumed";
 
-/// The condition of this type, if there is one.
+/// Returns the condition of this type, if there is one.
 pub fn condition<'a>(status: &'a DeploymentStatus, kind: &str) -> Option<&'a Condition> {
     status.conditions.iter().find(|condition| *condition.kind == *kind)
 }
 
-/// A condition as it is when it becomes true, false or unknown at this moment.
+/// Returns a condition as it is when it becomes true, false or unknown at this moment.
 fn stamped(kind: &str, value: &str, reason: &str, message: &str, now: Time) -> Condition {
     Condition {
         kind: kind.into(),
@@ -93,7 +93,7 @@ pub fn note_pause(deployment: &Deployment, status: &mut DeploymentStatus, now: T
     set_condition(status, stamped(PROGRESSING, "Unknown", reason, message, now));
 }
 
-/// Notes in the status that the new set exists, when nothing is said about progress yet (pkg/controller/deployment,
+/// Records in the status that the new set exists, when it has no progress condition yet (pkg/controller/deployment,
 /// getNewReplicaSet).
 pub fn note_found(deployment: &Deployment, status: &mut DeploymentStatus, set: &str, now: Time) {
     if progress_deadline(deployment).is_some() && condition(status, PROGRESSING).is_none() {
@@ -110,7 +110,7 @@ pub fn note_created(deployment: &Deployment, status: &mut DeploymentStatus, set:
     }
 }
 
-/// Notes in the status that the new set could not be created, and tells what to say about it
+/// Records in the status that the new set could not be created, and returns the event about it
 /// (pkg/controller/deployment, getNewReplicaSet). Write the status as it is then, without [`status`].
 pub fn note_create_failed(
     deployment: &Deployment,
@@ -148,8 +148,8 @@ pub fn is_progress(before: &DeploymentStatus, after: &DeploymentStatus) -> bool 
         || after.available_replicas > before.available_replicas
 }
 
-/// The last progress lies further back than the deadline (pkg/controller/deployment/util, DeploymentTimedOut). A
-/// rollout that was completed once does not time out.
+/// Returns true if the last progress lies further back than the deadline (pkg/controller/deployment/util,
+/// DeploymentTimedOut). A rollout that was completed once does not time out.
 pub fn is_timed_out(deployment: &Deployment, status: &DeploymentStatus, now: Time) -> bool {
     let (Some(deadline), Some(condition)) = (progress_deadline(deployment), condition(status, PROGRESSING)) else {
         return false;
@@ -161,9 +161,9 @@ pub fn is_timed_out(deployment: &Deployment, status: &DeploymentStatus, now: Tim
     }
 }
 
-/// The status at the end of a sync (pkg/controller/deployment, calculateStatus and syncRolloutStatus). `noted` is the
-/// Deployment's status with the notes of this sync; `rollout` tells whether progress is judged, as it is in rollouts
-/// only. It need not be written when it equals the Deployment's and the revision annotation stays.
+/// Returns the status at the end of a sync (pkg/controller/deployment, calculateStatus and syncRolloutStatus). `noted`
+/// is the Deployment's status with the conditions of this sync; `rollout` says whether progress is judged, as it is in
+/// rollouts only. It need not be written when it equals the Deployment's and the revision annotation stays.
 pub fn status(
     deployment: &Deployment,
     noted: &DeploymentStatus,
@@ -171,15 +171,15 @@ pub fn status(
     rollout: bool,
     now: Time,
 ) -> DeploymentStatus {
-    let sum = |count: fn(&ReplicaSet) -> i32| sets.all().map(|set| count(set)).sum::<i32>();
-    let available = sum(|set| set.status.available_replicas);
+    let total = |count: fn(&ReplicaSet) -> i32| sum(sets.all().map(|set| count(set)));
+    let available = total(|set| set.status.available_replicas);
     let mut status = DeploymentStatus {
         observed_generation: deployment.meta.generation,
-        replicas: sum(|set| set.status.replicas),
+        replicas: total(|set| set.status.replicas),
         updated_replicas: sets.new.as_ref().map_or(0, |new| new.status.replicas),
-        ready_replicas: sum(|set| set.status.ready_replicas),
+        ready_replicas: total(|set| set.status.ready_replicas),
         available_replicas: available,
-        unavailable_replicas: (sets.total() - available).max(0),
+        unavailable_replicas: sets.total().saturating_sub(available).max(0),
         terminating_replicas: terminating(sets),
         collision_count: noted.collision_count,
         conditions: noted.conditions.clone(),
@@ -201,9 +201,9 @@ pub fn status(
     status
 }
 
-/// How long a status may wait to be written, from when it first differed from the Deployment's: counts that are on
-/// their way need not hurry. A final state, another condition and an observed change do, for people and tools wait for
-/// them (kubectl, rollout status).
+/// Returns how long a status may wait to be written, from when it first differed from the Deployment's: counts that are
+/// on their way need not hurry. A final state, another condition and an observed change do, for people and tools wait
+/// for them (kubectl, rollout status).
 pub fn patience(deployment: &Deployment, status: &DeploymentStatus) -> Duration {
     let was = &deployment.status;
     let news_of = |status: &DeploymentStatus| {
@@ -266,10 +266,12 @@ fn judge_progress(
 fn terminating(sets: &Sets) -> Option<i32> {
     let counted =
         sets.all().filter(|set| set.status.observed_generation != 0 || set.status.terminating_replicas.is_some());
-    counted.map(|set| set.status.terminating_replicas).sum()
+    counted
+        .map(|set| set.status.terminating_replicas)
+        .try_fold(0_i32, |total, count| Some(total.saturating_add(count?)))
 }
 
-/// The first failure that a set reports, the new one's before those of old ones (pkg/controller/deployment,
+/// Returns the first failure that a set reports, the new one's before those of old ones (pkg/controller/deployment,
 /// getReplicaFailures).
 fn replica_failure(sets: &Sets) -> Option<Condition> {
     let mut conditions = sets.new.iter().chain(&sets.old).flat_map(|set| &set.status.conditions);
@@ -277,7 +279,7 @@ fn replica_failure(sets: &Sets) -> Option<Condition> {
     Some(Condition { kind: Str::from(REPLICA_FAILURE), last_update: failure.last_transition, ..failure.clone() })
 }
 
-/// When to look again at a rollout for which nothing else would wake us: one second after its deadline
+/// Returns when to reconcile a rollout again that no change would requeue: one second after its deadline
 /// (pkg/controller/deployment, requeueStuckDeployment). `status` is the one at the end of the sync.
 ///
 /// Unlike upstream, a rollout that was completed once is not reconciled again: time cannot change anything about it, and

@@ -53,20 +53,20 @@ fn add_all(queue: &Queue<ObjectKey>, keys: impl IntoIterator<Item = ObjectKey>, 
     }
 }
 
-/// True for an update of the status alone, which may be coalesced.
+/// Returns true for an update of the status alone, which may be coalesced.
 pub fn only_status_of_set(change: &Change<'_, ReplicaSet>) -> bool {
     matches!((change.old, change.new), (Some(old), Some(new))
         if old.meta.generation == new.meta.generation && !old.meta.differs(&new.meta) && old.annotations == new.annotations)
 }
 
-/// As [`only_status_of_set`], for a Deployment.
+/// Like [`only_status_of_set`], for a Deployment.
 pub fn only_status_of_deployment(change: &Change<'_, Deployment>) -> bool {
     matches!((change.old, change.new), (Some(old), Some(new))
         if old.meta.generation == new.meta.generation && !old.meta.differs(&new.meta) && old.annotations == new.annotations)
 }
 
-/// A pod that stopped running. Upstream waits until it is deleted (pkg/controller/deployment,
-/// deletePod), though a finished pod does not hold a rollout up.
+/// Returns a pod that stopped running. Upstream waits until it is deleted (pkg/controller/deployment, deletePod),
+/// though a finished pod does not hold a rollout up.
 pub fn stopped<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
     deleted(change)
         .or_else(|| change.old.filter(|old| !old.is_terminal() && change.new.is_some_and(|new| new.is_terminal())))

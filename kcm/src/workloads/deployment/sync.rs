@@ -151,7 +151,8 @@ impl Deployments {
         }
     }
 
-    /// True when the stores show everything that was written for a key. If not, the stores requeue the key when they do.
+    /// Returns true if the stores show everything that was written for a key. If not, the stores requeue the key when
+    /// they do.
     fn caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         self.consistency.caught_up(key, &self.deployments, wake())
@@ -266,7 +267,7 @@ impl Deployments {
         old_pods_running(sets, pods.iter().map(|pod| &**pod))
     }
 
-    /// Creates the new set, or finds it when it is there already.
+    /// Creates the new set, or finds an existing one.
     async fn create(&self, work: &mut Work<'_>) -> Result<(), Stop> {
         let deployment = work.deployment;
         if self.settle_doubt(work).await? {
@@ -320,8 +321,8 @@ impl Deployments {
         }
     }
 
-    /// An old set whose template may be the Deployment's after all, only written by another version of the server, is
-    /// read again together with the Deployment. True if it is the new set.
+    /// Returns an old set whose template may be the Deployment's after all, only written by another version of the
+    /// server, is read again together with the Deployment. True if it is the new set.
     async fn settle_doubt(&self, work: &mut Work<'_>) -> Result<bool, Stop> {
         let Some(doubtful) = doubtful(work.deployment, &work.sets) else { return Ok(false) };
         let set = self.writer.get(&ReplicaSet::RESOURCE, &doubtful.meta.key()).await?;

@@ -1,4 +1,4 @@
-//! Takes back announcements of disruptions that did not come: a pod that is said to be disrupted, and lives on.
+//! Withdraws announcements of disruptions that did not happen: the condition `DisruptionTarget` of a pod that lives on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::context::Clock;
 /// For how long an announcement is believed.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The part of the controller that looks at pods.
+/// The part of the controller that reconciles pods.
 pub struct Announced {
     pub pods: Arc<Store<Pod>>,
     pub writer: Writer,
@@ -49,7 +49,7 @@ impl Announced {
                 info!("the disruption that was announced did not come; taken back");
                 Ok(Outcome::Done)
             }
-            // Changed, or replaced by another pod, since we saw it: look at what is there then.
+            // Changed, or replaced by another pod, since we saw it: reconcile the current one.
             Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) if error.is_not_found() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
@@ -64,7 +64,7 @@ pub fn remaining(pod: &Pod, now: jiff::Timestamp) -> Option<Duration> {
     Some(u64::try_from(due - now.as_nanosecond()).map_or(Duration::ZERO, Duration::from_nanos))
 }
 
-/// The patch that turns the condition off, of this very version of the pod.
+/// Returns the patch that turns the condition off, of this very version of the pod.
 pub fn taken_back(pod: &Pod, now: jiff::Timestamp) -> Value {
     let seconds = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now);
     json!({

@@ -33,13 +33,13 @@ pub struct Bounds {
     pub desired: i32,
 }
 
-/// True when the budget speaks of a part of what the pods' owners want.
+/// Returns true if the budget refers to a share of what the pods' owners want.
 pub fn needs_scale(budget: &PodDisruptionBudget) -> bool {
     budget.max_unavailable.is_some() || matches!(budget.min_available, Some(IntOrString::Text(_)))
 }
 
-/// The budget's bounds (pkg/controller/disruption, getExpectedPodCount), for so many pods or, if
-/// [`needs_scale`], for so many that their owners want. Parts are rounded up in both directions.
+/// Returns the budget's bounds (pkg/controller/disruption, getExpectedPodCount), for this many pods or, if
+/// [`needs_scale`], for this many that their owners want. Parts are rounded up in both directions.
 ///
 /// # Errors
 /// When a text is no percentage.
@@ -67,7 +67,7 @@ pub struct Disrupted {
     pub recheck: Option<Duration>,
 }
 
-/// Sorts granted evictions by what became of their pods. A pod that is being deleted or no longer exists needs no note;
+/// Sorts granted evictions by the state of their pods. A pod that is being deleted or no longer exists needs no note;
 /// nor does one that was created after the eviction: it replaces the evicted pod under its name, as a StatefulSet's do.
 /// Upstream: pkg/controller/disruption, buildDisruptedPodMap.
 ///
@@ -98,13 +98,13 @@ pub fn healthy(pods: &[Arc<Pod>], pending: &[(Str, Time)]) -> i32 {
     count(pods.iter().filter(|pod| pod.ready && stays(pod)).count())
 }
 
-/// A number of pods as the API has it.
+/// Converts a number of pods to the API's type.
 pub fn count(pods: usize) -> i32 {
     i32::try_from(pods).unwrap_or(i32::MAX)
 }
 
-/// The status of a budget whose pods were counted (pkg/controller/disruption, updatePdbStatus). Without expected pods
-/// none may be disrupted: a budget that was made before its pods is safe when they come.
+/// Returns the status of a budget whose pods were counted (pkg/controller/disruption, updatePdbStatus). Without
+/// expected pods none may be disrupted: a budget that was made before its pods is safe when they come.
 pub fn status(
     budget: &PodDisruptionBudget,
     bounds: Bounds,
@@ -145,7 +145,7 @@ pub fn patience(before: &BudgetStatus, after: &BudgetStatus) -> Duration {
     }
 }
 
-/// All that is new is that more pods may go.
+/// Returns true if the only news is that more pods may be disrupted.
 fn opens(before: &BudgetStatus, after: &BudgetStatus) -> bool {
     let BudgetStatus { observed_generation, desired_healthy, disrupted_pods, .. } = after;
     (*observed_generation, *desired_healthy, disrupted_pods)
@@ -153,8 +153,8 @@ fn opens(before: &BudgetStatus, after: &BudgetStatus) -> bool {
         && after.disruptions_allowed > before.disruptions_allowed
 }
 
-/// The status of a budget whose pods could not be counted: nothing may be disrupted, and nothing else is known anew
-/// (pkg/controller/disruption, failSafe).
+/// Returns the status of a budget whose pods could not be counted: nothing may be disrupted, and nothing else is
+/// updated (pkg/controller/disruption, failSafe).
 pub fn failed(budget: &PodDisruptionBudget, why: &str, now: Timestamp) -> BudgetStatus {
     let observed = budget.status.observed_generation;
     BudgetStatus {

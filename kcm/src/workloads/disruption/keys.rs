@@ -18,9 +18,8 @@ pub fn subscribe(
 ) {
     let changed = queue.clone();
     budgets.subscribe(move |change| {
-        if let Some(budget) = change.new {
-            if is_new_to_us(change) { changed.add(budget.meta.key()) } else { changed.add_coalesced(budget.meta.key()) }
-        }
+        let Some(key) = budget_key(change) else { return };
+        if is_new_to_us(change) { changed.add(key) } else { changed.add_coalesced(key) }
     });
     let (changed, announced, recorder, budgets) = (queue.clone(), announced.clone(), recorder.clone(), budgets.clone());
     pods.subscribe(move |change| {
@@ -48,7 +47,14 @@ pub fn subscribe(
     });
 }
 
-/// A budget that is new, or has another spec, or was written by somebody else than us: by the eviction API.
+/// Returns the key of a budget that changed. A deleted one is reconciled too, so that nothing is remembered about it when
+/// another one of its name is created.
+pub fn budget_key(change: &Change<'_, PodDisruptionBudget>) -> Option<ObjectKey> {
+    Some(change.new.or(change.old)?.meta.key())
+}
+
+/// Reports whether a budget was created or deleted, or has another spec. A change of its status alone, this controller's
+/// own or the eviction API's, is coalesced: the eviction API has counted its pod already.
 fn is_new_to_us(change: &Change<'_, PodDisruptionBudget>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => old.meta.generation != new.meta.generation || old.meta.uid != new.meta.uid,
@@ -56,20 +62,21 @@ fn is_new_to_us(change: &Change<'_, PodDisruptionBudget>) -> bool {
     }
 }
 
-/// What a budget counts: readiness, deletion, who owns it, and whether it is selected.
+/// Returns what a budget counts of a pod: readiness, deletion, who owns it, and whether it is selected.
 pub fn concerns_budgets(change: &Change<'_, Pod>) -> bool {
     let (Some(old), Some(new)) = (change.old, change.new) else { return true };
     (old.ready, old.meta.is_deleting(), &old.meta.labels, &old.meta.owners, &old.meta.uid)
         != (new.ready, new.meta.is_deleting(), &new.meta.labels, &new.meta.owners, &new.meta.uid)
 }
 
-/// The pod is new, or has other labels than before.
+/// Returns true if the pod is new, or has other labels than before.
 fn joins(change: &Change<'_, Pod>) -> bool {
     change.new.is_some_and(|new| change.old.is_none_or(|old| old.meta.labels != new.meta.labels))
 }
 
-/// True while a pod is said to be disrupted by somebody whose word may turn out to be empty: not by its kubelet, and
-/// only until it is deleted or has ended (pkg/controller/disruption, nonTerminatingPodHasStaleDisruptionCondition).
+/// Returns true while a pod has the condition `DisruptionTarget` from a source that may not follow through: not from
+/// its kubelet, and only until it is deleted or has ended (pkg/controller/disruption,
+/// nonTerminatingPodHasStaleDisruptionCondition).
 pub fn is_announced(pod: &Pod) -> bool {
     let told = pod.disruption.as_ref().is_some_and(|told| told.target_since.is_some() && !told.by_kubelet);
     told && pod.is_active()

@@ -1,8 +1,7 @@
 //! disruption-controller: says for each PodDisruptionBudget how many of its pods may be evicted now.
 //!
-//! The eviction API takes the number from the budget's status and counts down; this controller counts anew whenever
-//! pods change. It also takes back announcements of disruptions that never came. Follows upstream
-//! pkg/controller/disruption.
+//! The eviction API takes the number from the budget's status and counts down; this controller recounts whenever pods
+//! change. It also takes back announcements of disruptions that never came. Follows upstream pkg/controller/disruption.
 
 mod announced;
 mod decide;

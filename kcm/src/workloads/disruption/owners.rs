@@ -22,7 +22,7 @@ pub struct Owners {
 pub struct Wanted {
     /// Pods.
     pub pods: i32,
-    /// Names of pods that nobody owns.
+    /// Names of pods without an owner.
     pub unmanaged: Vec<String>,
 }
 
@@ -74,7 +74,7 @@ impl Owners {
         }
     }
 
-    /// The scale of an owner that we know; a Deployment's ReplicaSets stand for the Deployment.
+    /// Returns the scale of an owner of a cached kind; a Deployment's ReplicaSets stand for the Deployment.
     fn in_stores(&self, owner: &OwnerRef, namespace: &str) -> Option<Scale> {
         let group = owner.api_version.rsplit_once('/').map_or("", |(group, _)| group);
         let workload = matches!(group, "apps" | "extensions");
@@ -101,7 +101,7 @@ impl Owners {
         }
     }
 
-    /// The scale that the server tells of an owner of any kind.
+    /// Returns the scale that the server tells of an owner of any kind.
     async fn served(&self, owner: &OwnerRef, namespace: &str) -> Result<Option<Scale>, Unknown> {
         let passing = |message: String| Unknown { message, passing: true };
         let (kind, version) = (&*owner.kind, &*owner.api_version);

@@ -125,7 +125,7 @@ impl Budgets {
         }
     }
 
-    /// The budget's pods and bounds; what people should know of them goes to `words`.
+    /// Returns the budget's pods and bounds; messages for events go to `words`.
     async fn count(
         &self,
         budget: &PodDisruptionBudget,
@@ -152,7 +152,8 @@ impl Budgets {
         Ok((bounds.inspect_err(|unknown| words.push(not_counted(unknown)))?, pods))
     }
 
-    /// The budget's pods: those with the rarest label that it asks for, or else those of the namespace, are looked at.
+    /// Returns the budget's pods: only those with the rarest label that it selects, or else those of the namespace, are
+    /// compared.
     fn pods_of(&self, budget: &PodDisruptionBudget) -> Vec<Arc<Pod>> {
         let namespace = &budget.meta.namespace;
         let labels = decide::labels_asked_for(&budget.selector);

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use super::announced::{remaining, taken_back};
 use super::decide::{Bounds, bounds, disrupted, failed, healthy, labels_asked_for, needs_scale, patience, status};
-use super::keys::{concerns_budgets, is_announced};
+use super::keys::{budget_key, concerns_budgets, is_announced};
 
 const NOW: i64 = 1_000_000;
 
@@ -44,7 +44,7 @@ fn budget(change: impl FnOnce(&mut PodDisruptionBudget)) -> PodDisruptionBudget 
     budget
 }
 
-/// A ready pod.
+/// Returns a ready pod.
 fn pod(name: &str, change: impl FnOnce(&mut Pod)) -> Arc<Pod> {
     let mut pod: Pod = decode(pod_fields::METADATA, name);
     (pod.ready, pod.phase) = (true, Phase::Running);
@@ -207,6 +207,16 @@ fn what_cannot_be_counted_may_not_be_disrupted_and_keeps_its_numbers() {
     assert_eq!((&*allowed.status, &*allowed.reason, &*allowed.message), ("False", "SyncFailed", "why"));
     assert_eq!(allowed.observed_generation, 2);
     assert_eq!(failed, BudgetStatus { disruptions_allowed: 0, allowed: failed.allowed.clone(), ..known });
+}
+
+#[test]
+fn budget_is_reconciled_after_its_deletion_too() {
+    let budget = Arc::new(budget(|_| {}));
+    let one = Some(&budget);
+    for (name, old, new) in [("created", None, one), ("changed", one, one), ("deleted", one, None)] {
+        let key = budget_key(&Change { old, new });
+        assert_eq!(key.map(|key| key.to_string()).as_deref(), Some("ns/pdb"), "{name}");
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// What going from one number to another is.
+    /// Returns the action that changes one number to another.
     pub fn of(from: i32, to: i32) -> Self {
         match to.cmp(&from) {
             std::cmp::Ordering::Greater => Self::Up,
@@ -98,31 +98,31 @@ impl Counts {
         Self { state: Mutex::default(), reconciled, measured, autoscalers }
     }
 
-    /// A sync is over.
+    /// Records a finished sync.
     pub fn reconciled(&self, action: Action, fault: Fault, took: Duration) {
         let labels = [("action", action.label()), ("error", fault.label())];
         self.reconciled.observe(labels, took.as_secs_f64());
         self.with(|state| *state.reconciled.entry((action, fault)).or_default() += 1);
     }
 
-    /// A metric was measured.
+    /// Records the measurement of a metric.
     pub fn measured(&self, action: Action, fault: Fault, kind: &str, took: Duration) {
         let labels = [("action", action.label()), ("error", fault.label()), ("metric_type", kind.to_owned())];
         self.measured.observe(labels, took.as_secs_f64());
         self.with(|state| *state.measured.entry((action, fault, kind.to_owned())).or_default() += 1);
     }
 
-    /// An autoscaler wants so many pods.
+    /// Records the desired number of pods of an autoscaler.
     pub fn desired(&self, key: &ObjectKey, replicas: i32) {
         self.with(|state| state.desired.insert(key.clone(), replicas));
     }
 
-    /// A sync had to wait for the store.
+    /// Records that a sync had to wait for the store.
     pub fn stale(&self) {
         self.with(|state| state.stale += 1);
     }
 
-    /// An autoscaler is gone.
+    /// Forgets a deleted autoscaler.
     pub fn forget(&self, key: &ObjectKey) {
         self.with(|state| state.desired.remove(key));
     }

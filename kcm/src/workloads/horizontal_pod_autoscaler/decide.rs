@@ -94,6 +94,8 @@ pub struct Gates {
     pub configurable_tolerance: bool,
     /// PodLevelResources
     pub pod_level_resources: bool,
+    /// HPAOptimizedSelectorStore
+    pub optimized_selectors: bool,
 }
 
 /// By which part of their targets an object's metrics may differ from them without scaling.
@@ -117,7 +119,7 @@ pub enum Course {
     Metrics,
 }
 
-/// The least pods; one where it is not given.
+/// Returns the least pods; one where it is not given.
 pub fn least(autoscaler: &HorizontalPodAutoscaler) -> i32 {
     autoscaler.min_replicas.unwrap_or(1)
 }
@@ -150,7 +152,7 @@ pub fn course(autoscaler: &HorizontalPodAutoscaler, current: i32, gates: Gates) 
     }
 }
 
-/// True when scaling to `to` sets the condition `ScaledToZero`.
+/// Returns true if scaling to `to` sets the condition `ScaledToZero`.
 pub fn goes_to_zero(autoscaler: &HorizontalPodAutoscaler, current: i32, to: i32, gates: Gates) -> bool {
     let may = gates.scale_to_zero && least(autoscaler) == 0 && counts_something_else(autoscaler);
     may && current > 0 && to == 0
@@ -179,7 +181,7 @@ pub fn withdraw_zero(autoscaler: &HorizontalPodAutoscaler, current: i32, draft: 
     }
 }
 
-/// Why a metric says nothing.
+/// Why a metric has no usable value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// Reason of the event, and of the condition.
@@ -236,7 +238,7 @@ pub fn proposal(metric: &Metric, measured: Measured) -> Result<Proposal, Failure
     }
 }
 
-/// True when each pod should have a part of an object's metric.
+/// Returns true if each pod should have a part of an object's metric.
 pub fn is_shared(metric: &Metric) -> bool {
     &*metric.target.kind == "AverageValue"
 }
@@ -282,7 +284,7 @@ fn failure(metric: &Metric, reason: &'static str, said: String) -> Failure {
     Failure { reason, message, outer, spec }
 }
 
-/// True when a metric says what it should be.
+/// Returns true if a metric has a target.
 pub fn has_goal(metric: &Metric) -> bool {
     let target = &metric.target;
     match &metric.source {
@@ -351,7 +353,7 @@ pub fn combine(proposals: Vec<Result<Proposal, Failure>>, current: i32, draft: &
     Combined { wanted: known, statuses, error, spec }
 }
 
-/// The number of pods that the target gets where metrics want `wanted`, and why it changes; puts conditions.
+/// Returns the number of pods that the target gets where metrics want `wanted`, and why it changes; puts conditions.
 pub fn settle(
     autoscaler: &HorizontalPodAutoscaler,
     memory: &mut Memory,

@@ -7,7 +7,8 @@ use kinds::meta::ObjectKey;
 use runtime::queue::Queue;
 use runtime::store::{Change, Store};
 
-/// Turns changes into keys on the queue; `generation`: a change of the spec is looked at at once (gate HPAGeneration).
+/// Turns changes into keys on the queue; `generation`: a change of the spec is processed immediately (gate
+/// HPAGeneration).
 pub fn subscribe(autoscalers: &Arc<Store<HorizontalPodAutoscaler>>, queue: &Arc<Queue<ObjectKey>>, generation: bool) {
     let queue = queue.clone();
     autoscalers.subscribe(move |change| {
@@ -17,7 +18,8 @@ pub fn subscribe(autoscalers: &Arc<Store<HorizontalPodAutoscaler>>, queue: &Arc<
     });
 }
 
-/// What comes, goes or has another spec. All else waits for the autoscaler's next turn, which every turn sets.
+/// Returns the key of an autoscaler that was created or deleted or has another spec. Any other change waits for the
+/// next periodic sync.
 pub fn concerned(change: &Change<'_, HorizontalPodAutoscaler>, generation: bool) -> Option<ObjectKey> {
     let object = change.new.or(change.old)?;
     let at_once = match (change.old, change.new) {

@@ -22,7 +22,7 @@ use super::replicas::{self, Goal, Measured, Patience, Tolerances};
 type Answer = Result<Arc<Value>, String>;
 
 /// Answers of the metrics APIs, shared by all that ask the same at about the same time: several metrics of one
-/// autoscaler, and autoscalers that look at the same metric.
+/// autoscaler, and autoscalers that read the same metric.
 pub struct Answers {
     writer: Writer,
     fresh: Duration,
@@ -36,7 +36,7 @@ struct Kept {
 }
 
 impl Answers {
-    /// Shares answers for so long.
+    /// How long answers are shared.
     pub fn new(writer: Writer, fresh: Duration) -> Self {
         Self { writer, fresh, kept: Mutex::default() }
     }
@@ -65,7 +65,7 @@ impl Answers {
     }
 }
 
-/// A refusal in the server's words, or, where these are no words of an API, in client-go's
+/// Returns a refusal in the server's words, or, where these are no words of an API, in client-go's
 /// (apimachinery/pkg/api/errors, NewGenericServerResponse).
 fn said(error: &WriteError, what: &str) -> String {
     match error.refused().map(|status| (status.reason.is_empty(), status.code)) {
@@ -94,10 +94,10 @@ pub struct Measuring {
 }
 
 impl Measuring {
-    /// The number of pods that a metric asks for.
+    /// Returns the number of pods that a metric asks for.
     ///
     /// # Errors
-    /// Why it says nothing, in upstream's words.
+    /// Why it has no usable value, in upstream's wording.
     pub async fn measure(&self, metric: &Metric, subject: &Subject<'_>) -> Measured {
         if !has_goal(metric) {
             return Err(without_goal(&metric.source));
@@ -224,7 +224,7 @@ impl Measuring {
     }
 }
 
-/// The selector of a metric, unless it is invalid.
+/// Returns the selector of a metric, unless it is invalid.
 fn usable(id: &MetricId) -> Result<&Selector, String> {
     match &id.selector {
         Selector::Invalid(why) => Err(why.clone()),

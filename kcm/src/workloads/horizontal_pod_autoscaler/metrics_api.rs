@@ -24,7 +24,7 @@ pub struct Question {
     pub what: String,
 }
 
-/// A query's text; nothing is asked by a selector that is not given.
+/// Returns a query's text; nothing is asked by a selector that is not given.
 fn query(selectors: &[(&str, Option<&Selector>)]) -> String {
     let parts = selectors.iter().filter_map(|(name, selector)| {
         let text = selector.as_ref()?.query().filter(|text| !text.is_empty())?;
@@ -35,7 +35,7 @@ fn query(selectors: &[(&str, Option<&Selector>)]) -> String {
 }
 
 impl Question {
-    /// The resources that pods use.
+    /// Returns the resources that pods use.
     pub fn resources(namespace: &str, pods: &Selector) -> Self {
         let query = query(&[("labelSelector", Some(pods))]);
         Self {
@@ -44,7 +44,7 @@ impl Question {
         }
     }
 
-    /// A metric of pods.
+    /// Returns a metric of pods.
     pub fn pods(version: &str, namespace: &str, pods: &Selector, metric: &str, of: &Selector) -> Self {
         let query = query(&[("labelSelector", Some(pods)), ("metricLabelSelector", Some(of))]);
         let metric = percent_encode(metric);
@@ -54,7 +54,7 @@ impl Question {
         }
     }
 
-    /// A metric of an object; of the namespace itself if `object` is `None`.
+    /// Returns a metric of an object; of the namespace itself if `object` is `None`.
     pub fn object(version: &str, namespace: &str, object: Option<(&str, &str)>, metric: &str, of: &Selector) -> Self {
         let query = query(&[("metricLabelSelector", Some(of))]);
         let encoded = percent_encode(metric);
@@ -67,7 +67,7 @@ impl Question {
         Self { path: format!("/apis/{CUSTOM}/{version}/namespaces/{namespace}/{place}{query}"), what }
     }
 
-    /// A metric of something outside the cluster.
+    /// Returns a metric of something outside the cluster.
     pub fn external(namespace: &str, metric: &str, of: &Selector) -> Self {
         let query = query(&[("labelSelector", Some(of))]);
         let encoded = percent_encode(metric);
@@ -78,7 +78,7 @@ impl Question {
     }
 }
 
-/// The version of the custom metrics API to ask, of those that are registered, the preferred one first
+/// Returns the version of the custom metrics API to ask, of those that are registered, the preferred one first
 /// (k8s.io/metrics/pkg/client/custom_metrics, PreferredVersion).
 ///
 /// # Errors
@@ -108,7 +108,7 @@ fn time(item: &Value) -> Time {
     read.map_or(Time::default(), |time| Time(time.as_second()))
 }
 
-/// The use of a resource by pods, or by one container of each. A pod with a missing value is left out.
+/// Returns the use of a resource by pods, or by one container of each. A pod with a missing value is left out.
 ///
 /// # Errors
 /// When the response has no items.
@@ -132,7 +132,7 @@ pub fn resource_samples(answer: &Value, resource: &str, container: &str) -> Resu
     Ok(items(answer).iter().filter_map(sample).collect())
 }
 
-/// A metric of pods.
+/// Returns a metric of pods.
 ///
 /// # Errors
 /// When the response has no items.
@@ -149,7 +149,7 @@ pub fn pod_samples(answer: &Value) -> Result<Samples, String> {
     Ok(items(answer).iter().filter_map(sample).collect())
 }
 
-/// A metric of one object.
+/// Returns a metric of one object.
 ///
 /// # Errors
 /// When the response does not have exactly one item.

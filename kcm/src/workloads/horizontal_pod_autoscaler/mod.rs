@@ -34,13 +34,13 @@ use counts::Counts;
 use decide::Gates;
 use measure::{Answers, Measuring};
 use replicas::Patience;
-use sync::{Autoscalers, Habits};
+use sync::{Autoscalers, Settings};
 
 /// Name of the event source.
 const COMPONENT: &str = "horizontal-pod-autoscaler";
 
-/// So many times the requests of other controllers, per second and at once: each sync reads a scale and metrics, and
-/// upstream, too, has several clients with a limit each.
+/// The factor of this controller's request rate and burst over other controllers': each sync reads a scale and metrics,
+/// and upstream, too, has several clients with a limit each.
 const QPS: u16 = 25;
 const BURST: u32 = 10;
 
@@ -86,6 +86,7 @@ fn start(manager: &mut Manager, context: &Context) {
         generation: gate("HPAGeneration"),
         configurable_tolerance: gate("HPAConfigurableTolerance"),
         pod_level_resources: gate("PodLevelResources"),
+        optimized_selectors: gate("HPAOptimizedSelectorStore"),
     };
     let patience = Patience {
         cpu_initialization: flag("cpu-initialization-period"),
@@ -108,7 +109,7 @@ fn start(manager: &mut Manager, context: &Context) {
         queue: queue.clone(),
         counts: counts.clone(),
         clock: context.clock.clone(),
-        habits: Habits {
+        settings: Settings {
             period,
             window: flag("downscale-stabilization"),
             tolerance: context.options.values.get_f64("horizontal-pod-autoscaler-tolerance"),

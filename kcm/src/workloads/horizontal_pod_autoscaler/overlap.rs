@@ -22,13 +22,13 @@ struct Filed {
     selectors: HashMap<ObjectKey, (u64, Arc<Selector>)>,
 }
 
-/// Index values of pods one of which every pod has that a selector matches; `None` where no label says so.
+/// Returns the index values of pods one of which every pod has that a selector matches; `None` where no label says so.
 fn narrow(namespace: &str, selector: &Selector) -> Option<u64> {
     let Selector::All(requirements) = selector else { return None };
     certain_labels(namespace, requirements).next()
 }
 
-/// Index values of the labels that every matching pod has.
+/// Returns the index values of the labels that every matching pod has.
 fn certain_labels(namespace: &str, requirements: &[Requirement]) -> impl Iterator<Item = u64> {
     let labels = requirements.iter().filter_map(Requirement::only_label);
     labels.map(move |(key, value)| index_key((namespace, &**key, &**value)))
@@ -39,7 +39,7 @@ fn anywhere(namespace: &str) -> u64 {
     index_key((namespace, "anywhere"))
 }
 
-/// The pods that a selector matches, sorted by name. Only those with the rarest of its labels are compared.
+/// Returns the pods that a selector matches, sorted by name. Only those with the rarest of its labels are compared.
 pub fn pods_of(namespace: &str, selector: &Selector, pods: &Store<Pod>) -> Vec<Arc<Pod>> {
     let Selector::All(requirements) = selector else { return Vec::new() };
     let certain: Vec<u64> = certain_labels(namespace, requirements).collect();
@@ -71,8 +71,8 @@ impl Overlaps {
         self.lock().remove(key);
     }
 
-    /// The first autoscalers of a namespace that want some of these pods, two at most.
-    pub fn wanting(&self, namespace: &str, pods: &[Arc<Pod>]) -> Vec<ObjectKey> {
+    /// Returns the first `most` autoscalers of a namespace that select some of these pods.
+    pub fn wanting(&self, namespace: &str, pods: &[Arc<Pod>], most: usize) -> Vec<ObjectKey> {
         let filed = self.lock();
         // Pods of one template share their labels.
         let mut seen = HashSet::new();
@@ -89,7 +89,7 @@ impl Overlaps {
                 }
             }
         }
-        found.into_iter().take(2).cloned().collect()
+        found.into_iter().take(most).cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Filed> {
@@ -109,7 +109,7 @@ impl Filed {
     }
 }
 
-/// The autoscalers for people, as upstream prints them.
+/// Formats the autoscalers for messages, as upstream prints them.
 pub fn printed(keys: &[ObjectKey]) -> String {
     let each: Vec<_> = keys.iter().map(|key| format!("{{{} {}}}", key.name, key.namespace)).collect();
     format!("[{}]", each.join(" "))

@@ -9,7 +9,7 @@ use kinds::horizontal_pod_autoscaler::{Behavior, Policy, Rules, Select};
 /// clock changes no pace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// What metrics asked for, before it was slowed down.
+    /// What metrics recommended, before stabilization.
     recommendations: Vec<(i32, Duration)>,
     /// Pods added.
     ups: Vec<(i32, Duration)>,
@@ -59,15 +59,15 @@ const DOWN_LIMIT: (&str, &str) =
     ("ScaleDownLimit", "the desired replica count is decreasing faster than the maximum scale rate");
 
 impl Memory {
-    /// What the target asks for when it is seen first counts as recommended: a start takes no pods away.
+    /// Records the target's number as recommended when it is seen first: a start removes no pods.
     pub fn begin(&mut self, replicas: i32, now: Duration) {
         if self.recommendations.is_empty() {
             self.recommendations.push((replicas, now));
         }
     }
 
-    /// How many pods the target gets, where metrics ask for `wanted`; `window` is that of scaling down where the
-    /// object gives none.
+    /// Returns how many pods the target gets, where metrics ask for `wanted`; `window` is that of scaling down where
+    /// the object gives none.
     pub fn pace(
         &mut self,
         wanted: i32,
@@ -99,7 +99,7 @@ impl Memory {
         if to > from { self.ups.push(change) } else { self.downs.push(change) }
     }
 
-    /// The highest recommendation of the window.
+    /// Returns the highest recommendation of the window.
     fn highest(&mut self, wanted: i32, window: Duration, now: Duration) -> (i32, (&'static str, &'static str)) {
         self.recommendations.retain(|(_, at)| now.saturating_sub(*at) <= window);
         self.recommendations.push((wanted, now));
@@ -107,7 +107,7 @@ impl Memory {
         (highest.unwrap_or(wanted), DOWN_STABILIZED)
     }
 
-    /// Between the lowest recommendation of the window up and the highest of the window down.
+    /// Limits the number to between the lowest recommendation of the upward window and the highest of the downward one.
     fn stable(
         &mut self,
         wanted: i32,
@@ -134,7 +134,7 @@ impl Memory {
         (current.max(lowest).min(highest), slowed)
     }
 
-    /// Within what policies allow.
+    /// Limits the number to what policies allow.
     fn rate_limits(
         &self,
         wanted: i32,
@@ -159,7 +159,7 @@ impl Memory {
         (wanted, WITHIN)
     }
 
-    /// The most, or least, pods that policies allow now.
+    /// Returns the most, or least, pods that policies allow now.
     fn limit(&self, current: i32, rules: &Rules, up: bool, now: Duration) -> i32 {
         let allowed = rules.policies.iter().map(|policy| {
             let start = current.saturating_sub(changed(&self.ups, policy.period, now)).saturating_add(changed(
@@ -179,7 +179,7 @@ impl Memory {
     }
 }
 
-/// How far a policy lets a number of pods go: further up by as much as makes a whole pod, and down by no more.
+/// Returns how far a policy lets a number of pods go: further up by as much as makes a whole pod, and down by no more.
 fn reach(start: i32, policy: &Policy, up: bool) -> i32 {
     match (policy.percent, up) {
         (false, true) => start.saturating_add(policy.value),

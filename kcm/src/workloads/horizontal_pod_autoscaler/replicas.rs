@@ -52,7 +52,7 @@ pub struct Patience {
 /// What a pod's metric should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal<'a> {
-    /// So many percent of what the pods, or one container of each, ask for of a resource.
+    /// A percentage of what the pods, or one container of each, request of a resource.
     Utilization {
         /// Percent.
         percent: i32,
@@ -60,10 +60,10 @@ pub enum Goal<'a> {
         resource: &'a str,
         /// The container; empty for the whole pod.
         container: &'a str,
-        /// What is asked for a pod as a whole counts (gate PodLevelResources).
+        /// Pod-level requests count (gate PodLevelResources).
         pod_level: bool,
     },
-    /// So many thousandths each.
+    /// This many thousandths per pod.
     Amount(i64),
 }
 
@@ -91,12 +91,12 @@ pub(super) struct Groups<'a> {
     pub ignored: Vec<&'a str>,
 }
 
-/// A point in time some time after one that the API told.
+/// Returns a time some seconds after a timestamp of the API.
 fn nanos_after(time: Time, wait: Duration) -> i128 {
     i128::from(time.0) * 1_000_000_000 + wait.as_nanos() as i128
 }
 
-/// Whether a CPU sample says nothing yet, because the pod starts or never was ready.
+/// Reports whether a CPU sample is not usable yet, because the pod starts or never was ready.
 fn is_warming_up(pod: &Pod, requests: &Requests, sample: &Sample, patience: Patience, now: Timestamp) -> bool {
     if requests.readiness == Readiness::Untold || requests.started.is_zero() {
         return true;
@@ -139,7 +139,7 @@ pub(super) fn group<'a>(
     groups
 }
 
-/// The number of pods that something measured of each pod asks for; `cpu` if it is their use of CPU
+/// Returns the number of pods that something measured of each pod asks for; `cpu` if it is their use of CPU
 /// (GetResourceReplicas, GetRawResourceReplicas, GetMetricReplicas). Pods that are missing or not ready yet count
 /// against a change, and never turn its direction.
 ///
@@ -198,7 +198,7 @@ pub fn of_pods(
     Ok((if backwards { replicas } else { wanted }, current))
 }
 
-/// What a pod without samples is taken to use before others are taken away.
+/// Returns what a pod without samples is taken to use before others are taken away.
 fn full_use(goal: Goal<'_>, requests: &HashMap<&str, i64>, name: &str) -> i64 {
     match goal {
         Goal::Utilization { percent, .. } => {
@@ -240,7 +240,7 @@ fn usage(samples: &Samples, goal: Goal<'_>, requests: &HashMap<&str, i64>) -> Re
     }
 }
 
-/// The number of pods that a metric of something else than the pods asks for, which should have a certain value
+/// Returns the number of pods that a metric of something else than the pods asks for, which should have a certain value
 /// (GetObjectMetricReplicas, GetExternalMetricReplicas). A target without pods gets as many as the ratio says.
 ///
 /// # Errors
@@ -268,8 +268,8 @@ pub fn of_value(
     Ok((rounded_up(ratio * ready as f64), current))
 }
 
-/// The number of pods that a metric of something else than the pods asks for, of which each pod should have a part
-/// (GetObjectPerPodMetricReplicas, GetExternalPerPodMetricReplicas). `existing` pods share it now.
+/// Returns the number of pods that a metric of something else than the pods asks for, of which each pod should have a
+/// part (GetObjectPerPodMetricReplicas, GetExternalPerPodMetricReplicas). `existing` pods share it now.
 pub fn of_share(value: i64, each: i64, existing: i32, tolerances: Tolerances) -> (i32, Current) {
     let ratio = value as f64 / (each as f64 * f64::from(existing));
     let wanted = if tolerances.allow(ratio) { existing } else { rounded_up(value as f64 / each as f64) };

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use kinds::Pod;
 use kinds::pod::{Asked, Part};
 
-/// What each pod asks for, or one container of it, in thousandths by the pods' names. `pod_level`: what is asked for a
-/// pod as a whole counts before what its containers ask for.
+/// Returns what each pod requests, or one container of it, in thousandths by the pods' names. `pod_level`: what is
+/// requested for a pod as a whole counts before what its containers ask for.
 ///
 /// # Errors
 /// When a part that counts does not ask for the resource.
@@ -42,7 +42,7 @@ fn of_containers(asked: &[Asked], container: &str, resource: &str, pod: &str) ->
     found.of(resource).ok_or_else(|| missing(container))
 }
 
-/// Resources that can be asked for a pod as a whole (component-helpers/resource, IsSupportedPodLevelResource).
+/// Resources that can be requested at pod level (component-helpers/resource, IsSupportedPodLevelResource).
 fn is_for_pods(resource: &str) -> bool {
     matches!(resource, "cpu" | "memory") || resource.starts_with("hugepages-")
 }
@@ -52,7 +52,7 @@ fn asks_as_a_whole(asked: &[Asked]) -> bool {
     pod.any(|asked| asked.resources.iter().any(|(name, _)| is_for_pods(name)))
 }
 
-/// What a pod takes of a node (component-helpers/resource, PodRequests).
+/// Returns what a pod occupies of a node (component-helpers/resource, PodRequests).
 fn whole(asked: &[Asked], resource: &str) -> Option<i64> {
     let part = |part: Part| asked.iter().find(|asked| asked.part == part).and_then(|asked| asked.of(resource));
     let own = part(Part::Pod).filter(|_| is_for_pods(resource));
@@ -62,7 +62,7 @@ fn whole(asked: &[Asked], resource: &str) -> Option<i64> {
     }
 }
 
-/// What containers take together, at most: sidecars run beside all that come after them.
+/// Returns what containers take together, at most: sidecars run alongside all later ones.
 fn together(asked: &[Asked], resource: &str) -> Option<i64> {
     let mut known = false;
     let (mut containers, mut sidecars, mut starting) = (0i64, 0i64, 0i64);

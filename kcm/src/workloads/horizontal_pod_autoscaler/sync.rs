@@ -34,7 +34,7 @@ const SOON: Duration = Duration::from_millis(100);
 
 /// What the command line says.
 #[derive(Debug, Clone, Copy)]
-pub struct Habits {
+pub struct Settings {
     /// Between syncs of an autoscaler.
     pub period: Duration,
     /// How far back recommendations count where an object does not say.
@@ -56,28 +56,37 @@ pub struct Autoscalers {
     pub queue: Arc<Queue<ObjectKey>>,
     pub counts: Arc<Counts>,
     pub clock: Clock,
-    pub habits: Habits,
+    pub settings: Settings,
     /// Times in memories are since then.
     pub start: Instant,
     pub interner: Interner,
 }
 
 /// Why a sync could not be finished.
-struct Trouble {
+struct SyncError {
     message: String,
     fault: Fault,
 }
 
-impl Trouble {
+impl SyncError {
     fn new(message: String) -> Self {
         Self { message, fault: Fault::Internal }
     }
 }
 
+/// The number of pods that the target should have.
+struct Recommendation {
+    desired: i32,
+    reason: String,
+    metrics: Vec<MetricStatus>,
+    /// The failure of a metric that did not prevent the recommendation.
+    problem: Option<SyncError>,
+}
+
 /// How a sync ended.
-struct Ended {
+struct SyncResult {
     action: Action,
-    trouble: Option<Trouble>,
+    problem: Option<SyncError>,
     then: Outcome,
 }
 
@@ -113,73 +122,39 @@ impl Autoscalers {
         };
         let began = Instant::now();
         let ended = self.scale(key, autoscaler).await;
-        let fault = ended.trouble.as_ref().map_or(Fault::None, |trouble| trouble.fault);
+        let fault = ended.problem.as_ref().map_or(Fault::None, |problem| problem.fault);
         self.counts.reconciled(ended.action, fault, began.elapsed());
-        match ended.trouble {
-            Some(trouble) => Err(ReconcileError::new(trouble.message)),
+        match ended.problem {
+            Some(problem) => Err(ReconcileError::new(problem.message)),
             None => Ok(ended.then),
         }
     }
 
-    async fn scale(&self, key: &ObjectKey, autoscaler: Arc<HorizontalPodAutoscaler>) -> Ended {
+    async fn scale(&self, key: &ObjectKey, autoscaler: Arc<HorizontalPodAutoscaler>) -> SyncResult {
         let mut draft = Draft::of(&autoscaler, (self.clock)());
-        match self.go(key, autoscaler, &mut draft).await {
+        match self.advance(key, autoscaler, &mut draft).await {
             Ok(ended) => ended,
-            Err(trouble) => Ended { action: Action::None, trouble: Some(trouble), then: Outcome::Done },
+            Err(problem) => SyncResult { action: Action::None, problem: Some(problem), then: Outcome::Done },
         }
     }
 
-    /// Troubles that end a reconcile early are returned as errors, with the status written.
-    async fn go(
+    /// Decides on the number of pods, changes the scale and writes the status. A failure that ends the reconcile early is
+    /// returned as an error, with the status written.
+    async fn advance(
         &self,
         key: &ObjectKey,
         mut autoscaler: Arc<HorizontalPodAutoscaler>,
         draft: &mut Draft,
-    ) -> Result<Ended, Trouble> {
+    ) -> Result<SyncResult, SyncError> {
         let gates = self.measuring.gates;
-        let (resource, scale) = match self.scale_of(key, &autoscaler).await {
-            Ok(found) => found,
-            Err(trouble) => {
-                self.warn(&autoscaler, "FailedGetScale", trouble.message.clone());
-                let told =
-                    format!("the HPA controller was unable to get the target's current scale: {}", trouble.message);
-                draft.set(ABLE_TO_SCALE, false, "FailedGetScale", &told);
-                self.write_anyway(key, &autoscaler, draft).await;
-                return Err(trouble);
-            }
-        };
-        let able = "the HPA controller was able to get the target's current scale";
-        draft.set(ABLE_TO_SCALE, true, "SucceededGetScale", able);
+        let (resource, scale) = self.read_scale(key, &autoscaler, draft).await?;
         let current = scale.replicas;
         let memory = lock(&self.memories).entry(key.clone()).or_default().clone();
         lock(&memory).begin(current, self.start.elapsed());
         decide::withdraw_zero(&autoscaler, current, draft, gates);
 
-        let (mut desired, mut reason) = (current, String::new());
-        let (mut metrics, mut trouble) = (Vec::new(), None);
-        match decide::course(&autoscaler, current, gates) {
-            Course::Disabled => {
-                let told = "scaling is disabled since the replica count of the target is zero";
-                draft.set(SCALING_ACTIVE, false, "ScalingDisabled", told);
-                if !gates.scale_to_zero {
-                    draft.remove(decide::SCALED_TO_ZERO);
-                }
-            }
-            Course::Bound(bound, why) => (desired, reason) = (bound, why.to_owned()),
-            Course::Metrics => {
-                let combined = self.combine(key, &autoscaler, &scale, draft).await;
-                let Combined { wanted, statuses, error, spec } = combined;
-                metrics = statuses;
-                trouble =
-                    error.map(|message| Trouble { message, fault: if spec { Fault::Spec } else { Fault::Internal } });
-                let Some((wanted, name)) = wanted else {
-                    return Err(self.give_up(key, &autoscaler, draft, (current, metrics), trouble).await);
-                };
-                let settings = (self.habits.window, self.start.elapsed(), gates);
-                let proposed = (wanted, name.as_str());
-                (desired, reason) = decide::settle(&autoscaler, &mut lock(&memory), current, proposed, draft, settings);
-            }
-        }
+        let recommendation = self.recommend(key, &autoscaler, &scale, &memory, draft).await?;
+        let Recommendation { desired, reason, metrics, problem } = recommendation;
         if desired != current {
             let zero = decide::goes_to_zero(&autoscaler, current, desired, gates);
             if zero {
@@ -190,24 +165,20 @@ impl Autoscalers {
             match self.rescale(&resource, &autoscaler, scale, desired).await {
                 Rescaled::Done => {}
                 Rescaled::Overtaken => {
-                    return Ok(Ended { action: Action::None, trouble, then: Outcome::RequeueAfter(SOON) });
+                    return Ok(SyncResult { action: Action::None, problem, then: Outcome::RequeueAfter(SOON) });
                 }
                 Rescaled::Failed(error) => {
-                    let told = format!("New size: {desired}; reason: {reason}; error: {error}");
-                    self.warn(&autoscaler, "FailedRescale", told);
-                    let told = format!("the HPA controller was unable to update the target scale: {error}");
-                    draft.set(ABLE_TO_SCALE, false, "FailedUpdateScale", &told);
+                    let message = format!("New size: {desired}; reason: {reason}; error: {error}");
+                    self.warn(&autoscaler, "FailedRescale", message);
+                    let message = format!("the HPA controller was unable to update the target scale: {error}");
+                    draft.set(ABLE_TO_SCALE, false, "FailedUpdateScale", &message);
                     draft.seen(&autoscaler, current, metrics, gates);
                     self.write_anyway(key, &autoscaler, draft).await;
-                    return Err(Trouble::new(format!("failed to rescale {}: {error}", target(&autoscaler))));
+                    return Err(SyncError::new(format!("failed to rescale {}: {error}", target(&autoscaler))));
                 }
             }
-            let told = format!("the HPA controller was able to update the target scale to {desired}");
-            draft.set(ABLE_TO_SCALE, true, "SucceededRescale", &told);
-            let told = format!("New size: {desired}; reason: {reason}");
-            self.recorder.event(&about(&*autoscaler), EventType::Normal, "SuccessfulRescale", told);
+            self.record_rescale(&autoscaler, (current, desired), &reason, draft);
             lock(&memory).scaled(current, desired, autoscaler.behavior.as_deref(), self.start.elapsed());
-            info!(current, desired, reason, "rescaled");
             decide::tell_of_zero(draft, zero, gates);
             draft.scaled();
         }
@@ -215,47 +186,128 @@ impl Autoscalers {
         draft.status.desired_replicas = desired;
         self.counts.desired(key, desired);
         self.write(key, &autoscaler, draft).await?;
-        Ok(Ended { action: Action::of(current, desired), trouble, then: Outcome::RequeueAfter(self.habits.period) })
+        Ok(SyncResult {
+            action: Action::of(current, desired),
+            problem,
+            then: Outcome::RequeueAfter(self.settings.period),
+        })
     }
 
-    /// Too little is known to scale: says so.
+    /// Reads the target's scale and sets the condition `AbleToScale`.
+    async fn read_scale(
+        &self,
+        key: &ObjectKey,
+        autoscaler: &HorizontalPodAutoscaler,
+        draft: &mut Draft,
+    ) -> Result<(Resource, Arc<Scale>), SyncError> {
+        match self.scale_of(key, autoscaler).await {
+            Ok(found) => {
+                let message = "the HPA controller was able to get the target's current scale";
+                draft.set(ABLE_TO_SCALE, true, "SucceededGetScale", message);
+                Ok(found)
+            }
+            Err(problem) => {
+                self.warn(autoscaler, "FailedGetScale", problem.message.clone());
+                let message =
+                    format!("the HPA controller was unable to get the target's current scale: {}", problem.message);
+                draft.set(ABLE_TO_SCALE, false, "FailedGetScale", &message);
+                self.write_anyway(key, autoscaler, draft).await;
+                Err(problem)
+            }
+        }
+    }
+
+    /// Returns the number of pods that the target should have, by the bounds or by the metrics.
+    async fn recommend(
+        &self,
+        key: &ObjectKey,
+        autoscaler: &HorizontalPodAutoscaler,
+        scale: &Scale,
+        memory: &Mutex<Memory>,
+        draft: &mut Draft,
+    ) -> Result<Recommendation, SyncError> {
+        let (current, gates) = (scale.replicas, self.measuring.gates);
+        let without_metrics = |desired, reason| Recommendation { desired, reason, metrics: Vec::new(), problem: None };
+        match decide::course(autoscaler, current, gates) {
+            Course::Disabled => {
+                let message = "scaling is disabled since the replica count of the target is zero";
+                draft.set(SCALING_ACTIVE, false, "ScalingDisabled", message);
+                if !gates.scale_to_zero {
+                    draft.remove(decide::SCALED_TO_ZERO);
+                }
+                Ok(without_metrics(current, String::new()))
+            }
+            Course::Bound(bound, reason) => Ok(without_metrics(bound, reason.to_owned())),
+            Course::Metrics => {
+                let Combined { wanted, statuses: metrics, error, spec } =
+                    self.combine(key, autoscaler, scale, draft).await;
+                let fault = if spec { Fault::Spec } else { Fault::Internal };
+                let problem = error.map(|message| SyncError { message, fault });
+                let Some((wanted, name)) = wanted else {
+                    return Err(self.give_up(key, autoscaler, draft, (current, metrics), problem).await);
+                };
+                let settings = (self.settings.window, self.start.elapsed(), gates);
+                let proposed = (wanted, name.as_str());
+                let (desired, reason) =
+                    decide::settle(autoscaler, &mut lock(memory), current, proposed, draft, settings);
+                Ok(Recommendation { desired, reason, metrics, problem })
+            }
+        }
+    }
+
+    /// Reports a change of the scale as a condition, an event and a log line.
+    fn record_rescale(
+        &self,
+        autoscaler: &HorizontalPodAutoscaler,
+        (current, desired): (i32, i32),
+        reason: &str,
+        draft: &mut Draft,
+    ) {
+        let message = format!("the HPA controller was able to update the target scale to {desired}");
+        draft.set(ABLE_TO_SCALE, true, "SucceededRescale", &message);
+        let message = format!("New size: {desired}; reason: {reason}");
+        self.recorder.event(&about(autoscaler), EventType::Normal, "SuccessfulRescale", message);
+        info!(current, desired, reason, "rescaled");
+    }
+
+    /// Records in the status and in an event that too little is known to scale.
     async fn give_up(
         &self,
         key: &ObjectKey,
         autoscaler: &HorizontalPodAutoscaler,
         draft: &mut Draft,
         (current, metrics): (i32, Vec<MetricStatus>),
-        trouble: Option<Trouble>,
-    ) -> Trouble {
+        problem: Option<SyncError>,
+    ) -> SyncError {
         draft.seen(autoscaler, current, metrics, self.measuring.gates);
         self.write_anyway(key, autoscaler, draft).await;
-        let Trouble { message, fault } = trouble.unwrap_or_else(|| Trouble::new(String::new()));
+        let SyncError { message, fault } = problem.unwrap_or_else(|| SyncError::new(String::new()));
         self.warn(autoscaler, "FailedComputeMetricsReplicas", message.clone());
         let target = target(autoscaler);
         let message =
             format!("failed to compute desired number of replicas based on listed metrics for {target}: {message}");
-        Trouble { message, fault }
+        SyncError { message, fault }
     }
 
-    /// The target's scale, and as what it is served.
+    /// Returns the target's scale, and the resource that it is served as.
     async fn scale_of(
         &self,
         key: &ObjectKey,
         autoscaler: &HorizontalPodAutoscaler,
-    ) -> Result<(Resource, Arc<Scale>), Trouble> {
+    ) -> Result<(Resource, Arc<Scale>), SyncError> {
         let (version, kind) = (&*autoscaler.target.api_version, &*autoscaler.target.kind);
         let group = match version.split('/').collect::<Vec<_>>()[..] {
             [_] => "",
             [group, _] => group,
             _ => {
                 let message = format!("unexpected GroupVersion string: {version}");
-                return Err(Trouble { message, fault: Fault::Spec });
+                return Err(SyncError { message, fault: Fault::Spec });
             }
         };
         let scales = &self.measuring.scales;
-        let served = scales.of_group_kind(group, kind).await.map_err(|error| Trouble::new(error.to_string()))?;
+        let served = scales.of_group_kind(group, kind).await.map_err(|error| SyncError::new(error.to_string()))?;
         let Some(served) = served else {
-            return Err(Trouble::new(format!("no matches for kind {kind:?} in group {group:?}")));
+            return Err(SyncError::new(format!("no matches for kind {kind:?} in group {group:?}")));
         };
         // Whether it has a scale subresource is left to the API server, whose words are the message.
         let resource = served.resource;
@@ -264,13 +316,13 @@ impl Autoscalers {
         if let Some(scale) = known.filter(|scale| scales.is_current(&resource, &target, scale)) {
             return Ok((resource, scale));
         }
-        let scale = scales.get(&resource, &target).await.map_err(|error| Trouble::new(error.to_string()))?;
+        let scale = scales.get(&resource, &target).await.map_err(|error| SyncError::new(error.to_string()))?;
         let scale = Arc::new(scale);
         lock(&self.scales).insert(key.clone(), scale.clone());
         Ok((resource, scale))
     }
 
-    /// What the autoscaler's metrics ask for.
+    /// Returns what the autoscaler's metrics ask for.
     async fn combine(
         &self,
         key: &ObjectKey,
@@ -287,7 +339,7 @@ impl Autoscalers {
             scale,
             selector: &selector,
             pods: &pods,
-            tolerances: decide::tolerances(autoscaler, self.habits.tolerance, self.measuring.gates),
+            tolerances: decide::tolerances(autoscaler, self.settings.tolerance, self.measuring.gates),
             now: (self.clock)(),
         };
         let mut proposals = Vec::with_capacity(autoscaler.metrics.len());
@@ -304,7 +356,7 @@ impl Autoscalers {
         decide::combine(proposals, scale.replicas, draft)
     }
 
-    /// The selector of the target's pods, and the pods, unless others scale them too
+    /// Returns the selector of the target's pods, and the pods, unless others scale them too
     /// (pkg/controller/podautoscaler, validateAndParseSelector).
     fn pods_of(
         &self,
@@ -327,7 +379,8 @@ impl Autoscalers {
         })?);
         self.overlaps.put(key, &selector);
         let pods = overlap::pods_of(&key.namespace, &selector, &self.pods);
-        let wanting = self.overlaps.wanting(&key.namespace, &pods);
+        let most = if self.measuring.gates.optimized_selectors { 2 } else { usize::MAX };
+        let wanting = self.overlaps.wanting(&key.namespace, &pods, most);
         if wanting.len() > 1 {
             let (selector, wanting) = (&scale.selector, overlap::printed(&wanting));
             let why = format!("pods by selector {selector} are controlled by more than one HPA (e.g. {wanting})");
@@ -345,7 +398,7 @@ impl Autoscalers {
         key: &ObjectKey,
         autoscaler: Arc<HorizontalPodAutoscaler>,
         draft: &Draft,
-    ) -> Result<Arc<HorizontalPodAutoscaler>, Trouble> {
+    ) -> Result<Arc<HorizontalPodAutoscaler>, SyncError> {
         let mut announced = draft.clone();
         announced.status = autoscaler.status.clone();
         decide::tell_of_zero(&mut announced, true, self.measuring.gates);
@@ -388,8 +441,8 @@ impl Autoscalers {
 
     /// Writes the status after another failure. A failure of the write is only logged.
     async fn write_anyway(&self, key: &ObjectKey, autoscaler: &HorizontalPodAutoscaler, draft: &Draft) {
-        if let Err(trouble) = self.write(key, autoscaler, draft).await {
-            warn!(error = trouble.message, "the status could not be written");
+        if let Err(problem) = self.write(key, autoscaler, draft).await {
+            warn!(error = problem.message, "the status could not be written");
         }
     }
 
@@ -399,7 +452,7 @@ impl Autoscalers {
         key: &ObjectKey,
         autoscaler: &HorizontalPodAutoscaler,
         draft: &Draft,
-    ) -> Result<Option<Arc<HorizontalPodAutoscaler>>, Trouble> {
+    ) -> Result<Option<Arc<HorizontalPodAutoscaler>>, SyncError> {
         if draft.status == autoscaler.status {
             return Ok(None);
         }
@@ -419,7 +472,7 @@ impl Autoscalers {
                 if !error.is_not_found() {
                     self.warn(autoscaler, "FailedUpdateStatus", error.to_string());
                 }
-                Err(Trouble::new(format!("failed to update status for {}: {error}", autoscaler.meta.name)))
+                Err(SyncError::new(format!("failed to update status for {}: {error}", autoscaler.meta.name)))
             }
         }
     }
@@ -447,7 +500,7 @@ fn target_key(autoscaler: &HorizontalPodAutoscaler) -> ObjectKey {
     ObjectKey::new(autoscaler.meta.namespace.clone(), autoscaler.target.name.clone())
 }
 
-/// The target for people.
+/// Formats the target for messages.
 fn target(autoscaler: &HorizontalPodAutoscaler) -> String {
     format!("{}/{}/{}", autoscaler.target.kind, autoscaler.meta.namespace, autoscaler.target.name)
 }

@@ -1,4 +1,4 @@
-//! How long to wait before failed pods are made anew: ten seconds, doubled by each failure, ten minutes at most.
+//! How long to wait before failed pods are replaced: ten seconds, doubled by each failure, ten minutes at most.
 
 use std::sync::Arc;
 
@@ -19,7 +19,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// With pods that ended since (pkg/controller/job, newBackoffRecord): only failures after the last success count.
+    /// Returns the state with pods that finished since (pkg/controller/job, newBackoffRecord): only failures after the
+    /// last success count.
     pub fn with(self, succeeded: &[Arc<Pod>], failed: &[Arc<Pod>]) -> Self {
         let last_success = succeeded.iter().map(|pod| finished_at(pod)).max();
         let since = failed.iter().map(|pod| finished_at(pod)).filter(|at| Some(*at) > last_success);
@@ -32,13 +33,13 @@ impl Backoff {
         }
     }
 
-    /// What is left of the wait.
+    /// Returns what is left of the wait.
     pub fn remaining(self, now: Timestamp) -> SignedDuration {
         self.last.map_or(SignedDuration::ZERO, |last| remaining(self.failures, last, now))
     }
 }
 
-/// What is left of the wait of one index whose last failed pod is this one (pkg/controller/job,
+/// Returns what is left of the wait of one index whose last failed pod is this one (pkg/controller/job,
 /// getRemainingTimePerIndex).
 pub fn remaining_of_index(last_failed: &Pod, now: Timestamp) -> SignedDuration {
     remaining(index_failures(last_failed).saturating_add(1), finished_at(last_failed), now)
@@ -59,8 +60,8 @@ fn remaining(failures: i32, last: Time, now: Timestamp) -> SignedDuration {
     (wait - now.duration_since(last)).max(SignedDuration::ZERO)
 }
 
-/// When a pod ended: by its containers, its readiness, its deletion, or else its creation
-/// (pkg/controller/job, getFinishedTime).
+/// Returns when a pod ended: by its containers, its readiness, its deletion, or else its creation (pkg/controller/job,
+/// getFinishedTime).
 pub fn finished_at(pod: &Pod) -> Time {
     let ending = pod.ending.as_deref();
     match ending.map(|ending| ending.finished).filter(|at| !at.is_zero()) {

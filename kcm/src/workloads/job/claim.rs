@@ -33,7 +33,7 @@ pub async fn claim_pods(writer: &Writer, job: &Job, children: Vec<Arc<Pod>>) -> 
             Claim::Ignore => {}
             Claim::Release => match patch(writer, &pod, releasing(job, &pod)).await {
                 Ok(version) => claimed.written.extend(version),
-                // Invalid: it has no such reference any more, or is another object by now.
+                // Invalid: it no longer has such a reference, or was replaced by another object.
                 Err(error) if error.is_not_found() || error.is_invalid() => {}
                 Err(error) => claimed.errors.push(error.to_string()),
             },
@@ -68,7 +68,7 @@ fn releasing(job: &Job, pod: &Pod) -> Value {
     patch
 }
 
-/// The patch that takes the tracking finalizer from a pod; fails if the pod is another one by now.
+/// Returns the patch that takes the tracking finalizer from a pod; fails if the pod is another one by now.
 pub fn untracking(pod: &Pod) -> Value {
     json!({"metadata": {
         "uid": pod.meta.uid.to_string(),
@@ -82,7 +82,7 @@ pub async fn patch(writer: &Writer, pod: &Pod, patch: Value) -> Result<Option<u6
     Ok(answer.meta().ok().map(|meta| meta.version))
 }
 
-/// Asks the server itself whether the Job still is the one we know and is not being deleted.
+/// Asks the server itself whether the Job is still the cached one and is not being deleted.
 async fn still_there(writer: &Writer, job: &Job) -> Result<(), String> {
     let key = job.meta.key();
     let fresh = writer.get(&Job::RESOURCE, &key).await.map_err(|error| error.to_string())?;

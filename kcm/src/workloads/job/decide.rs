@@ -81,12 +81,12 @@ pub struct Indexed {
     pub waiting: BTreeMap<i32, Arc<Pod>>,
 }
 
-/// The index of a pod.
+/// Returns the index of a pod.
 pub fn index_of(pod: &Pod) -> Option<i32> {
     pod.ending.as_deref()?.index
 }
 
-/// A condition that is true since now.
+/// Returns a condition that is true since now.
 pub fn condition(kind: &str, reason: &str, message: &str, now: Timestamp) -> Condition {
     let now = Time(now.as_second());
     Condition {
@@ -103,7 +103,7 @@ fn count<T>(items: &[T]) -> i32 {
     i32::try_from(items.len()).unwrap_or(i32::MAX)
 }
 
-/// A boxed filter over pods.
+/// Returns a boxed filter over pods.
 fn pods_where(pods: &[Arc<Pod>], keep: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
     pods.iter().filter(|pod| keep(pod)).cloned().collect()
 }
@@ -114,17 +114,17 @@ impl View<'_> {
         self.job.completions.unwrap_or(0)
     }
 
-    /// True when a pod still has the tracking finalizer: it is not counted yet.
+    /// Returns true if a pod still has the tracking finalizer: it is not counted yet.
     pub fn is_tracked(&self, pod: &Pod) -> bool {
         has_finalizer(pod) && !self.settled.contains(&pod.meta.uid)
     }
 
-    /// True when a pod has an index of this Job, or none is needed.
+    /// Returns true if a pod has an index of this Job, or none is needed.
     pub fn is_in_range(&self, pod: &Pod) -> bool {
         !self.job.is_indexed() || index_of(pod).is_some_and(|index| index < self.completions())
     }
 
-    /// True when a pod counts as failed.
+    /// Returns true if a pod counts as failed.
     pub fn is_failed(&self, pod: &Pod) -> bool {
         policy::is_failed(self.job, pod)
     }
@@ -188,7 +188,7 @@ impl View<'_> {
         indexed
     }
 
-    /// True when a pod's failure is one too many for its index (pkg/controller/job, isIndexFailed).
+    /// Returns true if a pod's failure is one too many for its index (pkg/controller/job, isIndexFailed).
     fn fails_its_index(&self, pod: &Pod, limit: i32) -> bool {
         if !self.is_failed(pod) {
             return false;
@@ -198,7 +198,8 @@ impl View<'_> {
             || judged.counts && pod.ending.as_deref().map_or(0, |ending| ending.failures) >= limit
     }
 
-    /// Failed pods that stay until they are replaced (pkg/controller/job, getPodsWithDelayedDeletionPerIndex).
+    /// Returns the failed pods that stay until they are replaced (pkg/controller/job,
+    /// getPodsWithDelayedDeletionPerIndex).
     fn waiting(&self, active: &[Arc<Pod>], completed: &Indexes, failed: &Indexes) -> BTreeMap<i32, Arc<Pod>> {
         let running = Indexes::of(active.iter().filter_map(|pod| index_of(pod)));
         let mut waiting: BTreeMap<i32, Arc<Pod>> = BTreeMap::new();
@@ -217,7 +218,7 @@ impl View<'_> {
         waiting
     }
 
-    /// The condition that decides the Job, in upstream's order: what was decided before, failures, success.
+    /// Returns the condition that decides the Job, in upstream's order: what was decided before, failures, success.
     fn verdict(
         &self,
         status: &JobStatus,
@@ -261,13 +262,13 @@ impl View<'_> {
         (success.map(|message| condition(SUCCESS_CRITERIA_MET, "SuccessPolicy", &message, now)), deadline_in)
     }
 
-    /// Why a pod fails the whole Job, if one does.
+    /// Returns why a pod fails the whole Job, if one does.
     fn failing_pod(&self) -> Option<String> {
         let policy = Some(self.job.failure_policy.as_ref()?);
         self.pods.iter().filter(|pod| self.is_failed(pod)).find_map(|pod| policy::judge(policy, pod).fail_job)
     }
 
-    /// True when containers were restarted in place too often (pkg/controller/job, pastBackoffLimitOnFailure).
+    /// Returns true if containers were restarted in place too often (pkg/controller/job, pastBackoffLimitOnFailure).
     fn restarted_too_often(&self) -> bool {
         if !self.job.restarts_in_place {
             return false;
@@ -278,7 +279,7 @@ impl View<'_> {
     }
 }
 
-/// True when the store shows a pod with the tracking finalizer.
+/// Returns true if the store shows a pod with the tracking finalizer.
 pub fn has_finalizer(pod: &Pod) -> bool {
     pod.meta.finalizers.iter().any(|finalizer| &**finalizer == TRACKING_FINALIZER)
 }

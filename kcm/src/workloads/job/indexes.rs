@@ -26,14 +26,14 @@ impl Indexes {
         Self::joined(ranges)
     }
 
-    /// The set of these indexes.
+    /// Returns the set of these indexes.
     pub fn of(indexes: impl IntoIterator<Item = i32>) -> Self {
         let mut ranges: Vec<(i32, i32)> = indexes.into_iter().map(|index| (index, index)).collect();
         ranges.sort_unstable();
         Self::joined(ranges)
     }
 
-    /// All indexes of both sets.
+    /// Returns all indexes of both sets.
     pub fn union(&self, other: &Self) -> Self {
         let mut ranges: Vec<(i32, i32)> = self.0.iter().chain(&other.0).copied().collect();
         ranges.sort_unstable();
@@ -52,23 +52,23 @@ impl Indexes {
         Self(ranges)
     }
 
-    /// How many there are.
+    /// Returns the number of indexes.
     pub fn total(&self) -> i32 {
         self.0.iter().map(|(first, last)| last - first + 1).sum()
     }
 
-    /// True when there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// True when the set has this index.
+    /// Returns true if the set has this index.
     pub fn has(&self, index: i32) -> bool {
         let at = self.0.partition_point(|(_, last)| *last < index);
         self.0.get(at).is_some_and(|(first, _)| *first <= index)
     }
 
-    /// How many indexes both sets have.
+    /// Returns how many indexes both sets have.
     pub fn common(&self, other: &Self) -> i32 {
         let (mut left, mut right) = (self.0.iter().peekable(), other.0.iter().peekable());
         let mut common = 0;
@@ -83,8 +83,8 @@ impl Indexes {
         common
     }
 
-    /// The first `count` indexes from zero to below `end` that the set lacks
-    /// (pkg/controller/job, firstPendingIndexes). The cost does not grow with `end`.
+    /// Returns the first `count` indexes from zero to below `end` that the set lacks (pkg/controller/job,
+    /// firstPendingIndexes). The cost does not grow with `end`.
     pub fn first_missing(&self, count: usize, end: i32) -> Vec<i32> {
         let beyond = (end, end);
         let (mut missing, mut next) = (Vec::new(), 0);

@@ -44,7 +44,7 @@ pub fn subscribe(
     });
 }
 
-/// True for a Job that is new, deleted, replaced, or has another spec.
+/// Returns true for a Job that is new, deleted, replaced, or has another spec.
 pub fn is_urgent(change: &Change<'_, Job>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => old.meta.uid != new.meta.uid || old.meta.generation != new.meta.generation,
@@ -52,13 +52,13 @@ pub fn is_urgent(change: &Change<'_, Job>) -> bool {
     }
 }
 
-/// The Jobs that no longer need their pods: one that was deleted or replaced, and one that finished.
+/// Returns the Jobs that no longer need their pods: one that was deleted or replaced, and one that finished.
 pub fn left_behind(change: &Change<'_, Job>) -> Vec<Arc<Job>> {
     let ended = change.new.filter(|new| new.is_finished());
     deleted(change).into_iter().chain(ended).cloned().collect()
 }
 
-/// The owners of a pod, before and after, if anything about the pod changed.
+/// Returns the owners of a pod, before and after, if anything about the pod changed.
 pub fn owners(change: &Change<'_, Pod>) -> Vec<ObjectKey> {
     if let (Some(old), Some(new)) = (change.old, change.new)
         && !old.differs(new)
@@ -68,8 +68,8 @@ pub fn owners(change: &Change<'_, Pod>) -> Vec<ObjectKey> {
     owners_of::<Job, _>(change)
 }
 
-/// True for a pod with a finalizer that no Job will remove: it has no controller, or is being deleted while its Job has
-/// finished or no longer exists.
+/// Returns true for a pod with a finalizer that no Job will remove: it has no controller, or is being deleted while its
+/// Job has finished or no longer exists.
 fn may_be_orphan(pod: &Pod, jobs: &Store<Job>) -> bool {
     if !has_finalizer(pod) {
         return false;

@@ -45,7 +45,7 @@ pub enum Plan {
 
 /// Pods created and deleted in this reconcile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Deeds {
+pub struct PodChanges {
     /// Pods that were created.
     pub created: i32,
     /// Pods whose deletion was accepted.
@@ -56,14 +56,14 @@ pub struct Deeds {
 
 /// A change of suspension that is reported by an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
+pub enum SuspensionChange {
     /// It is suspended now.
     Suspended,
     /// It is resumed now.
     Resumed,
 }
 
-/// Where a Job stands after its pods were seen to.
+/// The state of a Job after its pods were created or deleted.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// Its status but for the account of its pods.
@@ -75,7 +75,7 @@ pub struct Outcome {
     /// Counts of running pods have changed: for how long they may wait to be written.
     pub counts: Option<Duration>,
     /// A change of suspension.
-    pub turn: Option<Turn>,
+    pub turn: Option<SuspensionChange>,
 }
 
 fn many(items: usize) -> i32 {
@@ -87,7 +87,7 @@ fn few(count: i32) -> usize {
 }
 
 impl View<'_> {
-    /// True when pods may be created and deleted at all.
+    /// Returns true if pods may be created and deleted at all.
     pub fn may_manage(&self) -> bool {
         self.satisfied && !self.job.meta.is_deleting()
     }
@@ -153,7 +153,7 @@ impl View<'_> {
         }
     }
 
-    /// The failures that a replacement takes over (pkg/controller/job, getNewIndexFailureCounts).
+    /// Returns the failures that a replacement takes over (pkg/controller/job, getNewIndexFailureCounts).
     fn failures_after(&self, replaced: &Pod) -> (i32, i32) {
         let (counted, ignored) =
             replaced.ending.as_deref().map_or((0, 0), |ending| (ending.failures, ending.ignored_failures));
@@ -188,8 +188,8 @@ impl View<'_> {
         surplus
     }
 
-    /// What the deeds make of the status and the verdict (pkg/controller/job, syncJob after manageJob).
-    pub fn outcome(&self, standing: &Standing, plan: &Plan, deeds: Deeds) -> Outcome {
+    /// Returns the status and the verdict that follow from `pod_changes` (pkg/controller/job, syncJob after manageJob).
+    pub fn outcome(&self, standing: &Standing, plan: &Plan, pod_changes: PodChanges) -> Outcome {
         let mut outcome = Outcome {
             status: standing.status.clone(),
             verdict: standing.verdict.clone(),
@@ -198,9 +198,9 @@ impl View<'_> {
             turn: None,
         };
         let active = many(standing.active.len());
-        let left = active - deeds.deleted + deeds.created;
+        let left = active - pod_changes.deleted + pod_changes.created;
         if matches!(plan, Plan::End(_)) {
-            if deeds.deleted != active || !self.satisfied {
+            if pod_changes.deleted != active || !self.satisfied {
                 // Pods may be left, or missing in the store.
                 outcome.verdict = None;
             }
@@ -217,7 +217,7 @@ impl View<'_> {
             }
         }
         let (ready, terminating) =
-            (Some(standing.ready - deeds.deleted_ready), Some(standing.terminating + deeds.deleted));
+            (Some(standing.ready - pod_changes.deleted_ready), Some(standing.terminating + pod_changes.deleted));
         let status = &mut outcome.status;
         (status.active, status.ready, status.terminating) = (left, ready, terminating);
         outcome.counts = patience(&self.job.status, status);
@@ -237,12 +237,12 @@ impl View<'_> {
         }
         outcome.flush = true;
         if self.job.suspend {
-            outcome.turn = Some(Turn::Suspended);
+            outcome.turn = Some(SuspensionChange::Suspended);
             if self.clears_start {
                 outcome.status.start = Time::default();
             }
         } else {
-            outcome.turn = Some(Turn::Resumed);
+            outcome.turn = Some(SuspensionChange::Resumed);
             // The deadline counts from the last resumption.
             outcome.status.start = Time(self.now.as_second());
         }

@@ -12,7 +12,7 @@ use super::indexes::Indexes;
 
 /// What a sync came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Did {
+pub enum SyncAction {
     /// It was not to make or delete pods.
     Reconciling,
     /// There are as many pods as there are to be.
@@ -35,7 +35,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// For a Job of which so many pods failed, and so many are ending.
+    /// For a Job of which this many pods failed, and this many are terminating.
     pub fn of(job: &Job, failed: i32, terminating: i32) -> Self {
         match (job.replace_only_failed, failed > 0) {
             (true, true) => Self::Failed,
@@ -56,7 +56,7 @@ fn mode(job: &Job) -> String {
 
 /// The counts.
 #[derive(Debug)]
-pub struct Tally {
+pub struct JobMetrics {
     took: Histograms<3>,
     syncs: Counts<3>,
     finished: Counts<3>,
@@ -68,8 +68,8 @@ pub struct Tally {
     made: Counts<2>,
 }
 
-impl Tally {
-    /// Nothing yet, told of among these metrics.
+impl JobMetrics {
+    /// Creates empty metrics and registers them.
     pub fn new(metrics: &Metrics) -> Self {
         let name = |name: &str| format!("job_controller_{name}");
         let judged = "The number of failed Pods that a rule of their Job's failure policy matched, by its action.";
@@ -94,13 +94,13 @@ impl Tally {
         }
     }
 
-    /// A sync is over.
-    pub fn synced(&self, job: &Job, did: Did, good: bool, took: Duration) {
-        let action = match did {
-            Did::Reconciling => "reconciling",
-            Did::Tracking => "tracking",
-            Did::Created => "pods_created",
-            Did::Deleted => "pods_deleted",
+    /// Records a finished sync.
+    pub fn synced(&self, job: &Job, action: SyncAction, good: bool, took: Duration) {
+        let action = match action {
+            SyncAction::Reconciling => "reconciling",
+            SyncAction::Tracking => "tracking",
+            SyncAction::Created => "pods_created",
+            SyncAction::Deleted => "pods_deleted",
         };
         let result = if good { "success" } else { "error" };
         let labels = [("completion_mode", mode(job)), ("result", result.to_owned()), ("action", action.to_owned())];
@@ -108,13 +108,13 @@ impl Tally {
         self.syncs.add(labels);
     }
 
-    /// A Job ended with a condition of this kind, for this reason.
+    /// Records that a Job finished with a condition of this kind, for this reason.
     pub fn finished(&self, job: &Job, kind: &str, reason: &str) {
         let result = result(kind == COMPLETE);
         self.finished.add([("completion_mode", mode(job)), ("result", result), ("reason", reason.to_owned())]);
     }
 
-    /// A status was written: what is counted in it and was not before (pkg/controller/job, recordJobPodFinished).
+    /// Records what a written status counts and the previous one did not (pkg/controller/job, recordJobPodFinished).
     pub fn counted(&self, job: &Job, before: &JobStatus, after: &JobStatus) {
         let pods = |good, count: i32| {
             let labels = [("completion_mode", mode(job)), ("result", result(good))];
@@ -141,12 +141,12 @@ impl Tally {
         }
     }
 
-    /// A rule with this action matched a failed pod.
+    /// Records that a rule with this action matched a failed pod.
     pub fn judged(&self, action: Action) {
         self.judged.add([("action", format!("{action:?}"))]);
     }
 
-    /// A pod was made, or could not be.
+    /// Records a pod's creation or its failure.
     pub fn made(&self, need: Need, good: bool) {
         let reason = match need {
             Need::New => "new",
@@ -156,7 +156,7 @@ impl Tally {
         self.made.add([("reason", reason.to_owned()), ("status", result(good))]);
     }
 
-    /// Something became of a Job.
+    /// Records a change of a Job.
     pub fn job_changed(&self, change: &Change<'_, Job>) {
         let manager = change.new.filter(|_| change.old.is_none()).and_then(|new| new.managed_by.as_ref());
         if let Some(manager) = manager {
@@ -164,7 +164,7 @@ impl Tally {
         }
     }
 
-    /// Something became of a pod.
+    /// Records a change of a pod.
     pub fn pod_changed(&self, change: &Change<'_, Pod>) {
         let is_held = |pod: &Pod| pod.is_terminal() && has_finalizer(pod);
         let (was, is) = (change.old.is_some_and(|pod| is_held(pod)), change.new.is_some_and(|pod| is_held(pod)));
@@ -181,9 +181,9 @@ mod tests {
     use super::*;
     use crate::workloads::job::tests::builders::{a_job, with};
 
-    fn told(act: impl FnOnce(&Tally)) -> String {
+    fn told(act: impl FnOnce(&JobMetrics)) -> String {
         let metrics = Metrics::default();
-        act(&Tally::new(&metrics));
+        act(&JobMetrics::new(&metrics));
         metrics.text().replace("job_controller_", "")
     }
 
@@ -238,8 +238,8 @@ mod tests {
     fn names_and_labels_are_upstreams() {
         let job = a_job(1, None);
         let text = told(|tally| {
-            tally.synced(&job, Did::Created, true, Duration::from_millis(5));
-            tally.synced(&job, Did::Tracking, false, Duration::ZERO);
+            tally.synced(&job, SyncAction::Created, true, Duration::from_millis(5));
+            tally.synced(&job, SyncAction::Tracking, false, Duration::ZERO);
             tally.finished(&job, COMPLETE, "CompletionsReached");
             tally.finished(&job, "Failed", "DeadlineExceeded");
             tally.judged(Action::FailJob);

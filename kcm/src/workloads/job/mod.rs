@@ -13,6 +13,7 @@ mod metrics;
 mod orphans;
 mod pods;
 mod policy;
+mod scheduling;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -33,8 +34,9 @@ use runtime::worker::WorkOptions;
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
 use crate::pods::control::PodControl;
 use crate::pods::creation_gate::CreationGate;
-use metrics::Tally;
+use metrics::JobMetrics;
 use orphans::Orphans;
+use scheduling::Scheduling;
 use sync::Jobs;
 
 /// Name of the event source.
@@ -51,6 +53,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "job-controller",
     service_account: "job-controller",
     watches,
+    // Its role allows to write Workloads and PodGroups only with the gate WorkloadWithJob.
     writes: &[
         Write { verb: Verb::Create, group: "", resource: "pods" },
         Write { verb: Verb::Delete, group: "", resource: "pods" },
@@ -81,7 +84,7 @@ fn start(manager: &mut Manager, context: &Context) {
     let orphan_queue = Queue::new(options("job_orphan_pod"));
     let (jobs, pods) = (manager.registry().store::<Job>(), manager.registry().store::<Pod>());
     keys::subscribe(&jobs, &pods, &queue, &orphan_queue);
-    let tally = Arc::new(Tally::new(manager.metrics()));
+    let tally = Arc::new(JobMetrics::new(manager.metrics()));
     let (of_jobs, of_pods) = (tally.clone(), tally.clone());
     jobs.subscribe(move |change| of_jobs.job_changed(change));
     pods.subscribe(move |change| of_pods.pod_changed(change));
@@ -96,21 +99,19 @@ fn start(manager: &mut Manager, context: &Context) {
     let gate = CreationGate::new(manager.registry().store());
     gate.wake_on_new_namespace(&jobs, &queue);
     let consistency = Arc::<Consistency>::default();
+    let recorder = manager.recorder(COMPONENT, DESCRIPTOR.service_account);
+    let scheduling = context.options.gates.enabled("WorkloadWithJob");
+    let scheduling = scheduling.then(|| Scheduling::new(writer.clone(), recorder.clone()));
     let reconciler = Arc::new(Jobs {
         jobs,
-        control: PodControl {
-            pods,
-            writer,
-            recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
-            consistency: consistency.clone(),
-            gate,
-        },
+        control: PodControl { pods, writer, recorder, consistency: consistency.clone(), gate },
         queue: queue.clone(),
         clock: context.clock.clone(),
         memory: Default::default(),
         debouncer: Default::default(),
         handover: Default::default(),
         clears_start: context.options.gates.enabled("MutableSchedulingDirectivesForSuspendedJobs"),
+        scheduling,
         tally,
     });
     manager.collect(StaleSyncs { subsystem: "job_controller", kind: "Job", consistency });

@@ -1,4 +1,4 @@
-//! Takes the tracking finalizer from pods that no Job will count any more, so that they can go.
+//! Removes the tracking finalizer from pods that no Job will count, so that they can be deleted.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -21,12 +21,12 @@ use super::decide::has_finalizer;
 /// Uids of Jobs known to be gone that are remembered at most.
 const REMEMBERED: usize = 1024;
 
-/// What is to be looked at.
+/// A key of the queue.
 #[derive(Debug, Clone)]
 pub enum OrphanKey {
     /// One pod.
     Pod(ObjectKey),
-    /// The pods of a Job that is gone or has ended. Equal by uid.
+    /// The pods of a Job that was deleted or has finished. Equal by uid.
     Of(Arc<Job>),
 }
 
@@ -66,7 +66,7 @@ pub struct Orphans {
     pub pods: Arc<Store<Pod>>,
     pub writer: Writer,
     pub queue: Arc<Queue<OrphanKey>>,
-    /// Jobs that the server itself said are gone.
+    /// Jobs that the server itself confirmed as deleted.
     pub gone: Mutex<HashSet<Uid>>,
 }
 
@@ -121,7 +121,8 @@ impl Orphans {
         }
     }
 
-    /// True when a pod's controller is not a Job, or is one that will count the pod, or is managed by somebody else.
+    /// Returns true if a pod's controller is not a Job, or is one that will count the pod, or is managed by another
+    /// controller.
     async fn is_needed(&self, pod: &Pod, controller: &OwnerRef) -> Result<bool, ReconcileError> {
         if (&*controller.kind, &*controller.api_version) != (Job::RESOURCE.kind, "batch/v1") {
             return Ok(true);
@@ -133,7 +134,8 @@ impl Orphans {
         if self.gone().contains(uid) {
             return Ok(false);
         }
-        // Pods may be ahead of Jobs in our stores: a finalizer that goes too early is a pod that nobody counts.
+        // The pods' store may be ahead of the Jobs' store: with a finalizer removed too early, the pod is never
+        // counted.
         let key = ObjectKey { namespace: namespace.clone(), name: controller.name.clone() };
         match self.writer.get(&Job::RESOURCE, &key).await {
             Ok(answer) if answer.meta().map_err(|error| ReconcileError::new(error.to_string()))?.uid == *uid => {

@@ -15,11 +15,12 @@ const INDEX_VARIABLE: FieldEnv<'_> =
 /// Longest prefix of a generated name (apiserver/pkg/storage/names, MaxGeneratedNameLength).
 const LONGEST_PREFIX: usize = 58;
 
-/// The `Pod` message of a new pod (pkg/controller/job, manageJob).
-pub fn new_pod(job: &Job, key: &ObjectKey, template: &Template, new: NewPod) -> Vec<u8> {
+/// The `Pod` message of a new pod (pkg/controller/job, manageJob), in this PodGroup if there is one.
+pub fn new_pod(job: &Job, key: &ObjectKey, template: &Template, new: NewPod, group: Option<&str>) -> Vec<u8> {
     let mut edits = PodEdits {
         generate_name: format!("{}-", key.name),
         finalizer: Some(TRACKING_FINALIZER),
+        group,
         ..PodEdits::default()
     };
     if let Some(index) = new.index {
@@ -38,7 +39,8 @@ pub fn new_pod(job: &Job, key: &ObjectKey, template: &Template, new: NewPod) -> 
     pod_from(template, key, &job.controller_ref(), &edits)
 }
 
-/// The index must stay in the name, so that it is the Job's name that is cut (podGenerateNameWithIndex).
+/// Returns the name's beginning. The index must stay in it, so it is the Job's name that is cut
+/// (podGenerateNameWithIndex).
 fn prefix(job: &str, index: i32) -> String {
     let suffix = format!("-{index}-");
     let room = LONGEST_PREFIX - suffix.len();

@@ -7,7 +7,7 @@ use super::indexes::Indexes;
 
 /// What a failure policy says about a failed pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Judged {
+pub struct PolicyVerdict {
     /// Why the whole Job fails, if it does.
     pub fail_job: Option<String>,
     /// The failure counts towards the limits.
@@ -17,7 +17,7 @@ pub struct Judged {
 }
 
 /// Judges a failed pod by the first rule that matches (pkg/controller/job, matchPodFailurePolicy).
-pub fn judge(policy: Option<&FailurePolicy>, pod: &Pod) -> Judged {
+pub fn judge(policy: Option<&FailurePolicy>, pod: &Pod) -> PolicyVerdict {
     let rules = policy.map_or(&[][..], |policy| &policy.rules);
     for (at, rule) in rules.iter().enumerate() {
         let Some(why) = matched(&rule.on, pod) else { continue };
@@ -26,12 +26,12 @@ pub fn judge(policy: Option<&FailurePolicy>, pod: &Pod) -> Judged {
             Action::FailJob => Some(format!("{why} matching FailJob rule at index {at}")),
             Action::FailIndex | Action::Ignore | Action::Count => None,
         };
-        return Judged { fail_job, counts: rule.action != Action::Ignore, action: Some(rule.action) };
+        return PolicyVerdict { fail_job, counts: rule.action != Action::Ignore, action: Some(rule.action) };
     }
-    Judged { fail_job: None, counts: true, action: None }
+    PolicyVerdict { fail_job: None, counts: true, action: None }
 }
 
-/// Why a rule matches, as its message begins; `None` if it does not.
+/// Returns why a rule matches, as its message begins; `None` if it does not.
 fn matched(on: &On, pod: &Pod) -> Option<String> {
     let ending = pod.ending.as_deref()?;
     let (namespace, name) = (&pod.meta.namespace, &pod.meta.name);
@@ -52,14 +52,14 @@ fn fits(codes: &ExitCodes, container: &str, code: i32) -> bool {
         && codes.within.is_some_and(|within| codes.values.contains(&code) == within)
 }
 
-/// True when a pod counts as failed: it did, or it is being deleted and need not be waited for
+/// Returns true if a pod counts as failed: it did, or it is being deleted and need not be waited for
 /// (pkg/controller/job, isPodFailed).
 pub fn is_failed(job: &Job, pod: &Pod) -> bool {
     use kinds::pod::Phase;
     pod.phase == Phase::Failed || !job.replace_only_failed && pod.meta.is_deleting() && pod.phase != Phase::Succeeded
 }
 
-/// The message of the first success rule that is met (pkg/controller/job, matchSuccessPolicy).
+/// Returns the message of the first success rule that is met (pkg/controller/job, matchSuccessPolicy).
 pub fn succeeded(rules: &[SuccessRule], completions: i32, done: &Indexes) -> Option<String> {
     if done.is_empty() {
         return None;

@@ -26,9 +26,10 @@ use super::BATCH;
 use super::backoff::Backoff;
 use super::claim::{claim_pods, patch, untracking};
 use super::decide::{COMPLETE, View, has_finalizer, index_of};
-use super::manage::{Deeds, NewPod, Plan, Turn};
-use super::metrics::{Did, Need, Tally};
+use super::manage::{NewPod, Plan, PodChanges, SuspensionChange};
+use super::metrics::{JobMetrics, Need, SyncAction};
 use super::pods::new_pod;
+use super::scheduling::Scheduling;
 use super::track::{self, Account};
 use crate::context::Clock;
 use crate::pods::control::{CreateError, PodControl};
@@ -57,7 +58,9 @@ pub struct Jobs {
     pub handover: Handover,
     /// Whether a Job that is suspended loses its start time (gate MutableSchedulingDirectivesForSuspendedJobs).
     pub clears_start: bool,
-    pub tally: Arc<Tally>,
+    /// Groups of pods (gate WorkloadWithJob).
+    pub scheduling: Option<Scheduling>,
+    pub tally: Arc<JobMetrics>,
 }
 
 impl Reconcile for Jobs {
@@ -72,13 +75,24 @@ impl Reconcile for Jobs {
     }
 }
 
-/// The outcome of a reconcile whose status was not written.
+/// Returns the outcome of a reconcile whose status was not written.
 fn not_written(error: WriteError) -> Result<Outcome, ReconcileError> {
     match error {
         // The status was computed from an outdated Job. The change that is on its way leads to another one.
         error if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
         error if error.is_not_found() => Ok(Outcome::Done),
         error => Err(error.into()),
+    }
+}
+
+/// Returns what a reconcile with this plan does, for the metrics.
+fn action_of(view: &View<'_>, plan: &Plan) -> SyncAction {
+    match plan {
+        Plan::Create(_) | Plan::Wait(_) => SyncAction::Created,
+        Plan::Remove(_) => SyncAction::Deleted,
+        Plan::Nothing if view.may_manage() && view.job.suspend => SyncAction::Deleted,
+        Plan::Nothing if view.may_manage() => SyncAction::Tracking,
+        Plan::Nothing | Plan::End(_) => SyncAction::Reconciling,
     }
 }
 
@@ -109,18 +123,18 @@ impl Jobs {
             error!(why, "the Job's selector is invalid; nothing is done for it");
             return Ok(Outcome::Done);
         }
-        let (mut did, started) = (Did::Reconciling, Instant::now());
-        let ended = self.work(key, &job, &mut did).await;
+        let (mut action, started) = (SyncAction::Reconciling, Instant::now());
+        let ended = self.work(key, &job, &mut action).await;
         if !matches!(ended, Ok(Outcome::WaitingForCache)) {
             // Upstream counts a conflict as an error.
             let good = matches!(ended, Ok(Outcome::Done | Outcome::RequeueAfter(_)));
-            self.tally.synced(&job, did, good, started.elapsed());
+            self.tally.synced(&job, action, good, started.elapsed());
         }
         ended
     }
 
-    /// Manages the pods of a Job that is not finished; `did` is set for the metrics.
-    async fn work(&self, key: &ObjectKey, job: &Arc<Job>, did: &mut Did) -> Result<Outcome, ReconcileError> {
+    /// Manages the pods of a Job that is not finished; `action` is set for the metrics.
+    async fn work(&self, key: &ObjectKey, job: &Arc<Job>, action: &mut SyncAction) -> Result<Outcome, ReconcileError> {
         if self.control.consistency.take_lost(key) {
             self.handover.require(&job.meta);
             // Pods that the cache does not show yet would not be counted, and the Job may be outdated, too.
@@ -134,17 +148,14 @@ impl Jobs {
         if !satisfied {
             self.queue.add_after(key.clone(), handover::RECHECK);
         }
-        let claimed = claim_pods(&self.control.writer, job, observed.children).await;
-        for version in claimed.written {
-            self.control.consistency.wrote(key, &self.control.pods, version);
-        }
-        if !claimed.errors.is_empty() {
-            return Err(ReconcileError::new(claimed.errors.join(", ")));
-        }
+        let mut pods = self.claim(key, job, observed.children).await?;
         if !self.is_caught_up(key) {
             return Ok(Outcome::WaitingForCache);
         }
-        let mut pods = claimed.pods;
+        let group = match &self.scheduling {
+            Some(scheduling) => scheduling.group(key, job, !pods.is_empty()).await.map_err(ReconcileError::new)?,
+            None => None,
+        };
         pods.sort_by_key(|pod| index_of(pod).unwrap_or(-1));
         let memory = self.remember(key, &job.meta.uid, |memory| {
             let shown: HashSet<&Uid> = pods.iter().filter(|pod| has_finalizer(pod)).map(|pod| &pod.meta.uid).collect();
@@ -167,22 +178,12 @@ impl Jobs {
         if let Plan::Wait(wait) = plan {
             self.queue.add_after(key.clone(), timer(wait).max(BATCH));
         }
-        *did = match &plan {
-            Plan::Create(_) | Plan::Wait(_) => Did::Created,
-            Plan::Remove(_) => Did::Deleted,
-            Plan::Nothing if view.may_manage() && job.suspend => Did::Deleted,
-            Plan::Nothing if view.may_manage() => Did::Tracking,
-            Plan::Nothing | Plan::End(_) => Did::Reconciling,
-        };
+        *action = action_of(&view, &plan);
         let need = Need::of(job, standing.failed, standing.terminating);
-        let (deeds, failure) = self.act(key, job, &plan, need).await;
-        let outcome = view.outcome(&standing, &plan, deeds);
+        let (pod_changes, failure) = self.act(key, job, &plan, need, group.as_deref()).await;
+        let outcome = view.outcome(&standing, &plan, pod_changes);
         if let Some(turn) = outcome.turn {
-            let (reason, message) = match turn {
-                Turn::Suspended => ("Suspended", "Job suspended"),
-                Turn::Resumed => ("Resumed", "Job resumed"),
-            };
-            self.control.recorder.event(&about(&**job), EventType::Normal, reason, message.to_owned());
+            self.report_turn(job, turn);
         }
         let account = view.account(&standing, outcome);
         if let Err(stopped) = self.track(key, job, account, standing.backoff).await {
@@ -191,7 +192,30 @@ impl Jobs {
         failure.map_or(Ok(Outcome::Done), |failure| Err(ReconcileError::new(failure)))
     }
 
-    /// Writes down, releases, counts (pkg/controller/job, trackJobStatusAndRemoveFinalizers). An error is what the
+    /// Returns the Job's pods after adopting and releasing some.
+    async fn claim(
+        &self,
+        key: &ObjectKey,
+        job: &Job,
+        children: Vec<Arc<Pod>>,
+    ) -> Result<Vec<Arc<Pod>>, ReconcileError> {
+        let claimed = claim_pods(&self.control.writer, job, children).await;
+        for version in claimed.written {
+            self.control.consistency.wrote(key, &self.control.pods, version);
+        }
+        if claimed.errors.is_empty() { Ok(claimed.pods) } else { Err(ReconcileError::new(claimed.errors.join(", "))) }
+    }
+
+    /// Records an event about a Job that was suspended or resumed.
+    fn report_turn(&self, job: &Job, turn: SuspensionChange) {
+        let (reason, message) = match turn {
+            SuspensionChange::Suspended => ("Suspended", "Job suspended"),
+            SuspensionChange::Resumed => ("Resumed", "Job resumed"),
+        };
+        self.control.recorder.event(&about(job), EventType::Normal, reason, message.to_owned());
+    }
+
+    /// Writes the status, removes finalizers, and counts (pkg/controller/job, trackJobStatusAndRemoveFinalizers). An error is what the
     /// reconcile ends with.
     async fn track(
         &self,
@@ -244,7 +268,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// True if counts may wait to be written. The Job is requeued for the time when they may no longer.
+    /// Returns true if counts may wait to be written. The Job is requeued for the time when they may no longer.
     fn waits(&self, key: &ObjectKey, patience: Duration) -> bool {
         let wait = self.debouncer.wait(key, patience);
         wait.into_iter().for_each(|wait| self.queue.add_after(key.clone(), wait));
@@ -306,40 +330,53 @@ impl Jobs {
     }
 
     /// Creates and deletes as planned. Returns what was done, and the first failure.
-    async fn act(&self, key: &ObjectKey, job: &Job, plan: &Plan, need: Need) -> (Deeds, Option<String>) {
+    async fn act(
+        &self,
+        key: &ObjectKey,
+        job: &Job,
+        plan: &Plan,
+        need: Need,
+        group: Option<&str>,
+    ) -> (PodChanges, Option<String>) {
         match plan {
-            Plan::Nothing | Plan::Wait(_) => (Deeds::default(), None),
+            Plan::Nothing | Plan::Wait(_) => (PodChanges::default(), None),
             Plan::End(pods) => self.delete(key, job, pods, false).await,
             Plan::Remove(pods) => {
                 if let Err(why) = self.control.check_decodable()
                     && !job.suspend
                 {
-                    return (Deeds::default(), Some(why));
+                    return (PodChanges::default(), Some(why));
                 }
                 self.delete(key, job, pods, true).await
             }
-            Plan::Create(pods) => self.create(key, job, pods, need).await,
+            Plan::Create(pods) => self.create(key, job, pods, need, group).await,
         }
     }
 
     /// Deletes pods concurrently; those that are not to be counted lose their finalizer first.
-    async fn delete(&self, key: &ObjectKey, job: &Job, pods: &[Arc<Pod>], uncounted: bool) -> (Deeds, Option<String>) {
+    async fn delete(
+        &self,
+        key: &ObjectKey,
+        job: &Job,
+        pods: &[Arc<Pod>],
+        uncounted: bool,
+    ) -> (PodChanges, Option<String>) {
         debug!(count = pods.len(), uncounted, "deleting pods");
         let deletions = join_all(pods.iter().map(|pod| self.delete_one(key, job, pod, uncounted))).await;
-        let mut deeds = Deeds::default();
+        let mut pod_changes = PodChanges::default();
         let mut failure = None;
         for (pod, deleted) in pods.iter().zip(deletions) {
             match deleted {
                 Ok(()) => {
-                    deeds.deleted += 1;
-                    deeds.deleted_ready += i32::from(pod.ready);
+                    pod_changes.deleted += 1;
+                    pod_changes.deleted_ready += i32::from(pod.ready);
                 }
                 Err(error) => {
                     failure.get_or_insert_with(|| error.to_string());
                 }
             }
         }
-        (deeds, failure)
+        (pod_changes, failure)
     }
 
     async fn delete_one(&self, key: &ObjectKey, job: &Job, pod: &Pod, uncounted: bool) -> Result<(), WriteError> {
@@ -361,18 +398,25 @@ impl Jobs {
         Ok(())
     }
 
-    /// Creates pods with a slow start.
-    async fn create(&self, key: &ObjectKey, job: &Job, pods: &[NewPod], need: Need) -> (Deeds, Option<String>) {
+    /// Creates pods with a slow start, in this PodGroup if there is one.
+    async fn create(
+        &self,
+        key: &ObjectKey,
+        job: &Job,
+        pods: &[NewPod],
+        need: Need,
+        group: Option<&str>,
+    ) -> (PodChanges, Option<String>) {
         let Some(template) = job.template.as_ref().filter(|template| !template.labels.is_empty()) else {
-            return (Deeds::default(), Some("unable to create pods, no labels".to_owned()));
+            return (PodChanges::default(), Some("unable to create pods, no labels".to_owned()));
         };
         if !self.control.gate.is_open(&key.namespace) {
             debug!("not creating pods: the namespace is being deleted");
-            return (Deeds::default(), None);
+            return (PodChanges::default(), None);
         }
         debug!(count = pods.len(), "too few pods; creating");
         let create = |at: usize| async move {
-            let created = self.control.create(key, job, &new_pod(job, key, template, pods[at])).await;
+            let created = self.control.create(key, job, &new_pod(job, key, template, pods[at], group)).await;
             self.tally.made(need, created.is_ok());
             created
         };
@@ -382,10 +426,11 @@ impl Jobs {
         }
         let created = i32::try_from(created).unwrap_or(i32::MAX);
         let failure = error.and_then(CreateError::into_failure).map(|error| error.to_string());
-        (Deeds { created, ..Deeds::default() }, failure)
+        (PodChanges { created, ..PodChanges::default() }, failure)
     }
 
-    /// True when the stores show everything that was written for a key. If not, the stores requeue the key when they do.
+    /// Returns true if the stores show everything that was written for a key. If not, the stores requeue the key when
+    /// they do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         let consistency = &self.control.consistency;
@@ -439,6 +484,7 @@ impl Jobs {
 
     fn forget(&self, key: &ObjectKey) {
         self.control.consistency.forget(key);
+        self.scheduling.iter().for_each(|scheduling| scheduling.forget(key));
         self.handover.forget(key);
         self.memory().remove(key);
         self.debouncer.forget(key);
@@ -449,13 +495,13 @@ impl Jobs {
     }
 }
 
-/// The delay of a timer; a time that has passed is due now.
+/// Returns the delay of a timer; a time that has passed is due now.
 fn timer(left: SignedDuration) -> Duration {
     Duration::try_from(left).unwrap_or_default().min(LONGEST_TIMER)
 }
 
-/// The reason of the event for a failed Job. Reasons are a fixed set; a condition with another one, of another client, gets
-/// the general one.
+/// Returns the reason of the event for a failed Job. Reasons are a fixed set; a condition with another one, of another
+/// client, gets the general one.
 fn failure_reason(reason: &str) -> &'static str {
     const REASONS: [&str; 5] =
         ["PodFailurePolicy", "BackoffLimitExceeded", "DeadlineExceeded", "MaxFailedIndexesExceeded", "FailedIndexes"];

@@ -1,8 +1,8 @@
 //! The account of a Job's pods: each is counted exactly once, whatever crashes when. All policy, no IO.
 //!
-//! A pod that ended is first written down in the status by its uid (or by its index), then loses its finalizer, then
-//! moves into a counter. Whoever finds it in between knows by the status that it was seen, and by the finalizer that it
-//! is not in a counter yet.
+//! A finished pod is first recorded in the status by its uid (or by its index), then loses its finalizer, then moves
+//! into a counter. A reader in between knows by the status that it was seen, and by the finalizer that it is not in a
+//! counter yet.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub struct Account {
     pub flush: Option<Duration>,
     /// It has other counts: for how long they may wait to be written.
     pub counts: Option<Duration>,
-    /// For how long counters may wait to be written after the finalizers are gone.
+    /// How long counters may wait to be written after the finalizers were removed.
     pub patience: Duration,
     /// Pods whose finalizer may go after that.
     pub release: Vec<Arc<Pod>>,
@@ -53,7 +53,7 @@ impl View<'_> {
         let tracked_pods: Vec<&Arc<Pod>> = self.pods.iter().filter(|pod| self.is_tracked(pod)).collect();
         let tracked: HashSet<Uid> = tracked_pods.iter().map(|pod| pod.meta.uid.clone()).collect();
         let known_failed = self.job.status.uncounted.clone().unwrap_or_default();
-        // What is written down is safe: while other pods run, the counters can go with the next that end.
+        // What is recorded is safe: while other pods run, the counters can be written with the next pods that finish.
         let patience = if status.active > 0 { CHANGING_COUNTS } else { Duration::ZERO };
         let settled = settle(&mut status, &tracked).then_some(patience);
         let counts = counts.into_iter().chain(settled).min();
@@ -105,13 +105,13 @@ impl View<'_> {
         }
         let (end, decided) = self.enter(&mut status, verdict);
         urgent |= full || decided || end.is_some() || self.job.meta.is_deleting();
-        // Successes are known by their finalizers until they are written down.
+        // Successes are known by their finalizers until they are recorded.
         let flush = (flush || decided).then_some(if urgent { Duration::ZERO } else { patience });
         let (end, judged) = (end.filter(|_| !full), judgements);
         Account { status, flush, counts, patience, release, tracked, end, judged }
     }
 
-    /// True when nothing needs a pod any more but the count (pkg/controller/job, canRemoveFinalizer).
+    /// Returns true if nothing but the count still needs a pod (pkg/controller/job, canRemoveFinalizer).
     fn may_release(&self, indexed: Option<&Indexed>, decided: bool, pod: &Pod, failed: bool) -> bool {
         if self.job.meta.is_deleting() || decided || pod.phase == Phase::Succeeded {
             return true;
@@ -155,7 +155,7 @@ fn write_indexes(status: &mut JobStatus, indexed: &Indexed, new: Vec<i32>) -> bo
     changed
 }
 
-/// Moves pods that are written down and have lost their finalizer into the counters; answers whether there were any
+/// Moves pods that are recorded and have lost their finalizer into the counters; returns whether there were any
 /// (pkg/controller/job, cleanUncountedPodsWithoutFinalizers).
 pub fn settle(status: &mut JobStatus, tracked: &HashSet<Uid>) -> bool {
     let uncounted = status.uncounted.get_or_insert_default();

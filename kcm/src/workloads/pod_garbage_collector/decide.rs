@@ -9,7 +9,7 @@ use kinds::{Node, Pod, Str, Time};
 use runtime::lock::lock;
 use serde_json::{Value, json};
 
-/// The taint by which an administrator says that a node will not come back with what ran on it.
+/// The taint by which an administrator declares a node out of service.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// What is known of all pods without looking at them: how many have ended, and how many each node has.
@@ -47,20 +47,20 @@ impl Census {
         }
     }
 
-    /// The nodes that have pods and that `known` does not know.
+    /// Returns the nodes that have pods and that `known` does not know.
     pub fn missing(&self, known: impl Fn(&Str) -> bool) -> Vec<Str> {
         let nodes = lock(&self.nodes);
         nodes.keys().filter(|node| !known(node)).cloned().collect()
     }
 }
 
-/// How many of the pods that have ended are too many; a threshold of zero or less keeps all.
+/// Returns how many of the pods that have ended are too many; a threshold of zero or less keeps all.
 pub fn surplus(finished: usize, threshold: i32) -> usize {
     usize::try_from(threshold).ok().filter(|most| *most > 0).map_or(0, |most| finished.saturating_sub(most))
 }
 
-/// The `count` pods that go first: evicted before others, then the oldest, then by name
-/// (pkg/controller/podgc, byEvictionAndCreationTimestamp).
+/// Returns the `count` pods that go first: evicted before others, then the oldest, then by name (pkg/controller/podgc,
+/// byEvictionAndCreationTimestamp).
 pub fn first_to_go(mut finished: Vec<Arc<Pod>>, count: usize) -> Vec<Arc<Pod>> {
     let kept = |pod: &Pod| !pod.disruption.as_ref().is_some_and(|told| told.evicted);
     finished.sort_by(|a, b| {
@@ -80,14 +80,14 @@ pub enum Reason {
     Terminated,
     /// It is being deleted, and its node is out of service.
     OutOfService,
-    /// Its node is gone.
+    /// Its node was deleted.
     Orphaned,
     /// It is being deleted and was never bound to a node.
     Unscheduled,
 }
 
 impl Reason {
-    /// The word (pkg/controller/podgc/metrics).
+    /// Returns the metric's label value (pkg/controller/podgc/metrics).
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Terminated => "terminated",
@@ -98,7 +98,7 @@ impl Reason {
     }
 }
 
-/// Why a pod that is being deleted has to be helped; `node` is what is known of its node.
+/// Returns why a pod that is being deleted has to be helped; `node` is what is known of its node.
 pub fn stuck(pod: &Pod, node: Option<&Node>) -> Option<Reason> {
     if !pod.meta.is_deleting() {
         return None;
@@ -111,8 +111,8 @@ pub fn stuck(pod: &Pod, node: Option<&Node>) -> Option<Reason> {
     node.is_some_and(out_of_service).then_some(Reason::OutOfService)
 }
 
-/// The patch of its status that says that a pod failed; `None` if it has ended already. A pod whose node is gone also
-/// gets a condition that says so.
+/// Returns the patch of its status that says that a pod failed; `None` if it has ended already. A pod whose node was
+/// deleted also gets a condition that says so.
 pub fn failure(pod: &Pod, reason: Reason, now: jiff::Timestamp) -> Option<Value> {
     if pod.is_terminal() {
         return None;
@@ -133,8 +133,8 @@ pub fn failure(pod: &Pod, reason: Reason, now: jiff::Timestamp) -> Option<Value>
     Some(json!({"metadata": {"uid": pod.meta.uid.to_string()}, "status": status}))
 }
 
-/// When a pod that was ended by force is worth another try: one with finalizers stays, and another deletion of it
-/// would change nothing.
+/// Returns when a pod that was ended by force is worth another try: one with finalizers stays, and another deletion of
+/// it would change nothing.
 pub fn is_due_again(since: Time, now: Time) -> bool {
     const PATIENCE_SECONDS: i64 = 600;
     now.0 - since.0 >= PATIENCE_SECONDS

@@ -1,7 +1,8 @@
-//! pod-garbage-collector-controller: deletes pods that nobody will end, and the oldest of too many finished ones.
+//! pod-garbage-collector-controller: deletes pods that no kubelet will terminate, and the oldest of too many finished
+//! ones.
 //!
-//! Every twenty seconds it looks at finished pods beyond the threshold, at terminating pods of nodes that are out of
-//! service or that were never bound, and for nodes that have pods and are gone. Follows upstream pkg/controller/podgc.
+//! Every twenty seconds it checks for finished pods beyond the threshold, for terminating pods that are on
+//! out-of-service nodes or were never bound, and for pods of deleted nodes. Follows upstream pkg/controller/podgc.
 
 mod decide;
 mod metrics;
@@ -23,7 +24,7 @@ use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::pods::indexes::by_node;
 use decide::Census;
 use metrics::Counts;
-use sync::{Chore, PodGc};
+use sync::{PodGc, Task};
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -84,12 +85,12 @@ fn start(manager: &mut Manager, context: &Context) {
             forgets.forget(&old.meta.uid);
         }
     });
-    queue.add(Chore::LookThrough);
+    queue.add(Task::LookThrough);
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }
 
 impl Census {
-    /// How many pods have ended.
+    /// Returns how many pods have ended.
     fn finished(&self) -> usize {
         self.finished.load(Ordering::Relaxed)
     }

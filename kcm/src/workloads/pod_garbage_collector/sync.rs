@@ -1,4 +1,4 @@
-//! One look at all pods that may have to go, and the end of those that must.
+//! Lists the pods that may have to be deleted, and deletes those that must be.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,7 +25,7 @@ use crate::pods::indexes::{by_node, on_node};
 /// Time between two looks.
 const PERIOD: Duration = Duration::from_secs(20);
 
-/// For how long a node must be missing before the server is asked whether it is gone.
+/// How long a node must be missing before the server is asked whether it was deleted.
 const QUARANTINE: Duration = Duration::from_secs(40);
 
 /// Pods that are ended at the same time; the rate limit decides how fast it goes.
@@ -33,14 +33,14 @@ const AT_ONCE: usize = 20;
 
 /// What there is to do.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Chore {
+pub enum Task {
     /// Look through all that may have to go.
     LookThrough,
-    /// Look whether this node is gone.
+    /// Check whether this node was deleted.
     Missing(Str),
 }
 
-impl fmt::Display for Chore {
+impl fmt::Display for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LookThrough => f.write_str("all pods"),
@@ -57,23 +57,23 @@ pub struct PodGc {
     pub counts: Counts,
     pub threshold: i32,
     pub writer: Writer,
-    pub queue: Arc<Queue<Chore>>,
+    pub queue: Arc<Queue<Task>>,
     pub clock: Clock,
-    /// Pods that were deleted by force and are still there, as far as our store knows, and since when.
+    /// Pods that were force-deleted and still exist in the store, and since when.
     pub forced: Mutex<HashMap<Uid, Time>>,
 }
 
 impl Reconcile for PodGc {
-    type Key = Chore;
+    type Key = Task;
 
-    fn reconcile<'a>(&'a self, chore: &'a Chore) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+    fn reconcile<'a>(&'a self, task: &'a Task) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         async move {
-            match chore {
-                Chore::LookThrough => {
+            match task {
+                Task::LookThrough => {
                     self.look_through().await;
                     Ok(Outcome::RequeueAfter(PERIOD))
                 }
-                Chore::Missing(node) => {
+                Task::Missing(node) => {
                     self.look_for(node).await;
                     Ok(Outcome::Done)
                 }
@@ -84,7 +84,7 @@ impl Reconcile for PodGc {
 }
 
 impl PodGc {
-    /// Forgets a pod that is gone.
+    /// Forgets a deleted pod.
     pub fn forget(&self, uid: &Uid) {
         self.forced().remove(uid);
     }
@@ -103,7 +103,7 @@ impl PodGc {
         let deleting = self.pods.by_index(&ENDING, index_key("deleting"));
         self.end_all(deleting, |pod| decide::stuck(pod, self.node(&pod.node).as_deref())).await;
         for node in self.census.missing(|node| self.node(node).is_some()) {
-            self.queue.add_after(Chore::Missing(node), QUARANTINE);
+            self.queue.add_after(Task::Missing(node), QUARANTINE);
         }
     }
 
@@ -150,7 +150,7 @@ impl PodGc {
         let is_there_no_more = |error: &WriteError| error.is_gone();
         let failed = ended.as_ref().is_err_and(|error| !is_there_no_more(error));
         self.counts.count(&key.namespace, reason, failed);
-        // One that is gone from the store already will not be forgotten by its change.
+        // One that the store no longer has will not be forgotten by its deletion event.
         if ended.is_err() || self.pods.get_with_uid(&key.namespace, &key.name, uid).is_none() {
             self.forget(uid);
         }
@@ -162,7 +162,7 @@ impl PodGc {
         }
     }
 
-    /// First the pod is said to have failed, for whoever counts pods; then it is deleted without waiting for anybody.
+    /// First the pod is marked as failed, for controllers that count pods; then it is deleted without a grace period.
     async fn end(&self, pod: &Pod, reason: Reason) -> Result<(), WriteError> {
         let key = pod.meta.key();
         if let Some(patch) = decide::failure(pod, reason, (self.clock)()) {

@@ -53,14 +53,14 @@ pub fn manage(active: &[Arc<Pod>], replicas: i32, ranking: impl FnOnce() -> Rank
     }
 }
 
-/// True when a pod has been ready for long enough (pkg/api/v1/pod, IsPodAvailable).
+/// Returns true if a pod has been ready for long enough (pkg/api/v1/pod, IsPodAvailable).
 pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     let since_ready = now.as_second() - pod.ready_since.0;
     pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
 }
 
-/// The status (pkg/controller/replicaset, calculateStatus). `terminating` is absent where the kind has no such field;
-/// `failure` is what kept pods from being created or deleted.
+/// Returns the status (pkg/controller/replicaset, calculateStatus). `terminating` is absent where the kind has no such
+/// field; `failure` is what kept pods from being created or deleted.
 pub fn status(
     set: &ReplicaSet,
     active: &[Arc<Pod>],
@@ -111,7 +111,7 @@ fn failure_reason(active: usize, replicas: i32) -> &'static str {
     }
 }
 
-/// How long a status may wait to be written, from when it first differed from the set's.
+/// Returns how long a status may wait to be written, from when it first differed from the set's.
 ///
 /// Written immediately: lost pods, on which a Deployment relies; the last missing pod; and the end of the last terminating
 /// pod, for which users and tools wait after a rollout. While more pods are starting, a gain waits for some of them.
@@ -133,12 +133,12 @@ pub fn patience(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
     }
 }
 
-/// True when pods are lost on which a Deployment relies.
+/// Returns true if pods are lost on which a Deployment relies.
 pub fn is_loss(set: &ReplicaSet, status: &ReplicaSetStatus) -> bool {
     arrived(set, status) < 0
 }
 
-/// Number of pods on which a Deployment could rely beyond those in the set's status.
+/// Returns the number of pods on which a Deployment could rely beyond those in the set's status.
 fn arrived(set: &ReplicaSet, status: &ReplicaSetStatus) -> i32 {
     counted(set, status) - counted(set, &set.status)
 }

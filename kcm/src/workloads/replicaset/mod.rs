@@ -5,6 +5,7 @@
 
 mod decide;
 mod keys;
+mod metrics;
 mod pod_set;
 mod sync;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use crate::context::{Context, Descriptor, Verb, Write};
 use crate::pods::control::PodControl;
 use crate::pods::creation_gate::CreationGate;
 use decide::Gates;
+use metrics::DeletionAges;
 use pod_set::PodSet;
 use sync::PodSets;
 
@@ -85,6 +87,8 @@ fn start<K: PodSet>(manager: &mut Manager, context: &Context) {
     gate.wake_on_new_namespace(&sets, &queue);
     let consistency = Arc::<Consistency>::default();
     let gates = &context.options.gates;
+    // These metrics are of ReplicaSets by their names.
+    let is_replica_set = K::CONTROLLER == ReplicaSet::CONTROLLER;
     let reconciler = Arc::new(PodSets {
         sets: sets.clone(),
         control: PodControl {
@@ -100,13 +104,13 @@ fn start<K: PodSet>(manager: &mut Manager, context: &Context) {
             deletion_cost: gates.enabled("PodDeletionCost"),
             terminating_replicas: gates.enabled("DeploymentReplicaSetTerminatingReplicas"),
         },
+        deletion_ages: is_replica_set.then(|| DeletionAges::register(manager.metrics())),
         handover: Default::default(),
         refusals: Default::default(),
         debouncer: Default::default(),
     });
     keys::subscribe(&sets, &pods, &queue, &consistency);
-    // The metric is of ReplicaSets by its name.
-    if K::CONTROLLER == ReplicaSet::CONTROLLER {
+    if is_replica_set {
         manager.collect(StaleSyncs { subsystem: "replicaset_controller", kind: "ReplicaSet", consistency });
     }
     let workers = context.workers(K::WORKERS);

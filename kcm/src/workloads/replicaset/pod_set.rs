@@ -19,7 +19,7 @@ pub trait PodSet: Kind {
     /// Whether the status has a number of terminating pods.
     const TELLS_TERMINATING: bool;
 
-    /// What the object asks for and says, in the form of a ReplicaSet.
+    /// Returns what the object asks for and says, in the form of a ReplicaSet.
     fn replica_set(&self) -> &ReplicaSet;
 }
 

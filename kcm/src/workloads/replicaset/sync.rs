@@ -20,6 +20,7 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use tracing::{debug, error, info};
 
 use super::decide::{self, Gates, Manage};
+use super::metrics::DeletionAges;
 use super::pod_set::PodSet;
 use crate::context::Clock;
 use crate::pods::control::PodControl;
@@ -34,6 +35,8 @@ pub struct PodSets<K: PodSet> {
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
     pub gates: Gates,
+    /// None for kinds without the metric.
+    pub deletion_ages: Option<DeletionAges>,
     pub handover: Handover,
     pub refusals: Refusals,
     pub debouncer: StatusDebouncer,
@@ -113,8 +116,8 @@ impl<K: PodSet> PodSets<K> {
         self.debouncer.forget(key);
     }
 
-    /// True when the stores show everything that was written for a key, and the set as this process wrote it last. If
-    /// not, the stores requeue the key when they do.
+    /// Returns true if the stores show everything that was written for a key, and the set as this process wrote it
+    /// last. If not, the stores requeue the key when they do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         self.sets.is_settled(key, wake())
@@ -242,6 +245,9 @@ impl<K: PodSet> PodSets<K> {
             return Managed::failed(why);
         }
         debug!(need = work.owner.replica_set().replicas, count = victims.len(), "too many pods; deleting");
+        if let Some(ages) = &self.deletion_ages {
+            ages.record(&work.active, &victims, (self.clock)());
+        }
         let deletions = victims.iter().map(|pod| self.control.delete(work.key, work.owner, pod));
         match join_all(deletions).await.into_iter().find_map(Result::err) {
             Some(error) => Managed::failed(format!("unable to delete pods: {error}")),

@@ -17,7 +17,7 @@ use tokio::sync::OnceCell;
 use super::decide::{Defects, Made, Plan, Step};
 use super::identity::{self, Member};
 use super::pods;
-use super::retention::{self, Parties, Verdict};
+use super::retention::{self, PossibleOwners, Verdict};
 use super::status::{Done, Revisions};
 use super::sync::StatefulSets;
 use crate::workloads::controller_revisions::{History, template_of};
@@ -44,7 +44,7 @@ enum Verb {
 }
 
 impl Verb {
-    /// The word, and the reasons of events of success and failure.
+    /// Returns the verb, and the reasons of events of success and failure.
     fn texts(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Create => ("Create", "SuccessfulCreate", "FailedCreate"),
@@ -68,7 +68,7 @@ impl<'a> Work<'a> {
         Self { controller, key, set, template, history, revisions, former: OnceCell::new(), done: Mutex::default() }
     }
 
-    /// What has been done so far.
+    /// Returns what has been done so far.
     pub fn done(&self) -> Done {
         lock(&self.done).clone()
     }
@@ -300,7 +300,7 @@ impl<'a> Work<'a> {
     }
 
     fn verdict(&self, claim: &PersistentVolumeClaim, ordinal: i32, pod: &OwnerRef) -> Verdict {
-        let parties = Parties {
+        let parties = PossibleOwners {
             policy: self.set.retention,
             set: self.history.reference,
             pod,
@@ -345,7 +345,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// What is wrong with a pod.
+    /// Returns what is wrong with a pod.
     pub fn defects(&self, member: &Member) -> Defects {
         let claims = identity::claims(self.set, member.ordinal);
         let mut defects = Defects {
@@ -365,7 +365,7 @@ impl<'a> Work<'a> {
         defects
     }
 
-    /// True when a claim of a place belongs to a former pod, and has to go before a new pod comes.
+    /// Returns true if a claim of a place belongs to a former pod, and has to go before a new pod comes.
     pub fn has_stale_claim(&self, ordinal: i32) -> bool {
         let pod = nobody(&identity::pod_name(self.set, ordinal));
         identity::claims(self.set, ordinal).iter().any(|(_, name)| {
@@ -375,7 +375,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// A reference to a pod that does not exist yet.
+/// Returns a reference to a pod that does not exist yet.
 fn nobody(pod: &str) -> OwnerRef {
     OwnerRef {
         api_version: "v1".into(),

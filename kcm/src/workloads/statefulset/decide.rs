@@ -93,12 +93,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// True if a pod is deleted.
+    /// Returns true if a pod is deleted.
     pub fn deletes(&self) -> bool {
         self.steps().any(|step| matches!(step, Step::Delete(_)))
     }
 
-    /// The number of pods that are created.
+    /// Returns the number of pods that are created.
     pub fn creations(&self) -> usize {
         self.steps().filter(|step| step.creates()).count()
     }
@@ -159,8 +159,8 @@ pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
 }
 
-/// How many pods may be unavailable: a share is rounded down, and one always may
-/// (pkg/controller/statefulset, getStatefulSetMaxUnavailable). `None` for a text that is no percentage.
+/// Returns how many pods may be unavailable: a share is rounded down, and one always may (pkg/controller/statefulset,
+/// getStatefulSetMaxUnavailable). `None` for a text that is no percentage.
 pub fn max_unavailable(set: &StatefulSet) -> Option<usize> {
     let bound = set.rolling.as_ref().and_then(|rolling| rolling.max_unavailable.as_ref());
     let count = bound.map_or(Some(1), |bound| bound.scaled(set.replicas, false))?;
@@ -177,10 +177,45 @@ pub fn made_from(set: &StatefulSet, ordinal: i32) -> Made {
     if i64::from(ordinal) < i64::from(set.start) + kept { Made::Current } else { Made::Update }
 }
 
+/// Missing places that one reconcile looks at: a StatefulSet may have two thousand million of them.
+const BURST: usize = 500;
+
 /// A place that shall be filled.
 struct Slot<'a> {
     ordinal: i32,
     member: Option<&'a Member>,
+}
+
+/// The wanted places of a StatefulSet, and its other pods.
+struct Places<'a> {
+    /// In ascending order; of the missing ones only the first [`BURST`].
+    slots: Vec<Slot<'a>>,
+    /// Wanted places without a pod, all of them.
+    missing: usize,
+    /// Pods that are not wanted, in descending order.
+    condemned: Vec<&'a Member>,
+}
+
+/// The wanted places from `start` on. `members` are the pods of wanted places in ascending order.
+fn slots<'a>(start: i32, replicas: usize, members: &[&'a Member]) -> Vec<Slot<'a>> {
+    let mut slots = Vec::with_capacity(members.len() + BURST.min(replicas.saturating_sub(members.len())));
+    let (mut ordinal, mut members, mut missing) = (i64::from(start), members.iter().copied().peekable(), 0);
+    let end = ordinal.saturating_add(i64::try_from(replicas).unwrap_or(i64::MAX)).min(i64::from(i32::MAX));
+    while ordinal < end {
+        let next = members.peek().map_or(end, |member| i64::from(member.ordinal));
+        let Ok(at) = i32::try_from(ordinal) else { break };
+        if next == ordinal {
+            slots.push(Slot { ordinal: at, member: members.next() });
+        } else if missing < BURST {
+            missing += 1;
+            slots.push(Slot { ordinal: at, member: None });
+        } else {
+            ordinal = next;
+            continue;
+        }
+        ordinal += 1;
+    }
+    slots
 }
 
 impl Situation<'_> {
@@ -196,39 +231,42 @@ impl Situation<'_> {
         identity::revision(pod) != self.update
     }
 
-    /// True for a pod of an old revision that is not being deleted. One that has ended is deleted in any case.
+    /// Returns true for a pod of an old revision that is not being deleted. One that has ended is deleted in any case.
     fn is_replaceable(&self, pod: &Pod) -> bool {
         self.is_old(pod) && !pod.meta.is_deleting() && !pod.is_terminal()
     }
 
-    /// Wanted places in ascending order, and all other pods in descending order.
-    fn split(&self) -> (Vec<Slot<'_>>, Vec<&Member>) {
+    fn places(&self) -> Places<'_> {
         let by_ordinal: BTreeMap<i32, &Member> = self.members.iter().map(|member| (member.ordinal, member)).collect();
-        let end = self.set.start.saturating_add(self.set.replicas.max(0));
-        let slots =
-            (self.set.start..end).map(|ordinal| Slot { ordinal, member: by_ordinal.get(&ordinal).copied() }).collect();
-        let others = by_ordinal.values().rev().copied();
-        (slots, others.filter(|member| !identity::is_wanted(self.set, member.ordinal)).collect())
+        let (wanted, mut condemned): (Vec<&Member>, Vec<&Member>) =
+            by_ordinal.into_values().partition(|member| identity::is_wanted(self.set, member.ordinal));
+        condemned.reverse();
+        // Ordinals end where their type does.
+        let replicas = self.set.replicas.max(0).min(i32::MAX.saturating_sub(self.set.start));
+        let replicas = usize::try_from(replicas).unwrap_or(0);
+        let slots = slots(self.set.start, replicas, &wanted);
+        Places { slots, missing: replicas.saturating_sub(wanted.len()), condemned }
     }
 
-    /// What to do (pkg/controller/statefulset, updateStatefulSet).
+    /// Returns the plan (pkg/controller/statefulset, updateStatefulSet).
     pub fn plan(&self) -> Plan {
         let mut plan = Plan::default();
-        let (slots, condemned) = self.split();
+        let places = self.places();
+        let (slots, condemned) = (&places.slots, &places.condemned);
         if self.set.strategy == Strategy::Recreate && !self.recreate(&mut plan) {
             return plan;
         }
         let done = if self.set.parallel {
-            self.all_at_once(&slots, &condemned, &mut plan);
+            self.all_at_once(slots, condemned, &mut plan);
             true
         } else {
-            self.in_order(&slots, &condemned, &mut plan)
+            self.in_order(slots, condemned, &mut plan)
         };
         if done && self.set.strategy == Strategy::RollingUpdate {
             if self.gates.max_unavailable {
-                self.update_within_bounds(&slots, &mut plan);
+                self.update_within_bounds(&places, &mut plan);
             } else {
-                self.update_one(&slots, &mut plan);
+                self.update_one(&places, &mut plan);
             }
         }
         plan.stages.retain(|stage| !stage.steps.is_empty());
@@ -251,7 +289,7 @@ impl Situation<'_> {
         old.is_empty()
     }
 
-    /// The steps for one wanted place; true when an ordered StatefulSet has to wait for it (processReplica).
+    /// Returns the steps for one wanted place; true when an ordered StatefulSet has to wait for it (processReplica).
     fn tend(&self, slot: &Slot<'_>, steps: &mut Vec<Step>) -> bool {
         let Some(member) = slot.member else {
             if !(self.is_stale)(slot.ordinal) {
@@ -326,18 +364,23 @@ impl Situation<'_> {
         disowned.map(|member| Step::Repair((*member).clone(), Defects { owners: true, ..Defects::default() }))
     }
 
-    fn partition(&self) -> usize {
-        usize::try_from(self.set.rolling.as_ref().map_or(0, |rolling| rolling.partition)).unwrap_or(0)
+    /// The ordinal from which on pods are updated.
+    fn first_updated(&self) -> i64 {
+        i64::from(self.set.start) + i64::from(self.set.rolling.as_ref().map_or(0, |rolling| rolling.partition).max(0))
     }
 
-    /// Pods that an update may delete, from the highest place down.
-    fn targets<'a>(&self, slots: &'a [Slot<'a>]) -> impl Iterator<Item = &'a Member> + use<'a> {
-        slots.iter().skip(self.partition()).rev().filter_map(|slot| slot.member)
+    /// Places that an update may touch, from the highest down.
+    fn updated<'a>(&self, places: &'a Places<'a>) -> impl Iterator<Item = &'a Slot<'a>> + use<'a> {
+        let first = self.first_updated();
+        places.slots.iter().rev().take_while(move |slot| i64::from(slot.ordinal) >= first)
     }
 
     /// One pod at a time, without the gate.
-    fn update_one(&self, slots: &[Slot<'_>], plan: &mut Plan) {
-        for slot in slots.iter().skip(self.partition()).rev() {
+    fn update_one(&self, places: &Places<'_>, plan: &mut Plan) {
+        if places.missing > BURST {
+            return;
+        }
+        for slot in self.updated(places) {
             // A pod that is just being made is up to date, and waited for.
             let Some(member) = slot.member else { return };
             if self.is_replaceable(&member.pod) {
@@ -352,10 +395,10 @@ impl Situation<'_> {
     }
 
     /// As many as may be unavailable (updateStatefulSetAfterInvariantEstablished).
-    fn update_within_bounds(&self, slots: &[Slot<'_>], plan: &mut Plan) {
+    fn update_within_bounds(&self, places: &Places<'_>, plan: &mut Plan) {
         let Some(bound) = max_unavailable(self.set) else { return };
-        let unavailable =
-            slots.iter().filter(|slot| slot.member.is_none_or(|member| self.is_unavailable(&member.pod))).count();
+        let members = places.slots.iter().filter_map(|slot| slot.member);
+        let unavailable = places.missing + members.filter(|member| self.is_unavailable(&member.pod)).count();
         plan.unavailable = Some(unavailable);
         let budget = bound.saturating_sub(unavailable);
         let replaceable = |member: &&Member| self.is_replaceable(&member.pod);
@@ -363,11 +406,15 @@ impl Situation<'_> {
         let mut steps = Vec::new();
         if self.set.parallel {
             // Replacing an unavailable pod costs no availability: those are deleted whatever the budget.
-            let (up, down): (Vec<_>, Vec<_>) =
-                self.targets(slots).filter(replaceable).partition(|member| self.is_available(&member.pod));
+            let (up, down): (Vec<_>, Vec<_>) = self
+                .updated(places)
+                .filter_map(|slot| slot.member)
+                .filter(replaceable)
+                .partition(|member| self.is_available(&member.pod));
             steps.extend(down.into_iter().chain(up.into_iter().take(budget)).map(delete));
         } else {
-            steps.extend(self.targets(slots).filter(replaceable).take(budget).map(delete));
+            let targets = self.updated(places).filter_map(|slot| slot.member).filter(replaceable);
+            steps.extend(targets.take(budget).map(delete));
         }
         plan.stages.push(Stage { steps, at_once: false });
     }

@@ -21,40 +21,40 @@ pub struct Member {
     pub pod: Arc<Pod>,
 }
 
-/// The StatefulSet's name and the ordinal in a pod's name. Only one name stands for a place: a number written in
-/// another way, with a zero in front say, is none.
+/// Returns the StatefulSet's name and the ordinal in a pod's name. Only one name stands for a place: a number written
+/// in another way, with a zero in front say, is none.
 pub fn parse(pod: &str) -> Option<(&str, i32)> {
     let (parent, digits) = pod.rsplit_once('-')?;
     let ordinal: i32 = digits.parse().ok().filter(|ordinal| *ordinal >= 0)?;
     (ordinal.to_string() == digits).then_some((parent, ordinal))
 }
 
-/// The name of the pod at a place.
+/// Returns the name of the pod at a place.
 pub fn pod_name(set: &StatefulSet, ordinal: i32) -> String {
     format!("{}-{ordinal}", set.meta.name)
 }
 
-/// The name of the claim behind a volume of the pod at a place.
+/// Returns the name of the claim behind a volume of the pod at a place.
 pub fn claim_name(set: &StatefulSet, template: &str, ordinal: i32) -> String {
     format!("{template}-{}-{ordinal}", set.meta.name)
 }
 
-/// True when a place is among those that shall be filled.
+/// Returns true if a place is among those that shall be filled.
 pub fn is_wanted(set: &StatefulSet, ordinal: i32) -> bool {
     ordinal >= set.start && i64::from(ordinal) < i64::from(set.start) + i64::from(set.replicas)
 }
 
-/// The revision that a pod was made from; empty when nothing says.
+/// Returns the revision that a pod was made from; empty when nothing says.
 pub fn revision(pod: &Pod) -> &str {
     label(&pod.meta.labels, REVISION_LABEL).unwrap_or_default()
 }
 
-/// The labels of the pod at a place.
+/// Returns the labels of the pod at a place.
 pub fn labels(set: &StatefulSet, ordinal: i32) -> Vec<(&'static str, String)> {
     vec![(NAME_LABEL, pod_name(set, ordinal)), (INDEX_LABEL, ordinal.to_string())]
 }
 
-/// True when a pod carries its own name (pkg/controller/statefulset, identityMatches).
+/// Returns true if a pod carries its own name (pkg/controller/statefulset, identityMatches).
 pub fn has_identity(pod: &Pod) -> bool {
     label(&pod.meta.labels, NAME_LABEL) == Some(&*pod.meta.name)
 }
@@ -65,7 +65,7 @@ pub fn claims(set: &StatefulSet, ordinal: i32) -> Vec<(String, String)> {
     templates.iter().map(|template| (template.name.to_owned(), claim_name(set, template.name, ordinal))).collect()
 }
 
-/// True when a pod has the volumes of its place (pkg/controller/statefulset, storageMatches).
+/// Returns true if a pod has the volumes of its place (pkg/controller/statefulset, storageMatches).
 pub fn has_storage(pod: &Pod, wanted: &[(String, String)]) -> bool {
     let mounted = pod.claims.as_deref().map_or(&[][..], |claims| &claims.volumes);
     wanted.iter().all(|(volume, claim)| mounted.iter().any(|(name, source)| **name == **volume && **source == **claim))

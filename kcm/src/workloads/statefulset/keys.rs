@@ -69,7 +69,8 @@ pub fn of_set(change: &Change<'_, StatefulSet>) -> Urgency {
     }
 }
 
-/// The owners of a pod, before and after. Where pods are ordered, the next one waits for this one to become ready.
+/// Returns the owners of a pod, before and after. Where pods are ordered, the next one waits for this one to become
+/// ready.
 pub fn of_pod(change: &Change<'_, Pod>, is_parallel: impl Fn(&ObjectKey) -> bool) -> Vec<(ObjectKey, Urgency)> {
     let mut keys = owners_of_pod::<StatefulSet>(change);
     let is_step = matches!((change.old, change.new), (Some(old), Some(new))
@@ -82,7 +83,7 @@ pub fn of_pod(change: &Change<'_, Pod>, is_parallel: impl Fn(&ObjectKey) -> bool
     keys
 }
 
-/// The StatefulSets that a claim belonged to, itself or by a pod: a new pod may have waited for it to go.
+/// Returns the StatefulSets that a claim belonged to, itself or by a pod: a new pod may have waited for it to go.
 pub fn of_claim(claim: &Meta) -> Vec<ObjectKey> {
     let sets = claim.owners.iter().filter_map(|owner| match &*owner.kind {
         "StatefulSet" => Some(&*owner.name),
@@ -92,12 +93,12 @@ pub fn of_claim(claim: &Meta) -> Vec<ObjectKey> {
     sets.map(|set| ObjectKey::new(claim.namespace.clone(), set)).collect()
 }
 
-/// True when a StatefulSet selects a pod that has the name of one of its own.
+/// Returns true if a StatefulSet selects a pod that has the name of one of its own.
 fn selects(set: &StatefulSet, pod: &Meta) -> bool {
     children::selects(&set.selector, pod) && is_member(set, pod)
 }
 
-/// True when a pod's name says that it is one of this StatefulSet's.
+/// Returns true if a pod's name says that it is one of this StatefulSet's.
 pub fn is_member(set: &StatefulSet, pod: &Meta) -> bool {
     identity::parse(&pod.name).is_some_and(|(parent, _)| *parent == *set.meta.name)
 }

@@ -14,12 +14,12 @@ fn labels(set: &StatefulSet, ordinal: i32, revision: &str) -> Vec<(&'static str,
     labels
 }
 
-/// What pods of a StatefulSet had for a prefix if their names were generated; they carry it all the same.
+/// Returns what pods of a StatefulSet had for a prefix if their names were generated; they carry it all the same.
 fn prefix(set: &StatefulSet) -> String {
     format!("{}-", set.meta.name)
 }
 
-/// A `Pod` message from the template of now (pkg/controller/statefulset, newStatefulSetPod).
+/// Returns a `Pod` message from the template of now (pkg/controller/statefulset, newStatefulSetPod).
 pub fn from_template(set: &StatefulSet, template: &Template, ordinal: i32, revision: &str) -> Vec<u8> {
     let name = identity::pod_name(set, ordinal);
     let edits = PodEdits {
@@ -34,7 +34,7 @@ pub fn from_template(set: &StatefulSet, template: &Template, ordinal: i32, revis
     pod_from(template, &set.meta.key(), &set.controller_ref(), &edits)
 }
 
-/// The same in JSON from the template that a former revision keeps.
+/// Returns the same in JSON from the template that a former revision keeps.
 pub fn from_former(set: &StatefulSet, template: &Map<String, Value>, ordinal: i32, revision: &str) -> Value {
     let name = identity::pod_name(set, ordinal);
     let own = |field: &str| template.get("metadata").map_or(Value::Null, |meta| meta[field].clone());

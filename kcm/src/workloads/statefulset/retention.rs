@@ -5,7 +5,7 @@ use kinds::statefulset::Retention;
 
 /// Those who may own a claim: the StatefulSet, and the pod at the claim's place.
 #[derive(Debug, Clone, Copy)]
-pub struct Parties<'a> {
+pub struct PossibleOwners<'a> {
     /// When claims are deleted.
     pub policy: Retention,
     /// The reference to the StatefulSet.
@@ -21,12 +21,12 @@ pub struct Parties<'a> {
 pub struct Verdict {
     /// The owners that it shall have, if they are not what they should be.
     pub owners: Option<Vec<OwnerRef>>,
-    /// Somebody else manages it, so that the policy cannot be kept.
+    /// Another controller manages it, so the policy cannot be applied.
     pub foreign: bool,
 }
 
 /// Whose claims of this policy are (pkg/controller/statefulset, updateClaimOwnerRefForSetAndPod).
-fn rightful(parties: &Parties<'_>) -> Option<OwnerRef> {
+fn rightful(parties: &PossibleOwners<'_>) -> Option<OwnerRef> {
     match (parties.policy.when_deleted, parties.policy.when_scaled, parties.wanted) {
         (_, true, false) => Some(parties.pod.clone()),
         (true, _, _) => Some(parties.set.clone()),
@@ -34,13 +34,13 @@ fn rightful(parties: &Parties<'_>) -> Option<OwnerRef> {
     }
 }
 
-/// The owner that a new claim of a wanted place gets at once.
+/// Returns the owner that a new claim of a wanted place is created with.
 pub fn first_owner(policy: Retention, set: &OwnerRef) -> Option<OwnerRef> {
     policy.when_deleted.then(|| set.clone())
 }
 
 /// Decides about a claim (pkg/controller/statefulset, isClaimOwnerUpToDate).
-pub fn decide(claim: &Meta, parties: &Parties<'_>) -> Verdict {
+pub fn decide(claim: &Meta, parties: &PossibleOwners<'_>) -> Verdict {
     let names = |owner: &OwnerRef, party: &OwnerRef| {
         (&owner.api_version, &owner.kind, &owner.name) == (&party.api_version, &party.kind, &party.name)
     };
@@ -55,7 +55,7 @@ pub fn decide(claim: &Meta, parties: &Parties<'_>) -> Verdict {
             owner => owner.controller == Some(true),
         });
     if of_former(set) || of_former(pod) {
-        // It belonged to an object of before that has the name: the garbage collector's business.
+        // It belonged to a previous object of this name: left to the garbage collector.
         return Verdict { owners: None, foreign };
     }
     let mut owners: Vec<OwnerRef> =
@@ -70,7 +70,7 @@ pub fn decide(claim: &Meta, parties: &Parties<'_>) -> Verdict {
     Verdict { owners: (!right).then_some(owners), foreign }
 }
 
-/// True when a claim still belongs to a former pod of its place, and goes with it (pkg/controller/statefulset,
+/// Returns true if a claim still belongs to a former pod of its place, and goes with it (pkg/controller/statefulset,
 /// PodClaimIsStale).
 pub fn is_stale(claim: &Meta, policy: Retention, pod: &OwnerRef) -> bool {
     let names = |owner: &&OwnerRef| (&*owner.kind, &*owner.api_version, &owner.name) == ("Pod", "v1", &pod.name);
@@ -148,7 +148,7 @@ mod tests {
         ];
         for (at, (policy, wanted, owners, expected, foreign)) in table.into_iter().enumerate() {
             let list = |owners: Vec<&OwnerRef>| owners.into_iter().cloned().collect::<Vec<_>>();
-            let parties = Parties { policy, set: &set, pod: &pod, wanted };
+            let parties = PossibleOwners { policy, set: &set, pod: &pod, wanted };
             let verdict = decide(&claim(&list(owners)), &parties);
             assert_eq!(verdict, Verdict { owners: expected.map(list), foreign }, "row {at}");
         }

@@ -17,7 +17,7 @@ const PROGRESSING: &str = "Progressing";
 pub const ROLLOUT_BLOCKED: &str = "RolloutBlocked";
 /// Its reason.
 pub const OLD_POD_NOT_READY: &str = "OldPodNotReady";
-/// How long a pod of an old revision may take to become ready before that is said.
+/// How long a pod of an old revision may take to become ready before an event reports it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Pods created and deleted in this reconcile, and the state of the rollout.
@@ -46,8 +46,8 @@ pub struct Revisions {
     pub collisions: i32,
 }
 
-/// The status (pkg/controller/statefulset, updateStatus and completeUpdate). Pods that were just created or deleted
-/// count as such immediately: the API server has confirmed it.
+/// Returns the status (pkg/controller/statefulset, updateStatus and completeUpdate). Pods that were just created or
+/// deleted count as such immediately: the API server has confirmed it.
 pub fn status(
     set: &StatefulSet,
     members: &[Member],
@@ -121,8 +121,8 @@ fn progress(status: &mut StatefulSetStatus, value: &str, message: &str, now: Tim
     set_condition(&mut status.conditions, PROGRESSING, value, reason, message, Time(now.as_second()));
 }
 
-/// The pod whose unreadiness holds an update up for good: an ordered update waits for each pod before it replaces any,
-/// also for one of a broken revision that is no longer desired (kubernetes#67250).
+/// Returns the pod whose unreadiness holds an update up for good: an ordered update waits for each pod before it
+/// replaces any, also for one of a broken revision that is no longer desired (kubernetes#67250).
 fn blocking<'a>(set: &StatefulSet, update: &str, waits_for: Option<&'a Member>) -> Option<&'a Member> {
     let rolls = set.strategy == Strategy::RollingUpdate && !set.parallel;
     let partition = set.rolling.as_ref().map_or(0, |rolling| rolling.partition);
@@ -140,7 +140,8 @@ fn unready_since(pod: &Pod) -> Time {
     pod.ready_since.max(pod.meta.created)
 }
 
-/// How long until a pod that holds an update up has taken too long; `None` when none does, or when it has already.
+/// Returns how long until a pod that holds an update up has taken too long; `None` when none does, or when it has
+/// already.
 pub fn patience(set: &StatefulSet, update: &str, waits_for: Option<&Member>, now: Timestamp) -> Option<Duration> {
     let member = blocking(set, update, waits_for)?;
     let waited = u64::try_from(now.as_second() - unready_since(&member.pod).0).unwrap_or(0);
@@ -173,9 +174,9 @@ fn tell_of_block(
     }
 }
 
-/// How long a status may wait to be written, from when it first differed from the set's. Counts that change during an
-/// update or a scaling may wait. The end of it, an unexpected loss of a pod, and everything that is not a count are written
-/// immediately.
+/// Returns how long a status may wait to be written, from when it first differed from the set's. Counts that change
+/// during an update or a scaling may wait. The end of it, an unexpected loss of a pod, and everything that is not a
+/// count are written immediately.
 pub fn delay(set: &StatefulSet, status: &StatefulSetStatus) -> Duration {
     let was = &set.status;
     let only_counts = StatefulSetStatus {
@@ -198,7 +199,7 @@ pub fn delay(set: &StatefulSet, status: &StatefulSetStatus) -> Duration {
     if is_final || lost && !updates && status.replicas == set.replicas { Duration::ZERO } else { CHANGING_COUNTS }
 }
 
-/// True while the controller still has pods to replace.
+/// Returns true while the controller still has pods to replace.
 fn still_updates(set: &StatefulSet, status: &StatefulSetStatus) -> bool {
     let held_back = set.rolling.as_ref().map_or(0, |rolling| rolling.partition);
     match set.strategy {
@@ -208,7 +209,7 @@ fn still_updates(set: &StatefulSet, status: &StatefulSetStatus) -> bool {
     }
 }
 
-/// True when the only news is that pods are being deleted: their end follows soon, and one write covers both.
+/// Returns true if the only news is that pods are being deleted: their end follows soon, and one write covers both.
 fn only_counts_deletions(before: &StatefulSetStatus, after: &StatefulSetStatus) -> bool {
     let same = StatefulSetStatus {
         current_replicas: before.current_replicas,
@@ -220,7 +221,7 @@ fn only_counts_deletions(before: &StatefulSetStatus, after: &StatefulSetStatus) 
         && after.updated_replicas <= before.updated_replicas
 }
 
-/// The message of a condition that was not there before, for an event.
+/// Returns the message of a condition that was not there before, for an event.
 pub fn news<'a>(before: &StatefulSetStatus, after: &'a StatefulSetStatus) -> Option<&'a str> {
     let condition = find(&after.conditions, ROLLOUT_BLOCKED)?;
     find(&before.conditions, ROLLOUT_BLOCKED)

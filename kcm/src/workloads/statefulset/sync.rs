@@ -133,7 +133,7 @@ impl StatefulSets {
         finish(&self.queue, key, next, failure.or(trimmed.err()))
     }
 
-    /// The revisions of the StatefulSet; `None` if it has changed. None is created for one that `is_ending`.
+    /// Returns the revisions of the StatefulSet; `None` if it has changed. None is created for one that `is_ending`.
     async fn revisions(
         &self,
         set: &StatefulSet,
@@ -211,7 +211,8 @@ impl StatefulSets {
         situation.plan()
     }
 
-    /// True when the stores show everything that was written for a key. If not, the stores requeue the key when they do.
+    /// Returns true if the stores show everything that was written for a key. If not, the stores requeue the key when
+    /// they do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         self.consistency.caught_up(key, &self.sets, wake())

@@ -54,7 +54,7 @@ fn strategy(mut set: StatefulSet, strategy: Update) -> StatefulSet {
     set
 }
 
-/// A pod that runs, is ready and has been for long.
+/// Returns a pod that runs, is ready and has been for long.
 fn pod(ordinal: i32, revision: &str) -> Pod {
     let interner = Interner::default();
     let name = format!("web-{ordinal}");
@@ -208,6 +208,26 @@ fn parallel_pods_come_and_go_together() {
     ] {
         assert_eq!(text(&plan(&set, &members(pods), GATES)), expected, "{pods}");
     }
+}
+
+#[test]
+fn largest_scale_costs_a_bounded_number_of_steps() {
+    for partition in [0, i32::MAX] {
+        for gates in [GATES, Gates { max_unavailable: false, ..GATES }] {
+            let mut huge = rolling(set(i32::MAX), partition, IntOrString::Int(2));
+            let ordered = plan(&huge, &members("0:r@a 1:n@a"), gates);
+            assert_eq!(text(&ordered), "", "waits for the second pod");
+            assert_eq!(text(&plan(&huge, &members("0:r@b 7:r@b"), gates)).split(' ').count(), 1, "one after the other");
+            huge = parallel(huge);
+            let all = plan(&huge, &members("0:r@b 2:r@b 900000:r@b"), gates);
+            assert_eq!((all.creations(), all.deletes()), (500, false));
+            assert!(text(&all).starts_with(if partition == 0 { "+1b +3b +4b" } else { "+1a +3a +4a" }));
+            huge.start = 5;
+            assert_eq!(plan(&huge, &members("2147483646:r@b"), gates).creations(), 500, "ordinals end with their type");
+        }
+    }
+    let counted = plan(&parallel(rolling(set(2000), 0, IntOrString::Int(2))), &members("0:r@b 1999:n@b"), GATES);
+    assert_eq!(counted.unavailable, Some(1999), "missing pods that are not looked at yet count, too");
 }
 
 #[test]

@@ -174,12 +174,12 @@ impl PersistentVolume {
         label(&self.annotations, key)
     }
 
-    /// Name of the storage class, from the annotation or the field; empty without one.
+    /// Returns the name of the storage class, from the annotation or the field; empty without one.
     pub fn class(&self) -> &str {
         self.annotation(BETA_STORAGE_CLASS).unwrap_or(&self.spec_class)
     }
 
-    /// Capacity of storage; `None` if there is none or it cannot be read.
+    /// Returns the capacity of storage; `None` if there is none or it cannot be read.
     pub fn storage(&self) -> Option<Amount> {
         Amount::parse(&self.capacity)
     }

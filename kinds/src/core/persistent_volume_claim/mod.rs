@@ -120,7 +120,7 @@ impl PersistentVolumeClaim {
         label(&self.annotations, key)
     }
 
-    /// Name of the storage class, from the annotation or the field; empty without one.
+    /// Returns the name of the storage class, from the annotation or the field; empty without one.
     pub fn class(&self) -> &str {
         self.annotation(BETA_STORAGE_CLASS).or(self.spec_class.as_deref()).unwrap_or_default()
     }
@@ -130,12 +130,12 @@ impl PersistentVolumeClaim {
         self.spec_class.is_some() || self.annotation(BETA_STORAGE_CLASS).is_some()
     }
 
-    /// Requested storage; `None` if there is none or it cannot be read.
+    /// Returns the requested storage; `None` if there is none or it cannot be read.
     pub fn requested(&self) -> Option<Amount> {
         Amount::parse(&self.request)
     }
 
-    /// Capacity of storage of its volume, by its status; `None` if there is none or it cannot be read.
+    /// Returns the capacity of storage of its volume, by its status; `None` if there is none or it cannot be read.
     pub fn storage_capacity(&self) -> Option<Amount> {
         Amount::parse(&self.capacity)
     }

@@ -1,11 +1,11 @@
-//! The ResourceClaims that a pod uses, by name.
+//! The ResourceClaims that a pod uses and the PodGroup that it belongs to, by their names.
 
 use crate::intern::{Interner, Str};
 use crate::scheduling::claim_entry::{ClaimEntry, EntryFields, ResolvedClaim};
 use crate::wire::schema::{pod_extended_resource_claim_status as extended, pod_scheduling_group, pod_spec, pod_status};
 use crate::wire::{WireError, find};
 
-/// The ResourceClaims that a pod uses.
+/// The ResourceClaims that a pod uses, and the PodGroup through which it may use more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Devices {
     /// `spec.resourceClaims`, with their entries in the status.
@@ -26,6 +26,11 @@ pub struct UsedClaim<'a> {
 }
 
 impl Devices {
+    /// Reports whether the pod uses claims of its own, and not only through its PodGroup.
+    pub fn has_claims(&self) -> bool {
+        !self.entries.is_empty() || self.extended.is_some()
+    }
+
     /// Those that the pod names, and those that were made from its templates so far.
     pub fn claims(&self) -> impl Iterator<Item = UsedClaim<'_>> {
         self.entries.iter().filter_map(|entry| match entry.resolve() {
@@ -36,7 +41,7 @@ impl Devices {
     }
 }
 
-/// Reads the claims that a pod uses; `None` without any.
+/// Reads the claims that a pod uses and its PodGroup; `None` without any of both.
 pub(super) fn read(interner: &Interner, spec: &[u8], status: &[u8]) -> Result<Option<Box<Devices>>, WireError> {
     let listed = (spec, pod_spec::RESOURCE_CLAIMS);
     let entries = ClaimEntry::read(interner, listed, (status, pod_status::RESOURCE_CLAIM_STATUSES), EntryFields::POD)?;
@@ -45,11 +50,9 @@ pub(super) fn read(interner: &Interner, spec: &[u8], status: &[u8]) -> Result<Op
         (!name.is_empty()).then(|| interner.str(name))
     };
     let extended = name(find(status, pod_status::EXTENDED_RESOURCE_CLAIM_STATUS), extended::NAME);
-    if entries.is_empty() && extended.is_none() {
-        return Ok(None);
-    }
     let group = name(find(spec, pod_spec::SCHEDULING_GROUP), pod_scheduling_group::POD_GROUP_NAME);
-    Ok(Some(Box::new(Devices { entries, extended, group })))
+    let has_any = !entries.is_empty() || extended.is_some() || group.is_some();
+    Ok(has_any.then(|| Box::new(Devices { entries, extended, group })))
 }
 
 #[cfg(test)]
@@ -93,7 +96,8 @@ mod tests {
         spec.put_message(pod_spec::SCHEDULING_GROUP, |group| {
             group.put_str(pod_scheduling_group::POD_GROUP_NAME, "gang")
         });
-        assert_eq!(read(&Interner::default(), &spec, &status), Ok(None));
+        let grouped = read(&Interner::default(), &spec, &status).expect("well-formed").expect("a group");
+        assert_eq!((grouped.entries.len(), grouped.group.as_deref()), (0, Some("gang")));
         status.put_message(pod_status::EXTENDED_RESOURCE_CLAIM_STATUS, |message| {
             message.put_str(extended::NAME, "web-extended-resources-x");
         });

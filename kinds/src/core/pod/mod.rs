@@ -100,7 +100,7 @@ pub struct Pod {
     pub usage: Option<PackedUsage>,
     /// Its resource requests and start; only with [`Pod::REQUESTS`].
     pub requests: Option<Box<Requests>>,
-    /// The ResourceClaims that it uses, if it uses any; only with [`Pod::DEVICES`].
+    /// The ResourceClaims that it uses and its PodGroup, if there are any; only with [`Pod::DEVICES`].
     pub devices: Option<Box<Devices>>,
     /// The claims behind its volumes, if there are any, for every pod; only with [`Pod::VOLUMES`].
     pub volumes: Option<Box<Volumes>>,
@@ -123,12 +123,17 @@ impl Pod {
     pub const USAGE: Sections = Sections(1 << 6);
     /// Section: resource requests and start.
     pub const REQUESTS: Sections = Sections(1 << 7);
-    /// Section: the ResourceClaims that it uses.
+    /// Section: the ResourceClaims that it uses and its PodGroup.
     pub const DEVICES: Sections = Sections(1 << 8);
     /// Section: the claims behind its volumes, for every pod.
     pub const VOLUMES: Sections = Sections(1 << 9);
     /// Section: the SELinux labels with which its claims are mounted; together with [`Pod::VOLUMES`].
     pub const SELINUX: Sections = Sections(1 << 12);
+    /// Makes [`Pod::USAGE`] ignore `spec.resources` (gate PodLevelResources is off).
+    pub const CONTAINER_RESOURCES_ONLY: Sections = Sections(1 << 30);
+    /// Makes `spec.resources`, even if it is empty, decide alone on [`Usage::best_effort`] (gate
+    /// PodLevelResourcesFixKubeletQOSClass is off).
+    pub const ANY_POD_RESOURCES_DECIDE: Sections = Sections(1 << 31);
 }
 
 impl Pod {
@@ -212,7 +217,7 @@ impl Kind for Pod {
             pod.tolerations = Some(Tolerations::keep(&context.interner, spec, NO_EXECUTE)?);
         }
         if context.sections.contains(Self::USAGE) {
-            pod.usage = Some(PackedUsage::read(&context.interner, meta_bytes, spec, status)?);
+            pod.usage = Some(PackedUsage::read(context, meta_bytes, spec, status)?);
         }
         if context.sections.contains(Self::DEVICES) {
             pod.devices = devices::read(&context.interner, spec, status)?;
@@ -367,6 +372,8 @@ mod tests {
             Pod::REQUESTS,
             Pod::DEVICES,
             Pod::VOLUMES,
+            Pod::CONTAINER_RESOURCES_ONLY,
+            Pod::ANY_POD_RESOURCES_DECIDE,
         ];
         for (index, section) in all.iter().enumerate() {
             assert!(all[..index].iter().all(|other| other.0 & section.0 == 0), "section {index}");

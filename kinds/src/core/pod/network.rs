@@ -30,7 +30,7 @@ pub struct NamedPort {
 }
 
 impl Interner {
-    /// The shared copy of a list of containers' ports.
+    /// Returns the shared copy of a list of containers' ports.
     pub fn named_ports(&self, named_ports: &[NamedPort]) -> Arc<[NamedPort]> {
         self.records(named_ports)
     }

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::intern::Interner;
+use super::Pod as Record;
+use crate::decode::{Decode, Sections};
 use crate::value::resource_list::{Amount, Amounts, add, raise, read_entry};
 use crate::wire::schema::{
     affinity, container, container_status, object_meta, pod_affinity, pod_affinity_term, pod_anti_affinity,
@@ -51,8 +52,8 @@ pub struct Usage<'a> {
 
 impl PackedUsage {
     /// Packs the parts of a pod.
-    pub(super) fn read(interner: &Interner, meta: &[u8], spec: &[u8], status: &[u8]) -> Result<Self, WireError> {
-        let usage = Usage::read(meta, spec, status)?;
+    pub(super) fn read(context: &Decode, meta: &[u8], spec: &[u8], status: &[u8]) -> Result<Self, WireError> {
+        let usage = Usage::read(meta, spec, status, context.sections)?;
         let mut out = Vec::new();
         for (number, amounts) in [(packed::REQUEST, &usage.requests), (packed::LIMIT, &usage.limits)] {
             amounts.iter().for_each(|(name, amount)| out.put_entry(number, name, &amount.to_string()));
@@ -63,7 +64,7 @@ impl PackedUsage {
         out.put_bool(packed::CROSSES, usage.crosses_namespaces);
         out.put_str(packed::EXTENDED_CLAIM, usage.extended_claim);
         out.put_int(packed::GRACE, usage.grace);
-        Ok(Self(interner.blob(&out)))
+        Ok(Self(context.interner.blob(&out)))
     }
 
     /// Returns true if both share the same memory.
@@ -176,6 +177,8 @@ struct Pod<'a> {
     /// The node has refused a requested change of its resources permanently.
     infeasible: bool,
     whole: Resources<'a>,
+    /// The pod's own resources decide on its class, even if they are empty.
+    whole_decides: bool,
     overhead: Amounts<'a>,
     qos: &'a str,
 }
@@ -255,7 +258,7 @@ impl<'a> Pod<'a> {
     /// (pkg/apis/core/v1/helper/qos, ComputePodQOS).
     fn is_best_effort(&self) -> bool {
         match self.qos {
-            "" if !self.whole.is_empty() => self.whole.wants_nothing(),
+            "" if !self.whole.is_empty() || self.whole_decides => self.whole.wants_nothing(),
             "" => self.containers.iter().chain(&self.init).all(|container| container.asked.wants_nothing()),
             class => class == "BestEffort",
         }
@@ -301,7 +304,7 @@ const _: () = {
 };
 
 impl<'a> Usage<'a> {
-    fn read(meta: &'a [u8], spec: &'a [u8], status: &'a [u8]) -> Result<Self, WireError> {
+    fn read(meta: &'a [u8], spec: &'a [u8], status: &'a [u8], sections: Sections) -> Result<Self, WireError> {
         let (mut usage, mut pod) = (Self::default(), Pod::default());
         for field in fields(spec) {
             let field = field?;
@@ -310,7 +313,11 @@ impl<'a> Usage<'a> {
                 pod_spec::CONTAINERS => pod.containers.push(Container::read(message)?),
                 pod_spec::INIT_CONTAINERS => pod.init.push(Container::read(message)?),
                 pod_spec::OVERHEAD => read_entry(&mut pod.overhead, message)?,
-                pod_spec::RESOURCES => pod.whole = Resources::read(message)?.of_the_pod(),
+                pod_spec::RESOURCES if sections.contains(Record::CONTAINER_RESOURCES_ONLY) => {}
+                pod_spec::RESOURCES => {
+                    pod.whole = Resources::read(message)?.of_the_pod();
+                    pod.whole_decides = sections.contains(Record::ANY_POD_RESOURCES_DECIDE);
+                }
                 pod_spec::PRIORITY_CLASS_NAME => usage.priority_class = field.value.str(),
                 pod_spec::ACTIVE_DEADLINE_SECONDS => usage.terminating = field.value.i64() >= 0,
                 pod_spec::AFFINITY => usage.crosses_namespaces = crosses_namespaces(message)?,
@@ -390,7 +397,36 @@ mod tests {
     }
 
     fn packed(spec: &[u8], status: &[u8]) -> PackedUsage {
-        PackedUsage::read(&Interner::default(), &[], spec, status).expect("well-formed")
+        packed_with(Sections::default(), spec, status)
+    }
+
+    fn packed_with(sections: Sections, spec: &[u8], status: &[u8]) -> PackedUsage {
+        let context = Decode { interner: Arc::default(), sections };
+        PackedUsage::read(&context, &[], spec, status).expect("well-formed")
+    }
+
+    #[test]
+    fn resources_of_the_pod_itself_count_as_their_gates_say() {
+        let (on, off, any) = (Sections::default(), Record::CONTAINER_RESOURCES_ONLY, Record::ANY_POD_RESOURCES_DECIDE);
+        for (name, whole, sections, cpu, best_effort) in [
+            ("none", None, on, "1", false),
+            ("more", Some(&[("cpu", "3")][..]), on, "3", false),
+            ("more, gate off", Some(&[("cpu", "3")]), off, "1", false),
+            ("empty", Some(&[]), on, "1", false),
+            ("empty, without the fix", Some(&[]), any, "1", true),
+            ("empty, gate off", Some(&[]), off | any, "1", false),
+        ] {
+            let mut spec = Vec::new();
+            put_container(&mut spec, pod_spec::CONTAINERS, "a", &[("cpu", "1")], false);
+            if let Some(whole) = whole {
+                spec.put_message(pod_spec::RESOURCES, |resources| {
+                    amounts(resources, resource_requirements::REQUESTS, whole);
+                });
+            }
+            let packed = packed_with(sections, &spec, &[]);
+            let usage = packed.unpack();
+            assert_eq!((usage.requests["cpu"].to_string().as_str(), usage.best_effort), (cpu, best_effort), "{name}");
+        }
     }
 
     fn texts(amounts: &Amounts<'_>) -> Vec<String> {

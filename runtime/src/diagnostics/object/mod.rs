@@ -160,7 +160,7 @@ struct KeyState {
     working: Option<f64>,
     due: Option<f64>,
     error: Option<(String, bool)>,
-    /// WaitKind it did before it began to wait for the cache.
+    /// The write after which it began to wait for the cache.
     waiting_for_cache: Option<String>,
 }
 
@@ -187,51 +187,10 @@ fn waits(facts: &Facts<'_>) -> Vec<Wait> {
         }
     }
     if let Some(meta) = facts.meta.filter(|meta| meta.is_deleting()) {
-        for finalizer in &*meta.finalizers {
-            let (by, when) = finalizer_owner(facts.finalizers, finalizer);
-            let more = match &**finalizer {
-                "foregroundDeletion" => format!("; {} dependents block it", facts.blocking),
-                "orphan" => format!("; {} dependents are left", facts.dependents),
-                _ => String::new(),
-            };
-            wait(
-                WaitKind::Finalizer,
-                &by,
-                format!("its deletion waits for the finalizer {finalizer}, which is removed {when}{more}"),
-            );
-        }
-        if meta.finalizers.is_empty() {
-            let text = "it is being deleted and has no finalizer: it waits for its grace period, or for the kubelet to report that its containers have terminated".to_owned();
-            wait(WaitKind::Deadline, "the kubelet or the API server", text);
-        }
+        deletion_waits(facts, meta, &mut wait);
     }
     for key_state in facts.states {
-        let by = key_state.controller;
-        if let Some((error, dropped)) = &key_state.error {
-            let (what, hint) = cause(error);
-            let next = match (dropped, key_state.due) {
-                (true, _) => "retried at the next change".to_owned(),
-                (false, Some(due)) => format!("retried in {}", words(due)),
-                (false, None) => "retried now".to_owned(),
-            };
-            wait(what, hint.unwrap_or(by), format!("{by} fails: {error} ({next})"));
-        } else if let Some(waiting_for_cache) = &key_state.waiting_for_cache {
-            wait(
-                WaitKind::Store,
-                by,
-                format!("{by} waits for the cache to contain its last write: {waiting_for_cache}"),
-            );
-        } else if let Some(due) = key_state.due {
-            let text = format!("{by} reconciles it again in {}, for a deadline or a check", words(due));
-            wait(WaitKind::Deadline, by, text);
-        }
-        if key_state.working.is_some_and(|working| working > LONG) {
-            let working = words(key_state.working.unwrap_or_default());
-            wait(WaitKind::Worker, by, format!("a worker of {by} has been reconciling it for {working}"));
-        }
-        if key_state.ready {
-            wait(WaitKind::Queue, by, format!("its key waits for a worker of {by}"));
-        }
+        key_waits(key_state, &mut wait);
     }
     for (owner, state) in facts.owners {
         if matches!(state, Owner::Gone | Owner::Another) {
@@ -244,6 +203,53 @@ fn waits(facts: &Facts<'_>) -> Vec<Wait> {
     }
     waits.sort_by_key(|wait| wait.what);
     waits
+}
+
+/// Adds the reasons why an object that is being deleted still exists.
+fn deletion_waits(facts: &Facts<'_>, meta: &Meta, wait: &mut impl FnMut(WaitKind, &str, String)) {
+    for finalizer in &*meta.finalizers {
+        let (by, when) = finalizer_owner(facts.finalizers, finalizer);
+        let more = match &**finalizer {
+            "foregroundDeletion" => format!("; {} dependents block it", facts.blocking),
+            "orphan" => format!("; {} dependents are left", facts.dependents),
+            _ => String::new(),
+        };
+        wait(
+            WaitKind::Finalizer,
+            &by,
+            format!("its deletion waits for the finalizer {finalizer}, which is removed {when}{more}"),
+        );
+    }
+    if meta.finalizers.is_empty() {
+        let text = "it is being deleted and has no finalizer: it waits for its grace period, or for the kubelet to report that its containers have terminated".to_owned();
+        wait(WaitKind::Deadline, "the kubelet or the API server", text);
+    }
+}
+
+/// Adds the reasons why a controller has not reconciled an object.
+fn key_waits(key_state: &KeyState, wait: &mut impl FnMut(WaitKind, &str, String)) {
+    let by = key_state.controller;
+    if let Some((error, dropped)) = &key_state.error {
+        let (what, hint) = cause(error);
+        let next = match (dropped, key_state.due) {
+            (true, _) => "retried at the next change".to_owned(),
+            (false, Some(due)) => format!("retried in {}", words(due)),
+            (false, None) => "retried now".to_owned(),
+        };
+        wait(what, hint.unwrap_or(by), format!("{by} fails: {error} ({next})"));
+    } else if let Some(waiting_for_cache) = &key_state.waiting_for_cache {
+        wait(WaitKind::Store, by, format!("{by} waits for the cache to contain its last write: {waiting_for_cache}"));
+    } else if let Some(due) = key_state.due {
+        let text = format!("{by} reconciles it again in {}, for a deadline or a check", words(due));
+        wait(WaitKind::Deadline, by, text);
+    }
+    if key_state.working.is_some_and(|working| working > LONG) {
+        let working = words(key_state.working.unwrap_or_default());
+        wait(WaitKind::Worker, by, format!("a worker of {by} has been reconciling it for {working}"));
+    }
+    if key_state.ready {
+        wait(WaitKind::Queue, by, format!("its key waits for a worker of {by}"));
+    }
 }
 
 /// Returns the program that removes a finalizer, and the condition. For an unknown finalizer, the program is named by

@@ -86,6 +86,10 @@ fn main() -> std::process::ExitCode {
             pods_of_jobs_with_hostile_names_are_released,
             secrets_of_accounts_with_hostile_names_are_deleted_or_kept_as_by_upstream,
         },
+        robustness::hostile_tenant::{
+            hostile_objects_cost_other_namespaces_nothing, hostile_rates_cost_other_namespaces_nothing,
+            misbehaving_aggregated_apis_cost_others_nothing,
+        },
         robustness::invariants::{a_quiet_cluster_is_left_alone, one_watch_a_kind, declared_writes_are_allowed, writes_are_declared},
         auth::serviceaccount::{
             a_default_account_comes_and_comes_back, root_certificates_are_published_and_repaired,
@@ -139,7 +143,7 @@ fn main() -> std::process::ExitCode {
         process::echo_operator::{an_operator_of_the_sdk_keeps_its_promises},
         process::serving::{strangers_get_in_nowhere, a_new_certificate_is_shown_without_a_restart, the_log_is_as_it_was_asked_for, ccm_is_a_process},
         process::diagnostics::{a_quota_and_a_finalizer_are_named},
-        process::diagnostics_page::{a_person_finds_out_what_is_in_the_way},
+        process::diagnostics_page::{page_leads_to_the_violated_quota},
         network::endpoints::{
             slices_and_endpoints_follow_pods, a_headless_service_publishes_all, endpoints_of_people_are_mirrored,
             what_others_do_to_slices_is_repaired, a_frozen_watch_leads_to_no_second_slice,
@@ -164,6 +168,16 @@ fn main() -> std::process::ExitCode {
         },
         robustness::cluster_crashes::{crash_after_every_write},
         api::storage_versions::{entries_of_stopped_api_servers_are_removed},
+        api::policy_types::{warnings_are_those_of_upstream, each_failed_write_is_repeated},
+        api::storage_migrations::{
+            stored_version_of_a_custom_resource_is_migrated_across_a_crash,
+            secrets_are_encrypted_with_a_new_key_across_a_crash, migration_that_cannot_succeed_fails_with_its_reason,
+        },
+        devices::resource_pools::{request_is_answered_once_all_slices_are_published},
+        workloads::podgroup_protection::{group_stays_until_its_pods_have_finished},
+        workloads::job_scheduling::{pods_of_a_job_are_created_in_its_group},
+        process::all_gates::{manager_works_with_every_gate_on},
+        process::coordinated_election::{candidate_with_the_oldest_emulation_version_leads},
         network::node_ipam::{nodes_get_ranges_of_both_families, a_failed_answer_costs_no_range},
         nodes::lifecycle::{
             a_dead_node_is_left_and_comes_back, one_zone_dies_and_then_all, a_frozen_watch_convicts_nobody,

@@ -130,7 +130,7 @@ async fn notes_are_written_repaired_and_archived() -> Result<()> {
     let owners = map.metadata.owner_references.unwrap_or_default();
     ensure!(owners.len() == 1 && owners[0].uid == note.metadata.uid.unwrap_or_default(), "{owners:?}");
 
-    // Whoever deletes or edits a child, it comes back as it should be.
+    // A child that is deleted or edited is restored.
     maps.delete("first", &DeleteParams::default()).await?;
     written("a").await?;
     let edit = json!({"data": {"text": "graffiti", "other": "theirs"}});

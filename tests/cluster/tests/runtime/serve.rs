@@ -1,4 +1,4 @@
-//! The HTTPS surface against the real API server, asked by real TLS clients: who gets in where, and nobody else.
+//! The HTTPS surface against the real API server, queried by real TLS clients: who has access where, and who does not.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr};

@@ -23,8 +23,10 @@ pub const CRATES: &[Layers] = &[
             &["intern", "wire"],
             &["decode", "value"],
             &["meta"],
-            &["kind", "metadata_edit", "scheduling", "template"],
+            &["kind", "metadata_edit", "template"],
+            &["scheduling"],
             &[
+                "admissionregistration",
                 "apiserverinternal",
                 "apps",
                 "autoscaling",
@@ -37,6 +39,7 @@ pub const CRATES: &[Layers] = &[
                 "rbac",
                 "resource",
                 "scheduling_api",
+                "storagemigration",
             ],
             // Some core kinds are read as kinds of other groups: a ReplicationController as a ReplicaSet.
             &["core"],
@@ -45,16 +48,27 @@ pub const CRATES: &[Layers] = &[
         ],
     },
     Layers {
+        folder: "cel-check/src",
+        is_complete: true,
+        floors: &[
+            &["ast", "escape", "source", "types"],
+            &["assign", "declarations", "schema", "syntax", "validate"],
+            &["check"],
+            &["admission"],
+        ],
+    },
+    Layers {
         folder: "runtime/src",
         is_complete: true,
         floors: &[
             // No IO.
+            &["wake"],
             &["debounce", "fence", "lock", "metrics", "page", "queue", "slow_start", "store", "text"],
-            &["children", "client", "journal", "testing"],
+            &["children", "client", "journal"],
             // Single requests, and reading one's own writes.
-            &["consistency", "discovery", "write"],
+            &["consistency", "discovery", "openapi", "write"],
             &["controller_ref", "events", "handover", "watch", "worker"],
-            &["diagnostics", "election", "scale", "telemetry"],
+            &["diagnostics", "election", "scale", "telemetry", "testing"],
             &["manager", "serve"],
             &["sdk"],
         ],
@@ -68,7 +82,7 @@ pub const CRATES: &[Layers] = &[
         folder: "kcm/src",
         is_complete: true,
         floors: &[
-            &["flags", "pods"],
+            &["flags", "pods", "protection"],
             &["credentials"],
             &["context"],
             // A domain never imports a domain.

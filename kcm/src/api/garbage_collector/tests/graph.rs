@@ -15,7 +15,7 @@ fn graph(objects: &[(Resource, Meta)]) -> Graph {
     graph
 }
 
-/// Uids that are to be looked at, sorted, each once.
+/// Uids that are due to be processed, sorted, without duplicates.
 fn checks(effects: &[Effect]) -> Vec<u128> {
     let mut checks: Vec<u128> = effects
         .iter()

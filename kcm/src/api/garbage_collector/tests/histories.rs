@@ -78,7 +78,7 @@ struct World {
     /// All that ever was.
     history: Vec<(usize, Meta)>,
     version: u64,
-    /// What the watches have not shown yet; `None` in place of the object: it is gone.
+    /// Events that the watches have not delivered yet; `None` in place of the object is a deletion.
     lag: [VecDeque<(Uid, Option<Meta>)>; 3],
     /// What the watches have shown.
     shown: BTreeMap<Uid, Meta>,
@@ -140,7 +140,7 @@ impl World {
         });
     }
 
-    /// The owner that a reference means, if there is one.
+    /// Returns the owner that a reference means, if there is one.
     fn owner_of(&self, namespace: &str, reference: &OwnerRef) -> Option<&Meta> {
         let (kind, owner) = self.objects.get(&reference.uid)?;
         let identity = identity(*kind, owner);
@@ -196,7 +196,7 @@ impl World {
         self.apply(effects);
     }
 
-    /// One look at one object; false when there is none to look at.
+    /// Processes one object; returns false if none is due.
     fn work(&mut self) -> bool {
         if let Some(uid) = self.orphans.pop_front() {
             self.orphan(&uid);
@@ -226,7 +226,7 @@ impl World {
     }
 
     fn collect(&mut self, item: &Identity) {
-        // A write on an outdated version is a conflict, and the object is looked at anew.
+        // A write to an outdated version is a conflict, and the object is processed again.
         let Some((_, meta)) = self.objects.get(&item.uid) else { return self.absent(item) };
         if self.shown.get(&item.uid).map(|shown| shown.version) != Some(meta.version) {
             return self.checks.push_back(item.uid.clone());
@@ -358,7 +358,7 @@ impl World {
         }
     }
 
-    /// Until nothing moves any more.
+    /// Runs until nothing changes.
     fn rest(&mut self) {
         for _ in 0..20_000 {
             let lagging = (0..3).find(|kind| !self.lag[*kind].is_empty());
@@ -372,7 +372,7 @@ impl World {
     }
 }
 
-/// A reference as the watches would show its owner.
+/// Returns a reference as the watches would show its owner.
 fn in_watched_version(reference: &OwnerRef) -> OwnerRef {
     OwnerRef { api_version: reference.api_version.replace(OTHER_VERSION, "v1").into(), ..reference.clone() }
 }

@@ -19,7 +19,7 @@ pub fn uid(number: u128) -> Uid {
     Uid::Uuid(number)
 }
 
-/// An object named after its uid.
+/// Returns an object named after its uid.
 pub fn object(number: u128, namespace: &str, owners: Vec<OwnerRef>) -> Meta {
     Meta {
         namespace: namespace.into(),
@@ -35,14 +35,14 @@ pub fn object(number: u128, namespace: &str, owners: Vec<OwnerRef>) -> Meta {
     }
 }
 
-/// The object, being deleted with these finalizers.
+/// Returns the object, being deleted with these finalizers.
 pub fn deleting(mut meta: Meta, finalizers: &[&str]) -> Meta {
     meta.deletion = Time(2);
     meta.finalizers = finalizers.iter().map(|finalizer| Str::from(*finalizer)).collect();
     meta
 }
 
-/// A reference to an object that is named after its uid.
+/// Returns a reference to an object that is named after its uid.
 pub fn owner(resource: &Resource, number: u128) -> OwnerRef {
     OwnerRef {
         api_version: resource.api_version().into(),
@@ -54,7 +54,7 @@ pub fn owner(resource: &Resource, number: u128) -> OwnerRef {
     }
 }
 
-/// The same, and the owner's deletion waits for the object.
+/// Returns such a reference that also blocks the owner's deletion.
 pub fn blocking(resource: &Resource, number: u128) -> OwnerRef {
     OwnerRef { block_owner_deletion: Some(true), ..owner(resource, number) }
 }

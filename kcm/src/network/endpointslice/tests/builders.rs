@@ -19,7 +19,7 @@ use super::super::desired::{Place, members};
 use super::super::topology::Shares;
 use crate::network::service_endpoints::slice_writes::Plan;
 
-/// An object of which nothing is known but its name.
+/// Returns an object of which nothing is known but its name.
 fn read<K: Kind>(name: &str, sections: Sections) -> K {
     let mut object = Vec::new();
     object.put_message(1, |meta| {
@@ -47,7 +47,7 @@ pub fn port(name: &str, target: IntOrString) -> ServicePort {
     }
 }
 
-/// A Service with an IPv4 address and port 80.
+/// Returns a Service with an IPv4 address and port 80.
 pub fn service() -> Service {
     let mut service = read::<Service>("web", Sections::default());
     service.meta.labels = labels(&[("app", "web")]);
@@ -58,7 +58,7 @@ pub fn service() -> Service {
     service
 }
 
-/// A ready pod on `node`, with an address of each family that belongs to its number.
+/// Returns a ready pod on `node`, with an address of each family that belongs to its number.
 pub fn pod(number: u8) -> Pod {
     let mut pod = read::<Pod>(&format!("web-{number}"), Pod::NETWORK);
     pod.node = "node".into();
@@ -112,7 +112,7 @@ impl World {
         self.decide_in(self.pods.keys().copied().collect())
     }
 
-    /// A decision on the pods in this order.
+    /// Returns a decision on the pods in this order.
     pub fn decide_in(&self, order: Vec<u8>) -> Decision {
         let pods: Vec<Arc<Pod>> = order.iter().map(|number| Arc::new(self.pods[number].clone())).collect();
         let place = |node: &Str| self.nodes.get(node).cloned().map_or(Place::Missing, Place::Known);
@@ -153,12 +153,12 @@ impl World {
         decision.now.writes() + decision.later.writes()
     }
 
-    /// A slice of the Service as the server would return it.
+    /// Returns a slice of the Service as the server would return it.
     pub fn slice(&self, name: &str, contents: &Contents) -> Arc<EndpointSlice> {
         slice_of(&self.service.controller_ref(), &decide::labels(&self.service), name, contents)
     }
 
-    /// The endpoints of all slices, by slice and as text.
+    /// Returns the endpoints of all slices, by slice and as text.
     pub fn shown(&self) -> Vec<Vec<String>> {
         self.slices.iter().map(|slice| slice.contents.endpoints.iter().map(text).collect()).collect()
     }

@@ -5,7 +5,7 @@ use kinds::endpoint_slice::Contents;
 
 use super::builders::{World, service};
 
-/// A world whose slices hold these pods, as they are.
+/// Returns a world whose slices hold these pods, as they are.
 fn world(pods: u8, slices: &[(u8, u8)]) -> World {
     let mut all = World::new(service(), 0..pods);
     let mut full = World::new(service(), 0..pods);

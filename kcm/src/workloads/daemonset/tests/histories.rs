@@ -18,7 +18,7 @@ enum Step {
     Report(usize, bool),
     /// A pod of a node fails.
     Fail(usize),
-    /// A node's pods that are being deleted are gone.
+    /// The deletion of a node's pods has finished.
     Finish(usize),
     /// A node is tainted or not.
     Fit(usize, Fit),

@@ -25,7 +25,7 @@ pub fn context() -> Decode {
     Decode { interner: Arc::new(Interner::default()), sections: Deployment::TEMPLATE }
 }
 
-/// A template whose only container has this name.
+/// Returns a template whose only container has this name.
 pub fn template(name: &str) -> Template {
     let mut message = Vec::new();
     message.put_message(pod_template_spec::METADATA, |meta| meta.put_entry(object_meta::LABELS, "app", "web"));
@@ -35,7 +35,8 @@ pub fn template(name: &str) -> Template {
     Template::decode(&context(), &message).expect("well-formed")
 }
 
-/// A Deployment `web` with the template `v1`, a rolling update of 25 % and 25 % (rounded), and a progress deadline.
+/// Returns a Deployment `web` with the template `v1`, a rolling update of 25 % and 25 % (rounded), and a progress
+/// deadline.
 pub fn deployment(replicas: i32) -> Deployment {
     let mut message = Vec::new();
     message.put_message(deployment::METADATA, |meta| {
@@ -74,8 +75,8 @@ pub fn rolling(max_surge: Option<IntOrString>, max_unavailable: Option<IntOrStri
     Strategy::RollingUpdate { max_unavailable, max_surge }
 }
 
-/// A set of that Deployment, created `age` seconds after [`START`], with the template of this name. Its status is that
-/// of a set that has all its pods, and they are available.
+/// Returns a set of that Deployment, created `age` seconds after [`START`], with the template of this name. Its status
+/// is that of a set that has all its pods, and they are available.
 pub fn set(name: &str, replicas: i32, age: i64, of: &str) -> ReplicaSet {
     let mut message = Vec::new();
     message.put_message(replica_set::METADATA, |meta| {
@@ -107,7 +108,7 @@ pub fn set(name: &str, replicas: i32, age: i64, of: &str) -> ReplicaSet {
     made
 }
 
-/// A set as the server returns it after it was created; without a version it could not be read.
+/// Returns a set as the server returns it after it was created; without a version it could not be read.
 pub fn created(deployment: &Deployment, new: &NewReplicaSet) -> ReplicaSet {
     let message = deployment.new_replica_set(new).expect("template");
     let mut whole = Vec::new();

@@ -29,7 +29,7 @@ fn wish() -> impl Generator<Value = Wish> {
     ]
 }
 
-/// What happens beside the user's wishes.
+/// What happens independently of the user.
 fn happening() -> impl Generator<Value = Happening> {
     prop_oneof![
         4 => Just(Happening::Sync),
@@ -43,7 +43,7 @@ fn history() -> impl Generator<Value = Vec<Happening>> {
     prop::collection::vec(prop_oneof![6 => happening(), 1 => wish().prop_map(Happening::User)], 0..120)
 }
 
-/// Syncs while all pods get ready, until the rollout is complete; then until nothing is written any more.
+/// Syncs while all pods get ready, until the rollout is complete; then until nothing more is written.
 fn finish(cluster: &mut Cluster) {
     cluster.wish(&Wish::Pause(false));
     // Each round that is not the last one changes the scale or annotations of a set, of which there are few.

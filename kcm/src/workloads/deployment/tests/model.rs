@@ -135,7 +135,7 @@ impl Cluster {
         self.sets.iter().map(|set| set.replicas).sum()
     }
 
-    /// Available pods that nobody wants to remove.
+    /// Available pods that no write has removed.
     pub fn safe(&self) -> i32 {
         self.sets.iter().map(|set| set.status.available_replicas.min(set.replicas)).sum()
     }
@@ -151,7 +151,7 @@ impl Cluster {
         is_complete(&self.deployment, &self.deployment.status) && actual == self.deployment.replicas
     }
 
-    /// One sync, with every write accepted; checks the bounds that no sync may break.
+    /// Runs one reconcile with every write accepted; checks the bounds that no sync may break.
     pub fn sync(&mut self) -> Done {
         let (total, safe) = (self.total(), self.safe());
         let listed: Vec<_> = self.sets.iter().cloned().map(Arc::new).collect();

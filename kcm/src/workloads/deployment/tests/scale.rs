@@ -350,3 +350,27 @@ fn a_share_keeps_the_proportion() {
         assert_eq!(share(&d, &set), expected, "{size} of {most:?} towards {replicas}+{surge}");
     }
 }
+
+#[test]
+fn scale_near_the_largest_number_does_not_overflow() {
+    const MOST: i32 = i32::MAX;
+    for strategy in [rolling(text("100%"), text("100%")), rolling(int(MOST), int(MOST)), Strategy::Recreate] {
+        for (replicas, new, old) in [(MOST, MOST, MOST), (MOST, 0, 1), (0, MOST, MOST), (1, MOST, 0), (MOST, 1, MOST)] {
+            let mut d = deployment(replicas);
+            d.strategy = strategy.clone();
+            let make = |name, size, age| with_available(set(name, size, age, name), size);
+            let given = sets(Some(make("n", new, 2)), vec![make("o", old, 1), make("p", old, 0)]);
+            let set = given.new.clone().expect("a new set");
+            let targets =
+                [resize(&d, &given), roll_old(&d, &given, &set), roll_new(&d, &given, &set).into_iter().collect()];
+            for scale in targets.iter().flatten() {
+                assert!(scale.replicas >= 0, "{replicas} {new} {old}: {}", scale.replicas);
+            }
+            assert!(new_replicas(&d, given.total(), new) >= 0);
+            let most = count_annotation(&annotated((*set).clone(), &[(MAX_REPLICAS, "2147483647")]), MAX_REPLICAS);
+            assert_eq!(most, Some(MOST));
+            let edits = scale_annotations(&d, &set);
+            assert!(plain(&edits).iter().all(|(_, value)| !value.is_some_and(|value| value.starts_with('-'))));
+        }
+    }
+}

@@ -18,7 +18,7 @@ const TOLERANCES: Tolerances = Tolerances { down: 0.1, up: 0.1 };
 const PATIENCE: Patience =
     Patience { cpu_initialization: Duration::from_secs(120), initial_readiness: Duration::from_secs(10) };
 
-/// A pod that has been ready for long, with a container that asks for so much CPU.
+/// Returns a pod that has been ready for long, with a container that asks for so much CPU.
 fn pod(number: usize, asks: i64) -> Pod {
     let mut object = Vec::new();
     object.put_message(1, |meta| {

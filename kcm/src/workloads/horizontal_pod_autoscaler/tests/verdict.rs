@@ -19,8 +19,13 @@ use super::super::keys::concerned;
 use super::super::overlap::{Overlaps, printed};
 use super::super::pace::Memory;
 
-const GATES: Gates =
-    Gates { scale_to_zero: true, generation: true, configurable_tolerance: true, pod_level_resources: true };
+const GATES: Gates = Gates {
+    scale_to_zero: true,
+    generation: true,
+    configurable_tolerance: true,
+    pod_level_resources: true,
+    optimized_selectors: true,
+};
 
 fn context() -> Decode {
     Decode { interner: Arc::default(), sections: Sections::default() }
@@ -159,7 +164,7 @@ fn overlaps_are_found_by_any_selector_and_forgotten() {
         overlaps.put(&ObjectKey::new("n", name), &Arc::new(selector));
     };
     let wanting = |app: &str| {
-        let found = overlaps.wanting("n", &[pod(app, &interner)]);
+        let found = overlaps.wanting("n", &[pod(app, &interner)], 2);
         found.iter().map(|key| key.name.to_string()).collect::<Vec<_>>()
     };
     put("a", "app=web");
@@ -169,10 +174,14 @@ fn overlaps_are_found_by_any_selector_and_forgotten() {
     put("d", "tier");
     assert_eq!(wanting("web"), ["a", "c"]);
     assert_eq!(wanting("db"), ["b", "d"]);
+    put("e", "app=web");
+    assert_eq!(wanting("web"), ["a", "c"], "two are enough to see that the selector is ambiguous");
+    assert_eq!(overlaps.wanting("n", &[pod("web", &interner)], usize::MAX).len(), 4, "without the gate");
+    overlaps.forget(&ObjectKey::new("n", "e"));
     put("a", "app=gone");
     overlaps.forget(&ObjectKey::new("n", "d"));
     assert_eq!(wanting("web"), ["c"]);
-    assert!(overlaps.wanting("other", &[pod("web", &interner)]).is_empty());
+    assert!(overlaps.wanting("other", &[pod("web", &interner)], 2).is_empty());
     assert_eq!(printed(&[ObjectKey::new("n", "a"), ObjectKey::new("n", "b")]), "[{a n} {b n}]");
 }
 

@@ -34,7 +34,7 @@ fn put_meta(object: &mut Vec<u8>, name: &str) {
     });
 }
 
-/// A Job with this many pods at once and in all.
+/// Returns a Job with this parallelism and number of completions.
 pub fn a_job(parallelism: i32, completions: Option<i32>) -> Job {
     let mut object = Vec::new();
     put_meta(&mut object, "pi");
@@ -45,7 +45,7 @@ pub fn a_job(parallelism: i32, completions: Option<i32>) -> Job {
     Job::decode(&context(), &object).expect("well-formed")
 }
 
-/// A pod of the Job, with the finalizer.
+/// Returns a pod of the Job, with the finalizer.
 pub fn a_pod(name: &str, phase: Phase, index: Option<i32>) -> Pod {
     let mut object = Vec::new();
     put_meta(&mut object, name);
@@ -70,7 +70,7 @@ pub fn view<'a>(job: &'a Job, pods: &'a [Arc<Pod>], settled: &'a HashSet<Uid>) -
     View { job, pods, settled, backoff: Backoff::default(), satisfied: true, clears_start: true, now: now() }
 }
 
-/// A Job with something changed.
+/// Returns a Job with something changed.
 pub fn with(mut job: Job, change: impl FnOnce(&mut Job)) -> Job {
     change(&mut job);
     job

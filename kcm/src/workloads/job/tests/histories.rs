@@ -9,7 +9,7 @@ use kinds::{Job, Pod, Time, Uid};
 use proptest::prelude::*;
 
 use super::builders::{NOW, a_job, a_pod, view, with};
-use crate::workloads::job::manage::{Deeds, Plan};
+use crate::workloads::job::manage::{Plan, PodChanges};
 use crate::workloads::job::track;
 
 /// What happens between two looks of the controller.
@@ -17,9 +17,9 @@ use crate::workloads::job::track;
 enum Event {
     /// A running pod ends: which one, and whether well.
     Ends(usize, bool),
-    /// A pod is deleted by somebody.
+    /// A pod is deleted by another client.
     Deleted(usize),
-    /// The controller looks; it dies after so many writes.
+    /// The controller reconciles; it dies after this many writes.
     Sync(Option<usize>),
 }
 
@@ -41,8 +41,8 @@ impl Server {
         Self { job, pods: Vec::new(), created: 0, writes: 0 }
     }
 
-    /// One look, in the order in which `sync.rs` writes; what may wait does so if it is `patient`. `Err` when the
-    /// process dies after its last allowed write.
+    /// Runs one reconcile, in the order in which `sync.rs` writes; what may wait does so if it is `patient`. `Err` when
+    /// the process dies after its last allowed write.
     fn sync(&mut self, dies_after: Option<usize>, late: i64, patient: bool) -> Result<(), ()> {
         let mut left = dies_after;
         let mut write = |server: &mut Self| {
@@ -63,11 +63,11 @@ impl Server {
         let pods: Vec<Arc<Pod>> = self.pods.iter().cloned().map(Arc::new).collect();
         let settled = HashSet::new();
         let mut view = view(&job, &pods, &settled);
-        // Later and later, so that no back-off lasts for ever.
+        // The time advances, so that no back-off lasts forever.
         view.now = view.now.checked_add(jiff::SignedDuration::from_secs(late)).expect("in range");
         let standing = view.standing();
         let plan = view.plan(&standing);
-        let mut deeds = Deeds::default();
+        let mut pod_changes = PodChanges::default();
         match &plan {
             Plan::Nothing | Plan::Wait(_) => {}
             Plan::Create(new) => {
@@ -75,7 +75,7 @@ impl Server {
                     let name = format!("pod-{}", self.created);
                     self.created += 1;
                     self.pods.push(a_pod(&name, Phase::Running, new.index));
-                    deeds.created += 1;
+                    pod_changes.created += 1;
                     write(self)?;
                 }
             }
@@ -86,12 +86,12 @@ impl Server {
                         write(self)?;
                     }
                     self.delete(&pod.meta.uid);
-                    deeds.deleted += 1;
+                    pod_changes.deleted += 1;
                     write(self)?;
                 }
             }
         }
-        let outcome = view.outcome(&standing, &plan, deeds);
+        let outcome = view.outcome(&standing, &plan, pod_changes);
         let account = view.account(&standing, outcome);
         let (mut status, mut tracked) = (account.status, account.tracked);
         match account.flush.into_iter().chain(account.counts).min().map(|patience| patient && !patience.is_zero()) {

@@ -10,7 +10,7 @@ use kinds::{Job, Pod, Time};
 use super::builders::{NOW, a_job, a_pod, view, with};
 use crate::workloads::job::backoff::Backoff;
 use crate::workloads::job::indexes::Indexes;
-use crate::workloads::job::manage::{Deeds, Plan, Turn};
+use crate::workloads::job::manage::{Plan, PodChanges, SuspensionChange};
 use crate::workloads::job::policy::{judge, succeeded};
 
 fn pods(phases: &[(Phase, Option<i32>)]) -> Vec<Arc<Pod>> {
@@ -19,7 +19,7 @@ fn pods(phases: &[(Phase, Option<i32>)]) -> Vec<Arc<Pod>> {
     phases.iter().enumerate().map(pod).collect()
 }
 
-/// The plan in short: created, created indexes, deleted.
+/// Returns the plan in short: created, created indexes, deleted.
 fn planned(job: &Job, pods: &[Arc<Pod>]) -> (usize, Vec<i32>, Vec<String>) {
     let settled = HashSet::new();
     let view = view(job, pods, &settled);
@@ -76,7 +76,7 @@ fn what_is_terminating_is_replaced_unless_the_policy_waits() {
     let mut leaving = a_pod("leaving", Phase::Running, None);
     leaving.meta.deletion = Time(NOW);
     let pods = [Arc::new(leaving)];
-    // The failure is fresh, so that its replacement waits too, but for another reason: none is asked for at all.
+    // The failure is recent, so its replacement is delayed too, but for another reason: no delay is requested.
     for (replace_only_failed, waits) in [(false, true), (true, false)] {
         let job = with(a_job(1, Some(1)), |job| job.replace_only_failed = replace_only_failed);
         let settled = HashSet::new();
@@ -139,9 +139,9 @@ fn failures_and_successes_decide_in_order() {
 fn a_job_turns_once() {
     let settled = HashSet::new();
     for (suspend, known, turn) in [
-        (true, None, Some(Turn::Suspended)),
+        (true, None, Some(SuspensionChange::Suspended)),
         (false, None, None),
-        (false, Some("True"), Some(Turn::Resumed)),
+        (false, Some("True"), Some(SuspensionChange::Resumed)),
         (true, Some("True"), None),
     ] {
         let mut job = with(a_job(1, Some(1)), |job| job.suspend = suspend);
@@ -155,7 +155,7 @@ fn a_job_turns_once() {
         let view = view(&job, &[], &settled);
         let standing = view.standing();
         let plan = view.plan(&standing);
-        let outcome = view.outcome(&standing, &plan, Deeds::default());
+        let outcome = view.outcome(&standing, &plan, PodChanges::default());
         assert_eq!(outcome.turn, turn, "{suspend} {known:?}");
     }
 }
@@ -171,8 +171,8 @@ fn suspended_job_loses_its_start_time_only_with_the_gate() {
         let mut view = view(&started, &[], &settled);
         view.clears_start = clears_start;
         let standing = view.standing();
-        let outcome = view.outcome(&standing, &Plan::Nothing, Deeds::default());
-        assert_eq!(outcome.turn, Some(Turn::Suspended));
+        let outcome = view.outcome(&standing, &Plan::Nothing, PodChanges::default());
+        assert_eq!(outcome.turn, Some(SuspensionChange::Suspended));
         assert_eq!(outcome.status.start.is_zero(), is_cleared, "{clears_start}");
     }
 }
@@ -202,7 +202,7 @@ fn counts_of_running_pods_wait_while_others_are_on_their_way() {
             })
             .collect();
         let view = view(&job, &pods, &settled);
-        let outcome = view.outcome(&view.standing(), &Plan::Nothing, Deeds::default());
+        let outcome = view.outcome(&view.standing(), &Plan::Nothing, PodChanges::default());
         assert_eq!(outcome.counts.map(|wait| wait.as_secs()), waits, "{what}");
         assert!(!outcome.flush, "{what}");
     }
@@ -239,7 +239,7 @@ fn successes_wait_for_others_while_pods_run() {
             .collect();
         let view = view(&job, &pods, &settled);
         let standing = view.standing();
-        let account = view.account(&standing, view.outcome(&standing, &Plan::Nothing, Deeds::default()));
+        let account = view.account(&standing, view.outcome(&standing, &Plan::Nothing, PodChanges::default()));
         assert_eq!(account.flush.map(|wait| wait.as_secs()), waits, "{what}");
     }
 }

@@ -1,6 +1,6 @@
 //! Tables and random histories for what is decided about a ReplicaSet's pods.
 
-mod races;
+mod reconcile;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,9 +22,9 @@ use super::keys::of_set;
 use crate::pods::keys::owners_of_pod;
 use crate::pods::ranking::Ranking;
 
-const NOW: i64 = 1_000_000;
+pub const NOW: i64 = 1_000_000;
 
-fn now() -> Timestamp {
+pub fn now() -> Timestamp {
     Timestamp::from_second(NOW).expect("in range")
 }
 
@@ -40,7 +40,7 @@ fn owner(name: &str, kind: &str) -> OwnerRef {
 }
 
 /// A running, ready, old pod on a node of its own, owned by `web`.
-fn pod(name: &str) -> Pod {
+pub fn pod(name: &str) -> Pod {
     let interner = Interner::default();
     Pod {
         meta: Meta {
@@ -100,7 +100,7 @@ fn arcs(pods: Vec<Pod>) -> Vec<Arc<Pod>> {
     pods.into_iter().map(Arc::new).collect()
 }
 
-/// The names of the pods that go when all but `replicas` go.
+/// Returns the names of the pods that go when all but `replicas` go.
 fn victims(pods: Vec<Pod>, replicas: i32) -> Vec<String> {
     let pods = arcs(pods);
     match manage(&pods, replicas, || Ranking::new(&pods, true, now())) {

@@ -45,7 +45,7 @@ fn is_up(pod: Option<&Pod>) -> bool {
     pod.is_some_and(|pod| pod.phase == Phase::Running && pod.ready && !pod.meta.is_deleting())
 }
 
-/// Does what is planned, and checks that nobody is hurt.
+/// Executes the plan, and checks the invariants.
 fn obey(set: &StatefulSet, world: &mut World) -> bool {
     let wanted = 0..set.replicas;
     let plan = plan(set, &living(world), GATES);

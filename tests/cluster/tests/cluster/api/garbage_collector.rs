@@ -197,7 +197,7 @@ pub async fn owners_that_went_unseen_are_found(space: Space) -> Result<()> {
     config_map(&space, "grandchild", vec![reference(&child)]).await?;
     config_map(&space, "free", vec![]).await?;
     space.delete::<ConfigMap>("owner").await?;
-    // Nobody ran while the owner went.
+    // No manager ran while the owner was deleted.
     let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
     left(&space, &["free"]).await
 }

@@ -112,7 +112,7 @@ async fn fill(space: &Space) -> Result<()> {
     let list = json!({"apiVersion": "v1", "kind": "List", "items": twenty_kinds(space)}).to_string();
     let bed = space.bed.clone();
     tokio::task::spawn_blocking(move || bed.cluster.kubectl_with_input(&["create", "-f", "-"], &list)).await??;
-    // Whoever protects claims from going while they are used is not here.
+    // The controller that protects claims in use does not run here.
     let claims: Api<k8s_openapi::api::core::v1::PersistentVolumeClaim> = space.api();
     let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     claims.patch("x", &PatchParams::default(), &patch).await?;
@@ -182,7 +182,7 @@ pub async fn a_watch_that_stands_still_is_no_proof(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Deletes a namespace with so many objects that it is emptied within its grace, which has to last nevertheless; answers
+/// Deletes a namespace with enough objects that it is emptied within its grace, which has to last nevertheless; returns
 /// how often its ConfigMaps were deleted.
 async fn emptied_early(space: &Space, faults: &Faults) -> Result<usize> {
     let many = (0..1100).map(|number| json!({"metadata": {"name": format!("c{number}")}}));
@@ -223,7 +223,7 @@ pub async fn a_crowded_namespace_is_emptied_while_others_may_still_fill_it(space
 
 pub async fn what_was_emptied_early_is_looked_at_again(space: Space) -> Result<()> {
     let faults = Faults::default();
-    // Nobody knows how far the server was when the grace ended.
+    // How far the server was when the grace ended is unknown.
     let versions = |call: &Call| {
         call.verb == Verb::List && call.resource == "namespaces" && call.account == "namespace-controller"
     };
@@ -234,7 +234,7 @@ pub async fn what_was_emptied_early_is_looked_at_again(space: Space) -> Result<(
 }
 
 pub async fn the_last_pod_to_go_wakes_the_controller(space: Space) -> Result<()> {
-    // By its grace alone it would be looked at again after five minutes.
+    // By its grace alone it would be reconciled again after five minutes.
     let slow = with(
         pod("slow", "web"),
         json!({"metadata": {"finalizers": ["example.com/hold"]},

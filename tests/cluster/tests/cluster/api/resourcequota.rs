@@ -34,7 +34,7 @@ async fn used(space: &Space, expected: &[(&str, &str)]) -> Result<()> {
     .await
 }
 
-/// A pod that nobody runs.
+/// A pod that no kubelet runs.
 fn idle(name: &str, cpu: &str) -> Value {
     let mut pod = with(pod(name, "web"), json!({"spec": {"schedulerName": "nobody"}}));
     pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": cpu}, "limits": {"cpu": cpu}});
@@ -162,7 +162,7 @@ pub async fn what_went_is_free_within_a_second(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Where nobody needs all kinds, only those are watched that a quota counts.
+/// Where no controller needs all kinds, only those are watched that a quota counts.
 pub async fn only_kinds_that_are_counted_are_watched(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
@@ -268,7 +268,7 @@ pub async fn object_that_admission_missed_is_counted_within_seconds(space: Space
     .await
 }
 
-/// Objects come and go, and somebody else's number is mended.
+/// Objects come and go, and a number that another client wrote is corrected.
 async fn scenario(space: Space) -> Result<()> {
     let secrets = space.list::<Secret>("").await?.len();
     let (before, with_one) = (secrets.to_string(), (secrets + 1).to_string());

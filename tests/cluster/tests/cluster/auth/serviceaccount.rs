@@ -1,6 +1,6 @@
 //! What users see of service accounts: the default one, the root certificates, and tokens that the API server takes.
 //!
-//! They have a control plane of their own, on which nobody else makes accounts.
+//! They have a control plane of their own, on which nothing else creates accounts.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::robustness::story::Story;
 /// An RSA key pair that the API server takes tokens of, beside its own.
 const RSA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../kcm/src/credentials/testdata/rsa");
 
-/// A corner of the control plane on which nobody else makes accounts.
+/// A part of the control plane on which nothing else creates accounts.
 pub async fn strict(space: &Space) -> Result<Space> {
     static BED: OnceCell<Arc<Bed>> = OnceCell::const_new();
     let bed = BED.get_or_try_init(|| async {
@@ -150,7 +150,7 @@ pub async fn pods_of_a_deployment_carry_a_token(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// A secret in which somebody asks for a token.
+/// A secret that requests a token.
 pub fn asking(name: &str, account: &str, data: Value) -> Value {
     json!({
         "metadata": {"name": name, "annotations": {"kubernetes.io/service-account.name": account}},
@@ -318,7 +318,7 @@ pub async fn pods_wait_for_their_account(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// A token comes, another one finds nobody, and then its account goes.
+/// A token is created, another one has no account, and then the account is deleted.
 async fn robot(space: Space) -> Result<()> {
     space.create::<ServiceAccount>(json!({"metadata": {"name": "robot"}})).await?;
     space.create::<Secret>(asking("token", "robot", json!({}))).await?;

@@ -75,7 +75,7 @@ pub async fn new_nodes_are_initialised(_: Space) -> Result<()> {
     let flags = ["--node-status-update-frequency=1s"];
     let manager = cloud.ccm_at(&faults, &flags, SignedDuration::ZERO).await?;
 
-    // Everything at once: labels of the provider, taints of others, several addresses of one kind.
+    // Everything together: labels of the provider, taints of others, several addresses of one kind.
     cloud.cloud.add_instance(&InstanceConfig {
         addresses: vec![
             address(AddressKind::InternalIP, "10.0.0.1"),

@@ -40,7 +40,7 @@ fn addresses(service: &Service) -> Vec<String> {
     balancer.flat_map(|status| status.ingress.iter().flatten()).filter_map(|ingress| ingress.ip.clone()).collect()
 }
 
-/// Waits until a Service has its balancer, with so many ports and targets, and its status says so.
+/// Waits until a Service has its balancer, with this many ports and targets, and its status says so.
 pub async fn balanced(cloud: &CloudBed, name: &str, ports: usize, targets: usize) -> Result<()> {
     eventually(format!("{name} is balanced"), || async {
         let service = services(cloud).get(name).await?;
@@ -163,7 +163,7 @@ pub async fn endpoints_are_targets(_: Space) -> Result<()> {
     create(&cloud, "web").await?;
     edit(&cloud, "web", json!({"metadata": {"annotations": {"mock.cloud/targets": "endpoints"}}})).await?;
     balanced(&cloud, "web", 1, 0).await?;
-    // A slice that no controller of ours made: whoever makes it, its endpoints count.
+    // A slice that no controller of ours created: its endpoints count regardless of its creator.
     let slices: Api<EndpointSlice> = Api::namespaced(cloud.bed.client.clone(), "default");
     let endpoint =
         |last: u8, ready: bool| json!({"addresses": [format!("10.9.0.{last}")], "conditions": {"ready": ready}});

@@ -2,4 +2,5 @@
 
 pub mod group_claims;
 pub mod resource_claims;
+pub mod resource_pools;
 pub mod taint_eviction;

@@ -17,7 +17,7 @@ use crate::upstream::manager::{UPSTREAM, start_upstream};
 const CONTROLLER: &str = "device-taint-eviction-controller";
 const ALONE: &str = "--controllers=device-taint-eviction-controller";
 
-/// Keeps a pod to be looked at after it was deleted.
+/// Keeps a pod for inspection after it was deleted.
 const HOLD: &str = "example.com/hold";
 
 /// A driver of the test's own.

@@ -55,7 +55,7 @@ fn text(endpoint: &Endpoint) -> String {
     format!("{} {}", name.unwrap_or_else(|| endpoint.addresses[0].clone()), String::from_iter(signs))
 }
 
-/// The endpoints of all slices of a Service; fails if one is told of twice.
+/// The endpoints of all slices of a Service; fails if one is published twice.
 async fn shown(space: &Space, service: &str) -> Result<BTreeSet<String>> {
     let slices = slices(space, service).await?;
     let all: Vec<String> = slices.iter().flat_map(|slice| slice.endpoints.iter().flatten()).map(text).collect();
@@ -85,7 +85,7 @@ fn each(names: &[String], signs: &str) -> BTreeSet<String> {
     names.iter().map(|name| format!("{name} {signs}")).collect()
 }
 
-/// Waits until slices and Endpoints say that all pods are ready, and there are so many.
+/// Waits until slices and Endpoints list this many pods, all ready.
 async fn all_ready(space: &Space, name: &str, count: usize) -> Result<()> {
     eventually(format!("{count} ready endpoints of {name}"), || async {
         let pods = names(&space.pods(name).await?);

@@ -108,7 +108,7 @@ async fn living_on(space: &Space, count: usize, on: &[&str]) -> Result<()> {
     .await
 }
 
-/// A node falls silent, its pods go elsewhere, it comes back.
+/// A node falls silent, its pods are replaced elsewhere, and it returns.
 async fn one_fails(space: &Space, told: &mut Told) -> Result<()> {
     space.create::<ReplicaSet>(leaving("web", 6, 3)).await?;
     let pods = all_ready(space, 6).await?;
@@ -136,8 +136,8 @@ async fn one_fails(space: &Space, told: &mut Told) -> Result<()> {
     told.events(space).await
 }
 
-/// Of three zones one dies and is left; then all die, and nobody goes. Upstream queues nodes for eviction before it knows
-/// that all are dead: a taint may stay, and pods go, as chance has it.
+/// Of three zones one fails and its pods are evicted; then all fail, and no pod is. Upstream queues nodes for eviction
+/// before it knows that all are dead: a taint may stay, and pods go, as chance has it.
 async fn zones_fail(space: &Space, told: &mut Told, ours: bool) -> Result<()> {
     for (node, zone) in [("node-0", "a"), ("node-1", "b"), ("node-2", "c")] {
         patch_node(space, node, json!({"metadata": {"labels": {"topology.kubernetes.io/zone": zone}}})).await?;
@@ -229,7 +229,7 @@ pub async fn failing_nodes_are_treated_alike(_: Space) -> Result<()> {
 }
 
 /// Fails unless a lost node stays as it is, with the times that are written in it, for longer than a new manager needs
-/// to make up its mind. Either manager begins by taking its evictions back, and then decides on them anew.
+/// to make up its mind. Either manager begins by withdrawing its evictions, and then decides on them again.
 async fn stays_lost(space: &Space, before: &Node) -> Result<()> {
     let said = |node: &Node| -> Result<String> {
         let mut conditions = node.status.clone().and_then(|status| status.conditions).unwrap_or_default();
@@ -249,7 +249,7 @@ async fn stays_lost(space: &Space, before: &Node) -> Result<()> {
     Ok(())
 }
 
-/// A node is lost under one manager and comes back under the other, both ways. Upstream's manager sees all nodes, so that
+/// A node is lost under one manager and returns under the other, both ways. Upstream's manager sees all nodes, so that
 /// this needs a control plane of its own.
 pub async fn lost_nodes_come_back_under_the_other(_: Space) -> Result<()> {
     let space = bed(2).await?.space("lost").await?;
@@ -276,7 +276,7 @@ pub async fn lost_nodes_come_back_under_the_other(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// One node is lost and comes back, with a crash at one of the writes of node controllers.
+/// One node is lost and returns, with a crash at one of the writes of node controllers.
 async fn told_with_a_crash(n: usize, effect: Effect) -> Result<()> {
     let space = bed(2).await?.space("crash").await?;
     let of_nodes = |call: &Call| {

@@ -33,7 +33,7 @@ pub const FLAGS: [&str; 5] = [
     "--node-eviction-rate=5",
 ];
 
-/// A control plane with so many nodes whose kubelets may fall silent.
+/// A control plane with this many nodes whose kubelets may fall silent.
 pub async fn bed(nodes: u32) -> Result<Arc<Bed>> {
     let options = Options { nodes, node_lease_seconds: LEASE_SECONDS, ..Options::default() };
     Ok(Arc::new(Bed::without_accounts(options).await?))
@@ -74,7 +74,7 @@ async fn is_tainted(space: &Space, name: &str, expected: &[&str]) -> Result<Node
     .await
 }
 
-/// A ReplicaSet whose pods leave a lost node after so many seconds.
+/// A ReplicaSet whose pods leave a lost node after this many seconds.
 pub fn leaving(name: &str, replicas: i32, seconds: i64) -> Value {
     let bears = |key| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds});
     let tolerations = json!([bears("node.kubernetes.io/not-ready"), bears(UNREACHABLE)]);
@@ -87,7 +87,7 @@ pub fn placed(pods: &[Pod], node: &str) -> Vec<Pod> {
     pods.iter().filter(on).cloned().collect()
 }
 
-/// Waits until the set has so many pods and all are ready.
+/// Waits until the set has this many pods and all are ready.
 pub async fn all_ready(space: &Space, count: usize) -> Result<Vec<Pod>> {
     eventually(format!("{count} pods are ready"), || async {
         let pods = space.pods("web").await?;

@@ -56,7 +56,7 @@ async fn until_known_as(clients: &Clients, user: &str) -> Result<()> {
     .await
 }
 
-/// Puts a file in the place of another one at once, as the kubelet does.
+/// Replaces a file atomically, as the kubelet does.
 fn replace(file: &Path, text: &str) -> Result<()> {
     let next = file.with_extension("next");
     fs::write(&next, text)?;
@@ -134,7 +134,7 @@ pub async fn a_plugin_gives_tokens_and_is_asked_again_before_they_end(space: Spa
     let second = account(&space, "second").await?;
     replace(&file, &credential(json!({"token": second, "expirationTimestamp": ends_in(3600)})))?;
     until_known_as(&clients, &user(&space, "second")).await?;
-    // This one lives long enough: nobody asks the plugin any more.
+    // This one lives long enough: the plugin is not called again.
     replace(&file, "no credential")?;
     ensure!(who(&clients).await? == user(&space, "second"));
     Ok(())

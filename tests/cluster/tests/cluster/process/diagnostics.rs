@@ -1,4 +1,4 @@
-//! `/debug/reconcile` of a real kcm: what holds objects up is told, to people and to scripts.
+//! `/debug/reconcile` of a real kcm: reports what objects wait for, to people and to scripts.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ impl Page<'_> {
         serde_json::from_str(&got.body).with_context(|| got.body)
     }
 
-    /// Waits until an object of the namespace waits for something that is told in these words.
+    /// Waits until the report of an object of the namespace contains this text.
     async fn until_told(&self, kind: &str, name: &str, what: &str, words: &str) -> Result<Value> {
         let query = format!("?kind={kind}&namespace=shop&name={name}");
         eventually(format!("{kind} {name} waits for {what}: {words}"), || async {
@@ -51,7 +51,7 @@ impl Page<'_> {
     }
 }
 
-/// A Deployment whose pods a quota forbids, and whose deletion waits for a finalizer of somebody's.
+/// A Deployment whose pods a quota forbids, and whose deletion waits for a foreign finalizer.
 pub async fn a_quota_and_a_finalizer_are_named(_: Space) -> Result<()> {
     let cluster = bare().await?;
     let admin = Shown::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);

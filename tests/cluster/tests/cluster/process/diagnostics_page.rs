@@ -1,4 +1,4 @@
-//! `/debug/reconcile` in a real browser: seen, clicked on and typed into, as a person does whose Deployment is stuck.
+//! `/debug/reconcile` in a real browser, used with mouse and keyboard for a stuck Deployment.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::process::serving::{Running, bare};
 
 const CONTROLLERS: &str = "--controllers=deployment,replicaset,resourcequota,serviceaccount-controller";
 
-/// The right that docs/stuck.md names, for somebody who has no other.
+/// The permission in docs/stuck.md, for a user without any other.
 const VIEWER: &str = r#"
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -27,13 +27,16 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: reconcil
 subjects: [{kind: ServiceAccount, name: viewer, namespace: default}]
 "#;
 
-/// Longer than this, and the page is not quick: from the click to all of it on the screen.
+/// Maximum time from a click to the complete page.
 const QUICK: Duration = Duration::from_secs(1);
+
+/// Width and height of the screenshot in CSS pixels.
+const SCREENSHOT: (u32, u32) = (1100, 620);
 
 /// A telephone's width in CSS pixels.
 const NARROW: u32 = 390;
 
-/// A Deployment whose pods a quota forbids; answers the ReplicaSet that fails.
+/// Creates a Deployment whose pods a quota forbids; returns the ReplicaSet that fails.
 async fn something_stuck(cluster: &ControlPlane) -> Result<String> {
     let shop = |arguments: &[&str]| block_in_place(|| cluster.kubectl(&[arguments, &["-n", "shop"]].concat()));
     block_in_place(|| cluster.kubectl(&["create", "namespace", "shop"]))?;
@@ -53,15 +56,15 @@ async fn something_stuck(cluster: &ControlPlane) -> Result<String> {
     .await
 }
 
-/// A token of somebody who may look at the page, and at nothing else.
+/// Returns a token of a user who may only read the page.
 fn viewers_token(cluster: &ControlPlane) -> Result<String> {
     cluster.kubectl(&["create", "serviceaccount", "viewer"])?;
     cluster.kubectl_with_input(&["apply", "-f", "-"], VIEWER)?;
     Ok(cluster.kubectl(&["create", "token", "viewer"])?.trim().to_owned())
 }
 
-/// From a warning about the certificate to the quota that is in the way, with the mouse and by typing.
-pub async fn a_person_finds_out_what_is_in_the_way(_: Space) -> Result<()> {
+/// Uses the page from the certificate warning to the violated quota, with mouse and keyboard.
+pub async fn page_leads_to_the_violated_quota(_: Space) -> Result<()> {
     let program = match block_in_place(Program::find) {
         Ok(program) => program,
         Err(why) => {
@@ -76,7 +79,7 @@ pub async fn a_person_finds_out_what_is_in_the_way(_: Space) -> Result<()> {
     let mut page = Page::open(&program).await?;
 
     let everything = kcm.url("/debug/reconcile");
-    strangers_see_nothing(&mut page, &everything).await?;
+    page_requires_a_token(&mut page, &everything).await?;
     page.show_header("Authorization", &format!("Bearer {token}")).await?;
     let strangers = page.complaints().len();
 
@@ -91,6 +94,7 @@ pub async fn a_person_finds_out_what_is_in_the_way(_: Space) -> Result<()> {
     ensure!(clicked.elapsed() < QUICK, "an object's page took {:?}", clicked.elapsed());
     ensure!(page.text("h1").await? == format!("ReplicaSet shop/{set}"), "{}", page.text("h1").await?);
     ensure!(page.text("table").await?.contains("exceeded quota: few"), "{}", page.text("table").await?);
+    keep_screenshot(&mut page).await?;
     page.click("a[href*=\"kind=Deployment\"]").await?;
     ensure!(page.text("h1").await? == "Deployment shop/web", "its owner: {}", page.text("h1").await?);
 
@@ -99,7 +103,7 @@ pub async fn a_person_finds_out_what_is_in_the_way(_: Space) -> Result<()> {
     let hostile = "\"><img src=x onerror=alert(1)><script>alert(2)</script>";
     asked_for(&mut page, [hostile, "shop", hostile]).await?;
     ensure!(page.count("img, script").await? == 0, "what was typed is part of the page");
-    ensure!(page.text("body").await?.contains("No watch of this process shows it"), "{}", page.text("body").await?);
+    ensure!(page.text("body").await?.contains("Not in the cache"), "{}", page.text("body").await?);
 
     page.resize(NARROW, 800).await?;
     for path in ["/debug/reconcile", &format!("/debug/reconcile?kind=ReplicaSet&namespace=shop&name={set}")] {
@@ -122,8 +126,19 @@ pub async fn a_person_finds_out_what_is_in_the_way(_: Space) -> Result<()> {
     kcm.terminate().await
 }
 
-/// Nobody has signed the certificate, and whoever goes on in spite of that is told nothing without a token.
-async fn strangers_see_nothing(page: &mut Page, everything: &str) -> Result<()> {
+/// Writes the README's screenshot if `cargo xtask docs --screenshot` runs this test.
+async fn keep_screenshot(page: &mut Page) -> Result<()> {
+    if std::env::var_os("UPDATE_DOCS").is_none() {
+        return Ok(());
+    }
+    page.resize(SCREENSHOT.0, SCREENSHOT.1).await?;
+    let image = page.screenshot().await?;
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/images/diagnostics.png");
+    std::fs::write(file, image).with_context(|| format!("write {file}"))
+}
+
+/// The certificate is self-signed, and a client that accepts it gets nothing without a token.
+async fn page_requires_a_token(page: &mut Page, everything: &str) -> Result<()> {
     let warned = page.go(everything).await.err().context("a certificate that nobody has signed is taken")?;
     ensure!(warned.to_string().contains("ERR_CERT_AUTHORITY_INVALID"), "{warned:#}");
     page.trust_any_certificate().await?;
@@ -133,7 +148,7 @@ async fn strangers_see_nothing(page: &mut Page, everything: &str) -> Result<()> 
     Ok(())
 }
 
-/// Looks again and again, as a person does who has just made a Deployment.
+/// Reloads the page until it contains an element.
 async fn until_shown(page: &mut Page, url: &str, selector: &str) -> Result<()> {
     let begun = Instant::now();
     loop {

@@ -184,7 +184,7 @@ pub async fn patches_change_what_they_mean_to(space: Space) -> Result<()> {
     ensure!(of(&whole, "securityContext")["runAsUser"] == 0, "{whole}");
     ensure!(of(&shared, "image") == of(&original, "image"), "upstream's manager is to stay");
 
-    // What one lets go of, the other has; and nothing else.
+    // What one gives up, the other takes over; and nothing else.
     let beside: Value = serde_saphyr::from_str(&std::fs::read_to_string(format!("{DEPLOY}/kubeadm/kcm.yaml"))?)?;
     let enabled = |pod: &Value| -> Result<Vec<&'static str>> {
         let container: Container = serde_json::from_value(pod["spec"]["containers"][0].clone())?;

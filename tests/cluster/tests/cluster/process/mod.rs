@@ -1,6 +1,8 @@
 //! The processes: connections, serving, metrics, manifests, diagnostics, and an operator of the SDK.
 
+pub mod all_gates;
 pub mod connections;
+pub mod coordinated_election;
 pub mod diagnostics;
 pub mod diagnostics_page;
 pub mod echo_operator;

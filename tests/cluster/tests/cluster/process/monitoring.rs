@@ -30,11 +30,11 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("disabled_metrics_", "the same"),
     ("go_", "there is no Go"),
     ("hidden_metrics_", "of the library that counts"),
-    ("informer_", "there are no informers"),
+    ("informer_processing_latency_seconds", "changes have no queue before the controllers' own"),
+    ("informer_queued_items", "the same"),
     ("process_network_", "the machine tells it"),
     ("process_virtual_memory_max_bytes", "there is no limit"),
     ("registered_metrics_", "of the library that counts"),
-    ("replicaset_controller_sorting_deletion_age_ratio", "a measure of how well upstream sorts"),
     ("rest_client_exec_plugin_", "of upstream's client"),
     ("rest_client_transport_", "the same"),
 ];
@@ -107,7 +107,7 @@ fn collect(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// What an exposition has: each metric by the name that is asked for, with all labels of its samples.
+/// What an exposition has: each metric by the name that queries use, with all labels of its samples.
 fn served(text: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut served: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in text.lines() {

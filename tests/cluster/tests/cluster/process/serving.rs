@@ -248,7 +248,7 @@ fn insiders_tokens(cluster: &ControlPlane) -> Result<[String; 3]> {
     Ok([good?, expired?, early?])
 }
 
-/// Everybody who must not get in, with what they are told at a door that is closed, and at one that is open.
+/// Every client without access, with the response of a closed endpoint and of an open one.
 fn strangers(cluster: &ControlPlane, ended: &[String; 2]) -> Result<Vec<(&'static str, Shown, u16, u16)>> {
     let ca = || -> Result<KeyPair> { Ok(KeyPair::from_pem(&std::fs::read_to_string(cluster.ca_key())?)?) };
     let expired = sign(ca()?, |params| params.not_after = rcgen::date_time_ymd(2020, 1, 1))?;

@@ -26,7 +26,7 @@ struct Story {
     kind: &'static str,
     /// What users do, and what they wait for; each time under another name.
     tell: fn(Space, String) -> Told,
-    /// Holds when all is told.
+    /// Holds at the end of the story.
     end: fn(Space) -> Told,
     /// How many writes there are at least.
     writes: usize,
@@ -132,7 +132,7 @@ async fn none_is_lost(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// Somebody takes a node's annotation away; it comes back.
+/// Another client removes a node's annotation; it is restored.
 pub async fn forgets(space: &Space) -> Result<()> {
     let annotation = |value: Option<&str>| serde_json::json!({"metadata": {"annotations": {TTL: value}}});
     patch_node(space, OLD, annotation(None)).await?;

@@ -90,7 +90,7 @@ async fn tell(story: &Story, space: &Space, (fault, must_come): (Rule, bool)) ->
     Ok(deeds)
 }
 
-/// The writes so far, for whoever has to find out what went wrong.
+/// The writes so far, for finding out what went wrong.
 fn calls(faults: &Faults) -> String {
     let seen = faults.seen();
     let deeds = seen.iter().filter(|seen| seen.call.is_deed());
@@ -108,7 +108,7 @@ async fn finds_nothing_to_do(story: &Story, space: &Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    // Managers that look at all kinds tell of what other tests do, elsewhere.
+    // Managers of all kinds also log what other tests do in other namespaces.
     let concerns = |call: &Call| call.is_write() && (call.namespace.is_empty() || call.namespace == space.namespace);
     during(QUIET, "there is nothing left to do", || async {
         ensure!(faults.count(concerns) == 0, "{}", calls(&faults));

@@ -4,6 +4,8 @@ pub mod cluster_crashes;
 pub mod crashes;
 pub mod faults;
 pub mod hostile_names;
+pub mod hostile_objects;
+pub mod hostile_tenant;
 pub mod invariants;
 pub mod secrecy;
 pub mod story;

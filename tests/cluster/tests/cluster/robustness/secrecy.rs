@@ -98,7 +98,7 @@ fn shapes(secret: &str) -> Vec<String> {
     shapes
 }
 
-/// The lines of a PEM file's content that are long enough to be nobody else's.
+/// The lines of a PEM file's content that are long enough to be unique.
 fn lines_of_pem(pem: &str) -> impl Iterator<Item = &str> {
     pem.lines().filter(|line| line.len() > 40 && !line.starts_with("-----"))
 }
@@ -184,7 +184,7 @@ pub async fn nothing_secret_is_logged_or_served(_: Space) -> Result<()> {
     ] {
         needles.extend(shapes(secret).into_iter().map(|shape| (what, shape)));
     }
-    // Any token that we asked for ourselves, or signed: two parts of base64 of JSON.
+    // Any token that was requested or signed here: two parts of base64 of JSON.
     needles.push(("a token", URL_SAFE_NO_PAD.encode("{\"alg\":\"")[..9].to_owned()));
     for (what, file) in [("the accounts' key", "sa.key"), ("the authority's key", "ca.key")] {
         let pem = fs::read_to_string(cluster.folder().join("pki").join(file))?;

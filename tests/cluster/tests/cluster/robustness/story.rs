@@ -14,7 +14,7 @@ pub struct Story {
     pub name: &'static str,
     /// Flags of its managers.
     pub flags: &'static [&'static str],
-    /// A kind that its managers watch: whoever has listed it can say whether there is something to do.
+    /// A kind that its managers watch: a manager that has listed it knows whether there is something to do.
     pub kind: &'static str,
     /// What users do, and the state that they wait for after each step. Managers come and go beside it.
     pub tell: fn(Space) -> Told,

@@ -88,7 +88,7 @@ impl World {
         .await
     }
 
-    /// What a failed test needs to know.
+    /// State of nodes, attachments and driver, for the message of a failed test.
     async fn state(&self) -> Result<String> {
         let (a, b) = (self.a.volumes().await?, self.b.volumes().await?);
         let attachments: Vec<String> = self
@@ -136,7 +136,8 @@ impl World {
         .await
     }
 
-    /// The driver's attachments and detachments of a volume, in order, by the nodes' suffixes.
+    /// The driver's attachments and detachments of a volume, in order, by the nodes' suffixes. A call that csi-attacher
+    /// repeats counts once.
     pub fn moves(&self, handle: &str) -> Result<Vec<String>> {
         let prefix = format!("{}-", self.space.namespace);
         let moved = |done: &String| {
@@ -148,7 +149,9 @@ impl World {
                 _ => None,
             }
         };
-        Ok(self.driver.history()?.iter().filter_map(moved).collect())
+        let mut moves: Vec<String> = self.driver.history()?.iter().filter_map(moved).collect();
+        moves.dedup();
+        Ok(moves)
     }
 
     /// Nothing is left behind, and nothing happened that damages data.
@@ -243,7 +246,7 @@ pub async fn volume_leaves_a_dead_node_once_it_is_out_of_service(_: Space) -> Re
     world.create_pod("first", "data", &world.a).await?;
     world.until_running("first").await?;
     let (_, handle) = world.volume_of("data").await?;
-    world.a.stop();
+    world.a.stop().await;
     world.a.set_ready(false).await?;
     delete_with_force(&world.space, "first").await?;
     world.create_pod("second", "data", &world.b).await?;
@@ -276,7 +279,7 @@ pub async fn failures_of_the_driver_are_reported_and_retried(_: Space) -> Result
     world.space.delete::<Pod>("first").await?;
     world.until_deleted("first").await?;
     manager.stop().await?;
-    // The next manager, which knows nothing, finds what is left to do.
+    // The next manager has no memory of the attempts.
     let _manager = world.manager(&Faults::default(), &[]).await?;
     world.finish().await
 }
@@ -422,7 +425,7 @@ pub async fn volume_moves_once_whichever_answer_is_lost(_: Space) -> Result<()> 
     Ok(())
 }
 
-/// A leader whose caches stand still, and then another leader beside it, attach nothing twice.
+/// A leader whose caches stall, and then another leader beside it, attach nothing twice.
 pub async fn old_caches_and_a_second_leader_attach_nothing_twice(_: Space) -> Result<()> {
     let world = World::start(own_space("stale").await?, &[]).await?;
     let faults = Faults::default();
@@ -434,7 +437,7 @@ pub async fn old_caches_and_a_second_leader_attach_nothing_twice(_: Space) -> Re
     for resource in ["pods", "nodes", "volumeattachments"] {
         faults.freeze(resource);
     }
-    // A second leader moves the volume while the first one knows nothing of it.
+    // A second leader moves the volume while the caches of the first one stand still.
     let second = world.manager(&Faults::default(), &[]).await?;
     world.create_pod("second", "data", &world.b).await?;
     world.space.delete::<Pod>("first").await?;

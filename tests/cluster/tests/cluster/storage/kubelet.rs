@@ -3,15 +3,18 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cluster_tests::{Bed, eventually};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -22,7 +25,8 @@ pub struct Kubelet {
     /// Name of the node.
     pub node: String,
     bed: Arc<Bed>,
-    is_stopped: Arc<AtomicBool>,
+    /// Held during a pass.
+    is_stopped: Arc<Mutex<bool>>,
     task: JoinHandle<()>,
 }
 
@@ -35,6 +39,13 @@ impl Drop for Kubelet {
 impl Kubelet {
     /// Registers a node on which a CSI driver runs. Only pods that tolerate everything are scheduled to it.
     pub async fn start(bed: &Arc<Bed>, node: &str, driver: &str) -> Result<Self> {
+        // Without its Lease, the bed's own kubelets leave the node and its pods alone.
+        let leases: Api<Lease> = Api::namespaced(bed.client.clone(), "kube-node-lease");
+        let lease = json!({
+            "metadata": {"name": node},
+            "spec": {"holderIdentity": "test", "leaseDurationSeconds": 86_400, "renewTime": MicroTime(Timestamp::now())},
+        });
+        leases.create(&PostParams::default(), &serde_json::from_value(lease)?).await?;
         let nodes: Api<Node> = Api::all(bed.client.clone());
         let room = json!({"cpu": "64", "memory": "64Gi", "pods": "1000"});
         let made = json!({
@@ -51,21 +62,21 @@ impl Kubelet {
             "metadata": {"name": node}, "spec": {"drivers": [{"name": driver, "nodeID": node}]},
         }))?;
         Api::all(bed.client.clone()).create(&PostParams::default(), &csi).await?;
-        let is_stopped = Arc::new(AtomicBool::new(false));
+        let is_stopped = Arc::new(Mutex::new(false));
         let kubelet = Passes { bed: bed.clone(), node: node.to_owned() };
-        let stopped = is_stopped.clone();
+        let shared = is_stopped.clone();
         let task = tokio::spawn(async move {
             let mut last_error = String::new();
             loop {
-                if !stopped.load(Ordering::SeqCst)
-                    && let Err(error) = kubelet.pass().await
-                {
+                let stopped = shared.lock().await;
+                if !*stopped && let Err(error) = kubelet.pass().await {
                     let text = format!("{error:#}");
                     if text != last_error {
                         tracing::warn!(node = kubelet.node, error = text, "pass of the test's kubelet failed");
                         last_error = text;
                     }
                 }
+                drop(stopped);
                 sleep(PASS).await;
             }
         });
@@ -75,8 +86,8 @@ impl Kubelet {
     }
 
     /// Stops the kubelet: the node's status stays as it is, and its pods are neither started nor ended.
-    pub fn stop(&self) {
-        self.is_stopped.store(true, Ordering::SeqCst);
+    pub async fn stop(&self) {
+        *self.is_stopped.lock().await = true;
     }
 
     /// Sets the node's condition Ready.

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::storage::attach_detach::{CONTROLLERS, World, own_space};
 use crate::upstream::manager::{UPSTREAM, start_upstream};
 
-/// Waits until a number of VolumeAttachments exist, of which so many are being deleted.
+/// Waits until a number of VolumeAttachments exist, some of which are being deleted.
 async fn until_attachments(world: &World, all: usize, deleted: usize) -> Result<()> {
     eventually(format!("{all} attachments, {deleted} of them deleted"), || async {
         let found = world.attachments().await?;

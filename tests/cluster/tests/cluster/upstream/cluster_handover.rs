@@ -110,7 +110,7 @@ async fn let_go(space: &Space) -> Result<()> {
     .await
 }
 
-/// An owner waits for a dependent that somebody holds; the dependents of another one have become orphans.
+/// An owner waits for a dependent with a foreign finalizer; the dependents of another one have become orphans.
 async fn wait_for_dependents(space: &Space) -> Result<()> {
     for (owner, cascade) in [("waits", "foreground"), ("leaves", "orphan")] {
         let made: ConfigMap = space.create(json!({"metadata": {"name": owner}})).await?;
@@ -204,7 +204,7 @@ async fn take_token(space: &Space) -> Result<()> {
     .await
 }
 
-/// A node gets a range that no other one has, and is told how long to keep what it reads.
+/// A node gets a range that no other one has, and the annotation with the TTL of its caches.
 async fn join(space: &Space, name: &str) -> Result<()> {
     let name = format!("{}-{name}", space.namespace);
     add(space, &name, &[]).await?;
@@ -290,7 +290,7 @@ async fn listed(faults: &Faults) -> Result<()> {
     .await
 }
 
-/// Both ways, for all kinds of work at once.
+/// Both ways, for all kinds of work together.
 pub async fn a_cluster_goes_on_under_the_other(_: Space) -> Result<()> {
     let bed = bed().await?;
     let home = bed.space("home").await?;

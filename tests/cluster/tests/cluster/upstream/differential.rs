@@ -31,7 +31,7 @@ struct Scenario {
     steps: fn() -> Vec<Step>,
 }
 
-/// What differs on purpose: a scenario, or `*`; a part of a difference's text; and the reason, which is told.
+/// What differs on purpose: a scenario, or `*`; a part of a difference's text; and the reason, which is printed.
 const INTENDED: &[(&str, &str, &str)] = &[
     (
         "recreate",
@@ -49,7 +49,7 @@ const INTENDED: &[(&str, &str, &str)] = &[
 const CONFLICT: &str = "after a conflict upstream does not note a second time that it made a ReplicaSet, and a complete \
                         Deployment keeps the message about the one before";
 
-/// A finished rollout of a revision with so many pods.
+/// A finished rollout of a revision with this many pods.
 fn finished(generation: i64, replicas: i32) -> Step {
     Step::Until(
         "deployment/web",
@@ -218,7 +218,7 @@ async fn play(space: &Space, scenario: &Scenario) -> Result<Trace> {
     settled(space).await
 }
 
-/// What is there when nothing moves any more: events come last, and late.
+/// The final state: events come last, and late.
 async fn settled(space: &Space) -> Result<Trace> {
     let mut last = traces(space).await?;
     for _ in 0..20 {
@@ -232,7 +232,7 @@ async fn settled(space: &Space) -> Result<Trace> {
     bail!("it does not come to rest")
 }
 
-/// Plays all scenarios at once, each in a namespace of its own.
+/// Plays all scenarios in parallel, each in a namespace of its own.
 async fn play_all(bed: &std::sync::Arc<Bed>, ours: bool) -> Result<BTreeMap<&'static str, Trace>> {
     let played = SCENARIOS.iter().map(|scenario| async move {
         let space = bed.space(&scenario.name.replace(' ', "-")).await?;

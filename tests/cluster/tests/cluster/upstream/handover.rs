@@ -268,7 +268,7 @@ async fn go_after_a_time(space: &Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    // Its dependents go first, and nobody here collects them.
+    // Its dependents are deleted first, and nothing here collects them.
     space.patch::<Job>("brief", json!({"metadata": {"finalizers": null}})).await?;
     ensure!(space.get::<Job>("kept").await?.metadata.deletion_timestamp.is_none(), "the other one stays");
     Ok(())
@@ -373,8 +373,8 @@ async fn untouched(courses: &[Course], before: &[Kept]) -> Result<()> {
     Ok(())
 }
 
-/// Both ways, for all kinds of work at once. Upstream's manager sees all namespaces, so that this needs a control plane
-/// of its own.
+/// Both ways, for all kinds of work together. Upstream's manager sees all namespaces, so that this needs a control
+/// plane of its own.
 pub async fn work_goes_on_under_the_other(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let home = bed.space("home").await?;
@@ -396,7 +396,7 @@ pub async fn work_goes_on_under_the_other(_: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    // Work that is under way goes on by itself, but nothing may be made anew.
+    // Work that is under way continues, but nothing may be created again.
     for (course, before) in from_upstream.iter().zip(&before) {
         let now = kept(&course.space).await?;
         let lost: Vec<_> =

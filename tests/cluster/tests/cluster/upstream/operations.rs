@@ -71,7 +71,7 @@ impl<'a> Node<'a> {
         Ok(printed)
     }
 
-    /// Waits until somebody leads that is not `before`; answers who.
+    /// Waits until a leader other than `before` exists, and returns it.
     async fn led_by_another(&self, lease: &str, before: &str) -> Result<String> {
         let leases: Api<Lease> = Api::namespaced(self.bed.client.clone(), "kube-system");
         eventually(format!("{lease} has another holder than {before:?}"), || async {
@@ -82,7 +82,7 @@ impl<'a> Node<'a> {
         .await
     }
 
-    /// Follows the page's checks, of our manager or of upstream's: it leads, and no pod is gone.
+    /// Follows the page's checks, of our manager or of upstream's: it leads, and no pod is lost.
     async fn checks(&mut self, ours: bool) -> Result<()> {
         let printed = self.follows("Check").await?;
         ensure!(printed.contains("became leader"), "no event of an election: {printed}");

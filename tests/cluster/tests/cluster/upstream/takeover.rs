@@ -131,7 +131,7 @@ fn intricate() -> Value {
     }}})
 }
 
-/// Waits until a manager has looked at a DaemonSet, by a change of its spec that no pod is replaced for.
+/// Waits until a manager has reconciled a DaemonSet, by a change of its spec that no pod is replaced for.
 async fn looked_at(space: &Space, min_ready_seconds: i32) -> Result<()> {
     space.patch::<DaemonSet>("agent", json!({"spec": {"minReadySeconds": min_ready_seconds}})).await?;
     daemonset::rolled_out(space, "agent", NODES).await?;
@@ -157,7 +157,7 @@ async fn begun(space: &Space, version: u32) -> Result<()> {
     .await
 }
 
-/// Fails unless so many pods were ever made, and there are these revisions.
+/// Fails unless this many pods were ever created, and these revisions exist.
 async fn made(space: &Space, observer: &Observer, pods: usize, numbers: &[i64]) -> Result<()> {
     let ever = observer.view().pods_ever.len();
     ensure!(ever == pods, "{ever} pods were made instead of {pods}");

@@ -26,7 +26,8 @@ fn cron_job(name: &str, annotations: &Value, spec: Value) -> Value {
     cron_job
 }
 
-/// Makes a CronJob that was last seen to in the past, so that a run is due at once; the manager must not run yet.
+/// Creates a CronJob that was last reconciled in the past, so that a run is due immediately; the manager must not run
+/// yet.
 async fn overdue(space: &Space, name: &str, annotations: &Value, spec: Value) -> Result<()> {
     space.create::<CronJob>(cron_job(name, annotations, spec)).await?;
     let last = json!({"status": {"lastScheduleTime": "2020-06-01T00:00:00Z"}});
@@ -73,7 +74,7 @@ pub async fn a_run_that_is_due_is_made_once(space: Space) -> Result<()> {
     .await
 }
 
-/// Nobody has seen to an hourly CronJob for a year: one run is made, and it is said that thousands were left out.
+/// An hourly CronJob was not reconciled for a year: one run is created, and an event says that thousands were missed.
 pub async fn a_year_of_missed_runs_is_made_up_for_once(space: Space) -> Result<()> {
     let now = Timestamp::now();
     // Not within this test.
@@ -129,7 +130,7 @@ async fn due_again(space: &Space, name: &str, policy: &str) -> Result<Manager> {
     .await?;
     space.patch_status::<CronJob>(name, json!({"status": {"lastScheduleTime": "2020-06-01T00:00:00Z"}})).await?;
     space.patch::<CronJob>(name, json!({"spec": {"schedule": "0 0 2 1 *"}})).await?;
-    // A new schedule counts from its next run on; any other change makes it look at what is due.
+    // A new schedule counts from its next run on; any other change makes it start what is due.
     space.patch::<CronJob>(name, json!({"spec": {"failedJobsHistoryLimit": 2}})).await?;
     Ok(manager)
 }
@@ -221,7 +222,8 @@ pub const STORY: Story = Story {
     ..Story::BLANK
 };
 
-/// A Job goes after its time, with its dependents first; nobody here collects them, so that the test lets it go.
+/// A Job is deleted after its time, with its dependents first; nothing here collects them, so the test removes its
+/// finalizer.
 async fn brief(space: Space) -> Result<()> {
     space.create::<Job>(job("brief", &json!({}), json!({"ttlSecondsAfterFinished": 1}))).await?;
     space.create::<Job>(job("kept", &json!({}), json!({}))).await?;

@@ -31,7 +31,7 @@ impl Fleet {
         Self { nodes: Api::all(space.bed.client.clone()), space: space.clone() }
     }
 
-    /// Makes so many.
+    /// Creates this many.
     pub async fn of(space: &Space, count: usize) -> Result<Self> {
         let fleet = Self::all_of(space);
         for at in 0..count {
@@ -56,7 +56,7 @@ impl Fleet {
             "status": {"capacity": room, "allocatable": room},
         });
         self.nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
-        // Admission closes new nodes until somebody finds them Ready; nobody here would.
+        // Admission taints new nodes until a controller finds them Ready; none runs here.
         self.taint(at, &[]).await
     }
 
@@ -121,7 +121,7 @@ async fn reported(space: &Space, name: &str, expected: [i32; 7]) -> Result<Daemo
     .await
 }
 
-/// Waits for the end of a rollout: a ready pod of the current template on each of so many nodes.
+/// Waits for the end of a rollout: a ready pod of the current template on each of this many nodes.
 pub async fn rolled_out(space: &Space, name: &str, nodes: i32) -> Result<DaemonSet> {
     let set = reported(space, name, [nodes, nodes, 0, nodes, nodes, nodes, 0]).await?;
     eventually("no pods but the current ones", || async {
@@ -311,7 +311,7 @@ pub async fn kubectl_rolls_out_and_back(space: Space) -> Result<()> {
     fleet.disband().await
 }
 
-/// A node is emptied for maintenance: its daemon stays, whoever else is there goes, and it is used again afterwards.
+/// A node is drained for maintenance: its daemon pod stays, all other pods leave, and it is used again afterwards.
 pub async fn a_drained_node_keeps_its_daemon(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 2).await?;
     let _manager = Manager::start(&space, &Faults::default()).await?;
@@ -401,7 +401,7 @@ pub async fn failed_pods_are_replaced_ever_slower(space: Space) -> Result<()> {
             Ok(())
         })
         .await?;
-        // The first goes at once, the second after a second.
+        // The first is sent immediately, the second after a second.
         ensure!(begun.elapsed() >= std::time::Duration::from_secs(1), "{name}: three within {:?}", begun.elapsed());
         let events = space.events(name).await?;
         let told = format!("Warning FailedDaemonPod Found failed daemon pod {}/{name}-", space.namespace);

@@ -397,7 +397,7 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Each pod is created and let go; each Job gets its beginning, its count and its end told.
+/// Each pod is created and released; each Job's status gets its start, its count and its end.
 pub const STORY: Story = Story {
     name: "job",
     flags: &["--controllers=job-controller"],

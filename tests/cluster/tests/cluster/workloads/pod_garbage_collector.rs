@@ -1,4 +1,4 @@
-//! Pods that nobody ends: finished ones beyond the threshold, those of a node that is gone, those never bound.
+//! Pods that no kubelet terminates: finished ones beyond the threshold, those of a deleted node, those never bound.
 
 use anyhow::{Result, ensure};
 use cluster_tests::objects::{names, phase, pod, with};
@@ -46,7 +46,7 @@ pub async fn too_many_finished_pods_go_the_evicted_first(space: Space) -> Result
     only_declared(&faults, &[NAME])
 }
 
-/// Waits until a pod that finalizers keep is said to have failed, and is asked to go at once.
+/// Waits until a pod that finalizers keep is marked as failed, and is being deleted without a grace period.
 pub async fn ended(space: &Space, name: &str) -> Result<Pod> {
     eventually(format!("{name} is ended"), || async {
         let pod: Pod = space.get(name).await?;

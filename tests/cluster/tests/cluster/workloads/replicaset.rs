@@ -15,7 +15,7 @@ pub async fn settled(space: &Space, name: &str, replicas: i32) -> Result<Replica
         ensure!(counts(&set) == [replicas, replicas, replicas, replicas, 0], "status {:?}", set.status);
         ensure!(set.status.as_ref().and_then(|status| status.observed_generation) == set.metadata.generation);
         let pods = space.pods(name).await?;
-        // The status may still be that of before: it says two, and one of the two is already another.
+        // The status may still be the previous one: it says two, and one of the two is already another.
         let ready = pods.iter().filter(|pod| is_ready(pod)).count();
         ensure!([pods.len(), ready] == [usize::try_from(replicas)?; 2], "{ready} ready of {:?}", names(&pods));
         Ok(set)

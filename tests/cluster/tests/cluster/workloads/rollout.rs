@@ -132,7 +132,7 @@ pub const STORY: Story = Story {
     ..Story::BLANK
 };
 
-/// A leader stands still in the middle of an update until its lease is gone; it may not go on when it wakes.
+/// A leader is stopped in the middle of an update until its lease has expired; it must not continue when it wakes.
 pub async fn a_lease_lost_in_the_middle_costs_no_pod(space: Space) -> Result<()> {
     let (first, second) = (Faults::default(), Faults::default());
     let leader = Manager::start_with(&space, &first, &ELECT).await?;

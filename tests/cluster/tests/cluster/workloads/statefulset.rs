@@ -200,7 +200,7 @@ pub async fn a_partition_holds_pods_back(space: Space) -> Result<()> {
         .await
     };
     reached([1, 1, 2]).await?;
-    // One below the partition comes back as it was, from the template that its revision keeps.
+    // One below the partition is recreated as it was, from the template that its revision keeps.
     let before = space.get::<Pod>("web-0").await?;
     space.delete::<Pod>("web-0").await?;
     eventually("another web-0", || async {
@@ -252,7 +252,7 @@ pub async fn deleting_pods_updates_them(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// The name of a node: pods with claims are put there by hand, for nobody binds claims here.
+/// The name of a node: pods with claims are bound there by the test, because nothing binds claims here.
 async fn node(space: &Space) -> Result<String> {
     let nodes = Api::<Node>::all(space.bed.client.clone()).list(&Default::default()).await?;
     names(&nodes.items).into_iter().next().context("there is no node")
@@ -321,7 +321,7 @@ pub async fn claims_come_and_stay(space: Space) -> Result<()> {
     };
     reached(both("StatefulSet web")).await?;
     ensure!(space.get::<Pod>("web-0").await?.metadata.resource_version == before);
-    // A pod is scaled away: its claim goes with it, as soon as somebody collects it. Until then no new pod comes.
+    // A pod is scaled away: its claim is deleted with it, as soon as it is collected. Until then no new pod comes.
     space.scale::<StatefulSet>("web", 1).await?;
     reached(both("Pod web-1")).await?;
     settled(&space, "web", 1, 1).await?;
@@ -397,7 +397,7 @@ pub async fn a_taken_name_of_a_revision_is_a_collision(space: Space) -> Result<(
     settled(&space, "web", 1, 1).await?;
     let name = history(&space, "web").await?[0].1.clone();
     manager.stop().await?;
-    // The same StatefulSet again, while somebody else's revision has the name that its own would get.
+    // The same StatefulSet again, while another owner's revision has the name that its own would get.
     space.delete::<ControllerRevision>(&name).await?;
     space.delete::<StatefulSet>("web").await?;
     space.delete::<Pod>("web-0").await?;
@@ -426,7 +426,7 @@ fn broken(version: u32) -> Value {
     }}})
 }
 
-/// An ordered update waits for a pod of a revision that was broken and is mended by now: people are told what to do.
+/// An ordered update waits for a pod of a revision that was broken and is fixed by now: an event says what to do.
 pub async fn a_stuck_update_names_the_way_out(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<StatefulSet>(stateful_set("web", 2)).await?;
@@ -465,7 +465,7 @@ pub async fn a_stuck_update_names_the_way_out(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// As many pods as may be are replaced at once, and no more.
+/// As many pods as allowed are replaced at the same time, and no more.
 pub async fn an_update_keeps_within_its_bounds(space: Space) -> Result<()> {
     for (management, unavailable) in [("OrderedReady", 1), ("OrderedReady", 2), ("Parallel", 3)] {
         let space = space.bed.space("bounds").await?;

@@ -9,8 +9,10 @@ use kinds::Str;
 use kinds::node_volumes::AttachedVolume;
 use proptest::prelude::*;
 
-use super::decide::{Attachment, Forced, MAX_WAIT_FOR_UNMOUNT, NodeState, Rules, Site, Step, decide};
-use super::node_list::NodeList;
+use crate::storage::attach_detach::decide::{
+    Attachment, Forced, MAX_WAIT_FOR_UNMOUNT, NodeState, Rules, Site, Step, decide,
+};
+use crate::storage::attach_detach::node_list::NodeList;
 
 const NODES: usize = 3;
 const VOLUME: &str = "volume";
@@ -435,7 +437,7 @@ fn action() -> impl Strategy<Value = Action> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
     fn volume_is_attached_to_one_node_and_detached_when_unmounted(actions in prop::collection::vec(action(), 1..200)) {

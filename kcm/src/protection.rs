@@ -72,7 +72,7 @@ impl<K: Kind> Guard<'_, K> {
     }
 }
 
-/// How objects are decoded that are read once and dropped.
+/// Returns how objects are decoded that are read once and dropped.
 pub fn decode_once(sections: kinds::Sections) -> Decode {
     Decode { interner: std::sync::Arc::default(), sections }
 }

@@ -1,0 +1,162 @@
+//! The expressions of a ValidatingAdmissionPolicy.
+//!
+//! Upstream: apiserver/pkg/admission/plugin/policy/validating, TypeChecker.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use crate::check::{Unchecked, Variables, Verdict, check};
+use crate::declarations::Declarations;
+use crate::schema::GroupVersionKind;
+use crate::types::{Constructor, Simple, Type};
+
+/// A kind that a policy matches.
+#[derive(Clone, Debug)]
+pub struct MatchedKind {
+    /// Its name.
+    pub kind: GroupVersionKind,
+    /// Its type.
+    pub object: Type,
+}
+
+/// The parameters of a policy.
+#[derive(Clone, Debug)]
+pub enum Params {
+    /// The policy has none.
+    None,
+    /// Their type; dyn if their kind is not known.
+    Typed(Type),
+}
+
+/// Checks the expressions of one policy over one kind.
+pub struct Checker {
+    kind: GroupVersionKind,
+    variables: Variables,
+}
+
+impl Checker {
+    /// Returns a checker that knows the policy's variables, which are named expressions.
+    pub fn new<'a>(
+        matched: MatchedKind,
+        params: &Params,
+        variables: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Self {
+        let MatchedKind { kind, object } = matched;
+        let mut globals = BUILT_IN.clone();
+        globals.insert("object".to_owned(), object.clone());
+        globals.insert("oldObject".to_owned(), object);
+        if let Params::Typed(params) = params {
+            globals.insert("params".to_owned(), params.clone());
+        }
+        let mut checker = Self { kind, variables: Variables { globals, composed: BTreeMap::new() } };
+        for (name, expression) in variables {
+            let found = match checker.verdict(expression) {
+                Verdict::Typed(found) => composed(&found),
+                // A variable's own mistakes are not reported, and its users are not checked against it.
+                Verdict::Mistaken(_) | Verdict::Unchecked(_) => Type::DYN,
+            };
+            checker.variables.composed.insert(name.to_owned(), found);
+        }
+        checker
+    }
+
+    /// Returns the part of a warning that is about this kind, or `None` if the expression is right.
+    pub fn warning(&self, expression: &str) -> Result<Option<String>, Unchecked> {
+        match self.verdict(expression) {
+            Verdict::Typed(_) => Ok(None),
+            Verdict::Mistaken(issues) => Ok(Some(format!("{}: {issues}\n", self.kind))),
+            Verdict::Unchecked(reason) => Err(reason),
+        }
+    }
+
+    fn verdict(&self, expression: &str) -> Verdict {
+        check(expression, Declarations::kubernetes(), &self.variables)
+    }
+}
+
+/// The type that other expressions see of a variable: objects and optionals have none.
+fn composed(found: &Type) -> Type {
+    match found {
+        Type::Simple(Simple::Type) => Type::DYN,
+        Type::Simple(_) => found.clone(),
+        Type::Composite(constructor @ (Constructor::List | Constructor::Map), _) => {
+            Type::composite(*constructor, found.parts().iter().map(composed).collect())
+        }
+        Type::Composite(..) | Type::Object(_) | Type::Param(_) => Type::DYN,
+    }
+}
+
+/// The variables of all policies.
+static BUILT_IN: LazyLock<std::collections::HashMap<String, Type>> = LazyLock::new(|| {
+    [
+        ("request", request()),
+        ("namespaceObject", namespace()),
+        ("authorizer", Type::opaque("kubernetes.authorization.Authorizer")),
+    ]
+    .map(|(name, given)| (name.to_owned(), given))
+    .into_iter()
+    .collect()
+});
+
+fn request() -> Type {
+    let text = || Type::STRING;
+    let kind = Type::object("kubernetes.GroupVersionKind", [("group", text()), ("version", text()), ("kind", text())]);
+    let resource =
+        Type::object("kubernetes.GroupVersionResource", [("group", text()), ("version", text()), ("resource", text())]);
+    let user = Type::object(
+        "kubernetes.UserInfo",
+        [
+            ("username", text()),
+            ("uid", text()),
+            ("groups", Type::list(text())),
+            ("extra", Type::map(text(), Type::list(text()))),
+        ],
+    );
+    Type::object(
+        "kubernetes.AdmissionRequest",
+        [
+            ("kind", kind.clone()),
+            ("resource", resource.clone()),
+            ("subResource", text()),
+            ("requestKind", kind),
+            ("requestResource", resource),
+            ("requestSubResource", text()),
+            ("name", text()),
+            ("namespace", text()),
+            ("operation", text()),
+            ("userInfo", user),
+            ("dryRun", Type::BOOL),
+            ("options", Type::DYN),
+        ],
+    )
+}
+
+fn namespace() -> Type {
+    let text = || Type::STRING;
+    let time = || Type::Simple(Simple::Timestamp);
+    let texts = || Type::map(Type::STRING, Type::STRING);
+    let condition = Type::object(
+        "kubernetes.NamespaceCondition",
+        [("status", text()), ("type", text()), ("lastTransitionTime", time()), ("message", text()), ("reason", text())],
+    );
+    let metadata = Type::object(
+        "kubernetes.NamespaceMetadata",
+        [
+            ("name", text()),
+            ("generateName", text()),
+            ("namespace", text()),
+            ("labels", texts()),
+            ("annotations", texts()),
+            ("UID", text()),
+            ("creationTimestamp", time()),
+            ("deletionGracePeriodSeconds", Type::INT),
+            ("deletionTimestamp", time()),
+            ("generation", Type::INT),
+            ("resourceVersion", text()),
+            ("finalizers", Type::list(text())),
+        ],
+    );
+    let spec = Type::object("kubernetes.NamespaceSpec", [("finalizers", Type::list(text()))]);
+    let status = Type::object("kubernetes.NamespaceStatus", [("conditions", Type::list(condition)), ("phase", text())]);
+    Type::object("kubernetes.Namespace", [("metadata", metadata), ("spec", spec), ("status", status)])
+}

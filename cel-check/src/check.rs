@@ -1,0 +1,422 @@
+//! The type of an expression.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, LazyLock};
+
+use crate::assign::{Substitutions, most_general};
+use crate::ast::{Ast, Comprehension, Element, Entry, Expr, ExprKind, Literal};
+use crate::declarations::{Declarations, Overload};
+use crate::source::{IssueList, Issues};
+use crate::syntax::{self, SyntaxError};
+use crate::types::{Constructor, Fields, ObjectType, Simple, Type};
+use crate::{escape, validate};
+
+/// Why an expression has no type and no issues.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unchecked {
+    /// It cannot be parsed.
+    #[error(transparent)]
+    Syntax(#[from] SyntaxError),
+    /// Its types are too large.
+    #[error("the types of the expression are too complex")]
+    TooComplex,
+}
+
+/// The result of a check.
+#[derive(Debug)]
+pub enum Verdict {
+    /// The expression has a type.
+    Typed(Type),
+    /// The expression has mistakes.
+    Mistaken(Issues),
+    /// The expression could not be checked.
+    Unchecked(Unchecked),
+}
+
+/// The variables of an expression.
+#[derive(Debug, Default)]
+pub struct Variables {
+    /// Those with names of their own.
+    pub globals: HashMap<String, Type>,
+    /// The fields of `variables`.
+    pub composed: BTreeMap<String, Type>,
+}
+
+/// The object whose fields are a policy's variables.
+const COMPOSED: &str = "variables";
+
+/// Checks an expression.
+pub fn check(text: &str, declarations: &Declarations, variables: &Variables) -> Verdict {
+    let ast = match syntax::parse(text) {
+        Ok(ast) => ast,
+        Err(error) => return Verdict::Unchecked(error.into()),
+    };
+    let mut checker = Checker {
+        ast: &ast,
+        declarations,
+        variables,
+        locals: Vec::new(),
+        types: vec![Type::DYN; ast.offsets.len()],
+        values: Substitutions::default(),
+        issues: IssueList::default(),
+    };
+    let result = checker.expr(&ast.root);
+    let result = checker.values.resolve_fully(&result);
+    let Checker { mut types, mut values, mut issues, .. } = checker;
+    if issues.is_empty() {
+        for given in &mut types {
+            *given = values.resolve_fully(given);
+        }
+        validate::validate(&ast, &types, &mut issues);
+    }
+    if values.is_exhausted() {
+        return Verdict::Unchecked(Unchecked::TooComplex);
+    }
+    if issues.is_empty() { Verdict::Typed(result) } else { Verdict::Mistaken(issues.render(text)) }
+}
+
+static COMPOSED_TYPE: LazyLock<Type> = LazyLock::new(|| {
+    Type::Object(Arc::new(ObjectType { name: "kubernetes.variables".to_owned(), fields: Fields::Composed }))
+});
+
+struct Checker<'a> {
+    ast: &'a Ast,
+    declarations: &'a Declarations,
+    variables: &'a Variables,
+    /// The variables of the loops around the expression, the innermost last.
+    locals: Vec<(&'a str, Type)>,
+    /// The type of each node.
+    types: Vec<Type>,
+    values: Substitutions,
+    issues: IssueList,
+}
+
+impl<'a> Checker<'a> {
+    fn report(&mut self, at: &Expr, message: String) {
+        self.issues.add(self.ast.offsets[at.id], message);
+    }
+
+    fn report_mismatch(&mut self, at: &Expr, expected: &Type, found: &Type) {
+        self.report(at, format!("expected type '{expected}' but found '{found}'"));
+    }
+
+    fn report_undeclared(&mut self, at: &Expr, name: &str) -> Type {
+        self.report(at, format!("undeclared reference to '{name}' (in container '')"));
+        Type::ERROR
+    }
+
+    fn expr(&mut self, expr: &'a Expr) -> Type {
+        let found = match &expr.kind {
+            ExprKind::Literal(value) => literal(value),
+            ExprKind::Ident(name) => match self.lookup(name) {
+                Some(found) => found,
+                None => self.report_undeclared(expr, name),
+            },
+            ExprKind::Select { operand, field, is_test } => self.select(expr, operand, field, *is_test),
+            ExprKind::Call { function, target, arguments } => self.call(expr, function, target.as_deref(), arguments),
+            ExprKind::List(elements) => self.list(elements),
+            ExprKind::Map(entries) => self.map(entries),
+            ExprKind::Message(values) => {
+                values.iter().for_each(|value| {
+                    self.expr(value);
+                });
+                // Messages are not known here.
+                Type::DYN
+            }
+            ExprKind::Comprehension(fold) => self.comprehension(fold),
+        };
+        self.types[expr.id] = found.clone();
+        found
+    }
+
+    /// Returns the type of a variable. A leading dot skips those of loops.
+    fn lookup(&self, name: &str) -> Option<Type> {
+        if let Some((_, found)) = self.locals.iter().rev().find(|(local, _)| *local == name) {
+            return Some(found.clone());
+        }
+        self.lookup_global(name)
+    }
+
+    fn lookup_global(&self, name: &str) -> Option<Type> {
+        let name = name.strip_prefix('.').unwrap_or(name);
+        if name == COMPOSED {
+            return Some(COMPOSED_TYPE.clone());
+        }
+        self.variables.globals.get(name).or_else(|| self.declarations.type_name(name)).cloned()
+    }
+
+    /// Returns the type of a qualified name, as that of a type.
+    fn lookup_qualified(&self, expr: &Expr) -> Option<Type> {
+        let name = qualified_name(expr)?;
+        let first = name.split('.').next().unwrap_or_default();
+        let is_local = self.locals.iter().any(|(local, _)| *local == first);
+        if is_local { None } else { self.lookup_global(&name) }
+    }
+
+    fn select(&mut self, expr: &'a Expr, operand: &'a Expr, field: &str, is_test: bool) -> Type {
+        if !is_test && let Some(found) = self.lookup_qualified(expr) {
+            return found;
+        }
+        let found = self.field(expr, operand, field, false);
+        if is_test { Type::BOOL } else { self.values.resolve(&found) }
+    }
+
+    /// The type of a field. That of an optional's field is optional.
+    fn field(&mut self, expr: &'a Expr, operand: &'a Expr, field: &str, is_optional: bool) -> Type {
+        let operand = self.expr(operand);
+        let (target, was_optional) = self.values.resolve(&operand).unwrap_optional();
+        let found = match &target {
+            Type::Composite(Constructor::Map, _) => target.parts()[1].clone(),
+            Type::Object(object) => self.object_field(expr, object, field),
+            Type::Param(_) => {
+                self.values.is_assignable(&Type::DYN, &target);
+                Type::DYN
+            }
+            other => {
+                if !other.is_dyn_or_error() {
+                    self.report(expr, format!("type '{other}' does not support field selection"));
+                }
+                Type::DYN
+            }
+        };
+        if is_optional || was_optional { Type::optional(found) } else { found }
+    }
+
+    fn object_field(&mut self, expr: &Expr, object: &ObjectType, field: &str) -> Type {
+        let find = |name: &str| match &object.fields {
+            Fields::Known(fields) => fields.get(name).cloned(),
+            Fields::Lazy(fields) => fields.field(&object.name, name),
+            Fields::Composed => self.variables.composed.get(name).cloned(),
+            Fields::Opaque => None,
+        };
+        if matches!(object.fields, Fields::Opaque) {
+            self.report(expr, format!("unexpected failed resolution of '{}'", object.name));
+            return Type::ERROR;
+        }
+        let keyword = || escape::is_keyword(field).then(|| find(&format!("__{field}__"))).flatten();
+        match find(field).or_else(keyword) {
+            Some(found) => found,
+            None => {
+                self.report(expr, format!("undefined field '{field}'"));
+                Type::ERROR
+            }
+        }
+    }
+
+    fn call(&mut self, expr: &'a Expr, function: &str, target: Option<&'a Expr>, arguments: &'a [Expr]) -> Type {
+        if function == "_?._" {
+            return self.optional_select(expr, arguments);
+        }
+        let mut types: Vec<Type> = arguments.iter().map(|argument| self.expr(argument)).collect();
+        let declarations = self.declarations;
+        let Some(target) = target else {
+            let overloads = declarations.function(function.strip_prefix('.').unwrap_or(function));
+            return match overloads {
+                None => self.report_undeclared(expr, function),
+                Some(_) if matches!(function, "_&&_" | "_||_") => self.logic(arguments, &types),
+                Some(overloads) => self.overload(expr, function, overloads, &types, false),
+            };
+        };
+        let qualified = qualified_name(target).map(|prefix| format!("{prefix}.{function}"));
+        let namespaced = qualified.as_deref().map(|name| name.strip_prefix('.').unwrap_or(name));
+        if let Some(name) = namespaced
+            && let Some(overloads) = declarations.function(name)
+        {
+            return self.overload(expr, name, overloads, &types, false);
+        }
+        let target = self.expr(target);
+        match declarations.function(function) {
+            None => self.report_undeclared(expr, function),
+            Some(overloads) => {
+                types.insert(0, target);
+                self.overload(expr, function, overloads, &types, true)
+            }
+        }
+    }
+
+    fn optional_select(&mut self, expr: &'a Expr, arguments: &'a [Expr]) -> Type {
+        let [operand, Expr { kind: ExprKind::Literal(Literal::String(field)), .. }] = arguments else {
+            return Type::DYN;
+        };
+        let found = self.field(expr, operand, field, true);
+        self.values.resolve(&found)
+    }
+
+    /// The operands of `&&` and `||` are checked one by one.
+    fn logic(&mut self, arguments: &[Expr], types: &[Type]) -> Type {
+        let mut result = Type::BOOL;
+        for (argument, found) in arguments.iter().zip(types) {
+            if !self.values.is_assignable(found, &Type::BOOL) {
+                self.report_mismatch(argument, &Type::BOOL, found);
+                result = Type::ERROR;
+            }
+        }
+        result
+    }
+
+    /// The type of a call: that of the first overload that fits, or dyn if others fit that return another type.
+    fn overload(
+        &mut self,
+        expr: &Expr,
+        function: &str,
+        overloads: &[Overload],
+        arguments: &[Type],
+        is_member: bool,
+    ) -> Type {
+        let mut result: Option<Type> = None;
+        for overload in overloads.iter().filter(|overload| overload.is_member == is_member) {
+            let variables: Vec<Type> = (0..overload.params).map(|_| self.values.fresh()).collect();
+            let expected: Vec<Type> = overload.arguments.iter().map(|given| instantiate(given, &variables)).collect();
+            if !self.values.are_assignable(arguments, &expected) {
+                continue;
+            }
+            let found = self.values.resolve(&instantiate(&overload.result, &variables));
+            result = match result {
+                None => Some(found),
+                Some(before) if before.is_dyn() || found.is_exact(&before) => Some(before),
+                Some(_) => Some(Type::DYN),
+            };
+        }
+        result.unwrap_or_else(|| self.report_overload(expr, function, arguments, is_member))
+    }
+
+    fn report_overload(&mut self, expr: &Expr, function: &str, arguments: &[Type], is_member: bool) -> Type {
+        let names: Vec<String> = arguments.iter().map(|given| self.values.resolve_fully(given).to_string()).collect();
+        let signature = match names.split_first() {
+            Some((target, rest)) if is_member => format!("{target}.({})", rest.join(", ")),
+            _ => format!("({})", names.join(", ")),
+        };
+        self.report(expr, format!("found no matching overload for '{function}' applied to '{signature}'"));
+        Type::ERROR
+    }
+
+    fn list(&mut self, elements: &'a [Element]) -> Type {
+        let mut joined = None;
+        for Element { is_optional, value } in elements {
+            let found = self.expr(value);
+            let found = if *is_optional { self.unwrapped(value, &found) } else { found };
+            joined = Some(self.join(joined, found));
+        }
+        let element = joined.unwrap_or_else(|| self.values.fresh());
+        Type::list(element)
+    }
+
+    fn map(&mut self, entries: &'a [Entry]) -> Type {
+        let (mut keys, mut values) = (None, None);
+        for Entry { is_optional, key, value } in entries {
+            let found = self.expr(key);
+            keys = Some(self.join(keys, found));
+            let found = self.expr(value);
+            let found = if *is_optional { self.unwrapped(value, &found) } else { found };
+            values = Some(self.join(values, found));
+        }
+        let key = keys.unwrap_or_else(|| self.values.fresh());
+        let value = values.unwrap_or_else(|| self.values.fresh());
+        Type::map(key, value)
+    }
+
+    /// The type of the value in an optional element.
+    fn unwrapped(&mut self, at: &Expr, found: &Type) -> Type {
+        let (value, is_optional) = found.unwrap_optional();
+        if !is_optional && !value.is_dyn() {
+            self.report_mismatch(at, &Type::optional(value.clone()), &value);
+        }
+        value
+    }
+
+    /// The common type of the elements so far and one more. Literals of several types are found when all types are known,
+    /// since arguments of `format` may have several.
+    fn join(&mut self, before: Option<Type>, found: Type) -> Type {
+        let Some(before) = before else { return found };
+        if self.values.is_assignable(&before, &found) { most_general(&before, &found).clone() } else { Type::DYN }
+    }
+
+    fn comprehension(&mut self, fold: &'a Comprehension) -> Type {
+        let range = self.expr(&fold.range);
+        let accumulated = self.expr(&fold.initial);
+        let range = self.values.resolve(&range);
+        let (first, second) = self.iterated(fold, &range);
+        let outer = self.locals.len();
+        self.locals.push((&fold.accumulator, accumulated.clone()));
+        let inner = self.locals.len();
+        self.locals.push((&fold.variable, first));
+        if let Some(name) = &fold.second {
+            self.locals.push((name, second));
+        }
+        self.expect(&fold.condition, &Type::BOOL);
+        self.expect(&fold.step, &accumulated);
+        self.locals.truncate(inner);
+        let result = self.expr(&fold.result);
+        self.locals.truncate(outer);
+        self.values.resolve(&result)
+    }
+
+    /// The types of a loop's variables.
+    fn iterated(&mut self, fold: &Comprehension, range: &Type) -> (Type, Type) {
+        let parts = range.parts();
+        match range {
+            Type::Composite(Constructor::List, _) if fold.second.is_some() => (Type::INT, parts[0].clone()),
+            Type::Composite(Constructor::List, _) => (parts[0].clone(), Type::DYN),
+            Type::Composite(Constructor::Map, _) => (parts[0].clone(), parts[1].clone()),
+            Type::Simple(Simple::Dyn | Simple::Error) | Type::Param(_) => {
+                self.values.is_assignable(&Type::DYN, range);
+                (Type::DYN, Type::DYN)
+            }
+            other => {
+                let message = "cannot be range of a comprehension (must be list, map, or dynamic)";
+                self.report(&fold.range, format!("expression of type '{other}' {message}"));
+                (Type::ERROR, Type::ERROR)
+            }
+        }
+    }
+
+    fn expect(&mut self, expr: &'a Expr, expected: &Type) {
+        let found = self.expr(expr);
+        if !self.values.is_assignable(expected, &found) {
+            self.report_mismatch(expr, expected, &found);
+        }
+    }
+}
+
+fn literal(value: &Literal) -> Type {
+    Type::Simple(match value {
+        Literal::Bool => Simple::Bool,
+        Literal::Bytes => Simple::Bytes,
+        Literal::Double => Simple::Double,
+        Literal::Int => Simple::Int,
+        Literal::Null => Simple::Null,
+        Literal::String(_) => Simple::String,
+        Literal::Uint => Simple::Uint,
+    })
+}
+
+/// Replaces the parameters of an overload by variables.
+fn instantiate(given: &Type, variables: &[Type]) -> Type {
+    match given {
+        Type::Param(number) => variables[*number as usize].clone(),
+        Type::Composite(constructor, _) if !variables.is_empty() => {
+            Type::composite(*constructor, given.parts().iter().map(|part| instantiate(part, variables)).collect())
+        }
+        other => other.clone(),
+    }
+}
+
+/// The name `a.b.c` of a chain of selections.
+fn qualified_name(expr: &Expr) -> Option<String> {
+    let mut fields = Vec::new();
+    let mut at = expr;
+    loop {
+        match &at.kind {
+            ExprKind::Select { operand, field, is_test: false } => {
+                fields.push(field.as_str());
+                at = operand;
+            }
+            ExprKind::Ident(name) => {
+                fields.push(name);
+                fields.reverse();
+                return Some(fields.join("."));
+            }
+            _ => return None,
+        }
+    }
+}

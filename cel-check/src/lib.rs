@@ -1,0 +1,38 @@
+//! A type checker for the Common Expression Language, as Kubernetes uses it.
+//!
+//! It finds mistakes in expressions over objects whose OpenAPI schemas are known: fields that do not exist, functions that do
+//! not take their arguments. It reports them at the positions and with the texts of cel-go, which Kubernetes uses. It does not
+//! evaluate expressions.
+//!
+//! Expressions and schemas may come from anybody. Size and depth of expressions and types, and the steps of a check, are
+//! limited; an expression beyond them is not checked. What has no type is dyn and allows everything.
+//!
+//! ```
+//! use cel_check::admission::{Checker, MatchedKind, Params};
+//! use cel_check::schema::{Document, GroupVersionKind, type_of_kind};
+//!
+//! let document = br#"{"components": {"schemas": {"Shelf": {
+//!     "type": "object",
+//!     "properties": {"books": {"type": "integer"}},
+//!     "x-kubernetes-group-version-kind": [{"group": "library", "version": "v1", "kind": "Shelf"}]
+//! }}}}"#;
+//! let document = std::sync::Arc::new(Document::read(document).unwrap());
+//! let kind = GroupVersionKind { group: "library".into(), version: "v1".into(), kind: "Shelf".into() };
+//! let object = type_of_kind(&document, &kind).unwrap();
+//! let checker = Checker::new(MatchedKind { kind, object }, &Params::None, []);
+//! assert_eq!(checker.warning("object.books > 3"), Ok(None));
+//! let warning = checker.warning("object.boks > 3").unwrap().unwrap();
+//! assert!(warning.starts_with("library/v1, Kind=Shelf: ERROR: <input>:1:7: undefined field 'boks'"));
+//! ```
+
+pub mod admission;
+mod assign;
+pub mod ast;
+pub mod check;
+pub mod declarations;
+mod escape;
+pub mod schema;
+pub mod source;
+pub mod syntax;
+pub mod types;
+mod validate;

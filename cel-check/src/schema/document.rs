@@ -1,0 +1,186 @@
+//! The parts of an OpenAPI document that types need.
+
+use std::collections::HashMap;
+use std::fmt::{self, Display, Formatter};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+/// A document that is not well-formed.
+#[derive(Debug, thiserror::Error)]
+#[error("OpenAPI document: {0}")]
+pub struct DocumentError(#[from] serde_json::Error);
+
+/// A kind with its group and version. Prints as Kubernetes prints it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(default)]
+pub struct GroupVersionKind {
+    /// The group; empty for the core group.
+    pub group: String,
+    /// The version.
+    pub version: String,
+    /// The kind.
+    pub kind: String,
+}
+
+impl Display for GroupVersionKind {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        write!(out, "{}/{}, Kind={}", self.group, self.version, self.kind)
+    }
+}
+
+/// The schemas of a group and version, without descriptions and validations.
+#[derive(Debug)]
+pub struct Document {
+    schemas: Schemas,
+    kinds: HashMap<GroupVersionKind, String>,
+}
+
+#[derive(Deserialize)]
+struct Whole {
+    #[serde(default)]
+    components: Components,
+}
+
+#[derive(Default, Deserialize)]
+struct Components {
+    #[serde(default, deserialize_with = "shared")]
+    schemas: Schemas,
+}
+
+/// Schemas by their names.
+type Schemas = HashMap<String, Arc<Schema>>;
+
+const PREFIX: &str = "#/components/schemas/";
+
+impl Document {
+    /// Reads a document of version 3 of OpenAPI. Values of wrong types are as if they were missing, where that is possible.
+    pub fn read(text: &[u8]) -> Result<Self, DocumentError> {
+        let schemas = serde_json::from_slice::<Whole>(text)?.components.schemas;
+        let mut kinds = HashMap::new();
+        for (name, schema) in &schemas {
+            for kind in &schema.kinds {
+                kinds.insert(kind.clone(), name.clone());
+            }
+        }
+        Ok(Self { schemas, kinds })
+    }
+
+    /// The schema of a kind.
+    pub(super) fn kind(&self, kind: &GroupVersionKind) -> Option<&Arc<Schema>> {
+        self.schemas.get(self.kinds.get(kind)?)
+    }
+
+    /// The schema that a reference names.
+    pub(super) fn referred(&self, reference: &str) -> Option<&Arc<Schema>> {
+        self.schemas.get(reference.strip_prefix(PREFIX).unwrap_or(reference))
+    }
+}
+
+/// A schema.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Schema {
+    #[serde(rename = "$ref")]
+    reference: Option<String>,
+    #[serde(rename = "allOf")]
+    all_of: Vec<Self>,
+    /// The type; empty if there is none.
+    #[serde(rename = "type", deserialize_with = "first_text")]
+    pub kind: String,
+    /// The format.
+    pub format: String,
+    /// The schema of a list's elements.
+    #[serde(deserialize_with = "schema_only")]
+    pub items: Option<Arc<Self>>,
+    /// The fields of an object.
+    #[serde(deserialize_with = "shared")]
+    pub properties: Schemas,
+    /// The schema of a map's values.
+    #[serde(rename = "additionalProperties", deserialize_with = "schema_only")]
+    pub additional_properties: Option<Arc<Self>>,
+    #[serde(rename = "x-kubernetes-int-or-string")]
+    is_int_or_string: bool,
+    /// The object is a resource.
+    #[serde(rename = "x-kubernetes-embedded-resource")]
+    pub is_embedded_resource: bool,
+    #[serde(rename = "x-kubernetes-group-version-kind")]
+    kinds: Vec<GroupVersionKind>,
+}
+
+impl Schema {
+    /// The schema that this one stands for. A reference with a description or a default is wrapped in `allOf`.
+    pub fn reference(&self) -> Option<&str> {
+        self.reference.as_deref().or_else(|| self.all_of.iter().find_map(|schema| schema.reference()))
+    }
+
+    /// Reports whether the value is an integer or a text.
+    pub fn is_int_or_string(&self) -> bool {
+        self.is_int_or_string || self.format == "int-or-string"
+    }
+}
+
+/// Reads schemas by their names.
+fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Schemas, D::Error> {
+    let schemas = HashMap::<String, Schema>::deserialize(deserializer)?;
+    Ok(schemas.into_iter().map(|(name, schema)| (name, Arc::new(schema))).collect())
+}
+
+/// Reads a text, or the first of a list of texts.
+fn first_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    struct Text;
+
+    impl<'de> Visitor<'de> for Text {
+        type Value = String;
+
+        fn expecting(&self, out: &mut Formatter<'_>) -> fmt::Result {
+            out.write_str("a type or a list of types")
+        }
+
+        fn visit_str<E>(self, text: &str) -> Result<String, E> {
+            Ok(text.to_owned())
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut texts: A) -> Result<String, A::Error> {
+            let first = texts.next_element::<String>()?;
+            while texts.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(first.unwrap_or_default())
+        }
+    }
+
+    deserializer.deserialize_any(Text)
+}
+
+/// Reads a schema; `None` for a truth value or a list of schemas.
+fn schema_only<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<Schema>>, D::Error> {
+    struct Only;
+
+    impl<'de> Visitor<'de> for Only {
+        type Value = Option<Arc<Schema>>;
+
+        fn expecting(&self, out: &mut Formatter<'_>) -> fmt::Result {
+            out.write_str("a schema or a truth value")
+        }
+
+        fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut schemas: A) -> Result<Self::Value, A::Error> {
+            while schemas.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(None)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+            Schema::deserialize(MapAccessDeserializer::new(map)).map(|schema| Some(Arc::new(schema)))
+        }
+    }
+
+    deserializer.deserialize_any(Only)
+}

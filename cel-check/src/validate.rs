@@ -1,0 +1,193 @@
+//! Checks of an expression whose parts all have types: literals of one type, and arguments of `format`.
+//!
+//! Upstream also checks literal durations, timestamps and regular expressions here. The API server refuses a policy with a
+//! wrong one, whatever the types are.
+
+use crate::ast::{Ast, Element, Entry, Expr, ExprKind, Literal};
+use crate::source::IssueList;
+use crate::types::{Constructor, Simple, Type};
+
+/// Checks an expression. `types` are those of its nodes.
+pub fn validate(ast: &Ast, types: &[Type], issues: &mut IssueList) {
+    Validator { ast, types, issues }.visit(&ast.root, false);
+}
+
+struct Validator<'a> {
+    ast: &'a Ast,
+    types: &'a [Type],
+    issues: &'a mut IssueList,
+}
+
+impl Validator<'_> {
+    fn visit(&mut self, expr: &Expr, in_format: bool) {
+        match &expr.kind {
+            ExprKind::List(elements) if !in_format => self.list(elements),
+            ExprKind::Map(entries) if !in_format => self.map(entries),
+            _ => {}
+        }
+        let is_format = matches!(&expr.kind, ExprKind::Call { function, .. } if function == "format");
+        if is_format {
+            self.format(expr);
+        }
+        expr.children().iter().for_each(|child| self.visit(child, in_format || is_format));
+    }
+
+    fn report(&mut self, at: &Expr, message: String) {
+        self.issues.add(self.ast.offsets[at.id], message);
+    }
+
+    fn type_of(&self, expr: &Expr, is_optional: bool) -> Type {
+        let found = &self.types[expr.id];
+        if is_optional { found.parts().first().unwrap_or(found).clone() } else { found.clone() }
+    }
+
+    /// Reports whether the type is that of the first one. Reports the issue if it is not.
+    fn is_same(&mut self, first: &mut Option<Type>, at: &Expr, found: Type) -> bool {
+        let Some(expected) = first else {
+            *first = Some(found);
+            return true;
+        };
+        let is_same = expected.is_equivalent(&found);
+        if !is_same {
+            let message = format!("expected type '{expected}' but found '{found}'");
+            self.report(at, message);
+        }
+        is_same
+    }
+
+    fn list(&mut self, elements: &[Element]) {
+        let mut first = None;
+        for Element { is_optional, value } in elements {
+            let found = self.type_of(value, *is_optional);
+            if !self.is_same(&mut first, value, found) {
+                return;
+            }
+        }
+    }
+
+    fn map(&mut self, entries: &[Entry]) {
+        let (mut first_key, mut first_value) = (None, None);
+        for Entry { is_optional, key, value } in entries {
+            let found = self.type_of(key, false);
+            self.is_same(&mut first_key, key, found);
+            let found = self.type_of(value, *is_optional);
+            self.is_same(&mut first_value, value, found);
+        }
+    }
+
+    /// Checks `'...'.format([...])` if both are literals.
+    fn format(&mut self, expr: &Expr) {
+        let ExprKind::Call { target: Some(target), arguments, .. } = &expr.kind else { return };
+        let ExprKind::Literal(Literal::String(text)) = &target.kind else { return };
+        let [Expr { kind: ExprKind::List(values), .. }] = arguments.as_slice() else { return };
+        let mut requested = 0;
+        for clause in clauses(text) {
+            let Some(value) = values.get(requested) else {
+                return self.report(expr, format!("index {requested} out of range"));
+            };
+            requested += 1;
+            let Some(clause) = clause else { return };
+            if let Some(wrong) = self.first_wrong(clause, &value.value) {
+                let name = self.types[wrong.id].plain_name();
+                let message = format!("error during formatting: {}, was given {name}", clause.rule());
+                return self.report(wrong, message);
+            }
+        }
+        if values.len() > requested {
+            let count = values.len();
+            let message = format!("too many arguments supplied to string.format (expected {requested}, got {count})");
+            self.report(expr, message);
+        }
+    }
+
+    /// The first expression whose type the clause does not take.
+    fn first_wrong<'e>(&self, clause: Clause, value: &'e Expr) -> Option<&'e Expr> {
+        if !clause.takes(&self.types[value.id]) {
+            return Some(value);
+        }
+        if clause != Clause::String {
+            return None;
+        }
+        match &value.kind {
+            ExprKind::List(elements) => elements.iter().find_map(|element| self.first_wrong(clause, &element.value)),
+            ExprKind::Map(entries) => entries
+                .iter()
+                .flat_map(|entry| [&entry.key, &entry.value])
+                .find_map(|part| self.first_wrong(clause, part)),
+            _ => None,
+        }
+    }
+}
+
+/// A formatting clause: what follows `%` and the precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Clause {
+    String,
+    Decimal,
+    Fixed,
+    Scientific,
+    Binary,
+    Hex,
+    Octal,
+}
+
+impl Clause {
+    fn of(letter: u8) -> Option<Self> {
+        Some(match letter {
+            b's' => Self::String,
+            b'd' => Self::Decimal,
+            b'f' => Self::Fixed,
+            b'e' => Self::Scientific,
+            b'b' => Self::Binary,
+            b'x' | b'X' => Self::Hex,
+            b'o' => Self::Octal,
+            _ => return None,
+        })
+    }
+
+    fn rule(self) -> &'static str {
+        match self {
+            Self::String => {
+                "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, \
+                 and timestamps"
+            }
+            Self::Decimal => "decimal clause can only be used on integers",
+            Self::Fixed => "fixed-point clause can only be used on doubles",
+            Self::Scientific => "scientific clause can only be used on doubles",
+            Self::Binary => "only integers and bools can be formatted as binary",
+            Self::Hex => "only integers, byte buffers, and strings can be formatted as hex",
+            Self::Octal => "octal clause can only be used on integers",
+        }
+    }
+
+    fn takes(self, given: &Type) -> bool {
+        match given {
+            Type::Simple(Simple::Dyn) => true,
+            Type::Simple(simple) => match self {
+                Self::String => *simple != Simple::Error,
+                Self::Decimal | Self::Octal => matches!(simple, Simple::Int | Simple::Uint),
+                Self::Fixed | Self::Scientific => matches!(simple, Simple::Double | Simple::String),
+                Self::Binary => matches!(simple, Simple::Int | Simple::Uint | Simple::Bool),
+                Self::Hex => matches!(simple, Simple::Int | Simple::Uint | Simple::String | Simple::Bytes),
+            },
+            Type::Composite(constructor, _) => self == Self::String && *constructor != Constructor::Optional,
+            Type::Object(_) | Type::Param(_) => false,
+        }
+    }
+}
+
+/// The clauses of a format, each `None` if it is malformed. The API server refuses those.
+fn clauses(text: &str) -> Vec<Option<Clause>> {
+    let mut found = Vec::new();
+    let mut bytes = text.bytes().peekable();
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' || bytes.next_if_eq(&b'%').is_some() {
+            continue;
+        }
+        if bytes.next_if_eq(&b'.').is_some() {
+            while bytes.next_if(u8::is_ascii_digit).is_some() {}
+        }
+        found.push(bytes.next().and_then(Clause::of));
+    }
+    found
+}

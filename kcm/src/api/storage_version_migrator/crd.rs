@@ -1,0 +1,100 @@
+//! The definition of a custom resource during a migration: its condition, and its stored versions.
+
+use kinds::Resource;
+use kinds::meta::ObjectKey;
+use runtime::write::{WriteError, Writer};
+use serde_json::{Value, json};
+
+use super::GroupResource;
+
+/// The owner of the fields that are applied.
+const MANAGER: &str = "migration-runner-controller";
+
+const DEFINITIONS: Resource = Resource {
+    group: "apiextensions.k8s.io",
+    version: "v1",
+    kind: "CustomResourceDefinition",
+    plural: "customresourcedefinitions",
+    namespaced: false,
+};
+
+/// The condition of a definition.
+const CONDITION: &str = "StorageMigrating";
+
+/// A step of a migration that a definition shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step<'a> {
+    /// The migration of this name begins.
+    Begin(&'a str),
+    /// All objects are stored in the current version.
+    Succeeded,
+    /// Objects may be stored in an older version.
+    Failed,
+}
+
+/// Shows a step in the definition of a resource, if it has one.
+///
+/// # Errors
+/// A conflict when the definition changed since it was read: the stored versions may be cut only if it did not.
+pub async fn show(writer: &Writer, resource: &GroupResource, step: Step<'_>, now: &str) -> Result<(), WriteError> {
+    // Resources of the core group are never custom ones.
+    if resource.group.is_empty() {
+        return Ok(());
+    }
+    let key = ObjectKey::new("", format!("{}.{}", resource.resource, resource.group));
+    let definition = match writer.get_json(&DEFINITIONS, &key).await {
+        Err(error) if error.is_not_found() => return Ok(()),
+        definition => definition?,
+    };
+    let applied = applied(&definition, step, now);
+    match writer.apply(&DEFINITIONS, &key, Some("status"), MANAGER, &applied).await {
+        Err(error) if !error.is_gone() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the fields to apply. The definition's version makes the write fail if it has changed.
+///
+/// The stored versions are always among them: a field that its owner no longer applies is removed.
+pub fn applied(definition: &Value, step: Step<'_>, now: &str) -> Value {
+    let metadata = &definition["metadata"];
+    let generation = &metadata["generation"];
+    let conditions = definition["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let known = conditions.iter().find(|condition| condition["type"] == CONDITION);
+    let is_same = known.is_some_and(|condition| condition["observedGeneration"] == *generation);
+    let (status, reason, message) = match step {
+        Step::Begin(name) => ("True", "MigrationRunning", format!("Migration {name} is running")),
+        Step::Succeeded if is_same => (
+            "False",
+            "MigrationSucceeded",
+            "The migration has succeeded and the stored versions have been updated".to_owned(),
+        ),
+        Step::Succeeded => (
+            "False",
+            "MigrationSucceeded",
+            "The migration has succeeded but the stored versions have not been updated due to a generation mismatch"
+                .to_owned(),
+        ),
+        Step::Failed => ("False", "MigrationFailed", "The migration has failed".to_owned()),
+    };
+    // Differs from upstream: after a failure objects may still be stored in an older version, which must stay listed.
+    let cut = (step == Step::Succeeded && is_same).then(|| storage_version(definition)).flatten();
+    let stored = cut.map_or_else(|| definition["status"]["storedVersions"].clone(), |version| json!([version]));
+    let mut status = json!({"conditions": [{
+        "type": CONDITION, "status": status, "lastTransitionTime": now, "reason": reason, "message": message,
+        "observedGeneration": generation,
+    }]});
+    if stored.is_array() {
+        status["storedVersions"] = stored;
+    }
+    json!({
+        "apiVersion": DEFINITIONS.api_version(), "kind": DEFINITIONS.kind,
+        "metadata": {"name": metadata["name"], "resourceVersion": metadata["resourceVersion"]},
+        "status": status,
+    })
+}
+
+fn storage_version(definition: &Value) -> Option<&Value> {
+    let versions = definition["spec"]["versions"].as_array()?;
+    versions.iter().find(|version| version["storage"] == true).map(|version| &version["name"])
+}

@@ -1,0 +1,117 @@
+//! Decisions about migrations, without IO.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::{Resource, StorageVersionMigration, Time};
+use runtime::write::WriteError;
+
+/// Age up to which a resource that is not served yet is waited for: its definition may be new.
+const YOUNG: Duration = Duration::from_secs(60);
+
+/// Longest error in a message, in bytes. The API takes messages of up to 32 KiB.
+const LONGEST_ERROR: usize = 4096;
+
+/// The migrations of one resource that something is done about.
+#[derive(Debug, Default)]
+pub struct Admission {
+    /// They have ended, and still count as running.
+    pub ended: Vec<Arc<StorageVersionMigration>>,
+    /// The next one to run; `None` while one runs.
+    pub next: Option<Arc<StorageVersionMigration>>,
+}
+
+/// Decides which of a resource's migrations runs: the oldest that has not ended, by name among those of the same age.
+pub fn admission(mut migrations: Vec<Arc<StorageVersionMigration>>) -> Admission {
+    migrations.sort_by(|a, b| a.meta.by_creation(&b.meta));
+    let (mut admission, mut is_running) = (Admission::default(), false);
+    for migration in migrations {
+        match (migration.is_true("Running"), migration.is_terminal()) {
+            (true, true) => admission.ended.push(migration),
+            (true, false) => is_running = true,
+            (false, true) => {}
+            (false, false) if admission.next.is_none() => admission.next = Some(migration),
+            (false, false) => {}
+        }
+    }
+    admission.next = admission.next.filter(|_| !is_running);
+    admission
+}
+
+/// The message of the condition `Running`. `objects` are those left and all of the resource, once they are known.
+pub fn running_message(objects: Option<(usize, usize)>, transient: Option<&str>) -> String {
+    let mut message = "The migration is running".to_owned();
+    match objects {
+        Some((0, total)) if total > 0 => message += &format!(", {total} objects verified migrated"),
+        Some((left, total)) if total > 0 => message += &format!(", {left}/{total} objects not yet migrated"),
+        _ => {}
+    }
+    if let Some(error) = transient {
+        message += &format!("; transient error: {}", shortened(error));
+    }
+    message
+}
+
+/// The message of the condition `Failed`. `objects` are as in [`running_message`].
+pub fn failed_message(objects: Option<(usize, usize)>, error: &str) -> String {
+    let error = shortened(error);
+    match objects {
+        Some((left, total)) => {
+            format!("{left}/{total} not yet migrated. migration encountered unhandled error: {error}")
+        }
+        None => format!("migration encountered unhandled error: {error}"),
+    }
+}
+
+fn shortened(text: &str) -> &str {
+    &text[..text.floor_char_boundary(LONGEST_ERROR)]
+}
+
+/// Reports whether a migration was created less than a minute ago.
+pub fn is_young(created: Time, now: Time) -> bool {
+    now.0.saturating_sub(created.0) < YOUNG.as_secs() as i64
+}
+
+/// Reads the version in a status: a number without leading zeros (apimachinery pkg/util/resourceversion).
+pub fn read_version(text: &str) -> Result<u64, String> {
+    let is_well_formed = !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit());
+    let version = text.parse().ok().filter(|_| is_well_formed);
+    version.ok_or_else(|| format!("resource version is not well formed: {}", shortened(text)))
+}
+
+/// A resource as upstream's messages name it (apimachinery, GroupVersionResource.String).
+pub fn resource_name(resource: &Resource) -> String {
+    format!("{}/{}, Resource={}", resource.group, resource.version, resource.plural)
+}
+
+/// The result of a patch of one object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patched {
+    /// It is stored again, by this patch or by another write since it was listed, or it was deleted.
+    Migrated,
+    /// The same patch may succeed later.
+    Retry,
+    /// It can never succeed: the migration has failed.
+    Fail,
+}
+
+/// Classifies the result of a patch. Differs from upstream: no answer at all never fails a migration.
+pub fn classify(result: &Result<(), WriteError>) -> Patched {
+    let Err(error) = result else { return Patched::Migrated };
+    if error.is_conflict() || error.is_not_found() {
+        return Patched::Migrated;
+    }
+    if is_retriable(error) { Patched::Retry } else { Patched::Fail }
+}
+
+/// Reports whether a request may succeed later: the server is too busy or has failed, or did not answer.
+pub fn is_retriable(error: &WriteError) -> bool {
+    match error {
+        WriteError::Refused(status) => {
+            matches!(status.code, 429 | 500 | 503 | 504)
+                || matches!(&*status.reason, "ServerTimeout" | "Timeout" | "TooManyRequests" | "InternalError")
+        }
+        WriteError::InvalidName(_) | WriteError::InvalidRequest(_) => false,
+        WriteError::NotLeading | WriteError::NotSent(_) | WriteError::Lost(_) | WriteError::Unreadable(_) => true,
+    }
+}

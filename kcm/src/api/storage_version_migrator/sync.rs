@@ -1,0 +1,280 @@
+//! One reconcile of a running migration: note the version to begin at, then patch objects.
+//!
+//! A reconcile patches a limited number of objects and is requeued, so that a shutdown does not wait for a large
+//! migration. After a restart the objects are listed again; those that were patched before have a later version.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::ObjectKey;
+use kinds::storage_version_migration::MigrationCondition;
+use kinds::{Kind, Resource, StorageVersionMigration, Time, Uid};
+use runtime::consistency::Consistency;
+use runtime::discovery::{Discovery, Served, Verbs};
+use runtime::queue::Queue;
+use runtime::store::Store;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
+use runtime::write::{WriteError, Writer};
+use serde_json::json;
+use tracing::{debug, info, warn};
+
+use super::decide::{
+    Patched, classify, failed_message, is_retriable, is_young, read_version, resource_name, running_message,
+};
+use super::{NAME, holds};
+use crate::context::Clock;
+
+/// Patches in one reconcile.
+const BATCH: usize = 200;
+/// Age up to which discovery is not read again.
+const DISCOVERY_AGE: Duration = Duration::from_secs(10);
+/// The reason of the condition `Failed`.
+const FAILED: &str = "StorageVersionMigrationFailed";
+/// The reason of the condition `Succeeded`.
+const SUCCEEDED: &str = "StorageVersionMigrationSucceeded";
+
+/// The objects of a migration that are left to patch.
+pub struct Pass {
+    uid: Uid,
+    version: u64,
+    left: Vec<(ObjectKey, u64)>,
+    total: usize,
+}
+
+impl Pass {
+    fn objects(&self) -> Option<(usize, usize)> {
+        Some((self.left.len(), self.total))
+    }
+}
+
+/// Reconciles migrations.
+pub struct Migrator {
+    /// All migrations.
+    pub migrations: Arc<Store<StorageVersionMigration>>,
+    /// The resources that the API server serves.
+    pub discovery: Arc<Discovery>,
+    /// Writes migrations.
+    pub writer: Writer,
+    /// Lists and patches the objects that are migrated.
+    pub patcher: Writer,
+    /// What was written and is not in the cache yet.
+    pub consistency: Consistency,
+    /// The queue of migrations.
+    pub queue: Arc<Queue<ObjectKey>>,
+    /// The time of day.
+    pub clock: Clock,
+    /// The migrations that are under way in this process.
+    pub passes: Mutex<HashMap<ObjectKey, Pass>>,
+}
+
+impl Reconcile for Migrator {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl Migrator {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let (queue, again) = (self.queue.clone(), key.clone());
+        if !self.consistency.caught_up(key, &self.migrations, move || queue.add(again)) {
+            return Ok(Outcome::WaitingForCache);
+        }
+        let Some(migration) = self.migrations.get(key) else {
+            self.passes().remove(key);
+            self.consistency.forget(key);
+            return Ok(Outcome::Done);
+        };
+        if migration.is_terminal() {
+            self.passes().remove(key);
+            return Ok(Outcome::Done);
+        }
+        match (migration.version.is_empty(), migration.is_true("Running")) {
+            (true, false) => Ok(Outcome::Done),
+            (true, true) => self.note_version(&migration).await,
+            (false, _) => self.migrate(&migration).await,
+        }
+    }
+
+    fn passes(&self) -> MutexGuard<'_, HashMap<ObjectKey, Pass>> {
+        self.passes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Time {
+        Time((self.clock)().as_second())
+    }
+
+    /// Finds the resource of a migration; `None` if there is none and waiting for it is over.
+    async fn served(&self, migration: &StorageVersionMigration) -> Result<Option<Served>, ReconcileError> {
+        let snapshot = self.discovery.at_most_old(DISCOVERY_AGE).await;
+        let snapshot = snapshot.map_err(|error| ReconcileError::new(error.to_string()))?;
+        let served = snapshot.of_group_resource(&migration.group, &migration.resource);
+        let may_come = snapshot.has_failed(&migration.group) || is_young(migration.meta.created, self.now());
+        if served.is_none() && may_come {
+            return Err(ReconcileError::new("the API server does not serve the resource (yet)"));
+        }
+        Ok(served)
+    }
+
+    /// Writes the version from which on new objects need no migration.
+    async fn note_version(&self, migration: &StorageVersionMigration) -> Result<Outcome, ReconcileError> {
+        let Some(Served { resource, verbs, .. }) = self.served(migration).await? else {
+            return self.fail(migration, "resource does not exist in discovery".to_owned()).await;
+        };
+        let name = resource_name(&resource);
+        if !verbs.contains(Verbs::UPDATE | Verbs::PATCH | Verbs::LIST) {
+            let message = format!("resource {name:?} does not support discovery operations: [update patch list]");
+            return self.fail(migration, message).await;
+        }
+        let version = self.patcher.latest_version(&resource).await.map_err(|error| {
+            let message = format!("error getting latest resourceVersion for {name}: {error}");
+            ReconcileError { message, ..error.into() }
+        })?;
+        if let Err(problem) = read_version(&version.to_string()) {
+            let message = format!("latest resourceVersion for {name} is not valid: {problem}");
+            return self.fail(migration, message).await;
+        }
+        let mut migration = migration.clone();
+        migration.version = version.to_string().into();
+        self.write(&migration).await
+    }
+
+    async fn migrate(&self, migration: &StorageVersionMigration) -> Result<Outcome, ReconcileError> {
+        let version = match read_version(&migration.version) {
+            Ok(version) => version,
+            Err(problem) => {
+                let error = format!("error comparing resource versions between GC and SVM resource: {problem}");
+                return self.fail(migration, failed_message(None, &error)).await;
+            }
+        };
+        let Some(Served { resource, .. }) = self.served(migration).await? else {
+            return self.fail(migration, failed_message(None, "unable to obtain GVR from discovery")).await;
+        };
+        let key = migration.meta.key();
+        let known = self.passes().remove(&key);
+        let is_current = |pass: &Pass| pass.uid == migration.meta.uid && pass.version == version;
+        let mut pass = match known.filter(is_current) {
+            Some(pass) => pass,
+            None => match self.begin(migration, &resource, version).await {
+                Ok(pass) => pass,
+                Err(error) if is_retriable(&error) || is_young(migration.meta.created, self.now()) => {
+                    return Err(error.into());
+                }
+                Err(error) => return self.fail(migration, failed_message(None, &error.to_string())).await,
+            },
+        };
+        let patched = self.patch_batch(&resource, &mut pass).await;
+        let outcome = match &patched {
+            Ok(()) if pass.left.is_empty() => return self.succeed(migration, pass).await,
+            Ok(()) => Ok(Outcome::RequeueAfter(Duration::ZERO)),
+            Err(error) if is_retriable(error) => {
+                let message = running_message(pass.objects(), Some(&error.to_string()));
+                self.report_transient(migration, error, message).await;
+                Err(ReconcileError::new(error.to_string()))
+            }
+            Err(error) => return self.fail_pass(migration, &pass, &error.to_string()).await,
+        };
+        self.passes().insert(key, pass);
+        outcome
+    }
+
+    /// Lists the objects that were last written before the migration began. The list is read from the API server, so that
+    /// it is no older than the version that was noted.
+    async fn begin(
+        &self,
+        migration: &StorageVersionMigration,
+        resource: &Resource,
+        version: u64,
+    ) -> Result<Pass, WriteError> {
+        let mut left = self.patcher.list_versions(resource).await?;
+        let total = left.len();
+        left.retain(|(_, written)| *written <= version);
+        left.shrink_to_fit();
+        info!(migration = &*migration.meta.name, left = left.len(), total, "migrating stored objects");
+        Ok(Pass { uid: migration.meta.uid.clone(), version, left, total })
+    }
+
+    /// Patches some objects. The first that cannot be patched stays in the pass.
+    async fn patch_batch(&self, resource: &Resource, pass: &mut Pass) -> Result<(), WriteError> {
+        for _ in 0..BATCH {
+            let Some((key, version)) = pass.left.last() else { break };
+            let patch = json!({
+                "apiVersion": resource.api_version(), "kind": resource.kind,
+                "metadata": { "resourceVersion": version.to_string() },
+            });
+            let result = self.patcher.merge_patch_as(resource, key, NAME, &patch).await.map(drop);
+            if classify(&result) != Patched::Migrated {
+                return result;
+            }
+            debug!(object = %key, resource = resource.plural, "object is stored in the current version");
+            pass.left.pop();
+        }
+        Ok(())
+    }
+
+    async fn succeed(&self, migration: &StorageVersionMigration, pass: Pass) -> Result<Outcome, ReconcileError> {
+        let (name, objects) = (&migration.meta.name, pass.objects());
+        let mut ended = migration.clone();
+        ended.set_condition(self.running(running_message(objects, None)));
+        ended.set_condition(holds("Succeeded", SUCCEEDED, "Migration completed".to_owned(), self.now()));
+        info!(migration = &**name, objects = pass.total, "all stored objects are migrated");
+        // If this write fails, the objects need not be listed again.
+        self.passes().insert(migration.meta.key(), pass);
+        self.write(&ended).await
+    }
+
+    /// Ends a migration before any object was patched.
+    async fn fail(&self, migration: &StorageVersionMigration, message: String) -> Result<Outcome, ReconcileError> {
+        warn!(migration = &*migration.meta.name, error = message, "migration failed");
+        let mut failed = migration.clone();
+        failed.set_condition(holds("Failed", FAILED, message, self.now()));
+        self.write(&failed).await
+    }
+
+    async fn fail_pass(
+        &self,
+        migration: &StorageVersionMigration,
+        pass: &Pass,
+        error: &str,
+    ) -> Result<Outcome, ReconcileError> {
+        let mut running = migration.clone();
+        running.set_condition(self.running(running_message(pass.objects(), None)));
+        self.fail(&running, failed_message(pass.objects(), error)).await
+    }
+
+    /// Shows an error that may pass in the status. The migration goes on whether or not that succeeds.
+    async fn report_transient(&self, migration: &StorageVersionMigration, error: &WriteError, message: String) {
+        let mut running = migration.clone();
+        if matches!(error, WriteError::NotLeading) || !running.set_condition(self.running(message)) {
+            return;
+        }
+        if let Err(error) = self.write(&running).await {
+            debug!(migration = &*migration.meta.name, %error, "cannot report a transient error");
+        }
+    }
+
+    fn running(&self, message: String) -> MigrationCondition {
+        holds("Running", "MigrationRunning", message, self.now())
+    }
+
+    async fn write(&self, migration: &StorageVersionMigration) -> Result<Outcome, ReconcileError> {
+        let (resource, key) = (&StorageVersionMigration::RESOURCE, migration.meta.key());
+        let unreadable = |error: &dyn std::fmt::Display| ReconcileError::new(error.to_string());
+        let object = migration.to_object().map_err(|error| unreadable(&error))?;
+        match self.writer.replace(resource, &key, Some("status"), &object).await {
+            Ok(answer) => {
+                let version = answer.meta().map_err(|error| unreadable(&error))?.version;
+                self.consistency.wrote(&key, &self.migrations, version);
+                Ok(Outcome::Done)
+            }
+            Err(error) if error.is_gone() => Ok(Outcome::Done),
+            // The runner or another client has changed it: it is read again.
+            Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

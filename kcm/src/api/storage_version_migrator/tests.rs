@@ -1,0 +1,154 @@
+//! Tables for decisions about migrations and definitions.
+
+use std::sync::Arc;
+
+use kinds::envelope::ApiStatus;
+use kinds::schema::{object_meta, storage_version_migration as f};
+use kinds::wire::Put;
+use kinds::{Decode, Kind, Resource, Sections, StorageVersionMigration, Time};
+use runtime::write::WriteError;
+use serde_json::{Value, json};
+
+use super::crd::{Step, applied};
+use super::decide::{
+    Patched, admission, classify, failed_message, is_young, read_version, resource_name, running_message,
+};
+use super::holds;
+
+/// A migration of this name and age, with these conditions.
+fn migration(name: &str, created: i64, conditions: &[&str]) -> Arc<StorageVersionMigration> {
+    let mut object = Vec::new();
+    object.put_message(f::METADATA, |meta| {
+        meta.put_str(object_meta::NAME, name);
+        meta.put_str(object_meta::RESOURCE_VERSION, "1");
+        Time(created).put(meta, object_meta::CREATION_TIMESTAMP);
+    });
+    let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+    let mut migration = StorageVersionMigration::decode(&decode, &object).expect("well-formed");
+    for kind in conditions {
+        migration.set_condition(holds(kind, "", String::new(), Time(1)));
+    }
+    Arc::new(migration)
+}
+
+#[test]
+fn oldest_migration_of_a_resource_runs_alone() {
+    let running = || migration("running", 5, &["Running"]);
+    let ended = || migration("ended", 1, &["Running", "Succeeded"]);
+    let failed = || migration("failed", 1, &["Running", "Failed"]);
+    let over = || migration("over", 1, &["Succeeded"]);
+    let (a, b, old) = (|| migration("a", 3, &[]), || migration("b", 3, &[]), || migration("z", 2, &[]));
+    for (name, migrations, expected_ended, expected_next) in [
+        ("none", vec![], &[][..], None),
+        ("one", vec![a()], &[], Some("a")),
+        ("same age", vec![b(), a()], &[], Some("a")),
+        ("older", vec![a(), old()], &[], Some("z")),
+        ("one runs", vec![a(), running(), old()], &[], None),
+        ("one has ended", vec![ended(), a()], &["ended"], Some("a")),
+        ("one has failed", vec![a(), failed()], &["failed"], Some("a")),
+        ("one is over", vec![over(), a()], &[], Some("a")),
+        ("one has ended, one runs", vec![ended(), running(), a()], &["ended"], None),
+    ] {
+        let found = admission(migrations);
+        let ended: Vec<&str> = found.ended.iter().map(|migration| &*migration.meta.name).collect();
+        assert_eq!(ended, expected_ended, "{name}");
+        assert_eq!(found.next.as_ref().map(|migration| &*migration.meta.name), expected_next, "{name}");
+    }
+}
+
+#[test]
+fn messages_count_the_objects_that_are_left() {
+    for (objects, transient, expected) in [
+        (None, None, "The migration is running"),
+        (Some((0, 0)), None, "The migration is running"),
+        (Some((0, 3)), None, "The migration is running, 3 objects verified migrated"),
+        (Some((1, 2)), None, "The migration is running, 1/2 objects not yet migrated"),
+        (Some((1, 2)), Some("busy"), "The migration is running, 1/2 objects not yet migrated; transient error: busy"),
+    ] {
+        assert_eq!(running_message(objects, transient), expected);
+    }
+    let failed = failed_message(Some((1, 2)), "fatal error");
+    assert_eq!(failed, "1/2 not yet migrated. migration encountered unhandled error: fatal error");
+    assert_eq!(failed_message(None, "e"), "migration encountered unhandled error: e");
+    assert!(failed_message(Some((1, 2)), &"ö".repeat(100_000)).len() < 5000);
+}
+
+#[test]
+fn versions_are_numbers_without_leading_zeros() {
+    for (text, expected) in [("1", Some(1)), ("100", Some(100)), ("18446744073709551615", Some(u64::MAX))] {
+        assert_eq!(read_version(text).ok(), expected, "{text}");
+    }
+    for text in ["", "0", "01", "abcde", "+1", "-1", "1.0", "18446744073709551616"] {
+        assert_eq!(read_version(text), Err(format!("resource version is not well formed: {text}")));
+    }
+}
+
+#[test]
+fn missing_resource_is_waited_for_in_the_first_minute() {
+    for (age, expected) in [(-5, true), (0, true), (59, true), (60, false), (3600, false)] {
+        assert_eq!(is_young(Time(10_000 - age), Time(10_000)), expected, "{age}");
+    }
+    let pods = Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true };
+    assert_eq!(resource_name(&pods), "/v1, Resource=pods");
+}
+
+#[test]
+fn patches_that_another_write_overtook_count_as_migrated() {
+    let refused = |code: u16, reason: &str| {
+        Err(WriteError::Refused(ApiStatus { code, reason: reason.to_owned(), ..ApiStatus::default() }))
+    };
+    for (name, result, expected) in [
+        ("done", Ok(()), Patched::Migrated),
+        ("conflict", refused(409, "Conflict"), Patched::Migrated),
+        ("deleted", refused(404, "NotFound"), Patched::Migrated),
+        ("too many requests", refused(429, "TooManyRequests"), Patched::Retry),
+        ("webhook failed", refused(500, "InternalError"), Patched::Retry),
+        ("unavailable", refused(503, "ServiceUnavailable"), Patched::Retry),
+        ("server timeout", refused(500, "ServerTimeout"), Patched::Retry),
+        ("gateway timeout", refused(504, "Timeout"), Patched::Retry),
+        ("not leading", Err(WriteError::NotLeading), Patched::Retry),
+        ("forbidden", refused(403, "Forbidden"), Patched::Fail),
+        ("invalid", refused(422, "Invalid"), Patched::Fail),
+    ] {
+        assert_eq!(classify(&result), expected, "{name}");
+    }
+}
+
+fn definition(generation: i64, migrating: Option<i64>) -> Value {
+    let condition = migrating
+        .map(|generation| json!({"type": "StorageMigrating", "status": "True", "observedGeneration": generation}));
+    json!({
+        "metadata": {"name": "widgets.example.com", "resourceVersion": "7", "generation": generation},
+        "spec": {"versions": [{"name": "v1", "storage": false}, {"name": "v2", "storage": true}]},
+        "status": {"conditions": [condition], "storedVersions": ["v1", "v2"]},
+    })
+}
+
+#[test]
+fn stored_versions_are_cut_only_after_a_success_of_the_same_generation() {
+    const UPDATED: &str = "The migration has succeeded and the stored versions have been updated";
+    const MISMATCH: &str =
+        "The migration has succeeded but the stored versions have not been updated due to a generation mismatch";
+    for (name, definition, step, expected_stored, expected) in [
+        ("begin", definition(1, None), Step::Begin("m"), json!(["v1", "v2"]), ("True", "Migration m is running")),
+        (
+            "begin again",
+            definition(2, Some(1)),
+            Step::Begin("m"),
+            json!(["v1", "v2"]),
+            ("True", "Migration m is running"),
+        ),
+        ("success", definition(1, Some(1)), Step::Succeeded, json!(["v2"]), ("False", UPDATED)),
+        ("changed since", definition(2, Some(1)), Step::Succeeded, json!(["v1", "v2"]), ("False", MISMATCH)),
+        ("never marked", definition(1, None), Step::Succeeded, json!(["v1", "v2"]), ("False", MISMATCH)),
+        ("failure", definition(1, Some(1)), Step::Failed, json!(["v1", "v2"]), ("False", "The migration has failed")),
+    ] {
+        let generation = definition["metadata"]["generation"].clone();
+        let applied = applied(&definition, step, "2026-01-01T00:00:00Z");
+        assert_eq!(applied["metadata"], json!({"name": "widgets.example.com", "resourceVersion": "7"}), "{name}");
+        assert_eq!(applied["status"]["storedVersions"], expected_stored, "{name}");
+        let condition = &applied["status"]["conditions"][0];
+        assert_eq!((&condition["status"], &condition["message"]), (&json!(expected.0), &json!(expected.1)), "{name}");
+        assert_eq!(condition["observedGeneration"], generation, "{name}");
+    }
+}

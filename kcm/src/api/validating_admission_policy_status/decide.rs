@@ -1,0 +1,281 @@
+//! Which kinds a policy's expressions are checked over, and the warnings.
+
+use std::collections::BTreeSet;
+
+use cel_check::admission::{Checker, MatchedKind, Params};
+use cel_check::check::Unchecked;
+use cel_check::schema::GroupVersionKind;
+use kinds::Kind;
+use kinds::ValidatingAdmissionPolicy;
+use kinds::meta::Meta;
+use kinds::validating_admission_policy::{ParamKind, PolicySpec, ResourceRule};
+use serde_json::{Value, json};
+
+/// The number of kinds that one policy is checked over. The count starts with 0 at each rule, as upstream's does.
+const MAX_KINDS: usize = 10;
+
+/// The length of all warnings of a policy in bytes. The API server accepts no object of more than some MiB, and refuses a
+/// larger status with each retry.
+const MAX_WARNING_BYTES: usize = 256 << 10;
+
+/// The end of a warning that is cut.
+const CUT: &str = "\n(the rest was cut)\n";
+
+/// The owner of the fields of the status.
+pub const FIELD_MANAGER: &str = "validatingadmissionpolicy-status";
+
+/// A mistake in a policy.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ExpressionWarning {
+    /// The field of the expression.
+    pub field_ref: String,
+    /// The text.
+    pub warning: String,
+}
+
+/// The kinds of a policy.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct MatchedKinds {
+    /// In order, each once.
+    pub kinds: BTreeSet<GroupVersionKind>,
+    /// A resource is not known.
+    pub has_unknown: bool,
+}
+
+/// Returns the kinds of the resources that a policy matches. `find` returns those of a resource in a group and version.
+///
+/// Upstream: apiserver/pkg/admission/plugin/policy/validating, typesToCheck.
+pub fn matched_kinds(rules: &[ResourceRule], find: impl Fn(&str, &str, &str) -> Vec<GroupVersionKind>) -> MatchedKinds {
+    let mut matched = MatchedKinds::default();
+    for rule in rules.iter().filter(|rule| !has_wildcard(&rule.groups) && !has_wildcard(&rule.versions)) {
+        // Kinds that come twice count twice.
+        let mut count = 0;
+        for (group, version, resource) in combinations(rule) {
+            let found = find(group, version, resource);
+            matched.has_unknown |= found.is_empty();
+            for kind in found {
+                matched.kinds.insert(kind);
+                count += 1;
+                if count == MAX_KINDS {
+                    return matched;
+                }
+            }
+        }
+    }
+    matched
+}
+
+/// The resources of a rule, without subresources, in the order in which they are tried.
+fn combinations(rule: &ResourceRule) -> impl Iterator<Item = (&str, &str, &str)> {
+    let mut resources = sorted(&rule.resources);
+    resources.retain(|resource| !resource.contains(['*', '/']));
+    sorted(&rule.groups).into_iter().flat_map(move |group| {
+        let resources = resources.clone();
+        sorted(&rule.versions)
+            .into_iter()
+            .flat_map(move |version| resources.clone().into_iter().map(move |resource| (group, version, resource)))
+    })
+}
+
+fn sorted(names: &[String]) -> Vec<&str> {
+    let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+    names.sort_unstable();
+    names
+}
+
+fn has_wildcard(names: &[String]) -> bool {
+    names.iter().any(|name| name.contains('*'))
+}
+
+/// The kind of a policy's parameters; `None` if it has none, or its version is malformed.
+pub fn params_kind(kind: Option<&ParamKind>) -> Option<GroupVersionKind> {
+    let ParamKind { api_version, kind } = kind?;
+    let (group, version) = match api_version.split_once('/') {
+        Some((_, version)) if version.contains('/') => return None,
+        Some((group, version)) => (group, version),
+        None => ("", api_version.as_str()),
+    };
+    Some(GroupVersionKind { group: group.to_owned(), version: version.to_owned(), kind: kind.clone() })
+}
+
+/// Returns the warnings of a policy's expressions, and why expressions could not be checked.
+pub fn warnings(
+    spec: &PolicySpec,
+    kinds: Vec<MatchedKind>,
+    params: &Params,
+) -> (Vec<ExpressionWarning>, Vec<Unchecked>) {
+    let variables = || spec.variables.iter().map(|variable| (&*variable.name, &*variable.expression));
+    let checkers: Vec<Checker> = kinds.into_iter().map(|kind| Checker::new(kind, params, variables())).collect();
+    let (mut found, mut unchecked) = (Vec::new(), Vec::new());
+    let mut left = MAX_WARNING_BYTES;
+    for (field_ref, expression) in expressions(spec) {
+        let parts: Vec<String> = checkers
+            .iter()
+            .filter_map(|checker| {
+                checker.warning(expression).unwrap_or_else(|reason| {
+                    unchecked.push(reason);
+                    None
+                })
+            })
+            .collect();
+        if parts.is_empty() {
+            continue;
+        }
+        let mut warning = parts.join("\n");
+        let is_cut = cut(&mut warning, left);
+        left = left.saturating_sub(warning.len());
+        found.push(ExpressionWarning { field_ref, warning });
+        if is_cut {
+            break;
+        }
+    }
+    (found, unchecked)
+}
+
+/// The expressions whose mistakes are reported, with their fields.
+fn expressions(spec: &PolicySpec) -> impl Iterator<Item = (String, &str)> {
+    spec.validations.iter().enumerate().flat_map(|(index, validation)| {
+        let message = Some(&validation.message_expression).filter(|expression| !expression.is_empty());
+        let field = move |name: &str| format!("spec.validations[{index}].{name}");
+        let message = message.map(|expression| (field("messageExpression"), expression.as_str()));
+        std::iter::once((field("expression"), validation.expression.as_str())).chain(message)
+    })
+}
+
+/// Cuts a text to a length; returns whether it was longer.
+fn cut(text: &mut String, left: usize) -> bool {
+    if text.len() <= left {
+        return false;
+    }
+    text.truncate(text.floor_char_boundary(left.saturating_sub(CUT.len())));
+    text.push_str(CUT);
+    true
+}
+
+/// The status to apply. The uid keeps it off another policy of the same name.
+pub fn application(meta: &Meta, warnings: &[ExpressionWarning]) -> Value {
+    let mut checking = json!({});
+    if !warnings.is_empty() {
+        let warnings = warnings.iter().map(|one| json!({ "fieldRef": one.field_ref, "warning": one.warning }));
+        checking["expressionWarnings"] = warnings.collect();
+    }
+    let resource = ValidatingAdmissionPolicy::RESOURCE;
+    json!({
+        "apiVersion": format!("{}/{}", resource.group, resource.version),
+        "kind": resource.kind,
+        "metadata": { "name": &*meta.name, "uid": meta.uid.to_string() },
+        "status": { "observedGeneration": meta.generation, "typeChecking": checking },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use cel_check::types::Type;
+    use kinds::validating_admission_policy::{Validation, Variable};
+
+    use super::*;
+
+    fn kind(group: &str, version: &str, kind: &str) -> GroupVersionKind {
+        GroupVersionKind { group: group.to_owned(), version: version.to_owned(), kind: kind.to_owned() }
+    }
+
+    fn rule(groups: &[&str], versions: &[&str], resources: &[&str]) -> ResourceRule {
+        let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+        ResourceRule { groups: owned(groups), versions: owned(versions), resources: owned(resources) }
+    }
+
+    /// Each resource has one kind, its name; `unknown` has none.
+    fn find(group: &str, version: &str, resource: &str) -> Vec<GroupVersionKind> {
+        if resource == "unknown" { Vec::new() } else { vec![kind(group, version, resource)] }
+    }
+
+    #[test]
+    fn kinds_are_those_of_resources_without_wildcards() {
+        let many: Vec<String> = (0..20).map(|number| format!("r{number:02}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        for (name, rules, expected, has_unknown) in [
+            ("sorted", vec![rule(&["b", "a"], &["v1"], &["x"])], vec!["a/v1, Kind=x", "b/v1, Kind=x"], false),
+            ("core", vec![rule(&[""], &["v1"], &["pods"])], vec!["/v1, Kind=pods"], false),
+            ("any group", vec![rule(&["*"], &["v1"], &["x"])], vec![], false),
+            ("any version", vec![rule(&["a"], &["v1", "*"], &["x"])], vec![], false),
+            (
+                "other rule",
+                vec![rule(&["*"], &["v1"], &["x"]), rule(&["a"], &["v1"], &["x"])],
+                vec!["a/v1, Kind=x"],
+                false,
+            ),
+            ("subresource", vec![rule(&["a"], &["v1"], &["x/status", "*", "y"])], vec!["a/v1, Kind=y"], false),
+            ("unknown", vec![rule(&["a"], &["v1"], &["unknown", "x"])], vec!["a/v1, Kind=x"], true),
+            ("none", vec![], vec![], false),
+        ] {
+            let found = matched_kinds(&rules, find);
+            let names: Vec<String> = found.kinds.iter().map(ToString::to_string).collect();
+            assert_eq!(
+                (names, found.has_unknown),
+                (expected.iter().map(ToString::to_string).collect(), has_unknown),
+                "{name}"
+            );
+        }
+        let limited = matched_kinds(&[rule(&["a"], &["v1"], &many), rule(&["z"], &["v1"], &["x"])], find);
+        assert_eq!(limited.kinds.len(), 10);
+        assert!(!limited.kinds.contains(&kind("z", "v1", "x")));
+        let twice = matched_kinds(&[rule(&["a"], &["v1"], &many[..9]), rule(&["z"], &["v1"], &["x"])], find);
+        assert_eq!(twice.kinds.len(), 10);
+        let duplicates = [rule(&["a"], &["v1"], &["x"; 10]), rule(&["z"], &["v1"], &["x"])];
+        assert_eq!(matched_kinds(&duplicates, find).kinds.len(), 1);
+    }
+
+    #[test]
+    fn params_of_a_malformed_version_have_no_kind() {
+        let params = |api_version: &str| {
+            let params = ParamKind { api_version: api_version.to_owned(), kind: "P".to_owned() };
+            params_kind(Some(&params)).map(|kind| kind.to_string())
+        };
+        assert_eq!(params("v1").as_deref(), Some("/v1, Kind=P"));
+        assert_eq!(params("a/v1").as_deref(), Some("a/v1, Kind=P"));
+        assert_eq!(params("a/b/v1"), None);
+        assert_eq!(params_kind(None), None);
+    }
+
+    fn check(validations: &[(&str, &str)]) -> Vec<ExpressionWarning> {
+        let validations = validations.iter().map(|(expression, message)| Validation {
+            expression: (*expression).to_owned(),
+            message_expression: (*message).to_owned(),
+        });
+        let variables = vec![Variable { name: "count".to_owned(), expression: "object.count".to_owned() }];
+        let spec = PolicySpec { validations: validations.collect(), variables, ..PolicySpec::default() };
+        let object = Type::object("K", [("count", Type::INT)]);
+        let matched = MatchedKind { kind: kind("g", "v1", "K"), object };
+        let (found, unchecked) = warnings(&spec, vec![matched], &Params::None);
+        assert_eq!(unchecked, []);
+        found
+    }
+
+    #[test]
+    fn warning_names_the_field_of_its_expression() {
+        let found =
+            check(&[("object.count > 1", "'a' + 1"), ("object.size > 1", ""), ("variables.count == 'x'", "'x'")]);
+        let fields: Vec<&str> = found.iter().map(|warning| &*warning.field_ref).collect();
+        assert_eq!(
+            fields,
+            [
+                "spec.validations[0].messageExpression",
+                "spec.validations[1].expression",
+                "spec.validations[2].expression"
+            ]
+        );
+        assert_eq!(
+            found[1].warning,
+            "g/v1, Kind=K: ERROR: <input>:1:7: undefined field 'size'\n | object.size > 1\n | ......^\n"
+        );
+    }
+
+    #[test]
+    fn warnings_are_cut_before_the_status_is_too_large() {
+        let long = format!("object.x == '{}'", "\u{fc}".repeat(7_000));
+        let found = check(&vec![(&*long, ""); 100]);
+        let length: usize = found.iter().map(|warning| warning.warning.len()).sum();
+        assert!(length <= MAX_WARNING_BYTES + CUT.len(), "{length}");
+        assert!(found.len() > 5 && found.last().expect("a warning").warning.ends_with(CUT));
+    }
+}

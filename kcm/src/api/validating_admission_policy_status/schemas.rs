@@ -1,0 +1,175 @@
+//! The schemas of kinds, as the API server has them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use cel_check::schema::{Document, GroupVersionKind, type_of_kind};
+use cel_check::types::Type;
+use runtime::openapi::{Index, OpenApi, OpenApiError};
+use tokio::time::Instant;
+use tracing::warn;
+
+/// The number of documents in memory.
+const MAX_DOCUMENTS: usize = 8;
+/// The time after which a document in memory is forgotten when another one is read.
+const MAX_AGE: Duration = Duration::from_secs(300);
+/// The time during which a document that cannot be read delays policies. After that they are checked without it.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The number of documents that failed and are remembered.
+const MAX_FAILURES: usize = 1_024;
+
+/// A document that was read.
+struct Entry {
+    document: Arc<Document>,
+    used: Instant,
+}
+
+/// A document that could not be read.
+struct Failure {
+    first: Instant,
+    last: Instant,
+}
+
+#[derive(Default)]
+struct Cache {
+    /// By their paths, which change with the documents.
+    documents: HashMap<String, Entry>,
+    failures: HashMap<String, Failure>,
+}
+
+/// Reads schemas and keeps some of them for the next policy.
+pub struct Schemas {
+    openapi: OpenApi,
+    cache: Mutex<Cache>,
+}
+
+impl Schemas {
+    /// Returns a reader. Sends nothing.
+    pub fn new(openapi: OpenApi) -> Self {
+        Self { openapi, cache: Mutex::default() }
+    }
+
+    /// Reads which documents there are.
+    ///
+    /// # Errors
+    /// When the API server does not return them.
+    pub async fn index(&self) -> Result<Index, OpenApiError> {
+        self.openapi.index().await
+    }
+
+    /// Returns the type of a kind; `None` if the API server has no schema for it, or its document has not been readable
+    /// for some time.
+    ///
+    /// # Errors
+    /// When the document cannot be read, but perhaps soon.
+    pub async fn type_of(&self, index: &Index, kind: &GroupVersionKind) -> Result<Option<Type>, OpenApiError> {
+        let Some(path) = index.path(&kind.group, &kind.version) else { return Ok(None) };
+        Ok(self.document(path).await?.and_then(|document| type_of_kind(&document, kind)))
+    }
+
+    async fn document(&self, path: &str) -> Result<Option<Arc<Document>>, OpenApiError> {
+        {
+            let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(entry) = cache.documents.get_mut(path) {
+                entry.used = Instant::now();
+                return Ok(Some(entry.document.clone()));
+            }
+            if cache.is_given_up(path) {
+                return Ok(None);
+            }
+        }
+        let read = match self.openapi.document(path).await {
+            Ok(text) => parse(text).await,
+            Err(error) => Err(error.to_string()),
+        };
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        match read {
+            Ok(document) => {
+                cache.keep(path, document.clone());
+                Ok(Some(document))
+            }
+            Err(problem) if cache.is_failing_for_long(path) => {
+                warn!(path, problem, "checking policies without OpenAPI document: it cannot be read");
+                Ok(None)
+            }
+            Err(problem) => Err(OpenApiError::Unreadable { path: path.to_owned(), problem }),
+        }
+    }
+}
+
+/// Parses a document on a thread that may be busy for a while.
+async fn parse(text: impl AsRef<[u8]> + Send + 'static) -> Result<Arc<Document>, String> {
+    let parsed = tokio::task::spawn_blocking(move || Document::read(text.as_ref()).map(Arc::new)).await;
+    parsed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+}
+
+impl Cache {
+    fn keep(&mut self, path: &str, document: Arc<Document>) {
+        let now = Instant::now();
+        self.failures.remove(path);
+        self.documents.retain(|_, entry| now.duration_since(entry.used) < MAX_AGE);
+        if self.documents.len() >= MAX_DOCUMENTS {
+            let oldest = self.documents.iter().min_by_key(|(_, entry)| entry.used).map(|(path, _)| path.clone());
+            oldest.map(|path| self.documents.remove(&path));
+        }
+        self.documents.insert(path.to_owned(), Entry { document, used: now });
+    }
+
+    /// Reports whether a document has failed for some time, and a moment ago.
+    fn is_given_up(&self, path: &str) -> bool {
+        self.failures.get(path).is_some_and(|failure| {
+            failure.last.duration_since(failure.first) >= PATIENCE && failure.last.elapsed() < PATIENCE
+        })
+    }
+
+    /// Records a failure, and reports whether the document has failed for some time.
+    fn is_failing_for_long(&mut self, path: &str) -> bool {
+        let now = Instant::now();
+        // A document that was not needed for some time gets the whole time again.
+        self.failures.retain(|_, failure| now.duration_since(failure.last) < MAX_AGE);
+        if self.failures.len() >= MAX_FAILURES && !self.failures.contains_key(path) {
+            return true;
+        }
+        let failure = self.failures.entry(path.to_owned()).or_insert(Failure { first: now, last: now });
+        failure.last = now;
+        now.duration_since(failure.first) >= PATIENCE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document() -> Arc<Document> {
+        Arc::new(Document::read(b"{}").expect("well-formed"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cache_keeps_a_few_documents_and_drops_the_least_used() {
+        let mut cache = Cache::default();
+        for number in 0..20 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            cache.keep(&format!("/openapi/v3/{number}"), document());
+        }
+        assert_eq!(cache.documents.len(), MAX_DOCUMENTS);
+        assert!(cache.documents.contains_key("/openapi/v3/19") && !cache.documents.contains_key("/openapi/v3/0"));
+        tokio::time::advance(MAX_AGE).await;
+        cache.keep("/openapi/v3/new", document());
+        assert_eq!(cache.documents.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn document_that_fails_delays_policies_for_a_minute_only() {
+        let mut cache = Cache::default();
+        assert!(!cache.is_failing_for_long("slow") && !cache.is_given_up("slow"));
+        tokio::time::advance(PATIENCE / 2).await;
+        assert!(!cache.is_failing_for_long("slow"));
+        tokio::time::advance(PATIENCE / 2).await;
+        assert!(cache.is_failing_for_long("slow") && cache.is_given_up("slow"));
+        tokio::time::advance(PATIENCE).await;
+        assert!(!cache.is_given_up("slow"), "it is tried again");
+        cache.keep("slow", document());
+        assert!(!cache.is_failing_for_long("slow"));
+    }
+}

@@ -1,0 +1,208 @@
+//! The state of a driver's pools, from slices, claims and rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kinds::pool_status_request::{DeviceCounts, Pool};
+use kinds::published_slice::{Counters, PublishedSlice};
+use kinds::resource_claim::ResourceClaim;
+use kinds::wire::WireError;
+use kinds::{DeviceTaintRule, ResourcePoolStatusRequest, ResourceSlice, Str, Taint, Time};
+
+use super::partitions::PoolDevices;
+
+/// Number of pools in a status when the request does not say.
+const DEFAULT_LIMIT: i32 = 100;
+/// Longest text in `validationError`, in bytes.
+const LONGEST_ERROR: usize = 256;
+/// Age at which a request with an answer is deleted.
+const ANSWERED_TTL: Duration = Duration::from_secs(60 * 60);
+/// Age at which a request without an answer is deleted.
+const PENDING_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The answer to a request.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The pools that go into the status, sorted by name.
+    pub pools: Vec<Pool>,
+    /// Number of pools before the limit of the request.
+    pub count: usize,
+    /// The message of the condition `Complete`.
+    pub message: String,
+}
+
+/// The use of a pool's devices by claims.
+#[derive(Debug, Default)]
+pub struct PoolUse {
+    /// Devices that some claim got.
+    pub devices: BTreeSet<Str>,
+    /// Consumed shared capacities.
+    pub consumed: Counters,
+}
+
+/// Returns the time until a request is deleted.
+pub fn time_left(request: &ResourcePoolStatusRequest, now: Timestamp) -> Duration {
+    let (since, ttl) = match request.answered {
+        Some(answered) if !answered.since.is_zero() => (answered.since, ANSWERED_TTL),
+        Some(_) => (request.meta.created, ANSWERED_TTL),
+        None => (request.meta.created, PENDING_TTL),
+    };
+    let Time(since) = since;
+    let age = u64::try_from(now.as_second().saturating_sub(since)).unwrap_or(0);
+    // An object of which the server does not say when it was created is never deleted.
+    if since == 0 { ttl } else { ttl.saturating_sub(Duration::from_secs(age)) }
+}
+
+/// Computes the answer to a request; `None` while slices of a pool are missing, which the driver may still be about to
+/// publish.
+///
+/// # Errors
+/// When a slice is not well-formed.
+pub fn answer<'a>(
+    request: &ResourcePoolStatusRequest,
+    slices: impl Iterator<Item = &'a ResourceSlice>,
+    claims: impl Iterator<Item = &'a ResourceClaim>,
+    rules: &[impl AsRef<DeviceTaintRule>],
+) -> Result<Option<Answer>, WireError> {
+    let newest = newest_slices(request, slices);
+    let uses = uses(&request.driver, claims);
+    let none = PoolUse::default();
+    let mut pools = Vec::with_capacity(newest.len());
+    for (name, (generation, slices)) in &newest {
+        let in_use = uses.get(name).unwrap_or(&none);
+        pools.push(pool(request, (name, *generation), slices, in_use, rules)?);
+    }
+    let count = pools.len();
+    pools.truncate(usize::try_from(request.limit.unwrap_or(DEFAULT_LIMIT)).unwrap_or(0));
+    if pools.iter().any(|pool| pool.devices.is_none()) {
+        return Ok(None);
+    }
+    let message = message(&pools);
+    Ok(Some(Answer { pools, count, message }))
+}
+
+/// Upstream calls each pool with an error incomplete here.
+fn message(pools: &[Pool]) -> String {
+    let calculated = format!("Calculated status for {} pools", pools.len());
+    match pools.iter().filter(|pool| pool.error.is_some()).count() {
+        0 => calculated,
+        errors => format!("{calculated} ({errors} incomplete)"),
+    }
+}
+
+type NewestSlices<'a> = BTreeMap<Str, (i64, Vec<&'a ResourceSlice>)>;
+
+/// Returns the slices of each pool's newest generation.
+fn newest_slices<'a>(
+    request: &ResourcePoolStatusRequest,
+    slices: impl Iterator<Item = &'a ResourceSlice>,
+) -> NewestSlices<'a> {
+    let mut newest = NewestSlices::new();
+    let is_meant = |slice: &&ResourceSlice| {
+        slice.driver == request.driver && request.pool.as_ref().is_none_or(|pool| *pool == slice.pool)
+    };
+    for slice in slices.filter(is_meant) {
+        let (generation, known) = newest.entry(slice.pool.clone()).or_insert_with(|| (slice.generation, Vec::new()));
+        if slice.generation > *generation {
+            (*generation, *known) = (slice.generation, Vec::new());
+        }
+        if slice.generation == *generation {
+            known.push(slice);
+        }
+    }
+    newest
+}
+
+/// Returns the use of the devices of a driver by pool. Claims with admin access only observe.
+fn uses<'a>(driver: &str, claims: impl Iterator<Item = &'a ResourceClaim>) -> BTreeMap<Str, PoolUse> {
+    let mut uses: BTreeMap<Str, PoolUse> = BTreeMap::new();
+    let devices = claims.filter_map(|claim| claim.allocation.as_ref()).flat_map(|allocation| &allocation.devices);
+    for device in devices.filter(|device| *device.driver == *driver && !device.has_admin_access) {
+        let of_pool = uses.entry(device.pool.clone()).or_default();
+        of_pool.devices.insert(device.name.clone());
+        for (name, amount) in &device.consumed {
+            let sum = of_pool.consumed.entry(name.to_string()).or_insert(kinds::amount::Amount::ZERO);
+            *sum = sum.plus(*amount);
+        }
+    }
+    uses
+}
+
+fn pool(
+    request: &ResourcePoolStatusRequest,
+    (name, generation): (&Str, i64),
+    slices: &[&ResourceSlice],
+    in_use: &PoolUse,
+    rules: &[impl AsRef<DeviceTaintRule>],
+) -> Result<Pool, WireError> {
+    let published: Vec<PublishedSlice> = slices
+        .iter()
+        .map(|slice| PublishedSlice::read(slice.spec.as_deref().unwrap_or_default()))
+        .collect::<Result<_, _>>()?;
+    let expected = published.first().map_or(0, |slice| slice.slices);
+    let node = published.first().map(|slice| slice.node.clone()).filter(|node| !node.is_empty());
+    let mut pool = Pool {
+        driver: request.driver.clone(),
+        name: name.clone(),
+        generation,
+        node: node.filter(|node| published.iter().all(|slice| slice.node == *node)),
+        devices: None,
+        error: None,
+        partitions: Vec::new(),
+        shareable: None,
+    };
+    let observed = i64::try_from(slices.len()).unwrap_or(i64::MAX);
+    if observed < expected {
+        pool.error = Some(shortened(format!(
+            "PoolIncomplete: pool {}/{name} is incomplete: observed {observed}/{expected} slices at generation {generation}",
+            request.driver
+        )));
+        return Ok(pool);
+    }
+    let is_unavailable = |device: &&kinds::resource_slice::Device| {
+        device.taints.iter().any(keeps_pods_away)
+            || rules
+                .iter()
+                .map(AsRef::as_ref)
+                .any(|rule| keeps_pods_away(&rule.taint) && rule.is_about(&request.driver, name, &device.name))
+    };
+    let devices = || slices.iter().flat_map(|slice| &slice.devices);
+    pool.devices = Some(DeviceCounts {
+        slices: count(slices.len()),
+        total: count(devices().count()),
+        allocated: count(in_use.devices.len()),
+        unavailable: count(devices().filter(is_unavailable).count()),
+    });
+    let devices = PoolDevices::new(request, name, published, in_use);
+    let (partitions, shareable) = (devices.partitions(), devices.shareable());
+    let mut error = None;
+    match partitions {
+        Ok(partitions) => pool.partitions = partitions,
+        Err(problem) => error = Some(problem),
+    }
+    match shareable {
+        Ok(shareable) => pool.shareable = shareable,
+        Err(problem) => {
+            pool.partitions.clear();
+            error = error.or(Some(problem));
+        }
+    }
+    pool.error = error.map(shortened);
+    Ok(pool)
+}
+
+fn keeps_pods_away(taint: &Taint) -> bool {
+    matches!(&*taint.effect, "NoSchedule" | "NoExecute")
+}
+
+/// Cuts a text to what the API takes.
+fn shortened(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(LONGEST_ERROR));
+    text
+}
+
+/// A number of things as the API has it.
+pub fn count(things: usize) -> i32 {
+    i32::try_from(things).unwrap_or(i32::MAX)
+}

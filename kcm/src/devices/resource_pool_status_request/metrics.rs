@@ -1,0 +1,63 @@
+//! Metrics under upstream's names (pkg/controller/resourcepoolstatusrequest/metrics).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use kinds::Str;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use runtime::metrics::{Histograms, counters};
+
+/// Number of buckets of durations; each bound is twice the one before.
+const BUCKETS: i32 = 15;
+/// The first bound in seconds.
+const FIRST_BOUND: f64 = 0.001;
+
+/// Counts by driver.
+#[derive(Debug)]
+pub struct Metrics {
+    /// Writes of a status and how many of them failed.
+    writes: Mutex<BTreeMap<Str, [u64; 2]>>,
+    durations: Histograms<1>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let bounds = (0..BUCKETS).map(|power| FIRST_BOUND * 2f64.powi(power)).collect();
+        Self { writes: Mutex::default(), durations: Histograms::new(bounds) }
+    }
+}
+
+impl Metrics {
+    /// Counts a request whose status was written, or could not be, after this number of seconds.
+    pub fn processed(&self, driver: &Str, is_written: bool, seconds: f64) {
+        let mut writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = writes.entry(driver.clone()).or_default();
+        counts[0] += 1;
+        counts[1] += u64::from(!is_written);
+        drop(writes);
+        self.durations.observe([("driver_name", driver.to_string())], seconds);
+    }
+}
+
+impl Collector for Metrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (at, name, help) in [
+            (0, "requests_processed", "Total number of ResourcePoolStatusRequests processed"),
+            (
+                1,
+                "request_processing_errors",
+                "Total number of errors encountered while processing ResourcePoolStatusRequests",
+            ),
+        ] {
+            let name = format!("resourcepoolstatusrequest_controller_{name}");
+            let of_driver =
+                |(driver, counts): (&Str, &[u64; 2])| ([("driver_name", driver.to_string())], counts[at] as f64);
+            counters(&mut encoder, &name, help, writes.iter().map(of_driver))?;
+        }
+        let name = "resourcepoolstatusrequest_controller_request_processing_duration_seconds";
+        self.durations.encode(&mut encoder, name, "Time taken to process a ResourcePoolStatusRequest")
+    }
+}

@@ -1,0 +1,115 @@
+//! One reconcile of a request: answer it, or delete it when its time is over.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::ObjectKey;
+use kinds::resource_claim::ResourceClaim;
+use kinds::{DeviceTaintRule, Kind, ResourcePoolStatusRequest, ResourceSlice, Time};
+use runtime::consistency::Consistency;
+use runtime::queue::Queue;
+use runtime::store::{Store, index_key};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
+use runtime::write::Writer;
+use tracing::{debug, info};
+
+use super::BY_DRIVER;
+use super::decide::{Answer, answer, time_left};
+use super::metrics::Metrics;
+use crate::context::Clock;
+
+/// Reconciles requests.
+pub struct Requests {
+    /// All requests.
+    pub requests: Arc<Store<ResourcePoolStatusRequest>>,
+    /// All slices.
+    pub slices: Arc<Store<ResourceSlice>>,
+    /// All claims.
+    pub claims: Arc<Store<ResourceClaim>>,
+    /// All rules, if rules taint devices.
+    pub rules: Option<Arc<Store<DeviceTaintRule>>>,
+    /// Writes requests.
+    pub writer: Writer,
+    /// What was written and is not in the cache yet.
+    pub consistency: Consistency,
+    /// The queue of requests.
+    pub queue: Arc<Queue<ObjectKey>>,
+    /// The time of day.
+    pub clock: Clock,
+    /// Counts of answers.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Reconcile for Requests {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl Requests {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let begun = Instant::now();
+        let (queue, again) = (self.queue.clone(), key.clone());
+        if !self.consistency.caught_up(key, &self.requests, move || queue.add(again)) {
+            return Ok(Outcome::WaitingForCache);
+        }
+        let Some(request) = self.requests.get(key) else {
+            self.consistency.forget(key);
+            return Ok(Outcome::Done);
+        };
+        let left = time_left(&request, (self.clock)());
+        if left.is_zero() {
+            info!(request = %key, "deleting expired ResourcePoolStatusRequest");
+            let deleted = self.writer.delete(&ResourcePoolStatusRequest::RESOURCE, key, &request.meta.uid).await;
+            return match deleted {
+                Err(error) if !error.is_gone() => Err(error.into()),
+                _ => Ok(Outcome::Done),
+            };
+        }
+        if request.answered.is_none() && !request.meta.is_deleting() {
+            match self.answer(&request)? {
+                Some(answer) => self.write(&request, &answer, begun).await?,
+                None => debug!(request = %key, "waiting for slices: a pool is incomplete"),
+            }
+        }
+        Ok(Outcome::RequeueAfter(left))
+    }
+
+    fn answer(&self, request: &ResourcePoolStatusRequest) -> Result<Option<Answer>, ReconcileError> {
+        let slices = self.slices.by_index(&BY_DRIVER, index_key(("driver", &*request.driver)));
+        let claims = self.claims.all();
+        let rules = self.rules.as_ref().map(|rules| rules.all()).unwrap_or_default();
+        let (slices, claims) = (slices.iter().map(AsRef::as_ref), claims.iter().map(AsRef::as_ref));
+        answer(request, slices, claims, &rules).map_err(|error| ReconcileError::new(error.to_string()))
+    }
+
+    async fn write(
+        &self,
+        request: &ResourcePoolStatusRequest,
+        answer: &Answer,
+        begun: Instant,
+    ) -> Result<(), ReconcileError> {
+        let (resource, key) = (&ResourcePoolStatusRequest::RESOURCE, request.meta.key());
+        let now = Time((self.clock)().as_second());
+        let object = request.with_pools(&answer.pools, answer.count, &answer.message, now);
+        let object = object.map_err(|error| ReconcileError::new(error.to_string()))?;
+        let written = self.writer.replace(resource, &key, Some("status"), &object).await;
+        self.metrics.processed(&request.driver, written.is_ok(), begun.elapsed().as_secs_f64());
+        match written {
+            Ok(response) => {
+                let version = response.meta().map_err(|error| ReconcileError::new(error.to_string()))?.version;
+                self.consistency.wrote(&key, &self.requests, version);
+                Ok(())
+            }
+            Err(error) if error.is_gone() => Ok(()),
+            Err(error) => {
+                let message = format!("failed to update status for request {key}: {error}");
+                Err(ReconcileError { message, ..error.into() })
+            }
+        }
+    }
+}

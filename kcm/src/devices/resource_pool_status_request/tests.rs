@@ -1,0 +1,370 @@
+//! Tables for the answers to requests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kinds::pool_status_request::{Answered, Pool};
+use kinds::resource_claim::ResourceClaim;
+use kinds::schema as f;
+use kinds::schema::object_meta;
+use kinds::wire::Put;
+use kinds::{Decode, DeviceTaintRule, Kind, ResourcePoolStatusRequest, ResourceSlice, Sections, Time};
+
+use super::decide::{Answer, answer, time_left};
+
+fn decode<K: Kind>(name: &str, sections: Sections, fill: impl FnOnce(&mut Vec<u8>)) -> K {
+    let mut object = Vec::new();
+    object.put_message(1, |meta| {
+        meta.put_str(object_meta::NAME, name);
+        meta.put_str(object_meta::RESOURCE_VERSION, "1");
+    });
+    fill(&mut object);
+    K::decode(&Decode { interner: Arc::default(), sections }, &object).expect("well-formed")
+}
+
+fn request() -> ResourcePoolStatusRequest {
+    decode("request", Sections::default(), |object| {
+        object.put_message(f::pool_status_request::SPEC, |spec| {
+            spec.put_str(f::pool_status_request_spec::DRIVER, "d");
+        });
+    })
+}
+
+fn edited(edit: impl FnOnce(&mut ResourcePoolStatusRequest)) -> ResourcePoolStatusRequest {
+    let mut request = request();
+    edit(&mut request);
+    request
+}
+
+/// A device: its name, partition type, cost of the counter `memory`, taint effect, and shareable capacity.
+#[derive(Clone, Copy, Default)]
+struct Device<'a> {
+    name: &'a str,
+    kind: &'a str,
+    cost: &'a str,
+    taint: &'a str,
+    capacity: &'a str,
+}
+
+/// A slice of the pool `p` of driver `d`.
+#[derive(Clone, Copy)]
+struct Slice<'a> {
+    pool: &'a str,
+    generation: i64,
+    slices: i64,
+    node: &'a str,
+    attribute: &'a str,
+    counter: &'a str,
+    devices: &'a [Device<'a>],
+}
+
+const SLICE: Slice<'_> =
+    Slice { pool: "p", generation: 1, slices: 1, node: "", attribute: "", counter: "", devices: &[] };
+
+fn put_amount(out: &mut Vec<u8>, number: u32, name: &str, amount: &str) {
+    out.put_message(number, |entry| {
+        entry.put_str(1, name);
+        entry.put_message(2, |value| value.put_message(1, |quantity| quantity.put_str(f::quantity::STRING, amount)));
+    });
+}
+
+fn put_device(spec: &mut Vec<u8>, device: &Device<'_>) {
+    spec.put_message(f::resource_slice_spec::DEVICES, |message| {
+        message.put_str(f::device::NAME, device.name);
+        if !device.kind.is_empty() {
+            message.put_message(f::device::ATTRIBUTES, |entry| {
+                entry.put_str(1, "profile");
+                entry.put_message(2, |value| value.put_str(f::device_attribute::STRING, device.kind));
+            });
+        }
+        if !device.cost.is_empty() {
+            message.put_message(f::device::CONSUMES_COUNTERS, |cost| {
+                cost.put_str(f::device_counter_consumption::COUNTER_SET, "set");
+                put_amount(cost, f::device_counter_consumption::COUNTERS, "memory", device.cost);
+            });
+        }
+        if !device.taint.is_empty() {
+            message.put_message(f::device::TAINTS, |taint| taint.put_str(f::device_taint::EFFECT, device.taint));
+        }
+        if !device.capacity.is_empty() {
+            message.put_bool(f::device::ALLOW_MULTIPLE_ALLOCATIONS, true);
+            put_amount(message, f::device::CAPACITY, "memory", device.capacity);
+        }
+    });
+}
+
+fn slice(of: &Slice<'_>) -> ResourceSlice {
+    decode("slice", ResourceSlice::SPEC, |object| {
+        object.put_message(f::resource_slice::SPEC, |spec| {
+            use f::resource_slice_spec as s;
+            spec.put_str(s::DRIVER, "d");
+            spec.put_message(s::POOL, |message| {
+                message.put_str(f::resource_pool::NAME, of.pool);
+                message.put_int(f::resource_pool::GENERATION, of.generation);
+                message.put_int(f::resource_pool::RESOURCE_SLICE_COUNT, of.slices);
+            });
+            spec.put_str(s::NODE_NAME, of.node);
+            spec.put_str(s::PARTITION_TYPE_ATTRIBUTE, of.attribute);
+            if !of.counter.is_empty() {
+                spec.put_message(s::SHARED_COUNTERS, |set| {
+                    set.put_str(f::counter_set::NAME, "set");
+                    put_amount(set, f::counter_set::COUNTERS, "memory", of.counter);
+                });
+            }
+            of.devices.iter().for_each(|device| put_device(spec, device));
+        });
+    })
+}
+
+/// A claim of pool `p` with this device, access and use of its capacity.
+fn claim(device: &str, has_admin_access: bool, consumed: &str) -> ResourceClaim {
+    decode("claim", ResourceClaim::ALLOCATION, |object| {
+        object.put_message(f::resource_claim::STATUS, |status| {
+            status.put_message(f::resource_claim_status::ALLOCATION, |allocation| {
+                allocation.put_message(f::allocation_result::DEVICES, |devices| {
+                    devices.put_message(f::device_allocation_result::RESULTS, |result| {
+                        use f::device_request_allocation_result as r;
+                        result.put_str(r::DRIVER, "d");
+                        result.put_str(r::POOL, "p");
+                        result.put_str(r::DEVICE, device);
+                        result.put_bool(r::ADMIN_ACCESS, has_admin_access);
+                        if !consumed.is_empty() {
+                            result.put_message(r::CONSUMED_CAPACITY, |entry| {
+                                entry.put_str(1, "memory");
+                                entry.put_message(2, |value| value.put_str(f::quantity::STRING, consumed));
+                            });
+                        }
+                    });
+                });
+            });
+        });
+    })
+}
+
+fn rule(device: Option<&str>, effect: &str) -> Arc<DeviceTaintRule> {
+    Arc::new(decode("rule", Sections::default(), |object| {
+        object.put_message(f::device_taint_rule::SPEC, |spec| {
+            if let Some(device) = device {
+                spec.put_message(f::device_taint_rule_spec::DEVICE_SELECTOR, |selector| {
+                    selector.put_str(f::device_taint_selector::DEVICE, device);
+                });
+            }
+            spec.put_message(f::device_taint_rule_spec::TAINT, |taint| taint.put_str(f::device_taint::EFFECT, effect));
+        });
+    }))
+}
+
+fn answered(slices: &[Slice<'_>], claims: &[ResourceClaim], rules: &[Arc<DeviceTaintRule>]) -> Option<Answer> {
+    let slices: Vec<ResourceSlice> = slices.iter().map(slice).collect();
+    answer(&request(), slices.iter(), claims.iter(), rules).expect("well-formed")
+}
+
+fn only_pool(slices: &[Slice<'_>], claims: &[ResourceClaim], rules: &[Arc<DeviceTaintRule>]) -> Pool {
+    let mut pools = answered(slices, claims, rules).expect("complete").pools;
+    assert_eq!(pools.len(), 1);
+    pools.remove(0)
+}
+
+fn plain<'a>(names: &[&'a str]) -> Vec<Device<'a>> {
+    names.iter().map(|name| Device { name, ..Device::default() }).collect()
+}
+
+#[test]
+fn devices_are_counted_once_each() {
+    let four = plain(&["a", "b", "c", "d"]);
+    let of = Slice { devices: &four, ..SLICE };
+    let tainted = |effect: &'static str| -> Vec<Device<'_>> {
+        let taint =
+            |(at, device): (usize, &Device<'static>)| Device { taint: if at < 2 { effect } else { "" }, ..*device };
+        plain(&["a", "b", "c", "d"]).iter().enumerate().map(taint).collect()
+    };
+    let (no_schedule, none) = (tainted("NoSchedule"), tainted("None"));
+    let (no_schedule, none) = (Slice { devices: &no_schedule, ..SLICE }, Slice { devices: &none, ..SLICE });
+    for (name, slice, claims, rules, expected) in [
+        ("unused", of, vec![], vec![], (4, 0, 0)),
+        ("three claims of one device", of, vec![claim("a", false, ""); 3], vec![], (4, 1, 0)),
+        ("admin access", of, vec![claim("a", true, "")], vec![], (4, 0, 0)),
+        ("taint", no_schedule, vec![], vec![], (4, 0, 2)),
+        ("taint without effect", none, vec![], vec![], (4, 0, 0)),
+        ("rule", of, vec![], vec![rule(Some("a"), "NoExecute")], (4, 0, 1)),
+        ("rule and taint of one device", no_schedule, vec![], vec![rule(Some("a"), "NoSchedule")], (4, 0, 2)),
+        ("rule without effect", of, vec![], vec![rule(Some("a"), "None")], (4, 0, 0)),
+        ("rule without selector", of, vec![], vec![rule(None, "NoExecute")], (4, 0, 0)),
+    ] {
+        let counts = only_pool(&[slice], &claims, &rules).devices.expect("complete");
+        assert_eq!((counts.total, counts.allocated, counts.unavailable), expected, "{name}");
+    }
+}
+
+#[test]
+fn only_slices_of_the_newest_generation_count() {
+    let (old, new) = (plain(&["a", "b"]), plain(&["c"]));
+    let old = Slice { devices: &old, ..SLICE };
+    let new = Slice { devices: &new, generation: 2, ..SLICE };
+    for slices in [[old, new], [new, old]] {
+        let pool = only_pool(&slices, &[], &[]);
+        assert_eq!((pool.generation, pool.devices.expect("complete").total), (2, 1));
+    }
+}
+
+#[test]
+fn node_is_named_only_if_all_slices_agree() {
+    for (name, nodes, expected) in [
+        ("same", ["n", "n"], Some("n")),
+        ("different", ["n", "m"], None),
+        ("one without", ["n", ""], None),
+        ("none", ["", ""], None),
+    ] {
+        let slices = nodes.map(|node| Slice { node, slices: 2, ..SLICE });
+        assert_eq!(only_pool(&slices, &[], &[]).node.as_deref(), expected, "{name}");
+    }
+}
+
+#[test]
+fn request_waits_for_missing_slices_of_the_pools_that_it_returns() {
+    let incomplete = Slice { pool: "q", slices: 2, ..SLICE };
+    assert_eq!(answered(&[SLICE, incomplete], &[], &[]), None);
+    let slices = [slice(&SLICE), slice(&incomplete)];
+    let limited = edited(|request| request.limit = Some(1));
+    let answer =
+        |request| answer(request, slices.iter(), [].iter(), &[] as &[Arc<DeviceTaintRule>]).expect("well-formed");
+    let beyond_limit = answer(&limited).expect("the incomplete pool is cut off");
+    assert_eq!((beyond_limit.pools.len(), beyond_limit.count), (1, 2));
+    assert_eq!(beyond_limit.message, "Calculated status for 1 pools");
+    let named = edited(|request| request.pool = Some("p".into()));
+    assert_eq!(answer(&named).expect("the other pool does not matter").count, 1);
+    let other = edited(|request| request.driver = "other".into());
+    assert_eq!(answer(&other).expect("it has no pools").message, "Calculated status for 0 pools");
+}
+
+const PARTITIONS: [Device<'_>; 3] = [
+    Device { name: "full", kind: "Full", cost: "80Gi", taint: "", capacity: "" },
+    Device { name: "half-0", kind: "Half", cost: "40Gi", taint: "", capacity: "" },
+    Device { name: "half-1", kind: "Half", cost: "40Gi", taint: "", capacity: "" },
+];
+const PARTITIONED: Slice<'_> = Slice { attribute: "d/profile", counter: "80Gi", devices: &PARTITIONS, ..SLICE };
+
+#[test]
+fn partitions_share_what_devices_in_use_leave() {
+    for (name, used, expected) in [
+        ("unused", &[][..], [("Full", 1, 1), ("Half", 2, 2)]),
+        ("half used", &["half-0"], [("Full", 1, 0), ("Half", 2, 1)]),
+        ("full used", &["full"], [("Full", 1, 0), ("Half", 2, 0)]),
+        ("used twice", &["half-0", "half-0"], [("Full", 1, 0), ("Half", 2, 1)]),
+        ("more than there is", &["full", "half-0"], [("Full", 1, 0), ("Half", 2, 0)]),
+    ] {
+        let claims: Vec<ResourceClaim> = used.iter().map(|device| claim(device, false, "")).collect();
+        let pool = only_pool(&[PARTITIONED], &claims, &[]);
+        let found: Vec<_> =
+            pool.partitions.iter().map(|group| (&*group.kind, group.total, group.allocatable)).collect();
+        assert_eq!(found, expected, "{name}");
+        assert!(pool.partitions.iter().all(|group| group.attribute == "d/profile"), "{name}");
+    }
+}
+
+#[test]
+fn broken_partitions_are_reported_and_counts_stay() {
+    let untyped = [Device { kind: "", ..PARTITIONS[0] }];
+    let different = [PARTITIONS[1], Device { cost: "20Gi", ..PARTITIONS[2] }];
+    let names: Vec<String> = (0..33).map(|number| format!("kind-{number}")).collect();
+    let many: Vec<Device<'_>> = names.iter().map(|name| Device { name, kind: name, ..PARTITIONS[1] }).collect();
+    for (slice, expected) in [
+        (
+            Slice { counter: "", ..PARTITIONED },
+            "PartitionTypeMissing: pool d/p declares partitionTypeAttribute but publishes no sharedCounters",
+        ),
+        (
+            Slice { devices: &untyped, ..PARTITIONED },
+            "PartitionTypeMissing: device \"full\" in pool d/p does not carry partition type attribute \"d/profile\"",
+        ),
+        (
+            Slice { devices: &different, ..PARTITIONED },
+            "PartitionCostMismatch: devices of partition type \"Half\" in pool d/p consume different counters",
+        ),
+        (
+            Slice { devices: &many, ..PARTITIONED },
+            "PartitionSummaryOverCap: pool d/p has 33 partition types, exceeding the maximum of 32",
+        ),
+    ] {
+        let answer = answered(&[slice], &[], &[]).expect("complete");
+        let pool = &answer.pools[0];
+        assert_eq!(pool.error.as_deref(), Some(expected));
+        assert!(pool.partitions.is_empty() && pool.devices.is_some(), "{expected}");
+        assert_eq!(answer.message, "Calculated status for 1 pools (1 incomplete)");
+    }
+}
+
+#[test]
+fn attribute_of_the_request_counts_only_if_no_slice_names_one() {
+    let bare = [Device { kind: "", ..PARTITIONS[0] }];
+    let request = edited(|request| request.partition_attribute = Some("d/profile".into()));
+    for (name, slices, expected) in [
+        ("none named", vec![Slice { attribute: "", ..PARTITIONED }], Ok(2)),
+        ("named", vec![PARTITIONED], Ok(2)),
+        ("lacks it", vec![Slice { attribute: "", devices: &bare, ..PARTITIONED }], Err("PartitionTypeMissing")),
+        (
+            "named by another slice",
+            vec![
+                Slice { slices: 2, ..PARTITIONED },
+                Slice { slices: 2, attribute: "", counter: "", devices: &bare, ..PARTITIONED },
+            ],
+            Ok(2),
+        ),
+    ] {
+        let slices: Vec<ResourceSlice> = slices.iter().map(slice).collect();
+        let rules: [Arc<DeviceTaintRule>; 0] = [];
+        let answer = answer(&request, slices.iter(), [].iter(), &rules).expect("well-formed").expect("complete");
+        let pool = &answer.pools[0];
+        let problem = pool.error.as_deref().map(|error| error.split(':').next().unwrap_or_default());
+        assert_eq!(problem.map_or(Ok(pool.partitions.len()), Err), expected, "{name}");
+    }
+}
+
+#[test]
+fn shareable_devices_are_summed_up() {
+    let shared = |name| Device { name, capacity: "10Gi", ..Device::default() };
+    let devices = [shared("a"), shared("b"), Device { name: "c", ..Device::default() }];
+    let slice = Slice { devices: &devices, ..SLICE };
+    let claims = [claim("a", false, "4Gi"), claim("a", false, "1Gi"), claim("b", true, "10Gi")];
+    let shareable = only_pool(&[slice], &claims, &[]).shareable.expect("two devices");
+    assert_eq!((shareable.fully_available, shareable.partially_available), (1, 1));
+    let amounts: Vec<_> = shareable
+        .capacity
+        .iter()
+        .map(|capacity| [capacity.total, capacity.consumed, capacity.available].map(|amount| amount.to_string()))
+        .collect();
+    assert_eq!(amounts, [["20Gi", "5Gi", "15Gi"].map(str::to_owned)]);
+    let overused = only_pool(&[slice], &[claim("a", false, "30Gi")], &[]).shareable.expect("two devices");
+    assert_eq!(overused.capacity[0].available.to_string(), "0");
+    assert_eq!(only_pool(&[PARTITIONED], &[], &[]).shareable, None);
+}
+
+#[test]
+fn long_error_is_cut_at_256_bytes() {
+    let pool = "ö".repeat(200);
+    let slice = Slice { pool: &pool, counter: "", ..PARTITIONED };
+    let error = only_pool(&[slice], &[], &[]).error.expect("it has one");
+    assert!(error.len() <= 256 && error.len() > 250, "{}", error.len());
+}
+
+#[test]
+fn requests_are_deleted_an_hour_after_their_answer_or_a_day_without_one() {
+    const HOUR: i64 = 3600;
+    let now = Timestamp::from_second(1_000_000).expect("in range");
+    let age = |hours: i64| Time(1_000_000 - hours * HOUR);
+    let since = |since| Some(Answered { since });
+    for (name, created, answered, expected) in [
+        ("new", age(0), None, 24),
+        ("pending", age(23), None, 1),
+        ("pending too long", age(25), None, 0),
+        ("answered", age(30), since(age(0)), 1),
+        ("answered long ago", age(30), since(age(2)), 0),
+        ("answered without condition", age(2), since(Time(0)), 0),
+        ("of unknown age", Time(0), None, 24),
+        ("created in the future", age(-5), None, 24),
+    ] {
+        let request = edited(|request| (request.answered, request.meta.created) = (answered, created));
+        assert_eq!(time_left(&request, now), Duration::from_secs(expected * 3600), "{name}");
+    }
+}

@@ -1,0 +1,4 @@
+//! Tests of more than one file.
+
+mod model;
+mod observe;

@@ -1,0 +1,219 @@
+//! Observations with filled caches.
+
+use std::sync::Arc;
+
+use kinds::meta::Meta;
+use kinds::node_volumes::{AttachedVolume, NodeVolumes};
+use kinds::persistent_volume::{ClaimRef, Source};
+use kinds::persistent_volume_claim::Phase;
+use kinds::schema::{csi_driver, node, object_meta, volume_attachment};
+use kinds::wire::Put;
+use kinds::{
+    CsiDriver, Decode, Kind, Node, PersistentVolume, PersistentVolumeClaim, Pod, Sections, Uid, VolumeAttachment,
+};
+use runtime::store::Store;
+use runtime::testing::filled_store;
+use tokio::time::Instant;
+
+use crate::storage::attach_detach::decide::Attachment;
+use crate::storage::attach_detach::indexes::{attachments_by_volume, nodes_by_attached_volume};
+use crate::storage::attach_detach::memory::{Memory, SiteMemory, Sites, User};
+use crate::storage::attach_detach::observe::{Caches, Observation};
+use crate::storage::indexes::pods_by_claim;
+use crate::storage::testing::{claim, deleting, own, pod_with, pod_with_ephemeral, volume};
+use crate::storage::volume_name::{Plugin, attachment_name, of_csi, volumes_by_unique_name};
+
+const DRIVER: &str = "disk.example.com";
+const HANDLE: &str = "vol-1";
+
+fn read<K: Kind>(metadata: u32, name: &str) -> K {
+    let mut object = Vec::new();
+    object.put_message(metadata, |meta| {
+        meta.put_str(object_meta::NAME, name);
+        meta.put_str(object_meta::UID, &format!("{name}-uid"));
+        meta.put_str(object_meta::RESOURCE_VERSION, "1");
+    });
+    K::decode(&Decode { interner: Arc::default(), sections: Sections::default() }, &object).expect("well-formed")
+}
+
+/// A bound claim `data` with its volume `pv`, a node, and a pod that uses the claim there.
+struct Cluster {
+    pods: Vec<Pod>,
+    nodes: Vec<Node>,
+    claims: Vec<PersistentVolumeClaim>,
+    volumes: Vec<PersistentVolume>,
+    attachments: Vec<VolumeAttachment>,
+    drivers: Vec<CsiDriver>,
+    memory: Memory,
+}
+
+fn managed_node(name: &str) -> Node {
+    let mut made: Node = read(node::METADATA, name);
+    made.volumes = Some(Box::new(NodeVolumes { is_managed: true, ..NodeVolumes::default() }));
+    made
+}
+
+fn attachment(name: &str, node: &str) -> VolumeAttachment {
+    let mut made: VolumeAttachment = read(volume_attachment::METADATA, name);
+    (made.attacher, made.node, made.volume) = (DRIVER.into(), node.into(), "pv".into());
+    made
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let (mut claim, mut volume) = (claim("data"), volume("pv"));
+        (claim.phase, claim.volume_name) = (Phase::Bound, "pv".into());
+        volume.source = Source::Csi { driver: DRIVER.into(), handle: HANDLE.into() };
+        volume.access_modes = Arc::new(["ReadWriteOnce".into()]);
+        volume.claim = Some(Box::new(ClaimRef {
+            namespace: "default".into(),
+            name: "data".into(),
+            uid: Some(claim.meta.uid.clone()),
+        }));
+        Self {
+            pods: vec![pod_with("web", &["data"])],
+            nodes: vec![managed_node("node")],
+            claims: vec![claim],
+            volumes: vec![volume],
+            attachments: Vec::new(),
+            drivers: Vec::new(),
+            memory: Memory::default(),
+        }
+    }
+
+    fn observe(self) -> Observation {
+        fn store<K: Kind>(indexes: Vec<runtime::store::Index<K>>, records: Vec<K>) -> Arc<Store<K>> {
+            let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+            Arc::new(filled_store(decode, indexes, records))
+        }
+        let caches = Caches {
+            pods: store(vec![pods_by_claim()], self.pods),
+            nodes: store(vec![nodes_by_attached_volume()], self.nodes),
+            claims: store(Vec::new(), self.claims),
+            volumes: store(vec![volumes_by_unique_name()], self.volumes),
+            attachments: store(vec![attachments_by_volume()], self.attachments),
+            drivers: store(Vec::new(), self.drivers),
+        };
+        let name = of_csi(DRIVER, HANDLE);
+        let plugin = Plugin::of(&name).expect("it is known");
+        caches.observe(&name, plugin, &self.memory, Instant::now())
+    }
+
+    fn meta_of_claim(&mut self) -> &mut Meta {
+        &mut self.claims[0].meta
+    }
+}
+
+/// Nodes and whether the volume is wanted there.
+fn wanted(observation: &Observation) -> Vec<(&str, bool)> {
+    observation.places.iter().map(|place| (&*place.node, place.site.is_wanted)).collect()
+}
+
+#[tokio::test]
+async fn volume_is_wanted_where_a_pod_holds_its_claim() {
+    type Change = fn(&mut Cluster);
+    let rows: [(&str, Change, bool); 13] = [
+        ("running", |_| {}, true),
+        ("not scheduled", |cluster| cluster.pods[0].node = "".into(), false),
+        ("finished", |cluster| cluster.pods[0].phase = kinds::pod::Phase::Succeeded, false),
+        ("deleted and running", |cluster| deleting(&mut cluster.pods[0].meta, &[]), true),
+        (
+            "deleted and ended",
+            |cluster| {
+                deleting(&mut cluster.pods[0].meta, &[]);
+                cluster.pods[0].volumes.as_mut().expect("it has volumes").is_running = false;
+            },
+            false,
+        ),
+        ("claim not bound", |cluster| cluster.claims[0].phase = Phase::Pending, false),
+        ("claim recreated", |cluster| cluster.meta_of_claim().uid = Uid::parse("another"), false),
+        ("claim of another volume", |cluster| cluster.claims[0].volume_name = "other".into(), false),
+        ("node missing", |cluster| cluster.nodes.clear(), false),
+        ("node not managed", |cluster| cluster.nodes[0].volumes = None, false),
+        (
+            "driver without attachments",
+            |cluster| {
+                let mut driver: CsiDriver = read(csi_driver::METADATA, DRIVER);
+                driver.attach_required = false;
+                cluster.drivers.push(driver);
+            },
+            false,
+        ),
+        (
+            "claim of another pod",
+            |cluster| {
+                cluster.pods = vec![pod_with_ephemeral("web")];
+                cluster.claims[0].meta.name = "web-data".into();
+                cluster.volumes[0].claim.as_mut().expect("it has one").name = "web-data".into();
+            },
+            false,
+        ),
+        (
+            "claim of the pod",
+            |cluster| {
+                cluster.pods = vec![pod_with_ephemeral("web")];
+                cluster.claims[0].meta.name = "web-data".into();
+                let pod = cluster.pods[0].clone();
+                own(&mut cluster.claims[0].meta, &pod);
+                cluster.volumes[0].claim.as_mut().expect("it has one").name = "web-data".into();
+            },
+            true,
+        ),
+    ];
+    for (name, change, expected) in rows {
+        let mut cluster = Cluster::new();
+        change(&mut cluster);
+        let observation = cluster.observe();
+        assert_eq!(wanted(&observation), if expected { vec![("node", true)] } else { vec![] }, "{name}");
+        assert!(observation.is_exclusive && &*observation.label == "pv", "{name}");
+    }
+}
+
+#[tokio::test]
+async fn volume_stays_wanted_while_a_known_pod_runs_whose_claim_was_deleted() {
+    let mut cluster = Cluster::new();
+    let user = User { pod: cluster.pods[0].meta.key(), uid: cluster.pods[0].meta.uid.clone() };
+    let sites = Sites::from([("node".into(), SiteMemory { users: vec![user], ..SiteMemory::default() })]);
+    cluster.memory.store(&of_csi(DRIVER, HANDLE), sites.clone());
+    cluster.claims.clear();
+    cluster.volumes.clear();
+    assert_eq!(wanted(&cluster.observe()), [("node", true)]);
+
+    let mut replaced = Cluster::new();
+    replaced.memory.store(&of_csi(DRIVER, HANDLE), sites);
+    replaced.claims.clear();
+    replaced.pods[0].meta.uid = Uid::parse("another");
+    assert_eq!(wanted(&replaced.observe()), [("node", false)]);
+}
+
+#[tokio::test]
+async fn attachment_of_another_client_is_recognized_by_its_name() {
+    let own_name = attachment_name(DRIVER, HANDLE, "other");
+    let rows = [("own", &*own_name, Attachment::Requested, false), ("foreign", "mine", Attachment::Absent, true)];
+    for (name, of, expected, is_foreign) in rows {
+        let mut cluster = Cluster::new();
+        cluster.attachments.push(attachment(of, "other"));
+        let observation = cluster.observe();
+        assert_eq!(wanted(&observation), [("node", true), ("other", false)], "{name}");
+        let site = &observation.places[1].site;
+        assert_eq!((site.attachment, site.has_foreign), (expected, is_foreign), "{name}");
+        assert!(!site.node.exists && site.is_in_use, "the last status of the node is unknown");
+    }
+}
+
+#[tokio::test]
+async fn node_that_lists_a_deleted_volume_is_found() {
+    let mut cluster = Cluster::new();
+    cluster.volumes.clear();
+    let mut node = managed_node("other");
+    let listed = AttachedVolume { name: of_csi(DRIVER, HANDLE), device_path: "".into() };
+    node.volumes.as_mut().expect("it has volumes").attached = [listed].into();
+    cluster.nodes.push(node);
+    let mut made = attachment(&attachment_name(DRIVER, HANDLE, "other"), "other");
+    made.attached = true;
+    cluster.attachments.push(made);
+    let observation = cluster.observe();
+    assert_eq!(wanted(&observation), [("other", false)]);
+    let site = &observation.places[0].site;
+    assert_eq!((site.attachment, site.is_listed, site.is_in_use), (Attachment::Attached, true, false));
+}

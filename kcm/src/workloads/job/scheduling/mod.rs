@@ -1,0 +1,230 @@
+//! Scheduling of a Job's pods as a group: its Workload and its PodGroup (gate WorkloadWithJob).
+//!
+//! The objects are read from the API server by their names, which are computed, and only when the Job's spec has changed,
+//! so that no cache of all Workloads and PodGroups is needed. Upstream: pkg/controller/job, job_scheduling_manager.go.
+
+mod compile;
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use kinds::meta::ObjectKey;
+use kinds::{Job, Kind, Resource, Str, Uid};
+use runtime::events::{EventType, Recorder, about};
+use runtime::lock::lock;
+use runtime::write::{WriteError, Writer};
+use serde_json::Value;
+use tokio::time::Instant;
+use tracing::debug;
+
+use compile::Mode;
+
+const WORKLOADS: Resource = Resource {
+    group: "scheduling.k8s.io",
+    version: "v1beta1",
+    kind: "Workload",
+    plural: "workloads",
+    namespaced: true,
+};
+const GROUPS: Resource = Resource { kind: "PodGroup", plural: "podgroups", ..WORKLOADS };
+
+/// Age up to which the parent's Workload of a delegated Job is not read again.
+const PARENT_AGE: Duration = Duration::from_secs(30);
+
+/// The PodGroup of a Job, as of the last time that it was compared with the spec.
+#[derive(Debug, Clone)]
+struct Known {
+    uid: Uid,
+    generation: i64,
+    checked: Instant,
+    is_delegated: bool,
+    group: Option<Str>,
+}
+
+/// Workloads and PodGroups of Jobs.
+pub struct Scheduling {
+    writer: Writer,
+    recorder: Recorder,
+    known: Mutex<HashMap<ObjectKey, Known>>,
+}
+
+/// The group of a Job's pods, and whether a parent decides on its size.
+struct Ensured {
+    group: Option<Str>,
+    is_delegated: bool,
+}
+
+const UNGROUPED: Ensured = Ensured { group: None, is_delegated: false };
+
+impl Scheduling {
+    /// Reads and writes as the Job controller.
+    pub fn new(writer: Writer, recorder: Recorder) -> Self {
+        Self { writer, recorder, known: Mutex::default() }
+    }
+
+    /// Forgets a Job that was deleted or has finished.
+    pub fn forget(&self, key: &ObjectKey) {
+        lock(&self.known).remove(key);
+    }
+
+    /// Returns the PodGroup of a Job's pods after it was created or resized; `None` if the pods are scheduled one by one.
+    ///
+    /// # Errors
+    /// When a read or write failed, or the Workload has an unexpected form.
+    pub async fn group(&self, key: &ObjectKey, job: &Job, has_pods: bool) -> Result<Option<Str>, String> {
+        let known = lock(&self.known).get(key).cloned();
+        let is_current = |known: &Known| {
+            let is_recent = !known.is_delegated || known.checked.elapsed() < PARENT_AGE;
+            known.uid == job.meta.uid && known.generation == job.meta.generation && is_recent
+        };
+        if let Some(known) = known.filter(is_current) {
+            return Ok(known.group);
+        }
+        let checked = Instant::now();
+        let ensured = self.ensure(key, job, has_pods).await;
+        let Ensured { group, is_delegated } = ensured.map_err(|error| {
+            format!("ensuring Workload and PodGroup for Job {}/{}: {error}", key.namespace, key.name)
+        })?;
+        let (uid, generation) = (job.meta.uid.clone(), job.meta.generation);
+        let known = Known { uid, generation, checked, is_delegated, group: group.clone() };
+        lock(&self.known).insert(key.clone(), known);
+        Ok(group)
+    }
+
+    async fn ensure(&self, key: &ObjectKey, job: &Job, has_pods: bool) -> Result<Ensured, String> {
+        let Some(fresh) = found(self.writer.get_json(&Job::RESOURCE, key).await)? else { return Ok(UNGROUPED) };
+        if fresh["metadata"]["uid"] != job.meta.uid.to_string() {
+            return Ok(UNGROUPED);
+        }
+        let is_new = compile::is_new(&fresh, has_pods);
+        let (workload, template, is_delegated) = match compile::mode(&fresh) {
+            Mode::None => return Ok(UNGROUPED),
+            Mode::Both => match self.workload(key, job, &fresh, is_new).await? {
+                Some(workload) => (workload, None, false),
+                None => return Ok(UNGROUPED),
+            },
+            Mode::GroupOnly(template) => match self.workload_of_parent(key, &fresh).await? {
+                Some(workload) => (workload, Some(template), true),
+                None => return Ok(Ensured { is_delegated: true, ..UNGROUPED }),
+            },
+        };
+        let templates = workload["spec"]["podGroupTemplates"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let is_named = |found: &&Value| {
+            template.as_ref().filter(|name| !name.is_empty()).is_none_or(|name| found["name"] == name.as_str())
+        };
+        let Some(template) = templates.iter().find(is_named) else {
+            debug!(job = %key, "the parent's Workload has no such PodGroupTemplate; pods are not grouped");
+            return Ok(Ensured { is_delegated, ..UNGROUPED });
+        };
+        let Some(group) = self.pod_group(key, job, (&fresh, &workload, template), (is_new, !is_delegated)).await?
+        else {
+            return Ok(Ensured { is_delegated, ..UNGROUPED });
+        };
+        let size = match is_delegated {
+            true => template["schedulingPolicy"]["gang"]["minCount"].as_i64(),
+            false => compile::gang_size(&fresh),
+        };
+        if let Some(size) = size {
+            let resized = compile::workload_resize(&workload, size).filter(|_| !is_delegated);
+            self.patch(&WORKLOADS, &workload, resized).await?;
+            self.patch(&GROUPS, &group, compile::group_resize(&group, size)).await?;
+        }
+        Ok(Ensured { group: group["metadata"]["name"].as_str().map(Into::into), is_delegated })
+    }
+
+    /// Reads or creates the Workload of a Job; `None` if there is none and the Job is not new.
+    async fn workload(&self, key: &ObjectKey, job: &Job, fresh: &Value, is_new: bool) -> Result<Option<Value>, String> {
+        let name = compile::workload_name(&key.name, &job.meta.uid.to_string());
+        let (namespace, job_name) = (&key.namespace, &key.name);
+        let known = found(self.writer.get_json(&WORKLOADS, &ObjectKey::new(namespace.clone(), &*name)).await)?;
+        if let Some(known) = known.filter(|known| compile::is_controlled_by(known, fresh)) {
+            let count = known["spec"]["podGroupTemplates"].as_array().map_or(0, Vec::len);
+            if count != 1 {
+                return Err(format!(
+                    "workload {namespace}/{name} for job {namespace}/{job_name} has {count} PodGroupTemplates, want exactly 1"
+                ));
+            }
+            return Ok(Some(known));
+        }
+        if !is_new {
+            return Ok(None);
+        }
+        let workload = compile::workload(fresh, &name);
+        let created = self.create(&WORKLOADS, key, workload).await;
+        match &created {
+            Ok(_) => self.record(
+                job,
+                EventType::Normal,
+                "WorkloadCreated",
+                format!("Created Workload {name} for Job {job_name}"),
+            ),
+            Err(error) => {
+                let message = format!("Failed to create Workload for Job {job_name}: {error}");
+                self.record(job, EventType::Warning, "FailedWorkloadCreate", message);
+            }
+        }
+        created.map(Some)
+    }
+
+    /// Finds the Workload of the controller that owns a Job.
+    async fn workload_of_parent(&self, key: &ObjectKey, fresh: &Value) -> Result<Option<Value>, String> {
+        let list = self.writer.get_json_at(WORKLOADS.path(Some(&key.namespace))).await;
+        let list = list.map_err(|error| error.to_string())?;
+        let workloads = list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let found = workloads.iter().find(|workload| compile::is_of_parent(workload, fresh)).cloned();
+        if found.is_none() {
+            debug!(job = %key, "the Workload of the Job's parent does not exist; pods are not grouped");
+        }
+        Ok(found)
+    }
+
+    /// Reads or creates the PodGroup of a Job; `None` if there is none and the Job is not new.
+    async fn pod_group(
+        &self,
+        key: &ObjectKey,
+        job: &Job,
+        (fresh, workload, template): (&Value, &Value, &Value),
+        (is_new, is_own): (bool, bool),
+    ) -> Result<Option<Value>, String> {
+        let group = compile::group(fresh, workload, template, is_own);
+        let name = group["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let known = found(self.writer.get_json(&GROUPS, &ObjectKey::new(key.namespace.clone(), &*name)).await)?;
+        if let Some(known) = known.filter(|known| compile::is_controlled_by(known, fresh)) {
+            return Ok(Some(known));
+        }
+        if !is_new {
+            return Ok(None);
+        }
+        let created = self.create(&GROUPS, key, group).await?;
+        let message = format!("Created PodGroup {name} for Job {}", key.name);
+        self.record(job, EventType::Normal, "PodGroupCreated", message);
+        Ok(Some(created))
+    }
+
+    async fn create(&self, resource: &Resource, key: &ObjectKey, mut object: Value) -> Result<Value, String> {
+        let created = self.writer.create_json(resource, &key.namespace, &object).await;
+        let meta = created.map_err(|error| error.to_string())?.meta().map_err(|error| error.to_string())?;
+        object["metadata"]["uid"] = meta.uid.to_string().into();
+        Ok(object)
+    }
+
+    async fn patch(&self, resource: &Resource, object: &Value, patch: Option<Value>) -> Result<(), String> {
+        let Some(patch) = patch else { return Ok(()) };
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+        let key = ObjectKey::new(text("namespace"), text("name"));
+        self.writer.patch(resource, &key, &patch).await.map(drop).map_err(|error| error.to_string())
+    }
+
+    fn record(&self, job: &Job, kind: EventType, reason: &'static str, message: String) {
+        self.recorder.event(&about(job), kind, reason, message);
+    }
+}
+
+/// An object, or `None` if it does not exist.
+fn found(read: Result<Value, WriteError>) -> Result<Option<Value>, String> {
+    match read {
+        Err(error) if error.is_not_found() => Ok(None),
+        read => read.map(Some).map_err(|error| error.to_string()),
+    }
+}

@@ -1,0 +1,296 @@
+//! ResourcePoolStatusRequest: a question about the pools of a driver, which a controller answers once in its status.
+
+use crate::decode::{Decode, DecodeError};
+use crate::intern::Str;
+use crate::kind::{Kind, Resource};
+use crate::meta::{Meta, Parts};
+use crate::value::resource_list::Amount;
+use crate::value::time::Time;
+use crate::wire::schema::{
+    condition, partition_type_status as p, pool_status as f, pool_status_request as o, pool_status_request_spec as s,
+    pool_status_request_status as t, quantity, shareable_capacity_status as c, shareable_summary_status as h,
+};
+use crate::wire::{Put, WireError, fields, find, splice};
+
+/// The conditions that end a request.
+const ENDS: [&str; 2] = ["Complete", "Failed"];
+
+/// A ResourcePoolStatusRequest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResourcePoolStatusRequest {
+    /// Metadata.
+    pub meta: Meta,
+    /// The driver whose pools are requested.
+    pub driver: Str,
+    /// The only requested pool, if it is one.
+    pub pool: Option<Str>,
+    /// The largest number of pools in the status.
+    pub limit: Option<i32>,
+    /// The attribute that groups partitions where a pool names none.
+    pub partition_attribute: Option<Str>,
+    /// The status, once it is set.
+    pub answered: Option<Answered>,
+    /// The object's message, without managed fields.
+    raw: Box<[u8]>,
+}
+
+/// The status of a request that was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answered {
+    /// When it became `Complete` or `Failed`; zero if its status does not say.
+    pub since: Time,
+}
+
+/// Devices of a pool, by their use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceCounts {
+    /// Number of slices.
+    pub slices: i32,
+    /// All devices.
+    pub total: i32,
+    /// Devices that a claim got.
+    pub allocated: i32,
+    /// Devices with a taint that keeps pods away.
+    pub unavailable: i32,
+}
+
+/// Devices of one partition type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Partition {
+    /// The grouping attribute.
+    pub attribute: String,
+    /// Its value.
+    pub kind: String,
+    /// Number of devices.
+    pub total: i32,
+    /// Number of devices that still fit.
+    pub allocatable: i32,
+}
+
+/// One capacity of shareable devices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SharedCapacity {
+    /// Its name.
+    pub name: String,
+    /// The sum over all devices.
+    pub total: Amount,
+    /// The part that claims use.
+    pub consumed: Amount,
+    /// The rest.
+    pub available: Amount,
+}
+
+/// Devices that several claims may share.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Shareable {
+    /// Devices that no claim uses.
+    pub fully_available: i32,
+    /// Devices that some claim uses.
+    pub partially_available: i32,
+    /// Their capacities, sorted by name.
+    pub capacity: Vec<SharedCapacity>,
+}
+
+/// The state of one pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pool {
+    /// The driver.
+    pub driver: Str,
+    /// The pool's name.
+    pub name: Str,
+    /// Its newest generation.
+    pub generation: i64,
+    /// The one node that has all devices.
+    pub node: Option<String>,
+    /// Numbers of devices; `None` while slices are missing.
+    pub devices: Option<DeviceCounts>,
+    /// What is wrong with the pool.
+    pub error: Option<String>,
+    /// Devices by partition type.
+    pub partitions: Vec<Partition>,
+    /// Shareable devices, if there are any.
+    pub shareable: Option<Shareable>,
+}
+
+impl Pool {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.put_message(t::POOLS, |pool| {
+            pool.put_str(f::DRIVER, &self.driver);
+            pool.put_str(f::POOL_NAME, &self.name);
+            if let Some(node) = &self.node {
+                pool.put_str(f::NODE_NAME, node);
+            }
+            if let Some(devices) = self.devices {
+                let available = devices.total.saturating_sub(devices.allocated).saturating_sub(devices.unavailable);
+                pool.put_int(f::TOTAL_DEVICES, devices.total.into());
+                pool.put_int(f::ALLOCATED_DEVICES, devices.allocated.into());
+                pool.put_int(f::AVAILABLE_DEVICES, available.max(0).into());
+                pool.put_int(f::UNAVAILABLE_DEVICES, devices.unavailable.into());
+                pool.put_int(f::RESOURCE_SLICE_COUNT, devices.slices.into());
+            }
+            pool.put_int(f::GENERATION, self.generation);
+            if let Some(error) = &self.error {
+                pool.put_str(f::VALIDATION_ERROR, error);
+            }
+            for partition in &self.partitions {
+                pool.put_message(f::PARTITION_SUMMARY, |message| {
+                    message.put_str(p::TYPE, &partition.kind);
+                    message.put_int(p::TOTAL, partition.total.into());
+                    message.put_int(p::ALLOCATABLE, partition.allocatable.into());
+                    message.put_str(p::ATTRIBUTE, &partition.attribute);
+                });
+            }
+            if let Some(shareable) = &self.shareable {
+                pool.put_message(f::SHAREABLE_SUMMARY, |message| shareable.put(message));
+            }
+        });
+    }
+}
+
+impl Shareable {
+    fn put(&self, message: &mut Vec<u8>) {
+        message.put_int(h::FULLY_AVAILABLE_DEVICES, self.fully_available.into());
+        message.put_int(h::PARTIALLY_AVAILABLE_DEVICES, self.partially_available.into());
+        for capacity in &self.capacity {
+            message.put_message(h::CAPACITY, |message| {
+                message.put_str(c::NAME, &capacity.name);
+                for (number, amount) in
+                    [(c::TOTAL, capacity.total), (c::CONSUMED, capacity.consumed), (c::AVAILABLE, capacity.available)]
+                {
+                    message.put_message(number, |message| message.put_str(quantity::STRING, &amount.to_string()));
+                }
+            });
+        }
+    }
+}
+
+impl ResourcePoolStatusRequest {
+    /// Returns the object for a PUT of its status with these pools out of `count`, and the condition `Complete` with this
+    /// message.
+    ///
+    /// # Errors
+    /// When the object that was read is not well-formed.
+    pub fn with_pools(&self, pools: &[Pool], count: usize, message: &str, now: Time) -> Result<Vec<u8>, WireError> {
+        let mut status = Vec::new();
+        pools.iter().for_each(|pool| pool.put(&mut status));
+        status.put_message(t::CONDITIONS, |complete| {
+            complete.put_str(condition::TYPE, ENDS[0]);
+            complete.put_str(condition::STATUS, "True");
+            now.put(complete, condition::LAST_TRANSITION_TIME);
+            complete.put_str(condition::REASON, "CalculationComplete");
+            complete.put_str(condition::MESSAGE, message);
+        });
+        status.put_int(t::POOL_COUNT, i32::try_from(count).unwrap_or(i32::MAX).into());
+        splice::edited(&self.raw, &[], |field| field.number != o::STATUS, |out| out.put_bytes(o::STATUS, &status))
+    }
+}
+
+impl Answered {
+    fn read(status: &[u8]) -> Result<Self, WireError> {
+        let mut answered = Self { since: Time::default() };
+        for field in fields(status) {
+            let field = field?;
+            let message = field.value.bytes();
+            let is_end = || ENDS.iter().any(|end| find(message, condition::TYPE) == end.as_bytes());
+            if field.number == t::CONDITIONS && answered.since.is_zero() && is_end() {
+                answered.since = Time::decode(find(message, condition::LAST_TRANSITION_TIME))?;
+            }
+        }
+        Ok(answered)
+    }
+}
+
+impl Kind for ResourcePoolStatusRequest {
+    const RESOURCE: Resource = Resource {
+        group: "resource.k8s.io",
+        version: "v1alpha3",
+        kind: "ResourcePoolStatusRequest",
+        plural: "resourcepoolstatusrequests",
+        namespaced: false,
+    };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let interner = &context.interner;
+        let Parts { meta, spec, .. } = Parts::read(object)?;
+        let mut read = Self {
+            meta: Meta::decode(interner, meta, |_, _| {})?,
+            driver: interner.str(""),
+            pool: None,
+            limit: None,
+            partition_attribute: None,
+            answered: None,
+            raw: splice::edited(object, &[], |_| true, |_| {})?.into(),
+        };
+        for field in fields(spec) {
+            let field = field?;
+            match field.number {
+                s::DRIVER => read.driver = interner.str(field.value.str()),
+                s::POOL_NAME => read.pool = Some(interner.str(field.value.str())).filter(|pool| !pool.is_empty()),
+                s::LIMIT => read.limit = Some(field.value.i32()),
+                s::DEFAULT_PARTITION_TYPE_ATTRIBUTE => {
+                    read.partition_attribute = Some(interner.str(field.value.str()));
+                }
+                _ => {}
+            }
+        }
+        for field in fields(object) {
+            let field = field?;
+            if field.number == o::STATUS {
+                read.answered = Some(Answered::read(field.value.bytes())?);
+            }
+        }
+        Ok(read)
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::decode::Sections;
+    use crate::wire::schema::object_meta;
+
+    fn decode(object: &[u8]) -> ResourcePoolStatusRequest {
+        let context = Decode { interner: Arc::default(), sections: Sections::default() };
+        ResourcePoolStatusRequest::decode(&context, object).expect("well-formed")
+    }
+
+    #[test]
+    fn status_is_written_once_and_read_back() {
+        let mut object = Vec::new();
+        object.put_message(o::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "r");
+            meta.put_str(object_meta::RESOURCE_VERSION, "7");
+        });
+        object.put_message(o::SPEC, |spec| {
+            spec.put_str(s::DRIVER, "d");
+            spec.put_int(s::LIMIT, 3);
+            spec.put_str(99, "unknown");
+        });
+        let request = decode(&object);
+        assert_eq!((&*request.driver, request.limit, &request.pool, request.answered), ("d", Some(3), &None, None));
+        let counts = DeviceCounts { slices: 1, total: 4, allocated: 3, unavailable: 2 };
+        let pool = Pool {
+            driver: "d".into(),
+            name: "p".into(),
+            generation: 1,
+            node: Some("n".to_owned()),
+            devices: Some(counts),
+            error: None,
+            partitions: Vec::new(),
+            shareable: Some(Shareable::default()),
+        };
+        let put = request.with_pools(&[pool], 2, "Calculated status for 1 pools", Time(9)).expect("well-formed");
+        assert_eq!(find(find(&put, o::SPEC), 99), b"unknown");
+        assert_eq!(decode(&put).answered, Some(Answered { since: Time(9) }));
+        let available = fields(find(find(&put, o::STATUS), t::POOLS)).flatten();
+        let available: Vec<i64> =
+            available.filter(|field| field.number == f::AVAILABLE_DEVICES).map(|field| field.value.i64()).collect();
+        assert_eq!(available, [0], "never negative");
+    }
+}

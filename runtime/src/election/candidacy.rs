@@ -1,0 +1,255 @@
+//! The candidacy of this process in a coordinated election: a LeaseCandidate that shows its versions.
+//!
+//! The API server decides which candidate leads and writes its identity into the Lease. Before it decides, it pings the
+//! candidates; one that does not answer by renewing its candidacy in time is left out.
+//! Upstream: client-go tools/leaderelection, LeaseCandidate.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt};
+use jiff::Timestamp;
+use kube::core::Request;
+use kube::core::params::{GetParams, PostParams};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::store::{LeaseError, classify, failed};
+use crate::events::WallClock;
+
+/// How often pings are looked for. The API server waits five seconds for the answer.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+/// How often a candidacy is renewed without a ping.
+const RENEW_INTERVAL: Duration = Duration::from_secs(5 * 60);
+/// Longest time for one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where LeaseCandidates are (upstream: cmd/kube-controller-manager/app, Run).
+const NAMESPACE: &str = "kube-system";
+const API_VERSION: &str = "coordination.k8s.io/v1beta1";
+/// The candidate with the oldest emulation version leads.
+pub(super) const STRATEGY: &str = "OldestEmulationVersion";
+
+/// The versions of a candidate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Versions {
+    /// Version of the binary, as `1.37.0`.
+    pub binary: String,
+    /// Version whose behaviour is emulated.
+    pub emulation: String,
+}
+
+/// The LeaseCandidate of a process.
+pub trait CandidateStore: Send + Sync {
+    /// Reads it.
+    fn get(&self) -> BoxFuture<'_, Result<Value, LeaseError>>;
+
+    /// Creates it.
+    fn create(&self, candidate: Value) -> BoxFuture<'_, Result<(), LeaseError>>;
+
+    /// Replaces it if its resource version is still that of `candidate`.
+    fn update(&self, candidate: Value) -> BoxFuture<'_, Result<(), LeaseError>>;
+}
+
+/// A LeaseCandidate on the API server.
+struct ApiCandidate {
+    client: kube::Client,
+    name: String,
+    requests: Request,
+}
+
+impl ApiCandidate {
+    #[allow(clippy::disallowed_methods, reason = "a candidacy is written before this process leads")]
+    async fn send<T: serde::de::DeserializeOwned>(
+        &self,
+        request: Result<http::Request<Vec<u8>>, LeaseError>,
+    ) -> Result<T, LeaseError> {
+        self.client.request(request?).await.map_err(classify)
+    }
+}
+
+impl CandidateStore for ApiCandidate {
+    fn get(&self) -> BoxFuture<'_, Result<Value, LeaseError>> {
+        self.send(self.requests.get(&self.name, &GetParams::default()).map_err(failed)).boxed()
+    }
+
+    fn create(&self, candidate: Value) -> BoxFuture<'_, Result<(), LeaseError>> {
+        let body = candidate.to_string().into_bytes();
+        let request = self.requests.create(&PostParams::default(), body).map_err(failed);
+        async move { self.send::<Value>(request).await.map(drop) }.boxed()
+    }
+
+    fn update(&self, candidate: Value) -> BoxFuture<'_, Result<(), LeaseError>> {
+        let body = candidate.to_string().into_bytes();
+        let request = self.requests.replace(&self.name, &PostParams::default(), body).map_err(failed);
+        async move { self.send::<Value>(request).await.map(drop) }.boxed()
+    }
+}
+
+/// The next step of a candidacy.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Create,
+    Renew,
+    Wait,
+}
+
+/// Decides on the next step; `age` is the time since the last renewal by this process, if there was one.
+fn next_step(candidate: Option<&Value>, age: Option<Duration>) -> Step {
+    let Some(candidate) = candidate else { return Step::Create };
+    let time = |field: &str| candidate["spec"][field].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+    let is_pinged = time("pingTime").is_some_and(|pinged| time("renewTime").is_none_or(|renewed| pinged > renewed));
+    let is_due = age.is_none_or(|age| age >= RENEW_INTERVAL);
+    if is_pinged || is_due { Step::Renew } else { Step::Wait }
+}
+
+/// Keeps the LeaseCandidate of this process.
+pub struct Candidacy {
+    store: Arc<dyn CandidateStore>,
+    identity: String,
+    lease: String,
+    versions: Versions,
+    wall: WallClock,
+    renewed: Option<Instant>,
+}
+
+impl Candidacy {
+    /// A candidacy of `identity` for the Lease of this name.
+    pub(crate) fn new(client: kube::Client, lease: &str, identity: &str, versions: Versions) -> Self {
+        let path = format!("/apis/{API_VERSION}/namespaces/{NAMESPACE}/leasecandidates");
+        let store = ApiCandidate { client, name: identity.to_owned(), requests: Request::new(path) };
+        Self::over(Arc::new(store), lease, identity, versions)
+    }
+
+    fn over(store: Arc<dyn CandidateStore>, lease: &str, identity: &str, versions: Versions) -> Self {
+        Self {
+            store,
+            identity: identity.to_owned(),
+            lease: lease.to_owned(),
+            versions,
+            wall: Arc::new(Timestamp::now),
+            renewed: None,
+        }
+    }
+
+    /// Answers pings until it is dropped. Errors are logged and tried again.
+    pub(crate) async fn run(mut self) {
+        loop {
+            if let Err(error) = self.keep().await {
+                tracing::warn!(candidate = self.identity, %error, "the LeaseCandidate was not renewed");
+            }
+            sleep(PING_INTERVAL).await;
+        }
+    }
+
+    async fn keep(&mut self) -> Result<(), LeaseError> {
+        let candidate = match limited(self.store.get()).await {
+            Ok(candidate) => Some(candidate),
+            Err(LeaseError::NotFound) => None,
+            Err(error) => return Err(error),
+        };
+        let begun = Instant::now();
+        let now = format!("{:.6}", (self.wall)());
+        match (next_step(candidate.as_ref(), self.renewed.map(|renewed| renewed.elapsed())), candidate) {
+            (Step::Wait, _) => return Ok(()),
+            (_, Some(mut candidate)) => {
+                candidate["spec"]["renewTime"] = now.into();
+                limited(self.store.update(candidate)).await?;
+            }
+            (_, None) => limited(self.store.create(self.candidate(&now))).await?,
+        }
+        self.renewed = Some(begun);
+        Ok(())
+    }
+
+    fn candidate(&self, now: &str) -> Value {
+        json!({
+            "apiVersion": API_VERSION, "kind": "LeaseCandidate",
+            "metadata": {"name": self.identity, "namespace": NAMESPACE},
+            "spec": {
+                "leaseName": self.lease, "strategy": STRATEGY, "renewTime": now,
+                "binaryVersion": self.versions.binary, "emulationVersion": self.versions.emulation,
+            },
+        })
+    }
+}
+
+async fn limited<T>(request: BoxFuture<'_, Result<T, LeaseError>>) -> Result<T, LeaseError> {
+    let silence = |_| Err(LeaseError::Failed(format!("no answer within {REQUEST_TIMEOUT:?}")));
+    timeout(REQUEST_TIMEOUT, request).await.unwrap_or_else(silence)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Server {
+        candidate: Mutex<Option<Value>>,
+        writes: Mutex<Vec<&'static str>>,
+    }
+
+    impl CandidateStore for Server {
+        fn get(&self) -> BoxFuture<'_, Result<Value, LeaseError>> {
+            let candidate = self.candidate.lock().unwrap().clone();
+            async { candidate.ok_or(LeaseError::NotFound) }.boxed()
+        }
+
+        fn create(&self, candidate: Value) -> BoxFuture<'_, Result<(), LeaseError>> {
+            self.writes.lock().unwrap().push("create");
+            *self.candidate.lock().unwrap() = Some(candidate);
+            async { Ok(()) }.boxed()
+        }
+
+        fn update(&self, candidate: Value) -> BoxFuture<'_, Result<(), LeaseError>> {
+            self.writes.lock().unwrap().push("update");
+            *self.candidate.lock().unwrap() = Some(candidate);
+            async { Ok(()) }.boxed()
+        }
+    }
+
+    #[test]
+    fn candidacy_is_renewed_when_it_is_pinged_or_old() {
+        let candidate =
+            |renewed: &str, pinged: Option<&str>| json!({"spec": {"renewTime": renewed, "pingTime": pinged}});
+        let (early, late) = ("2026-01-01T00:00:00.000001Z", "2026-01-01T00:00:01.000000Z");
+        let recently = Some(Duration::from_secs(10));
+        for (name, candidate, age, expected) in [
+            ("missing", None, recently, Step::Create),
+            ("first look", Some(candidate(early, None)), None, Step::Renew),
+            ("renewed", Some(candidate(early, None)), recently, Step::Wait),
+            ("pinged", Some(candidate(early, Some(late))), recently, Step::Renew),
+            ("ping was answered", Some(candidate(late, Some(early))), recently, Step::Wait),
+            ("old", Some(candidate(early, None)), Some(Duration::from_secs(300)), Step::Renew),
+            ("time is unreadable", Some(candidate("x", Some(early))), recently, Step::Renew),
+        ] {
+            assert_eq!(next_step(candidate.as_ref(), age), expected, "{name}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn candidate_is_created_and_answers_pings_within_seconds() {
+        let server = Arc::new(Server::default());
+        let versions = Versions { binary: "1.37.0".to_owned(), emulation: "1.36.0".to_owned() };
+        let wall = Timestamp::from_second(1_000_000).expect("in range");
+        let mut candidacy = Candidacy::over(server.clone(), "kube-controller-manager", "us", versions);
+        let start = Instant::now();
+        candidacy.wall = Arc::new(move || wall + start.elapsed());
+        let running = tokio::spawn(candidacy.run());
+        sleep(Duration::from_secs(10)).await;
+        let created = server.candidate.lock().unwrap().clone().expect("it was created");
+        let spec = &created["spec"];
+        assert_eq!((&spec["leaseName"], &spec["strategy"]), (&json!("kube-controller-manager"), &json!(STRATEGY)));
+        assert_eq!((&spec["binaryVersion"], &spec["emulationVersion"]), (&json!("1.37.0"), &json!("1.36.0")));
+        assert_eq!(*server.writes.lock().unwrap(), ["create"]);
+        let pinged = (wall + Duration::from_secs(10)).to_string();
+        server.candidate.lock().unwrap().as_mut().expect("it exists")["spec"]["pingTime"] = pinged.into();
+        sleep(Duration::from_secs(3)).await;
+        assert_eq!(*server.writes.lock().unwrap(), ["create", "update"]);
+        sleep(RENEW_INTERVAL + Duration::from_secs(2)).await;
+        assert_eq!(*server.writes.lock().unwrap(), ["create", "update", "update"]);
+        running.abort();
+    }
+}

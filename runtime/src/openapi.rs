@@ -1,0 +1,144 @@
+//! OpenAPI documents of the API server, one for each group and version.
+//!
+//! The API server passes requests for groups of aggregated API servers on. Such a server may be slow or hostile: time and
+//! size are limited, and each document has a connection of its own.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode, header};
+use http_body_util::BodyExt as _;
+use serde::Deserialize;
+
+use crate::client::{Clients, Identity, Lane, SendError, refusal};
+
+const INDEX: &str = "/openapi/v3";
+/// The start of the path of each document.
+const DOCUMENTS: &str = "/openapi/v3/";
+/// The longest time for a document, its body included.
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// The longest document in bytes. That of the core group has 2 MiB.
+const MAX_BYTES: usize = 16 << 20;
+
+/// Why there is no document.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenApiError {
+    /// No response.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// The server refused the request.
+    #[error("{path} was refused: {reason}")]
+    Refused {
+        /// The path.
+        path: String,
+        /// The server's reason.
+        reason: String,
+    },
+    /// The response was too slow, too large or malformed.
+    #[error("{path} cannot be read: {problem}")]
+    Unreadable {
+        /// The path.
+        path: String,
+        /// The problem.
+        problem: String,
+    },
+}
+
+/// The documents that the API server has, and their paths.
+#[derive(Debug, Default, Deserialize)]
+pub struct Index {
+    #[serde(default)]
+    paths: HashMap<String, Entry>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Entry {
+    #[serde(rename = "serverRelativeURL")]
+    path: String,
+}
+
+impl Index {
+    /// The path of a group and version's document; `None` if there is none. The path changes with the document.
+    pub fn path(&self, group: &str, version: &str) -> Option<&str> {
+        let name = if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
+        let path = self.paths.get(&name)?.path.as_str();
+        path.starts_with(DOCUMENTS).then_some(path)
+    }
+}
+
+/// Reads OpenAPI documents.
+#[derive(Clone)]
+pub struct OpenApi {
+    clients: Arc<Clients>,
+}
+
+impl OpenApi {
+    /// Returns a reader. Sends nothing.
+    pub fn new(clients: Arc<Clients>) -> Self {
+        Self { clients }
+    }
+
+    /// Reads which documents there are.
+    ///
+    /// # Errors
+    /// When the API server does not return them.
+    pub async fn index(&self) -> Result<Index, OpenApiError> {
+        let body = self.get(INDEX).await?;
+        serde_json::from_slice(&body).map_err(|error| unreadable(INDEX, error.to_string()))
+    }
+
+    /// Reads the document with a path of the index.
+    ///
+    /// # Errors
+    /// When the API server, or the one that it passes the request on to, does not return it.
+    pub async fn document(&self, path: &str) -> Result<Bytes, OpenApiError> {
+        self.get(path).await
+    }
+
+    async fn get(&self, path: &str) -> Result<Bytes, OpenApiError> {
+        match tokio::time::timeout(TIMEOUT, self.read(path)).await {
+            Ok(body) => body,
+            Err(_) => Err(unreadable(path, format!("no response within {TIMEOUT:?}"))),
+        }
+    }
+
+    async fn read(&self, path: &str) -> Result<Bytes, OpenApiError> {
+        let request = Request::builder().method(Method::GET).uri(path).header(header::ACCEPT, "application/json");
+        let request = request.extension(Lane::Alone).body(Bytes::new());
+        let request = request.map_err(|error| unreadable(path, error.to_string()))?;
+        let response = self.clients.send(&Identity::Own, request, MAX_BYTES).await?;
+        if response.status() != StatusCode::OK {
+            let reason = refusal(response).await.to_string();
+            return Err(OpenApiError::Refused { path: path.to_owned(), reason });
+        }
+        let body = response.into_body().collect().await;
+        Ok(body.map_err(|error| unreadable(path, error.to_string()))?.to_bytes())
+    }
+}
+
+fn unreadable(path: &str, problem: String) -> OpenApiError {
+    OpenApiError::Unreadable { path: path.to_owned(), problem }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn index_has_only_paths_of_documents() {
+        let index = r#"{"paths": {
+            "api/v1": {"serverRelativeURL": "/openapi/v3/api/v1?hash=A"},
+            "apis/apps/v1": {"serverRelativeURL": "/openapi/v3/apis/apps/v1?hash=B"},
+            "apis/evil/v1": {"serverRelativeURL": "https://example.com/openapi/v3/"},
+            "apis/secrets/v1": {"serverRelativeURL": "/api/v1/secrets"}
+        }}"#;
+        let index: Index = serde_json::from_str(index).expect("an index");
+        assert_eq!(index.path("", "v1"), Some("/openapi/v3/api/v1?hash=A"));
+        assert_eq!(index.path("apps", "v1"), Some("/openapi/v3/apis/apps/v1?hash=B"));
+        for group in ["evil", "secrets", "missing"] {
+            assert_eq!(index.path(group, "v1"), None, "{group}");
+        }
+    }
+}

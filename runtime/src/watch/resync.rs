@@ -1,0 +1,123 @@
+//! Periodic resync: subscribers receive every record again, as if it had been updated without a change.
+//!
+//! It repairs what a controller left undone, for example a key that was dropped after too many failures. The records are
+//! not read from the API server again. A pass is spread out, so that it neither holds up the watch nor fills all queues at
+//! once. Upstream: client-go tools/cache, sharedProcessor.resync; cmd/kube-controller-manager/app, ResyncPeriod.
+
+use std::time::Duration;
+
+use kinds::Kind;
+use kinds::meta::ObjectKey;
+use tokio::time::Instant;
+
+use crate::store::Store;
+
+/// Records of a pass that are handed over together,
+const CHUNK: usize = 100;
+/// and the pause after them.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The resync of one kind.
+#[derive(Debug)]
+pub(super) struct Resync {
+    period: Duration,
+    /// The next chunk is due; `None` if there is no resync.
+    due: Option<Instant>,
+    /// Records of this pass that are left.
+    left: Vec<ObjectKey>,
+}
+
+impl Resync {
+    /// Begins a pass at a random time between this period and twice this after the last one; never if it is zero.
+    pub fn new(period: Duration) -> Self {
+        let mut resync = Self { period, due: None, left: Vec::new() };
+        resync.due = resync.next_pass();
+        resync
+    }
+
+    fn next_pass(&self) -> Option<Instant> {
+        let wait = self.period.checked_mul(2)?.mul_f64(rand::random_range(0.5..1.0));
+        Instant::now().checked_add(wait).filter(|_| !self.period.is_zero())
+    }
+
+    /// Waits until [`Resync::step`] is due.
+    pub async fn due(&self) {
+        match self.due {
+            Some(due) => tokio::time::sleep_until(due).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Hands the next records of a pass to the subscribers. To be called from the task that applies the watch's events, so
+    /// that no subscriber receives an older record after a newer one.
+    pub fn step<K: Kind>(&mut self, store: &Store<K>) {
+        if self.left.is_empty() {
+            self.left = store.keys().into_iter().collect();
+        }
+        for key in self.left.drain(self.left.len().saturating_sub(CHUNK)..) {
+            store.repeat(&key);
+        }
+        self.due = match self.left.is_empty() {
+            true => {
+                self.left = Vec::new();
+                self.next_pass()
+            }
+            false => Some(Instant::now() + PAUSE),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex};
+
+    use kinds::{Decode, Sections};
+
+    use super::*;
+    use crate::testing::{filled_store, meta};
+    use crate::watch::Metadata;
+
+    #[tokio::test(start_paused = true)]
+    async fn every_record_is_repeated_once_a_period_in_chunks() {
+        const RECORDS: usize = 250;
+        let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+        let records = (0..RECORDS).map(|number| Metadata(meta("ns", &format!("a{number}"), 1)));
+        let store = filled_store(decode, Vec::new(), records);
+        let repeated: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
+        let counts = repeated.clone();
+        store.subscribe(move |change| {
+            let (Some(old), Some(new)) = (change.old, change.new) else { panic!("an update") };
+            assert!(Arc::ptr_eq(old, new));
+            *counts.lock().unwrap().entry(new.0.name.to_string()).or_default() += 1;
+        });
+        let period = Duration::from_secs(3600);
+        let (begun, mut resync) = (Instant::now(), Resync::new(period));
+        for pass in 1..=2 {
+            let before = Instant::now();
+            resync.due().await;
+            assert!((period..=period * 2).contains(&before.elapsed()), "{:?}", before.elapsed());
+            let mut steps = 0;
+            loop {
+                resync.due().await;
+                resync.step(&store);
+                steps += 1;
+                if resync.left.is_empty() {
+                    break;
+                }
+            }
+            assert_eq!(steps, 3);
+            let counts = repeated.lock().unwrap();
+            assert!(counts.len() == RECORDS && counts.values().all(|count| *count == pass));
+        }
+        assert!(begun.elapsed() < period * 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn resync_never_begins_when_its_period_is_zero_or_endless() {
+        for period in [Duration::ZERO, Duration::MAX] {
+            let resync = Resync::new(period);
+            assert!(tokio::time::timeout(Duration::from_secs(1 << 40), resync.due()).await.is_err(), "{period:?}");
+        }
+    }
+}

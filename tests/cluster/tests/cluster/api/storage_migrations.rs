@@ -1,0 +1,221 @@
+//! Migrations of stored objects on a real API server, with a crash in the middle: a custom resource to a new stored
+//! version, and Secrets to a new encryption key.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use cluster_tests::{Bed, Call, Effect, Faults, Manager, Rule, Space, Verb, eventually};
+use control_plane::Options;
+use serde_json::{Value, json};
+
+const ALONE: &str = "--controllers=storage-version-migrator-controller";
+const OBJECTS: usize = 25;
+
+/// A control plane of the test's own.
+async fn bed(extra_apiserver_flags: Vec<String>) -> Result<Arc<Bed>> {
+    let options = Options { kwok: false, scheduler: false, extra_apiserver_flags, ..Options::default() };
+    Ok(Arc::new(Bed::without_accounts(options).await?))
+}
+
+fn apply(bed: &Bed, object: &Value) -> Result<()> {
+    bed.cluster.kubectl_with_input(&["apply", "--server-side", "-f", "-"], &object.to_string())?;
+    Ok(())
+}
+
+fn read(bed: &Bed, what: &[&str]) -> Result<Value> {
+    Ok(serde_json::from_str(&bed.cluster.kubectl(&[&["get", "-o", "json"], what].concat())?)?)
+}
+
+/// Asks for a migration.
+fn migrate(bed: &Bed, name: &str, group: &str, resource: &str) -> Result<()> {
+    apply(
+        bed,
+        &json!({
+            "apiVersion": "storagemigration.k8s.io/v1", "kind": "StorageVersionMigration",
+            "metadata": {"name": name}, "spec": {"resource": {"group": group, "resource": resource}},
+        }),
+    )
+}
+
+fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
+}
+
+/// Waits until a migration has ended and no longer counts as running.
+async fn ended(bed: &Bed, name: &str, kind: &str) -> Result<Value> {
+    eventually(format!("migration {name} has {kind}"), || async {
+        let migration = read(bed, &["storageversionmigration", name])?;
+        let is = |kind: &str, status: &str| condition(&migration, kind).is_some_and(|it| it["status"] == status);
+        ensure!(is(kind, "True") && is("Running", "False"), "{}", migration["status"]);
+        Ok(migration)
+    })
+    .await
+}
+
+fn version(object: &Value) -> Result<u64> {
+    Ok(object["metadata"]["resourceVersion"].as_str().context("no version")?.parse()?)
+}
+
+/// Runs a migration with a manager that crashes in the middle of it and another one that finishes it.
+async fn migrate_across_a_crash(space: &Space, name: &str, group: &str, resource: &'static str) -> Result<Value> {
+    let is_patch = move |call: &Call| call.verb == Verb::Patch && call.resource == resource;
+    let first = Faults::script([Rule::new(is_patch, Effect::CrashBeforeAnswer).nth(OBJECTS / 2)]);
+    let manager = Manager::start_cluster_wide(space, &first, &[ALONE]).await?;
+    migrate(&space.bed, name, group, resource)?;
+    first.crashes().await;
+    manager.crash().await;
+    let status = read(&space.bed, &["storageversionmigration", name])?;
+    ensure!(condition(&status, "Succeeded").is_none(), "it crashed too late: {status}");
+    let second = Faults::default();
+    let manager = Manager::start_cluster_wide(space, &second, &[ALONE]).await?;
+    let migration = ended(&space.bed, name, "Succeeded").await?;
+    manager.stop().await?;
+    let patches = (first.count(is_patch), second.count(is_patch));
+    let objects = read(&space.bed, &[resource, "--all-namespaces"])?["items"].as_array().map_or(0, Vec::len);
+    ensure!(patches.0 == OBJECTS / 2 && patches.0 + patches.1 <= objects, "{patches:?} patches of {objects} objects");
+    Ok(migration)
+}
+
+fn widgets(storage: &str, served: &[&str]) -> Value {
+    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let versions: Vec<Value> = served
+        .iter()
+        .map(|name| json!({"name": name, "served": true, "storage": *name == storage, "schema": schema}))
+        .collect();
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Namespaced", "versions": versions,
+            "names": {"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
+        },
+    })
+}
+
+pub async fn stored_version_of_a_custom_resource_is_migrated_across_a_crash(_: Space) -> Result<()> {
+    let bed = bed(Vec::new()).await?;
+    let space = bed.space("migration").await?;
+    apply(&bed, &widgets("v1", &["v1"]))?;
+    eventually("widgets are served", || async {
+        for number in 0..OBJECTS {
+            let metadata = json!({"name": format!("widget-{number}"), "namespace": space.namespace});
+            apply(&bed, &json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": metadata}))?;
+        }
+        Ok(())
+    })
+    .await?;
+    apply(&bed, &widgets("v2", &["v1", "v2"]))?;
+    eventually("both versions are listed as stored", || async {
+        let definition = read(&bed, &["crd", "widgets.example.com"])?;
+        ensure!(definition["status"]["storedVersions"] == json!(["v1", "v2"]), "{}", definition["status"]);
+        // Objects are written in the new version only once the new storage serves.
+        bed.cluster.kubectl(&["get", "widgets.v2.example.com", "-n", &space.namespace, "widget-0"])?;
+        Ok(())
+    })
+    .await?;
+
+    let migration = migrate_across_a_crash(&space, "widgets", "example.com", "widgets").await?;
+    let message = &condition(&migration, "Succeeded").context("it succeeded")?["message"];
+    ensure!(message == "Migration completed", "{message}");
+    let from: u64 = migration["status"]["resourceVersion"].as_str().context("no version")?.parse()?;
+    let all = read(&bed, &["widgets", "-n", &space.namespace])?;
+    for widget in all["items"].as_array().context("a list")? {
+        ensure!(version(widget)? > from, "it was not stored again: {widget}");
+        ensure!(widget["metadata"]["generation"] == 1, "it was changed: {widget}");
+    }
+    let cut = |definition: &Value| definition["status"]["storedVersions"] == json!(["v2"]);
+    let definition = read(&bed, &["crd", "widgets.example.com"])?;
+    ensure!(cut(&definition), "{}", definition["status"]);
+    let migrating = condition(&definition, "StorageMigrating").context("the definition shows the migration")?;
+    ensure!(
+        (&migrating["status"], &migrating["reason"]) == (&json!("False"), &json!("MigrationSucceeded")),
+        "{migrating}"
+    );
+
+    // A further migration has nothing to do, and the stored versions stay.
+    let manager = Manager::start_cluster_wide(&space, &Faults::default(), &[ALONE]).await?;
+    migrate(&bed, "again", "example.com", "widgets")?;
+    ended(&bed, "again", "Succeeded").await?;
+    manager.stop().await?;
+    let definition = read(&bed, &["crd", "widgets.example.com"])?;
+    ensure!(cut(&definition), "{}", definition["status"]);
+    // The API server refuses to drop a version that is still listed as stored.
+    bed.cluster.kubectl_with_input(&["replace", "-f", "-"], &widgets("v2", &["v2"]).to_string())?;
+    eventually("all widgets are read without the old version", || async {
+        let all = read(&bed, &["widgets.v2.example.com", "-n", &space.namespace])?;
+        ensure!(all["items"].as_array().is_some_and(|items| items.len() == OBJECTS), "{all}");
+        Ok(())
+    })
+    .await
+}
+
+/// Writes the API server's configuration with these encryption keys; the first one encrypts.
+fn encrypt_with(file: &PathBuf, keys: &[&str], reads_plain: bool) -> Result<()> {
+    let secret = |name: &str| BASE64.encode(format!("{name:-<32}"));
+    let keys: Vec<Value> = keys.iter().map(|name| json!({"name": name, "secret": secret(name)})).collect();
+    let mut providers = vec![json!({"aescbc": {"keys": keys}})];
+    providers.extend(reads_plain.then(|| json!({"identity": {}})));
+    let configuration = json!({
+        "apiVersion": "apiserver.config.k8s.io/v1", "kind": "EncryptionConfiguration",
+        "resources": [{"resources": ["secrets"], "providers": providers}],
+    });
+    Ok(fs::write(file, configuration.to_string())?)
+}
+
+pub async fn secrets_are_encrypted_with_a_new_key_across_a_crash(_: Space) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("encryption.json");
+    encrypt_with(&file, &["old"], true)?;
+    let bed = bed(vec![format!("--encryption-provider-config={}", file.display())]).await?;
+    let space = bed.space("encryption").await?;
+    for number in 0..OBJECTS {
+        let metadata = json!({"name": format!("secret-{number}"), "namespace": space.namespace});
+        let data = json!({"number": number.to_string()});
+        apply(&bed, &json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data}))?;
+    }
+    encrypt_with(&file, &["new", "old"], true)?;
+    bed.cluster.restart_apiserver().await?;
+    migrate_across_a_crash(&space, "secrets", "", "secrets").await?;
+    // Without the old key, and without plain text, only what was migrated can be read.
+    encrypt_with(&file, &["new"], false)?;
+    bed.cluster.restart_apiserver().await?;
+    let all = read(&bed, &["secrets", "-n", &space.namespace])?;
+    let all = all["items"].as_array().context("a list")?;
+    ensure!(all.len() == OBJECTS, "{}", all.len());
+    for secret in all {
+        let number = secret["data"]["number"].as_str().context("no data")?;
+        let number = String::from_utf8(BASE64.decode(number)?)?;
+        ensure!(secret["metadata"]["name"] == format!("secret-{number}"), "{secret}");
+    }
+    Ok(())
+}
+
+pub async fn migration_that_cannot_succeed_fails_with_its_reason(_: Space) -> Result<()> {
+    let bed = bed(Vec::new()).await?;
+    let space = bed.space("failing").await?;
+    let metadata = json!({"name": "map", "namespace": space.namespace});
+    apply(&bed, &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}))?;
+    let is_patch = |call: &Call| call.verb == Verb::Patch && call.resource == "configmaps";
+    // The first patch meets an overloaded server, the second one a refusal.
+    let faults = Faults::script([
+        Rule::new(is_patch, Effect::Refuse(503, None)),
+        Rule::new(is_patch, Effect::Refuse(403, None)),
+    ]);
+    let manager = Manager::start_cluster_wide(&space, &faults, &[ALONE]).await?;
+    migrate(&bed, "maps", "", "configmaps")?;
+    let failed = ended(&bed, "maps", "Failed").await?;
+    let message = condition(&failed, "Failed").and_then(|it| it["message"].as_str()).unwrap_or_default();
+    ensure!(message.contains(" not yet migrated. migration encountered unhandled error: "), "{message}");
+    ensure!(faults.count(is_patch) == 2, "{:?}", faults.seen());
+    migrate(&bed, "bindings", "", "bindings")?;
+    let failed = ended(&bed, "bindings", "Failed").await?;
+    let message = condition(&failed, "Failed").and_then(|it| it["message"].as_str()).unwrap_or_default();
+    let expected = "resource \"/v1, Resource=bindings\" does not support discovery operations: [update patch list]";
+    ensure!(message == expected, "{message}");
+    manager.stop().await?;
+    Ok(())
+}

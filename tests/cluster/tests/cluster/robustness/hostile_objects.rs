@@ -1,0 +1,243 @@
+//! Objects of a tenant who tries what the API server accepts: names, sizes, depths, counts and loops.
+
+use serde_json::{Value, json};
+
+/// Owner references of one object.
+const OWNERS: usize = 8_000;
+/// Environment variables of one container.
+const VARIABLES: usize = 5_000;
+/// Levels of a nested custom resource.
+const LEVELS: usize = 2_000;
+/// Bytes of a text near the API server's limit of an object.
+const LONG_TEXT: usize = 1 << 20;
+
+/// Objects with the same finalizer, which nothing removes.
+pub const STUCK: usize = 100;
+/// The finalizer of them.
+pub const FINALIZER: &str = "tenant.example.com/never";
+/// The tenant's own API group.
+pub const GROUP: &str = "tenant.example.com";
+
+/// Names that no object can have.
+const NAMES: [&str; 8] = [
+    "?watch=true&timeoutSeconds=99999999",
+    "a b",
+    "kube-system/secrets?watch=true",
+    "../../../namespaces/kube-system/secrets/x",
+    "%2e%2e",
+    "\u{8a9e}\u{202e}",
+    "line\nbreak",
+    "#",
+];
+
+/// The tenant's custom kind, whose objects may have any content.
+pub fn definition() -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("things.{GROUP}")},
+        "spec": {
+            "group": GROUP, "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+            }}}],
+        },
+    })
+}
+
+/// Everything that the tenant creates, as (API version, plural, object).
+pub fn all(victim: &str) -> Vec<(&'static str, &'static str, Value)> {
+    let mut all = owners(victim);
+    all.extend(workloads());
+    all.extend(custom());
+    all.extend(named(victim));
+    all
+}
+
+fn config_map(name: &str, metadata: Value) -> (&'static str, &'static str, Value) {
+    let mut object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata});
+    object["metadata"]["name"] = name.into();
+    ("v1", "configmaps", object)
+}
+
+fn owner(kind: &str, name: &str, uid: usize) -> Value {
+    let version = if kind == "Thing" { format!("{GROUP}/v1") } else { "v1".to_owned() };
+    json!({"apiVersion": version, "kind": kind, "name": name, "uid": format!("00000000-0000-4000-8000-{uid:012}")})
+}
+
+/// References to many owners, to itself, in loops, and to objects of the other namespace.
+fn owners(victim: &str) -> Vec<(&'static str, &'static str, Value)> {
+    let many: Vec<Value> = (0..OWNERS).map(|n| owner("ConfigMap", &format!("owner-{n}"), n)).collect();
+    let mut all = vec![
+        config_map("many-owners", json!({"ownerReferences": many})),
+        config_map("other-namespace", json!({"ownerReferences": [owner("Secret", "crown-jewels", 1)]})),
+        config_map("victims-namespace", json!({"ownerReferences": [owner("Namespace", victim, 2)]})),
+        config_map("unknown-kind", json!({"ownerReferences": [owner("Nothing", "x", 3)]})),
+    ];
+    for (number, name) in NAMES.iter().enumerate() {
+        let references = json!([owner("ConfigMap", name, 10 + number), owner("Namespace", name, 30 + number)]);
+        all.push(config_map(&format!("hostile-owner-{number}"), json!({"ownerReferences": references})));
+    }
+    for number in 0..STUCK {
+        all.push(config_map(&format!("stuck-{number}"), json!({"finalizers": [FINALIZER]})));
+    }
+    all
+}
+
+fn template(app: &str, env: &[Value]) -> Value {
+    json!({
+        "metadata": {"labels": {"app": app}},
+        "spec": {"containers": [{"name": "main", "image": "example.com/image:1", "env": env}]},
+    })
+}
+
+fn workload(kind: &str, name: &str, spec: Value) -> Value {
+    let mut object = json!({
+        "apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name},
+        "spec": {"selector": {"matchLabels": {"app": name}}, "template": template(name, &[])},
+    });
+    for (field, value) in spec.as_object().into_iter().flatten() {
+        object["spec"][field] = value.clone();
+    }
+    object
+}
+
+/// Large templates, counts near the limits of their types, and selectors that cost.
+fn workloads() -> Vec<(&'static str, &'static str, Value)> {
+    let env: Vec<Value> = (0..VARIABLES).map(|n| json!({"name": format!("V{n}"), "value": "x".repeat(100)})).collect();
+    let text = [json!({"name": "LONG", "value": "x".repeat(LONG_TEXT)})];
+    let expressions: Vec<Value> =
+        (0..1_000).map(|n| json!({"key": format!("k{n}"), "operator": "NotIn", "values": ["a", "b", "c"]})).collect();
+    let job = |name: &str, spec: Value| {
+        let mut template = template(name, &[]);
+        template["spec"]["restartPolicy"] = "Never".into();
+        let mut object = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {"template": template}});
+        for (field, value) in spec.as_object().into_iter().flatten() {
+            object["spec"][field] = value.clone();
+        }
+        ("batch/v1", "jobs", object)
+    };
+    let schedule = |name: &str, schedule: &str| {
+        let mut template = template(name, &[]);
+        template["spec"]["restartPolicy"] = "Never".into();
+        (
+            "batch/v1",
+            "cronjobs",
+            json!({
+                "apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": name},
+                "spec": {"schedule": schedule, "jobTemplate": {"spec": {"template": template}}},
+            }),
+        )
+    };
+    let largest = i32::MAX;
+    vec![
+        (
+            "apps/v1",
+            "deployments",
+            workload("Deployment", "many-variables", json!({"template": template("many-variables", &env)})),
+        ),
+        (
+            "apps/v1",
+            "deployments",
+            workload("Deployment", "long-variable", json!({"template": template("long-variable", &text)})),
+        ),
+        ("apps/v1", "deployments", workload("Deployment", "largest", json!({"replicas": largest}))),
+        (
+            "apps/v1",
+            "replicasets",
+            workload("ReplicaSet", "largest", json!({"replicas": largest, "minReadySeconds": largest})),
+        ),
+        (
+            "apps/v1",
+            "statefulsets",
+            workload(
+                "StatefulSet",
+                "largest",
+                json!({
+                    "replicas": largest, "podManagementPolicy": "Parallel", "serviceName": "x",
+                }),
+            ),
+        ),
+        job("largest", json!({"completions": largest, "parallelism": largest})),
+        job(
+            "indexed",
+            json!({
+                "completions": 100_000, "parallelism": 100_000, "completionMode": "Indexed",
+                "backoffLimitPerIndex": 1, "maxFailedIndexes": 10_000,
+            }),
+        ),
+        schedule("never", "0 0 31 2 *"),
+        schedule("always", "* * * * *"),
+        (
+            "policy/v1",
+            "poddisruptionbudgets",
+            json!({
+                "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "expressions"},
+                "spec": {"minAvailable": "100%", "selector": {"matchExpressions": expressions}},
+            }),
+        ),
+        (
+            "v1",
+            "services",
+            json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": {"name": "everything"},
+                "spec": {"selector": {"app": "largest"}, "clusterIP": "None",
+                    "ports": (1..500).map(|n| json!({"name": format!("p{n}"), "port": n})).collect::<Vec<_>>()},
+            }),
+        ),
+    ]
+}
+
+/// Custom resources: nested deeply, and with fields of other types than elsewhere.
+fn custom() -> Vec<(&'static str, &'static str, Value)> {
+    let thing = |name: &str, fields: Value| {
+        let mut object = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "Thing", "metadata": {"name": name}});
+        for (field, value) in fields.as_object().into_iter().flatten() {
+            object[field] = value.clone();
+        }
+        ("tenant.example.com/v1", "things", object)
+    };
+    vec![
+        thing("odd", json!({"code": "x", "reason": {}, "message": [1], "status": 7, "items": "none", "spec": []})),
+        thing("long", json!({"spec": {"text": "x".repeat(LONG_TEXT)}})),
+        thing("stuck", json!({})),
+    ]
+}
+
+/// Names in other places than owner references: of accounts, targets and claims.
+fn named(victim: &str) -> Vec<(&'static str, &'static str, Value)> {
+    let mut all = Vec::new();
+    for (number, name) in NAMES.iter().chain([&"crown-jewels"]).enumerate() {
+        all.push((
+            "v1",
+            "secrets",
+            json!({
+                "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+                "metadata": {"name": format!("token-{number}"), "annotations": {
+                    "kubernetes.io/service-account.name": name, "kubernetes.io/service-account.uid": victim,
+                }},
+            }),
+        ));
+    }
+    all.push(("autoscaling/v2", "horizontalpodautoscalers", json!({
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "elsewhere"},
+        "spec": {"maxReplicas": 5, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web?x=y"}},
+    })));
+    all.push((
+        "v1",
+        "endpoints",
+        json!({
+            "apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "mirrored"},
+            "subsets": [{"addresses": (1..255).map(|n| json!({"ip": format!("10.9.8.{n}"), "targetRef": {
+                "kind": "Pod", "namespace": victim, "name": "web"}})).collect::<Vec<_>>(), "ports": [{"port": 80}]}],
+        }),
+    ));
+    all
+}
+
+/// A custom resource whose content is nested deeply, as text: values of that depth cannot be dropped on a small stack.
+pub fn nested() -> String {
+    let (open, close) = ("{\"a\":".repeat(LEVELS), "}".repeat(LEVELS));
+    format!(
+        "{{\"apiVersion\":\"{GROUP}/v1\",\"kind\":\"Thing\",\"metadata\":{{\"name\":\"nested\"}},\"spec\":{open}1{close}}}"
+    )
+}

@@ -1,0 +1,385 @@
+//! One namespace's user with edit rights tries everything; another namespace notices nothing.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{deployment, template};
+use cluster_tests::programs::{KCM, Process, command};
+use cluster_tests::{Bed, Space, eventually};
+use control_plane::{ControlPlane, Identity, Options, aggregated};
+use futures::future::try_join_all;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{ResourceQuota, Secret, ServiceAccount};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::{Value, json};
+use tokio::task::{JoinHandle, block_in_place};
+use tokio::time::{Instant, sleep};
+
+use super::hostile_objects::{self as objects, FINALIZER, GROUP, STUCK};
+
+const TENANT: &str = "mallory";
+/// A text that only the other namespace has.
+const SECRET: &str = "correct-horse-battery-staple";
+/// Pods of the other namespace's Deployment.
+const REPLICAS: i32 = 6;
+/// A rollout may take this many times as long as without the tenant, and [`SLACK`] more.
+const FACTOR: u32 = 3;
+const SLACK: Duration = Duration::from_secs(5);
+/// As [`SLACK`] while the tenant changes objects as fast as the API server accepts it: a controller's rate limit of 20
+/// requests per second is shared by all namespaces, as upstream's is.
+const SLACK_OF_RATES: Duration = Duration::from_secs(20);
+/// Most memory that the tenant may cost, in KiB: what the API server would hold of these objects several times over.
+const MEMORY_KIB: u64 = 300 << 10;
+/// Deployments of the tenant whose pods a quota refuses.
+const REFUSED: usize = 20;
+
+/// A cluster with a manager of the usual rate limits, the tenant's namespace, and another one with a Deployment.
+struct Stage {
+    bed: Arc<Bed>,
+    manager: Process,
+    tenant: Space,
+    other: Space,
+    /// The tenant's client.
+    client: Client,
+    /// Time of a rollout in the other namespace before the tenant begins.
+    usual: Duration,
+    /// Memory before the tenant begins.
+    memory_kib: u64,
+}
+
+impl Stage {
+    async fn set() -> Result<Self> {
+        let options = Options { nodes: 4, audit: true, ..Options::default() };
+        let bed = Arc::new(Bed::without_accounts(options).await?);
+        let manager = start(&bed.cluster)?;
+        let (tenant, other) = (bed.space("tenant").await?, bed.space("other").await?);
+        for space in [&tenant, &other] {
+            eventually("the default service account", || space.get::<ServiceAccount>("default")).await?;
+        }
+        other.create::<Secret>(json!({"metadata": {"name": "crown-jewels"}, "stringData": {"text": SECRET}})).await?;
+        other.create::<Deployment>(deployment("web", REPLICAS)).await?;
+        complete(&other).await?;
+        let usual = roll(&other, 2).await?.max(roll(&other, 3).await?);
+        let client = tenants_client(&bed, &tenant).await?;
+        let memory_kib = manager.resident_kib()?;
+        Ok(Self { bed, manager, tenant, other, client, usual, memory_kib })
+    }
+
+    /// Rolls the other namespace's Deployment twice. Fails if a rollout takes much longer than usual.
+    async fn others_work(&self, when: &str, first: u32) -> Result<()> {
+        self.others_work_within(self.usual * FACTOR + SLACK, when, first).await
+    }
+
+    async fn others_work_within(&self, allowed: Duration, when: &str, first: u32) -> Result<()> {
+        for version in [first, first + 1] {
+            let took = roll(&self.other, version).await.with_context(|| format!("{when}: {}", self.log()))?;
+            eprintln!("{when}: a rollout took {took:?}, usually {:?}", self.usual);
+            ensure!(took <= allowed, "{when}: a rollout took {took:?}, usually {:?}", self.usual);
+        }
+        Ok(())
+    }
+
+    /// Fails if the process panicked, grew beyond its limit or was restarted.
+    async fn is_sound(&self) -> Result<()> {
+        self.bed.cluster.check()?;
+        let now = self.manager.resident_kib()?;
+        eprintln!("memory: {} MiB, {} MiB before", now >> 10, self.memory_kib >> 10);
+        ensure!(now <= self.memory_kib + MEMORY_KIB, "{now} KiB, {} KiB before", self.memory_kib);
+        let metrics = self.manager.get("/metrics", None).await?;
+        let panics = metrics.lines().filter(|line| line.contains("panic") && !line.starts_with('#'));
+        let panics: Vec<&str> = panics.filter(|line| !line.ends_with(" 0") && !line.ends_with(" 0.0")).collect();
+        ensure!(metrics.contains("outcome=\"panicked\"") && panics.is_empty(), "{panics:?}");
+        Ok(())
+    }
+
+    /// Fails if the manager read an object of the other namespace that the tenant named, or told the tenant of one.
+    async fn nothing_is_disclosed(&self) -> Result<()> {
+        let log = fs::read_to_string(self.bed.cluster.folder().join("audit.log"))?;
+        for line in log.lines() {
+            // A last line may not be complete yet.
+            let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
+            let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+            let is_elsewhere = [&*self.other.namespace, "kube-system"].contains(&text("/objectRef/namespace"));
+            let is_secret = text("/objectRef/resource") == "secrets" && !text("/objectRef/name").is_empty();
+            ensure!(!(is_elsewhere && is_secret), "the manager requested {}", text("/requestURI"));
+            let hostile = ["crown-jewels", "timeoutSeconds=99999999", "%2e%2e", "/../"];
+            let uri = text("/requestURI");
+            let is_tenants = text("/objectRef/namespace") == self.tenant.namespace;
+            ensure!(is_tenants || !hostile.iter().any(|name| uri.contains(name)), "the manager requested {uri}");
+        }
+        let seen = self.tenant.kubectl(&["get", "events,configmaps,secrets,things", "-o", "json"]).await?;
+        ensure!(!seen.contains(SECRET) && !self.log().contains(SECRET), "the secret is disclosed");
+        let pods = self.other.pods("web").await?;
+        let name = pods[0].metadata.name.clone().context("a pod without a name")?;
+        ensure!(!seen.contains(&name), "{name} is named in the tenant's namespace");
+        Ok(())
+    }
+
+    fn log(&self) -> String {
+        let log = self.manager.log(&self.bed.cluster).unwrap_or_default();
+        let panics = log.lines().filter(|line| line.contains("panicked")).take(5);
+        let last: Vec<&str> = log.lines().rev().take(20).collect();
+        panics.chain(last.into_iter().rev()).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Creates an object as the tenant. Refusals by the API server are no failure: the tenant tries.
+    async fn attempt(&self, version: &str, plural: &str, body: String) -> Result<bool> {
+        let root = if version.contains('/') { "/apis" } else { "/api" };
+        let path = format!("{root}/{version}/namespaces/{}/{plural}", self.tenant.namespace);
+        let request = http::Request::post(path).header("content-type", "application/json").body(body.into_bytes())?;
+        match self.client.request::<Value>(request).await {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) => {
+                eprintln!("{plural}: refused: {}", status.message.chars().take(200).collect::<String>());
+                Ok(false)
+            }
+            // The response cannot be read where it is nested too deeply; the object is there.
+            Err(kube::Error::SerdeError(_)) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// All controllers with their default limits, over everything that kubeadm configures.
+fn start(cluster: &ControlPlane) -> Result<Process> {
+    let flags = [
+        format!("--kubeconfig={}", cluster.kubeconfig(Identity::ControllerManager)?.display()),
+        "--use-service-account-credentials".to_owned(),
+        "--root-ca-file=/etc/kubernetes/pki/ca.crt".to_owned(),
+        "--service-account-private-key-file=/etc/kubernetes/pki/sa.key".to_owned(),
+        "--authorization-always-allow-paths=/metrics,/healthz".to_owned(),
+    ];
+    Process::start(cluster, "kcm-hostile", &command(cluster, KCM)?, &flags)
+}
+
+/// A client of a user with the role `edit` in the tenant's namespace, and with all rights on a custom kind of its own.
+async fn tenants_client(bed: &Arc<Bed>, tenant: &Space) -> Result<Client> {
+    let namespace = &tenant.namespace;
+    let rights = [
+        objects::definition(),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+            "metadata": {"name": "edit", "namespace": namespace},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": TENANT}],
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+            "metadata": {"name": "things", "namespace": namespace},
+            "rules": [{"apiGroups": [GROUP], "resources": ["*"], "verbs": ["*"]}],
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+            "metadata": {"name": "things", "namespace": namespace},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "things"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": TENANT}],
+        }),
+    ];
+    let text: Vec<String> = rights.iter().map(Value::to_string).collect();
+    block_in_place(|| bed.cluster.kubectl_with_input(&["apply", "-f", "-"], &text.join("\n---\n")))?;
+    let kubeconfig = Kubeconfig::read_from(bed.cluster.kubeconfig(Identity::Admin)?)?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    config.auth_info.impersonate = Some(TENANT.to_owned());
+    config.default_retry = false;
+    let client = Client::try_from(config)?;
+    for path in [
+        format!("/api/v1/namespaces/{namespace}/configmaps"),
+        format!("/apis/{GROUP}/v1/namespaces/{namespace}/things"),
+    ] {
+        eventually("the tenant has its rights", || async {
+            client.request::<Value>(http::Request::get(&*path).body(Vec::new())?).await.map(drop).map_err(Into::into)
+        })
+        .await?;
+    }
+    Ok(client)
+}
+
+/// Rolls `web` out with another image. Returns how long it took.
+async fn roll(space: &Space, version: u32) -> Result<Duration> {
+    let began = Instant::now();
+    let image = format!("example.com/image:{version}");
+    space.patch::<Deployment>("web", json!({"spec": {"template": template("web", &image, &json!({}))}})).await?;
+    complete(space).await?;
+    Ok(began.elapsed())
+}
+
+async fn complete(space: &Space) -> Result<()> {
+    eventually("web is rolled out", || async {
+        let found: Deployment = space.get("web").await?;
+        let status = found.status.context("no status")?;
+        ensure!(status.observed_generation == found.metadata.generation, "not observed: {status:?}");
+        let counts = [status.updated_replicas, status.available_replicas, status.replicas];
+        ensure!(counts == [Some(REPLICAS); 3], "{status:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// Sizes, depths, counts, names, loops and finalizers.
+pub async fn hostile_objects_cost_other_namespaces_nothing(_: Space) -> Result<()> {
+    let stage = Stage::set().await?;
+    // Without it the largest of the tenant's workloads would fill the test's API server with pods.
+    let quota = json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "20", "count/jobs.batch": "20"}}});
+    stage.tenant.create::<ResourceQuota>(quota).await?;
+    eventually("the quota counts", || async {
+        let quota: ResourceQuota = stage.tenant.get("few").await?;
+        ensure!(quota.status.and_then(|status| status.used).is_some_and(|used| !used.is_empty()));
+        Ok(())
+    })
+    .await?;
+    let all = objects::all(&stage.other.namespace);
+    let count = all.len();
+    let mut accepted = 0;
+    for batch in all.chunks(8) {
+        let attempts = batch.iter().map(|(version, plural, object)| stage.attempt(version, plural, object.to_string()));
+        accepted += try_join_all(attempts).await?.into_iter().filter(|is_created| *is_created).count();
+    }
+    ensure!(accepted + 15 > count, "the API server accepted only {accepted} of {count} objects");
+    stage.attempt("tenant.example.com/v1", "things", objects::nested()).await?;
+    stage.others_work("hostile objects are created", 10).await?;
+    stage.is_sound().await?;
+
+    loops(&stage).await?;
+    stage.tenant.kubectl(&["delete", "configmaps", "--all", "--wait=false"]).await?;
+    stage.others_work("objects with finalizers are deleted", 20).await?;
+    eventually("all but those with the finalizer are deleted", || async {
+        let left = stage.tenant.kubectl(&["get", "configmaps", "-o", "name"]).await?;
+        let others = left.lines().filter(|line| !line.contains("stuck-") && !line.contains("kube-root-ca.crt"));
+        let others: Vec<&str> = others.collect();
+        ensure!(others.is_empty(), "{others:?}");
+        ensure!(left.lines().filter(|line| line.contains("stuck-")).count() == STUCK, "the finalizer holds them");
+        Ok(())
+    })
+    .await?;
+    stage.is_sound().await?;
+    stage.nothing_is_disclosed().await?;
+
+    // The namespace goes, too, once the finalizers are removed.
+    stage.tenant.kubectl(&["delete", "namespace", &stage.tenant.namespace, "--wait=false"]).await?;
+    stage.others_work("the tenant's namespace is deleted", 30).await?;
+    stage.is_sound().await?;
+    stage.manager.stop(&stage.bed.cluster).await
+}
+
+/// Owners that own each other, and themselves, deleted in the foreground.
+async fn loops(stage: &Stage) -> Result<()> {
+    let mut uids = Vec::new();
+    for name in ["loop-0", "loop-1", "loop-2"] {
+        stage.tenant.kubectl(&["create", "configmap", name]).await?;
+        uids.push(stage.tenant.kubectl(&["get", "configmap", name, "-o", "jsonpath={.metadata.uid}"]).await?);
+    }
+    for (at, owner) in [(0, 1), (1, 2), (2, 0)] {
+        let reference = |number: usize| {
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "name": format!("loop-{number}"), "uid": uids[number],
+                "blockOwnerDeletion": true})
+        };
+        let patch = json!({"metadata": {"ownerReferences": [reference(owner), reference(at)]}}).to_string();
+        stage.tenant.kubectl(&["patch", "configmap", &format!("loop-{at}"), "--type=merge", "-p", &patch]).await?;
+    }
+    stage.tenant.kubectl(&["delete", "configmap", "loop-0", "--cascade=foreground", "--wait=false"]).await?;
+    eventually("the loop is deleted", || async {
+        let left = stage.tenant.kubectl(&["get", "configmaps", "-o", "name"]).await?;
+        ensure!(!left.contains("loop-"), "{left}");
+        Ok(())
+    })
+    .await
+    .with_context(|| format!("{FINALIZER} is on none of them"))
+}
+
+/// Rates: many workloads whose pods a quota refuses, and objects that change as fast as their owner can write.
+pub async fn hostile_rates_cost_other_namespaces_nothing(_: Space) -> Result<()> {
+    let stage = Stage::set().await?;
+    stage.tenant.create::<ResourceQuota>(json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "5"}}})).await?;
+    for number in 0..REFUSED {
+        stage.tenant.create::<Deployment>(deployment(&format!("refused-{number}"), 50)).await?;
+    }
+    stage.others_work("pods are refused", 5).await?;
+    let writers: Vec<Writes> = (0..4).map(|writer| Writes::start(&stage, writer)).collect();
+    let allowed = stage.usual * FACTOR + SLACK_OF_RATES;
+    stage.others_work_within(allowed, "pods are refused and objects change", 10).await?;
+    stage.others_work_within(allowed, "pods are refused and objects change for long", 20).await?;
+    let writes: usize = writers.iter().map(Writes::count).sum();
+    drop(writers);
+    eprintln!("the tenant wrote {writes} times");
+    ensure!(writes > 100, "the tenant wrote only {writes} times");
+    stage.is_sound().await?;
+    stage.nothing_is_disclosed().await?;
+    stage.manager.stop(&stage.bed.cluster).await
+}
+
+/// A task that changes a Deployment again and again. Ends when it is dropped.
+struct Writes {
+    task: JoinHandle<()>,
+    count: Arc<std::sync::atomic::AtomicUsize>,
+}
+
+impl Writes {
+    fn start(stage: &Stage, writer: usize) -> Self {
+        let count = Arc::<std::sync::atomic::AtomicUsize>::default();
+        let (client, counted) = (stage.client.clone(), count.clone());
+        let path = format!("/apis/apps/v1/namespaces/{}/deployments/refused-{writer}", stage.tenant.namespace);
+        let task = tokio::spawn(async move {
+            for number in 0_u64.. {
+                let patch = json!({
+                    "metadata": {"annotations": {"number": number.to_string()}},
+                    "spec": {"replicas": 20 + number % 30, "template": {"metadata": {"annotations": {
+                        "number": (number / 20).to_string(),
+                    }}}},
+                });
+                let request = http::Request::patch(&*path)
+                    .header("content-type", "application/merge-patch+json")
+                    .body(patch.to_string().into_bytes());
+                let Ok(request) = request else { return };
+                if client.request::<Value>(request).await.is_ok() {
+                    counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+        });
+        Self { task, count }
+    }
+
+    fn count(&self) -> usize {
+        self.count.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+impl Drop for Writes {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Aggregated APIs whose lists never end, never begin, fail, or are no lists.
+pub async fn misbehaving_aggregated_apis_cost_others_nothing(_: Space) -> Result<()> {
+    let stage = Stage::set().await?;
+    aggregated::serve(&stage.bed.cluster).await?;
+    // A new discovery, lists of the new kinds, and their fallbacks.
+    for round in 0..6 {
+        stage.others_work("aggregated APIs misbehave", 10 + 10 * round).await?;
+        sleep(Duration::from_secs(5)).await;
+    }
+    stage.is_sound().await?;
+    // Owners and dependents are still found, also by a manager that starts now.
+    stage.manager.stop(&stage.bed.cluster).await?;
+    let stage = Stage { manager: start(&stage.bed.cluster)?, ..stage };
+    stage.others_work("a manager starts while aggregated APIs misbehave", 80).await?;
+    stage.tenant.kubectl(&["create", "configmap", "owner"]).await?;
+    let uid = stage.tenant.kubectl(&["get", "configmap", "owner", "-o", "jsonpath={.metadata.uid}"]).await?;
+    let owner = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}]);
+    let dependent = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "dependent", "ownerReferences": owner}});
+    stage.attempt("v1", "configmaps", dependent.to_string()).await?;
+    stage.tenant.kubectl(&["delete", "configmap", "owner"]).await?;
+    eventually("a dependent is deleted", || async {
+        let left = stage.tenant.kubectl(&["get", "configmaps", "-o", "name"]).await?;
+        ensure!(!left.contains("dependent"), "{left}");
+        Ok(())
+    })
+    .await?;
+    stage.is_sound().await?;
+    stage.manager.stop(&stage.bed.cluster).await
+}

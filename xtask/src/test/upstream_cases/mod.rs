@@ -1,0 +1,123 @@
+//! Upstream's unit tests as cases: each is covered by a test of ours, or says why it has none.
+//!
+//! One list per controller, a line per case: upstream's test function, the case in our words, and `file::function` of the
+//! test that covers it, with `|` between them. Several tests are separated by blanks. A case that does not apply has
+//! `-` and the reason instead. A header names upstream's package.
+//!
+//! With the environment variable `KUBERNETES_SOURCE`, the root of upstream's source, the test also fails when a list lacks
+//! one of the package's test functions.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// The lists, by controller.
+const LISTS: [(&str, &str); 2] =
+    [("deployment", include_str!("deployment.txt")), ("replicaset", include_str!("replicaset.txt"))];
+
+/// A case of a list.
+#[derive(Debug, PartialEq, Eq)]
+struct Case<'a> {
+    /// Upstream's test function.
+    upstream: &'a str,
+    /// What it does.
+    case: &'a str,
+    /// Tests that cover it, or the reason why none does.
+    covered: Result<Vec<&'a str>, &'a str>,
+}
+
+fn case(line: &str) -> Result<Case<'_>, String> {
+    let parts: Vec<&str> = line.split('|').map(str::trim).collect();
+    let [upstream, case, covered] = parts[..] else { return Err(format!("{line}: there are not three parts")) };
+    if !upstream.starts_with("Test") || case.is_empty() {
+        return Err(format!("{line}: no upstream test and case"));
+    }
+    let covered = match covered.strip_prefix('-') {
+        Some(reason) if reason.trim().is_empty() => return Err(format!("{line}: no reason")),
+        Some(reason) => Err(reason.trim()),
+        None => Ok(covered.split_whitespace().collect::<Vec<_>>()),
+    };
+    match &covered {
+        Ok(tests) if tests.is_empty() => Err(format!("{line}: no test covers it")),
+        _ => Ok(Case { upstream, case, covered }),
+    }
+}
+
+/// The packages of a list, and its cases.
+fn read(list: &str) -> Result<(Vec<&str>, Vec<Case<'_>>), String> {
+    let packages = list.lines().filter_map(|line| line.strip_prefix("# package ")).collect();
+    let lines = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    Ok((packages, lines.map(case).collect::<Result<_, _>>()?))
+}
+
+/// Reports whether a file has a test function: one with a test attribute, of a property test, or of a cluster test.
+fn has_test(root: &Path, test: &str) -> Result<(), String> {
+    let (file, function) = test.split_once("::").ok_or_else(|| format!("{test}: no `file::function`"))?;
+    let text = std::fs::read_to_string(root.join(file)).map_err(|error| format!("{file}: {error}"))?;
+    let mut is_marked = false;
+    for line in text.lines().map(str::trim_start) {
+        is_marked |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+        let is_cluster_test = line.starts_with("pub async fn") && file.starts_with("tests/cluster/");
+        let Some((_, after)) = line.split_once("fn ") else { continue };
+        let name = after.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or_default();
+        if name == function && (is_marked || is_cluster_test) {
+            return Ok(());
+        }
+        is_marked = false;
+    }
+    Err(format!("{test}: there is no such test"))
+}
+
+/// Names of the test functions of a Go package.
+fn upstreams_tests(package: &Path) -> Vec<String> {
+    let files = std::fs::read_dir(package).expect("upstream's package").map(|entry| entry.expect("an entry").path());
+    let tests = files.filter(|path| path.to_string_lossy().ends_with("_test.go"));
+    let text: String = tests.map(|path| std::fs::read_to_string(path).expect("a source file")).collect();
+    let name = |line: &str| {
+        let after = line.strip_prefix("func ")?;
+        after.starts_with("Test").then(|| after.split('(').next().unwrap_or_default().to_owned())
+    };
+    text.lines().filter_map(name).collect()
+}
+
+#[test]
+fn each_upstream_case_is_covered_by_a_test_or_has_a_reason() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+    let mut problems = Vec::new();
+    for (controller, list) in LISTS {
+        let (packages, cases) = match read(list) {
+            Ok(read) => read,
+            Err(problem) => {
+                problems.push(format!("{controller}: {problem}"));
+                continue;
+            }
+        };
+        assert!(!packages.is_empty() && cases.len() >= 20, "{controller}: {} cases", cases.len());
+        for case in &cases {
+            for test in case.covered.iter().flatten() {
+                problems.extend(has_test(root, test).err().map(|problem| format!("{controller}: {problem}")));
+            }
+        }
+        let Some(source) = std::env::var_os("KUBERNETES_SOURCE") else { continue };
+        let listed: BTreeSet<&str> = cases.iter().map(|case| case.upstream).collect();
+        let all = packages.iter().flat_map(|package| upstreams_tests(&Path::new(&source).join(package)));
+        let missing = all.filter(|test| !listed.contains(test.as_str()));
+        problems.extend(missing.map(|test| format!("{controller}: {test} is not listed")));
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn line_without_test_or_reason_is_a_problem() {
+    for line in ["TestA | case", "TestA | case |", "TestA | case | -", "TestA | | a.rs::b", "a | case | a.rs::b"] {
+        assert!(case(line).is_err(), "{line}");
+    }
+    let read = case("TestA | two pods | a.rs::b c.rs::d").expect("a case");
+    assert_eq!(read, Case { upstream: "TestA", case: "two pods", covered: Ok(vec!["a.rs::b", "c.rs::d"]) });
+    assert_eq!(case("TestA | cache | - no such cache").expect("a case").covered, Err("no such cache"));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+    let own = "xtask/src/test/upstream_cases/mod.rs";
+    assert!(has_test(root, &format!("{own}::line_without_test_or_reason_is_a_problem")).is_ok());
+    for no_test in ["case", "missing"] {
+        assert!(has_test(root, &format!("{own}::{no_test}")).is_err(), "{no_test}");
+    }
+}
