@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(&*decoded.owners, [owner]);
         let context = Decode { interner: Arc::default(), sections: ResourceClaim::STATE };
         let claim = ResourceClaim::decode(&context, &object).expect("well-formed");
-        let state = claim.state.expect("asked for");
+        let state = claim.state.expect("in its section");
         assert!(state.has_admin_access && state.entry.as_deref() == Some("gpu"));
     }
 

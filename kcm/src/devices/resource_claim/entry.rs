@@ -85,11 +85,6 @@ impl Owner<'_> {
         }
     }
 
-    /// Reports whether a claim may have to be created.
-    fn may_lack_claims(&self) -> bool {
-        self.entries.iter().any(|entry| entry.claim.is_none() && entry.template.is_some())
-    }
-
     /// Returns the status with these new names, to be applied: names that it has already are kept.
     pub fn status(&self, new: &[(Str, Str)]) -> Value {
         let known = self.entries.iter().filter_map(|entry| match &entry.status {
@@ -115,7 +110,7 @@ impl ResourceClaims {
     /// Reports whether the cache is known to show all claims of the owner. Otherwise the owner's key has to be reconciled
     /// again: the API server was read, or the cache is older than what was read.
     pub(super) async fn knows_claims_of(&self, owner: &Owner<'_>) -> Result<bool, WriteError> {
-        if !owner.may_lack_claims() {
+        if !self.may_lack_claims(owner) {
             return Ok(true);
         }
         let (key, claims) = (owner.meta.key(), &self.keys.claims);
@@ -130,6 +125,19 @@ impl ResourceClaims {
             owner.writes.wrote(&key, claims, version);
         }
         Ok(is_known)
+    }
+
+    /// Reports whether a claim may have to be created.
+    fn may_lack_claims(&self, owner: &Owner<'_>) -> bool {
+        let is_usable = |name: &Str| {
+            let key = ObjectKey { namespace: owner.meta.namespace.clone(), name: name.clone() };
+            self.keys.claims.get(&key).is_some_and(|claim| claim.meta.is_controlled_by(&owner.meta.uid))
+        };
+        owner.entries.iter().any(|entry| match entry.resolve() {
+            ResolvedClaim::NotCreated => true,
+            ResolvedClaim::Generated(name) => !is_usable(name),
+            ResolvedClaim::Shared(_) | ResolvedClaim::NotNeeded | ResolvedClaim::Unsupported => false,
+        })
     }
 
     /// Returns the name of the claim for an entry if the status does not have it yet. `group` is the pod's PodGroup.

@@ -123,6 +123,8 @@ fn main() -> std::process::ExitCode {
             claim_being_deleted_is_freed_with_its_last_pod,
             claim_for_extended_resources_is_deleted_with_the_end_of_its_pod, claim_of_another_owner_is_never_used,
             missing_template_is_reported_until_it_exists, lost_answer_leads_to_no_second_claim,
+            consumers_with_hostile_names_are_dropped, each_of_many_pods_gets_one_claim_from_two_managers,
+            administrative_access_is_for_labelled_namespaces,
         },
         devices::group_claims::{claim_of_a_pod_group_is_shared_by_its_pods, pods_of_groups_need_the_gates},
         devices::taint_eviction::{

@@ -3,12 +3,12 @@
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_ready, owner, phase, pod, with};
-use cluster_tests::{Bed, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
+use cluster_tests::{Bed, Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
 use control_plane::behaviour::{BEHAVIOUR, SUCCEED};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice};
 use kube::ResourceExt as _;
-use kube::api::{Api, DeleteParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::robustness::invariants::only_declared;
@@ -244,6 +244,14 @@ pub async fn claim_of_another_owner_is_never_used(space: Space) -> Result<()> {
     let status = json!({"status": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "foreign"}]}});
     space.patch_status::<Pod>("web", status).await?;
     let manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
+    during(QUIET, "the claim of another owner is left alone", || async {
+        let foreign: ResourceClaim = space.get("foreign").await?;
+        ensure!(owner(&foreign).is_empty() && state(&foreign).0.is_empty(), "{foreign:?}");
+        Ok(())
+    })
+    .await?;
+    // Once the name is free, the pod gets a claim of its own.
+    space.delete::<ResourceClaim>("foreign").await?;
     let name = eventually("a claim of its own", || async {
         let named = named(&space.get("web").await?);
         ensure!(named.len() == 1 && named[0].1 != "foreign", "{named:?}");
@@ -251,9 +259,85 @@ pub async fn claim_of_another_owner_is_never_used(space: Space) -> Result<()> {
     })
     .await?;
     ensure!(owner(&space.get::<ResourceClaim>(&name).await?) == "web");
-    ensure!(owner(&space.get::<ResourceClaim>("foreign").await?).is_empty());
     manager.stop().await?;
     only_declared(&faults, &[CONTROLLER])
+}
+
+pub async fn consumers_with_hostile_names_are_dropped(space: Space) -> Result<()> {
+    devices(&space, &["a"]).await?;
+    shared_claim(&space, "shared").await?;
+    space.create::<Pod>(user("web", &[("gpu", SHARED, "shared")])).await?;
+    let web = runs(&space, "web").await?;
+    let consumer = |group: &str, resource: &str, name: &str, uid: &str| json!({"apiGroup": group, "resource": resource, "name": name, "uid": uid});
+    let consumers = [
+        consumer("", "pods", "../pods", "a"),
+        consumer("", "pods", "web", "of-an-earlier-pod"),
+        consumer("", "pods", "web", &web.uid().context("it has a uid")?),
+        consumer("", "pods", "web?dryRun=All", "b"),
+        consumer("example.com", "things", "../..", "c"),
+        // Without the gate nothing is known about it.
+        consumer("scheduling.k8s.io", "podgroups", "gang", "d"),
+    ];
+    space.patch_status::<ResourceClaim>("shared", json!({"status": {"reservedFor": consumers}})).await?;
+    let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
+    until_state(&space, "shared", (&["web", "../..", "gang"], true, true)).await?;
+    remove_devices(&space).await
+}
+
+/// Half of the pods exist before the manager that follows, whose predecessor crashed after some of its writes.
+pub async fn each_of_many_pods_gets_one_claim_from_two_managers(space: Space) -> Result<()> {
+    const PODS: usize = 60;
+    template(&space, "gpu").await?;
+    let create = async |range: std::ops::Range<usize>| {
+        for n in range {
+            let unscheduled = json!({"spec": {"schedulerName": "none"}});
+            space.create::<Pod>(with(user(&format!("web-{n}"), &[("gpu", TEMPLATE, "gpu")]), unscheduled)).await?;
+        }
+        anyhow::Ok(())
+    };
+    create(0..PODS / 2).await?;
+    let crash = Rule::new(Call::is_deed, Effect::CrashBeforeAnswer).nth(PODS / 2);
+    let faults = Faults::script([crash]);
+    let first = Manager::start_with(&space, &faults, &[ALONE]).await?;
+    faults.crashes().await;
+    first.crash().await;
+    let _second = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
+    create(PODS / 2..PODS).await?;
+    eventually("each pod has its claim", || async {
+        let pods = space.list::<Pod>("").await?;
+        let with_claim = pods.iter().filter(|pod| named(pod).len() == 1).count();
+        ensure!(with_claim == PODS, "{with_claim}");
+        Ok(())
+    })
+    .await?;
+    let claims = space.list::<ResourceClaim>("").await?;
+    ensure!(claims.len() == PODS, "{} claims", claims.len());
+    Ok(())
+}
+
+pub async fn administrative_access_is_for_labelled_namespaces(space: Space) -> Result<()> {
+    let namespaces: Api<Namespace> = Api::all(space.bed.client.clone());
+    let label = |value: Option<&str>| {
+        Patch::Merge(json!({"metadata": {"labels": {"resource.kubernetes.io/admin-access": value}}}))
+    };
+    namespaces.patch(&space.namespace, &PatchParams::default(), &label(Some("true"))).await?;
+    let mut spec = claim_spec(&space);
+    spec["devices"]["requests"][0]["exactly"]["adminAccess"] = true.into();
+    let template = json!({"metadata": {"name": "monitor"}, "spec": {"spec": spec}});
+    space.create::<ResourceClaimTemplate>(template).await?;
+    let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
+    let monitor = |name| with(user(name, &[("all", TEMPLATE, "monitor")]), json!({"spec": {"schedulerName": "none"}}));
+    space.create::<Pod>(monitor("allowed")).await?;
+    claims_of(&space, "allowed", 1).await?;
+    namespaces.patch(&space.namespace, &PatchParams::default(), &label(None)).await?;
+    space.create::<Pod>(monitor("refused")).await?;
+    eventually("an event", || async {
+        let events = space.events("refused").await?;
+        let begins = "Warning FailedResourceClaimCreation PodResourceClaim all: create ResourceClaim : ";
+        ensure!(events.keys().any(|event| event.starts_with(begins)), "{events:?}");
+        Ok(())
+    })
+    .await
 }
 
 pub async fn missing_template_is_reported_until_it_exists(space: Space) -> Result<()> {
