@@ -143,7 +143,7 @@ impl Web {
 
 /// Whether a rollout is complete, as `kubectl rollout status` judges it.
 fn is_complete(deployment: &Deployment) -> bool {
-    let desired = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    let desired = deployment.spec.replicas.unwrap_or(1);
     let Some(status) = &deployment.status else { return false };
     let count = |number: Option<i32>| number.unwrap_or(0);
     status.observed_generation >= deployment.metadata.generation
