@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use component::assembly::{self, Built};
 use component::finalizers;
-use component::process::{self, manager_options, warn_of_missing};
+use component::process::{self, manager_options};
 use jiff::Timestamp;
 use providers::{BuildContext, CloudProvider, Factory};
 use runtime::client::{ConnectOptions, connect};
@@ -23,14 +23,8 @@ use crate::registry::CONTROLLERS;
 pub fn main(arguments: impl IntoIterator<Item = String>, factories: &[Factory]) -> ExitCode {
     process::main(&COMPONENT, arguments, async |options, connection| {
         let provider = provider(&options, factories).await?;
-        let missing = assembly::enabled(CONTROLLERS, &options).1;
         let manager = manager_over(provider, options, &connection).await?;
-        Ok(Built {
-            manager,
-            missing,
-            key_kinds: assembly::key_kinds(CONTROLLERS),
-            finalizers: finalizers::owners(CONTROLLERS),
-        })
+        Ok(Built { manager, key_kinds: assembly::key_kinds(CONTROLLERS), finalizers: finalizers::owners(CONTROLLERS) })
     })
 }
 
@@ -90,8 +84,7 @@ pub async fn manager_at(
         }
         warn!(provider = provider.name(), "detected a cluster without a ClusterID; one will be required in the future");
     }
-    let (enabled, missing) = assembly::enabled(CONTROLLERS, &options);
-    warn_of_missing(&missing);
+    let enabled = assembly::enabled(CONTROLLERS, &options);
     let mut context = Context { options, cloud: Cloud::new(provider, untagged), clock };
     let with_work = assembly::with_work(enabled, &mut context)?;
     let clients = Arc::new(connect(connection).await?);

@@ -95,9 +95,9 @@ mod tests {
         let good = "the configuration of acme is valid, and the cloud responds";
         for (provider, flags, calls, expected) in [
             ("good", &[][..], true, good),
-            ("good", &[], false, "the configuration of acme can be read; the cloud was not asked"),
+            ("good", &[], false, "the configuration of acme can be read; the cloud was not called"),
             ("closed", &[], true, closed),
-            ("closed", &[], false, "the configuration of acme can be read; the cloud was not asked"),
+            ("closed", &[], false, "the configuration of acme can be read; the cloud was not called"),
             ("untagged", &[], true, untagged),
             ("untagged", &["--allow-untagged-cloud"], true, good),
             ("unread", &[], true, "--cloud-config: line 1: no"),

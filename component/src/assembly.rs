@@ -14,8 +14,6 @@ use crate::flags::Options;
 pub struct Built {
     /// The manager.
     pub manager: Manager,
-    /// The controllers that are enabled but not in this binary.
-    pub missing: Vec<&'static str>,
     /// Maps the names of queues to the kind of their keys.
     pub key_kinds: Vec<(&'static str, &'static str)>,
     /// The finalizers on the diagnostics page, with the programs that remove them.
@@ -25,16 +23,10 @@ pub struct Built {
 /// The descriptors of some controllers.
 pub type Descriptors<C> = Vec<&'static Descriptor<C>>;
 
-/// Returns the controllers that the options enable: those of the registry, and the names of those that are not in it.
-pub fn enabled<C>(registry: &'static [Descriptor<C>], options: &Options) -> (Descriptors<C>, Vec<&'static str>) {
-    let (mut enabled, mut missing) = (Vec::new(), Vec::new());
-    for wanted in options.enabled() {
-        match registry.iter().find(|descriptor| descriptor.name == wanted.name) {
-            Some(descriptor) => enabled.push(descriptor),
-            None => missing.push(wanted.name),
-        }
-    }
-    (enabled, missing)
+/// Returns the controllers of a registry that the options enable.
+pub fn enabled<C>(registry: &'static [Descriptor<C>], options: &Options) -> Descriptors<C> {
+    let descriptor = |name: &str| registry.iter().find(|descriptor| descriptor.name == name);
+    options.enabled().into_iter().filter_map(|wanted| descriptor(wanted.name)).collect()
 }
 
 /// Prepares the controllers and returns those that have work; logs the reason for all others.

@@ -173,17 +173,6 @@ where
     }
 }
 
-/// Warns about controllers that are enabled but not in this binary.
-pub fn warn_of_missing(missing: &[&'static str]) {
-    if !missing.is_empty() {
-        warn!(
-            count = missing.len(),
-            controllers = missing.join(","),
-            "THESE CONTROLLERS ARE ENABLED BUT NOT IN THIS BINARY YET: their work is not done unless another manager runs them"
-        );
-    }
-}
-
 /// Returns the options of a manager from its command line: for the objects of one namespace, or of all.
 pub fn manager_options(options: &Options, namespace: Option<String>) -> ManagerOptions {
     let elect = &options.leader_elect;

@@ -79,7 +79,7 @@ pub fn surface(options: &Options, built: &Built, set_verbosity: SetVerbosity) ->
     let component = options.values.component();
     Surface {
         health: Arc::new(health(options, manager)),
-        metrics: metrics(options, manager, built.missing.clone()),
+        metrics: metrics(options, manager),
         configz: configz(component.config_group, effective(options)),
         zpages: zpages(options),
         pages: manager.pages().to_vec(),
@@ -128,7 +128,7 @@ fn health(options: &Options, manager: &Manager) -> Health {
     Health::new(election.into_iter().chain(running).chain([working]).collect(), vec![complete])
 }
 
-fn metrics(options: &Options, manager: &Manager, missing: Vec<&'static str>) -> Arc<Metrics> {
+fn metrics(options: &Options, manager: &Manager) -> Arc<Metrics> {
     let metrics = manager.metrics().clone();
     metrics.collect(BuildInfo { git_version: "v1.37.0", major: "1", minor: "37" });
     let gates = &options.gates;
@@ -147,7 +147,7 @@ fn metrics(options: &Options, manager: &Manager, missing: Vec<&'static str>) -> 
     let (running, fence) = (manager.work_counts(), manager.fence().clone());
     let component = options.values.component();
     let (manager_name, running_as) = (component.name, component.running_as);
-    metrics.collect(Controllers { manager: manager_name, running_as, running, missing, fence });
+    metrics.collect(Controllers { manager: manager_name, running_as, running, fence });
     metrics.collect(Stores { name: component.name, stores: manager.registry().stats() });
     metrics.collect(Events(manager.recorders().to_vec()));
     metrics

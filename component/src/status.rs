@@ -15,8 +15,8 @@ pub fn table<C>(upstream: &[UpstreamController], registry: &[Descriptor<C>]) -> 
         String::from("| controller | alias | by default | state | feature gates |\n| --- | --- | --- | --- | --- |\n");
     for controller in upstream {
         let default = if controller.by_default == ByDefault::On { "on" } else { "off" };
-        let complete = registry.iter().any(|descriptor| descriptor.name == controller.name);
-        let state = if complete { "complete" } else { "missing" };
+        let is_complete = registry.iter().any(|descriptor| descriptor.name == controller.name);
+        let state = if is_complete { "complete" } else { "missing" };
         let (aliases, gates) = (controller.aliases.join(", "), controller.gates.join(", "));
         // Writing to a string cannot fail.
         let _ = writeln!(table, "| {} | {aliases} | {default} | {state} | {gates} |", controller.name);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use component::assembly::{self, Built};
 use component::finalizers;
-use component::process::{self, manager_options, warn_of_missing};
+use component::process::{self, manager_options};
 use jiff::Timestamp;
 use runtime::client::{ConnectOptions, connect};
 use runtime::manager::Manager;
@@ -18,14 +18,8 @@ use crate::registry::CONTROLLERS;
 /// Runs the manager as its command line says; the process's whole life.
 pub fn main(arguments: impl IntoIterator<Item = String>) -> ExitCode {
     process::main(&COMPONENT, arguments, async |options, connection| {
-        let missing = assembly::enabled(CONTROLLERS, &options).1;
         let manager = manager(options, &connection).await?;
-        Ok(Built {
-            manager,
-            missing,
-            key_kinds: assembly::key_kinds(CONTROLLERS),
-            finalizers: finalizers::owners(CONTROLLERS),
-        })
+        Ok(Built { manager, key_kinds: assembly::key_kinds(CONTROLLERS), finalizers: finalizers::owners(CONTROLLERS) })
     })
 }
 
@@ -46,8 +40,7 @@ pub async fn manager_in(
     connection: &ConnectOptions,
     namespace: Option<String>,
 ) -> anyhow::Result<Manager> {
-    let (enabled, missing) = assembly::enabled(CONTROLLERS, &options);
-    warn_of_missing(&missing);
+    let enabled = assembly::enabled(CONTROLLERS, &options);
     let credentials = Credentials::new(connection);
     let mut context = Context { options, credentials, clock: Arc::new(Timestamp::now) };
     let with_work = assembly::with_work(enabled, &mut context)?;

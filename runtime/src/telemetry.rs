@@ -42,7 +42,7 @@ impl Collector for Leadership {
     }
 }
 
-/// The controllers of a process: those that run, those that are missing, and the results of their work.
+/// The controllers of a process, and the results of their work.
 pub struct Controllers {
     /// The manager's name, for instance `kube-controller-manager`.
     pub manager: &'static str,
@@ -50,8 +50,6 @@ pub struct Controllers {
     pub running_as: &'static [(&'static str, &'static str)],
     /// Each controller with its counts.
     pub running: Vec<(&'static str, Arc<WorkCounts>)>,
-    /// Controllers that are enabled but not in this binary.
-    pub missing: Vec<&'static str>,
     /// The fence: controllers run while this process leads.
     pub fence: Fence,
 }
@@ -75,12 +73,6 @@ impl Collector for Controllers {
                     self.running_as.iter().find(|(_, own)| own == name).map_or(*name, |(theirs, _)| *theirs)
                 })
                 .map(|name| ([("name", name.into()), ("manager", self.manager.into())], f64::from(runs))),
-        )?;
-        gauges(
-            &mut encoder,
-            "controllers_missing",
-            "Controllers that are enabled but not in this binary",
-            self.missing.iter().map(|name| ([("name", (*name).into())], 1.0)),
         )?;
         let outcomes = self.running.iter().flat_map(|(name, counts)| {
             let outcome = |outcome: &str, count: &AtomicU64| {
@@ -337,7 +329,6 @@ mod tests {
             manager: "kube-controller-manager",
             running_as: &[("nodeipam", "node-ipam-controller")],
             running: vec![("replicaset-controller", counts), ("node-ipam-controller", Arc::default())],
-            missing: vec!["job-controller"],
             fence: Fence::open(),
         });
         metrics.collect(BuildInfo { git_version: "v1.37.0", major: "1", minor: "37" });
@@ -356,7 +347,6 @@ mod tests {
             "version_info{component=\"kube\",binary=\"1.37\",emulation=\"1.36\",min_compat=\"1.35\"} 1.0",
             "kubernetes_feature_enabled{name=\"JobBackoffLimitPerIndex\",stage=\"\"} 1.0",
             "kubernetes_feature_enabled{name=\"NewThing\",stage=\"ALPHA\"} 0.0",
-            "controllers_missing{name=\"job-controller\"} 1.0",
             "controllers_reconciles_total{controller=\"replicaset-controller\",outcome=\"failed\"} 2.0",
         ] {
             has(&text, line);

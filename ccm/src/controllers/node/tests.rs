@@ -168,8 +168,8 @@ fn addresses_are_the_clouds_with_the_kubelets_first() {
 #[test]
 fn impossible_addresses_are_refused() {
     for (provided, cloud, why) in [
-        ("10.0.0.9", &[("InternalIP", "10.0.0.1")][..], "the cloud has no address 10.0.0.9 for this machine"),
-        ("10.0.0.1", &[], "the cloud has no address 10.0.0.1 for this machine"),
+        ("10.0.0.9", &[("InternalIP", "10.0.0.1")][..], "the cloud has no address 10.0.0.9 for this instance"),
+        ("10.0.0.1", &[], "the cloud has no address 10.0.0.1 for this instance"),
         ("ten", &[], "\"ten\" is not an IP address"),
         ("10.0.0.1, fd00::1", &[("InternalIP", "10.0.0.1")], "\" fd00::1\" is not an IP address"),
         ("10.0.0.1,10.0.0.2", &[], "give one IP address"),

@@ -152,7 +152,7 @@ fn plan_compares_routes_with_nodes() {
             vec![node("a", &[a]), node("b", &[a])],
             vec![],
             &["set 10.244.0.0/24 a"],
-            &["needs [0]", "the network is that of node a already"],
+            &["needs [0]", "the network already belongs to node a"],
         ),
         (
             "who has the route keeps it",
