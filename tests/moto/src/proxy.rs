@@ -56,7 +56,7 @@ struct State {
     checked: BTreeSet<String>,
     /// Whose metadata are served.
     machine: Option<String>,
-    /// Changes that were asked for, in order: the action and its parameters.
+    /// Requested changes, in order: the action and its parameters.
     changes: Vec<Change>,
     /// What calls are allowed by; all, if there is none.
     policy: Option<iam::Policy>,
@@ -181,7 +181,7 @@ impl Proxy {
         asked.map(|(_, parameters)| parameters.clone()).collect()
     }
 
-    /// This target is in its first checks for as long as that is `true`; moto finds all healthy at once.
+    /// This target is in its first checks for as long as that is `true`; moto reports all as healthy.
     pub fn check(&self, target: &str, checks: bool) {
         let mut state = self.state();
         match checks {
