@@ -5,6 +5,7 @@ use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -94,6 +95,8 @@ pub struct ControlPlane {
     port: u16,
     assets: Assets,
     audit: bool,
+    /// The API server's flags.
+    apiserver: OnceLock<Vec<String>>,
 }
 
 impl ControlPlane {
@@ -139,6 +142,7 @@ impl ControlPlane {
             audit: options.audit,
             processes,
             assets,
+            apiserver: OnceLock::new(),
         };
         let audit = match options.audit {
             true => Some((pki::write(&folder, "audit-policy.yaml", audit::POLICY)?, cluster.audit_log())),
@@ -147,8 +151,8 @@ impl ControlPlane {
         let audit = audit.as_ref().map(|(policy, log)| (policy.as_path(), log.as_path()));
 
         cluster.start_program(Program::Etcd, &flags::etcd(&folder))?;
-        let arguments = flags::apiserver(&folder, &cluster.pki, cluster.port, audit, options);
-        cluster.start_program(Program::KubeApiserver, &arguments)?;
+        let flags = flags::apiserver(&folder, &cluster.pki, cluster.port, audit, options);
+        cluster.start_program(Program::KubeApiserver, cluster.apiserver.get_or_init(|| flags))?;
         cluster.until_ready().await?;
         if options.scheduler {
             let kubeconfig = cluster.kubeconfig(Identity::Scheduler)?;
@@ -167,6 +171,18 @@ impl ControlPlane {
     fn start_program(&self, program: Program, arguments: &[String]) -> Result<()> {
         self.processes.start(program.file_name(), self.assets.path(program)?, arguments)?;
         Ok(())
+    }
+
+    /// Kills the API server and starts it again with the same flags, so that it reads its files again. Waits until it
+    /// answers.
+    ///
+    /// # Errors
+    /// When it does not answer in time.
+    pub async fn restart_apiserver(&self) -> Result<()> {
+        self.kill(Program::KubeApiserver.file_name())?;
+        let arguments = self.apiserver.get().context("the API server was never started")?;
+        self.start_program(Program::KubeApiserver, arguments)?;
+        self.until_ready().await
     }
 
     async fn until_ready(&self) -> Result<()> {
