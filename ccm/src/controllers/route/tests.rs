@@ -159,7 +159,7 @@ fn plan_compares_routes_with_nodes() {
             vec![node("a", &[a]), node("b", &[a])],
             vec![route(a, to("b"))],
             &[],
-            &["the network is that of node b already", "ok"],
+            &["the network already belongs to node b", "ok"],
         ),
         (
             "no network at all",
