@@ -86,7 +86,7 @@ impl Clients {
     ///
     /// A successful response is read whole: at most `longest` bytes, a write (any method but GET and HEAD) within
     /// [`write_timeout`](super::ConnectOptions::write_timeout), a read within 65 s. The body of an error is left to
-    /// the caller ([`refusal`](super::refusal)), so that an error without end is still known as one. A request of a
+    /// the caller (`refusal`), so that an error without end is still known as one. A request of a
     /// service account that is answered 401 is sent once more with a fresh token: a 401 means that nothing was done.
     /// Nothing else is ever repeated.
     ///

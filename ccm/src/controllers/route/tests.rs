@@ -166,7 +166,7 @@ fn plan_compares_routes_with_nodes() {
             vec![node("a", &["nonsense"])],
             vec![],
             &[],
-            &["spec.podCIDRs has something that is no network"],
+            &["spec.podCIDRs contains an invalid network"],
         ),
         ("the addresses are the node's", vec![node("a", &[a])], vec![old("10.0.0.1")], &[], &["ok"]),
         (
