@@ -92,6 +92,15 @@ impl<const N: usize> Histograms<N> {
     }
 }
 
+impl Histograms<0> {
+    /// Serves the histogram without labels before its first value, as upstream does.
+    #[must_use]
+    pub fn served_while_empty(self) -> Self {
+        drop(self.0.get_or_create(&[]));
+        self
+    }
+}
+
 /// Returns `count` bounds, each twice the previous one (component-base, metrics.ExponentialBuckets).
 #[must_use]
 pub fn powers_of_two(first: f64, count: i32) -> Vec<f64> {

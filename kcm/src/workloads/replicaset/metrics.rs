@@ -16,7 +16,8 @@ impl DeletionAges {
     /// Registers the histogram.
     pub fn register(metrics: &Metrics) -> Self {
         let bounds = powers_of_two(0.25, 6);
-        Self(metrics.histograms("replicaset_controller_sorting_deletion_age_ratio", HELP, bounds))
+        let ages = metrics.histograms("replicaset_controller_sorting_deletion_age_ratio", HELP, bounds);
+        Self(ages.served_while_empty())
     }
 
     /// Records the pods that a scale-down deletes.
