@@ -57,6 +57,7 @@ macro_rules! every_kind {
             storage_version::StorageVersion,
             storage_version_migration::StorageVersionMigration,
             volume_attachment::VolumeAttachment,
+            validating_admission_policy::ValidatingAdmissionPolicy,
             volume_attributes_class::VolumeAttributesClass,
         )
     };
