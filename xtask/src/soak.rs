@@ -72,7 +72,10 @@ impl Part {
         let histories = arguments.histories;
         match self {
             Self::Histories => Call {
-                arguments: words("test --release --no-fail-fast --lib --package kinds --package runtime --package kcm"),
+                arguments: words(
+                    "test --release --no-fail-fast --lib --package kubewright-kinds --package kubewright-runtime \
+                     --package kcm",
+                ),
                 environment: vec![
                     ("PROPTEST_CASES", histories.to_string()),
                     ("PROPTEST_RNG_SEED", seed.to_string()),
@@ -103,8 +106,8 @@ impl Part {
             Self::Fuzz => Call {
                 // Their names state that they accept any input.
                 arguments: words(
-                    "test --release --no-fail-fast --lib --tests --package cel-check --package kinds --package runtime --package component \
-                     --package kcm -- any_",
+                    "test --release --no-fail-fast --lib --tests --package kubewright-cel-check --package kubewright-kinds \
+                     --package kubewright-runtime --package kubewright-component-base --package kcm -- any_",
                 ),
                 environment: vec![
                     ("PROPTEST_CASES", histories.saturating_mul(FUZZ_CASES).to_string()),

@@ -22,7 +22,7 @@ const PROGRAM: &str = include_str!("../examples/from_the_page.rs");
 const WORKSPACE: &str = include_str!("../../../Cargo.toml");
 
 /// The checkout's path in the listings.
-const CHECKOUT: &str = "../controllers/";
+const CHECKOUT: &str = "../kubewright/";
 
 /// Returns the listings of the page in a language, in order.
 fn listings(language: &str) -> Vec<&'static str> {

@@ -7,7 +7,7 @@ const CLUSTER_TESTS: &str = "cluster-tests";
 
 /// Packages whose tests start control planes, or share their dependencies: the AWS SDK takes minutes to build, and
 /// cargo rebuilds it for another selection of packages.
-const ON_A_CLUSTER: [&str; 5] = ["control-plane", CLUSTER_TESTS, "echo-operator", "moto", "provider-aws"];
+const ON_A_CLUSTER: [&str; 5] = ["control-plane", CLUSTER_TESTS, "echo-operator", "moto", "kubewright-provider-aws"];
 
 /// Returns cargo's arguments for one test program (`--test`), each built like the others.
 pub fn one_program(program: &'static str) -> Vec<&'static str> {
