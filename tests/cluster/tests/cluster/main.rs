@@ -10,6 +10,7 @@ mod auth;
 mod certificates;
 mod cloud;
 mod devices;
+mod gates;
 mod network;
 mod nodes;
 mod process;
@@ -47,6 +48,7 @@ fn main() -> std::process::ExitCode {
         storage::protection::{
             claim_stays_while_a_pod_on_a_node_uses_it, pod_that_no_cache_shows_keeps_its_claim,
             finalizers_come_and_go_however_writes_fail, unused_condition_follows_the_pods_of_a_bound_claim,
+            bound_claim_has_no_unused_condition_without_the_gate,
             volume_stays_while_it_is_bound, attributes_class_stays_while_a_claim_or_volume_refers_to_it,
         },
         storage::ephemeral_volume::{
@@ -146,6 +148,10 @@ fn main() -> std::process::ExitCode {
             what_others_do_to_slices_is_repaired, a_frozen_watch_leads_to_no_second_slice,
             crash_after_a_sample_of_writes, each_write_fails_each_way,
         },
+        network::ending_services::{
+            external_names_and_services_without_selector_get_no_slices, slices_of_a_deleted_service_stay_as_they_are,
+            slice_that_is_being_deleted_is_replaced,
+        },
         network::endpoint_lag::{
             changes_that_arrive_one_by_one_are_not_delayed, changes_during_a_write_share_the_next_one,
         },
@@ -160,7 +166,7 @@ fn main() -> std::process::ExitCode {
             twenty_kinds_go_with_their_namespace, what_the_watches_show_is_not_asked_for,
             a_watch_that_stands_still_is_no_proof, the_last_pod_to_go_wakes_the_controller,
             a_crowded_namespace_is_emptied_while_others_may_still_fill_it, what_was_emptied_early_is_looked_at_again,
-            what_holds_a_namespace_up_is_told, pods_go_first,
+            what_holds_a_namespace_up_is_told, pods_go_first, missing_kind_holds_up_nothing,
             a_broken_group_is_named_and_holds_up_nothing_else,
         },
         robustness::cluster_crashes::{crash_after_every_write},
@@ -174,6 +180,24 @@ fn main() -> std::process::ExitCode {
         workloads::podgroup_protection::{group_stays_until_its_pods_have_finished},
         workloads::job_scheduling::{pods_of_a_job_are_created_in_its_group},
         process::all_gates::{manager_works_with_every_gate_on},
+        gates::workloads::{
+            pod_with_the_lowest_deletion_cost_is_deleted_first, terminating_pods_are_counted_in_statuses,
+            suspended_job_loses_its_start_time, tolerations_compare_numbers,
+        },
+        gates::statefulset::{
+            update_takes_as_many_pods_as_may_be_unavailable, recreation_updates_all_pods_together,
+            revision_in_another_form_is_used,
+        },
+        gates::counting::{
+            resources_of_a_pod_itself_are_counted_in_quotas, pod_with_empty_resources_counts_as_best_effort,
+            observed_generation_of_an_autoscaler_is_written, autoscalers_of_the_same_pods_are_named,
+            autoscaler_scales_back_from_zero,
+        },
+        gates::http2::{connection_of_an_unknown_client_is_closed},
+        gates::controllers::{
+            controllers_and_pages_exist_with_their_gates, device_taint_rules_are_read,
+            objects_arrive_in_the_stream_of_the_watch, lease_is_read_before_its_node_is_marked,
+        },
         process::coordinated_election::{candidate_with_the_oldest_emulation_version_leads},
         network::node_ipam::{nodes_get_ranges_of_both_families, a_failed_answer_costs_no_range},
         nodes::lifecycle::{
@@ -186,7 +210,8 @@ fn main() -> std::process::ExitCode {
             kubectl_autoscale_scales_up_and_down, what_cannot_be_measured_is_told, any_kind_goes_to_zero_and_comes_back,
         },
         workloads::cronjob::{
-            a_run_that_is_due_is_made_once, a_year_of_missed_runs_is_made_up_for_once, a_crash_makes_no_second_run, overlapping_runs_are_forbidden_or_replaced,
+            a_run_that_is_due_is_made_once, a_year_of_missed_runs_is_made_up_for_once, a_crash_makes_no_second_run,
+            job_of_another_owner_takes_the_name_of_a_run, overlapping_runs_are_forbidden_or_replaced,
             suspended_late_and_bad_ones_start_nothing, ended_jobs_go_after_their_time,
         },
         workloads::job::{
@@ -228,6 +253,7 @@ fn main() -> std::process::ExitCode {
         process::monitoring::{alerts_fire_when_they_are_to, upstreams_list_is_current},
         upstream::operations::{the_takeover_page_is_followed_there_and_back},
         api::owners::{hostile_owner_names_are_decided_on_as_by_upstream},
+        upstream::rest_takeover::{small_controllers_continue_under_the_other},
         upstream::statefulset_takeover::{updates_go_on_under_the_other, it_writes_less_than_upstream},
         upstream::takeover::{
             rollouts_go_on_under_the_other, daemons_stay_under_the_other, revisions_are_the_same_byte_for_byte,

@@ -159,7 +159,7 @@ async fn crash_everywhere(story: &'static Story, space: Space) -> Result<()> {
     tell_each(story, &space, (1..=writes).flat_map(both).collect()).await
 }
 
-async fn fail_each_way(story: &'static Story, space: Space) -> Result<()> {
+pub async fn fail_each_way(story: &'static Story, space: Space) -> Result<()> {
     let each = story.fails.iter().flat_map(|(beginning, n)| {
         fails().map(|(how, effect)| {
             let matches = move |call: &Call| call.is_deed() && format!("{call} ").starts_with(beginning);
