@@ -374,7 +374,11 @@ async fn allocated_claim_is_reserved_for_a_pod_on_a_node() {
             &[],
         ),
     ] {
-        let _ = world.reconcile(pod_key()).await;
+        let mut world = world;
+        world.pods[0].meta.created = LATER;
+        // A pod may not use the claim of its PodGroup with one of the gates off.
+        let is_refused = name.ends_with("gate off");
+        assert_eq!(world.reconcile(pod_key()).await.is_err(), is_refused, "{name}");
         assert_eq!(world.state(claim).expect("it stays").0, reserved(expected), "{name}");
     }
 }
