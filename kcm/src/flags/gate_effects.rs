@@ -70,7 +70,7 @@ pub static EFFECTS: &[(&str, Effect)] = &[
     ("PodCertificateRequest", Switches("podcertificaterequest-cleaner-controller runs")),
     ("PodDeletionCost", Switches("ReplicaSets delete pods with a low `controller.kubernetes.io/pod-deletion-cost` first")),
     ("PodLevelResources", Switches("quotas and HorizontalPodAutoscalers count `spec.resources` of pods")),
-    ("PodLevelResourcesFixKubeletQOSClass", Switches("quotas derive the QoS class from the values of `spec.resources` of pods")),
+    ("PodLevelResourcesFixKubeletQOSClass", Switches("quotas derive the QoS class from the values of `spec.resources` of pods whose status does not have it")),
     ("PreferSameTrafficDistribution", AlwaysOn("EndpointSlices always have the hints of PreferSameZone and PreferSameNode")),
     ("RecoverVolumeExpansionFailure", AlwaysOn("quotas always count `status.allocatedResources` of claims")),
     ("RemoteRequestHeaderUID", Switches("`--requestheader-uid-headers` may be given")),

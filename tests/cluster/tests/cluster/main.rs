@@ -149,7 +149,7 @@ fn main() -> std::process::ExitCode {
             crash_after_a_sample_of_writes, each_write_fails_each_way,
         },
         network::ending_services::{
-            external_names_and_services_without_selector_get_no_slices, slices_of_a_deleted_service_stay_as_they_are,
+            external_names_and_services_without_selector_get_no_slices, service_that_is_being_deleted_gets_no_new_slice,
             slice_that_is_being_deleted_is_replaced,
         },
         network::endpoint_lag::{
@@ -189,8 +189,7 @@ fn main() -> std::process::ExitCode {
             revision_in_another_form_is_used,
         },
         gates::counting::{
-            resources_of_a_pod_itself_are_counted_in_quotas, pod_with_empty_resources_counts_as_best_effort,
-            observed_generation_of_an_autoscaler_is_written, autoscalers_of_the_same_pods_are_named,
+            resources_of_a_pod_itself_are_counted_in_quotas, observed_generation_of_an_autoscaler_is_written, autoscalers_of_the_same_pods_are_named,
             autoscaler_scales_back_from_zero,
         },
         gates::http2::{connection_of_an_unknown_client_is_closed},

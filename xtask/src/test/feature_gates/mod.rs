@@ -17,8 +17,9 @@ const TESTS: &str = include_str!("tests.txt");
 /// Folders of upstream's manager.
 const FOLDERS: [&str; 3] = ["cmd/kube-controller-manager", "pkg/controller", "pkg/quota"];
 
-/// Names that look like gates there: fields of resourceclaim-controller's own `features`.
-const NO_GATES: [&str; 3] = ["AdminAccess", "PrioritizedList", "WorkloadResourceClaims"];
+/// Names that look like gates there: functions, and fields of resourceclaim-controller's own `features`.
+const NO_GATES: [&str; 5] =
+    ["AddFeatureGates", "AdminAccess", "ApplyFeatureGates", "PrioritizedList", "WorkloadResourceClaims"];
 
 /// The gates of the page, with whether both of their values can be tested.
 fn gates<'a>(page: &'a str) -> BTreeMap<&'a str, bool> {

@@ -45,7 +45,7 @@ async fn are_there(cluster: &ControlPlane, flags: &[String], expected: impl Fn(&
 }
 
 pub async fn controllers_and_pages_exist_with_their_gates(_: Space) -> Result<()> {
-    let extra_apiserver_flags = vec!["--runtime-config=api/all=true".to_owned()];
+    let extra_apiserver_flags = vec!["--runtime-config=api/all=true".to_owned(), flag(&["GenericWorkload"], true)];
     let options = Options { kwok: false, scheduler: false, extra_apiserver_flags, ..Options::default() };
     let cluster = ControlPlane::start(options).await?;
     let all: Vec<&str> = GATED.iter().flat_map(|(_, gates)| *gates).chain(DEPENDENT).copied().collect();

@@ -7,22 +7,18 @@ use cluster_tests::objects::{pod, with};
 use cluster_tests::{Faults, Manager, QUIET, Space, during, eventually};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
-use k8s_openapi::api::core::v1::ResourceQuota;
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Value, json};
 
 use super::{Gate, on_and_off};
 use crate::workloads::horizontal_pod_autoscaler::{QUICK, autoscaler, busy};
 
-/// Creates a pod with these resources of its own, that no scheduler places. The typed client might leave out empty ones.
-fn create_pod(space: &Space, resources: &Value, of_container: &Value) -> Result<()> {
+/// Creates a pod that no scheduler places, with these resources of its own and of its container.
+async fn create_pod(space: &Space, resources: &Value, of_container: &Value) -> Result<()> {
     let containers = json!([{"name": "main", "image": "example.com/image:1", "resources": of_container}]);
     let spec = json!({"schedulerName": "nobody", "resources": resources, "containers": containers});
-    let object = with(
-        pod("counted", "web"),
-        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": space.namespace}, "spec": spec}),
-    );
-    space.bed.cluster.kubectl_with_input(&["create", "-f", "-"], &object.to_string())?;
+    space.create::<Pod>(with(pod("counted", "web"), json!({"spec": spec}))).await?;
     Ok(())
 }
 
@@ -50,18 +46,9 @@ pub async fn resources_of_a_pod_itself_are_counted_in_quotas(space: Space) -> Re
     ];
     on_and_off(&space, &gates, |space, gate| async move {
         let requests = |cpu: &str| json!({"requests": {"cpu": cpu}});
-        create_pod(&space, &requests("2"), &requests("100m"))?;
+        create_pod(&space, &requests("2"), &requests("100m")).await?;
         let expected = if gate.is_on { "2" } else { "100m" };
         is_used(&space, &gate, json!({"hard": {"requests.cpu": "10"}}), "requests.cpu", expected).await
-    })
-    .await
-}
-
-pub async fn pod_with_empty_resources_counts_as_best_effort(space: Space) -> Result<()> {
-    on_and_off(&space, &["PodLevelResourcesFixKubeletQOSClass"], |space, gate| async move {
-        create_pod(&space, &json!({}), &json!({}))?;
-        let expected = if gate.is_on { "1" } else { "0" };
-        is_used(&space, &gate, json!({"hard": {"pods": "10"}, "scopes": ["BestEffort"]}), "pods", expected).await
     })
     .await
 }
@@ -82,10 +69,11 @@ pub async fn observed_generation_of_an_autoscaler_is_written(space: Space) -> Re
     on_and_off(&space, &["HPAGeneration"], |space, gate| async move {
         let flags = [QUICK, &[&gate.flag]].concat();
         let _manager = Manager::start_with(&space, &Faults::default(), &flags).await?;
+        space.create::<Deployment>(busy("web", 1)).await?;
         space.create::<HorizontalPodAutoscaler>(autoscaler("web", json!({}))).await?;
-        eventually("its status is written", || async {
+        eventually("the metrics were asked for", || async {
             let status = status(&space, "web").await?;
-            ensure!(status.conditions.is_some(), "{status:?}");
+            scaling_active(&status)?;
             ensure!(status.observed_generation == gate.is_on.then_some(1), "{status:?}");
             Ok(())
         })
@@ -106,7 +94,7 @@ pub async fn autoscalers_of_the_same_pods_are_named(space: Space) -> Result<()> 
         let expected = if gate.is_on { 2 } else { 3 };
         let named = || async {
             let (reason, message) = scaling_active(&status(&space, "first").await?)?;
-            let count = all.iter().filter(|name| message.contains(&format!("/{name}"))).count();
+            let count = all.iter().filter(|name| message.contains(&format!("{{{name} "))).count();
             ensure!(reason == "AmbiguousSelector" && count == expected, "{reason}: {message}");
             Ok(())
         };

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use cluster_tests::objects::{deployment, is_ready, names, pod, replica_set, template, with};
 use cluster_tests::{Bed, Faults, Manager, Space, eventually};
 use control_plane::Options;
+use control_plane::behaviour::{BEHAVIOUR, TERMINATING};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
@@ -50,8 +51,8 @@ pub async fn terminating_pods_are_counted_in_statuses(space: Space) -> Result<()
     on_and_off(&space, &["DeploymentReplicaSetTerminatingReplicas"], |space, gate| async move {
         let flags = ["--controllers=deployment-controller,replicaset-controller", &gate.flag];
         let _manager = Manager::start_with(&space, &Faults::default(), &flags).await?;
-        let held = json!({"spec": {"template": {"metadata": {"finalizers": ["example.com/held"]}}}});
-        space.create::<Deployment>(with(deployment("web", 1), held)).await?;
+        let lingering = json!({"spec": {"template": {"metadata": {"annotations": {BEHAVIOUR: TERMINATING}}}}});
+        space.create::<Deployment>(with(deployment("web", 1), lingering)).await?;
         let ready = || async {
             let pods = space.pods("web").await?;
             ensure!(pods.len() == 1 && is_ready(&pods[0]), "{pods:?}");
@@ -77,7 +78,7 @@ pub async fn terminating_pods_are_counted_in_statuses(space: Space) -> Result<()
             Ok(())
         })
         .await?;
-        space.patch::<Pod>(&first, json!({"metadata": {"finalizers": null}})).await?;
+        space.kubectl(&["delete", "pod", &first, "--force", "--grace-period=0"]).await?;
         Ok(())
     })
     .await

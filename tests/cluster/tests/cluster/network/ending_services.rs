@@ -62,19 +62,23 @@ pub async fn external_names_and_services_without_selector_get_no_slices(space: S
     .await
 }
 
-pub async fn slices_of_a_deleted_service_stay_as_they_are(space: Space) -> Result<()> {
+pub async fn service_that_is_being_deleted_gets_no_new_slice(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), FLAGS).await?;
     space.create::<Deployment>(deployment("web", 1)).await?;
     let held = with(service("ending", json!({})), json!({"metadata": {"finalizers": [HELD]}}));
     space.create::<Service>(held).await?;
     space.create::<Service>(service("plain", json!({}))).await?;
-    has_endpoints(&space, "ending", 1).await?;
+    let slice = has_endpoints(&space, "ending", 1).await?;
     space.delete::<Service>("ending").await?;
+    // Slices that it has follow the pods as before.
     space.scale::<Deployment>("web", 2).await?;
-    has_endpoints(&space, "plain", 2).await?;
-    during(QUIET, "the slice is not written again", || async {
+    has_endpoints(&space, "ending", 2).await?;
+    space.delete::<EndpointSlice>(&slice).await?;
+    space.scale::<Deployment>("web", 1).await?;
+    has_endpoints(&space, "plain", 1).await?;
+    during(QUIET, "there is no slice", || async {
         let slices = slices(&space, "ending").await?;
-        ensure!(slices.len() == 1 && slices[0].1 == 1, "{slices:?}");
+        ensure!(slices.is_empty(), "{slices:?}");
         Ok(())
     })
     .await?;
