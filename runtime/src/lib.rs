@@ -18,6 +18,7 @@ pub mod diagnostics;
 pub mod discovery;
 pub mod election;
 pub mod events;
+mod fair;
 pub mod fence;
 pub mod handover;
 pub mod journal;

@@ -4,7 +4,6 @@
 //! like a failed one, and affects no other key. If the API server returned a Retry-After, the retry is no sooner.
 
 use std::fmt;
-use std::hash::Hash;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,7 +15,7 @@ use tokio::task::JoinSet;
 use tracing::{Instrument, debug, error, info_span, warn};
 
 use crate::journal::{Journal, LastResult, Notes, noted};
-use crate::queue::Queue;
+use crate::queue::{Queue, QueueKey};
 use crate::write::WriteError;
 
 /// The result of a successful reconcile.
@@ -64,7 +63,7 @@ impl From<WriteError> for ReconcileError {
 /// The reconciler of a controller.
 pub trait Reconcile: Send + Sync + 'static {
     /// The identity of a unit of work.
-    type Key: Clone + Eq + Hash + Send + Sync + fmt::Display + 'static;
+    type Key: QueueKey + Sync + fmt::Display + 'static;
 
     /// Called once when this process begins to lead, before the first reconcile.
     fn begin(&self) {}
@@ -131,7 +130,7 @@ pub fn work<R: Reconcile>(
 
 type Ran = Result<Result<Outcome, ReconcileError>, Box<dyn std::any::Any + Send>>;
 
-fn settle<K: Clone + Eq + Hash + Send + fmt::Display>(
+fn settle<K: QueueKey + fmt::Display>(
     options: &WorkOptions,
     queue: &Queue<K>,
     counts: &WorkCounts,

@@ -5,24 +5,47 @@
 //! changes that arrive during a write share the next one. A slow API server gets larger batches, an idle one gets each
 //! change immediately. A reconciler may ask for a cooldown between two such batches ([`Queue::cool_down`]).
 //!
-//! Failed keys are requeued with exponential backoff. Only changes of low urgency are coalesced: such a key is ready no
+//! Ready keys of several namespaces are handed out in turn, so that a namespace with many ready keys delays the keys of
+//! the others little. Failed keys are requeued with exponential backoff. Only changes of low urgency are coalesced: such a key is ready no
 //! sooner than a window after its last reconcile. (client-go, util/workqueue)
 
 mod stats;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use kinds::Str;
+use kinds::meta::{ObjectKey, Uid};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
+use crate::fair::FairList;
 use crate::wake::Wake;
 
 pub use stats::{QueueMetrics, QueueStats, Queues};
+
+/// The identity of a unit of work.
+pub trait QueueKey: Clone + Eq + Hash + Send {
+    /// Returns the namespace of the work; empty if it has none. Namespaces with ready keys are served in turn.
+    fn namespace(&self) -> &str {
+        ""
+    }
+}
+
+impl QueueKey for ObjectKey {
+    fn namespace(&self) -> &str {
+        &self.namespace
+    }
+}
+
+impl QueueKey for String {}
+impl QueueKey for Str {}
+impl QueueKey for Uid {}
+impl QueueKey for &'static str {}
 
 /// Options of a queue.
 #[derive(Debug, Clone)]
@@ -77,7 +100,7 @@ pub trait QueueView: Send + Sync {
     fn waiting(&self) -> Vec<Waiting<String>>;
 }
 
-impl<K: Clone + Eq + Hash + Send + Sync + fmt::Display> QueueView for Queue<K> {
+impl<K: QueueKey + Sync + fmt::Display> QueueView for Queue<K> {
     fn name(&self) -> &'static str {
         self.options.name
     }
@@ -139,8 +162,8 @@ impl Item {
 
 struct State<K> {
     items: HashMap<K, Item>,
-    fresh: VecDeque<K>,
-    background: VecDeque<K>,
+    fresh: FairList<K>,
+    background: FairList<K>,
     /// Delayed runs; an entry is valid only while it equals the item's `due`.
     delayed: BinaryHeap<Reverse<Delayed<K>>>,
     /// Ends of quiet periods, after which items without other state can be removed.
@@ -178,7 +201,7 @@ pub struct Queue<K> {
     metrics: QueueMetrics,
 }
 
-impl<K: Clone + Eq + Hash + Send> Queue<K> {
+impl<K: QueueKey> Queue<K> {
     /// Adds `key` once a cache shows a write. A key waits only once for each cache and version.
     pub fn waker(self: &Arc<Self>, key: &K) -> Wake
     where
@@ -195,8 +218,8 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
             options,
             state: Mutex::new(State {
                 items: HashMap::new(),
-                fresh: VecDeque::new(),
-                background: VecDeque::new(),
+                fresh: FairList::default(),
+                background: FairList::default(),
                 delayed: BinaryHeap::new(),
                 quiet: BinaryHeap::new(),
                 closed: false,
@@ -452,10 +475,12 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
                 item.ready = Some((priority, now));
             }
         }
-        match priority {
-            Priority::Fresh => state.fresh.push_back(key),
-            Priority::Background => state.background.push_back(key),
-        }
+        let list = match priority {
+            Priority::Fresh => &mut state.fresh,
+            Priority::Background => &mut state.background,
+        };
+        let namespace = key.namespace().to_owned();
+        list.push(&namespace, key);
         self.wake.notify_one();
     }
 
@@ -480,9 +505,9 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
 
     fn take(&self, state: &mut State<K>, now: Instant) -> Option<K> {
         loop {
-            let (priority, key) = match state.fresh.pop_front() {
-                Some(key) => (Priority::Fresh, key),
-                None => (Priority::Background, state.background.pop_front()?),
+            let (priority, (_, key)) = match state.fresh.pop() {
+                Some(entry) => (Priority::Fresh, entry),
+                None => (Priority::Background, state.background.pop()?),
             };
             if let Some(item) = state.items.get_mut(&key)
                 && let Some((waiting, since)) = item.ready
@@ -502,7 +527,7 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
     }
 }
 
-impl<K: Clone + Eq + Hash + Send> QueueStats for Queue<K> {
+impl<K: QueueKey> QueueStats for Queue<K> {
     fn metrics(&self) -> &QueueMetrics {
         &self.metrics
     }

@@ -11,9 +11,30 @@ fn queue(window: Duration) -> Arc<Queue<&'static str>> {
     Queue::new(QueueOptions { window, longest_window: window, ..QueueOptions::named("test") })
 }
 
+impl QueueKey for u8 {
+    fn namespace(&self) -> &str {
+        ["a", "b", ""][usize::from(self % 3)]
+    }
+}
+
 /// Returns the key that is ready now, if any.
-fn now<K: Clone + Eq + Hash + Send>(queue: &Queue<K>) -> Option<K> {
+fn now<K: QueueKey>(queue: &Queue<K>) -> Option<K> {
     queue.next().now_or_never().flatten()
+}
+
+#[tokio::test(start_paused = true)]
+async fn namespaces_with_ready_keys_are_served_in_turn() {
+    let queue: Arc<Queue<ObjectKey>> = Queue::new(QueueOptions::named("test"));
+    for number in 0..20 {
+        queue.add(ObjectKey::new("busy", number.to_string()));
+    }
+    queue.add_background(ObjectKey::new("third", "a"));
+    queue.add(ObjectKey::new("other", "a"));
+    queue.add(ObjectKey::new("other", "b"));
+    let order: Vec<String> = std::iter::from_fn(|| now(&queue)).map(|key| key.to_string()).collect();
+    assert_eq!(order[..5], ["busy/0", "other/a", "busy/1", "other/b", "busy/2"]);
+    assert_eq!(order.last().map(String::as_str), Some("third/a"), "keys of low priority come last");
+    assert_eq!(queue.len(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -106,7 +106,7 @@ impl Reviewer {
     }
 
     async fn once(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ReviewError> {
-        self.limit.acquire().await;
+        self.limit.acquire("").await;
         let unreachable = |problem: String| ReviewError::Unreachable { path: path.into(), problem };
         let request = Request::builder()
             .method(method)

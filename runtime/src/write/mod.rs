@@ -467,7 +467,7 @@ impl Writer {
             request = request.header(header::CONTENT_TYPE, content_type);
         }
         let request = request.body(body)?;
-        let waited = self.limit.acquire().await;
+        let waited = self.limit.acquire(path::namespace_of(request.uri().path())).await;
         self.clients.metrics.waited(method.as_str(), self.clients.host(), waited);
         if is_read {
             return self.exchange(request).await;

@@ -35,6 +35,11 @@ impl fmt::Display for InvalidName {
 
 impl std::error::Error for InvalidName {}
 
+/// Returns the namespace in a request's path; empty if there is none.
+pub(super) fn namespace_of(path: &str) -> &str {
+    path.split_once("/namespaces/").and_then(|(_, rest)| rest.split('/').next()).unwrap_or_default()
+}
+
 /// Returns the path of a collection, in one namespace if the kind has namespaces and one is given.
 pub(super) fn collection(resource: &Resource, namespace: Option<&str>) -> Result<String, InvalidName> {
     let version = segment("API version", resource.version)?;
@@ -117,6 +122,9 @@ mod tests {
         assert!(object(&CONFIG_MAPS, &percent, None).is_err());
         let escaped = "/api/v1/namespaces/ns/configmaps/%252e%252e";
         assert_eq!(referenced(&CONFIG_MAPS, &percent).as_deref(), Ok(escaped));
+        assert_eq!(namespace_of(escaped), "ns");
+        assert_eq!(namespace_of("/api/v1/namespaces/ns"), "ns");
+        assert_eq!(namespace_of("/api/v1/nodes/namespaces"), "");
         let scale = object(&SCALED, &ObjectKey::new("ns", "web"), Some("scale"));
         assert_eq!(scale.as_deref(), Ok("/apis/apps/v1/namespaces/ns/deployments/web/scale"));
         assert_eq!(object(&NODES, &ObjectKey::new("", "n1"), None).as_deref(), Ok("/api/v1/nodes/n1"));

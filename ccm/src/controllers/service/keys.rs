@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kinds::meta::ObjectKey;
 use kinds::{EndpointSlice, GatedPod, Node, Service};
-use runtime::queue::Queue;
+use runtime::queue::{Queue, QueueKey};
 use runtime::store::{Change, Store};
 
 use super::balancer_state::BalancerStates;
@@ -25,6 +25,15 @@ pub enum Key {
     Nodes,
     /// What the cloud holds that no Service wants.
     Leaks,
+}
+
+impl QueueKey for Key {
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Service(key) => &key.namespace,
+            Self::Nodes | Self::Leaks => "",
+        }
+    }
 }
 
 impl fmt::Display for Key {

@@ -10,6 +10,7 @@ use futures::{FutureExt, StreamExt, stream};
 use kinds::meta::{ObjectKey, Time};
 use kinds::{Kind, Node};
 use providers::{CloudError, Tagging};
+use runtime::queue::QueueKey;
 use runtime::store::{Change, Index, Store, index_key};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
@@ -45,6 +46,8 @@ pub(super) const MACHINE: Index<Node> = Index {
 /// The only key: all pending work.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Round;
+
+impl QueueKey for Round {}
 
 impl fmt::Display for Round {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -12,7 +12,7 @@ use kinds::meta::{Meta, ObjectKey, OwnerRef};
 use kinds::{Resource, Str, Uid};
 use runtime::discovery::Discovery;
 use runtime::events::{EventType, ObjectReference, Recorder};
-use runtime::queue::Queue;
+use runtime::queue::{Queue, QueueKey};
 use runtime::watch::{EveryKind, MetaChange};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Deletion, Propagation, WriteError, Writer};
@@ -44,6 +44,8 @@ pub enum Work {
     /// Check this object.
     Check(Uid),
 }
+
+impl QueueKey for Work {}
 
 impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kinds::meta::{ObjectKey, Uid};
 use kinds::{Kind, Secret, ServiceAccount, Str};
-use runtime::queue::Queue;
+use runtime::queue::{Queue, QueueKey};
 use runtime::store::{Change, Index, Store, index_key};
 
 /// Token secrets by namespace and account.
@@ -44,6 +44,14 @@ pub enum Key {
         /// The uid of that account, if it named one.
         account_uid: Option<Uid>,
     },
+}
+
+impl QueueKey for Key {
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Account { account: key, .. } | Self::Secret { secret: key, .. } => &key.namespace,
+        }
+    }
 }
 
 impl fmt::Display for Key {

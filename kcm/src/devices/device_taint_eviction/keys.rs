@@ -7,6 +7,7 @@ use kinds::meta::ObjectKey;
 use kinds::resource_claim::ResourceClaim;
 use kinds::resource_slice::Device;
 use kinds::{DeviceTaintRule, Pod, ResourceSlice, Str};
+use runtime::queue::QueueKey;
 use runtime::store::{Change, Index, Store, index_key};
 
 use super::sync::Evictions;
@@ -18,6 +19,15 @@ pub enum Key {
     Pod(ObjectKey),
     /// What a rule's status says.
     Rule(Str),
+}
+
+impl QueueKey for Key {
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Pod(key) => &key.namespace,
+            Self::Rule(_) => "",
+        }
+    }
 }
 
 impl fmt::Display for Key {

@@ -15,7 +15,7 @@ use kinds::meta::{ObjectKey, Time};
 use kinds::node::{READY, with_conditions};
 use kinds::{Kind, Lease, Node, Pod, Str, Uid};
 use runtime::events::{EventType, ObjectReference, Recorder};
-use runtime::queue::Queue;
+use runtime::queue::{Queue, QueueKey};
 use runtime::store::{Cached, Store};
 use runtime::wake::Wake;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
@@ -68,6 +68,8 @@ impl Loop {
     /// How many there are.
     pub const ALL: usize = 2;
 }
+
+impl QueueKey for Loop {}
 
 impl fmt::Display for Loop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use kinds::meta::{ObjectKey, OwnerRef};
 use kinds::{Job, Kind, Pod, Uid};
 use runtime::lock::lock;
-use runtime::queue::Queue;
+use runtime::queue::{Queue, QueueKey};
 use runtime::store::{Store, by_controller, orphans_in, owned_by};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
@@ -47,6 +47,15 @@ impl Hash for OrphanKey {
         match self {
             Self::Pod(key) => key.hash(state),
             Self::Of(job) => job.meta.uid.hash(state),
+        }
+    }
+}
+
+impl QueueKey for OrphanKey {
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Pod(key) => &key.namespace,
+            Self::Of(job) => &job.meta.namespace,
         }
     }
 }

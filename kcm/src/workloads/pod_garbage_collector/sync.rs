@@ -10,7 +10,7 @@ use futures::{FutureExt, StreamExt, stream};
 use kinds::meta::{ObjectKey, Uid};
 use kinds::{Kind, Node, Pod, Str, Time};
 use runtime::lock::lock;
-use runtime::queue::Queue;
+use runtime::queue::{Queue, QueueKey};
 use runtime::store::{Store, index_key};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
@@ -39,6 +39,8 @@ pub enum Task {
     /// Check whether this node was deleted.
     Missing(Str),
 }
+
+impl QueueKey for Task {}
 
 impl fmt::Display for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
