@@ -165,6 +165,17 @@ pub fn to_write(quota: &ResourceQuota, used: &Used, mode: CountMode) -> Option<Q
     (!same(&quota.hard, &quota.status_hard) || !same(&texts, &quota.status_used)).then_some(texts)
 }
 
+/// Returns true if the status has more of something than was counted.
+///
+/// Either its object is not stored yet, or it was deleted before the cache showed that admission had counted it: then
+/// the count after its deletion found a status that seemed right.
+pub fn status_exceeds(quota: &ResourceQuota, used: &Used) -> bool {
+    quota.status_used.iter().any(|(name, text)| {
+        let counted = used.amounts.get(name).filter(|_| quota.hard.iter().any(|(limited, _)| limited == name));
+        counted.is_some_and(|counted| Amount::parse(text).is_some_and(|written| written > *counted))
+    })
+}
+
 /// Returns true if both lists have the same resources in the same amounts.
 pub fn same(a: &Quantities, b: &Quantities) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.0 == b.0 && quantity::equal(&a.1, &b.1))

@@ -25,6 +25,8 @@ pub fn subscribe(registry: &Registry, queue: &Arc<Queue<ObjectKey>>, recounts: &
         {
             full.request(&quota.meta.key());
             added.add(quota.meta.key());
+        } else if let Some(key) = with_other_use(change) {
+            added.add_coalesced(key);
         }
     });
     let waker = Waker { queue: queue.clone(), quotas, recounts: recounts.clone() };
@@ -99,6 +101,13 @@ pub fn needs_full_count(change: &Change<'_, ResourceQuota>) -> bool {
         }
         _ => true,
     }
+}
+
+/// Returns the key of a quota whose use was written. It is compared with the objects in the cache: admission's number may
+/// arrive after the deletion of the object that it counted.
+pub fn with_other_use(change: &Change<'_, ResourceQuota>) -> Option<ObjectKey> {
+    let (old, new) = (change.old?, change.new?);
+    (!same(&old.status_used, &new.status_used)).then(|| new.meta.key())
 }
 
 /// Reports whether a pod counts for something else than before. Upstream: pkg/quota/v1/install, DefaultUpdateFilter.

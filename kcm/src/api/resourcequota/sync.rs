@@ -23,6 +23,10 @@ use super::decide::{self, Content, Used};
 use super::recounts::{CountMode, Recounts};
 use crate::context::Clock;
 
+/// The time after which an object that admission counted is stored and in the cache. A status that still has more than
+/// was counted is too high.
+const OBJECTS_ARRIVE: Duration = Duration::from_secs(5);
+
 /// The controller's state.
 pub struct Quotas {
     pub quotas: Arc<Store<ResourceQuota>>,
@@ -80,14 +84,21 @@ impl Quotas {
                 }
             }
         }
-        self.schedule(key, &used, &content)
+        let exceeds = mode == CountMode::RaiseOnly && decide::status_exceeds(&quota, &used);
+        self.schedule(key, &used, &content, exceeds.then_some(OBJECTS_ARRIVE))
     }
 
     /// Sets the time of the next count.
-    fn schedule(&self, key: &ObjectKey, used: &Used, content: &Content) -> Result<Outcome, ReconcileError> {
+    fn schedule(
+        &self,
+        key: &ObjectKey,
+        used: &Used,
+        content: &Content,
+        doubted: Option<Duration>,
+    ) -> Result<Outcome, ReconcileError> {
         let now = Instant::now();
         let period = Some(self.period).filter(|period| !period.is_zero());
-        let next = [period, used.recheck].into_iter().flatten().min();
+        let next = [period, used.recheck, doubted].into_iter().flatten().min();
         let next = self.recounts.schedule(key, next.map(|delay| now + delay));
         if !content.unreadable.is_empty() {
             let families: Vec<String> = content.unreadable.iter().map(|family| format!("{family:?}")).collect();

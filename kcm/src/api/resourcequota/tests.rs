@@ -24,8 +24,8 @@ use runtime::watch::MetaChange;
 
 use super::amounts::{Classes, Family, of_device_claim, volume_claim_in};
 use super::census::Census;
-use super::decide::{Content, Used, counted_objects, to_write, used};
-use super::keys::{concerns, counts_for_else, needs_full_count};
+use super::decide::{Content, Used, counted_objects, status_exceeds, to_write, used};
+use super::keys::{concerns, counts_for_else, needs_full_count, with_other_use};
 use super::recounts::CountMode;
 
 const NOW: i64 = 1_000_000;
@@ -406,6 +406,11 @@ fn count_after_an_addition_raises_and_never_lowers() {
         assert_eq!(to_write(&quota, &found, CountMode::RaiseOnly), texts(raised), "{cpu} {pods}");
         assert_eq!(to_write(&quota, &found, CountMode::Full), texts(full), "{cpu} {pods}");
     }
+    for (cpu, pods, exceeds) in [("3", "5", true), ("2", "6", true), ("2", "5", false), ("1", "4", false)] {
+        let mut quota = quota(&["cpu", "pods"]);
+        quota.status_used = pairs(&[("cpu", cpu), ("pods", pods), ("removed", "9")]);
+        assert_eq!(status_exceeds(&quota, &found), exceeds, "{cpu} {pods}");
+    }
     let mut never_counted = quota(&["cpu", "pods"]);
     never_counted.status_hard = never_counted.hard.clone();
     let written = to_write(&never_counted, &found, CountMode::RaiseOnly);
@@ -431,7 +436,10 @@ fn quotas_are_woken_by_what_they_limit() {
     let mut counted = quota(&["pods"]);
     counted.status_used = pairs(&[("pods", "3")]);
     for (new, expected) in [(counted, false), (quota(&["pods", "cpu"]), true)] {
-        assert_eq!(needs_full_count(&Change { old: Some(&old), new: Some(&Arc::new(new)) }), expected);
+        let new = Arc::new(new);
+        let change = Change { old: Some(&old), new: Some(&new) };
+        assert_eq!(needs_full_count(&change), expected);
+        assert_eq!(with_other_use(&change).is_some(), !expected, "its use is compared with the cache");
     }
     let base = pod("a", &[("cpu", "1")], |_| {});
     let mut ended = base.clone();

@@ -72,6 +72,7 @@ fn main() -> std::process::ExitCode {
             use_follows_what_is_there, a_scoped_quota_counts_its_pods_only, objects_of_a_kind_that_comes_later_count,
             a_wrong_number_is_mended_also_after_a_crash, what_went_is_free_within_a_second,
             only_kinds_that_are_counted_are_watched, object_that_admission_missed_is_counted_within_seconds,
+            number_that_arrives_after_its_object_was_deleted_is_lowered,
         },
         workloads::disruption::{
             evictions_and_drains_respect_the_budget, what_cannot_be_counted_is_told_and_nothing_may_go,

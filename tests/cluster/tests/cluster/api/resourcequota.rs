@@ -268,6 +268,27 @@ pub async fn object_that_admission_missed_is_counted_within_seconds(space: Space
     .await
 }
 
+/// Admission's number reaches the cache after the deletion of the object that it counted.
+pub async fn number_that_arrives_after_its_object_was_deleted_is_lowered(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
+    let secrets = space.list::<Secret>("").await?.len();
+    space.create::<ResourceQuota>(quota(json!({"count/secrets": "99"}))).await?;
+    used(&space, &[("count/secrets", &secrets.to_string())]).await?;
+    faults.freeze("resourcequotas");
+    space.create::<Secret>(json!({"metadata": {"name": "short-lived"}})).await?;
+    used(&space, &[("count/secrets", &(secrets + 1).to_string())]).await?;
+    space.delete::<Secret>("short-lived").await?;
+    let before = faults.count(Call::is_deed);
+    during(QUIET, "the number in the cache seems right", || async {
+        ensure!(faults.count(Call::is_deed) == before, "{:?}", faults.seen());
+        Ok(())
+    })
+    .await?;
+    faults.thaw("resourcequotas");
+    used(&space, &[("count/secrets", &secrets.to_string())]).await
+}
+
 /// Objects come and go, and a number that another client wrote is corrected.
 async fn scenario(space: Space) -> Result<()> {
     let secrets = space.list::<Secret>("").await?.len();
