@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use kinds::meta::ObjectKey;
+use kinds::selector::Selector;
 use kinds::{Pod, PodDisruptionBudget};
 use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
@@ -33,12 +34,13 @@ pub fn subscribe(
         let candidates = budgets.by_index(&by_namespace(), index_key(&*pod.meta.namespace));
         let mut protecting: Vec<&PodDisruptionBudget> = Vec::new();
         for budget in &candidates {
-            let selects = |pod: Option<&Arc<Pod>>| pod.is_some_and(|pod| budget.selector.matches(&pod.meta.labels));
-            if selects(change.new) {
+            if change.new.is_some_and(|new| budget.selector.matches(&new.meta.labels)) {
                 protecting.push(budget);
             }
-            if selects(change.old) || selects(change.new) {
-                changed.add_coalesced(budget.meta.key());
+            match urgency(change, &budget.selector) {
+                None => {}
+                Some(Urgency::Immediate) => changed.add(budget.meta.key()),
+                Some(Urgency::Coalesced) => changed.add_coalesced(budget.meta.key()),
             }
         }
         if protecting.len() > 1 && joins(change) {
@@ -67,6 +69,29 @@ pub fn concerns_budgets(change: &Change<'_, Pod>) -> bool {
     let (Some(old), Some(new)) = (change.old, change.new) else { return true };
     (old.ready, old.meta.is_deleting(), &old.meta.labels, &old.meta.owners, &old.meta.uid)
         != (new.ready, new.meta.is_deleting(), &new.meta.labels, &new.meta.owners, &new.meta.uid)
+}
+
+/// How soon a budget has to count its pods again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Urgency {
+    /// Fewer pods may be disrupted: an eviction that is granted by the previous number is one too many.
+    Immediate,
+    /// More pods may be disrupted, or the number stays.
+    Coalesced,
+}
+
+/// Returns how soon the budget with this selector has to count a change of a pod; `None` if the change does not concern
+/// it.
+pub fn urgency(change: &Change<'_, Pod>, selector: &Selector) -> Option<Urgency> {
+    let [old, new] = [change.old, change.new].map(|pod| pod.filter(|pod| selector.matches(&pod.meta.labels)));
+    let is_healthy = |pod: Option<&Arc<Pod>>| pod.is_some_and(|pod| pod.ready && !pod.meta.is_deleting());
+    match (old, new) {
+        (None, None) => None,
+        // One more pod is expected to be healthy.
+        (None, Some(_)) => Some(Urgency::Immediate),
+        _ if is_healthy(old) && !is_healthy(new) => Some(Urgency::Immediate),
+        _ => Some(Urgency::Coalesced),
+    }
 }
 
 /// Returns true if the pod is new, or has other labels than before.

@@ -32,9 +32,9 @@ use sync::Budgets;
 /// Name of the event source (pkg/controller/disruption, NewDisruptionControllerInternal).
 const COMPONENT: &str = "controllermanager";
 
-/// Changes of pods are taken together over this time at first,
+/// The first time over which changes of pods are coalesced that cannot lower the number of allowed disruptions.
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
-/// and over up to this time while many pods change.
+/// The longest such time, while many pods change.
 const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(400);
 
 /// The controller.

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use super::announced::{remaining, taken_back};
 use super::decide::{Bounds, bounds, disrupted, failed, healthy, labels_asked_for, needs_scale, patience, status};
-use super::keys::{budget_key, concerns_budgets, is_announced};
+use super::keys::{Urgency, budget_key, concerns_budgets, is_announced, urgency};
 
 const NOW: i64 = 1_000_000;
 
@@ -242,6 +242,42 @@ fn budgets_care_for_some_changes_of_pods_only() {
     ] {
         let change = Change { old: Some(&base), new: new.as_ref() };
         assert_eq!(concerns_budgets(&change), expected, "{change:?}");
+    }
+}
+
+/// The eviction API grants evictions by the status, so that a lost pod must not wait.
+#[test]
+fn change_that_may_lower_the_allowed_disruptions_is_counted_immediately() {
+    let interner = Interner::default();
+    let labelled = |app: &str| {
+        let labels = interner.labels(vec![("app".into(), app.into())]);
+        move |edit: fn(&mut Pod)| {
+            pod("a", |pod| {
+                pod.meta.labels = labels.clone();
+                edit(pod);
+            })
+        }
+    };
+    let (web, other) = (labelled("web"), labelled("other"));
+    let selector = Selector::of_labels(&interner, [("app", "web")]);
+    let unready: fn(&mut Pod) = |pod| pod.ready = false;
+    let deleting: fn(&mut Pod) = |pod| pod.meta.deletion = Time(NOW);
+    let as_is: fn(&mut Pod) = |_| {};
+    for (old, new, expected) in [
+        (Some(web(as_is)), Some(web(unready)), Some(Urgency::Immediate)),
+        (Some(web(as_is)), Some(web(deleting)), Some(Urgency::Immediate)),
+        (Some(web(as_is)), Some(other(as_is)), Some(Urgency::Immediate)),
+        (Some(web(as_is)), None, Some(Urgency::Immediate)),
+        (None, Some(web(unready)), Some(Urgency::Immediate)),
+        (Some(other(as_is)), Some(web(as_is)), Some(Urgency::Immediate)),
+        (Some(web(unready)), Some(web(as_is)), Some(Urgency::Coalesced)),
+        (Some(web(deleting)), None, Some(Urgency::Coalesced)),
+        (Some(web(unready)), None, Some(Urgency::Coalesced)),
+        (Some(other(as_is)), Some(other(unready)), None),
+        (None, Some(other(as_is)), None),
+    ] {
+        let change = Change { old: old.as_ref(), new: new.as_ref() };
+        assert_eq!(urgency(&change, &selector), expected, "{change:?}");
     }
 }
 
