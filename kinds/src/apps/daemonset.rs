@@ -37,11 +37,11 @@ pub struct DaemonSet {
     pub annotations: Labels,
     /// Which pods it may own.
     pub selector: Selector,
-    /// What its pods are made from; only with [`DaemonSet::TEMPLATE`].
+    /// What its pods are made from; only with section [`DaemonSet::TEMPLATE`].
     pub template: Option<Template>,
-    /// Placement of the template's pods; only with [`DaemonSet::TEMPLATE`].
+    /// Placement of the template's pods; only with section [`DaemonSet::TEMPLATE`].
     pub placement: Option<Arc<Placement>>,
-    /// How pods are replaced.
+    /// The replacement of old pods.
     pub strategy: Strategy,
     /// Seconds for which a pod must be ready to count as available.
     pub min_ready_seconds: i32,

@@ -33,7 +33,7 @@ pub struct ReplicaSet {
     pub min_ready_seconds: i32,
     /// Which pods it may own.
     pub selector: Selector,
-    /// What its pods are made from; only with [`ReplicaSet::TEMPLATE`].
+    /// What its pods are made from; only with section [`ReplicaSet::TEMPLATE`].
     pub template: Option<Template>,
     /// Status.
     pub status: ReplicaSetStatus,

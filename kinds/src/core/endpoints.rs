@@ -28,7 +28,7 @@ pub struct Endpoints {
     pub annotations: Labels,
     /// Addresses, by ports.
     pub subsets: Box<[Subset]>,
-    /// The object without managed fields and subsets; only with [`Endpoints::WHOLE`].
+    /// The object without managed fields and subsets; only with section [`Endpoints::WHOLE`].
     raw: Box<[u8]>,
 }
 

@@ -96,7 +96,7 @@ pub struct Secret {
     pub meta: Meta,
     /// Contents.
     pub content: Content,
-    /// The object as the server sent it; only with [`Secret::WHOLE`].
+    /// The object as the server sent it; only with section [`Secret::WHOLE`].
     raw: Option<Hidden>,
 }
 

@@ -1,4 +1,4 @@
-//! The life of a ResourceClaim: where it comes from, whether it is allocated, and for which consumers it is reserved.
+//! The lifecycle of a ResourceClaim: its origin, its allocation, and the consumers that it is reserved for.
 
 use crate::intern::{Interner, Str};
 use crate::meta::Uid;
@@ -8,12 +8,12 @@ use crate::wire::schema::{
 };
 use crate::wire::{Put, WireError, fields, find};
 
-/// Annotation on a claim that was created from a template: the entry of the pod's or PodGroup's list that it is for.
+/// Annotation on a claim that was created from a template: name of the entry of the pod or PodGroup that it is for.
 pub const ENTRY_ANNOTATION: &str = "resource.kubernetes.io/pod-claim-name";
 /// Finalizer of an allocated claim.
 pub const DELETE_PROTECTION: &str = "resource.kubernetes.io/delete-protection";
 
-/// What the life of a claim depends on.
+/// The state that decides when a claim is reserved, deallocated or deleted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClaimState {
     /// It has an allocation.
@@ -22,7 +22,7 @@ pub struct ClaimState {
     pub has_admin_access: bool,
     /// The entry that it was created for; `None` for a claim that was not created from a template.
     pub entry: Option<Str>,
-    /// For which consumers it is reserved.
+    /// The consumers that it is reserved for.
     pub consumers: Box<[Consumer]>,
 }
 

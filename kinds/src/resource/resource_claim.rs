@@ -30,19 +30,20 @@ pub struct ResourceClaim {
     pub devices: Box<[(Str, i64)]>,
     /// It was created for the extended resources of the pod that owns it.
     pub for_extended_resources: bool,
-    /// The allocated devices, if any; only with [`ResourceClaim::ALLOCATION`].
+    /// The allocated devices, if any; only with section [`ResourceClaim::ALLOCATION`].
     pub allocation: Option<Box<Allocation>>,
-    /// What its life depends on; only with [`ResourceClaim::STATE`].
+    /// Its allocation and consumers; only with section [`ResourceClaim::STATE`].
     pub state: Option<Box<ClaimState>>,
 }
 
 impl ResourceClaim {
     /// Section: the allocated devices.
     pub const ALLOCATION: Sections = Sections(1 << 0);
-    /// Section: what its life depends on.
+    /// Section: its allocation and consumers.
     pub const STATE: Sections = Sections(1 << 1);
 
-    /// Of alternatives, the largest counts (pkg/quota/v1/evaluator/core, claimEvaluator.Usage).
+    /// Adds the devices of a request. Of several alternatives, the maximum per class counts
+    /// (pkg/quota/v1/evaluator/core, claimEvaluator.Usage).
     fn read_request(devices: &mut BTreeMap<Str, i64>, context: &Decode, message: &[u8]) -> Result<(), WireError> {
         let mut most: BTreeMap<Str, i64> = BTreeMap::new();
         for field in fields(message) {

@@ -23,8 +23,8 @@ pub struct ResourceClaimTemplate {
 }
 
 impl ResourceClaimTemplate {
-    /// Returns a claim to be created for an entry of a pod or PodGroup: annotations, labels and spec of the template, with
-    /// a name that the API server completes.
+    /// Returns a claim to be created for an entry of a pod or PodGroup: annotations, labels and spec of the template,
+    /// with a name that the API server completes.
     ///
     /// # Errors
     /// When the template is not well-formed.

@@ -49,7 +49,8 @@ pub fn without_claim_uid(object: &[u8]) -> Result<Vec<u8>, WireError> {
     })
 }
 
-/// Returns a copy of the volume in another phase, for a PUT of its status. The API server sets the time of the transition.
+/// Returns a copy of the volume in another phase, for a PUT of its status. The API server sets the time of the
+/// transition.
 ///
 /// # Errors
 /// When `object` is not well-formed.

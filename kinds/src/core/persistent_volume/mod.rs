@@ -17,8 +17,8 @@ use crate::wire::{WireError, fields};
 pub use edit::{with_claim, with_phase, without_claim, without_claim_uid};
 pub use source::Source;
 
-/// Annotation of a volume or claim whose pointer to the other side was chosen by the binder or the scheduler, so that it
-/// may be rolled back.
+/// Annotation of a volume or claim whose pointer to the other side was chosen by the binder or the scheduler, so that
+/// it may be rolled back.
 pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 /// Annotation with the provisioner that made a volume.
 pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
@@ -70,7 +70,7 @@ impl ReclaimPolicy {
 /// `status.phase`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Phase {
-    /// New; also any text that is no phase.
+    /// New; also if the phase is empty or unknown.
     #[default]
     Pending,
     /// It can be bound.
@@ -158,7 +158,7 @@ pub struct PersistentVolume {
     pub reclaim_policy: ReclaimPolicy,
     /// `spec.storageClassName`; see [`PersistentVolume::class`].
     pub spec_class: Str,
-    /// How it is presented to a container.
+    /// The form in which containers get it.
     pub volume_mode: VolumeMode,
     /// `spec.volumeAttributesClassName`; empty if absent.
     pub attributes_class: Str,

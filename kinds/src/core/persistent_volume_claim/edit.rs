@@ -1,5 +1,5 @@
-//! Changed copies of a PersistentVolumeClaim for a PUT. Each function takes and returns a whole object (the inside of the
-//! envelope), so that edits can be chained; fields that this program does not know survive.
+//! Changed copies of a PersistentVolumeClaim for a PUT. Each function takes and returns a whole object (the inside of
+//! the envelope), so that edits can be chained; fields that this program does not know survive.
 
 use super::Phase;
 use crate::intern::Str;
@@ -80,8 +80,8 @@ pub fn with_status(object: &[u8], edit: &StatusEdit<'_>) -> Result<Vec<u8>, Wire
     with_part(object, f::STATUS, |status| replaced(status, &edit.replaced_fields(), |out| edit.put(out)))
 }
 
-/// Returns a copy of the claim with this condition instead of the one of its type; all others keep their order. The time
-/// of its last probe is not set.
+/// Returns a copy of the claim with this condition instead of the one of its type; all others keep their order. The
+/// time of its last probe is not set.
 ///
 /// # Errors
 /// When `object` is not well-formed.

@@ -52,7 +52,7 @@ const ANNOTATIONS: [&str; 8] = [
 /// `status.phase`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Phase {
-    /// Not bound; also any text that is no phase.
+    /// Not bound; also if the phase is empty or unknown.
     #[default]
     Pending,
     /// Bound to a volume.
@@ -89,7 +89,7 @@ pub struct PersistentVolumeClaim {
     pub selector: Option<Box<Selector>>,
     /// `spec.storageClassName`, which may be empty; `None` if absent. See [`PersistentVolumeClaim::class`].
     pub spec_class: Option<Str>,
-    /// How its volume is presented to a container.
+    /// The form in which containers get its volume.
     pub volume_mode: VolumeMode,
     /// `spec.dataSource` is set.
     pub has_data_source: bool,
@@ -105,9 +105,9 @@ pub struct PersistentVolumeClaim {
     pub current_attributes_class: Str,
     /// `status.modifyVolumeStatus.targetVolumeAttributesClassName`; empty if absent.
     pub target_attributes_class: Str,
-    /// Whether the condition [`UNUSED`] is true; `None` if it is absent.
+    /// The status of the condition [`UNUSED`]; `None` if the condition is absent.
     pub unused: Option<bool>,
-    /// Its use of quota; only with [`PersistentVolumeClaim::STORAGE`].
+    /// Its use of quota; only with section [`PersistentVolumeClaim::STORAGE`].
     pub storage: Option<Box<StorageClaim>>,
 }
 
