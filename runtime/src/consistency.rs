@@ -51,7 +51,8 @@ struct Expected {
 pub struct Observed<T> {
     /// What was read.
     pub children: T,
-    /// The cache showed all earlier deletions before it was read. Otherwise some of the children may be deleted already.
+    /// The cache showed all earlier deletions before it was read. Otherwise some of the children may be deleted
+    /// already.
     pub are_deletions_seen: bool,
 }
 
@@ -117,8 +118,8 @@ impl Consistency {
         self.caught_up_at(key, &K::RESOURCE, store.progress(), wake)
     }
 
-    /// Reads the object of a key, once the cache shows all that was written of kind `K` for the key; otherwise `wake` runs
-    /// when it does. A key without an object is forgotten.
+    /// Reads the object of a key, once the cache shows all that was written of kind `K` for the key; otherwise `wake`
+    /// runs when it does. A key without an object is forgotten.
     pub fn read<K: Kind>(&self, key: &ObjectKey, store: &Arc<Store<K>>, wake: impl Into<Wake>) -> Cached<K> {
         if !self.caught_up(key, store, wake) {
             return Cached::Lagging;
@@ -130,7 +131,8 @@ impl Consistency {
         object.into()
     }
 
-    /// Reads children of kind `K`, and reports if the cache showed all objects of that kind that were deleted for `key`.
+    /// Reads children of kind `K`, and reports if the cache showed all objects of that kind that were deleted for
+    /// `key`.
     ///
     /// The question comes before the read. In the other order the watch may advance in between: the deletions count as
     /// seen although the deleted objects are among those that were read, and too many others are deleted.

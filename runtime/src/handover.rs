@@ -119,8 +119,8 @@ impl Handover {
         Ok(missing)
     }
 
-    /// Reads children, and reports if the cache showed all earlier deletions before: those of this process and those that
-    /// the last comparison found. A caller that gets `false` has to requeue the key after [`RECHECK`].
+    /// Reads children, and reports if the cache showed all earlier deletions before: those of this process and those
+    /// that the last comparison found. A caller that gets `false` has to requeue the key after [`RECHECK`].
     pub fn observe<C: Kind, T>(&self, children: &Children<'_, C>, read: impl FnOnce(&Store<C>) -> T) -> Observed<T> {
         let Children { owner, selector, store, consistency, .. } = children;
         let is_settled = self.is_settled(owner, selector, store);

@@ -1,7 +1,7 @@
 //! OpenAPI documents of the API server, one for each group and version.
 //!
-//! The API server passes requests for groups of aggregated API servers on. Such a server may be slow or hostile: time and
-//! size are limited, and each document has a connection of its own.
+//! The API server passes requests for groups of aggregated API servers on. Such a server may be slow or hostile: time
+//! and size are limited, and each document has a connection of its own.
 
 use std::collections::HashMap;
 use std::sync::Arc;

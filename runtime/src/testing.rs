@@ -1,5 +1,5 @@
-//! For tests of what is built on this crate: stores that no watch fills, metadata that no server sent, and a client without
-//! a server.
+//! For tests of what is built on this crate: stores that no watch fills, metadata that no server sent, and a client
+//! without a server.
 
 use std::sync::Arc;
 

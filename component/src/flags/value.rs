@@ -59,7 +59,8 @@ pub enum Value {
     Text(String),
     /// Of [`Type::Ip`].
     Ip(IpAddr),
-    /// Of [`Type::Strings`], [`Type::CertKeys`], [`Type::Gates`] and [`Type::PlainGates`] (each `[component:]gate=bool`).
+    /// Of [`Type::Strings`], [`Type::CertKeys`], [`Type::Gates`] and [`Type::PlainGates`] (each
+    /// `[component:]gate=bool`).
     Strings(Vec<String>),
     /// Of [`Type::Int32s`].
     Int32s(Vec<i32>),

@@ -390,8 +390,8 @@ impl Election {
         self.write(Some(lease)).await.map_err(TryError::Update)
     }
 
-    /// Renews a lease that the API server has assigned to this candidate. The lease is always read first, because its end
-    /// of term is announced in it (`LeaderElector.tryCoordinatedRenew`).
+    /// Renews a lease that the API server has assigned to this candidate. The lease is always read first, because its
+    /// end of term is announced in it (`LeaderElector.tryCoordinatedRenew`).
     async fn attempt_coordinated(&mut self) -> Result<(), TryError> {
         let lease = match self.call(self.store.get()).await {
             Ok(lease) => lease,

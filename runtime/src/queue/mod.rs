@@ -1,9 +1,10 @@
 //! The work queue: keys to reconcile, each queued once and never reconciled twice at the same time.
 //!
-//! A key that is added while it waits is not added again. A key that is added while it is reconciled is ready again when
-//! that reconcile ends. This is the only batching of urgent changes: nothing is delayed while no write is in flight, and
-//! changes that arrive during a write share the next one. A slow API server gets larger batches, an idle one gets each
-//! change immediately. A reconciler may ask for a cooldown between two such batches ([`Queue::cool_down`]).
+//! A key that is added while it waits is not added again. A key that is added while it is reconciled is ready again
+//! when that reconcile ends. This is the only batching of urgent changes: nothing is delayed while no write is in
+//! flight, and changes that arrive during a write share the next one. A slow API server gets larger batches, an idle
+//! one gets each change immediately. A reconciler may ask for a cooldown between two such batches
+//! ([`Queue::cool_down`]).
 //!
 //! Failed keys are requeued with exponential backoff. Only changes of low urgency are coalesced: such a key is ready no
 //! sooner than a window after its last reconcile. (client-go, util/workqueue)

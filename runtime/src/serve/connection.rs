@@ -102,8 +102,8 @@ impl Drop for Open<'_> {
 }
 
 impl Protocol {
-    /// Creates the settings; `streams` of zero means the default. With `closes_unknown_http2` an HTTP/2 connection ends after
-    /// a request of an unknown user.
+    /// Creates the settings; `streams` of zero means the default. With `closes_unknown_http2` an HTTP/2 connection ends
+    /// after a request of an unknown user.
     pub(super) fn new(http1_only: bool, streams: u32, closes_unknown_http2: bool) -> Self {
         let mut builder = auto::Builder::new(TokioExecutor::new());
         if http1_only {

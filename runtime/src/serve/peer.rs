@@ -87,8 +87,8 @@ impl Bundle {
     }
 }
 
-/// Returns the user of a certificate; `None` without common name (apiserver, request/x509, CommonNameUserConversion). Its
-/// UID is read only if `reads_uid` (gate AllowParsingUserUIDFromCertAuth).
+/// Returns the user of a certificate; `None` without common name (apiserver, request/x509, CommonNameUserConversion).
+/// Its UID is read only if `reads_uid` (gate AllowParsingUserUIDFromCertAuth).
 pub(super) fn user(certificate: &CertificateDer<'_>, reads_uid: bool) -> Result<Option<User>, PeerError> {
     let subject = subject(certificate)?;
     let Some(name) = subject.last(COMMON_NAME).filter(|name| !name.is_empty()) else { return Ok(None) };

@@ -1,7 +1,7 @@
 //! Reads from a cache that a decision may be based on.
 //!
-//! Whether the cache shows earlier writes is asked before the object is read, never after: the watch may advance in between,
-//! and the answer "up to date" would then be given for an object that is not.
+//! Whether the cache shows earlier writes is asked before the object is read, never after: the watch may advance in
+//! between, and the answer "up to date" would then be given for an object that is not.
 
 use std::sync::Arc;
 
@@ -40,8 +40,8 @@ impl<K> From<Option<Arc<K>>> for Cached<K> {
 }
 
 impl<K: Kind> Store<K> {
-    /// Reads an object that several controllers write, once [`Store::is_settled`] holds for it. Otherwise `wake` runs when
-    /// it may.
+    /// Reads an object that several controllers write, once [`Store::is_settled`] holds for it. Otherwise `wake` runs
+    /// when it may.
     pub fn read_settled(&self, key: &ObjectKey, wake: impl Into<Wake>) -> Cached<K> {
         if self.is_settled(key, wake) { self.get(key).into() } else { Cached::Lagging }
     }

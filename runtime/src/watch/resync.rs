@@ -1,8 +1,9 @@
 //! Periodic resync: subscribers receive every record again, as if it had been updated without a change.
 //!
-//! It repairs what a controller left undone, for example a key that was dropped after too many failures. The records are
-//! not read from the API server again. A pass is spread out, so that it neither holds up the watch nor fills all queues at
-//! once. Upstream: client-go tools/cache, sharedProcessor.resync; cmd/kube-controller-manager/app, ResyncPeriod.
+//! It repairs what a controller left undone, for example a key that was dropped after too many failures. The records
+//! are not read from the API server again. A pass is spread out, so that it neither holds up the watch nor fills all
+//! queues at once. Upstream: client-go tools/cache, sharedProcessor.resync; cmd/kube-controller-manager/app,
+//! ResyncPeriod.
 
 use std::time::Duration;
 
@@ -48,8 +49,8 @@ impl Resync {
         }
     }
 
-    /// Hands the next records of a pass to the subscribers. To be called from the task that applies the watch's events, so
-    /// that no subscriber receives an older record after a newer one.
+    /// Hands the next records of a pass to the subscribers. To be called from the task that applies the watch's events,
+    /// so that no subscriber receives an older record after a newer one.
     pub fn step<K: Kind>(&mut self, store: &Store<K>) {
         if self.left.is_empty() {
             self.left = store.keys().into_iter().collect();

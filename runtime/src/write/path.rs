@@ -1,8 +1,8 @@
 //! The paths of requests: the only place where names become parts of a URL.
 //!
-//! Names come from tenants: ownerReferences, annotations and scale targets may name anything. Each name is one segment of
-//! the path, percent-encoded, so that it can neither add a query nor lead to another object or collection. A name that
-//! cannot be a segment is refused before anything is sent. Upstream: client-go, rest.Request and metadata.Client.
+//! Names come from tenants: ownerReferences, annotations and scale targets may name anything. Each name is one segment
+//! of the path, percent-encoded, so that it can neither add a query nor lead to another object or collection. A name
+//! that cannot be a segment is refused before anything is sent. Upstream: client-go, rest.Request and metadata.Client.
 
 use std::fmt;
 
