@@ -1,4 +1,4 @@
-//! From a change of a child object to the keys of the owners that it concerns.
+//! Maps changes of child objects to the keys of their owners.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use kinds::selector::Selector;
 use crate::queue::Queue;
 use crate::store::{Change, Store, by_namespace, index_key};
 
-/// How soon an owner has to be reconciled.
+/// The urgency of an owner's reconcile after a change of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
     /// Children may have to be created or deleted.

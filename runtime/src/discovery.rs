@@ -19,10 +19,10 @@ use crate::client::{Clients, Identity, Lane, SendError, refusal};
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// Longest discovery document in bytes. It names each kind of the cluster with some 500 bytes.
+/// Maximum size of a discovery document in bytes. Each kind of the cluster takes about 500 bytes.
 const LONGEST_BODY: usize = 64 << 20;
 
-/// The core group stands alone; all others are below the second path.
+/// The paths of discovery: the first for the core group, the second for all other groups.
 const ROOTS: [&str; 2] = ["/api", "/apis"];
 
 /// The reason why discovery failed.
@@ -105,7 +105,7 @@ pub struct Served {
     pub resource: Resource,
     /// Its verbs.
     pub verbs: Verbs,
-    /// It has a `scale` subresource.
+    /// True if it has a `scale` subresource.
     pub scales: bool,
 }
 
@@ -119,13 +119,13 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Returns each resource once, in its group's preferred version if that has it (client-go,
+    /// Returns each resource once, in the preferred version of its group if that version contains it (client-go,
     /// ServerPreferredResources).
     pub fn preferred(&self) -> &[Served] {
         &self.preferred
     }
 
-    /// The resource of this group and plural name, in its group's preferred version that has it.
+    /// Returns the resource with this group and plural name, in the most preferred version that contains it.
     pub fn of_group_resource(&self, group: &str, plural: &str) -> Option<Served> {
         self.preferred.iter().find(|served| (served.resource.group, served.resource.plural) == (group, plural)).copied()
     }
@@ -135,7 +135,7 @@ impl Snapshot {
         self.kinds.get(&(api_version.to_owned(), kind.to_owned())).copied()
     }
 
-    /// Returns the resource of a kind in the preferred version of its group that has it (apimachinery,
+    /// Returns the resource of a kind in the most preferred version of the group that contains it (apimachinery,
     /// RESTMapper.RESTMapping).
     pub fn of_group_kind(&self, group: &str, kind: &str) -> Option<Served> {
         let versions = self.versions.get(group)?;
@@ -145,8 +145,9 @@ impl Snapshot {
         })
     }
 
-    /// The kinds of a resource in a version, sorted. An empty group stands for all groups, since a mapper that is given
-    /// none does not tell the core group from none. Upstream: apimachinery/pkg/api/meta, DefaultRESTMapper.KindsFor.
+    /// Returns the kinds of a resource in a version, sorted. An empty group means all groups, because upstream's mapper
+    /// does not distinguish the core group from an absent one. Upstream: apimachinery/pkg/api/meta,
+    /// DefaultRESTMapper.KindsFor.
     pub fn kinds_of(&self, group: &str, version: &str, plural: &str) -> Vec<Resource> {
         let fits = |resource: &Resource| {
             (group.is_empty() || resource.group == group) && resource.version == version && resource.plural == plural
@@ -233,7 +234,7 @@ impl Snapshot {
                     verbs: listed.verbs.iter().fold(Verbs::default(), |verbs, word| verbs | Verbs::read(word)),
                     scales: listed.subresources.iter().any(Subresource::is_scale),
                 };
-                // Two resources have the same kind: the one that can be read belongs to the objects themselves.
+                // If two resources have the same kind, the objects themselves are at the one that can be read.
                 let known = self.kinds.entry((api_version.clone(), kind.kind.clone())).or_insert(served);
                 if !known.verbs.contains(Verbs::GET) {
                     *known = served;
@@ -260,7 +261,7 @@ fn is_name(text: &str) -> bool {
     text.len() <= LONGEST_NAME && text.bytes().all(is_plain) && !matches!(text, "." | "..")
 }
 
-/// Returns the name with static lifetime; `None` if there are too many.
+/// Returns the name with static lifetime; `None` if [`MOST_NAMES`] is reached. Each distinct name is leaked once.
 fn lasting(text: &str) -> Option<&'static str> {
     static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -352,14 +353,14 @@ struct Answered {
 #[derive(Default)]
 struct Cache {
     answers: [Answered; 2],
-    asked: Option<Instant>,
+    requested_at: Option<Instant>,
 }
 
 /// The resources that the server serves, shared by all controllers.
 pub struct Discovery {
     clients: Arc<Clients>,
     current: RwLock<Arc<Snapshot>>,
-    /// Held during a request, so that callers share one round.
+    /// Locked during the requests, so that concurrent callers share them.
     cache: tokio::sync::Mutex<Cache>,
 }
 
@@ -380,14 +381,14 @@ impl Discovery {
     /// When the server does not respond; the known state is kept.
     pub async fn at_most_old(&self, age: Duration) -> Result<Arc<Snapshot>, DiscoveryError> {
         let mut cache = self.cache.lock().await;
-        if cache.asked.is_some_and(|asked| asked.elapsed() <= age) {
+        if cache.requested_at.is_some_and(|requested_at| requested_at.elapsed() <= age) {
             return Ok(self.current());
         }
         let mut changed = false;
         for (path, answered) in ROOTS.into_iter().zip(&mut cache.answers) {
             changed |= self.ask(path, answered).await?;
         }
-        cache.asked = Some(Instant::now());
+        cache.requested_at = Some(Instant::now());
         if changed {
             let snapshot = Snapshot::join(cache.answers.iter().map(|answered| &answered.part));
             *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
@@ -497,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn resource_is_skipped_when_its_name_is_no_path_segment() {
+    fn resource_is_skipped_when_its_name_is_not_a_path_segment() {
         let odd = ["../secrets", "a/b", "a?watch=true", "a b", "..", "queue:length", "\u{8a9e}"];
         let resources: Vec<_> =
             odd.iter().chain(&["good"]).map(|name| resource(name, &format!("Kind{name}"), &["list"])).collect();

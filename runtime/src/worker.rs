@@ -66,7 +66,7 @@ pub trait Reconcile: Send + Sync + 'static {
     /// The identity of a unit of work.
     type Key: Clone + Eq + Hash + Send + Sync + fmt::Display + 'static;
 
-    /// Called once when this process begins to lead, before the first reconcile.
+    /// Prepares the reconciler. Runs once when this process begins to lead, before the first reconcile.
     fn begin(&self) {}
 
     /// Brings the observed state closer to the desired state of the key's object.
@@ -113,13 +113,13 @@ pub fn work<R: Reconcile>(
         tasks.spawn(async move {
             let notes = Arc::new(Mutex::new(Notes::default()));
             while let Some(key) = queue.next().await {
-                let begun = Instant::now();
+                let started = Instant::now();
                 let span = info_span!("reconcile", controller = options.name, %key);
                 let run = AssertUnwindSafe(noted(&notes, async { reconciler.reconcile(&key).await })).catch_unwind();
                 let outcome = run.instrument(span.clone()).await;
                 let least = Notes::retry_after(&notes);
                 let (ended, error) = span.in_scope(|| settle(&options, &queue, &counts, (&key, least), outcome));
-                counts.journal.record(key.to_string(), ended, begun.elapsed(), Notes::take(&notes), error);
+                counts.journal.record(key.to_string(), ended, started.elapsed(), Notes::take(&notes), error);
                 match ended {
                     LastResult::WaitingForCache => queue.waiting_for_cache(&key),
                     _ => queue.done(&key),

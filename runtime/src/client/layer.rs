@@ -1,4 +1,4 @@
-//! A hook around every request, so that a test can watch, delay, refuse or drop any of them.
+//! A hook around every request, with which a test can observe, delay, refuse or drop requests.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub enum Pool {
     Bearer,
 }
 
-/// The rest of the stack. If it is dropped unused, the request never leaves the process.
+/// The layers below the hook. If it is dropped unused, the request never leaves the process.
 pub struct Next(Box<dyn FnOnce(Request<Body>) -> Exchange + Send>);
 
 impl Next {
@@ -46,8 +46,8 @@ type Hook = dyn Fn(Pool, Request<Body>, Next) -> Exchange + Send + Sync;
 /// A hook around every request of both pools.
 ///
 /// It runs outside the layers that add the server's address and the credentials of the process's own identity, so it
-/// receives relative paths. It may respond by itself, wait, fail without calling [`Next::send`] (the request was
-/// certainly not sent), or call it and drop the response (the response is lost).
+/// receives relative paths. It may respond by itself, wait, or fail without calling [`Next::send`], which simulates a
+/// request that was not sent. It may also call that and drop the response, which simulates a lost response.
 #[derive(Clone)]
 pub struct RequestLayer(Arc<Hook>);
 

@@ -82,7 +82,7 @@ impl Default for PodEnvironment {
 pub struct ConnectOptions {
     /// The kubeconfig file. If it is empty or `None` and there is no `master`, the pod's service account is used.
     pub kubeconfig: Option<PathBuf>,
-    /// The environment that the kubelet gives a pod; used without `kubeconfig` and `master`.
+    /// The environment that the kubelet sets for a pod; used without `kubeconfig` and `master`.
     pub pod: PodEnvironment,
     /// The server's URL or `host:port`; overrides the kubeconfig's.
     pub master: Option<String>,
@@ -92,7 +92,7 @@ pub struct ConnectOptions {
     /// part before the first slash. Requests of a service account append `/` and its user name, as client-go
     /// `rest.AddUserAgent` does.
     pub user_agent: String,
-    /// Wraps every request of both pools; `None` costs nothing.
+    /// A hook around every request of both pools; `None` costs nothing.
     pub layer: Option<RequestLayer>,
     /// Maximum time for a write through [`Clients::send`], including its response. Default 30 s.
     pub write_timeout: Duration,
@@ -344,7 +344,7 @@ where
 /// Installs ring as the process's crypto provider, unless one is installed already.
 fn install_crypto() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // If another thread installs one first, its provider is used, which is equally good.
+        // If another thread installs a provider first, that one is used; any provider is acceptable.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
 }

@@ -239,10 +239,10 @@ impl Service<Request<Body>> for Transport {
         Box::pin(async move {
             let (method, host) = (request.method().clone(), host(request.uri()));
             let watches = request.uri().query().is_some_and(|query| query.contains("watch=true"));
-            let begun = Instant::now();
+            let started = Instant::now();
             let answer = line.send(request).await;
             if !watches {
-                metrics.took(method.as_str(), &host, begun.elapsed());
+                metrics.took(method.as_str(), &host, started.elapsed());
             }
             metrics.answered(method.as_str(), &host, answer.as_ref().ok().map(|answer| answer.status().as_u16()));
             answer

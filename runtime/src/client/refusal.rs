@@ -34,7 +34,7 @@ struct Head {
     details: Option<Value>,
 }
 
-/// Returns the error in a response; it is made from the HTTP status if the body is not a `Status` of the API.
+/// Returns the error in a response; without a `Status` of the API in the body, one derived from the HTTP status.
 pub(crate) async fn refusal(answer: Response<Body>) -> ApiStatus {
     let code = answer.status().as_u16();
     let retry_after = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());

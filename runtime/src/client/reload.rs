@@ -50,7 +50,7 @@ pub(super) fn bearer(token: &str) -> Option<HeaderValue> {
     Some(header)
 }
 
-/// Everything that is made from files. The task ends when no client uses it.
+/// The credentials that are loaded from files. The task that reloads them ends when no client uses them.
 pub(super) struct Watched {
     pub(super) connections: Vec<Weak<Connections>>,
     pub(super) token: Weak<TokenFile>,

@@ -13,7 +13,7 @@ use super::lane::{Lane, Taken};
 use super::reload::bearer;
 use super::{Clients, Identity, TokenError};
 
-/// Longest time for a read, its whole body included, or for the head of a response that is read piece by piece. The API
+/// Maximum time for a read including its body, or for the head of a response that is read piece by piece. The API
 /// server ends every request except watches after 60 s.
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(65);
 
@@ -86,12 +86,12 @@ impl Clients {
     ///
     /// A successful response is read whole: at most `longest` bytes, a write (any method but GET and HEAD) within
     /// [`write_timeout`](super::ConnectOptions::write_timeout), a read within 65 s. The body of an error is left to
-    /// the caller (`refusal`), so that an error without end is still known as one. A request of a
-    /// service account that is answered 401 is sent once more with a fresh token: a 401 means that nothing was done.
-    /// Nothing else is ever repeated.
+    /// the caller (`refusal`), so that an error is reported as an error even if its body is endless. If the server
+    /// responds to a service account with 401, the request is sent again with a new token: a 401 means that nothing was
+    /// done. No other request is ever repeated.
     ///
     /// # Errors
-    /// [`SendError::NotSent`] only when no connection had taken the request up; [`SendError::TooLong`] when a
+    /// [`SendError::NotSent`] only when no connection had accepted the request; [`SendError::TooLong`] when a
     /// successful response exceeds the limit; [`SendError::Lost`] in all other cases without a response, a timeout
     /// among them.
     pub async fn send(
@@ -180,12 +180,12 @@ async fn attempt(
     })
 }
 
-/// A successful response with its whole body read, or an error of the API whose body is not read yet.
+/// Returns a successful response with its whole body, or an error of the API whose body is not read yet.
 #[allow(clippy::disallowed_methods, reason = "the Writer sends through here")]
 async fn whole(client: &kube::Client, request: Request<Body>, longest: usize) -> Result<Response<Body>, Failure> {
     let taken = request.extensions().get::<Taken>().cloned();
     let answer = client.send(request).await?;
-    // A response proves that the request was sent, whatever becomes of the body.
+    // A response proves that the request was sent, even if its body cannot be read.
     if let Some(taken) = taken {
         taken.set(true);
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{EventType, ObjectReference};
 
-/// One core/v1 Event as it should be on the server after the next write.
+/// One core/v1 Event in its desired state on the server.
 #[derive(Debug, Clone)]
 pub(super) struct Event {
     pub(super) name: String,

@@ -75,11 +75,11 @@ impl Repeats {
             let (_, key) = self.order.pop_first()?;
             let series = self.series.get_mut(&key)?;
             match series.waiting.take() {
-                Some(told) => {
+                Some(repeat) => {
                     // The series is kept for the same time again: later repeats belong to it.
                     series.due = Instant::now() + series.wait;
                     self.order.insert((series.due, key));
-                    return Some(told);
+                    return Some(repeat);
                 }
                 None => {
                     self.series.remove(&key);
@@ -108,25 +108,25 @@ mod tests {
             last =
                 Some(correlator.correlate(Occurrence { about, kind: EventType::Normal, reason: "R", message, at }, at));
         }
-        last.expect("twelve were said").event
+        last.expect("twelve occurrences").event
     }
 
     /// Returns the seconds after which patches of an event are sent that is repeated every half second.
     async fn patches(similar: bool, seconds: u64) -> Vec<u64> {
-        let (mut repeats, begun, mut sent) = (Repeats::default(), Instant::now(), Vec::new());
-        let mut told = 0;
+        let (mut repeats, started, mut sent) = (Repeats::default(), Instant::now(), Vec::new());
+        let mut covered = 0;
         for _ in 0..seconds * 2 {
             repeats.put(repeat(similar));
             tokio::time::advance(Duration::from_millis(500)).await;
             while let Some((_, occurrences)) = repeats.take(Some(Instant::now())) {
-                sent.push(begun.elapsed().as_secs());
-                told += occurrences;
+                sent.push(started.elapsed().as_secs());
+                covered += occurrences;
             }
         }
         while let Some((_, occurrences)) = repeats.take(None) {
-            told += occurrences;
+            covered += occurrences;
         }
-        assert_eq!(told, seconds * 2, "each occurrence is covered once");
+        assert_eq!(covered, seconds * 2, "each occurrence is covered once");
         sent
     }
 

@@ -90,7 +90,7 @@ impl<K: Object> Worker<K> {
         }
     }
 
-    async fn go(&self, key: &ObjectKey) -> Result<Outcome, Error> {
+    async fn reconcile_key(&self, key: &ObjectKey) -> Result<Outcome, Error> {
         if !self.caught_up(key) {
             return Ok(Outcome::WaitingForCache);
         }
@@ -118,7 +118,7 @@ impl<K: Object> Reconcile for Worker<K> {
 
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         async move {
-            match self.go(key).await {
+            match self.reconcile_key(key).await {
                 Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
                 ended => Ok(ended?),
             }

@@ -64,10 +64,10 @@ impl TokenCacheMetrics {
     }
 
     /// Records a request whose token was authenticated or refused.
-    pub(super) fn answered(&self, hit: bool, begun: Instant) {
+    pub(super) fn answered(&self, hit: bool, started: Instant) {
         let status = || [("status", if hit { "hit" } else { "miss" }.to_owned())];
         self.requests.add(status());
-        self.seconds.observe(status(), begun.elapsed().as_secs_f64());
+        self.seconds.observe(status(), started.elapsed().as_secs_f64());
     }
 
     /// Records the end of a TokenReview.

@@ -64,7 +64,7 @@ impl Authorizer {
         let spec = question(user, verb, path);
         let key = serde_json::to_string(&spec).map_err(|error| Denied::Failed(error.to_string()))?;
         let short = verb.len() + path.len() <= LONGEST_KEPT;
-        let ask = async {
+        let fetch = async {
             let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
             let answer = reviewer.review(REVIEWS, &review).await;
             let answer = answer.map(|answer| answer.status.unwrap_or_default()).map_err(|error| error.to_string());
@@ -75,7 +75,7 @@ impl Authorizer {
             };
             (answer, keep)
         };
-        let status = self.answers.get_or(&key, ask).await.map_err(Denied::Failed)?;
+        let status = self.answers.get_or(&key, fetch).await.map_err(Denied::Failed)?;
         verdict(status)
     }
 }

@@ -31,9 +31,9 @@ const HEAD: Duration = Duration::from_secs(32);
 const IDLE: Duration = Duration::from_secs(90);
 /// Delay between the response to an unauthenticated client and the end of the connection: some clients drop a response
 /// that arrives together with the end of the connection.
-const PARTING: Duration = Duration::from_millis(100);
+const CLOSE_DELAY: Duration = Duration::from_millis(100);
 /// Maximum time for the running requests after a connection begins to close.
-const LAST_ANSWERS: Duration = Duration::from_secs(35);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(35);
 /// Streams per connection if no flag is set (apiserver, SecureServingInfo.Serve).
 const STREAMS: u32 = 100;
 /// Maximum size of a request's head, in bytes.
@@ -50,7 +50,7 @@ pub(super) struct Protocol {
 struct Activity {
     open: AtomicU32,
     last: Mutex<Instant>,
-    unwelcome: Notify,
+    close_soon: Notify,
     place: Place,
 }
 
@@ -59,10 +59,10 @@ impl Activity {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Completes [`PARTING`] after the response to an unauthenticated client.
-    async fn parted(&self) {
-        self.unwelcome.notified().await;
-        sleep(PARTING).await;
+    /// Completes when [`CLOSE_DELAY`] has passed since the response to an unauthenticated client.
+    async fn close_delay(&self) {
+        self.close_soon.notified().await;
+        sleep(CLOSE_DELAY).await;
     }
 
     /// Completes when there was no request for [`IDLE`].
@@ -146,7 +146,7 @@ impl Protocol {
         let activity = Arc::new(Activity {
             open: AtomicU32::new(0),
             last: Mutex::new(Instant::now()),
-            unwelcome: Notify::new(),
+            close_soon: Notify::new(),
             place,
         });
         let service = service_fn(|request| {
@@ -157,7 +157,7 @@ impl Protocol {
         let over = tokio::select! {
             over = connection.as_mut() => Some(over),
             _ = ended.wait_for(|ended| *ended) => None,
-            () = activity.parted(), if self.closes_unknown_http2 => None,
+            () = activity.close_delay(), if self.closes_unknown_http2 => None,
             () = activity.idle() => None,
             () = activity.place.evicted() => return Ok(()),
         };
@@ -165,8 +165,8 @@ impl Protocol {
             Some(over) => over,
             None => {
                 connection.as_mut().graceful_shutdown();
-                // A peer that reads nothing must not keep its slot.
-                timeout(LAST_ANSWERS, connection).await.map_err(|_| "requests did not end in time".to_owned())?
+                // A client that does not read its responses must not keep the connection slot.
+                timeout(CLOSE_TIMEOUT, connection).await.map_err(|_| "requests did not end in time".to_owned())?
             }
         };
         over.map_err(|error| error.to_string())
@@ -181,22 +181,22 @@ async fn respond(
 ) -> Answer {
     let (http2, without_body) = (request.version() == Version::HTTP_2, request.method() == Method::HEAD);
     let open = Open::new(activity);
-    let told = AssertUnwindSafe(routes.answer(request, peer)).catch_unwind().await;
+    let reply = AssertUnwindSafe(routes.answer(request, peer)).catch_unwind().await;
     drop(open);
-    let (mut answer, stranger) = match told {
-        Ok(told) => (told.answer, told.stranger),
+    let (mut answer, closes) = match reply {
+        Ok(reply) => (reply.answer, reply.closes),
         Err(_) => {
-            tracing::error!("answering a request panicked");
+            tracing::error!("request handler panicked");
             (answer::plain(StatusCode::INTERNAL_SERVER_ERROR, "the request made the server panic; see its log\n"), true)
         }
     };
     if without_body {
         *answer.body_mut() = http_body_util::Full::default();
     }
-    if http2 && stranger {
+    if http2 && closes {
         // An unauthenticated client must not keep a multiplexed connection (apiserver, gate
         // UnauthenticatedHTTP2DOSMitigation).
-        activity.unwelcome.notify_one();
+        activity.close_soon.notify_one();
     }
     answer
 }

@@ -63,7 +63,7 @@ impl Bundle {
         Ok(Self { verifier, subjects })
     }
 
-    /// Like [`Bundle::parse`], from a file.
+    /// Like [`Bundle::parse`], for a file.
     pub(super) fn read(file: &Path, provider: &Arc<CryptoProvider>) -> Result<Self, String> {
         let pem = std::fs::read(file).map_err(|error| error.to_string())?;
         Self::parse(&pem, provider)
@@ -270,12 +270,12 @@ mod tests {
             params.distinguished_name.push(DnType::CountryName, "AT");
             params.distinguished_name.push(uid, "u-1");
         });
-        let named = user(&full, true).expect("readable").expect("somebody");
+        let named = user(&full, true).expect("readable").expect("a user");
         assert_eq!((named.name.as_str(), named.uid.as_str()), ("änn", "u-1"));
         assert_eq!(named.groups, ["system:masters"]);
-        assert_eq!(user(&full, false).expect("readable").expect("somebody").uid, "", "with the gate off");
-        let nobody = signed(&ca, |params| params.distinguished_name.push(DnType::OrganizationName, "dev"));
-        assert_eq!(user(&nobody, true), Ok(None));
+        assert_eq!(user(&full, false).expect("readable").expect("a user").uid, "", "with the gate off");
+        let unnamed = signed(&ca, |params| params.distinguished_name.push(DnType::OrganizationName, "dev"));
+        assert_eq!(user(&unnamed, true), Ok(None));
     }
 
     #[test]

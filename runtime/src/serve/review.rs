@@ -1,6 +1,6 @@
 //! Reviews by the API server: the user of a token (TokenReview) and the permissions of a user (SubjectAccessReview).
 //!
-//! Reviews change nothing, so that they may be repeated, unlike the requests of a Writer.
+//! Reviews change no object. Therefore they may be repeated, unlike the requests of a Writer.
 
 use std::time::{Duration, Instant};
 
@@ -115,9 +115,9 @@ impl Reviewer {
             .header(header::CONTENT_TYPE, "application/json")
             .body(body)
             .map_err(|error| unreachable(error.to_string()))?;
-        let begun = Instant::now();
+        let started = Instant::now();
         let answer = self.clients.send(&Identity::Own, request, LONGEST_BODY).await;
-        self.metrics.record(answer.as_ref().ok().map(|answer| answer.status().as_u16()), begun.elapsed());
+        self.metrics.record(answer.as_ref().ok().map(|answer| answer.status().as_u16()), started.elapsed());
         let answer = answer.map_err(|error| unreachable(error.to_string()))?;
         if !answer.status().is_success() {
             let status = refusal(answer).await;

@@ -37,7 +37,7 @@ impl Watched {
 
 /// Reports whether the watch shows a namespace without objects of the kind, at `version` or later.
 pub fn is_empty_since(source: &dyn Source, namespace: &str, version: u64) -> bool {
-    // Read first: the content that is read later is no older.
+    // The version is read before the content, so that the content is at least as new.
     let shown = source.progress().version();
     if !source.is_synced() || shown < version || source.undecodable() > 0 {
         return false;
@@ -111,10 +111,14 @@ mod tests {
         assert_eq!(poll!(&mut waiting), Poll::Ready(true));
         let unseen = [meta("v", 12)];
         let mut waiting = Box::pin(gone(&store, &unseen, Meta::is_deleting));
-        assert_eq!(poll!(&mut waiting), Poll::Pending, "what was never shown may still come");
+        assert_eq!(poll!(&mut waiting), Poll::Pending, "an object that was never delivered may still arrive");
         store.put(Metadata(meta("w", 13)));
         store.progress().advance(13);
-        assert_eq!(poll!(&mut waiting), Poll::Ready(true), "another object of the name is another object");
+        assert_eq!(
+            poll!(&mut waiting),
+            Poll::Ready(true),
+            "an object with the same name and another uid does not count"
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::json;
 
-/// No object comes near this size (etcd accepts 1.5 MB): a longer frame is damaged.
+/// Maximum size of a frame in bytes, far above that of any object (etcd accepts 1.5 MB): a longer frame is damaged.
 pub(super) const LONGEST_FRAME: usize = 64 << 20;
 
 /// The reason why a body could not be read.
@@ -131,9 +131,9 @@ mod tests {
     async fn frames_fail_when_the_body_is_silent() {
         let (send, chunks) = futures::channel::mpsc::unbounded::<Result<Bytes, String>>();
         let mut frames = Frames::new(Form::Protobuf, chunks, SILENCE);
-        let begun = tokio::time::Instant::now();
+        let started = tokio::time::Instant::now();
         assert!(matches!(frames.next().await, Err(FrameError::Silent(SILENCE))));
-        assert!(begun.elapsed() >= SILENCE, "{:?}", begun.elapsed());
+        assert!(started.elapsed() >= SILENCE, "{:?}", started.elapsed());
         send.unbounded_send(Ok(Bytes::from_static(&[0, 0, 0, 1, 7]))).expect("a reader");
         assert_eq!(frames.next().await.expect("a frame").as_deref(), Some(&[7][..]), "nothing is lost by a silence");
     }
@@ -157,14 +157,14 @@ mod tests {
         tokio::spawn(async move {
             for _ in 0..100 {
                 let frame = Bytes::from_static(&[0, 0, 0, 1, 7]);
-                send.unbounded_send(Ok::<_, String>(frame)).expect("somebody reads");
+                send.unbounded_send(Ok::<_, String>(frame)).expect("a reader");
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         });
         let (mut moments, mut count) = (std::collections::BTreeSet::new(), 0);
-        let begun = tokio::time::Instant::now();
+        let started = tokio::time::Instant::now();
         while frames.next().await.expect("whole frames").is_some() {
-            moments.insert(begun.elapsed().as_millis());
+            moments.insert(started.elapsed().as_millis());
             count += 1;
         }
         assert_eq!(count, 100);

@@ -94,11 +94,11 @@ impl<K: Kind> Reflector<K> {
     pub async fn run(mut self) {
         let mut backoff = Backoff::default();
         loop {
-            let begun = Instant::now();
+            let started = Instant::now();
             let step = AssertUnwindSafe(self.step()).catch_unwind().await;
             let outcome = step.unwrap_or_else(|panic| Err(WatchError::Panicked(panic_message(&*panic))));
             let least = outcome.as_ref().err().map(WatchError::retry_after).unwrap_or_default();
-            if self.settle(outcome, begun.elapsed()) == Retry::Later {
+            if self.settle(outcome, started.elapsed()) == Retry::Later {
                 self.store.progress().count_restart();
                 tokio::time::sleep(backoff.next().max(least)).await;
             }
@@ -224,7 +224,7 @@ impl<K: Kind> Reflector<K> {
         &self,
         mut permit: Option<OwnedSemaphorePermit>,
     ) -> Result<Frames<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<K>>, WatchError> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut frames = self.frames(self.scope.streaming_list()).await?;
         frames.silence = LIST_SILENCE;
         let mut unseen = self.store.keys();
@@ -236,7 +236,7 @@ impl<K: Kind> Reflector<K> {
                     frames.next().await?
                 }
             };
-            if begun.elapsed() > LONG_LIST {
+            if started.elapsed() > LONG_LIST {
                 permit = None;
             }
             let Some(frame) = next else { return Err(WatchError::Incomplete) };
@@ -405,7 +405,7 @@ pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
 }
 
-/// Metadata is field 1 of every object.
+/// Returns the key of an object that cannot be decoded, from its metadata, which is field 1 of every kind.
 fn bare_key(object: &[u8]) -> Option<ObjectKey> {
     let meta = find(object, 1);
     let text = |number| std::str::from_utf8(find(meta, number)).ok();

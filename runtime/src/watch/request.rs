@@ -22,9 +22,10 @@ const METADATA_STREAM: &str =
     "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1;stream=watch";
 /// Objects per page if the server does not support streaming lists.
 const PAGE: u32 = 500;
-/// Objects a page in JSON, which is held whole: a page of the largest objects, 1.5 MiB by etcd's default, has to fit.
+/// Objects per page in JSON. A page is held in memory as a whole, so a page of the largest objects, 1.5 MiB by etcd's
+/// default, has to fit.
 const JSON_PAGE: u32 = 100;
-/// Longest page that is held whole, in bytes.
+/// Maximum size in bytes of a page that is held in memory as a whole.
 const LONGEST_PAGE: usize = 256 << 20;
 
 /// The reason why a list or watch ended.
@@ -115,7 +116,7 @@ impl Scope {
         }
     }
 
-    /// Returns a process that watches one namespace watches only that one of the Namespaces, too.
+    /// Returns the query that selects the Namespace object itself, if only one namespace is watched; otherwise nothing.
     fn own_namespace(&self) -> String {
         match &self.namespace {
             Some(name) if self.resource.group.is_empty() && self.resource.kind == "Namespace" => {
@@ -158,7 +159,8 @@ impl Scope {
     }
 }
 
-/// Watches end by themselves after five to ten minutes, not all at the same time (client-go, tools/cache, Reflector).
+/// Returns the time after which the server ends a watch: five to ten minutes, at random, so that watches do not end at
+/// the same time (client-go, tools/cache, Reflector).
 fn timeout_seconds() -> u32 {
     rand::rng().random_range(300..600)
 }

@@ -80,16 +80,16 @@ impl Scale {
                 .map_err(|_| DecodeError::field(field, format!("is {count}, which is not a 32-bit number")))
         };
         let (replicas, current) = (count("spec", "spec.replicas")?, count("status", "status.replicas")?);
-        // Older versions of the kind have a map in `selector`, and the query in another field.
+        // Older versions of `Scale` have a map in `selector`, and the selector as a query in another field.
         let status = &scale["status"];
         let selector = status["selector"].as_str().or(status["targetSelector"].as_str()).unwrap_or_default().to_owned();
         let uid = Uid::parse(meta("uid"));
-        // A version that is not a number is that of no watched object.
+        // A version that is not a number cannot be that of a watched object.
         let version = meta("resourceVersion").parse().unwrap_or_default();
         Ok(Self { uid, version, replicas, current, selector, whole: whole.into() })
     }
 
-    fn asking_for(&self, replicas: i32) -> serde_json::Value {
+    fn with_replicas(&self, replicas: i32) -> serde_json::Value {
         let mut whole: serde_json::Value = serde_json::from_str(&self.whole).expect("it was read before");
         whole["spec"]["replicas"] = replicas.into();
         whole
@@ -119,7 +119,7 @@ impl Writer {
         replicas: i32,
     ) -> Result<(), WriteError> {
         let path = path::object(resource, key, Some("scale"))?;
-        let body = read.asking_for(replicas).to_string().into();
+        let body = read.with_replicas(replicas).to_string().into();
         self.send(Method::PUT, path, JSON, JSON, body).await?;
         Ok(())
     }
@@ -239,8 +239,8 @@ mod tests {
                 (&scale.uid, scale.replicas, scale.current, &*scale.selector),
                 (&Uid::parse("u"), replicas, 0, "")
             );
-            let asked = scale.asking_for(7);
-            assert_eq!((&asked["spec"]["replicas"], &asked["metadata"]["uid"]), (&json!(7), &json!("u")));
+            let update = scale.with_replicas(7);
+            assert_eq!((&update["spec"]["replicas"], &update["metadata"]["uid"]), (&json!(7), &json!("u")));
         }
         for status in [
             r#"{"selector": "a=b", "replicas": 2}"#,
@@ -262,7 +262,7 @@ mod tests {
         ) {
             let text = if whole { format!(r#"{{"spec": {spec}}}"#) } else { spec };
             if let Ok(scale) = Scale::read(text.as_bytes()) {
-                proptest::prop_assert_eq!(&scale.asking_for(7)["spec"]["replicas"], &json!(7));
+                proptest::prop_assert_eq!(&scale.with_replicas(7)["spec"]["replicas"], &json!(7));
             }
         }
     }

@@ -44,7 +44,8 @@ impl Writer {
         Ok(MetaList { version: page.version, items: items.collect::<Result<_, _>>()? })
     }
 
-    /// Reads the version that the API server has reached for a resource, without its objects if it has namespaces.
+    /// Reads the version that the API server has reached for a resource. If the resource is namespaced, the response
+    /// contains no objects.
     ///
     /// # Errors
     /// When the request fails or the response cannot be decoded.

@@ -33,7 +33,7 @@ const METADATA_ONLY: &str = "application/vnd.kubernetes.protobuf;as=PartialObjec
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 const MERGE: &str = "application/merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
-/// Longest answer in bytes: some forty of the largest objects that the API server stores by default.
+/// Maximum size of a response in bytes: about forty of the largest objects that the API server stores by default.
 const LONGEST_ANSWER: usize = 64 << 20;
 const EVENTS: Resource = Resource { group: "", version: "v1", kind: "Event", plural: "events", namespaced: true };
 /// Objects per page of a list that is read as a whole.
@@ -58,7 +58,7 @@ pub enum WriteError {
     /// The request cannot be encoded: nothing was sent.
     #[error("the request is invalid, nothing was sent: {0}")]
     InvalidRequest(#[from] http::Error),
-    /// Certainly nothing was sent.
+    /// The request was certainly not sent.
     #[error(transparent)]
     NotSent(SendError),
     /// The server may have executed the request.
@@ -147,10 +147,11 @@ fn unanswered(error: SendError) -> WriteError {
     }
 }
 
-/// Reports whether an error of the server leaves open if the write was done: its storage did not answer in time, or a
-/// proxy lost the connection to it. Certain are refusals by an admission webhook, which come before anything is stored,
-/// and those of a server that asks to retry because it does not handle requests now. (k8s.io/apiserver
-/// pkg/storage/errors, InterpretCreateError; pkg/endpoints/handlers/finisher; pkg/admission/plugin/webhook/errors)
+/// Reports whether the server may have executed the write although it returned an error: its storage did not respond in
+/// time, or a proxy lost the connection to the server. Two errors prove that nothing was written: a failed admission
+/// webhook, which is called before anything is stored, and a 503 with Retry-After, by which a server refuses to handle
+/// the request. (k8s.io/apiserver pkg/storage/errors, InterpretCreateError; pkg/endpoints/handlers/finisher;
+/// pkg/admission/plugin/webhook/errors)
 fn is_inconclusive(status: &ApiStatus) -> bool {
     match status.code {
         501 => false,
@@ -191,7 +192,7 @@ impl Answer {
     }
 }
 
-/// Returns the path of a server-side apply as this field manager, which takes over fields of others.
+/// Returns the path of a server-side apply by this field manager that takes over fields of other managers.
 fn applied_by(manager: &str, path: String) -> String {
     format!("{path}?fieldManager={}&force=true", percent_encode(manager))
 }
@@ -279,7 +280,7 @@ impl Writer {
         self.send_patch(path::object(resource, key, None)?, MERGE, patch).await
     }
 
-    /// As [`Writer::merge_patch`]; changes are recorded under this field manager.
+    /// Like [`Writer::merge_patch`]; changes are recorded under this field manager.
     pub async fn merge_patch_as(
         &self,
         resource: &Resource,
@@ -476,7 +477,7 @@ impl Writer {
             return Err(WriteError::NotLeading);
         }
         let what = (method, request.uri().path().to_owned());
-        // The fence may close after a part of the request was sent, which cannot be determined here.
+        // If the fence closes meanwhile, a part of the request may have been sent already; that is not known here.
         self.fence.run(self.exchange(request)).await.unwrap_or_else(|| {
             let (method, path) = what;
             let problem = "this process no longer holds the lease".to_owned();

@@ -27,7 +27,7 @@ fn full(status: u16, headers: &[(&str, &str)], body: &str) -> Response<AnswerBod
     answer
 }
 
-/// Creates a writer whose requests get the responses of `answer`, and the record of their paths.
+/// Creates a writer whose requests get the responses of `answer`; also returns the record of their paths.
 async fn writer(
     fence: Fence,
     answer: impl Fn(&str) -> Option<Response<AnswerBody>> + Send + Sync + 'static,
@@ -115,9 +115,9 @@ async fn endless_read_is_cancelled() {
     };
     let (writer, _) = writer(Fence::open(), endless).await;
     for name in ["slow", "silent"] {
-        let begun = tokio::time::Instant::now();
+        let started = tokio::time::Instant::now();
         let error = writer.get(&CONFIG_MAPS, &ObjectKey::new("ns", name)).await.expect_err("no end");
-        assert!(begun.elapsed() <= crate::client::READ_TIMEOUT + Duration::from_secs(1), "{error}");
+        assert!(started.elapsed() <= crate::client::READ_TIMEOUT + Duration::from_secs(1), "{error}");
     }
 }
 
@@ -205,8 +205,8 @@ async fn write_ends_with_the_fence_and_reads_do_not_need_it() {
     assert!(paths.lock().expect("the paths").is_empty());
     assert!(writer.get(&CONFIG_MAPS, &ObjectKey::new("ns", "a")).await.expect_err("none").is_not_found());
     fence.renew(tokio::time::Instant::now());
-    let begun = tokio::time::Instant::now();
+    let started = tokio::time::Instant::now();
     let error = writer.create(&CONFIG_MAPS, "ns", b"", false).await.expect_err("no answer");
     assert!(error.is_lost(), "{error}");
-    assert_eq!(begun.elapsed().as_secs(), LEASE.as_secs(), "not the 30 s of the write timeout");
+    assert_eq!(started.elapsed().as_secs(), LEASE.as_secs(), "not the 30 s of the write timeout");
 }
