@@ -14,7 +14,7 @@ const METADATA: u32 = 1;
 pub enum Annotations<'a> {
     /// These values (`None` removes the key); other annotations are kept.
     Edited(&'a [(&'a str, Option<&'a str>)]),
-    /// These and no others.
+    /// These values; all other annotations are removed.
     Exactly(&'a Labels),
 }
 

@@ -45,13 +45,13 @@ pub enum Strategy {
 pub struct Deployment {
     /// Metadata.
     pub meta: Meta,
-    /// Annotations but for `kubectl apply`'s.
+    /// Annotations, except the one that `kubectl apply` sets.
     pub annotations: Labels,
     /// Desired pods.
     pub replicas: i32,
     /// Selector of the ReplicaSets that it may own.
     pub selector: Selector,
-    /// What its pods are made from; only with section [`Deployment::TEMPLATE`].
+    /// Template of its pods; only with section [`Deployment::TEMPLATE`].
     pub template: Option<Template>,
     /// The replacement of old pods.
     pub strategy: Strategy,

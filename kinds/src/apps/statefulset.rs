@@ -36,7 +36,7 @@ pub struct StatefulSet {
     pub start: i32,
     /// Seconds for which a pod must be ready to count as available.
     pub min_ready_seconds: i32,
-    /// Which pods it may own.
+    /// Selector of the pods that it may own.
     pub selector: Selector,
     /// Pods are created and deleted concurrently, not one after the other.
     pub parallel: bool,
@@ -50,7 +50,7 @@ pub struct StatefulSet {
     pub retention: Retention,
     /// The Service that provides the DNS names of its pods.
     pub service: Str,
-    /// What its pods are made from; only with section [`StatefulSet::TEMPLATE`].
+    /// Template of its pods; only with section [`StatefulSet::TEMPLATE`].
     pub template: Option<Template>,
     /// Status.
     pub status: StatefulSetStatus,

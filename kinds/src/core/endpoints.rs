@@ -24,7 +24,7 @@ const PORT: PortFields =
 pub struct Endpoints {
     /// Metadata.
     pub meta: Meta,
-    /// Annotations but for `kubectl apply`'s.
+    /// Annotations, except the one that `kubectl apply` sets.
     pub annotations: Labels,
     /// Addresses, by ports.
     pub subsets: Box<[Subset]>,

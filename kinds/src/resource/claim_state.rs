@@ -18,7 +18,7 @@ pub const DELETE_PROTECTION: &str = "resource.kubernetes.io/delete-protection";
 pub struct ClaimState {
     /// It has an allocation.
     pub is_allocated: bool,
-    /// One of its requests asks for administrative access.
+    /// One of its requests is for administrative access.
     pub has_admin_access: bool,
     /// The entry that it was created for; `None` for a claim that was not created from a template.
     pub entry: Option<Str>,
@@ -94,7 +94,7 @@ impl ClaimState {
     }
 }
 
-/// Reports whether a `ResourceClaimSpec` asks for administrative access. Alternatives cannot.
+/// Reports whether a `ResourceClaimSpec` requests administrative access. Alternatives cannot.
 pub(crate) fn has_admin_access(spec: &[u8]) -> Result<bool, WireError> {
     let mut found = false;
     for_each_request(spec, |field, message| {

@@ -1,4 +1,4 @@
-//! ResourcePoolStatusRequest: a question about the pools of a driver, which a controller answers once in its status.
+//! ResourcePoolStatusRequest: a request for the state of a driver's pools. A controller writes it once, to the status.
 
 use crate::decode::{Decode, DecodeError};
 use crate::intern::Str;

@@ -121,7 +121,7 @@ impl ClaimEntry {
         Ok(entry)
     }
 
-    /// Returns the claim that the entry stands for.
+    /// Returns the claim that the entry refers to.
     pub fn resolve(&self) -> ResolvedClaim<'_> {
         match (&self.claim, &self.template, &self.status) {
             (Some(name), _, _) => ResolvedClaim::Shared(name),

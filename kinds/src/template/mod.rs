@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(depth(&POD_SPEC, 0), 8);
     }
 
-    /// Bytes of a message of the pod schema, valid or nearly so.
+    /// Generates the bytes of a message of the pod schema, sometimes with an error.
     fn message_bytes() -> impl Strategy<Value = Vec<u8>> {
         let leaf = prop_oneof![
             proptest::collection::vec(any::<u8>(), 0..12),

@@ -1,4 +1,4 @@
-//! What is read of an autoscaler, and written back.
+//! Tests of decoding an autoscaler, and of writing its status.
 
 use super::*;
 use crate::decode::Sections;

@@ -34,7 +34,7 @@ const OURSELVES: &str = "kubernetes.io/job-controller";
 /// `spec.completionMode`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum CompletionMode {
-    /// Any pods count.
+    /// Any succeeded pod counts as a completion.
     #[default]
     NonIndexed,
     /// One pod for each index below `completions`.
@@ -64,13 +64,13 @@ pub struct Job {
     pub ttl: Option<i32>,
     /// `spec.completionMode`: `Indexed` if each pod has an index.
     pub completion_mode: CompletionMode,
-    /// No pods run.
+    /// Its pods are deleted, and none are created.
     pub suspend: bool,
     /// A pod is replaced only after it has failed, not while it is being deleted.
     pub replace_only_failed: bool,
     /// The manager, if it is not this controller.
     pub managed_by: Option<Str>,
-    /// Which pods it may own.
+    /// Selector of the pods that it may own.
     pub selector: Selector,
     /// Rules for failed pods.
     pub failure_policy: Option<FailurePolicy>,
@@ -78,7 +78,7 @@ pub struct Job {
     pub success_policy: Vec<SuccessRule>,
     /// Its pods' containers are restarted in place after a failure.
     pub restarts_in_place: bool,
-    /// What its pods are made from; only with section [`Job::TEMPLATE`].
+    /// Template of its pods; only with section [`Job::TEMPLATE`].
     pub template: Option<Template>,
     /// Status.
     pub status: JobStatus,

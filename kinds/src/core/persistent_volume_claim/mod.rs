@@ -24,11 +24,11 @@ use crate::wire::{Put, WireError, copy_fields, fields, find};
 pub use edit::{StatusEdit, with_class, with_condition, with_status, with_volume_name};
 pub use ephemeral::for_ephemeral_volume;
 
-/// Annotation of a claim whose binding was finished once. Its presence counts.
+/// Annotation of a claim whose binding was completed at least once. Its value does not matter.
 pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 /// Annotation with the node that the scheduler chose for the first consumer.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// Annotation with the provisioner that is to make a volume for the claim.
+/// Annotation with the provisioner that must create a volume for the claim.
 pub const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 /// Former name of [`STORAGE_PROVISIONER`].
 pub const BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";

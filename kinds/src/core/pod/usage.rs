@@ -257,8 +257,8 @@ impl<'a> Pod<'a> {
         sum
     }
 
-    /// Returns the server's QoS class, or else whether no container requests CPU or memory
-    /// (pkg/apis/core/v1/helper/qos, ComputePodQOS).
+    /// Reports whether the QoS class is BestEffort: by the status, or, if it has no class, because nothing requests CPU
+    /// or memory (pkg/apis/core/v1/helper/qos, ComputePodQOS).
     fn is_best_effort(&self) -> bool {
         match self.qos {
             "" if !self.whole.is_empty() || self.whole_decides => self.whole.wants_nothing(),
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn resources_of_the_pod_itself_count_as_their_gates_say() {
+    fn gates_decide_how_pod_level_resources_count() {
         let (on, off, any) = (Sections::default(), Record::CONTAINER_RESOURCES_ONLY, Record::ANY_POD_RESOURCES_DECIDE);
         for (name, whole, sections, cpu, best_effort) in [
             ("none", None, on, "1", false),

@@ -66,7 +66,7 @@ pub struct ServicePort {
 pub struct Service {
     /// Metadata.
     pub meta: Meta,
-    /// Annotations but for `kubectl apply`'s.
+    /// Annotations, except the one that `kubectl apply` sets.
     pub annotations: Labels,
     /// `spec.type`.
     pub kind: ServiceType,
