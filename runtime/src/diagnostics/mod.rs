@@ -32,7 +32,7 @@ pub struct FinalizerOwner {
     pub finalizer: &'static str,
     /// The controller or program that removes it.
     pub by: &'static str,
-    /// The condition for the removal, as the end of "is removed ...".
+    /// The condition for the removal, which completes the sentence "The finalizer is removed …".
     pub condition: &'static str,
 }
 
