@@ -239,7 +239,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(5000)).await;
         queue.close();
         while let Some(ended) = tasks.join_next().await {
-            ended.expect("a worker outlives every outcome");
+            ended.expect("a worker survives every outcome");
         }
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let calls = reconciler.calls.lock().unwrap().len();
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failed_key_is_requeued_no_sooner_than_the_server_asked() {
+    async fn failed_key_is_requeued_no_sooner_than_the_server_requested() {
         struct Overloaded(Mutex<Vec<tokio::time::Instant>>);
         impl Reconcile for Overloaded {
             type Key = String;

@@ -14,7 +14,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use kube::client::{Body, ConfigExt as _};
 use tower::{BoxError, Service, ServiceExt as _};
 
-use super::answer::{Answer, ask_alone};
+use super::answer::{Answer, send_dedicated};
 use super::kubeconfig::{self, Source};
 use super::lane::{Lane, Taken};
 use super::polled::LongResponseConnector;
@@ -74,7 +74,7 @@ impl Line {
             Some(Lane::Alone) => {
                 let stream = self.alone.clone().oneshot(request.uri().clone()).await?;
                 taken.set(true);
-                ask_alone(stream, request).await
+                send_dedicated(stream, request).await
             }
         }
     }

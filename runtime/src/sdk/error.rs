@@ -23,7 +23,7 @@ pub enum Error {
         owner: String,
     },
     /// The kind of the child is not watched.
-    #[error("{0} is none of the controller's children: declare it by .owns::<{0}>()")]
+    #[error("{0} is not declared as a child of the controller: add .owns::<{0}>() to it")]
     NotOwned(&'static str),
     /// The object cannot be written.
     #[error("{what}: {problem}")]

@@ -27,7 +27,7 @@ impl Operator {
         self
     }
 
-    /// Creates the manager that runs the controllers, for a custom process; [`Operator::run`] does everything.
+    /// Creates the manager that runs the controllers. Only a process that does not use [`Operator::run`] needs this.
     ///
     /// # Errors
     /// When the times of the election are inconsistent.

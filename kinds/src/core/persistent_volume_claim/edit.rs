@@ -36,7 +36,7 @@ pub struct StatusEdit<'a> {
     pub phase: Option<Phase>,
     /// `accessModes`; removed if empty.
     pub access_modes: Option<&'a [Str]>,
-    /// `capacity`: this amount of storage and nothing else; removed if empty.
+    /// `capacity`: becomes only this amount of storage; removed if empty.
     pub capacity: Option<&'a str>,
     /// `currentVolumeAttributesClassName`; removed if empty.
     pub attributes_class: Option<&'a str>,

@@ -67,7 +67,7 @@ mod tests {
         for (entry, number, name) in [
             ("a", claim::RESOURCE_CLAIM_NAME, "mine"),
             ("b", claim::RESOURCE_CLAIM_TEMPLATE_NAME, "template"),
-            ("c", claim::RESOURCE_CLAIM_TEMPLATE_NAME, "not-made-yet"),
+            ("c", claim::RESOURCE_CLAIM_TEMPLATE_NAME, "not-created-yet"),
             ("d", claim::RESOURCE_CLAIM_TEMPLATE_NAME, "not-needed"),
         ] {
             spec.put_message(pod_spec::RESOURCE_CLAIMS, |message| {
