@@ -386,7 +386,7 @@ impl Discovery {
         }
         let mut changed = false;
         for (path, answered) in ROOTS.into_iter().zip(&mut cache.answers) {
-            changed |= self.ask(path, answered).await?;
+            changed |= self.fetch_root(path, answered).await?;
         }
         cache.requested_at = Some(Instant::now());
         if changed {
@@ -397,7 +397,7 @@ impl Discovery {
     }
 
     /// Requests one path. Returns whether the response is new.
-    async fn ask(&self, path: &'static str, answered: &mut Answered) -> Result<bool, DiscoveryError> {
+    async fn fetch_root(&self, path: &'static str, answered: &mut Answered) -> Result<bool, DiscoveryError> {
         let mut request = Request::builder().method(Method::GET).uri(path).header(header::ACCEPT, AGGREGATED);
         if let Some(tag) = &answered.tag {
             request = request.header(header::IF_NONE_MATCH, tag);

@@ -203,7 +203,9 @@ pub enum ConnectError {
         problem: String,
     },
     /// The token file contains no token.
-    #[error("token file {file:?} is empty or holds characters that no header can carry; put one bearer token into it")]
+    #[error(
+        "token file {file:?} is empty or contains characters that are not valid in a header; put one bearer token into it"
+    )]
     BadToken {
         /// The file.
         file: PathBuf,
@@ -222,7 +224,7 @@ pub enum ConnectError {
     #[error("the kubeconfig's user has no usable credentials: {0}; correct the user's entry")]
     Credentials(String),
     /// The user agent is not a valid header value.
-    #[error("user agent {0:?} holds characters that no header can carry; use printable ASCII")]
+    #[error("user agent {0:?} contains characters that are not valid in a header; use printable ASCII")]
     UserAgent(String),
     /// The loading task panicked.
     #[error("loading the configuration panicked: {0}; this is a defect, please report it")]
@@ -311,7 +313,7 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
     })
 }
 
-/// Reads files and runs the exec plugin. Blocks.
+/// Reads files and runs the exec plugin. Blocks the thread.
 fn load(options: &ConnectOptions) -> Result<Loaded, ConnectError> {
     let source = kubeconfig::load(options)?;
     let auth = source.config.auth_layer().map_err(|error| ConnectError::Credentials(error.to_string()))?;

@@ -195,7 +195,7 @@ impl Connections {
         self.credentials.exec_certificate || self.credentials.files().next().is_some()
     }
 
-    /// Switches to new connections if a file changed. Blocks. Returns whether it switched.
+    /// Switches to new connections if a file changed. Blocks the thread. Returns whether it switched.
     ///
     /// # Errors
     /// When the files cannot be read or do not match, as in the middle of a rotation; the old connections stay in use.

@@ -68,7 +68,7 @@ impl SendError {
 
 /// Cause of a failed attempt, before it is known whether the request was sent.
 enum Failure {
-    /// Refused, timed out or broken off.
+    /// The connection was refused or closed, or there was no response in time.
     Problem(String),
     /// The body exceeds this number of bytes.
     TooLong(usize),
@@ -86,7 +86,7 @@ impl Clients {
     ///
     /// A successful response is read whole: at most `longest` bytes, a write (any method but GET and HEAD) within
     /// [`write_timeout`](super::ConnectOptions::write_timeout), a read within 65 s. The body of an error is left to
-    /// the caller (`refusal`), so that an error is reported as an error even if its body is endless. If the server
+    /// the caller (`refusal`), so that an error is reported as an error even if its body never ends. If the server
     /// responds to a service account with 401, the request is sent again with a new token: a 401 means that nothing was
     /// done. No other request is ever repeated.
     ///
@@ -124,7 +124,7 @@ impl Clients {
             return Err(SendError::NotSent {
                 method: request.method().clone(),
                 path: request.uri().path().to_owned(),
-                problem: format!("the token of {user_name} holds characters no header can carry"),
+                problem: format!("the token of {user_name} contains characters that are not valid in a header"),
             });
         };
         let agent = HeaderValue::try_from(format!("{}/{user_name}", self.user_agent));
@@ -171,8 +171,8 @@ async fn attempt(
     let mut request = request.map(Body::from);
     let taken = Taken::default();
     request.extensions_mut().insert(taken.clone());
-    let late = |_| Err(Failure::Problem(format!("no complete response within {time:?}")));
-    let outcome = timeout(time, send(request)).await.unwrap_or_else(late);
+    let timed_out = |_| Err(Failure::Problem(format!("no complete response within {time:?}")));
+    let outcome = timeout(time, send(request)).await.unwrap_or_else(timed_out);
     outcome.map_err(|failure| match failure {
         Failure::TooLong(limit) => SendError::TooLong { method, path, limit },
         Failure::Problem(problem) if taken.get() => SendError::Lost { method, path, problem },

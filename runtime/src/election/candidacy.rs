@@ -175,8 +175,8 @@ impl Candidacy {
 }
 
 async fn limited<T>(request: BoxFuture<'_, Result<T, LeaseError>>) -> Result<T, LeaseError> {
-    let silence = |_| Err(LeaseError::Failed(format!("no response within {REQUEST_TIMEOUT:?}")));
-    timeout(REQUEST_TIMEOUT, request).await.unwrap_or_else(silence)
+    let timed_out = |_| Err(LeaseError::Failed(format!("no response within {REQUEST_TIMEOUT:?}")));
+    timeout(REQUEST_TIMEOUT, request).await.unwrap_or_else(timed_out)
 }
 
 #[cfg(test)]

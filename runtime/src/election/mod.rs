@@ -489,8 +489,8 @@ impl Election {
     /// `NewFromKubeconfig`).
     async fn call<T>(&self, call: impl Future<Output = Result<T, LeaseError>>) -> Result<T, LeaseError> {
         let limit = (self.config.renew_deadline / 2).max(Duration::from_secs(1));
-        let silence = |_| Err(LeaseError::Failed(format!("no response within {limit:?}")));
-        timeout(limit, call).await.unwrap_or_else(silence)
+        let timed_out = |_| Err(LeaseError::Failed(format!("no response within {limit:?}")));
+        timeout(limit, call).await.unwrap_or_else(timed_out)
     }
 
     fn report_holder(&mut self) {

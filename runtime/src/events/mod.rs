@@ -319,8 +319,8 @@ impl Sender {
 async fn deliver(sink: Arc<dyn EventSink>, event: Event, mut closed: watch::Receiver<bool>) -> bool {
     for tries in 1..=TRIES {
         let written = tokio::time::timeout(WITHOUT_ANSWER, write(&*sink, &event));
-        let silence = |_| Err(SinkError::Unreachable(format!("no response within {WITHOUT_ANSWER:?}")));
-        match written.await.unwrap_or_else(silence) {
+        let timed_out = |_| Err(SinkError::Unreachable(format!("no response within {WITHOUT_ANSWER:?}")));
+        match written.await.unwrap_or_else(timed_out) {
             Ok(()) => return true,
             Err(SinkError::Unreachable(error)) => {
                 tracing::warn!(name = event.name, tries, error, "event not written");

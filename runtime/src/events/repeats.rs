@@ -26,7 +26,7 @@ struct Series {
     waiting: Option<(Event, u64)>,
     /// The delay before the next patch, or after the last one.
     wait: Duration,
-    /// When the patch is due; without a waiting event, when the series is removed.
+    /// The time at which the patch is due; without a waiting event, the time at which the series is removed.
     due: Instant,
 }
 
@@ -59,7 +59,7 @@ impl Repeats {
         self.series.insert(key, Series { waiting: Some((event, 1)), wait, due });
     }
 
-    /// Returns when [`Repeats::take`] has something to return or to remove.
+    /// Returns the time at which [`Repeats::take`] has something to return or to remove.
     pub(super) fn due(&self) -> Option<Instant> {
         self.order.first().map(|(due, _)| *due)
     }
@@ -97,12 +97,12 @@ mod tests {
     use super::super::{EventType, ObjectReference};
     use super::*;
 
-    /// Returns a repeat of one event; of a combined one if `similar`.
-    fn repeat(similar: bool) -> Event {
+    /// Returns a repeat of one event; of a combined one if `combined`.
+    fn repeat(combined: bool) -> Event {
         let mut correlator = Correlator::new("c");
         let mut last = None;
         for nth in 0..12 {
-            let message = if similar { nth.to_string() } else { "same".to_owned() };
+            let message = if combined { nth.to_string() } else { "same".to_owned() };
             let at = Timestamp::UNIX_EPOCH;
             let about = ObjectReference { name: "p".into(), ..ObjectReference::default() };
             last =
@@ -112,11 +112,11 @@ mod tests {
     }
 
     /// Returns the seconds after which patches of an event are sent that is repeated every half second.
-    async fn patches(similar: bool, seconds: u64) -> Vec<u64> {
+    async fn patches(combined: bool, seconds: u64) -> Vec<u64> {
         let (mut repeats, started, mut sent) = (Repeats::default(), Instant::now(), Vec::new());
         let mut covered = 0;
         for _ in 0..seconds * 2 {
-            repeats.put(repeat(similar));
+            repeats.put(repeat(combined));
             tokio::time::advance(Duration::from_millis(500)).await;
             while let Some((_, occurrences)) = repeats.take(Some(Instant::now())) {
                 sent.push(started.elapsed().as_secs());

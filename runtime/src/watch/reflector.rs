@@ -35,7 +35,8 @@ use crate::store::Store;
 /// A watch that ends sooner than this is irregular and must not be reopened immediately.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 
-/// The minimum duration that is requested for a watch. If one ends sooner, its server may have failed and lost state.
+/// Slightly less than the minimum duration that is requested for a watch. If one ends sooner, its server may have
+/// failed and lost state.
 const REGULAR_WATCH: Duration = Duration::from_secs(295);
 
 /// Maximum time without data in a watch. The API server sends a bookmark every minute.
