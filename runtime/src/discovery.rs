@@ -406,15 +406,15 @@ impl Discovery {
             .extension(Lane::Control)
             .body(Bytes::new())
             .map_err(|error| DiscoveryError::Unreadable { path, problem: error.to_string() })?;
-        let answer = self.clients.send(&Identity::Own, request, LONGEST_BODY).await?;
-        match answer.status() {
+        let response = self.clients.send(&Identity::Own, request, LONGEST_BODY).await?;
+        match response.status() {
             StatusCode::NOT_MODIFIED => return Ok(false),
             StatusCode::OK => {}
-            _ => return Err(DiscoveryError::Refused { path, status: refusal(answer).await }),
+            _ => return Err(DiscoveryError::Refused { path, status: refusal(response).await }),
         }
         let unreadable = |problem: String| DiscoveryError::Unreadable { path, problem };
-        let tag = answer.headers().get(header::ETAG).cloned();
-        let body = answer.into_body().collect().await.map_err(|error| unreadable(error.to_string()))?.to_bytes();
+        let tag = response.headers().get(header::ETAG).cloned();
+        let body = response.into_body().collect().await.map_err(|error| unreadable(error.to_string()))?.to_bytes();
         let document: Document = serde_json::from_slice(&body).map_err(|error| unreadable(error.to_string()))?;
         if document.items.is_empty() {
             return Err(unreadable("it lists no group; an API server of 1.30 or later is needed".to_owned()));

@@ -49,9 +49,9 @@ pub(super) async fn send_dedicated(
     let connection = connection.boxed();
     let response = Box::pin(sender.send_request(origin_form(request)?));
     match select(response, connection).await {
-        Either::Left((answer, connection)) => {
+        Either::Left((response, connection)) => {
             let dedicated = Some(Dedicated { connection, _sender: sender });
-            Ok(answer?.map(|body| Answer { body, dedicated, _slot: None }))
+            Ok(response?.map(|body| Answer { body, dedicated, _slot: None }))
         }
         Either::Right((ended, response)) => {
             ended?;

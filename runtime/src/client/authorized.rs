@@ -89,11 +89,11 @@ where
         };
         let service = credentials.current().layer(inner);
         Box::pin(async move {
-            let answer = service.oneshot(request).await?;
-            if answer.status() == StatusCode::UNAUTHORIZED {
+            let response = service.oneshot(request).await?;
+            if response.status() == StatusCode::UNAUTHORIZED {
                 credentials.renew();
             }
-            Ok(answer)
+            Ok(response)
         })
     }
 }

@@ -238,9 +238,9 @@ impl Account {
             "kind": "TokenRequest",
             "spec": {"audiences": [], "expirationSeconds": LIFETIME.as_secs()},
         });
-        let answer = self.post("TokenRequest", path, &body).await?;
+        let response = self.post("TokenRequest", path, &body).await?;
         // The parser's message may quote the token, so it is not passed on.
-        let granted = serde_json::from_slice::<TokenRequest>(&answer)
+        let granted = serde_json::from_slice::<TokenRequest>(&response)
             .ok()
             .and_then(|granted| granted.status)
             .and_then(|status| Some((status.token?, status.expiration_timestamp?)));
@@ -292,9 +292,9 @@ impl Account {
             .header(http::header::ACCEPT, "application/json")
             .body(Body::from(body.to_string().into_bytes()))
             .map_err(|error| unreachable(error.to_string()))?;
-        let answer = self.own.send(request).await.map_err(|error| unreachable(problem(error)))?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
+        let response = self.own.send(request).await.map_err(|error| unreachable(problem(error)))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), LONGEST_ANSWER).collect().await;
         let body = body.map_err(|error| unreachable(chain(&*error)))?.to_bytes();
         if status.is_success() {
             return Ok(body);

@@ -35,7 +35,7 @@ impl Next {
     ///
     /// # Errors
     /// When there is no response: no connection, or a connection lost while waiting.
-    #[must_use = "nothing is sent until the answer is awaited"]
+    #[must_use = "nothing is sent until the response is awaited"]
     pub fn send(self, request: Request<Body>) -> Exchange {
         (self.0)(request)
     }
@@ -91,8 +91,8 @@ where
         let inner = self.inner.clone();
         let next = Next(Box::new(move |request| {
             Box::pin(async move {
-                let answer = inner.oneshot(request).await?;
-                Ok(answer.map(|body| body.map_err(Into::into).boxed_unsync()))
+                let response = inner.oneshot(request).await?;
+                Ok(response.map(|body| body.map_err(Into::into).boxed_unsync()))
             })
         }));
         (self.layer.0)(self.pool, request, next)

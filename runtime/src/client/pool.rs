@@ -240,12 +240,12 @@ impl Service<Request<Body>> for Transport {
             let (method, host) = (request.method().clone(), host(request.uri()));
             let watches = request.uri().query().is_some_and(|query| query.contains("watch=true"));
             let started = Instant::now();
-            let answer = line.send(request).await;
+            let response = line.send(request).await;
             if !watches {
                 metrics.took(method.as_str(), &host, started.elapsed());
             }
-            metrics.answered(method.as_str(), &host, answer.as_ref().ok().map(|answer| answer.status().as_u16()));
-            answer
+            metrics.answered(method.as_str(), &host, response.as_ref().ok().map(|response| response.status().as_u16()));
+            response
         })
     }
 }

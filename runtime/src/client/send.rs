@@ -106,17 +106,17 @@ impl Clients {
         };
         let token = account.token().await?;
         let again = request.clone();
-        let answer = self.exchange(&self.bearer, self.signed(request, &token, account.user_name())?, longest).await?;
-        if answer.status() != StatusCode::UNAUTHORIZED {
-            return Ok(answer);
+        let response = self.exchange(&self.bearer, self.signed(request, &token, account.user_name())?, longest).await?;
+        if response.status() != StatusCode::UNAUTHORIZED {
+            return Ok(response);
         }
         account.invalidate(&token);
         let token = account.token().await?;
-        let answer = self.exchange(&self.bearer, self.signed(again, &token, account.user_name())?, longest).await?;
-        if answer.status() == StatusCode::UNAUTHORIZED {
+        let response = self.exchange(&self.bearer, self.signed(again, &token, account.user_name())?, longest).await?;
+        if response.status() == StatusCode::UNAUTHORIZED {
             account.invalidate(&token);
         }
-        Ok(answer)
+        Ok(response)
     }
 
     fn signed(&self, mut request: Request<Bytes>, token: &str, user_name: &str) -> Result<Request<Bytes>, SendError> {
@@ -184,15 +184,15 @@ async fn attempt(
 #[allow(clippy::disallowed_methods, reason = "the Writer sends through here")]
 async fn whole(client: &kube::Client, request: Request<Body>, longest: usize) -> Result<Response<Body>, Failure> {
     let taken = request.extensions().get::<Taken>().cloned();
-    let answer = client.send(request).await?;
+    let response = client.send(request).await?;
     // A response proves that the request was sent, even if its body cannot be read.
     if let Some(taken) = taken {
         taken.set(true);
     }
-    if !answer.status().is_success() {
-        return Ok(answer);
+    if !response.status().is_success() {
+        return Ok(response);
     }
-    let (head, body) = answer.into_parts();
+    let (head, body) = response.into_parts();
     let body = Limited::new(body, longest).collect().await.map_err(|error| {
         if error.is::<LengthLimitError>() { Failure::TooLong(longest) } else { Failure::Problem(chain(&*error)) }
     })?;

@@ -77,9 +77,9 @@ impl<K: Object> Worker<K> {
     async fn set_finalizer(&self, meta: &Meta, name: &str, on: bool) -> Result<Outcome, Error> {
         let (resource, key) = (K::RESOURCE, meta.key());
         match self.shared.writer.merge_patch(&resource, &key, &finalizer_patch(meta, name, on)).await {
-            Ok(answer) => {
-                if let Ok(answer) = answer.meta() {
-                    self.shared.consistency.wrote(&key, &self.shared.store, answer.version);
+            Ok(response) => {
+                if let Ok(response) = response.meta() {
+                    self.shared.consistency.wrote(&key, &self.shared.store, response.version);
                 }
                 Ok(Outcome::Done)
             }

@@ -135,17 +135,17 @@ impl Tokens {
         let fetch = async {
             hit = false;
             let in_flight = self.metrics.in_flight();
-            let answer = self.review(token).await;
+            let response = self.review(token).await;
             drop(in_flight);
-            self.metrics.fetched(answer.is_ok());
-            let keep = if answer.is_ok() { self.keep } else { Duration::ZERO };
-            (answer, keep)
+            self.metrics.fetched(response.is_ok());
+            let keep = if response.is_ok() { self.keep } else { Duration::ZERO };
+            (response, keep)
         };
         let blocked = self.metrics.blocked();
-        let answer = self.answers.get_or(&digest(&self.digests, token), fetch).await;
+        let response = self.answers.get_or(&digest(&self.digests, token), fetch).await;
         drop(blocked);
         self.metrics.answered(hit, started);
-        answer
+        response
     }
 
     async fn review(&self, token: &str) -> TokenAnswer {
@@ -153,8 +153,8 @@ impl Tokens {
             spec: TokenReviewSpec { token: token.to_owned(), ..TokenReviewSpec::default() },
             ..TokenReview::default()
         };
-        let answer = self.reviewer.review(TOKEN_REVIEWS, &review).await.map_err(|error| error.to_string())?;
-        let status = answer.status.unwrap_or_default();
+        let response = self.reviewer.review(TOKEN_REVIEWS, &review).await.map_err(|error| error.to_string())?;
+        let status = response.status.unwrap_or_default();
         if status.authenticated != Some(true) {
             return status.error.filter(|error| !error.is_empty()).map_or(Ok(None), Err);
         }

@@ -183,8 +183,8 @@ pub async fn whole(
     Ok(chunks(answered(clients, Lane::Alone, uri, accept).await?))
 }
 
-fn chunks(answer: Response<Body>) -> impl futures::Stream<Item = Result<Bytes, String>> + Unpin {
-    answer.into_body().into_data_stream().map(|chunk| chunk.map_err(|error| error.to_string())).boxed()
+fn chunks(response: Response<Body>) -> impl futures::Stream<Item = Result<Bytes, String>> + Unpin {
+    response.into_body().into_data_stream().map(|chunk| chunk.map_err(|error| error.to_string())).boxed()
 }
 
 /// Reads one page of a list into one buffer.
@@ -198,11 +198,11 @@ async fn get(clients: &Clients, lane: Option<Lane>, uri: String, accept: &str) -
     if let Some(lane) = lane {
         request.extensions_mut().insert(lane);
     }
-    let answer = clients.send(&Identity::Own, request, LONGEST_PAGE).await?;
-    if answer.status() != StatusCode::OK {
-        return Err(WatchError::Refused(refusal(answer).await));
+    let response = clients.send(&Identity::Own, request, LONGEST_PAGE).await?;
+    if response.status() != StatusCode::OK {
+        return Err(WatchError::Refused(refusal(response).await));
     }
-    let body = answer.into_body().collect().await.map_err(|error| FrameError::Body(error.to_string()))?;
+    let body = response.into_body().collect().await.map_err(|error| FrameError::Body(error.to_string()))?;
     Ok(body.to_bytes())
 }
 
@@ -212,11 +212,11 @@ fn reading(uri: String, accept: &str) -> Result<Request<Bytes>, WatchError> {
 }
 
 async fn answered(clients: &Clients, lane: Lane, uri: String, accept: &str) -> Result<Response<Body>, WatchError> {
-    let answer = clients.open(lane, reading(uri, accept)?).await?;
-    if answer.status() == StatusCode::OK {
-        return Ok(answer);
+    let response = clients.open(lane, reading(uri, accept)?).await?;
+    if response.status() == StatusCode::OK {
+        return Ok(response);
     }
-    Err(WatchError::Refused(refusal(answer).await))
+    Err(WatchError::Refused(refusal(response).await))
 }
 
 /// Maximum time for the server to start before the first request (cmd/kube-controller-manager/app, WaitForAPIServer).
@@ -234,7 +234,7 @@ pub async fn serves(clients: &Clients, resource: &Resource) -> Result<bool, Watc
         match served(clients, &uri, resource.plural).await {
             Err(WatchError::Refused(status)) if status.code == 404 => return Ok(false),
             Err(_) if tokio::time::Instant::now() < deadline => tokio::time::sleep(Duration::from_millis(500)).await,
-            answer => return answer,
+            response => return response,
         }
     }
 }

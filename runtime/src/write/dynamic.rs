@@ -103,8 +103,8 @@ impl Writer {
     /// Same as [`Writer::get`]; not found also if the kind has no scale.
     pub async fn get_scale(&self, resource: &Resource, key: &ObjectKey) -> Result<Scale, WriteError> {
         let path = path::object(resource, key, Some("scale"))?;
-        let answer = self.send(Method::GET, path, "", JSON, bytes::Bytes::new()).await?;
-        Ok(Scale::read(&answer.0)?)
+        let response = self.send(Method::GET, path, "", JSON, bytes::Bytes::new()).await?;
+        Ok(Scale::read(&response.0)?)
     }
 
     /// Sets the desired number of pods of an object, if its scale has not changed since it was read.
@@ -129,9 +129,9 @@ impl Writer {
     /// # Errors
     /// Same as [`Writer::get`]; also if the response is not JSON.
     pub async fn get_json_at(&self, path: String) -> Result<serde_json::Value, WriteError> {
-        let answer = self.send(Method::GET, path, "", JSON, bytes::Bytes::new()).await?;
-        let unreadable = |error: serde_json::Error| DecodeError::field("answer", format!("is unreadable: {error}"));
-        Ok(serde_json::from_slice(&answer.0).map_err(unreadable)?)
+        let response = self.send(Method::GET, path, "", JSON, bytes::Bytes::new()).await?;
+        let unreadable = |error: serde_json::Error| DecodeError::field("body", format!("is unreadable: {error}"));
+        Ok(serde_json::from_slice(&response.0).map_err(unreadable)?)
     }
 
     /// Deletes the object with this name and uid with a grace period of zero: the API server does not wait for the
@@ -185,8 +185,8 @@ impl Writer {
             "kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": Propagation::Background.as_str(),
         });
         let path = path::collection(resource, Some(namespace))?;
-        let answer = self.send(Method::DELETE, path, "application/json", LIST_OR_STATUS, options.to_string().into());
-        Ok(found(&answer.await?.0)?)
+        let response = self.send(Method::DELETE, path, "application/json", LIST_OR_STATUS, options.to_string().into());
+        Ok(found(&response.await?.0)?)
     }
 }
 
@@ -218,15 +218,15 @@ mod tests {
                 });
             });
         }
-        let answer = envelope::wrap_as("meta.k8s.io/v1", "PartialObjectMetadataList", &list);
+        let response = envelope::wrap_as("meta.k8s.io/v1", "PartialObjectMetadataList", &list);
         let names = |found: Option<Vec<Meta>>| found.map(|all| all.iter().map(|meta| meta.name.to_string()).collect());
-        assert_eq!(names(found(&answer).expect("a list")), Some(vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(names(found(&response).expect("a list")), Some(vec!["a".to_owned(), "b".to_owned()]));
         let empty = envelope::wrap_as("meta.k8s.io/v1", "PartialObjectMetadataList", &[]);
         assert_eq!(names(found(&empty).expect("a list")), Some(Vec::new()));
         let mut success = Vec::new();
         success.put_str(2, "Success");
         for other in [envelope::wrap_as("v1", "Status", &success), br#"{"kind": "Status"}"#.to_vec(), Vec::new()] {
-            assert_eq!(names(found(&other).expect("an answer")), None);
+            assert_eq!(names(found(&other).expect("a response")), None);
         }
     }
 

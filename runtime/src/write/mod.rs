@@ -346,8 +346,8 @@ impl Writer {
 
     /// Reads an object from the API server as JSON, for callers that need the server's exact representation.
     pub async fn get_json(&self, resource: &Resource, key: &ObjectKey) -> Result<serde_json::Value, WriteError> {
-        let answer = self.send(Method::GET, path::object(resource, key, None)?, "", JSON, Bytes::new()).await?;
-        let read = serde_json::from_slice(&answer.0);
+        let response = self.send(Method::GET, path::object(resource, key, None)?, "", JSON, Bytes::new()).await?;
+        let read = serde_json::from_slice(&response.0);
         Ok(read.map_err(|error| DecodeError::field("body", format!("is not JSON: {error}")))?)
     }
 
@@ -361,9 +361,9 @@ impl Writer {
     ) -> Result<Vec<Meta>, WriteError> {
         let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
         let path = format!("{}?labelSelector={}", path::collection(resource, namespace)?, percent_encode(selector));
-        let answer = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
+        let response = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
         let interner = Interner::default();
-        let page = envelope::page(&answer.0)?;
+        let page = envelope::page(&response.0)?;
         Ok(page
             .items
             .into_iter()
@@ -380,8 +380,8 @@ impl Writer {
     ) -> Result<(u64, Option<K>), WriteError> {
         let selector = percent_encode(&format!("metadata.name={name}"));
         let path = format!("{}?fieldSelector={selector}", path::collection(&K::RESOURCE, None)?);
-        let answer = self.send(Method::GET, path, "", PROTOBUF, Bytes::new()).await?;
-        let page = envelope::page(&answer.0)?;
+        let response = self.send(Method::GET, path, "", PROTOBUF, Bytes::new()).await?;
+        let page = envelope::page(&response.0)?;
         let read = page.items.first().map(|item| K::decode(decode, item)).transpose()?;
         Ok((page.version, read))
     }
@@ -398,8 +398,8 @@ impl Writer {
         let mut next = String::new();
         loop {
             let path = format!("{}?limit={PAGE}{next}", path::collection(resource, namespace)?);
-            let answer = self.send(Method::GET, path, "", PROTOBUF, Bytes::new()).await?;
-            let page = envelope::page(&answer.0)?;
+            let response = self.send(Method::GET, path, "", PROTOBUF, Bytes::new()).await?;
+            let page = envelope::page(&response.0)?;
             page.items.iter().for_each(|item| visit(item));
             if page.next.is_empty() {
                 return Ok(());
@@ -440,8 +440,8 @@ impl Writer {
     ) -> Result<Answer, WriteError> {
         let is_read = method == Method::GET;
         let what = format!("{method} {}", path.split_once('?').map_or(&*path, |(path, _)| path));
-        let answer = self.send_unnoted(method, path, content_type, accept, body).await;
-        let error = answer.as_ref().err();
+        let response = self.send_unnoted(method, path, content_type, accept, body).await;
+        let error = response.as_ref().err();
         tracing::trace!(request = what, error = error.map(tracing::field::display), "request sent");
         if let Some(delay) = error.and_then(WriteError::retry_after) {
             note_retry_after(delay);
@@ -451,7 +451,7 @@ impl Writer {
             None => note(|| what),
             Some(error) => note(|| format!("{what}: {error}")),
         }
-        answer
+        response
     }
 
     async fn send_unnoted(
@@ -489,11 +489,11 @@ impl Writer {
         let method = request.method().clone();
         let (metrics, host) = (&self.clients.metrics, self.clients.host());
         metrics.sent(method.as_str(), host, request.body().len());
-        let answer = self.clients.send(&self.identity, request, LONGEST_ANSWER).await.map_err(unanswered)?;
-        if !answer.status().is_success() {
-            return Err(WriteError::Refused(refusal(answer).await));
+        let response = self.clients.send(&self.identity, request, LONGEST_ANSWER).await.map_err(unanswered)?;
+        if !response.status().is_success() {
+            return Err(WriteError::Refused(refusal(response).await));
         }
-        let body = answer.into_body().collect().await;
+        let body = response.into_body().collect().await;
         let body = body.map_err(|error| DecodeError::field("body", format!("broke off: {error}")))?.to_bytes();
         metrics.received(method.as_str(), host, body.len());
         Ok(Answer(body))
