@@ -101,11 +101,11 @@ impl std::ops::BitOr for Verbs {
 /// A resource that the server serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Served {
-    /// Its coordinates.
+    /// Its group, version, kind and plural name.
     pub resource: Resource,
     /// Its verbs.
     pub verbs: Verbs,
-    /// True if it has a `scale` subresource.
+    /// It has a `scale` subresource.
     pub scales: bool,
 }
 
@@ -222,7 +222,12 @@ impl Snapshot {
                 if ![name, &version.version, &kind.kind, &listed.resource].into_iter().all(is_name) {
                     continue;
                 }
-                let names = (lasting(name), lasting(&version.version), lasting(&kind.kind), lasting(&listed.resource));
+                let names = (
+                    static_name(name),
+                    static_name(&version.version),
+                    static_name(&kind.kind),
+                    static_name(&listed.resource),
+                );
                 let (Some(group), Some(version), Some(kind_name), Some(plural)) = names else {
                     let problem = format!("{api_version}: there are more than {MOST_NAMES} names of resources");
                     self.failed.insert(api_version.clone(), problem);
@@ -234,7 +239,7 @@ impl Snapshot {
                     verbs: listed.verbs.iter().fold(Verbs::default(), |verbs, word| verbs | Verbs::read(word)),
                     scales: listed.subresources.iter().any(Subresource::is_scale),
                 };
-                // If two resources have the same kind, the objects themselves are at the one that can be read.
+                // Several resources may have the same kind. Only the one with the verb `get` serves the objects.
                 let known = self.kinds.entry((api_version.clone(), kind.kind.clone())).or_insert(served);
                 if !known.verbs.contains(Verbs::GET) {
                     *known = served;
@@ -262,7 +267,7 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Returns the name with static lifetime; `None` if [`MOST_NAMES`] is reached. Each distinct name is leaked once.
-fn lasting(text: &str) -> Option<&'static str> {
+fn static_name(text: &str) -> Option<&'static str> {
     static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     let names = names.get_or_insert_default();
@@ -360,7 +365,7 @@ struct Cache {
 pub struct Discovery {
     clients: Arc<Clients>,
     current: RwLock<Arc<Snapshot>>,
-    /// Locked during the requests, so that concurrent callers share them.
+    /// Locked during the requests, so that concurrent callers share the responses.
     cache: tokio::sync::Mutex<Cache>,
 }
 
@@ -417,7 +422,7 @@ impl Discovery {
         let body = response.into_body().collect().await.map_err(|error| unreadable(error.to_string()))?.to_bytes();
         let document: Document = serde_json::from_slice(&body).map_err(|error| unreadable(error.to_string()))?;
         if document.items.is_empty() {
-            return Err(unreadable("it lists no group; an API server of 1.30 or later is needed".to_owned()));
+            return Err(unreadable("it contains no groups; an API server of 1.30 or later is needed".to_owned()));
         }
         *answered = Answered { tag, part: Snapshot::read(&document) };
         Ok(true)
@@ -482,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn unavailable_group_is_reported_and_hides_no_other() {
+    fn unavailable_group_is_reported_and_others_are_found() {
         let served = snapshot(json!([
             {"metadata": {"name": "broken.example.com"}, "versions": [{"version": "v1", "freshness": "Stale"}]},
             {"metadata": {}, "versions": [
@@ -512,7 +517,7 @@ mod tests {
         ]));
         let names: Vec<_> = served.preferred().iter().map(|one| (one.resource.group, one.resource.plural)).collect();
         assert_eq!(names, [("example.com", "good")]);
-        assert!(served.failed().is_empty(), "nothing waits for them");
+        assert!(served.failed().is_empty(), "skipped resources are not failures");
     }
 
     proptest::proptest! {
@@ -561,7 +566,7 @@ mod tests {
 
     #[test]
     fn equal_names_are_stored_once() {
-        let name = lasting("widgets").expect("a name");
-        assert!(std::ptr::eq(name, lasting(String::from("widgets").as_str()).expect("a name")));
+        let name = static_name("widgets").expect("a name");
+        assert!(std::ptr::eq(name, static_name(String::from("widgets").as_str()).expect("a name")));
     }
 }

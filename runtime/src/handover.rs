@@ -118,8 +118,8 @@ impl Handover {
         Ok(missing)
     }
 
-    /// Reads children, and reports if the cache showed all earlier deletions before: those of this process and those
-    /// that the last comparison found. A caller that gets `false` has to requeue the key after [`RECHECK`].
+    /// Reads children, and reports whether the cache already showed all earlier deletions: those of this process and
+    /// those that the last comparison found. A caller that gets `false` has to requeue the key after [`RECHECK`].
     pub fn observe<C: Kind, T>(&self, children: &Children<'_, C>, read: impl FnOnce(&Store<C>) -> T) -> Observed<T> {
         let Children { owner, selector, store, consistency, .. } = children;
         let is_settled = self.is_settled(owner, selector, store);
@@ -133,9 +133,10 @@ impl Handover {
         if is_caught_up && self.is_settled(owner, selector, store) { Duration::ZERO } else { RECHECK }
     }
 
-    /// Returns true if the store explains all children that were missing in the last comparison.
+    /// Returns true if the store has caught up with all children that were missing in the last comparison.
     ///
-    /// A child that stays for longer than [`RECHECK`] is compared again instead: [`Handover::is_due`] is true then.
+    /// If it has not after [`RECHECK`], the children are compared again: returns true, and [`Handover::is_due`] is
+    /// true, too.
     fn is_settled<C: Kind>(&self, owner: &Meta, selector: &Selector, store: &Store<C>) -> bool {
         let mut checks = self.lock();
         let Some(check) = checks.get_mut(&owner.key()).filter(|check| check.uid == owner.uid) else { return true };

@@ -42,7 +42,7 @@ pub struct DeviceSelector {
 /// The progress of eviction, as reported by a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
-    /// Whether eviction is in progress: `True` or `False`.
+    /// `True` while eviction is in progress, otherwise `False`.
     pub status: Str,
     /// The reason.
     pub reason: Str,
@@ -57,9 +57,9 @@ pub struct Progress {
 impl DeviceTaintRule {
     /// Returns true if the rule selects the device (pkg/controller/devicetainteviction, ruleMatchesDevice).
     pub fn is_about(&self, driver: &str, pool: &str, device: &str) -> bool {
-        let fits = |wanted: &Option<Str>, name: &str| wanted.as_ref().is_none_or(|wanted| **wanted == *name);
+        let matches = |wanted: &Option<Str>, name: &str| wanted.as_ref().is_none_or(|wanted| **wanted == *name);
         self.selector.as_ref().is_some_and(|selector| {
-            fits(&selector.driver, driver) && fits(&selector.pool, pool) && fits(&selector.device, device)
+            matches(&selector.driver, driver) && matches(&selector.pool, pool) && matches(&selector.device, device)
         })
     }
 }

@@ -24,8 +24,8 @@ use super::proxy::Route;
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Bytes per read.
 const READ_SIZE_BYTES: usize = 256 << 10;
-/// The API server responds to every list within a minute, if only with an error. After this time without data the
-/// connection is considered dead.
+/// The API server responds to every list within a minute, or at least returns an error. After this time without data
+/// the connection is considered dead.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A socket that is polled on a timer.
@@ -205,7 +205,7 @@ mod tests {
         let expected = sent.clone();
         let server = std::thread::spawn(move || {
             let mut request = [0; 3];
-            std::io::Read::read_exact(&mut far, &mut request).expect("a question");
+            std::io::Read::read_exact(&mut far, &mut request).expect("a request");
             for (at, piece) in sent.chunks(4099).enumerate() {
                 far.write_all(piece).expect("the piece is sent");
                 if at % 20 == 0 {
@@ -214,9 +214,9 @@ mod tests {
             }
             request
         });
-        near.write_all(b"ask").await.expect("the question is sent");
+        near.write_all(b"ask").await.expect("the request is sent");
         let mut got = Vec::new();
-        near.read_to_end(&mut got).await.expect("an answer");
+        near.read_to_end(&mut got).await.expect("a response");
         assert_eq!(server.join().expect("a server"), *b"ask");
         assert_eq!(got, expected);
     }
@@ -225,7 +225,7 @@ mod tests {
     async fn polled_socket_fails_when_no_data_arrives() {
         let (mut near, _far) = pair().await;
         let started = Instant::now();
-        let error = near.read_u8().await.expect_err("nothing came");
+        let error = near.read_u8().await.expect_err("no data");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(error.to_string().contains("90s"), "{error}");
         assert!(

@@ -1,5 +1,5 @@
 //! Changed copies of a PersistentVolumeClaim for a PUT. Each function takes and returns a whole object (the inside of
-//! the envelope), so that edits can be chained; fields that this program does not know survive.
+//! the envelope), so that edits can be chained; fields that this program does not know are kept.
 
 use super::Phase;
 use crate::intern::Str;
