@@ -3,7 +3,7 @@
 //! A record contains only the fields that controllers read: a decoded pod takes about 300 bytes, the full typed object
 //! 27 KB and more. Each kind has one file. No file does IO or contains policy.
 //!
-//! From the bottom up; a module imports only modules above it in this list:
+//! From the bottom up; a module imports only modules that precede it in this list:
 //!
 //! 1. [`wire`] reads and writes protobuf without code generated from a schema: fields that are not needed are skipped
 //!    by their length, and a message is changed by splicing, so that a write keeps unknown fields. [`schema`] is the

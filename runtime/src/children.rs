@@ -59,13 +59,13 @@ pub fn selects(selector: &Selector, child: &Meta) -> bool {
     !selector.is_everything() && selector.matches(&child.labels)
 }
 
-/// Calls `wake` for each owner in the child's namespace that `wants` it.
+/// Calls `wake` for each owner in the child's namespace for which `may_adopt` holds.
 pub fn wake_adopters<K: Kind>(
     owners: &Store<K>,
     child: &Meta,
-    wants: impl Fn(&K) -> bool,
+    may_adopt: impl Fn(&K) -> bool,
     mut wake: impl FnMut(ObjectKey),
 ) {
     let candidates = owners.by_index(&by_namespace(), index_key(&*child.namespace));
-    candidates.iter().filter(|owner| wants(owner)).for_each(|owner| wake(owner.meta().key()));
+    candidates.iter().filter(|owner| may_adopt(owner)).for_each(|owner| wake(owner.meta().key()));
 }

@@ -183,7 +183,7 @@ impl Consistency {
         }
     }
 
-    /// Returns how often a key had to wait for the cache of a kind, by group and plural name.
+    /// Returns the number of times that a key had to wait for the cache of a kind, by group and plural name.
     pub fn skips(&self) -> BTreeMap<(&'static str, &'static str), u64> {
         self.skips.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -62,8 +62,8 @@ impl Fence {
         self.shared.is_none() || self.end().is_some_and(|end| Instant::now() < end)
     }
 
-    /// Returns when the fence closes unless the lease is renewed before; `None` if this process does not lead or has no
-    /// election.
+    /// Returns the time at which the fence closes unless the lease is renewed before; `None` if this process does not
+    /// lead or has no election.
     fn end(&self) -> Option<Instant> {
         let shared = self.shared.as_ref()?;
         self.last_renewed().map(|started| started + shared.lasts)
@@ -106,7 +106,7 @@ impl Fence {
         shared.leading.load(Ordering::Acquire)
     }
 
-    /// Returns when the last successful request for the lease began; `None` if this process does not lead.
+    /// Returns the time at which the last successful request for the lease began; `None` if this process does not lead.
     pub fn last_renewed(&self) -> Option<Instant> {
         let shared = self.shared.as_ref()?;
         let nanos = shared.renewed.load(Ordering::Acquire).checked_sub(1)?;

@@ -120,7 +120,7 @@ fn report_waiting(registry: &Registry, waiting: &BTreeMap<&'static str, Option<R
     error!(controllers, missing, "controllers cannot start: kinds that they read are not listed");
 }
 
-/// Returns when a watch ends, which happens only by a defect.
+/// Waits until a watch ends, which happens only because of a defect.
 async fn ended_by_defect(watches: &mut JoinSet<()>) {
     match watches.join_next().await {
         Some(ended) => error!(panicked = ended.is_err(), "watch ended: this is a defect"),

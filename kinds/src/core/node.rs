@@ -294,7 +294,7 @@ mod tests {
         let node = decode(&object());
         assert!(node.unschedulable && node.taints[0].is("k", "NoExecute") && node.taints[0].added == Time(5));
         assert_eq!((&*node.pod_cidrs[0], node.ready()), ("10.0.0.0/24", Some("True")));
-        assert_eq!(node.condition(READY).expect("there").heartbeat, Time(2));
+        assert_eq!(node.condition(READY).expect("it is present").heartbeat, Time(2));
     }
 
     #[test]
@@ -377,7 +377,7 @@ mod tests {
         let status = find(&written, f::STATUS);
         assert_eq!(find(status, 88), b"kept");
         let ready = fields(status).flatten().filter(|field| field.number == node_status::CONDITIONS).nth(1);
-        assert_eq!(find(ready.expect("there").value.bytes(), 99), b"unknown");
+        assert_eq!(find(ready.expect("it is present").value.bytes(), 99), b"unknown");
         assert!(node.unschedulable && node.meta.version == 7);
     }
 }

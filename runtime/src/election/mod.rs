@@ -439,8 +439,8 @@ impl Election {
         Ok(())
     }
 
-    /// Returns when the last write was sent, if its response was lost but `lease` shows that the server executed it,
-    /// and it has not expired since.
+    /// Returns the time at which the last write was sent, if its response was lost but `lease` shows that the server
+    /// executed it, and it has not expired since.
     fn arrived(&self, lease: &Lease, now: Instant) -> Option<Instant> {
         let sent = self.sent.as_ref()?;
         let running = sent.started + self.config.renew_deadline > now;

@@ -71,7 +71,7 @@ async fn lease_of_client_go_is_acquired_by_the_local_clock() {
         let took = until(&world, 60, || a.fence.holds()).await;
         assert!(took >= 15 * SECOND && took < 15 * SECOND + RETRY, "{renewed}: {took:?}");
         assert_eq!(transitions(&world), Some(4));
-        assert_eq!(world.lease().metadata.uid.as_deref(), Some("u-1"), "metadata stays");
+        assert_eq!(world.lease().metadata.uid.as_deref(), Some("u-1"), "metadata is kept");
     }
 }
 

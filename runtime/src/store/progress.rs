@@ -75,7 +75,7 @@ impl Progress {
         *self.synced.borrow()
     }
 
-    /// Returns how often the watch failed or had to relist.
+    /// Returns the number of failures and relists of the watch.
     pub fn restarts(&self) -> u64 {
         self.restarts.load(Ordering::Relaxed)
     }

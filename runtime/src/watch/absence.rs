@@ -38,8 +38,8 @@ impl Watched {
 /// Reports whether the watch shows a namespace without objects of the kind, at `version` or later.
 pub fn is_empty_since(source: &dyn Source, namespace: &str, version: u64) -> bool {
     // The version is read before the content, so that the content is at least as new.
-    let shown = source.progress().version();
-    if !source.is_synced() || shown < version || source.undecodable() > 0 {
+    let watched = source.progress().version();
+    if !source.is_synced() || watched < version || source.undecodable() > 0 {
         return false;
     }
     let mut is_empty = true;
@@ -48,9 +48,10 @@ pub fn is_empty_since(source: &dyn Source, namespace: &str, version: u64) -> boo
 }
 
 /// Waits until the watch has shown that each of `objects`, as they were read from the server, was deleted, and returns
-/// true. Returns false as soon as the watch shows one that `stays`, or if it cannot be decided because objects of the
-/// kind are undecodable. It may wait forever: while the watch is stalled, or while an object is kept.
-pub async fn gone(source: &dyn Source, objects: &[Meta], stays: impl Fn(&Meta) -> bool) -> bool {
+/// true. Returns false as soon as the watch shows one for which `is_kept` holds, or if it cannot be decided because
+/// objects of the kind are undecodable. Does not return while the watch is stalled, or while another object still
+/// exists.
+pub async fn gone(source: &dyn Source, objects: &[Meta], is_kept: impl Fn(&Meta) -> bool) -> bool {
     for object in objects {
         loop {
             let version = source.progress().version();
@@ -59,13 +60,13 @@ pub async fn gone(source: &dyn Source, objects: &[Meta], stays: impl Fn(&Meta) -
                 match source.meta(&object.key()).filter(|now| now.uid == object.uid) {
                     None if source.undecodable() > 0 => return false,
                     None => break,
-                    Some(now) if stays(&now) => return false,
+                    Some(now) if is_kept(&now) => return false,
                     Some(_) => {}
                 }
             }
-            let (moved, wait) = oneshot::channel::<()>();
-            source.progress().when_reached(version + 1, move || drop(moved));
-            // It is dropped when the watch advances.
+            let (advanced, wait) = oneshot::channel::<()>();
+            source.progress().when_reached(version + 1, move || drop(advanced));
+            // The sender is dropped when the watch advances.
             let _ = wait.await;
         }
     }

@@ -260,7 +260,7 @@ impl EveryKind {
         Self { is_paged, ..self }
     }
 
-    /// Returns how often the served kinds could not be determined.
+    /// Returns the number of times that the served kinds could not be determined.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }

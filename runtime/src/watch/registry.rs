@@ -58,7 +58,7 @@ pub trait WatchStats: Send + Sync {
     fn objects(&self) -> usize;
     /// Returns the number of undecodable objects.
     fn undecodable(&self) -> usize;
-    /// Returns how often the watch failed or had to relist.
+    /// Returns the number of failures and relists of the watch.
     fn restarts(&self) -> u64;
     /// Returns the panics of the watch and of subscribers.
     fn panics(&self) -> u64;
