@@ -31,10 +31,10 @@ impl ReviewMetrics {
     }
 
     /// Records a request by its status code; `None` if there was no response.
-    pub(super) fn record(&self, code: Option<u16>, took: Duration) {
+    pub(super) fn record(&self, code: Option<u16>, duration: Duration) {
         let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
         self.requests.add([("code", code.clone())]);
-        self.seconds.observe([("code", code)], took.as_secs_f64());
+        self.seconds.observe([("code", code)], duration.as_secs_f64());
     }
 }
 

@@ -1,8 +1,8 @@
 //! Client certificates: their verification, and the user in their subject.
 //!
 //! A handshake requests a certificate and accepts any. Certificates are verified per request, with the authorities that
-//! are trusted at that moment. An expired or foreign certificate therefore leads to a 401 and not to a broken
-//! connection, as upstream.
+//! are trusted at that moment. A certificate that is expired, or signed by another authority, therefore leads
+//! to a 401 and not to a broken connection, as upstream.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Bundle {
     /// Parses the authorities of a PEM text.
     ///
     /// # Errors
-    /// The problem; also when the text contains no certificate.
+    /// Returns the problem; also when the text contains no certificate.
     pub(super) fn parse(pem: &[u8], provider: &Arc<CryptoProvider>) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -78,7 +78,7 @@ impl Bundle {
     /// it is valid now.
     pub(super) fn verify(&self, chain: &[CertificateDer<'_>]) -> Result<(), PeerError> {
         let [own, intermediates @ ..] = chain else {
-            return Err(PeerError::Untrusted("there is none".into()));
+            return Err(PeerError::Untrusted("no certificate was sent".into()));
         };
         self.verifier
             .verify_client_cert(own, intermediates, UnixTime::now())

@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(poll!(&mut waiting), Poll::Pending, "the watch is older than what was read");
         store.put(Metadata(meta("u", 6)));
         store.progress().advance(6);
-        assert_eq!(poll!(&mut waiting), Poll::Pending, "it is still there");
+        assert_eq!(poll!(&mut waiting), Poll::Pending, "the object still exists");
         store.remove("n", "a");
         store.progress().advance(9);
         assert_eq!(poll!(&mut waiting), Poll::Ready(true));
@@ -132,7 +132,7 @@ mod tests {
         store.progress().advance(9);
         assert!(is_empty_since(&store, "n", 9));
         store.set_undecodable(meta("u", 4).key());
-        assert!(!is_empty_since(&store, "n", 9), "one cannot be read");
+        assert!(!is_empty_since(&store, "n", 9), "an object cannot be decoded");
     }
 
     #[tokio::test]
@@ -142,7 +142,7 @@ mod tests {
         store.put(Metadata(Meta { deletion: Time(5), ..meta("u", 7) }));
         store.progress().advance(7);
         assert_eq!(poll!(Box::pin(gone(&store, &read, Meta::is_deleting))), Poll::Ready(false));
-        assert_eq!(poll!(Box::pin(gone(&store, &read, |_| false))), Poll::Pending, "it is waited for");
+        assert_eq!(poll!(Box::pin(gone(&store, &read, |_| false))), Poll::Pending, "the deletion is awaited");
         store.remove("n", "a");
         store.set_undecodable(read[0].key());
         assert_eq!(poll!(Box::pin(gone(&store, &read, |_| false))), Poll::Ready(false));
