@@ -1,13 +1,14 @@
 //! The work queue: keys to reconcile, each queued once and never reconciled twice at the same time.
 //!
-//! A key that is added while it waits is not added again. A key that is added while it is reconciled is ready again when
-//! that reconcile ends. This is the only batching of urgent changes: nothing is delayed while no write is in flight, and
-//! changes that arrive during a write share the next one. A slow API server gets larger batches, an idle one gets each
-//! change immediately. A reconciler may ask for a cooldown between two such batches ([`Queue::cool_down`]).
+//! A key that is added while it waits is not added again. A key that is added while it is reconciled is ready again
+//! when that reconcile ends. This is the only batching of urgent changes: nothing is delayed while no write is in
+//! flight, and changes that arrive during a write share the next one. A slow API server gets larger batches, an idle
+//! one gets each change immediately. A reconciler may request a cooldown between two such batches
+//! ([`Queue::cool_down`]).
 //!
 //! Ready keys of several namespaces are handed out in turn, so that a namespace with many ready keys delays the keys of
-//! the others little. Failed keys are requeued with exponential backoff. Only changes of low urgency are coalesced: such a key is ready no
-//! sooner than a window after its last reconcile. (client-go, util/workqueue)
+//! the others little. Failed keys are requeued with exponential backoff. Only changes of low urgency are coalesced: such
+//! a key is ready no sooner than a window after its last reconcile. (client-go, util/workqueue)
 
 mod stats;
 
@@ -127,13 +128,13 @@ enum Priority {
 
 #[derive(Default)]
 struct Item {
-    /// Waits in a ready list since this time.
+    /// Its priority among the ready keys, and the time since which it has been ready.
     ready: Option<(Priority, Instant)>,
-    /// Is reconciled since this time.
+    /// The time since which it has been reconciled.
     working: Option<Instant>,
-    /// Was added while it was reconciled.
+    /// Its priority for the next run, if it was added while it was reconciled.
     again: Option<Priority>,
-    /// Earliest delayed run.
+    /// The time of its earliest delayed run.
     due: Option<Instant>,
     failures: u32,
     /// Coalesced changes wait until this time.
@@ -202,7 +203,8 @@ pub struct Queue<K> {
 }
 
 impl<K: QueueKey> Queue<K> {
-    /// Adds `key` once a cache shows a write. A key waits only once for each cache and version.
+    /// Returns a callback that adds `key`, for use when a cache has reached a version. Several of them for the same
+    /// cache and version add the key only once.
     pub fn waker(self: &Arc<Self>, key: &K) -> Wake
     where
         K: 'static,
@@ -467,7 +469,7 @@ impl<K: QueueKey> Queue<K> {
         }
         match &mut item.ready {
             Some((waiting, _)) if *waiting >= priority => return,
-            // Moves up; its entry in the lower list is skipped when it is reached.
+            // Raises the priority. The entry in the list of the lower priority is skipped when it is reached.
             Some((waiting, _)) => *waiting = priority,
             None => {
                 self.metrics.adds.inc();
