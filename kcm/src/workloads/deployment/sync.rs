@@ -98,7 +98,7 @@ impl Deployments {
             return Ok(Outcome::Done);
         };
         if let Selector::Invalid(why) = &deployment.selector {
-            error!(why, "the Deployment's selector is invalid; nothing is done for it");
+            error!(why, "skipping a Deployment with an invalid selector");
             return Ok(Outcome::Done);
         }
         let observed = self.consistency.observe(key, &self.sets, |sets| candidates(&deployment, sets));

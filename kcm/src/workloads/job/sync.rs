@@ -120,7 +120,7 @@ impl Jobs {
             return Ok(Outcome::Done);
         }
         if let Selector::Invalid(why) = &job.selector {
-            error!(why, "the Job's selector is invalid; nothing is done for it");
+            error!(why, "skipping a Job with an invalid selector");
             return Ok(Outcome::Done);
         }
         let (mut action, started) = (SyncAction::Reconciling, Instant::now());

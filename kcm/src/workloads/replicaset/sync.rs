@@ -96,7 +96,7 @@ impl<K: PodSet> PodSets<K> {
         };
         let set = owner.replica_set();
         if let Selector::Invalid(why) = &set.selector {
-            error!(why, "the selector is invalid; nothing is done for it");
+            error!(why, "skipping a ReplicaSet or ReplicationController with an invalid selector");
             return Ok(Outcome::Done);
         }
         if self.control.consistency.take_lost(key) {

@@ -86,7 +86,7 @@ impl StatefulSets {
             return Ok(Outcome::Done);
         };
         if let Selector::Invalid(why) = &set.selector {
-            error!(why, "the StatefulSet's selector is invalid; nothing is done for it");
+            error!(why, "skipping a StatefulSet with an invalid selector");
             return Ok(Outcome::Done);
         }
         let reference = set.controller_ref();
@@ -111,7 +111,7 @@ impl StatefulSets {
         // Nothing can be created for it, not even a revision.
         let is_ending = set.meta.is_deleting() || !self.gate.is_open(&key.namespace);
         if is_ending && !set.meta.is_deleting() && set.status.update_revision.is_empty() {
-            debug!("nothing is done for it: the namespace is being deleted");
+            debug!("skipping a StatefulSet: its namespace is being deleted");
             return Ok(Outcome::Done);
         }
         let revisions = self.revisions(&set, template, &history, &sorted, is_ending).await?;
