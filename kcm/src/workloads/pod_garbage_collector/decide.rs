@@ -21,7 +21,7 @@ pub struct Census {
 
 impl Census {
     /// Takes in one change of a pod.
-    pub fn take_in(&self, old: Option<&Pod>, new: Option<&Pod>) {
+    pub fn apply(&self, old: Option<&Pod>, new: Option<&Pod>) {
         let ended = |pod: Option<&Pod>| pod.is_some_and(Pod::is_terminal);
         match (ended(old), ended(new)) {
             (false, true) => drop(self.finished.fetch_add(1, Ordering::Relaxed)),

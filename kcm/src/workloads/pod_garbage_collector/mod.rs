@@ -80,7 +80,7 @@ fn start(manager: &mut Manager, context: &Context) {
     );
     let forgets = reconciler.clone();
     pods.subscribe(move |change| {
-        counted.take_in(change.old.map(|pod| &**pod), change.new.map(|pod| &**pod));
+        counted.apply(change.old.map(|pod| &**pod), change.new.map(|pod| &**pod));
         if let Some(old) = change.old.filter(|old| change.new.is_none_or(|new| new.meta.uid != old.meta.uid)) {
             forgets.forget(&old.meta.uid);
         }

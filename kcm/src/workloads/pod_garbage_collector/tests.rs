@@ -155,7 +155,7 @@ proptest! {
                 pod.node = ["", "a", "b"][on].into();
                 pod.phase = if ended { Phase::Succeeded } else { Phase::Running };
             }));
-            census.take_in(pods[at].as_ref(), new.as_ref());
+            census.apply(pods[at].as_ref(), new.as_ref());
             pods[at] = new;
             let there = || pods.iter().flatten();
             prop_assert_eq!(census.finished(), there().filter(|pod| pod.is_terminal()).count());
