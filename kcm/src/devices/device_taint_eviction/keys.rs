@@ -1,4 +1,4 @@
-//! Which pods and rules a change concerns.
+//! Maps changes to pods and rules.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Which Endpoints a change concerns.
+//! Maps changes to Endpoints.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub fn of_service(change: &Change<'_, Service>) -> Option<ObjectKey> {
     change.new.or(change.old).filter(|_| concerns).map(|service| service.meta.key())
 }
 
-/// Turns changes into keys on the queue.
+/// Enqueues the keys of changed objects.
 pub fn subscribe(endpoints: &Arc<Store<Endpoints>>, services: &Arc<Store<Service>>, queue: &Arc<Queue<ObjectKey>>) {
     let (of_those, of_these) = (queue.clone(), queue.clone());
     endpoints.subscribe(move |change| of_endpoints(change).into_iter().for_each(|key| of_those.add(key)));

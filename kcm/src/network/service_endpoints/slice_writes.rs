@@ -131,7 +131,7 @@ impl SliceWrites {
             && self.consistency.observe(key, &self.slices, |_| ()).are_deletions_seen
     }
 
-    /// Reports whether the store shows all slices that the server has for a key; if not, the key is requeued when it
+    /// Reports whether the cache contains all slices that the server has for a key; if not, the key is requeued when it
     /// does. Before the first creation in this term this shows what another leader did last, and after a lost response
     /// the outcome of the request.
     ///

@@ -1,4 +1,4 @@
-//! Which nodes a change concerns.
+//! Maps changes to nodes.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use kinds::meta::ObjectKey;
 use runtime::queue::Queue;
 use runtime::store::{Change, Store};
 
-/// Turns changes into keys on the queue.
+/// Enqueues the keys of changed objects.
 pub fn subscribe(nodes: &Arc<Store<Node>>, queue: &Arc<Queue<ObjectKey>>) {
     let queue = queue.clone();
     nodes.subscribe(move |change| of_node(change).into_iter().for_each(|key| queue.add(key)));

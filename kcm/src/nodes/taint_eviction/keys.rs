@@ -1,4 +1,4 @@
-//! Which pods a change concerns.
+//! Maps changes to pods.
 
 use std::sync::Arc;
 

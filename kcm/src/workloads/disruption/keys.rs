@@ -1,4 +1,4 @@
-//! Which budgets and which announcements a change concerns.
+//! Maps changes to budgets and which announcements.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
 use runtime::store::{Change, Store, by_namespace, index_key};
 
-/// Turns changes into keys on the queues.
+/// Enqueues the keys of changed objects.
 pub fn subscribe(
     budgets: &Arc<Store<PodDisruptionBudget>>,
     pods: &Arc<Store<Pod>>,

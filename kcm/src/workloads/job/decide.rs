@@ -39,7 +39,7 @@ pub struct View<'a> {
     pub backoff: Backoff,
     /// The store shows all earlier deletions.
     pub satisfied: bool,
-    /// The time of day.
+    /// The current time.
     pub now: Timestamp,
 }
 

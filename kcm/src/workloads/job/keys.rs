@@ -1,4 +1,4 @@
-//! Which Jobs, and which pods that lost their Job, a change concerns.
+//! Maps changes to Jobs, and which pods that lost their Job,.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use runtime::store::{Change, Store};
 use super::decide::has_finalizer;
 use super::orphans::OrphanKey;
 
-/// Turns changes into keys on the queues.
+/// Enqueues the keys of changed objects.
 pub fn subscribe(
     jobs: &Arc<Store<Job>>,
     pods: &Arc<Store<Pod>>,

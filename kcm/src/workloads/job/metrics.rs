@@ -1,4 +1,4 @@
-//! What the controller counts, under upstream's names (pkg/controller/job/metrics).
+//! Metrics of the controller, under upstream's names (pkg/controller/job/metrics).
 
 use std::time::Duration;
 

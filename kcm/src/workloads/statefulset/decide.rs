@@ -144,7 +144,7 @@ pub struct Situation<'a> {
     pub is_stale: &'a dyn Fn(i32) -> bool,
     /// Feature gates.
     pub gates: Gates,
-    /// The time of day.
+    /// The current time.
     pub now: Timestamp,
 }
 

@@ -1,4 +1,4 @@
-//! Which StatefulSets a change concerns.
+//! Maps changes to StatefulSets.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub struct Wiring<'a> {
     pub memory: &'a Arc<Memory>,
 }
 
-/// Turns changes into keys on the queue.
+/// Enqueues the keys of changed objects.
 pub fn subscribe(wiring: &Wiring<'_>) {
     let (queue, consistency, memory) = (wiring.queue.clone(), wiring.consistency.clone(), wiring.memory.clone());
     wiring.sets.subscribe(move |change| {
