@@ -18,14 +18,14 @@ pub fn may_be_mirrored(endpoints: &Endpoints) -> bool {
     label(&endpoints.meta.labels, SKIP) != Some("true") && endpoints.annotation(LEADER).is_none()
 }
 
-/// Endpoints that may have to be mirrored now, or no more.
+/// Returns the key of Endpoints that may have to be mirrored now, or no longer.
 pub fn of_endpoints(change: &Change<'_, Endpoints>) -> Option<ObjectKey> {
     let mirrored = |endpoints: Option<&Arc<Endpoints>>| endpoints.is_some_and(|endpoints| may_be_mirrored(endpoints));
     let key = change.new.or(change.old)?.meta.key();
     (mirrored(change.old) || mirrored(change.new)).then_some(key)
 }
 
-/// Endpoints of a Service that has no selector, now or before but not both.
+/// Returns the key of the Endpoints of a Service that lost or got its selector.
 pub fn of_service(change: &Change<'_, Service>) -> Option<ObjectKey> {
     let is_bare = |service: &Arc<Service>| service.selector.is_empty();
     let concerns = match (change.old, change.new) {

@@ -13,7 +13,7 @@ pub fn subscribe(nodes: &Arc<Store<Node>>, queue: &Arc<Queue<ObjectKey>>) {
     nodes.subscribe(move |change| of_node(change).into_iter().for_each(|key| queue.add(key)));
 }
 
-/// Returns a node whose taints or labels may have to change: a heartbeat changes neither.
+/// Returns a node whose taints or labels may have to change. A heartbeat changes neither.
 pub fn of_node(change: &Change<'_, Node>) -> Option<ObjectKey> {
     let new = change.new?;
     let statuses = |node: &Node| -> Vec<_> {
