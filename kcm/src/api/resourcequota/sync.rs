@@ -1,4 +1,4 @@
-//! One reconcile of a quota: gather what its namespace has, add up, write the status if it differs.
+//! One reconcile of a quota: gather the objects of its namespace, add up, write the status if it differs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -103,17 +103,17 @@ impl Quotas {
         if !content.unreadable.is_empty() {
             let families: Vec<String> = content.unreadable.iter().map(|family| format!("{family:?}")).collect();
             let message =
-                format!("not all objects can be decoded (see the log): {}; old numbers stay", families.join(", "));
+                format!("not all objects can be decoded (see the log): {}; keeping old amounts", families.join(", "));
             return Err(ReconcileError::new(message));
         }
-        // The kind may be listed in a moment, or may come one day.
+        // The kind may not be listed yet, or may be served later.
         if !used.unknown.is_empty() {
             return Ok(Outcome::RequeueWithBackoff);
         }
         Ok(next.map_or(Outcome::Done, |at| Outcome::RequeueAfter(at.saturating_duration_since(now))))
     }
 
-    /// Returns what of the namespace the quota may count.
+    /// Returns the objects of the namespace that the quota may count.
     fn content(&self, quota: &ResourceQuota) -> Content {
         let namespace = &quota.meta.namespace;
         let here = index_key(&**namespace);
@@ -162,8 +162,8 @@ impl Quotas {
         content
     }
 
-    /// Returns the pod whose extended resources a claim was made for: it says so itself, or, as long as it says
-    /// nothing, the oldest of such claims of the pod is meant (pkg/quota/v1/evaluator/core, getVerifiedPodUsage).
+    /// Returns the pod whose extended resources a claim was created for. The pod's status names the claim. Until it
+    /// does, it is the pod's oldest claim of this sort (pkg/quota/v1/evaluator/core, getVerifiedPodUsage).
     fn pod_of(&self, claim: &ResourceClaim) -> Option<Arc<Pod>> {
         let owner = claim.meta.controller().filter(|_| claim.for_extended_resources)?;
         if (&*owner.kind, &*owner.api_version) != ("Pod", "v1") {

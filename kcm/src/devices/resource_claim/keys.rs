@@ -1,4 +1,4 @@
-//! Which pods, PodGroups and claims a change concerns.
+//! Maps changes to pods, PodGroups and claims.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Which budgets and which announcements a change concerns.
+//! Maps changes to budgets and announcements.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
 use runtime::store::{Change, Store, by_namespace, index_key};
 
-/// Turns changes into keys on the queues.
+/// Enqueues the keys of changed objects.
 pub fn subscribe(
     budgets: &Arc<Store<PodDisruptionBudget>>,
     pods: &Arc<Store<Pod>>,
@@ -44,19 +44,19 @@ pub fn subscribe(
             }
         }
         if protecting.len() > 1 && joins(change) {
-            tell_of_many(&recorder, pod, &protecting);
+            warn_about_multiple_budgets(&recorder, pod, &protecting);
         }
     });
 }
 
-/// Returns the key of a budget that changed. A deleted one is reconciled too, so that nothing is remembered about it when
+/// Returns the key of a budget that changed. A deleted one is reconciled too, so that its state is forgotten before
 /// another one of its name is created.
 pub fn budget_key(change: &Change<'_, PodDisruptionBudget>) -> Option<ObjectKey> {
     Some(change.new.or(change.old)?.meta.key())
 }
 
-/// Reports whether a budget was created or deleted, or has another spec. A change of its status alone, this controller's
-/// own or the eviction API's, is coalesced: the eviction API has counted its pod already.
+/// Reports whether a budget was created or deleted, or has another spec. A change of its status alone, this
+/// controller's own or the eviction API's, is coalesced: the eviction API has counted its pod already.
 fn is_new_to_us(change: &Change<'_, PodDisruptionBudget>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => old.meta.generation != new.meta.generation || old.meta.uid != new.meta.uid,
@@ -64,7 +64,7 @@ fn is_new_to_us(change: &Change<'_, PodDisruptionBudget>) -> bool {
     }
 }
 
-/// Returns what a budget counts of a pod: readiness, deletion, who owns it, and whether it is selected.
+/// Returns true if the fields of a pod changed that budgets use: readiness, deletion, labels, owners, and UID.
 pub fn concerns_budgets(change: &Change<'_, Pod>) -> bool {
     let (Some(old), Some(new)) = (change.old, change.new) else { return true };
     (old.ready, old.meta.is_deleting(), &old.meta.labels, &old.meta.owners, &old.meta.uid)
@@ -107,7 +107,7 @@ pub fn is_announced(pod: &Pod) -> bool {
     told && pod.is_active()
 }
 
-fn tell_of_many(recorder: &Recorder, pod: &Pod, protecting: &[&PodDisruptionBudget]) {
+fn warn_about_multiple_budgets(recorder: &Recorder, pod: &Pod, protecting: &[&PodDisruptionBudget]) {
     let Some(first) = protecting.iter().map(|budget| &*budget.meta.name).min() else { return };
     let (namespace, name) = (&*pod.meta.namespace, &*pod.meta.name);
     let message =
