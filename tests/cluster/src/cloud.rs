@@ -114,7 +114,7 @@ impl CloudBed {
     }
 
     /// Sets the Ready condition of a node, as its kubelet does.
-    pub async fn says_ready(&self, name: &str, status: &str) -> Result<()> {
+    pub async fn set_ready_condition(&self, name: &str, status: &str) -> Result<()> {
         let patch = json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
         self.nodes().patch_status(name, &PatchParams::default(), &Patch::Strategic(&patch)).await?;
         Ok(())

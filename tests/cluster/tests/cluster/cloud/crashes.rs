@@ -82,13 +82,13 @@ async fn life_of_a_node(cloud: &CloudBed, name: &str) -> Result<()> {
     cloud.register_machine(name).await?;
     initialised(cloud, name).await?;
     cloud.cloud.stop_instance(name);
-    cloud.says_ready(name, "Unknown").await?;
+    cloud.set_ready_condition(name, "Unknown").await?;
     shut_down(cloud, name, true).await?;
     cloud.cloud.start_instance(name);
-    cloud.says_ready(name, "True").await?;
+    cloud.set_ready_condition(name, "True").await?;
     shut_down(cloud, name, false).await?;
     cloud.cloud.remove_instance(name);
-    cloud.says_ready(name, "False").await?;
+    cloud.set_ready_condition(name, "False").await?;
     gone(cloud, name).await
 }
 

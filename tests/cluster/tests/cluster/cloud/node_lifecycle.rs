@@ -42,7 +42,7 @@ async fn stays(cloud: &CloudBed, name: &str, why: &str) -> Result<()> {
 async fn ready_node(cloud: &CloudBed, name: &str) -> Result<()> {
     cloud.register_machine(name).await?;
     initialised(cloud, name).await?;
-    cloud.says_ready(name, "True").await
+    cloud.set_ready_condition(name, "True").await
 }
 
 pub async fn machines_stop_start_and_go(_: Space) -> Result<()> {
@@ -62,11 +62,11 @@ pub async fn machines_stop_start_and_go(_: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    cloud.says_ready("a", "Unknown").await?;
+    cloud.set_ready_condition("a", "Unknown").await?;
     shut_down(&cloud, "a", true).await?;
     cloud.cloud.start_instance("a");
     during(QUIET, "the taint stays until the node is ready", || async { shut_down(&cloud, "a", true).await }).await?;
-    cloud.says_ready("a", "True").await?;
+    cloud.set_ready_condition("a", "True").await?;
     shut_down(&cloud, "a", false).await?;
     let taints = cloud.nodes().get("a").await?.spec.and_then(|spec| spec.taints).unwrap_or_default();
     ensure!(taints.iter().any(|taint| taint.key == other.0), "another's taint went: {taints:?}");
@@ -74,7 +74,7 @@ pub async fn machines_stop_start_and_go(_: Space) -> Result<()> {
     // Gone.
     cloud.cloud.remove_instance("ready");
     cloud.cloud.remove_instance("b");
-    cloud.says_ready("b", "False").await?;
+    cloud.set_ready_condition("b", "False").await?;
     gone(&cloud, "b").await?;
     eventually("it is told", || async {
         let events = cloud.events("b").await?;
@@ -123,16 +123,16 @@ pub async fn nothing_but_absence_deletes_a_node(_: Space) -> Result<()> {
             ("transient", CloudEffect::Transient),
         ] {
             cloud.cloud.add_fault(Fault::always(Pattern::One(Operation::DescribeInstances), effect))?;
-            cloud.says_ready("a", "False").await?;
+            cloud.set_ready_condition("a", "False").await?;
             stays(&cloud, "a", how).await?;
-            cloud.says_ready("a", "True").await?;
+            cloud.set_ready_condition("a", "True").await?;
             cloud.cloud.clear_faults();
         }
 
         // Every other answer is an error, which neither confirms nor refutes.
         let fault = Fault { probability: Some(0.5), ..Fault::always(Pattern::Any, CloudEffect::Transient) };
         cloud.cloud.add_fault(fault)?;
-        cloud.says_ready("a", "False").await?;
+        cloud.set_ready_condition("a", "False").await?;
         gone(&cloud, "a").await?;
         cloud.cloud.clear_faults();
 
@@ -140,7 +140,7 @@ pub async fn nothing_but_absence_deletes_a_node(_: Space) -> Result<()> {
         ready_node(&cloud, "b").await?;
         cloud.cloud.remove_instance("b");
         let before = cloud.cloud.calls(Operation::DescribeInstance).calls;
-        cloud.says_ready("b", "False").await?;
+        cloud.set_ready_condition("b", "False").await?;
         eventually("it was asked for once", || async {
             ensure!(cloud.cloud.calls(Operation::DescribeInstance).calls > before);
             Ok(())

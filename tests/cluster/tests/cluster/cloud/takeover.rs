@@ -109,7 +109,7 @@ async fn works(cloud: &CloudBed, node: &str, network: &str) -> Result<()> {
         Ok(())
     })
     .await?;
-    cloud.says_ready(node, "True").await
+    cloud.set_ready_condition(node, "True").await
 }
 
 async fn routes_left(cloud: &CloudBed, count: usize) -> Result<()> {
@@ -144,7 +144,7 @@ pub async fn nodes_and_services_stay_under_the_other(_: Space) -> Result<()> {
     balanced(&cloud, "web", 1, 2).await?;
     // One that stops before the handover and starts after it.
     cloud.cloud.stop_instance("theirs-2");
-    cloud.says_ready("theirs-2", "Unknown").await?;
+    cloud.set_ready_condition("theirs-2", "Unknown").await?;
     shut_down(&cloud, "theirs-2", true).await?;
     let theirs = holder(&cloud).await?;
     cloud.bed.cluster.kill(UPSTREAM)?;
@@ -156,7 +156,7 @@ pub async fn nodes_and_services_stay_under_the_other(_: Space) -> Result<()> {
     unchanged(&cloud, &before).await.context("from upstream's to ours")?;
     ensure!(faults.count(Call::is_deed) == 0, "{:?}", faults.seen());
     cloud.cloud.start_instance("theirs-2");
-    cloud.says_ready("theirs-2", "True").await?;
+    cloud.set_ready_condition("theirs-2", "True").await?;
     shut_down(&cloud, "theirs-2", false).await?;
     works(&cloud, "ours-1", "10.244.3.0/24").await.context("under ours")?;
     balanced(&cloud, "web", 1, 3).await?;
@@ -175,7 +175,7 @@ pub async fn nodes_and_services_stay_under_the_other(_: Space) -> Result<()> {
     services(&cloud).delete("own", &DeleteParams::default()).await?;
     gone(&cloud, "own").await.context("upstream's deletes what ours made")?;
     cloud.cloud.remove_instance("ours-1");
-    cloud.says_ready("ours-1", "False").await?;
+    cloud.set_ready_condition("ours-1", "False").await?;
     node_gone(&cloud, "ours-1").await.context("upstream's deletes a node of ours")?;
     routes_left(&cloud, 2).await.context("upstream's deletes a route of ours")?;
     balanced(&cloud, "web", 2, 2).await?;
