@@ -244,7 +244,7 @@ async fn credentials_open_what_they_should_and_nothing_else() -> Result<()> {
     })
     .await?;
 
-    strangers_get_in_nowhere(&surface, &cluster).await?;
+    unauthenticated_clients_are_refused_everywhere(&surface, &cluster).await?;
     let scraper = Shown::token(&token("scraper")?);
     the_right_ones_get_in(&surface, &cluster, &scraper, &Shown::token(&token("other")?)).await?;
     front_proxies_speak_for_others(&surface, &cluster).await?;
@@ -264,7 +264,7 @@ async fn credentials_open_what_they_should_and_nothing_else() -> Result<()> {
 }
 
 /// Anonymous, wrong, foreign and expired: never in, but where everybody is.
-async fn strangers_get_in_nowhere(surface: &Surroundings, cluster: &ControlPlane) -> Result<()> {
+async fn unauthenticated_clients_are_refused_everywhere(surface: &Surroundings, cluster: &ControlPlane) -> Result<()> {
     let ca = cluster.ca_key();
     let expired = sign("kubernetes", key_of(&ca)?, "kubernetes-admin", |params| {
         params.not_after = rcgen::date_time_ymd(2020, 1, 1);

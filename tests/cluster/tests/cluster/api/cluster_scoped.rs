@@ -45,7 +45,7 @@ fn part(name: &str, key: &str, resource: &str) -> Value {
     })
 }
 
-pub async fn roles_are_gathered(space: Space) -> Result<()> {
+pub async fn cluster_roles_are_aggregated(space: Space) -> Result<()> {
     let space = strict(&space).await?;
     let roles: Api<ClusterRole> = Api::all(space.bed.client.clone());
     let key = format!("example.com/{}", space.namespace);
@@ -111,7 +111,7 @@ fn bootstrap_token(id: &str, expiration: &str) -> Value {
     })
 }
 
-pub async fn cluster_info_is_signed_until_tokens_end(space: Space) -> Result<()> {
+pub async fn cluster_info_is_signed_until_tokens_expire(space: Space) -> Result<()> {
     let space = strict(&space).await?;
     let secrets: Api<Secret> = Api::namespaced(space.bed.client.clone(), "kube-system");
     let maps: Api<ConfigMap> = Api::namespaced(space.bed.client.clone(), "kube-public");
@@ -205,7 +205,7 @@ pub async fn one_trust_bundle_is_published(space: Space) -> Result<()> {
     only_declared(&faults, &["kube-apiserver-serving-clustertrustbundle-publisher-controller"])
 }
 
-pub async fn nodes_are_told_how_long_to_keep(space: Space) -> Result<()> {
+pub async fn ttl_annotation_of_nodes_is_set(space: Space) -> Result<()> {
     const TTL: &str = "node.alpha.kubernetes.io/ttl";
     let space = strict(&space).await?;
     let nodes: Api<Node> = Api::all(space.bed.client.clone());
@@ -240,7 +240,7 @@ pub async fn nodes_are_told_how_long_to_keep(space: Space) -> Result<()> {
     only_declared(&faults, &["ttl-controller"])
 }
 
-pub async fn ranges_of_services_stay_while_they_are_needed(space: Space) -> Result<()> {
+pub async fn service_cidr_exists_while_it_is_needed(space: Space) -> Result<()> {
     let space = strict(&space).await?;
     let ranges: Api<ServiceCIDR> = Api::all(space.bed.client.clone());
     let services: Api<Service> = space.api();

@@ -42,7 +42,7 @@ async fn rolled_out(space: &Space, name: &str) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_deployment_goes_with_all_that_it_owns(space: Space) -> Result<()> {
+pub async fn dependents_are_deleted_with_their_deployment(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), ON).await?;
     for (name, cascade) in [("back", "background"), ("fore", "foreground"), ("orphans", "orphan")] {
         rolled_out(&space, name).await?;
@@ -79,7 +79,7 @@ pub async fn a_deployment_goes_with_all_that_it_owns(space: Space) -> Result<()>
     Ok(())
 }
 
-pub async fn a_recreated_owner_holds_nothing(space: Space) -> Result<()> {
+pub async fn recreated_owner_does_not_keep_old_dependents(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
     let first = config_map(&space, "owner", vec![]).await?;
     config_map(&space, "old", vec![reference(&first)]).await?;
@@ -92,7 +92,7 @@ pub async fn a_recreated_owner_holds_nothing(space: Space) -> Result<()> {
     left(&space, &["new", "owner"]).await
 }
 
-pub async fn solid_owners_hold_and_dangling_references_go(space: Space) -> Result<()> {
+pub async fn existing_owners_are_kept_and_dangling_references_removed(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
     let (one, two) = (config_map(&space, "one", vec![]).await?, config_map(&space, "two", vec![]).await?);
     config_map(&space, "both", vec![reference(&one), reference(&two)]).await?;
@@ -142,7 +142,7 @@ fn definition(space: &Space, kind: &str) -> Value {
     })
 }
 
-pub async fn custom_resources_own_and_are_owned(space: Space) -> Result<()> {
+pub async fn custom_resources_can_be_owners_and_dependents(space: Space) -> Result<()> {
     // The collector runs before the kind is there.
     let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
     let definition = definition(&space, "Widget").to_string();
@@ -191,7 +191,7 @@ pub async fn custom_resources_own_and_are_owned(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn owners_that_went_unseen_are_found(space: Space) -> Result<()> {
+pub async fn dependents_of_owners_deleted_without_a_manager_are_deleted(space: Space) -> Result<()> {
     let owner = config_map(&space, "owner", vec![]).await?;
     let child = config_map(&space, "child", vec![reference(&owner)]).await?;
     config_map(&space, "grandchild", vec![reference(&child)]).await?;
@@ -202,7 +202,7 @@ pub async fn owners_that_went_unseen_are_found(space: Space) -> Result<()> {
     left(&space, &["free"]).await
 }
 
-pub async fn references_into_another_namespace_are_told_of(space: Space) -> Result<()> {
+pub async fn owner_references_to_another_namespace_are_reported(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
     let client: Client = space.bed.client.clone();
     let account: Api<k8s_openapi::api::core::v1::ServiceAccount> = Api::namespaced(client.clone(), &space.namespace);
@@ -309,7 +309,7 @@ pub async fn no_kind_is_watched_twice(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn one_request_a_deletion(space: Space) -> Result<()> {
+pub async fn garbage_needs_one_request_per_deletion(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, ALONE).await?;
     eventually("the collector has looked at the cluster", || async {

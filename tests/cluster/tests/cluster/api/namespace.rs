@@ -119,7 +119,7 @@ async fn fill(space: &Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn twenty_kinds_go_with_their_namespace(space: Space) -> Result<()> {
+pub async fn twenty_kinds_are_deleted_with_their_namespace(space: Space) -> Result<()> {
     fill(&space).await?;
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, ALONE).await?;
@@ -132,7 +132,7 @@ pub async fn twenty_kinds_go_with_their_namespace(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn what_the_watches_show_is_not_asked_for(space: Space) -> Result<()> {
+pub async fn deletions_that_watches_show_need_no_list(space: Space) -> Result<()> {
     fill(&space).await?;
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, WATCHING).await?;
@@ -166,7 +166,7 @@ async fn watched(faults: &Faults) -> Result<()> {
     .await
 }
 
-pub async fn a_watch_that_stands_still_is_no_proof(space: Space) -> Result<()> {
+pub async fn stalled_watch_is_no_proof_of_deletion(space: Space) -> Result<()> {
     let held = json!({"metadata": {"name": "held"}});
     space.create::<ConfigMap>(held).await?;
     let faults = Faults::default();
@@ -209,7 +209,7 @@ async fn emptied_early(space: &Space, faults: &Faults) -> Result<usize> {
     Ok(faults.count(of_maps))
 }
 
-pub async fn a_crowded_namespace_is_emptied_while_others_may_still_fill_it(space: Space) -> Result<()> {
+pub async fn large_namespace_is_emptied_during_the_grace_period(space: Space) -> Result<()> {
     let faults = Faults::default();
     emptied_early(&space, &faults).await?;
     // Once at the beginning, and once at the end of the grace.
@@ -221,7 +221,7 @@ pub async fn a_crowded_namespace_is_emptied_while_others_may_still_fill_it(space
     Ok(())
 }
 
-pub async fn what_was_emptied_early_is_looked_at_again(space: Space) -> Result<()> {
+pub async fn kinds_emptied_during_the_grace_period_are_checked_again(space: Space) -> Result<()> {
     let faults = Faults::default();
     // How far the server was when the grace ended is unknown.
     let versions = |call: &Call| {
@@ -233,7 +233,7 @@ pub async fn what_was_emptied_early_is_looked_at_again(space: Space) -> Result<(
     Ok(())
 }
 
-pub async fn the_last_pod_to_go_wakes_the_controller(space: Space) -> Result<()> {
+pub async fn deletion_of_the_last_pod_requeues_the_namespace(space: Space) -> Result<()> {
     // By its grace alone it would be reconciled again after five minutes.
     let slow = with(
         pod("slow", "web"),
@@ -256,7 +256,7 @@ pub async fn the_last_pod_to_go_wakes_the_controller(space: Space) -> Result<()>
     gone(&space).await
 }
 
-pub async fn what_holds_a_namespace_up_is_told(space: Space) -> Result<()> {
+pub async fn reasons_for_a_terminating_namespace_are_reported(space: Space) -> Result<()> {
     let held = json!({"metadata": {"name": "held", "finalizers": ["example.com/hold"]}});
     let held: ConfigMap = space.create(held).await?;
     space.create::<ConfigMap>(json!({"metadata": {"name": "free"}})).await?;
@@ -296,7 +296,7 @@ pub async fn what_holds_a_namespace_up_is_told(space: Space) -> Result<()> {
     gone(&space).await
 }
 
-pub async fn pods_go_first(space: Space) -> Result<()> {
+pub async fn pods_are_deleted_before_other_kinds(space: Space) -> Result<()> {
     let held = with(pod("held", "web"), json!({"metadata": {"finalizers": ["example.com/hold"]}}));
     space.create::<Pod>(held).await?;
     space.create::<ConfigMap>(json!({"metadata": {"name": "needed"}})).await?;
@@ -315,7 +315,7 @@ pub async fn pods_go_first(space: Space) -> Result<()> {
     gone(&space).await
 }
 
-pub async fn a_broken_group_is_named_and_holds_up_nothing_else(_: Space) -> Result<()> {
+pub async fn broken_api_group_is_reported_and_delays_no_other_group(_: Space) -> Result<()> {
     // A control plane of its own: failing discovery holds up the namespaces of all tests.
     let options = Options { kwok: false, scheduler: false, ..Options::default() };
     let space = Arc::new(Bed::without_accounts(options).await?).space("broken").await?;

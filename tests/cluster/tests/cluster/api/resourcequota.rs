@@ -41,7 +41,7 @@ fn idle(name: &str, cpu: &str) -> Value {
     pod
 }
 
-pub async fn use_follows_what_is_there(space: Space) -> Result<()> {
+pub async fn usage_follows_existing_objects(space: Space) -> Result<()> {
     let faults = Faults::default();
     let manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
     space.create::<Pod>(idle("before", "250m")).await?;
@@ -129,7 +129,7 @@ pub async fn use_follows_what_is_there(space: Space) -> Result<()> {
     only_declared(&faults, &["resourcequota-controller"])
 }
 
-pub async fn a_scoped_quota_counts_its_pods_only(space: Space) -> Result<()> {
+pub async fn scoped_quota_counts_only_its_pods(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
     space.create::<Pod>(idle("asks", "100m")).await?;
     space.create::<Pod>(with(pod("asks-nothing", "web"), json!({"spec": {"schedulerName": "nobody"}}))).await?;
@@ -140,7 +140,7 @@ pub async fn a_scoped_quota_counts_its_pods_only(space: Space) -> Result<()> {
     used(&space, &[("pods", "1")]).await
 }
 
-pub async fn what_went_is_free_within_a_second(space: Space) -> Result<()> {
+pub async fn usage_of_deleted_objects_is_free_within_a_second(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
     let secrets = space.list::<Secret>("").await?.len();
     space.create::<ResourceQuota>(quota(json!({"pods": "9", "count/secrets": "99"}))).await?;
@@ -177,7 +177,7 @@ pub async fn only_kinds_that_are_counted_are_watched(space: Space) -> Result<()>
     Ok(())
 }
 
-pub async fn objects_of_a_kind_that_comes_later_count(space: Space) -> Result<()> {
+pub async fn objects_of_a_kind_that_is_served_later_are_counted(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
     // Of each run its own, and short enough for the name of a resource.
     let group = format!("{}.example.com", space.namespace.rsplit('-').next().unwrap_or_default());
@@ -219,7 +219,7 @@ pub async fn objects_of_a_kind_that_comes_later_count(space: Space) -> Result<()
     used(&space, &[(&name, "1")]).await
 }
 
-pub async fn a_wrong_number_is_mended_also_after_a_crash(space: Space) -> Result<()> {
+pub async fn wrong_number_is_corrected_also_after_a_crash(space: Space) -> Result<()> {
     space.create::<Pod>(idle("one", "1")).await?;
     let faults = Faults::script([Rule::new(Call::is_deed, Effect::CrashAfter)]);
     let flags = [ALONE, "--resource-quota-sync-period=2s"];

@@ -44,7 +44,7 @@ async fn default_account(space: &Space) -> Result<ServiceAccount> {
     eventually("the default account is there", || space.get::<ServiceAccount>("default")).await
 }
 
-pub async fn a_default_account_comes_and_comes_back(space: Space) -> Result<()> {
+pub async fn default_account_is_created_and_recreated(space: Space) -> Result<()> {
     let space = strict(&space).await?;
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &["--controllers=serviceaccount-controller"]).await?;
@@ -123,7 +123,7 @@ pub async fn root_certificates_are_published_and_repaired(space: Space) -> Resul
     only_declared(&faults, &["root-ca-certificate-publisher-controller"])
 }
 
-pub async fn pods_of_a_deployment_carry_a_token(space: Space) -> Result<()> {
+pub async fn pods_of_a_deployment_have_a_token(space: Space) -> Result<()> {
     let space = strict(&space).await?;
     let workloads = "deployment-controller,replicaset-controller";
     let accounts = "serviceaccount-controller,root-ca-certificate-publisher-controller";
@@ -188,7 +188,7 @@ fn algorithm(token: &str) -> Result<String> {
     Ok(serde_json::from_slice::<Value>(&header)?["alg"].as_str().unwrap_or_default().to_owned())
 }
 
-pub async fn tokens_in_secrets_are_good(space: Space) -> Result<()> {
+pub async fn tokens_in_secrets_are_valid(space: Space) -> Result<()> {
     let space = strict(&space).await?;
     let robot = format!("system:serviceaccount:{}:robot", space.namespace);
     space.create::<ServiceAccount>(json!({"metadata": {"name": "robot"}})).await?;

@@ -68,7 +68,7 @@ async fn synced_event(cloud: &CloudBed, name: &str) -> Result<()> {
     .await
 }
 
-pub async fn new_nodes_are_initialised(_: Space) -> Result<()> {
+pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
     let cloud = CloudBed::start().await?;
     let faults = Faults::default();
     // Nodes as young as they are: the machine that comes late must not cost its node its life.
@@ -222,7 +222,7 @@ async fn through_crash_in_call(cloud: &CloudBed, name: &str, nth: u64) -> Result
     Ok(())
 }
 
-pub async fn whatever_breaks_nodes_are_initialised(_: Space) -> Result<()> {
+pub async fn nodes_are_initialized_after_any_fault(_: Space) -> Result<()> {
     let cloud = CloudBed::start().await?;
     let mut count = 0;
     let mut next = || {
@@ -263,7 +263,7 @@ pub async fn whatever_breaks_nodes_are_initialised(_: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn five_hundred_nodes(_: Space) -> Result<()> {
+pub async fn five_hundred_nodes_are_initialized(_: Space) -> Result<()> {
     const NODES: usize = 500;
     let cloud = CloudBed::start().await?;
     let names: Vec<String> = (0..NODES).map(|number| format!("many-{number}")).collect();

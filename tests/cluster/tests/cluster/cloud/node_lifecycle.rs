@@ -45,7 +45,7 @@ async fn ready_node(cloud: &CloudBed, name: &str) -> Result<()> {
     cloud.set_ready_condition(name, "True").await
 }
 
-pub async fn machines_stop_start_and_go(_: Space) -> Result<()> {
+pub async fn stopped_instances_are_tainted_and_deleted_ones_lose_their_nodes(_: Space) -> Result<()> {
     let cloud = CloudBed::start().await?;
     let faults = Faults::default();
     let manager = cloud.ccm(&faults, &[]).await?;
@@ -109,7 +109,7 @@ pub async fn machines_stop_start_and_go(_: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn nothing_but_absence_deletes_a_node(_: Space) -> Result<()> {
+pub async fn node_is_deleted_only_when_its_instance_does_not_exist(_: Space) -> Result<()> {
     let cloud = CloudBed::start().await?;
     {
         let _manager = cloud.ccm(&Faults::default(), &[]).await?;

@@ -118,7 +118,7 @@ async fn bed() -> Result<CloudBed> {
     Ok(cloud)
 }
 
-pub async fn a_balancer_comes_changes_and_goes(_: Space) -> Result<()> {
+pub async fn load_balancer_is_created_changed_and_deleted(_: Space) -> Result<()> {
     let cloud = bed().await?;
     let faults = Faults::default();
     let _manager = cloud.ccm(&faults, &BALANCERS).await?;

@@ -131,7 +131,7 @@ async fn unchanged(cloud: &CloudBed, before: &Held) -> Result<()> {
 }
 
 /// There and back again. Each has a node to initialise, a Service to balance, and one of the other's to change.
-pub async fn nodes_and_services_stay_under_the_other(_: Space) -> Result<()> {
+pub async fn nodes_and_services_are_unchanged_by_a_takeover(_: Space) -> Result<()> {
     let cloud = CloudBed::start().await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", listener.local_addr()?);

@@ -144,7 +144,7 @@ async fn deleted(space: &Space, claim: &str) -> Result<()> {
     .await
 }
 
-pub async fn claim_lives_from_its_template_to_the_end_of_its_pod(space: Space) -> Result<()> {
+pub async fn claim_is_created_from_its_template_and_deleted_with_its_pod(space: Space) -> Result<()> {
     let faults = Faults::default();
     let manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
     devices(&space, &["a"]).await?;
@@ -200,7 +200,7 @@ pub async fn shared_claim_is_deallocated_after_its_last_pod(space: Space) -> Res
     remove_devices(&space).await
 }
 
-pub async fn claim_being_deleted_is_freed_with_its_last_pod(space: Space) -> Result<()> {
+pub async fn claim_being_deleted_is_released_with_its_last_pod(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
     devices(&space, &["a"]).await?;
     shared_claim(&space, "shared").await?;
@@ -315,7 +315,7 @@ pub async fn each_of_many_pods_gets_one_claim_from_two_managers(space: Space) ->
     Ok(())
 }
 
-pub async fn administrative_access_is_for_labelled_namespaces(space: Space) -> Result<()> {
+pub async fn administrative_access_needs_a_labelled_namespace(space: Space) -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(space.bed.client.clone());
     let label = |value: Option<&str>| {
         Patch::Merge(json!({"metadata": {"labels": {"resource.kubernetes.io/admin-access": value}}}))
@@ -364,7 +364,7 @@ pub async fn missing_template_is_reported_until_it_exists(space: Space) -> Resul
 }
 
 /// The claim is created but the answer is lost, and the cache shows nothing.
-pub async fn lost_answer_leads_to_no_second_claim(space: Space) -> Result<()> {
+pub async fn lost_response_leads_to_no_second_claim(space: Space) -> Result<()> {
     let faults = Faults::script([Rule::on(Verb::Create, "resourceclaims", Effect::LostAfter)]);
     let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
     eventually("it watches", || async {
@@ -430,7 +430,7 @@ pub const STORY: Story = Story {
 };
 
 /// What one manager has begun with claims the other one ends, both ways.
-pub async fn claims_live_on_under_the_other(_: Space) -> Result<()> {
+pub async fn claims_are_kept_by_the_other_manager(_: Space) -> Result<()> {
     let space = Bed::start().await?.space("takeover").await?;
     devices(&space, &["a", "b"]).await?;
     template(&space, "gpu").await?;

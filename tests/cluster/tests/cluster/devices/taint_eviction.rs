@@ -113,7 +113,7 @@ async fn release(space: &Space, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_taint_drives_away_who_does_not_bear_it(space: Space) -> Result<()> {
+pub async fn pods_that_do_not_tolerate_a_device_taint_are_evicted(space: Space) -> Result<()> {
     slice(&space, &[("a", json!([])), ("b", json!([])), ("c", json!([]))]).await?;
     user(&space, "bears-nothing", "a", json!([])).await?;
     user(&space, "bears-all", "a", bears(None)).await?;
@@ -144,7 +144,7 @@ pub async fn a_taint_drives_away_who_does_not_bear_it(space: Space) -> Result<()
     only_declared(&faults, &[CONTROLLER])
 }
 
-pub async fn a_countdown_outlives_its_manager(space: Space) -> Result<()> {
+pub async fn eviction_delay_continues_after_a_restart(space: Space) -> Result<()> {
     slice(&space, &[("a", json!([]))]).await?;
     user(&space, "web", "a", bears(Some(8))).await?;
     let first = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
@@ -231,7 +231,7 @@ async fn says(space: &Space, rule: &str, status: &str, reason: &str, message: &s
 }
 
 /// Rules belong to the whole cluster, so that this needs a control plane of its own.
-pub async fn a_rule_tells_what_it_would_do_and_what_it_does(_: Space) -> Result<()> {
+pub async fn taint_rule_reports_planned_and_executed_evictions(_: Space) -> Result<()> {
     let space = Bed::start().await?.space("rules").await?;
     slice(&space, &[("a", json!([])), ("b", json!([]))]).await?;
     user(&space, "web", "a", json!([])).await?;
@@ -259,7 +259,7 @@ pub async fn a_rule_tells_what_it_would_do_and_what_it_does(_: Space) -> Result<
 }
 
 /// What one manager has begun to count down the other ends, both ways.
-pub async fn evictions_go_on_under_the_other(_: Space) -> Result<()> {
+pub async fn evictions_continue_under_the_other_manager(_: Space) -> Result<()> {
     let space = Bed::start().await?.space("takeover").await?;
     slice(&space, &[("a", json!([])), ("b", json!([]))]).await?;
     for (name, device) in [("one", "a"), ("two", "b")] {

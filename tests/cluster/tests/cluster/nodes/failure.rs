@@ -210,7 +210,7 @@ async fn tell(ours: bool) -> Result<Told> {
 }
 
 /// Upstream's manager sees all nodes, so that this needs control planes of its own.
-pub async fn failing_nodes_are_treated_alike(_: Space) -> Result<()> {
+pub async fn failing_nodes_are_treated_as_by_upstream(_: Space) -> Result<()> {
     let upstream = tell(false).await.context("upstream")?;
     let ours = tell(true).await.context("ours")?;
     let mut slower = Vec::new();
@@ -251,7 +251,7 @@ async fn stays_lost(space: &Space, before: &Node) -> Result<()> {
 
 /// A node is lost under one manager and returns under the other, both ways. Upstream's manager sees all nodes, so that
 /// this needs a control plane of its own.
-pub async fn lost_nodes_come_back_under_the_other(_: Space) -> Result<()> {
+pub async fn lost_nodes_recover_under_the_other_manager(_: Space) -> Result<()> {
     let space = bed(2).await?.space("lost").await?;
     start_upstream_with(&space.bed.cluster, &FLAGS)?;
     space.create::<ReplicaSet>(leaving("web", 4, 600)).await?;

@@ -105,7 +105,7 @@ async fn told_of(space: &Space, node: &str) -> Result<Vec<String>> {
     Ok(events.into_iter().filter(about).map(|event| event.message.unwrap_or_default()).collect())
 }
 
-pub async fn a_dead_node_is_left_and_comes_back(_: Space) -> Result<()> {
+pub async fn pods_are_evicted_from_a_failed_node_until_it_recovers(_: Space) -> Result<()> {
     let space = bed(2).await?.space("dead-node").await?;
     let faults = Faults::default();
     let _manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;
@@ -177,7 +177,7 @@ pub async fn a_dead_node_is_left_and_comes_back(_: Space) -> Result<()> {
     only_declared(&faults, &CONTROLLERS)
 }
 
-pub async fn one_zone_dies_and_then_all(_: Space) -> Result<()> {
+pub async fn evictions_follow_the_state_of_zones(_: Space) -> Result<()> {
     let space = bed(3).await?.space("zones").await?;
     for node in 0..3 {
         let labels = json!({"topology.kubernetes.io/zone": format!("zone-{node}")});
@@ -226,7 +226,7 @@ pub async fn one_zone_dies_and_then_all(_: Space) -> Result<()> {
     only_declared(&faults, &CONTROLLERS)
 }
 
-pub async fn a_frozen_watch_convicts_nobody(_: Space) -> Result<()> {
+pub async fn frozen_lease_watch_marks_no_node_unresponsive(_: Space) -> Result<()> {
     let space = bed(2).await?.space("frozen").await?;
     let faults = Faults::default();
     let _manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;
@@ -262,7 +262,7 @@ pub async fn a_frozen_watch_convicts_nobody(_: Space) -> Result<()> {
     .await
 }
 
-pub async fn countdowns_end_and_are_cancelled(_: Space) -> Result<()> {
+pub async fn toleration_seconds_end_and_are_cancelled(_: Space) -> Result<()> {
     let space = bed(1).await?.space("countdown").await?;
     let faults = Faults::default();
     let _manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;

@@ -52,7 +52,7 @@ impl Page<'_> {
 }
 
 /// A Deployment whose pods a quota forbids, and whose deletion waits for a foreign finalizer.
-pub async fn a_quota_and_a_finalizer_are_named(_: Space) -> Result<()> {
+pub async fn diagnostics_name_a_quota_and_a_finalizer(_: Space) -> Result<()> {
     let cluster = bare().await?;
     let admin = Shown::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     let kcm = Running::start(&cluster, KCM, &[CONTROLLERS.to_owned()]).await?;

@@ -59,7 +59,7 @@ async fn answers(space: &Space, message: &str, replicas: usize) -> Result<EchoCo
     .await
 }
 
-pub async fn an_operator_of_the_sdk_keeps_its_promises(space: Space) -> Result<()> {
+pub async fn echo_operator_works_with_its_own_permissions(space: Space) -> Result<()> {
     let _kcm = Manager::start(&space, &Faults::default()).await?;
     let kubeconfig = installed(&space).await?;
     let clients =

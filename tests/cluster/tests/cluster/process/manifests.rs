@@ -64,7 +64,7 @@ fn rules(documents: &[Value]) -> Vec<(&str, &Value)> {
 }
 
 /// Lints and renders every chart with all values, and applies them to a namespace, where their pods come up.
-pub async fn charts_are_taken_by_helm_and_by_the_server(space: Space) -> Result<()> {
+pub async fn charts_are_accepted_by_helm_and_the_api_server(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let charts = space.bed.cluster.assets().charts()?;
     for (number, (name, values)) in CHARTS.into_iter().enumerate() {
@@ -162,7 +162,7 @@ fn gates_come_with_their_rights(charts: &Path, space: &Space) -> Result<()> {
 }
 
 /// The patches of kubeadm's manifest, applied as kubeadm applies them, leave pods that the API server takes.
-pub async fn patches_change_what_they_mean_to(space: Space) -> Result<()> {
+pub async fn kubeadm_patches_change_only_what_they_should(space: Space) -> Result<()> {
     let folder = space.bed.cluster.folder().join(&space.namespace);
     std::fs::create_dir_all(&folder)?;
     let before = folder.join("kube-controller-manager.yaml");

@@ -127,7 +127,7 @@ fn served(text: &str) -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Each expression is answered by kcm, started with kubeadm's choice of controllers, and what is about both by ccm too.
-pub async fn alerts_and_panels_ask_for_what_is_served(_: Space) -> Result<()> {
+pub async fn alerts_and_panels_query_served_metrics(_: Space) -> Result<()> {
     let reading =
         asked("sum by (a) (rate(m_total{b=\"x\", c!~\"y|z\"}[5m])) / on (j) group_left max(n) > 2 and deriv(o[1m])");
     let names: Vec<String> = reading.iter().map(|(name, labels)| format!("{name} {labels:?}")).collect();
@@ -308,7 +308,7 @@ async fn scraped() -> Result<(Bed, String)> {
 const UPSTREAM_LIST: &str = include_str!("../../../data/upstream-metrics.txt");
 
 /// Families that upstream serves are served here by the same names, types and labels.
-pub async fn metrics_are_those_of_upstreams_list(_: Space) -> Result<()> {
+pub async fn metrics_equal_upstreams_list(_: Space) -> Result<()> {
     let theirs = from_list(UPSTREAM_LIST);
     ensure!(from_list(&as_list(&theirs)) == theirs && theirs.len() > 50, "{} families", theirs.len());
     let (bed, token) = scraped().await?;
@@ -342,7 +342,7 @@ pub async fn upstreams_list_is_current(_: Space) -> Result<()> {
 
 /// Prometheus' own parser takes each rule, and its own engine fires each alert when it is to, and only then. Ignored by
 /// default: the parts of Prometheus that this takes are built for some minutes, once.
-pub async fn alerts_fire_when_they_are_to(space: Space) -> Result<()> {
+pub async fn alerts_fire_when_they_should(space: Space) -> Result<()> {
     let program = block_in_place(|| space.bed.cluster.assets().rules())?;
     let file = |path: &str| format!("{}/{path}", env!("CARGO_MANIFEST_DIR"));
     let (rules, cases) = (file("../../deploy/monitoring/rules.yaml"), file("data/alerts.yaml"));

@@ -316,7 +316,7 @@ pub async fn bare() -> Result<ControlPlane> {
 }
 
 /// Every path of both binaries, asked by everybody who must not get in.
-pub async fn strangers_get_in_nowhere(_: Space) -> Result<()> {
+pub async fn unauthenticated_clients_are_refused_everywhere(_: Space) -> Result<()> {
     let cluster = bare().await?;
     let [good, ended @ ..] = insiders_tokens(&cluster)?;
     let strangers = strangers(&cluster, &ended)?;
@@ -343,7 +343,7 @@ pub async fn strangers_get_in_nowhere(_: Space) -> Result<()> {
 }
 
 /// A certificate that is replaced in its files is shown to new clients soon, by the same process.
-pub async fn a_new_certificate_is_shown_without_a_restart(_: Space) -> Result<()> {
+pub async fn new_serving_certificate_is_used_without_a_restart(_: Space) -> Result<()> {
     let cluster = bare().await?;
     let folder = cluster.folder().join(format!("serving-{KCM}"));
     std::fs::create_dir_all(&folder)?;
@@ -373,7 +373,7 @@ pub async fn a_new_certificate_is_shown_without_a_restart(_: Space) -> Result<()
 }
 
 /// As JSON for machines, and as text with the requests of one file only; each line says whose reconcile it is about.
-pub async fn the_log_is_as_it_was_asked_for(_: Space) -> Result<()> {
+pub async fn log_follows_its_flags(_: Space) -> Result<()> {
     const CONTROLLER: &str = "--controllers=serviceaccount-controller";
     const REQUEST: &str = "request sent";
     let cluster = bare().await?;
@@ -411,7 +411,7 @@ pub async fn the_log_is_as_it_was_asked_for(_: Space) -> Result<()> {
 }
 
 /// ccm tells what it does under upstream's names, and ends as it is asked to, leaving its Lease to others.
-pub async fn ccm_is_a_process(_: Space) -> Result<()> {
+pub async fn ccm_process_serves_and_releases_its_lease(_: Space) -> Result<()> {
     let cluster = bare().await?;
     let admin = Shown::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     let flags = [

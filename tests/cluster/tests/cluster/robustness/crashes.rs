@@ -55,7 +55,9 @@ pub fn cases() -> Vec<Case> {
         add("crash_after_a_sample_of_writes", Tier::Usual, |story, space| Box::pin(crash_at_a_sample(story, space)));
         add("crash_after_every_write", Tier::Ignored, |story, space| Box::pin(crash_everywhere(story, space)));
         if !story.fails.is_empty() {
-            add("each_write_fails_each_way", Tier::Usual, |story, space| Box::pin(fail_each_way(story, space)));
+            add("slices_are_correct_after_each_failure_of_each_write", Tier::Usual, |story, space| {
+                Box::pin(fail_each_way(story, space))
+            });
         }
     }
     cases

@@ -57,7 +57,7 @@ pub fn created(faults: &Faults) -> usize {
         .count()
 }
 
-pub async fn a_frozen_watch_leads_to_no_more_pods(space: Space) -> Result<()> {
+pub async fn frozen_watch_leads_to_no_surplus_pods(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
     space.create::<ReplicaSet>(replica_set("web", 2)).await?;
@@ -113,7 +113,7 @@ async fn pair(space: &Space) -> Result<[(Manager, Faults); 2]> {
     Ok([(leader, first), (standby, second)])
 }
 
-pub async fn a_killed_leader_is_followed(space: Space) -> Result<()> {
+pub async fn standby_continues_after_the_leader_is_killed(space: Space) -> Result<()> {
     let [(leader, first), (_standby, second)] = pair(&space).await?;
     // In the middle of its work: two of four more pods are made.
     first.add(Rule::on(Verb::Create, "pods", Effect::CrashAfter).nth(2));
@@ -126,7 +126,7 @@ pub async fn a_killed_leader_is_followed(space: Space) -> Result<()> {
     quiet(&second).await
 }
 
-pub async fn a_paused_leader_is_followed(space: Space) -> Result<()> {
+pub async fn standby_continues_while_the_leader_is_paused(space: Space) -> Result<()> {
     let [(leader, first), (_standby, second)] = pair(&space).await?;
     first.pause(true);
     space.scale::<ReplicaSet>("web", 7).await?;
@@ -141,7 +141,7 @@ pub async fn a_paused_leader_is_followed(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_lost_answer_behind_a_frozen_watch_is_found(space: Space) -> Result<()> {
+pub async fn lost_response_behind_a_frozen_watch_is_resolved(space: Space) -> Result<()> {
     let faults = Faults::script([Rule::on(Verb::Create, "pods", Effect::LostAfter).nth(3)]);
     let _manager = Manager::start(&space, &faults).await?;
     space.create::<ReplicaSet>(replica_set("web", 2)).await?;
@@ -165,7 +165,7 @@ pub async fn a_lost_answer_behind_a_frozen_watch_is_found(space: Space) -> Resul
     Ok(())
 }
 
-pub async fn a_successor_with_an_old_view_looks_first(space: Space) -> Result<()> {
+pub async fn new_leader_with_a_stale_cache_reads_pods_first(space: Space) -> Result<()> {
     let [(leader, first), (_standby, second)] = pair(&space).await?;
     second.freeze("pods");
     space.scale::<ReplicaSet>("web", 7).await?;

@@ -406,7 +406,7 @@ async fn moved_with_fault(bed: &Arc<Bed>, what: &str, rule: Rule) -> Result<()> 
 /// There are eight writes: two attachments, each created, listed, removed from the list and deleted.
 const WRITES: usize = 8;
 
-pub async fn volume_moves_once_wherever_the_manager_crashes(_: Space) -> Result<()> {
+pub async fn volume_moves_once_when_the_manager_crashes_at_any_write(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     for n in 1..=WRITES {
         let effect = if n % 2 == 0 { Effect::CrashAfter } else { Effect::CrashBeforeAnswer };
@@ -415,7 +415,7 @@ pub async fn volume_moves_once_wherever_the_manager_crashes(_: Space) -> Result<
     Ok(())
 }
 
-pub async fn volume_moves_once_whichever_answer_is_lost(_: Space) -> Result<()> {
+pub async fn volume_moves_once_when_any_response_is_lost(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     for n in 1..=WRITES {
         let effect = if n % 2 == 0 { Effect::LostBefore } else { Effect::LostAfter };
@@ -431,7 +431,7 @@ pub async fn volume_moves_once_whichever_answer_is_lost(_: Space) -> Result<()> 
 }
 
 /// A leader whose caches stall, and then another leader beside it, attach nothing twice.
-pub async fn old_caches_and_a_second_leader_attach_nothing_twice(_: Space) -> Result<()> {
+pub async fn stale_cache_or_second_leader_attaches_nothing_twice(_: Space) -> Result<()> {
     let world = World::start(own_space("stale").await?, &[]).await?;
     let faults = Faults::default();
     let first = world.manager(&faults, &[]).await?;

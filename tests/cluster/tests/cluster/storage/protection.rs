@@ -86,7 +86,7 @@ fn is_own(call: &Call) -> bool {
 }
 
 /// Whatever happens to a write, the finalizer is added to a claim that lacks it and removed from one that nothing uses.
-pub async fn finalizers_come_and_go_however_writes_fail(space: Space) -> Result<()> {
+pub async fn finalizers_are_added_and_removed_when_writes_fail(space: Space) -> Result<()> {
     let all = fails().map(|(name, effect)| (name.to_owned(), effect)).to_vec();
     variants(&space, all, |space, effect: Effect| async move {
         space.create::<PersistentVolumeClaim>(claim("data")).await?;

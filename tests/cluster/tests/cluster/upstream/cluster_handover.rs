@@ -291,7 +291,7 @@ async fn listed(faults: &Faults) -> Result<()> {
 }
 
 /// Both ways, for all kinds of work together.
-pub async fn a_cluster_goes_on_under_the_other(_: Space) -> Result<()> {
+pub async fn cluster_continues_under_the_other_manager(_: Space) -> Result<()> {
     let bed = bed().await?;
     let home = bed.space("home").await?;
     let (from_upstream, from_ours) = (all(&bed).await?, all(&bed).await?);

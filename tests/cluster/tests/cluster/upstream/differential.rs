@@ -245,7 +245,7 @@ async fn play_all(bed: &std::sync::Arc<Bed>, ours: bool) -> Result<BTreeMap<&'st
 }
 
 /// Upstream's manager sees all namespaces, so that this needs a control plane of its own.
-pub async fn the_same_is_left_behind(_: Space) -> Result<()> {
+pub async fn final_state_equals_upstreams(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     start_upstream(&bed.cluster, ROLLOUTS, &[])?;
     let upstream = play_all(&bed, false).await.context("upstream")?;

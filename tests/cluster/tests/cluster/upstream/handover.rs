@@ -375,7 +375,7 @@ async fn untouched(courses: &[Course], before: &[Kept]) -> Result<()> {
 
 /// Both ways, for all kinds of work together. Upstream's manager sees all namespaces, so that this needs a control
 /// plane of its own.
-pub async fn work_goes_on_under_the_other(_: Space) -> Result<()> {
+pub async fn work_continues_under_the_other_manager(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let home = bed.space("home").await?;
     let (from_upstream, from_ours) = (Course::all(&bed).await?, Course::all(&bed).await?);

@@ -185,7 +185,7 @@ async fn bed() -> Result<Bed> {
 }
 
 /// Upstream's manager, ours, upstream's again; then both beside each other, and back. All with kubeadm's command line.
-pub async fn the_takeover_page_is_followed_there_and_back(_: Space) -> Result<()> {
+pub async fn takeover_page_works_in_both_directions(_: Space) -> Result<()> {
     let bed = bed().await?;
     let mut node = Node::new(&bed)?;
     fs::write(node.pods.folder().join(MANIFEST), KUBEADM)?;
@@ -227,7 +227,7 @@ pub async fn the_takeover_page_is_followed_there_and_back(_: Space) -> Result<()
 }
 
 /// The command line of kubeadm's manifest, by the command's name, with its probes; and a Lease that is given up at the end.
-pub async fn kubeadms_command_line_runs_as_it_is(_: Space) -> Result<()> {
+pub async fn kubeadms_command_line_runs_unchanged(_: Space) -> Result<()> {
     let bed = bed().await?;
     let mut node = Node::new(&bed)?;
     fs::write(node.folder.join("kube-controller-manager.yaml.upstream"), KUBEADM)?;

@@ -84,7 +84,7 @@ async fn half_way(space: &Space, version: u32) -> Result<Vec<String>> {
 }
 
 /// There and back again, in the middle of an update each time.
-pub async fn updates_go_on_under_the_other(_: Space) -> Result<()> {
+pub async fn updates_continue_under_the_other_manager(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let space = bed.space("takeover").await?;
     start_upstream(&bed.cluster, CONTROLLER, &[])?;
@@ -179,7 +179,7 @@ async fn watched(space: &Space) -> Result<[usize; 3]> {
 }
 
 /// The same story under both, counted by what watchers see of it, and the same revisions at its end.
-pub async fn it_writes_less_than_upstream(_: Space) -> Result<()> {
+pub async fn statefulset_controller_writes_less_than_upstream(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let theirs = bed.space("theirs").await?;
     start_upstream(&bed.cluster, CONTROLLER, &[])?;

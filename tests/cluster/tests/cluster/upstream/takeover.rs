@@ -59,7 +59,7 @@ async fn finished(
 }
 
 /// There and back again. Upstream's manager sees all namespaces, so that this needs a control plane of its own.
-pub async fn rollouts_go_on_under_the_other(_: Space) -> Result<()> {
+pub async fn rollouts_continue_under_the_other_manager(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let space = bed.space("takeover").await?;
     let observer = Observer::start(&space, |_| Ok(())).await?;
@@ -167,7 +167,7 @@ async fn made(space: &Space, observer: &Observer, pods: usize, numbers: &[i64]) 
 }
 
 /// There and back again, each time in the middle of an update and once more at rest.
-pub async fn daemons_stay_under_the_other(_: Space) -> Result<()> {
+pub async fn daemon_pods_are_kept_by_the_other_manager(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let space = bed.space("takeover").await?;
     let fleet = Fleet::of(&space, NODES.try_into()?).await?;
@@ -236,7 +236,7 @@ async fn data(space: &Space, app: &str) -> Result<Vec<u8>> {
 }
 
 /// What both managers make of the same templates.
-pub async fn revisions_are_the_same_byte_for_byte(_: Space) -> Result<()> {
+pub async fn revisions_equal_upstreams_byte_for_byte(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let (theirs, ours) = (bed.space("theirs").await?, bed.space("ours").await?);
     start_upstream(&bed.cluster, &format!("{DAEMONS},statefulset-controller"), &[])?;

@@ -48,7 +48,7 @@ pub async fn jobs(space: &Space, name: &str) -> Result<Vec<Job>> {
     Ok(jobs)
 }
 
-pub async fn a_run_that_is_due_is_made_once(space: Space) -> Result<()> {
+pub async fn due_run_is_created_once(space: Space) -> Result<()> {
     overdue(&space, "yearly", &json!({}), json!({})).await?;
     let manager = Manager::start(&space, &Faults::default()).await?;
     let made = eventually("the last missed run is made, and done", || async {
@@ -75,7 +75,7 @@ pub async fn a_run_that_is_due_is_made_once(space: Space) -> Result<()> {
 }
 
 /// An hourly CronJob was not reconciled for a year: one run is created, and an event says that thousands were missed.
-pub async fn a_year_of_missed_runs_is_made_up_for_once(space: Space) -> Result<()> {
+pub async fn year_of_missed_runs_leads_to_one_run(space: Space) -> Result<()> {
     let now = Timestamp::now();
     // Not within this test.
     let minute = (now.as_second() / 60 + 30).rem_euclid(60);
@@ -101,7 +101,7 @@ pub async fn a_year_of_missed_runs_is_made_up_for_once(space: Space) -> Result<(
     .await
 }
 
-pub async fn a_crash_makes_no_second_run(space: Space) -> Result<()> {
+pub async fn crash_leads_to_no_second_run(space: Space) -> Result<()> {
     overdue(&space, "crashing", &json!({BEHAVIOUR: READY}), json!({})).await?;
     let faults = Faults::script([Rule::on(Verb::Create, "jobs", Effect::CrashBeforeAnswer)]);
     let manager = Manager::start(&space, &faults).await?;
@@ -161,7 +161,7 @@ pub async fn overlapping_runs_are_forbidden_or_replaced(space: Space) -> Result<
     .await
 }
 
-pub async fn suspended_late_and_bad_ones_start_nothing(space: Space) -> Result<()> {
+pub async fn suspended_late_and_invalid_cronjobs_start_nothing(space: Space) -> Result<()> {
     overdue(&space, "suspended", &json!({}), json!({"suspend": true})).await?;
     overdue(&space, "late", &json!({}), json!({"startingDeadlineSeconds": 10})).await?;
     let faults = Faults::default();
@@ -178,7 +178,7 @@ pub async fn suspended_late_and_bad_ones_start_nothing(space: Space) -> Result<(
     .await
 }
 
-pub async fn ended_jobs_go_after_their_time(space: Space) -> Result<()> {
+pub async fn finished_jobs_are_deleted_after_their_ttl(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Job>(job("brief", &json!({}), json!({"ttlSecondsAfterFinished": 1}))).await?;
     space.create::<Job>(job("kept", &json!({}), json!({}))).await?;

@@ -151,7 +151,7 @@ fn node_of(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default()
 }
 
-pub async fn each_node_has_a_pod(space: Space) -> Result<()> {
+pub async fn each_node_gets_a_daemon_pod(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 3).await?;
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
@@ -209,7 +209,7 @@ pub async fn each_node_has_a_pod(space: Space) -> Result<()> {
     fleet.disband().await
 }
 
-pub async fn taints_decide_who_stays(space: Space) -> Result<()> {
+pub async fn taints_decide_which_daemon_pods_stay(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 2).await?;
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<DaemonSet>(daemon_set(&space, "agent")).await?;
@@ -229,7 +229,7 @@ pub async fn taints_decide_who_stays(space: Space) -> Result<()> {
     fleet.disband().await
 }
 
-pub async fn affinity_and_names_choose_nodes(space: Space) -> Result<()> {
+pub async fn affinity_and_node_names_select_nodes(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 3).await?;
     for (at, size) in [(0, "4"), (1, "16"), (2, "64")] {
         fleet.patch(at, json!({"metadata": {"labels": {"example.com/size": size}}})).await?;
@@ -268,7 +268,7 @@ pub async fn affinity_and_names_choose_nodes(space: Space) -> Result<()> {
     fleet.disband().await
 }
 
-pub async fn kubectl_rolls_out_and_back(space: Space) -> Result<()> {
+pub async fn daemonset_is_rolled_out_and_back_by_kubectl(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 2).await?;
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<DaemonSet>(with(daemon_set(&space, "agent"), json!({"spec": {"revisionHistoryLimit": 1}}))).await?;
@@ -312,7 +312,7 @@ pub async fn kubectl_rolls_out_and_back(space: Space) -> Result<()> {
 }
 
 /// A node is drained for maintenance: its daemon pod stays, all other pods leave, and it is used again afterwards.
-pub async fn a_drained_node_keeps_its_daemon(space: Space) -> Result<()> {
+pub async fn drained_node_keeps_its_daemon_pod(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 2).await?;
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<DaemonSet>(daemon_set(&space, "agent")).await?;
@@ -343,7 +343,7 @@ fn on_nodes(view: &View, least: usize, most: usize) -> Result<()> {
     Ok(())
 }
 
-pub async fn an_update_keeps_within_its_bounds(space: Space) -> Result<()> {
+pub async fn update_stays_within_its_limits(space: Space) -> Result<()> {
     for (name, unavailable, surge) in [("one", 1, 0), ("two", 2, 0), ("surge", 0, 1), ("percent", 0, 2)] {
         let space = space.bed.space(name).await?;
         let fleet = Fleet::of(&space, 4).await?;
@@ -366,7 +366,7 @@ pub async fn an_update_keeps_within_its_bounds(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn on_delete_waits_for_somebody(space: Space) -> Result<()> {
+pub async fn on_delete_update_waits_for_manual_deletion(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 2).await?;
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let on_delete = json!({"spec": {"updateStrategy": {"type": "OnDelete"}, "minReadySeconds": 1}});
@@ -385,7 +385,7 @@ pub async fn on_delete_waits_for_somebody(space: Space) -> Result<()> {
     fleet.disband().await
 }
 
-pub async fn failed_pods_are_replaced_ever_slower(space: Space) -> Result<()> {
+pub async fn failed_pods_are_replaced_with_backoff(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 1).await?;
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
@@ -416,7 +416,7 @@ pub async fn failed_pods_are_replaced_ever_slower(space: Space) -> Result<()> {
     fleet.disband().await
 }
 
-pub async fn orphans_are_adopted_and_strangers_released(space: Space) -> Result<()> {
+pub async fn orphans_are_adopted_and_unselected_pods_released(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 2).await?;
     let orphan = json!({"spec": {"nodeName": fleet.name(0)}});
     space.create::<Pod>(with(pod("orphan", "agent"), orphan)).await?;
@@ -431,7 +431,7 @@ pub async fn orphans_are_adopted_and_strangers_released(space: Space) -> Result<
     fleet.disband().await
 }
 
-pub async fn a_taken_name_is_a_collision(space: Space) -> Result<()> {
+pub async fn taken_name_counts_as_a_collision(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 1).await?;
     let manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<DaemonSet>(daemon_set(&space, "agent")).await?;

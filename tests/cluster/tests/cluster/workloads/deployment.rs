@@ -62,7 +62,7 @@ fn unready() -> Value {
     json!({"spec": {"template": {"metadata": {"annotations": {BEHAVIOUR: UNREADY}}}}})
 }
 
-pub async fn a_rollout_and_its_traces(space: Space) -> Result<()> {
+pub async fn rollout_leaves_the_expected_status_and_events(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let made: Deployment = space.create(deployment("web", 3)).await?;
     let seen = rolled_out(&space, "web", 3).await?;
@@ -137,7 +137,7 @@ pub async fn history_undo_and_restart(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn history_has_a_limit(space: Space) -> Result<()> {
+pub async fn history_is_limited(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Deployment>(with(deployment("web", 1), json!({"spec": {"revisionHistoryLimit": 1}}))).await?;
     rolled_out(&space, "web", 1).await?;
@@ -157,7 +157,7 @@ pub async fn history_has_a_limit(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_pause_holds_a_rollout_and_no_scaling(space: Space) -> Result<()> {
+pub async fn pause_stops_a_rollout_but_not_scaling(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Deployment>(deployment("web", 2)).await?;
     rolled_out(&space, "web", 2).await?;
@@ -184,7 +184,7 @@ pub async fn a_pause_holds_a_rollout_and_no_scaling(space: Space) -> Result<()> 
     Ok(())
 }
 
-pub async fn a_stuck_rollout_is_told_of(space: Space) -> Result<()> {
+pub async fn stuck_rollout_is_reported(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Deployment>(with(deployment("web", 2), json!({"spec": {"progressDeadlineSeconds": 3}}))).await?;
     rolled_out(&space, "web", 2).await?;
@@ -208,7 +208,7 @@ pub async fn a_stuck_rollout_is_told_of(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn scaling_in_the_middle_is_proportional(space: Space) -> Result<()> {
+pub async fn scaling_during_a_rollout_is_proportional(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let rolling = json!({"spec": {"strategy": {"rollingUpdate": {"maxSurge": 3, "maxUnavailable": 2}}}});
     space.create::<Deployment>(with(deployment("web", 10), rolling)).await?;
@@ -231,7 +231,7 @@ pub async fn scaling_in_the_middle_is_proportional(space: Space) -> Result<()> {
     sizes(11, 7).await
 }
 
-pub async fn a_taken_name_is_a_collision(space: Space) -> Result<()> {
+pub async fn taken_name_counts_as_a_collision(space: Space) -> Result<()> {
     let manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Deployment>(deployment("web", 1)).await?;
     rolled_out(&space, "web", 1).await?;

@@ -84,7 +84,7 @@ pub async fn evictions_and_drains_respect_the_budget(space: Space) -> Result<()>
     only_declared(&faults, &["disruption-controller"])
 }
 
-pub async fn what_cannot_be_counted_is_told_and_nothing_may_go(space: Space) -> Result<()> {
+pub async fn uncountable_pods_are_reported_and_cannot_be_evicted(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<PodDisruptionBudget>(budget("web", json!({"maxUnavailable": 1}))).await?;
     counted(&space, [0, 0, 0, 0], INSUFFICIENT).await?;
@@ -116,7 +116,7 @@ pub async fn what_cannot_be_counted_is_told_and_nothing_may_go(space: Space) -> 
     Ok(())
 }
 
-pub async fn custom_resources_with_a_scale_count(space: Space) -> Result<()> {
+pub async fn custom_resources_with_a_scale_are_counted(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let group = format!("{}.example.com", space.namespace);
     let definition = json!({
@@ -159,7 +159,7 @@ pub async fn custom_resources_with_a_scale_count(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn empty_announcements_are_taken_back(space: Space) -> Result<()> {
+pub async fn outdated_disruption_target_is_removed(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
     space.create::<Pod>(with(pod("web", "web"), json!({"spec": {"schedulerName": "nobody"}}))).await?;

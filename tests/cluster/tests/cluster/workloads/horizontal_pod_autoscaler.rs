@@ -124,7 +124,7 @@ pub async fn kubectl_autoscale_scales_up_and_down(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn what_cannot_be_measured_is_told(space: Space) -> Result<()> {
+pub async fn unmeasurable_target_is_reported(space: Space) -> Result<()> {
     Metrics::serve(&space).await?;
     let _manager = Manager::start_with(&space, &Faults::default(), QUICK).await?;
     space.create::<HorizontalPodAutoscaler>(autoscaler("one", json!({}))).await?;
@@ -202,7 +202,7 @@ async fn fleet(space: &Space) -> Result<(String, Api<DynamicObject>)> {
     Ok((group, fleets))
 }
 
-pub async fn any_kind_goes_to_zero_and_comes_back(space: Space) -> Result<()> {
+pub async fn target_of_any_kind_scales_to_zero_and_up_again(space: Space) -> Result<()> {
     let metrics = Metrics::serve(&space).await?;
     metrics.set(&space, "length", "0");
     metrics.set(&space, "depth", "0");

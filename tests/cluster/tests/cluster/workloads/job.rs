@@ -70,7 +70,7 @@ pub fn has_finalizer(pod: &Pod) -> bool {
     pod.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER)
 }
 
-pub async fn a_job_completes(space: Space) -> Result<()> {
+pub async fn job_completes(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Job>(job("pi", &json!({}), json!({"parallelism": 2, "completions": 5}))).await?;
     let status = until(&space, "pi", &COMPLETE).await?;
@@ -92,7 +92,7 @@ pub async fn a_job_completes(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn failures_end_a_job(space: Space) -> Result<()> {
+pub async fn failures_end_job(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Job>(job("bad", &failing("3"), json!({"backoffLimit": 0, "parallelism": 1}))).await?;
     let status = until(&space, "bad", &BACKOFF_LIMIT_EXCEEDED).await?;
@@ -106,7 +106,7 @@ pub async fn failures_end_a_job(space: Space) -> Result<()> {
     .await
 }
 
-pub async fn a_deadline_ends_a_job(space: Space) -> Result<()> {
+pub async fn deadline_ends_job(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let running = json!({BEHAVIOUR: READY});
     space.create::<Job>(job("slow", &running, json!({"activeDeadlineSeconds": 2, "parallelism": 2}))).await?;
@@ -145,7 +145,7 @@ pub async fn indexes_are_completed(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn an_elastic_job_shrinks(space: Space) -> Result<()> {
+pub async fn elastic_job_shrinks(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let indexed = json!({"completionMode": "Indexed", "parallelism": 4, "completions": 4});
     space.create::<Job>(job("elastic", &json!({BEHAVIOUR: READY}), indexed)).await?;
@@ -167,7 +167,7 @@ pub async fn an_elastic_job_shrinks(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn an_index_fails_alone(space: Space) -> Result<()> {
+pub async fn failed_index_does_not_end_the_other_indexes(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let spec = json!({
         "completionMode": "Indexed", "parallelism": 3, "completions": 3,
@@ -191,7 +191,7 @@ pub async fn an_index_fails_alone(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_success_policy_ends_a_job_early(space: Space) -> Result<()> {
+pub async fn success_policy_ends_job_early(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let spec = json!({
         "completionMode": "Indexed", "parallelism": 3, "completions": 3,
@@ -212,7 +212,7 @@ pub async fn a_success_policy_ends_a_job_early(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_failure_policy_decides(space: Space) -> Result<()> {
+pub async fn failure_policy_decides(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let policy = |action: &str| {
         let codes = json!({"containerName": "main", "operator": "In", "values": [42]});
@@ -242,7 +242,7 @@ pub async fn a_failure_policy_decides(space: Space) -> Result<()> {
 }
 
 /// A pod that its kubelet evicts is no failure of the Job where the policy says so.
-pub async fn an_evicted_pod_is_forgiven(space: Space) -> Result<()> {
+pub async fn evicted_pod_is_no_failure_when_the_policy_ignores_it(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let disrupted = json!([{"type": "DisruptionTarget", "status": "True"}]);
     let policy = json!({
@@ -271,7 +271,7 @@ pub async fn an_evicted_pod_is_forgiven(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn suspended_and_resumed(space: Space) -> Result<()> {
+pub async fn job_is_suspended_and_resumed(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let spec = json!({"parallelism": 2, "completions": 2, "suspend": true});
     space.create::<Job>(job("paused", &json!({BEHAVIOUR: READY}), spec)).await?;
@@ -301,7 +301,7 @@ pub async fn suspended_and_resumed(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn replaced_only_once_failed(space: Space) -> Result<()> {
+pub async fn pod_is_replaced_only_after_it_has_failed(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let spec = json!({"parallelism": 1, "completions": 1, "podReplacementPolicy": "Failed"});
     space.create::<Job>(job("patient", &json!({BEHAVIOUR: TERMINATING}), spec)).await?;
@@ -324,7 +324,7 @@ pub async fn replaced_only_once_failed(space: Space) -> Result<()> {
     .await
 }
 
-pub async fn somebody_elses_job_is_left_alone(space: Space) -> Result<()> {
+pub async fn job_of_another_controller_is_not_changed(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
     space.create::<Job>(job("theirs", &json!({}), json!({"managedBy": "example.com/queue"}))).await?;
@@ -335,7 +335,7 @@ pub async fn somebody_elses_job_is_left_alone(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn pods_of_a_lost_job_may_go(space: Space) -> Result<()> {
+pub async fn pods_of_a_deleted_job_lose_their_finalizer(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Job>(job("gone", &json!({BEHAVIOUR: READY}), json!({"parallelism": 2}))).await?;
     eventually("it has pods", || async {

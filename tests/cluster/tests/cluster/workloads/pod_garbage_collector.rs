@@ -22,7 +22,7 @@ fn deletions(faults: &Faults) -> usize {
     faults.count(|call| call.verb == Verb::Delete && call.resource == "pods")
 }
 
-pub async fn too_many_finished_pods_go_the_evicted_first(space: Space) -> Result<()> {
+pub async fn evicted_pods_are_deleted_first_when_too_many_are_finished(space: Space) -> Result<()> {
     for (name, status) in [
         ("a", json!({"phase": "Succeeded"})),
         ("b", json!({"phase": "Failed"})),
@@ -57,7 +57,7 @@ pub async fn ended(space: &Space, name: &str) -> Result<Pod> {
     .await
 }
 
-pub async fn pods_of_a_node_that_is_gone_go_after_a_while(space: Space) -> Result<()> {
+pub async fn pods_of_a_deleted_node_are_deleted_after_a_delay(space: Space) -> Result<()> {
     space.create::<Pod>(kept("kept", json!({"nodeName": "never-was"}))).await?;
     space.create::<Pod>(with(pod("free", "web"), json!({"spec": {"nodeName": "never-was"}}))).await?;
     let faults = Faults::default();
@@ -89,7 +89,7 @@ pub async fn pods_of_a_node_that_is_gone_go_after_a_while(space: Space) -> Resul
 }
 
 /// A crash between the two writes leaves a pod that failed; the next one deletes it, once.
-pub async fn a_pod_that_was_never_bound_goes_also_after_a_crash(space: Space) -> Result<()> {
+pub async fn unbound_pod_is_deleted_also_after_a_crash(space: Space) -> Result<()> {
     space.create::<Pod>(kept("kept", json!({"schedulerName": "nobody"}))).await?;
     space.delete::<Pod>("kept").await?;
     let faults = Faults::script([Rule::new(Call::is_deed, Effect::CrashAfter)]);

@@ -23,7 +23,7 @@ pub async fn settled(space: &Space, name: &str, replicas: i32) -> Result<Replica
     .await
 }
 
-pub async fn pods_come_and_are_told_of(space: Space) -> Result<()> {
+pub async fn pods_are_created_and_reported(space: Space) -> Result<()> {
     let manager = Manager::start(&space, &Faults::default()).await?;
     let made: ReplicaSet = space.create(replica_set("web", 3)).await?;
     let set = settled(&space, "web", 3).await?;
@@ -59,7 +59,7 @@ pub async fn pods_come_and_are_told_of(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn deleted_pods_come_back(space: Space) -> Result<()> {
+pub async fn deleted_pods_are_replaced(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<ReplicaSet>(replica_set("web", 3)).await?;
     settled(&space, "web", 3).await?;
@@ -79,7 +79,7 @@ pub async fn deleted_pods_come_back(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn scales_both_ways(space: Space) -> Result<()> {
+pub async fn replicaset_scales_up_and_down(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<ReplicaSet>(replica_set("web", 2)).await?;
     settled(&space, "web", 2).await?;
@@ -104,7 +104,7 @@ pub async fn scales_both_ways(space: Space) -> Result<()> {
     .await
 }
 
-pub async fn a_quota_is_told_of_until_it_is_lifted(space: Space) -> Result<()> {
+pub async fn quota_is_reported_until_it_is_deleted(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<ResourceQuota>(json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "2"}}})).await?;
     // The quota controller's part.
@@ -146,7 +146,7 @@ pub async fn a_quota_is_told_of_until_it_is_lifted(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn six_hundred_pods(space: Space) -> Result<()> {
+pub async fn replicaset_of_six_hundred_pods_is_created_and_deleted(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &["--kube-api-qps=1000", "--kube-api-burst=1000"]).await?;
     space.create::<ReplicaSet>(replica_set("web", 600)).await?;
@@ -180,7 +180,7 @@ pub async fn long_names_leave_room_for_suffixes(space: Space) -> Result<()> {
     .await
 }
 
-pub async fn a_set_being_deleted_is_left_alone(space: Space) -> Result<()> {
+pub async fn set_being_deleted_creates_and_adopts_nothing(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<ReplicaSet>(replica_set("web", 2)).await?;
     settled(&space, "web", 2).await?;
@@ -206,7 +206,7 @@ pub async fn a_set_being_deleted_is_left_alone(space: Space) -> Result<()> {
     .await
 }
 
-pub async fn overlapping_sets_keep_their_own(space: Space) -> Result<()> {
+pub async fn overlapping_sets_keep_their_own_pods(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let named = |name: &str| with(replica_set("web", 2), json!({"metadata": {"name": name}}));
     space.create::<ReplicaSet>(named("left")).await?;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::workloads::replicaset::settled;
 
-pub async fn orphans_are_adopted_and_strangers_released(space: Space) -> Result<()> {
+pub async fn orphans_are_adopted_and_unselected_pods_released(space: Space) -> Result<()> {
     for name in ["one", "two"] {
         space.create::<Pod>(pod(name, "web")).await?;
     }
@@ -43,7 +43,7 @@ pub async fn orphans_are_adopted_and_strangers_released(space: Space) -> Result<
     .await
 }
 
-pub async fn scaling_down_takes_the_least_useful_first(space: Space) -> Result<()> {
+pub async fn scaling_down_deletes_the_least_useful_pods_first(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<ReplicaSet>(replica_set("web", 6)).await?;
     settled(&space, "web", 6).await?;
@@ -72,7 +72,7 @@ pub async fn scaling_down_takes_the_least_useful_first(space: Space) -> Result<(
     Ok(())
 }
 
-pub async fn availability_takes_its_time(space: Space) -> Result<()> {
+pub async fn pod_is_available_after_min_ready_seconds(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<ReplicaSet>(with(replica_set("web", 2), json!({"spec": {"minReadySeconds": 4}}))).await?;
     eventually("ready, and not yet available", || async {
@@ -114,7 +114,7 @@ pub async fn terminating_pods_are_counted_and_replaced(space: Space) -> Result<(
 }
 
 /// Pods that are ready by turns are left where they are, and not each turn is a write.
-pub async fn flapping_pods_are_kept_and_seldom_told_of(space: Space) -> Result<()> {
+pub async fn flapping_pods_are_kept_and_cause_few_status_writes(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
     let flapping = json!({"spec": {"template": {"metadata": {"annotations": {BEHAVIOUR: FLAP}}}}});

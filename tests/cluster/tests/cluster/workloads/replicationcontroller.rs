@@ -40,7 +40,7 @@ pub async fn settled(space: &Space, name: &str, replicas: i32) -> Result<Replica
     .await
 }
 
-pub async fn pods_come_go_and_are_told_of(space: Space) -> Result<()> {
+pub async fn pods_are_created_deleted_and_reported(space: Space) -> Result<()> {
     let faults = Faults::default();
     let manager = Manager::start(&space, &faults).await?;
     let made: ReplicationController = space.create(controller("web", 3)).await?;
@@ -74,7 +74,7 @@ pub async fn pods_come_go_and_are_told_of(space: Space) -> Result<()> {
     only_declared(&faults, &["replicationcontroller-controller"])
 }
 
-pub async fn orphans_are_adopted_and_strangers_released(space: Space) -> Result<()> {
+pub async fn orphans_are_adopted_and_unselected_pods_released(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Pod>(pod("orphan", "web")).await?;
     space.create::<ReplicationController>(controller("web", 2)).await?;
@@ -91,7 +91,7 @@ pub async fn orphans_are_adopted_and_strangers_released(space: Space) -> Result<
     Ok(())
 }
 
-pub async fn a_quota_is_told_of_until_the_scale_fits(space: Space) -> Result<()> {
+pub async fn quota_is_reported_until_the_scale_fits(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<ResourceQuota>(json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "2"}}})).await?;
     // The quota controller's part.

@@ -24,7 +24,7 @@ fn within(view: &View, least: usize, most: i32) -> Result<()> {
     Ok(())
 }
 
-pub async fn an_update_keeps_within_its_bounds(space: Space) -> Result<()> {
+pub async fn update_stays_within_its_limits(space: Space) -> Result<()> {
     for (name, surge, unavailable) in [("both", 2, 1), ("surge", 1, 0), ("unavailable", 0, 2)] {
         let space = space.bed.space(name).await?;
         let _manager = Manager::start(&space, &Faults::default()).await?;
@@ -66,7 +66,7 @@ pub async fn recreation_never_overlaps(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_frozen_watch_leads_to_no_second_set(space: Space) -> Result<()> {
+pub async fn frozen_watch_leads_to_no_second_replicaset(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
     space.create::<Deployment>(deployment("web", 2)).await?;
@@ -133,7 +133,7 @@ pub const STORY: Story = Story {
 };
 
 /// A leader is stopped in the middle of an update until its lease has expired; it must not continue when it wakes.
-pub async fn a_lease_lost_in_the_middle_costs_no_pod(space: Space) -> Result<()> {
+pub async fn lease_loss_during_a_rollout_leads_to_no_lost_pod(space: Space) -> Result<()> {
     let (first, second) = (Faults::default(), Faults::default());
     let leader = Manager::start_with(&space, &first, &ELECT).await?;
     let observer = Observer::start(&space, |view| {

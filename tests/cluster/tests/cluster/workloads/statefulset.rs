@@ -75,7 +75,7 @@ async fn history(space: &Space, name: &str) -> Result<Vec<(i64, String)>> {
     Ok(history)
 }
 
-pub async fn pods_come_in_order_to_their_places(space: Space) -> Result<()> {
+pub async fn pods_are_created_in_order_with_their_identities(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
     space.create::<StatefulSet>(stateful_set("web", 3)).await?;
@@ -123,7 +123,7 @@ pub async fn pods_come_in_order_to_their_places(space: Space) -> Result<()> {
     quiet(&faults).await
 }
 
-pub async fn it_scales_with_kubectl(space: Space) -> Result<()> {
+pub async fn statefulset_is_scaled_by_kubectl(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let parallel = json!({"spec": {"podManagementPolicy": "Parallel"}});
     space.create::<StatefulSet>(with(stateful_set("web", 2), parallel)).await?;
@@ -136,7 +136,7 @@ pub async fn it_scales_with_kubectl(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn an_update_its_history_undo_and_restart(space: Space) -> Result<()> {
+pub async fn update_history_undo_and_restart_work(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<StatefulSet>(with(stateful_set("web", 3), json!({"spec": {"revisionHistoryLimit": 2}}))).await?;
     let first = settled(&space, "web", 3, 1).await?.status.and_then(|status| status.update_revision);
@@ -180,7 +180,7 @@ pub async fn an_update_its_history_undo_and_restart(space: Space) -> Result<()> 
     Ok(())
 }
 
-pub async fn a_partition_holds_pods_back(space: Space) -> Result<()> {
+pub async fn partition_keeps_pods_at_the_old_revision(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let partition = |at: i32| json!({"spec": {"updateStrategy": {"rollingUpdate": {"partition": at}}}});
     space.create::<StatefulSet>(with(stateful_set("web", 3), partition(2))).await?;
@@ -225,7 +225,7 @@ pub async fn a_partition_holds_pods_back(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn deleting_pods_updates_them(space: Space) -> Result<()> {
+pub async fn deleted_pods_are_updated_with_on_delete(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let on_delete = json!({"spec": {"updateStrategy": {"type": "OnDelete"}}});
     space.create::<StatefulSet>(with(stateful_set("web", 2), on_delete)).await?;
@@ -283,7 +283,7 @@ async fn claims(space: &Space) -> Result<BTreeMap<String, Vec<String>>> {
     Ok(claims.iter().map(|claim| (claim.metadata.name.clone().unwrap_or_default(), owners(claim))).collect())
 }
 
-pub async fn claims_come_and_stay(space: Space) -> Result<()> {
+pub async fn claims_are_created_and_retained(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<StatefulSet>(with_claims(&space, 2, "Retain", "Retain").await?).await?;
     settled(&space, "web", 2, 1).await?;
@@ -391,7 +391,7 @@ pub async fn orphans_are_adopted_by_name(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_taken_name_of_a_revision_is_a_collision(space: Space) -> Result<()> {
+pub async fn taken_revision_name_counts_as_a_collision(space: Space) -> Result<()> {
     let manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<StatefulSet>(stateful_set("web", 1)).await?;
     settled(&space, "web", 1, 1).await?;
@@ -427,7 +427,7 @@ fn broken(version: u32) -> Value {
 }
 
 /// An ordered update waits for a pod of a revision that was broken and is fixed by now: an event says what to do.
-pub async fn a_stuck_update_names_the_way_out(space: Space) -> Result<()> {
+pub async fn stuck_update_is_reported_with_the_fix(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<StatefulSet>(stateful_set("web", 2)).await?;
     settled(&space, "web", 2, 1).await?;
@@ -466,7 +466,7 @@ pub async fn a_stuck_update_names_the_way_out(space: Space) -> Result<()> {
 }
 
 /// As many pods as allowed are replaced at the same time, and no more.
-pub async fn an_update_keeps_within_its_bounds(space: Space) -> Result<()> {
+pub async fn update_stays_within_its_limits(space: Space) -> Result<()> {
     for (management, unavailable) in [("OrderedReady", 1), ("OrderedReady", 2), ("Parallel", 3)] {
         let space = space.bed.space("bounds").await?;
         let _manager = Manager::start(&space, &Faults::default()).await?;
@@ -490,7 +490,7 @@ pub async fn an_update_keeps_within_its_bounds(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn ordinals_begin_where_they_are_told_to(space: Space) -> Result<()> {
+pub async fn ordinals_begin_at_the_configured_start(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let start = |at: i32| json!({"spec": {"ordinals": {"start": at}}});
     space.create::<StatefulSet>(with(stateful_set("web", 2), start(3))).await?;
