@@ -108,7 +108,7 @@ impl CloudBed {
     }
 
     /// Registers a node with an instance.
-    pub async fn register_machine(&self, name: &str) -> Result<Node> {
+    pub async fn register_instance(&self, name: &str) -> Result<Node> {
         self.cloud.add_instance(&InstanceConfig::named(name));
         self.register(name, json!({})).await
     }

@@ -97,7 +97,7 @@ fn main() -> std::process::ExitCode {
             pods_of_a_deployment_have_a_token, pods_wait_for_their_account, tokens_in_secrets_are_valid,
             tokens_of_former_versions_are_marked_and_deleted,
         },
-        certificates::requests::{only_permitted_kubelet_certificates_are_signed},
+        certificates::requests::{kubelet_certificates_are_signed},
         cloud::node::{
             new_nodes_are_initialized, nodes_are_initialized_after_any_fault, five_hundred_nodes_are_initialized,
         },
@@ -130,7 +130,7 @@ fn main() -> std::process::ExitCode {
             consumers_with_hostile_names_are_dropped, each_of_many_pods_gets_one_claim_from_two_managers,
             administrative_access_needs_a_labelled_namespace,
         },
-        devices::group_claims::{claim_of_a_pod_group_is_shared_by_its_pods, pods_of_groups_need_the_gates},
+        devices::group_claims::{claim_of_a_pod_group_is_shared_by_its_pods, pods_of_groups_get_claims_only_with_the_gates},
         devices::taint_eviction::{
             pods_that_do_not_tolerate_a_device_taint_are_evicted, eviction_delay_continues_after_a_restart,
             taint_rule_reports_planned_and_executed_evictions,

@@ -87,7 +87,7 @@ async fn whoami(space: &Space, certificate: &str, key: &str) -> Result<String> {
     Ok(user(space, certificate, key).await?.username.unwrap_or_default())
 }
 
-pub async fn only_permitted_kubelet_certificates_are_signed(space: Space) -> Result<()> {
+pub async fn kubelet_certificates_are_signed(space: Space) -> Result<()> {
     const CLIENT: &[&str] = &["digital signature", "client auth"];
     let space = strict(&space).await?;
     let (ca, ca_key) = (space.bed.cluster.ca_certificate(), space.bed.cluster.ca_key());

@@ -13,7 +13,7 @@ use provider_mock::{Effect as CloudEffect, Fault, InstanceConfig, Operation, Pat
 use serde_json::json;
 
 use crate::cloud::node::initialised;
-use crate::cloud::node_lifecycle::{gone, shut_down};
+use crate::cloud::node_lifecycle::{until_node_deleted, until_shutdown_taint};
 use crate::cloud::service;
 
 /// A story of one controller or two.
@@ -79,17 +79,17 @@ static STORIES: [Story; 3] = [
 
 /// A machine comes, stops, starts and goes.
 async fn life_of_a_node(cloud: &CloudBed, name: &str) -> Result<()> {
-    cloud.register_machine(name).await?;
+    cloud.register_instance(name).await?;
     initialised(cloud, name).await?;
     cloud.cloud.stop_instance(name);
     cloud.set_ready_condition(name, "Unknown").await?;
-    shut_down(cloud, name, true).await?;
+    until_shutdown_taint(cloud, name, true).await?;
     cloud.cloud.start_instance(name);
     cloud.set_ready_condition(name, "True").await?;
-    shut_down(cloud, name, false).await?;
+    until_shutdown_taint(cloud, name, false).await?;
     cloud.cloud.remove_instance(name);
     cloud.set_ready_condition(name, "False").await?;
-    gone(cloud, name).await
+    until_node_deleted(cloud, name).await
 }
 
 /// A node's networks are routed to it, until it goes.

@@ -181,7 +181,7 @@ async fn lives(cloud: &CloudBed, faults: &Faults) -> Result<()> {
 /// Initialises a node through a fault of the API server's.
 async fn through(cloud: &CloudBed, name: &str, rule: Rule) -> Result<()> {
     let faults = Faults::script([rule]);
-    cloud.register_machine(name).await?;
+    cloud.register_instance(name).await?;
     tokio::select! {
         node = initialised(cloud, name) => drop(node?),
         lived = lives(cloud, &faults) => lived?,
@@ -195,7 +195,7 @@ async fn through_cloud(cloud: &CloudBed, name: &str, fault: Fault) -> Result<()>
     let faults = Faults::default();
     cloud.cloud.add_fault(fault)?;
     let _manager = cloud.ccm(&faults, &[]).await?;
-    cloud.register_machine(name).await?;
+    cloud.register_instance(name).await?;
     initialised(cloud, name).await?;
     let fired: u64 = cloud.cloud.snapshot().faults.iter().map(|fault| fault.fired).sum();
     ensure!(fired > 0, "the fault did not strike: this proves nothing");
@@ -208,7 +208,7 @@ async fn through_crash_in_call(cloud: &CloudBed, name: &str, nth: u64) -> Result
     let operation = Pattern::One(Operation::DescribeInstance);
     cloud.cloud.add_fault(Fault::at(operation, nth, CloudEffect::Latency { millis: 3_600_000 }).about(name))?;
     let manager = cloud.ccm(&Faults::default(), &[]).await?;
-    cloud.register_machine(name).await?;
+    cloud.register_instance(name).await?;
     eventually("the call is under way", || async {
         let fired = cloud.cloud.snapshot().faults.iter().any(|fault| fault.fired > 0);
         ensure!(fired, "not yet");
@@ -268,7 +268,7 @@ pub async fn five_hundred_nodes_are_initialized(_: Space) -> Result<()> {
     let cloud = CloudBed::start().await?;
     let names: Vec<String> = (0..NODES).map(|number| format!("many-{number}")).collect();
     for some in names.chunks(50) {
-        let registered = some.iter().map(|name| cloud.register_machine(name));
+        let registered = some.iter().map(|name| cloud.register_instance(name));
         futures::future::try_join_all(registered).await?;
     }
     let begun = Instant::now();
