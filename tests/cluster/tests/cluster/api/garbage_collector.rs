@@ -10,7 +10,7 @@ use kube::api::{Api, ApiResource, DynamicObject, PostParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 
 const ON: &[&str] = &["--enable-garbage-collector=true"];
 
@@ -278,11 +278,11 @@ async fn three_ways(space: Space) -> Result<()> {
 }
 
 /// Ten deletions, then one of a dependent before its owner's finalizer, then one patch of an orphan before another one.
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "garbagecollector",
     flags: ALONE,
     kind: "configmaps",
-    tell: |space| Box::pin(three_ways(space)),
+    run: |space| Box::pin(three_ways(space)),
     writes: 14,
     fails: &[
         ("delete secrets ", 1),
@@ -290,7 +290,7 @@ pub const STORY: Story = Story {
         ("patch configmaps ", 1),
         ("patch configmaps ", 3),
     ],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };
 
 pub async fn no_kind_is_watched_twice(space: Space) -> Result<()> {

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 
 /// The controller alone.
 const ALONE: &[&str] = &["--controllers=namespace-controller"];
@@ -355,12 +355,12 @@ async fn goes(space: Space) -> Result<()> {
     gone(&space).await
 }
 
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "namespace",
     flags: ALONE,
     kind: "namespaces",
-    tell: |space| Box::pin(goes(space)),
+    run: |space| Box::pin(goes(space)),
     writes: 28,
     fails: &[("delete configmaps ", 1), ("update namespaces/finalize ", 1)],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };

@@ -11,7 +11,7 @@ use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, PostParams};
 use serde_json::{Value, json};
 
 use crate::robustness::invariants::{only_declared, quiet};
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 
 const ALONE: &str = "--controllers=resourcequota-controller";
 
@@ -283,13 +283,13 @@ async fn scenario(space: Space) -> Result<()> {
     used(&space, &[("pods", "0"), ("count/secrets", &before)]).await
 }
 
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "resourcequota",
     flags: &[ALONE],
     kind: "resourcequotas",
-    tell: |space| Box::pin(scenario(space)),
+    run: |space| Box::pin(scenario(space)),
     pods: 1,
     writes: 3,
     fails: &[("update resourcequotas/status ", 1), ("update resourcequotas/status ", 2)],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };

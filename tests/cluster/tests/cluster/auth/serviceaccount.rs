@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use crate::robustness::invariants::only_declared;
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 
 /// An RSA key pair that the API server takes tokens of, beside its own.
 const RSA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../kcm/src/credentials/testdata/rsa");
@@ -329,7 +329,7 @@ async fn robot(space: Space) -> Result<()> {
     gone(&space, "token", "tokens go with their account").await
 }
 
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "serviceaccount_token",
     flags: &[
         "--controllers=serviceaccount-token-controller",
@@ -340,8 +340,8 @@ pub const STORY: Story = Story {
         ),
     ],
     kind: "secrets",
-    tell: |space| Box::pin(robot(space)),
+    run: |space| Box::pin(robot(space)),
     writes: 3,
     fails: &[("update secrets ", 1), ("delete secrets ", 1), ("delete secrets ", 2)],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };

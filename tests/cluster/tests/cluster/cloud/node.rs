@@ -170,7 +170,7 @@ pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
 }
 
 /// Runs ccm again and again, each until it crashes.
-async fn lives(cloud: &CloudBed, faults: &Faults) -> Result<()> {
+async fn run_until_crash(cloud: &CloudBed, faults: &Faults) -> Result<()> {
     loop {
         let manager = cloud.ccm(faults, &[]).await?;
         faults.crashes().await;
@@ -184,7 +184,7 @@ async fn through(cloud: &CloudBed, name: &str, rule: Rule) -> Result<()> {
     cloud.register_instance(name).await?;
     tokio::select! {
         node = initialised(cloud, name) => drop(node?),
-        lived = lives(cloud, &faults) => lived?,
+        lived = run_until_crash(cloud, &faults) => lived?,
     }
     ensure!(faults.unmet() == 0, "the fault did not strike: this proves nothing");
     Ok(())

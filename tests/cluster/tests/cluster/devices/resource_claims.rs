@@ -12,7 +12,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::robustness::invariants::only_declared;
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 use crate::upstream::manager::{UPSTREAM, start_upstream};
 
 pub const CONTROLLER: &str = "resourceclaim-controller";
@@ -411,11 +411,11 @@ async fn two_lives(space: Space) -> Result<()> {
 }
 
 /// Each pod: a claim, the status that names it, its release, its finalizer, its deletion.
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "resource_claims",
     flags: &[ALONE],
     kind: "resourceclaims",
-    tell: |space| Box::pin(two_lives(space)),
+    run: |space| Box::pin(two_lives(space)),
     clear: |space| Box::pin(async move { remove_devices(&space).await }),
     pods: 2,
     writes: 10,
@@ -426,7 +426,7 @@ pub const STORY: Story = Story {
         ("update resourceclaims ", 1),
         ("delete resourceclaims ", 1),
     ],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };
 
 /// What one manager has begun with claims the other one ends, both ways.

@@ -11,7 +11,7 @@ use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind,
 use serde_json::{Value, json};
 
 use crate::robustness::invariants::only_declared;
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 use crate::upstream::manager::{UPSTREAM, start_upstream};
 
 const CONTROLLER: &str = "device-taint-eviction-controller";
@@ -187,16 +187,16 @@ async fn clear(space: Space) -> Result<()> {
 }
 
 /// Two conditions and two deletions.
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "devices",
     flags: &[ALONE],
     kind: "resourceslices",
-    tell: |space| Box::pin(two_go(space)),
+    run: |space| Box::pin(two_go(space)),
     clear: |space| Box::pin(clear(space)),
     pods: 2,
     writes: 4,
     fails: &[("patch pods/status ", 1), ("delete pods ", 2)],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };
 
 fn rules(space: &Space) -> Api<DynamicObject> {

@@ -297,7 +297,7 @@ async fn play(space: Space, rule: Rule) -> Result<()> {
     let faults = Faults::script([rule]);
     tokio::select! {
         played = scenario(&space) => played?,
-        lived = lives(&space, &faults) => lived?,
+        lived = run_until_crash(&space, &faults) => lived?,
     }
     ensure!(faults.unmet() == 0, "the fault did not strike: this proves nothing");
     let after = Faults::default();

@@ -22,12 +22,12 @@ const LATER: f64 = 2.5;
 
 /// What was said and done, and how many seconds each chapter took.
 #[derive(Default)]
-struct Told {
+struct Record {
     facts: BTreeSet<String>,
     chapters: BTreeMap<&'static str, f64>,
 }
 
-impl Told {
+impl Record {
     fn note(&mut self, chapter: &str, fact: &str) {
         self.facts.insert(format!("{chapter}: {fact}"));
     }
@@ -109,7 +109,7 @@ async fn living_on(space: &Space, count: usize, on: &[&str]) -> Result<()> {
 }
 
 /// A node falls silent, its pods are replaced elsewhere, and it returns.
-async fn one_fails(space: &Space, told: &mut Told) -> Result<()> {
+async fn one_fails(space: &Space, told: &mut Record) -> Result<()> {
     space.create::<ReplicaSet>(leaving("web", 6, 3)).await?;
     let pods = all_ready(space, 6).await?;
     let left = placed(&pods, "node-0");
@@ -138,7 +138,7 @@ async fn one_fails(space: &Space, told: &mut Told) -> Result<()> {
 
 /// Of three zones one fails and its pods are evicted; then all fail, and no pod is. Upstream queues nodes for eviction
 /// before it knows that all are dead: a taint may stay, and pods go, as chance has it.
-async fn zones_fail(space: &Space, told: &mut Told, ours: bool) -> Result<()> {
+async fn zones_fail(space: &Space, told: &mut Record, ours: bool) -> Result<()> {
     for (node, zone) in [("node-0", "a"), ("node-1", "b"), ("node-2", "c")] {
         patch_node(space, node, json!({"metadata": {"labels": {"topology.kubernetes.io/zone": zone}}})).await?;
     }
@@ -185,8 +185,8 @@ async fn zones_fail(space: &Space, told: &mut Told, ours: bool) -> Result<()> {
     .await
 }
 
-async fn tell(ours: bool) -> Result<Told> {
-    let mut told = Told::default();
+async fn tell(ours: bool) -> Result<Record> {
+    let mut told = Record::default();
     let faults = Faults::default();
     for (count, name) in [(2, "one-fails"), (3, "zones-fail")] {
         let space = bed(count).await?.space(name).await?;

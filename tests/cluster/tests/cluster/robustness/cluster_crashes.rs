@@ -16,33 +16,33 @@ use crate::certificates::requests;
 use crate::network::node_ipam::{add, ranges};
 use crate::nodes::lifecycle::{nodes, patch_node};
 
-type Told = BoxFuture<'static, Result<()>>;
+type StepFuture = BoxFuture<'static, Result<()>>;
 
-/// A story of a controller whose objects have no namespace.
-struct Story {
+/// A scenario of a controller whose objects have no namespace.
+struct Scenario {
     name: &'static str,
     flags: fn(&Space) -> Vec<String>,
     /// A kind that its managers watch.
     kind: &'static str,
     /// What users do, and what they wait for; each time under another name.
-    tell: fn(Space, String) -> Told,
-    /// Holds at the end of the story.
-    end: fn(Space) -> Told,
+    run: fn(Space, String) -> StepFuture,
+    /// Holds at the end of the scenario.
+    end: fn(Space) -> StepFuture,
     /// How many writes there are at least.
     writes: usize,
 }
 
 /// The last one leaves nodes behind that the first one would have to do with.
-const STORIES: [Story; 3] = [
-    Story {
+const SCENARIOS: [Scenario; 3] = [
+    Scenario {
         name: "ttl",
         flags: |_| vec!["--controllers=ttl-controller".to_owned()],
         kind: "nodes",
-        tell: |space, _| Box::pin(async move { forgets(&space).await }),
+        run: |space, _| Box::pin(async move { forgets(&space).await }),
         end: |_| Box::pin(async { Ok(()) }),
         writes: 1,
     },
-    Story {
+    Scenario {
         name: "certificates",
         flags: |space| {
             let mut flags = signing(space);
@@ -50,15 +50,15 @@ const STORIES: [Story; 3] = [
             flags
         },
         kind: "certificatesigningrequests",
-        tell: |space, name| Box::pin(async move { joins(&space, &name).await }),
+        run: |space, name| Box::pin(async move { joins(&space, &name).await }),
         end: |_| Box::pin(async { Ok(()) }),
         writes: 2,
     },
-    Story {
+    Scenario {
         name: "ranges",
         flags: |_| range_flags(),
         kind: "nodes",
-        tell: |space, name| Box::pin(async move { two_join(&space, &name).await }),
+        run: |space, name| Box::pin(async move { two_join(&space, &name).await }),
         end: |space| Box::pin(async move { none_is_lost(&space).await }),
         writes: 2,
     },
@@ -66,7 +66,7 @@ const STORIES: [Story; 3] = [
 
 const SIGNING: &str = "certificatesigningrequest-approving-controller,certificatesigningrequest-signing-controller";
 
-/// Node of the story of annotations.
+/// Node of the scenario of annotations.
 const OLD: &str = "old";
 /// Annotation: for how many seconds kubelets may keep what they have read.
 pub const TTL: &str = "node.alpha.kubernetes.io/ttl";
@@ -164,7 +164,7 @@ pub async fn bed() -> Result<Arc<Bed>> {
 }
 
 /// Runs managers one after the other, each until it crashes.
-async fn lives(space: &Space, faults: &Faults, flags: &[&str]) -> Result<()> {
+async fn run_until_crash(space: &Space, faults: &Faults, flags: &[&str]) -> Result<()> {
     loop {
         let manager = Manager::start_cluster_wide(space, faults, flags).await?;
         faults.crashes().await;
@@ -172,15 +172,15 @@ async fn lives(space: &Space, faults: &Faults, flags: &[&str]) -> Result<()> {
     }
 }
 
-impl Story {
+impl Scenario {
     async fn told_with_a_crash(&self, space: &Space, n: usize, effect: Effect) -> Result<()> {
         let name = format!("{}-{n}-{effect:?}", self.name).to_lowercase();
         let flags = (self.flags)(space);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let faults = Faults::script([Rule::new(Call::is_deed, effect).nth(n)]);
         tokio::select! {
-            told = (self.tell)(space.clone(), name) => told.with_context(|| format!("{:?}", faults.seen()))?,
-            lived = lives(space, &faults, &flags) => lived?,
+            done = (self.run)(space.clone(), name) => done.with_context(|| format!("{:?}", faults.seen()))?,
+            lived = run_until_crash(space, &faults, &flags) => lived?,
         }
         ensure!(faults.unmet() == 0, "the fault did not come: this proves nothing");
         let faults = Faults::default();
@@ -219,8 +219,8 @@ pub async fn crash_after_every_write(_: Space) -> Result<()> {
         "spec": {"podCIDR": "10.200.15.0/24", "podCIDRs": ["10.200.15.0/24"]},
     }))?;
     nodes(&space).create(&Default::default(), &old).await?;
-    for story in &STORIES {
-        story.told(&space).await?;
+    for scenario in &SCENARIOS {
+        scenario.told(&space).await?;
     }
     Ok(())
 }

@@ -372,7 +372,7 @@ fn is_own_write(call: &Call) -> bool {
 }
 
 /// Managers follow each other, each until it crashes.
-async fn lives(world: &World, faults: &Faults) -> Result<()> {
+async fn run_until_crash(world: &World, faults: &Faults) -> Result<()> {
     loop {
         let manager = world.manager(faults, &[]).await?;
         faults.crashes().await;
@@ -394,7 +394,7 @@ async fn moved_with_fault(bed: &Arc<Bed>, what: &str, rule: Rule) -> Result<()> 
     };
     tokio::select! {
         done = moved_volume(&world) => done.with_context(calls)?,
-        lived = lives(&world, &faults) => lived.with_context(calls)?,
+        lived = run_until_crash(&world, &faults) => lived.with_context(calls)?,
     }
     ensure!(faults.unmet() == 0, "the fault did not come: {}", calls());
     let (_, handle) = world.volume_of("data").await?;

@@ -29,15 +29,15 @@ const CONTROLLERS: &str = "--controllers=namespace-controller,garbage-collector-
 /// What keeps an object until a test lets it go.
 const HOLD: &str = "example.com/hold";
 
-type Told = BoxFuture<'static, Result<()>>;
+type StepFuture = BoxFuture<'static, Result<()>>;
 
 /// Work that one manager begins and another one ends.
 struct Work {
     name: &'static str,
     /// Up to a state that is half way.
-    begin: fn(Space) -> Told,
+    begin: fn(Space) -> StepFuture,
     /// From there to the end.
-    end: fn(Space) -> Told,
+    end: fn(Space) -> StepFuture,
 }
 
 const WORKS: [Work; 6] = [
@@ -265,7 +265,7 @@ async fn all(bed: &Arc<Bed>) -> Result<Vec<Course>> {
 }
 
 /// Does one half of all works, side by side.
-async fn tell(courses: &[Course], half: fn(&Work) -> fn(Space) -> Told) -> Result<()> {
+async fn tell(courses: &[Course], half: fn(&Work) -> fn(Space) -> StepFuture) -> Result<()> {
     let each = courses.iter().map(async |(work, space)| {
         half(work)(space.clone()).await.with_context(|| format!("{} in {}", work.name, space.namespace))
     });

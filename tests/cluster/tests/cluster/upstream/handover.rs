@@ -34,15 +34,15 @@ const QUICK: [&str; 4] = [
     "--horizontal-pod-autoscaler-initial-readiness-delay=0s",
 ];
 
-type Told = BoxFuture<'static, Result<()>>;
+type StepFuture = BoxFuture<'static, Result<()>>;
 
 /// Work that one manager begins and another one ends.
 struct Work {
     name: &'static str,
     /// Up to a state that is half way.
-    begin: fn(Space) -> Told,
+    begin: fn(Space) -> StepFuture,
     /// From there to the end.
-    end: fn(Space) -> Told,
+    end: fn(Space) -> StepFuture,
     /// How many pods there are over the whole of it.
     pods: usize,
 }

@@ -9,7 +9,7 @@ use k8s_openapi::api::batch::v1::{CronJob, Job};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 use crate::workloads::job::{COMPLETE, job, until};
 
 /// A CronJob that runs once a year, whose Jobs succeed unless annotations say otherwise.
@@ -211,15 +211,15 @@ async fn scenario(space: Space) -> Result<()> {
 }
 
 /// Two Jobs of a pod each, of which one goes; a Job takes its pod and three statuses, a CronJob two.
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "cronjob",
     flags: &["--controllers=cronjob-controller,job-controller"],
     kind: "cronjobs",
-    tell: |space| Box::pin(scenario(space)),
+    run: |space| Box::pin(scenario(space)),
     pods: 2,
     writes: 2 + 1 + 2 * 5 + 2 * 2,
     fails: &[("create jobs ", 1), ("update cronjobs/status ", 1), ("update cronjobs/status ", 2), ("delete jobs ", 1)],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };
 
 /// A Job is deleted after its time, with its dependents first; nothing here collects them, so the test removes its
@@ -243,13 +243,13 @@ async fn brief(space: Space) -> Result<()> {
 }
 
 /// Two Jobs of a pod each, which take a pod, its release and three statuses; one deletion.
-pub const BRIEF: Story = Story {
+pub const BRIEF: Scenario = Scenario {
     name: "ttl_after_finished",
     flags: &["--controllers=ttl-after-finished-controller,job-controller"],
     kind: "jobs",
-    tell: |space| Box::pin(brief(space)),
+    run: |space| Box::pin(brief(space)),
     pods: 2,
     writes: 2 * 5 + 1,
     fails: &[("delete jobs ", 1)],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };

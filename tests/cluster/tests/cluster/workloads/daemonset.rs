@@ -13,7 +13,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::robustness::invariants::{only_declared, quiet};
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 
 /// The label and taint that keep a test's nodes to its pods.
 const OURS: &str = "example.com/space";
@@ -473,11 +473,11 @@ async fn scenario(space: Space) -> Result<()> {
 }
 
 /// Two revisions and their order changed once, six pods of which four go, and a status for each of three rollouts.
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "daemonset",
     flags: &["--controllers=daemonset-controller"],
     kind: "daemonsets",
-    tell: |space| Box::pin(scenario(space)),
+    run: |space| Box::pin(scenario(space)),
     judge: |view| on_nodes(view, 0, 1),
     clear: |space| Box::pin(Fleet::all_of(&space).disband()),
     pods: 6,

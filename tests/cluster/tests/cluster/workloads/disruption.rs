@@ -10,7 +10,7 @@ use kube::api::{Api, ApiResource, DynamicObject, EvictParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::robustness::invariants::{only_declared, quiet};
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 use crate::workloads::replicaset::settled;
 
 pub fn budget(app: &str, spec: Value) -> Value {
@@ -206,13 +206,13 @@ async fn scenario(space: Space) -> Result<()> {
 }
 
 /// Five pods are created; a status of the budget for each of four states, and of the ReplicaSet for two.
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "disruption",
     flags: &["--controllers=disruption-controller,replicaset-controller"],
     kind: "poddisruptionbudgets",
-    tell: |space| Box::pin(scenario(space)),
+    run: |space| Box::pin(scenario(space)),
     pods: 5,
     writes: 5 + 4 + 2,
     fails: &[("update poddisruptionbudgets/status ", 1), ("update poddisruptionbudgets/status ", 2)],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };

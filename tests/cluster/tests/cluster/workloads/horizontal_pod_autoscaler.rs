@@ -9,7 +9,7 @@ use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAu
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 use crate::workloads::deployment::rolled_out;
 
 /// Quick syncs, and no care for pods that start.
@@ -259,11 +259,11 @@ async fn scenario(space: Space) -> Result<()> {
 }
 
 /// Each of two scales takes a write of it and one of the status; Deployment and ReplicaSet follow with four pods.
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "podautoscaler",
     flags: QUICK,
     kind: "horizontalpodautoscalers",
-    tell: |space| Box::pin(scenario(space)),
+    run: |space| Box::pin(scenario(space)),
     pods: 4,
     writes: 4 + 4 + 3 + 4,
     fails: &[
@@ -271,5 +271,5 @@ pub const STORY: Story = Story {
         ("update deployments/scale ", 2),
         ("update horizontalpodautoscalers/status ", 1),
     ],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, PropagationPolicy};
 use serde_json::{Value, json};
 
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 
 const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
@@ -398,13 +398,13 @@ async fn scenario(space: Space) -> Result<()> {
 }
 
 /// Each pod is created and released; each Job's status gets its start, its count and its end.
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "job",
     flags: &["--controllers=job-controller"],
     kind: "jobs",
-    tell: |space| Box::pin(scenario(space)),
+    run: |space| Box::pin(scenario(space)),
     pods: 7,
     writes: 7 + 7 + 3 * 3,
     fails: &[("create pods ", 2), ("patch pods ", 2), ("update jobs/status ", 2), ("update jobs/status ", 5)],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };

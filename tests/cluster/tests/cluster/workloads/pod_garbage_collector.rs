@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::robustness::invariants::only_declared;
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 
 const ALONE: &str = "--controllers=pod-garbage-collector-controller";
 const NAME: &str = "pod-garbage-collector-controller";
@@ -141,13 +141,13 @@ async fn scenario(space: Space) -> Result<()> {
 }
 
 /// The pods are all of the test's own making: three that go, one that is said to have failed and goes.
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "podgc",
     flags: &[ALONE, "--terminated-pod-gc-threshold=2"],
     kind: "pods",
-    tell: |space| Box::pin(scenario(space)),
+    run: |space| Box::pin(scenario(space)),
     pods: 6,
     writes: 3 + 2,
     fails: &[("delete pods ", 1), ("delete pods ", 3), ("patch pods/status ", 1)],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };

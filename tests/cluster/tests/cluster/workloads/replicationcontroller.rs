@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Pod, ReplicationController, ResourceQuota};
 use serde_json::{Value, json};
 
 use crate::robustness::invariants::{only_declared, quiet};
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 
 pub fn controller(name: &str, replicas: i32) -> Value {
     json!({
@@ -128,13 +128,13 @@ async fn scenario(space: Space) -> Result<()> {
 }
 
 /// Four creations, three deletions, a status for each of three sizes.
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "replicationcontroller",
     flags: &["--controllers=replicationcontroller-controller"],
     kind: "replicationcontrollers",
-    tell: |space| Box::pin(scenario(space)),
+    run: |space| Box::pin(scenario(space)),
     pods: 4,
     writes: 4 + 3 + 3,
     fails: &[("create pods ", 3), ("update replicationcontrollers/status ", 2), ("delete pods ", 1)],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::robustness::faults::{ELECT, created};
 use crate::robustness::invariants::quiet;
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 use crate::workloads::deployment::{revision, rolled_out, set_image, wanted};
 
 /// ReplicaSets ask for at most `most` pods, and at least `least` of those that there are stay ready.
@@ -112,11 +112,11 @@ async fn scenario(space: Space) -> Result<()> {
 }
 
 /// 2 pods, 2 more for the update, 1 by scaling, 3 more for going back; all under two ReplicaSets.
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "deployment",
     flags: &["--controllers=deployment-controller,replicaset-controller"],
     kind: "deployments",
-    tell: |space| Box::pin(scenario(space)),
+    run: |space| Box::pin(scenario(space)),
     judge: |view| {
         ensure!(view.sets_ever.len() <= 2, "{} ReplicaSets were made instead of 2", view.sets_ever.len());
         within(view, 0, 4)
@@ -129,7 +129,7 @@ pub const STORY: Story = Story {
         ("update deployments/status ", 2),
         ("update deployments/status ", 5),
     ],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };
 
 /// A leader is stopped in the middle of an update until its lease has expired; it must not continue when it wakes.

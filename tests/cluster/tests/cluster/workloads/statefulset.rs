@@ -12,7 +12,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use crate::robustness::invariants::quiet;
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 
 /// A StatefulSet of pods with the label `app=<name>`.
 pub fn stateful_set(name: &str, replicas: i32) -> Value {
@@ -529,11 +529,11 @@ async fn scenario(space: Space) -> Result<()> {
 
 /// 2 pods, 2 of the update, 1 by scaling, 1 for going back, of which five go; two revisions and their order changed
 /// once; a status for each of five states.
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "statefulset",
     flags: &["--controllers=statefulset-controller"],
     kind: "statefulsets",
-    tell: |space| Box::pin(scenario(space)),
+    run: |space| Box::pin(scenario(space)),
     pods: 6,
     writes: 6 + 5 + 3 + 5,
     fails: &[
@@ -543,5 +543,5 @@ pub const STORY: Story = Story {
         ("delete pods ", 2),
         ("update statefulsets/status ", 3),
     ],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };
