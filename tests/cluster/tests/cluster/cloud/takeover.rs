@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 
 use crate::cloud::node::initialised;
 use crate::cloud::node_lifecycle::{until_node_deleted, until_shutdown_taint};
-use crate::cloud::service::{balanced, create, edit, gone, services};
+use crate::cloud::service::{balanced, create, edit, services, until_service_deleted};
 
 const UPSTREAM: &str = "cloud-controller-manager";
 
@@ -178,7 +178,7 @@ pub async fn nodes_and_services_are_unchanged_by_a_takeover(_: Space) -> Result<
     let theirs = led_by_another(&cloud, &ours).await?;
     unchanged(&cloud, &before).await.context("from ours to upstream's")?;
     services(&cloud).delete("own", &DeleteParams::default()).await?;
-    gone(&cloud, "own").await.context("upstream's deletes a load balancer of ours")?;
+    until_service_deleted(&cloud, "own").await.context("upstream's deletes a load balancer of ours")?;
     cloud.cloud.remove_instance("ours-1");
     cloud.set_ready_condition("ours-1", "False").await?;
     until_node_deleted(&cloud, "ours-1").await.context("upstream's deletes a node of ours")?;
@@ -191,7 +191,7 @@ pub async fn nodes_and_services_are_unchanged_by_a_takeover(_: Space) -> Result<
     cloud.nodes().delete("theirs-1", &DeleteParams::default()).await?;
     routes_left(&cloud, 1).await.context("ours deletes a route of upstream's")?;
     services(&cloud).delete("web", &DeleteParams::default()).await?;
-    gone(&cloud, "web").await.context("ours deletes a load balancer of upstream's")?;
+    until_service_deleted(&cloud, "web").await.context("ours deletes a load balancer of upstream's")?;
     ensure!(cloud.cloud.snapshot().balancers.is_empty());
     serving.abort();
     Ok(())

@@ -152,7 +152,7 @@ async fn scenario(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// Plays the scenario; answers how many statuses, events, and creations and deletions of pods it took.
+/// Runs the scenario; returns the numbers of status writes, events, and creations and deletions of pods.
 async fn watched(space: &Space) -> Result<[usize; 3]> {
     let from_the_start = WatchParams::default().timeout(290);
     let mut sets = space.api::<StatefulSet>().watch(&from_the_start, "0").await?.boxed();
@@ -178,7 +178,7 @@ async fn watched(space: &Space) -> Result<[usize; 3]> {
     Ok([versions - 4, usize::try_from(told)?, made])
 }
 
-/// The same scenario under both, counted by what watchers see of it, and the same revisions at its end.
+/// Runs the scenario under both managers, and compares the numbers of changes that watches deliver, and the final revisions.
 pub async fn statefulset_controller_writes_less_than_upstream(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let theirs = bed.space("theirs").await?;
