@@ -62,14 +62,14 @@ type Shape = fn(&mut ServeOptions);
 
 /// What a client shows.
 #[derive(Clone, Default)]
-struct Shown {
+struct Credentials {
     certificate: Option<Pair>,
     token: Option<String>,
     headers: Vec<(&'static str, &'static str)>,
     http1: bool,
 }
 
-impl Shown {
+impl Credentials {
     fn certificate(pair: &Pair) -> Self {
         Self { certificate: Some(pair.clone()), ..Self::default() }
     }
@@ -133,7 +133,7 @@ impl Surroundings {
     }
 
     /// Asks as `shown`, over a connection of its own.
-    async fn ask(&self, shown: &Shown, method: Method, path: &str, body: &'static str) -> Result<Got> {
+    async fn ask(&self, shown: &Credentials, method: Method, path: &str, body: &'static str) -> Result<Got> {
         let own = std::fs::read(self.folder.path().join("manager.crt"))?;
         let tls = client_config(&own, shown)?;
         let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_only();
@@ -152,12 +152,12 @@ impl Surroundings {
         Ok(Got { status: head.status, headers: head.headers, body })
     }
 
-    async fn status(&self, shown: &Shown, path: &str) -> Result<u16> {
+    async fn status(&self, shown: &Credentials, path: &str) -> Result<u16> {
         Ok(self.ask(shown, Method::GET, path, "").await?.status.as_u16())
     }
 }
 
-fn client_config(server: &[u8], shown: &Shown) -> Result<ClientConfig> {
+fn client_config(server: &[u8], shown: &Credentials) -> Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(server)?)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -245,8 +245,8 @@ async fn credentials_open_what_they_should_and_nothing_else() -> Result<()> {
     .await?;
 
     unauthenticated_clients_are_refused_everywhere(&surface, &cluster).await?;
-    let scraper = Shown::token(&token("scraper")?);
-    the_right_ones_get_in(&surface, &cluster, &scraper, &Shown::token(&token("other")?)).await?;
+    let scraper = Credentials::token(&token("scraper")?);
+    the_right_ones_get_in(&surface, &cluster, &scraper, &Credentials::token(&token("other")?)).await?;
     front_proxies_speak_for_others(&surface, &cluster).await?;
     the_master_sees_everything(&surface, &cluster).await?;
 
@@ -273,21 +273,21 @@ async fn unauthenticated_clients_are_refused_everywhere(surface: &Surroundings, 
     let for_servers = sign("kubernetes", key_of(&ca)?, "kubernetes-admin", |params| {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     })?;
-    let claims = Shown {
+    let claims = Credentials {
         headers: vec![("x-remote-user", "kubernetes-admin"), ("x-remote-group", "system:masters")],
-        ..Shown::default()
+        ..Credentials::default()
     };
-    let wrong = Shown::token("wrong");
-    let http1 = Shown { http1: true, ..Shown::default() };
+    let wrong = Credentials::token("wrong");
+    let http1 = Credentials { http1: true, ..Credentials::default() };
     // (who, what a closed page answers, what an open one does)
     for (who, shown, closed, open) in [
-        ("anonymous", Shown::default(), 403, 200),
+        ("anonymous", Credentials::default(), 403, 200),
         ("anonymous over HTTP/1.1", http1, 403, 200),
         ("who claims to be proxied", claims, 403, 200),
         ("a wrong token", wrong, 401, 401),
-        ("an expired certificate", Shown::certificate(&expired), 401, 401),
-        ("a foreign certificate", Shown::certificate(&foreign), 401, 401),
-        ("a server's certificate", Shown::certificate(&for_servers), 401, 401),
+        ("an expired certificate", Credentials::certificate(&expired), 401, 401),
+        ("a foreign certificate", Credentials::certificate(&foreign), 401, 401),
+        ("a server's certificate", Credentials::certificate(&for_servers), 401, 401),
     ] {
         for path in PATHS {
             let wanted = if OPEN.contains(path) { open } else { closed };
@@ -301,13 +301,13 @@ async fn unauthenticated_clients_are_refused_everywhere(surface: &Surroundings, 
     }
     ensure!(surface.verbosity.lock().expect("no panic").is_empty(), "somebody set the verbosity");
 
-    let refused = surface.ask(&Shown::default(), Method::GET, "/metrics", "").await?;
+    let refused = surface.ask(&Credentials::default(), Method::GET, "/metrics", "").await?;
     let status: serde_json::Value = serde_json::from_str(&refused.body)?;
     ensure!(status["message"] == "forbidden: User \"system:anonymous\" cannot get path \"/metrics\"", "{status}");
     ensure!(
         refused.headers["content-type"] == "application/json" && refused.headers["x-content-type-options"] == "nosniff"
     );
-    let refused = surface.ask(&Shown::token("wrong"), Method::GET, "/metrics", "").await?;
+    let refused = surface.ask(&Credentials::token("wrong"), Method::GET, "/metrics", "").await?;
     ensure!(serde_json::from_str::<serde_json::Value>(&refused.body)?["reason"] == "Unauthorized", "{}", refused.body);
     Ok(())
 }
@@ -316,8 +316,8 @@ async fn unauthenticated_clients_are_refused_everywhere(surface: &Surroundings, 
 async fn the_right_ones_get_in(
     surface: &Surroundings,
     cluster: &ControlPlane,
-    scraper: &Shown,
-    other: &Shown,
+    scraper: &Credentials,
+    other: &Credentials,
 ) -> Result<()> {
     let metrics = surface.ask(scraper, Method::GET, "/metrics", "").await?;
     ensure!(metrics.status == 200 && metrics.body.contains("# TYPE process_cpu_seconds_total counter"));
@@ -330,13 +330,13 @@ async fn the_right_ones_get_in(
     ensure!(posted.status == 403, "the role allows get only");
     ensure!(surface.status(other, "/metrics").await? == 403, "the other account has no role");
     let foreign = sign("kubernetes", KeyPair::generate()?, "kubernetes-admin", |_| {})?;
-    let both = Shown { certificate: Some(foreign), ..scraper.clone() };
+    let both = Credentials { certificate: Some(foreign), ..scraper.clone() };
     ensure!(surface.status(&both, "/metrics").await? == 200);
     let named = sign("kubernetes", key_of(&cluster.ca_key())?, "ann", |params| {
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, "ann");
     })?;
-    let refused = surface.ask(&Shown::certificate(&named), Method::GET, "/configz", "").await?;
+    let refused = surface.ask(&Credentials::certificate(&named), Method::GET, "/configz", "").await?;
     ensure!(refused.status == 403 && refused.body.contains("User \\\"ann\\\" cannot get path"), "{}", refused.body);
     Ok(())
 }
@@ -346,11 +346,13 @@ async fn front_proxies_speak_for_others(surface: &Surroundings, cluster: &Contro
     let folder = cluster.front_proxy_ca().parent().context("a folder")?.to_owned();
     let read = |name: &str| std::fs::read_to_string(folder.join(name));
     let proxy = (read("front-proxy-client.crt")?, read("front-proxy-client.key")?);
-    let for_user =
-        |pair: &Pair, user: &'static str| Shown { headers: vec![("x-remote-user", user)], ..Shown::certificate(pair) };
+    let for_user = |pair: &Pair, user: &'static str| Credentials {
+        headers: vec![("x-remote-user", user)],
+        ..Credentials::certificate(pair)
+    };
     ensure!(surface.status(&for_user(&proxy, "proxied-scraper"), "/metrics").await? == 200);
     ensure!(surface.status(&for_user(&proxy, "somebody"), "/metrics").await? == 403);
-    ensure!(surface.status(&Shown::certificate(&proxy), "/metrics").await? == 401, "it names nobody");
+    ensure!(surface.status(&Credentials::certificate(&proxy), "/metrics").await? == 401, "it names nobody");
     let key = key_of(&folder.join("front-proxy-ca.key"))?;
     let not_allowed = sign("front-proxy-ca", key, "not-allowed", |_| {})?;
     ensure!(surface.status(&for_user(&not_allowed, "proxied-scraper"), "/metrics").await? == 401);
@@ -358,7 +360,7 @@ async fn front_proxies_speak_for_others(surface: &Surroundings, cluster: &Contro
 }
 
 async fn the_master_sees_everything(surface: &Surroundings, cluster: &ControlPlane) -> Result<()> {
-    let admin = Shown::certificate(&inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
+    let admin = Credentials::certificate(&inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     for path in PATHS {
         let wanted = match *path {
             "/healthz/ping" | "//metrics" | "/debug/pprof/" | "/" | "/nothing" => 404,
@@ -395,12 +397,15 @@ async fn lookups_may_fail_only_if_that_is_tolerated(cluster: &ControlPlane) -> R
     };
     let refused = with(false, false).await.err().context("it must fail")?;
     ensure!(matches!(refused.downcast_ref(), Some(ServeError::Lookup { .. })), "{refused}");
-    let admin = Shown::certificate(&inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
+    let admin = Credentials::certificate(&inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     for (tolerate, skip) in [(true, false), (false, true)] {
         let surface = with(tolerate, skip).await?;
         ensure!(surface.status(&admin, "/metrics").await? == 403, "nobody vouches for the certificate");
-        ensure!(surface.status(&Shown::default(), "/healthz").await? == 200);
-        ensure!(surface.status(&Shown::token("any"), "/metrics").await? == 401, "who may not ask believes nobody");
+        ensure!(surface.status(&Credentials::default(), "/healthz").await? == 200);
+        ensure!(
+            surface.status(&Credentials::token("any"), "/metrics").await? == 401,
+            "who may not ask believes nobody"
+        );
     }
     Ok(())
 }
@@ -408,7 +413,7 @@ async fn lookups_may_fail_only_if_that_is_tolerated(cluster: &ControlPlane) -> R
 #[tokio::test]
 async fn without_anybody_to_ask_tokens_mean_nothing() -> Result<()> {
     let surface = Surroundings::start(|_| {}).await?;
-    for shown in [Shown::default(), Shown::token("any")] {
+    for shown in [Credentials::default(), Credentials::token("any")] {
         for path in PATHS {
             let wanted = if OPEN.contains(path) { 200 } else { 403 };
             ensure!(surface.status(&shown, path).await? == wanted, "{path}");
@@ -479,7 +484,7 @@ async fn a_panic_is_one_answer() -> Result<()> {
     };
     let server = Server::start(options, surface).await?;
     let surroundings = Surroundings { server, folder, verbosity: Arc::default() };
-    ensure!(surroundings.status(&Shown::default(), "/healthz").await? == 500);
-    ensure!(surroundings.status(&Shown::default(), "/healthz").await? == 200);
+    ensure!(surroundings.status(&Credentials::default(), "/healthz").await? == 500);
+    ensure!(surroundings.status(&Credentials::default(), "/healthz").await? == 200);
     Ok(())
 }

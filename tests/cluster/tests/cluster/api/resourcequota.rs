@@ -1,4 +1,4 @@
-//! What users see of ResourceQuotas: limits in force, and what is used, soon after something went.
+//! Observable behaviour of ResourceQuotas: limits in force, and what is used, soon after something went.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

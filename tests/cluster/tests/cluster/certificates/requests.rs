@@ -1,4 +1,4 @@
-//! What users see of certificate requests: who gets one, for what, and what is refused.
+//! Observable behaviour of certificate requests: who gets one, for what, and what is refused.
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine as _;

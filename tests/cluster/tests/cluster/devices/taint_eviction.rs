@@ -1,4 +1,4 @@
-//! What users see when devices get taints: pods that go, pods that may stay, and rules that tell how far it is.
+//! Observable behaviour when devices get taints: pods that go, pods that may stay, and rules that tell how far it is.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_active, is_ready, pod, with};

@@ -299,7 +299,7 @@ async fn play(space: Space, rule: Rule) -> Result<()> {
         played = scenario(&space) => played?,
         lived = run_until_crash(&space, &faults) => lived?,
     }
-    ensure!(faults.unmet() == 0, "the fault did not strike: this proves nothing");
+    ensure!(faults.unmet() == 0, "the fault did not occur: this proves nothing");
     let after = Faults::default();
     let _manager = Manager::start(&space, &after).await?;
     eventually("the new one has listed", || async {

@@ -1,4 +1,4 @@
-//! What users see of nodes' ranges of pod addresses, also when answers get lost.
+//! Observable behaviour of nodes' ranges of pod addresses, also when answers get lost.
 
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@ use cluster_tests::{Space, eventually};
 use control_plane::{ControlPlane, Identity};
 use serde_json::Value;
 
-use crate::process::serving::{Running, Shown, bare, inline_pair};
+use crate::process::serving::{Credentials, Running, bare, inline_pair};
 
 const CONTROLLERS: &str =
     "--controllers=deployment,replicaset,resourcequota,serviceaccount-controller,garbagecollector,namespace";
@@ -17,7 +17,7 @@ const CONTROLLERS: &str =
 struct Page<'a> {
     cluster: &'a ControlPlane,
     kcm: &'a Running,
-    admin: Shown,
+    admin: Credentials,
 }
 
 impl Page<'_> {
@@ -54,7 +54,7 @@ impl Page<'_> {
 /// A Deployment whose pods a quota forbids, and whose deletion waits for a foreign finalizer.
 pub async fn diagnostics_name_a_quota_and_a_finalizer(_: Space) -> Result<()> {
     let cluster = bare().await?;
-    let admin = Shown::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
+    let admin = Credentials::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     let kcm = Running::start(&cluster, KCM, &[CONTROLLERS.to_owned()]).await?;
     let page = Page { cluster: &cluster, kcm: &kcm, admin };
     cluster.kubectl(&["create", "namespace", "shop"])?;

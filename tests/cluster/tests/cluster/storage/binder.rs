@@ -1,4 +1,4 @@
-//! What users see of claims and volumes: static and delayed binding, provisioning, reclaiming, and losses.
+//! Observable behaviour of claims and volumes: static and delayed binding, provisioning, reclaiming, and losses.
 //!
 //! Volumes have no namespace. Each test has a class of its own, so that its claims get no volume of another test; the
 //! managers of other tests may write the phases of its volumes, with the same values.

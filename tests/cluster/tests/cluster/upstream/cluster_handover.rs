@@ -13,7 +13,7 @@ use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::auth::serviceaccount::{asking, filled};
+use crate::auth::serviceaccount::{token_of, token_secret};
 use crate::network::node_ipam::{add, ranges};
 use crate::nodes::lifecycle::{nodes, patch_node};
 use crate::robustness::cluster_crashes::{bed, distinct, joins, signing};
@@ -182,18 +182,18 @@ async fn count_again(space: &Space) -> Result<()> {
 /// A robot has its token; the namespace has its account and the root certificates.
 async fn give_token(space: &Space) -> Result<()> {
     space.create::<ServiceAccount>(json!({"metadata": {"name": "robot"}})).await?;
-    space.create::<Secret>(asking("first", "robot", json!({}))).await?;
-    filled(space, "first").await?;
+    space.create::<Secret>(token_secret("first", "robot", json!({}))).await?;
+    token_of(space, "first").await?;
     eventually("the default account is there", || space.get::<ServiceAccount>("default")).await?;
     eventually("the root certificates are there", || space.get::<ConfigMap>("kube-root-ca.crt")).await?;
     Ok(())
 }
 
 async fn take_token(space: &Space) -> Result<()> {
-    let (token, _) = filled(space, "first").await?;
-    space.create::<Secret>(asking("second", "robot", json!({}))).await?;
-    filled(space, "second").await?;
-    ensure!(filled(space, "first").await?.0 == token, "what is there stays");
+    let (token, _) = token_of(space, "first").await?;
+    space.create::<Secret>(token_secret("second", "robot", json!({}))).await?;
+    token_of(space, "second").await?;
+    ensure!(token_of(space, "first").await?.0 == token, "what is there stays");
     space.delete::<ServiceAccount>("robot").await?;
     space.delete::<ServiceAccount>("default").await?;
     eventually("tokens go with their account, and the default one comes back", || async {

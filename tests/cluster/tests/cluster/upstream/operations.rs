@@ -45,7 +45,7 @@ impl<'a> Node<'a> {
         Ok(Self { bed, pods, folder })
     }
 
-    /// Types commands, in which [`KUBERNETES`] stands for the control plane's folder; answers what they print.
+    /// Types commands, in which [`KUBERNETES`] stands for the control plane's folder; returns what they print.
     fn types(&self, commands: &str) -> Result<String> {
         let cluster = &self.bed.cluster;
         let commands = commands.replace(KUBERNETES, &cluster.folder().display().to_string());
@@ -59,7 +59,7 @@ impl<'a> Node<'a> {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Follows a part of the page, the kubelet looking on; answers what was printed.
+    /// Follows a part of the page, the kubelet looking on; returns what was printed.
     async fn follows(&mut self, heading: &str) -> Result<String> {
         let mut printed = String::new();
         for block in blocks(PAGE, heading) {

@@ -235,7 +235,7 @@ async fn brief(space: Space) -> Result<()> {
     })
     .await?;
     space.patch::<Job>("brief", json!({"metadata": {"finalizers": null}})).await?;
-    eventually("it is gone", || async {
+    eventually("it is deleted", || async {
         ensure!(names(&space.list::<Job>("").await?) == ["kept"]);
         Ok(())
     })

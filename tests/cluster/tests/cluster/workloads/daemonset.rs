@@ -1,4 +1,4 @@
-//! What users see of a DaemonSet: pods on the nodes that it is for, revisions, status, events, kubectl.
+//! Observable behaviour of a DaemonSet: pods on the nodes that it is for, revisions, status, events, kubectl.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -274,11 +274,11 @@ pub async fn daemonset_is_rolled_out_and_back_by_kubectl(space: Space) -> Result
     space.create::<DaemonSet>(with(daemon_set(&space, "agent"), json!({"spec": {"revisionHistoryLimit": 1}}))).await?;
     rolled_out(&space, "agent", 2).await?;
     set_image(&space, "agent", 2).await?;
-    let said = space.kubectl(&["rollout", "status", "daemonset/agent"]).await?;
-    ensure!(said.contains("successfully rolled out"), "{said}");
+    let output = space.kubectl(&["rollout", "status", "daemonset/agent"]).await?;
+    ensure!(output.contains("successfully rolled out"), "{output}");
     rolled_out(&space, "agent", 2).await?;
-    let told = space.kubectl(&["rollout", "history", "daemonset/agent"]).await?;
-    ensure!(told.contains("\n1 ") && told.contains("\n2 "), "{told}");
+    let output = space.kubectl(&["rollout", "history", "daemonset/agent"]).await?;
+    ensure!(output.contains("\n1 ") && output.contains("\n2 "), "{output}");
     let second = space.kubectl(&["rollout", "history", "daemonset/agent", "--revision=2"]).await?;
     ensure!(second.contains("example.com/image:2"), "{second}");
     let first = uids(&revisions(&space, "agent").await?.into_values().take(1).collect::<Vec<_>>());
@@ -407,7 +407,7 @@ pub async fn failed_pods_are_replaced_with_backoff(space: Space) -> Result<()> {
         let told = format!("Warning FailedDaemonPod Found failed daemon pod {}/{name}-", space.namespace);
         ensure!(events.keys().any(|event| event.starts_with(&told)), "{events:?}");
         space.delete::<DaemonSet>(name).await?;
-        eventually("it is gone", || async {
+        eventually("it is deleted", || async {
             ensure!(space.list::<DaemonSet>(name).await?.is_empty());
             Ok(())
         })
@@ -443,7 +443,7 @@ pub async fn taken_name_counts_as_a_collision(space: Space) -> Result<()> {
     space
         .create::<ControllerRevision>(json!({"metadata": {"name": taken}, "revision": 1, "data": {"another": 1}}))
         .await?;
-    eventually("it is gone", || async {
+    eventually("it is deleted", || async {
         ensure!(space.list::<DaemonSet>("agent").await?.is_empty());
         Ok(())
     })

@@ -1,4 +1,4 @@
-//! What users see of a Deployment: ReplicaSets, conditions, revisions, events, and what kubectl says of them.
+//! Observable behaviour of a Deployment: ReplicaSets, conditions, revisions, events, and what kubectl says of them.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{conditions, deployment, image, is_ready, names, owner, replica_set, uids, with};
@@ -92,8 +92,8 @@ pub async fn rollout_leaves_the_expected_status_and_events(space: Space) -> Resu
         Ok(())
     })
     .await?;
-    let said = space.kubectl(&["rollout", "status", "deployment/web", "--timeout=5s"]).await?;
-    ensure!(said.contains("successfully rolled out"), "{said}");
+    let output = space.kubectl(&["rollout", "status", "deployment/web", "--timeout=5s"]).await?;
+    ensure!(output.contains("successfully rolled out"), "{output}");
     space.kubectl(&["wait", "deployment/web", "--for=condition=Available", "--timeout=5s"]).await?;
     Ok(())
 }
@@ -200,9 +200,9 @@ pub async fn stuck_rollout_is_reported(space: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    let said = space.kubectl(&["rollout", "status", "deployment/web"]).await;
-    let said = format!("{:#}", said.err().context("kubectl takes it for a success")?);
-    ensure!(said.contains("exceeded its progress deadline"), "{said}");
+    let output = space.kubectl(&["rollout", "status", "deployment/web"]).await;
+    let output = format!("{:#}", output.err().context("kubectl takes it for a success")?);
+    ensure!(output.contains("exceeded its progress deadline"), "{output}");
     space.kubectl(&["rollout", "undo", "deployment/web"]).await?;
     rolled_out(&space, "web", 2).await?;
     Ok(())
@@ -240,7 +240,7 @@ pub async fn taken_name_counts_as_a_collision(space: Space) -> Result<()> {
     space.delete::<Deployment>("web").await?;
     space.delete::<ReplicaSet>(&name).await?;
     space.kubectl(&["delete", "pods", "--all", "--wait=false"]).await?;
-    eventually("all is gone", || async {
+    eventually("everything is deleted", || async {
         ensure!(space.pods("").await?.is_empty() && space.list::<ReplicaSet>("").await?.is_empty());
         Ok(())
     })

@@ -1,4 +1,4 @@
-//! What users see of PodDisruptionBudgets: their status, and what may be evicted.
+//! Observable behaviour of PodDisruptionBudgets: their status, and what may be evicted.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{names, pod, replica_set, with};

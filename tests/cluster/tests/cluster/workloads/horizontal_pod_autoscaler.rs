@@ -1,4 +1,4 @@
-//! What users see of HorizontalPodAutoscalers: targets scaled by metrics of every API, and what is said of it.
+//! Observable behaviour of HorizontalPodAutoscalers: targets scaled by metrics of every API, and what is said of it.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::metrics::Metrics;

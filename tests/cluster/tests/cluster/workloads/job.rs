@@ -41,7 +41,7 @@ fn conditions(status: &JobStatus) -> Vec<String> {
         .collect()
 }
 
-/// Waits for these conditions; answers the status.
+/// Waits for these conditions; returns the status.
 pub async fn until(space: &Space, name: &str, expected: &[&str]) -> Result<JobStatus> {
     eventually(format!("{name} is {expected:?}"), || async {
         let status = status(space, name).await?;
@@ -79,7 +79,7 @@ pub async fn job_completes(space: Space) -> Result<()> {
     let pods = space.list::<Pod>("pi").await?;
     ensure!(pods.len() == 5 && pods.iter().all(|pod| phase(pod) == "Succeeded" && !has_finalizer(pod)));
     ensure!(pods.iter().all(|pod| owner(pod) == "pi"));
-    eventually("it is told of", || async {
+    eventually("an event is recorded", || async {
         let events = space.events("pi").await?;
         ensure!(events.contains_key("Normal Completed Job completed"), "{events:?}");
         ensure!(
@@ -97,7 +97,7 @@ pub async fn failures_end_job(space: Space) -> Result<()> {
     space.create::<Job>(job("bad", &failing("3"), json!({"backoffLimit": 0, "parallelism": 1}))).await?;
     let status = until(&space, "bad", &BACKOFF_LIMIT_EXCEEDED).await?;
     ensure!(counts(&status) == [0, 0, 0, 1, 0] && status.completion_time.is_none(), "{status:?}");
-    eventually("it is told of", || async {
+    eventually("an event is recorded", || async {
         let events = space.events("bad").await?;
         let expected = "Warning BackoffLimitExceeded Job has reached the specified backoff limit";
         ensure!(events.contains_key(expected), "{events:?}");
@@ -113,7 +113,7 @@ pub async fn deadline_ends_job(space: Space) -> Result<()> {
     let ended = ["FailureTarget=True DeadlineExceeded", "Failed=True DeadlineExceeded"];
     let status = until(&space, "slow", &ended).await?;
     ensure!(counts(&status) == [0, 0, 0, 2, 0], "{status:?}");
-    eventually("its pods are gone", || async {
+    eventually("its pods are deleted", || async {
         let pods = space.list::<Pod>("slow").await?;
         ensure!(pods.is_empty(), "{:?}", names(&pods));
         Ok(())

@@ -77,7 +77,7 @@ pub async fn pods_of_a_deleted_node_are_deleted_after_a_delay(space: Space) -> R
             && target.last_transition_time.is_some()),
         "conditions {conditions:?}"
     );
-    eventually("the other one is gone", || async {
+    eventually("the other one is deleted", || async {
         let left = names(&space.list::<Pod>("web").await?);
         ensure!(left == ["kept"], "left {left:?}");
         Ok(())

@@ -1,4 +1,4 @@
-//! What users see of a ReplicationController: the same as of a ReplicaSet, under its own kind and names.
+//! Observable behaviour of a ReplicationController: the same as of a ReplicaSet, under its own kind and names.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_ready, names, owner, pod, template, uids};

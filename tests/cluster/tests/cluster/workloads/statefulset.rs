@@ -1,4 +1,4 @@
-//! What users see of a StatefulSet: pods in their places, claims, revisions, status, events, and kubectl.
+//! Observable behaviour of a StatefulSet: pods in their places, claims, revisions, status, events, and kubectl.
 
 use std::collections::BTreeMap;
 
@@ -142,10 +142,10 @@ pub async fn update_history_undo_and_restart_work(space: Space) -> Result<()> {
     let first = settled(&space, "web", 3, 1).await?.status.and_then(|status| status.update_revision);
     set_image(&space, "web", 2).await?;
     settled(&space, "web", 3, 2).await?;
-    let said = space.kubectl(&["rollout", "status", "statefulset/web", "--timeout=10s"]).await?;
-    ensure!(said.contains("roll out complete: 3 new pods have been updated"), "{said}");
-    let said = space.kubectl(&["rollout", "history", "statefulset/web"]).await?;
-    ensure!(said.lines().filter(|line| line.starts_with(['1', '2'])).count() == 2, "{said}");
+    let output = space.kubectl(&["rollout", "status", "statefulset/web", "--timeout=10s"]).await?;
+    ensure!(output.contains("roll out complete: 3 new pods have been updated"), "{output}");
+    let output = space.kubectl(&["rollout", "history", "statefulset/web"]).await?;
+    ensure!(output.lines().filter(|line| line.starts_with(['1', '2'])).count() == 2, "{output}");
     let second = space.kubectl(&["rollout", "history", "statefulset/web", "--revision=2"]).await?;
     ensure!(second.contains("example.com/image:2"), "{second}");
 
@@ -387,7 +387,7 @@ pub async fn orphans_are_adopted_by_name(space: Space) -> Result<()> {
     })
     .await?;
     let kept = uids(&space.list::<Pod>("").await?);
-    ensure!(pods.iter().all(|uid| kept.contains(uid)), "nobody is deleted");
+    ensure!(pods.iter().all(|uid| kept.contains(uid)), "no pod is deleted");
     Ok(())
 }
 
@@ -404,7 +404,7 @@ pub async fn taken_revision_name_counts_as_a_collision(space: Space) -> Result<(
     space
         .create::<ControllerRevision>(json!({"metadata": {"name": name}, "revision": 1, "data": {"other": 1}}))
         .await?;
-    eventually("it is gone", || async {
+    eventually("it is deleted", || async {
         ensure!(space.list::<Pod>("web").await?.is_empty());
         Ok(())
     })
