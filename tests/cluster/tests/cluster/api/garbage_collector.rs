@@ -1,4 +1,5 @@
-//! The garbage collector: what goes with its owner, what waits, what stays, also through restarts and crashes.
+//! The garbage collector: dependents that are deleted with their owner, that wait, and that are kept, also across restarts
+//! and crashes.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{deployment, names};
@@ -14,7 +15,7 @@ use crate::robustness::scenario::Scenario;
 
 const ON: &[&str] = &["--enable-garbage-collector=true"];
 
-/// The collector alone.
+/// Flags for only this controller.
 const ALONE: &[&str] = &["--enable-garbage-collector=true", "--controllers=garbage-collector-controller"];
 
 fn reference(owner: &ConfigMap) -> Value {
@@ -25,7 +26,7 @@ async fn config_map(space: &Space, name: &str, owners: Vec<Value>) -> Result<Con
     space.create(json!({"metadata": {"name": name, "ownerReferences": owners}})).await
 }
 
-/// Waits until these ConfigMaps are there and no others (but for the root CA's).
+/// Waits until exactly these ConfigMaps exist (except for the root CA's).
 async fn left(space: &Space, expected: &[&str]) -> Result<()> {
     eventually(format!("{expected:?} are left"), || async {
         let mut found = names(&space.list::<ConfigMap>("").await?);
@@ -87,7 +88,7 @@ pub async fn recreated_owner_does_not_keep_old_dependents(space: Space) -> Resul
     let second = config_map(&space, "owner", vec![]).await?;
     config_map(&space, "new", vec![reference(&second)]).await?;
     left(&space, &["new", "owner"]).await?;
-    // Of the first owner, made when that is long gone.
+    // A dependent of the first owner, created after that owner was deleted.
     config_map(&space, "late", vec![reference(&first)]).await?;
     left(&space, &["new", "owner"]).await
 }
@@ -100,7 +101,7 @@ pub async fn existing_owners_are_kept_and_dangling_references_removed(space: Spa
     config_map(&space, "wrong", vec![wrong_name]).await?;
     space.delete::<ConfigMap>("two").await?;
     left(&space, &["both", "one"]).await?;
-    eventually("one owner is left", || async {
+    eventually("only one owner exists", || async {
         let both: ConfigMap = space.get("both").await?;
         let owners: Vec<_> = both.owner_references().iter().map(|owner| owner.name.clone()).collect();
         ensure!(owners == ["one"], "owners {owners:?}");
@@ -123,7 +124,7 @@ fn custom(space: &Space, kind: &str, version: &str) -> Api<DynamicObject> {
     Api::namespaced_with(space.bed.client.clone(), &space.namespace, &resource)
 }
 
-/// Of each test its own, for definitions have no namespace.
+/// Returns a group for one test, because definitions have no namespace.
 fn group(space: &Space) -> String {
     format!("{}.example.com", space.namespace)
 }
@@ -143,7 +144,7 @@ fn definition(space: &Space, kind: &str) -> Value {
 }
 
 pub async fn custom_resources_can_be_owners_and_dependents(space: Space) -> Result<()> {
-    // The collector runs before the kind is there.
+    // The collector is started before the kind exists.
     let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
     let definition = definition(&space, "Widget").to_string();
     let (bed, text) = (space.bed.clone(), definition.clone());
@@ -209,7 +210,7 @@ pub async fn owner_references_to_another_namespace_are_reported(space: Space) ->
     let owner: k8s_openapi::api::core::v1::ServiceAccount = account
         .create(&PostParams::default(), &serde_json::from_value(json!({"metadata": {"name": "owner"}}))?)
         .await?;
-    // What has no namespace cannot be owned by what has one.
+    // A namespaced object cannot own a cluster-wide one.
     let role = json!({"metadata": {"name": format!("role-{}", space.namespace), "ownerReferences": [
         {"apiVersion": "v1", "kind": "ServiceAccount", "name": "owner", "uid": owner.uid()},
     ]}});
@@ -235,7 +236,7 @@ pub async fn owner_references_to_another_namespace_are_reported(space: Space) ->
     Ok(())
 }
 
-/// A tree of three levels; all of it goes with its root.
+/// Creates a tree of three levels, which is deleted with its root.
 async fn tree(space: &Space) -> Result<()> {
     let root = config_map(space, "root", vec![]).await?;
     let children = try_join_all((0..5).map(|n| {
@@ -249,7 +250,7 @@ async fn tree(space: &Space) -> Result<()> {
     Ok(())
 }
 
-async fn tree_is_gone(space: &Space) -> Result<()> {
+async fn until_tree_deleted(space: &Space) -> Result<()> {
     left(space, &[]).await?;
     eventually("no secret is left", || async {
         let secrets = names(&space.list::<Secret>("").await?);
@@ -259,11 +260,11 @@ async fn tree_is_gone(space: &Space) -> Result<()> {
     .await
 }
 
-/// One owner goes before what it owns, one after, and one without.
+/// Deletes an owner before its dependents, another one after them, and a third one without them.
 async fn three_ways(space: Space) -> Result<()> {
     tree(&space).await?;
     space.delete::<ConfigMap>("root").await?;
-    tree_is_gone(&space).await?;
+    until_tree_deleted(&space).await?;
     for cascade in ["foreground", "orphan"] {
         let owner = config_map(&space, "owner", vec![]).await?;
         let blocks = cluster_tests::objects::with(reference(&owner), json!({"blockOwnerDeletion": true}));
@@ -277,7 +278,8 @@ async fn three_ways(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Ten deletions, then one of a dependent before its owner's finalizer, then one patch of an orphan before another one.
+/// Writes: ten deletions; the deletion of a dependent before the removal of its owner's finalizer; a patch of an orphan
+/// before another one.
 pub const SCENARIO: Scenario = Scenario {
     name: "garbagecollector",
     flags: ALONE,
@@ -319,7 +321,7 @@ pub async fn garbage_needs_one_request_per_deletion(space: Space) -> Result<()> 
     .await?;
     tree(&space).await?;
     space.delete::<ConfigMap>("root").await?;
-    tree_is_gone(&space).await?;
+    until_tree_deleted(&space).await?;
     let of_ours = |call: &Call| call.namespace == space.namespace && !call.name.is_empty();
     let deleted = faults.count(|call| of_ours(call) && call.verb == Verb::Delete);
     let other =

@@ -183,7 +183,7 @@ pub async fn stalled_watch_is_no_proof_of_deletion(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Deletes a namespace with so many objects that it is emptied during its grace period, and checks that the period lasts
+/// Deletes a namespace with enough objects to be emptied during its grace period, and checks that the period lasts
 /// nevertheless. Returns how often its ConfigMaps were deleted.
 async fn emptied_early(space: &Space, faults: &Faults) -> Result<usize> {
     let many = (0..1100).map(|number| json!({"metadata": {"name": format!("c{number}")}}));

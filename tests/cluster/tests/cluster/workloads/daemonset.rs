@@ -1,4 +1,4 @@
-//! Observable behaviour of a DaemonSet: pods on the nodes that it is for, revisions, status, events, kubectl.
+//! Observable behaviour of a DaemonSet: pods on the selected nodes, revisions, status, events, kubectl.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,23 +15,23 @@ use serde_json::{Value, json};
 use crate::robustness::invariants::{only_declared, quiet};
 use crate::robustness::scenario::Scenario;
 
-/// The label and taint that keep a test's nodes to its pods.
+/// The label and taint that reserve a test's nodes for its pods.
 const OURS: &str = "example.com/space";
 const HASH: &str = "controller-revision-hash";
 
-/// Nodes of a test's own.
+/// The nodes of one test.
 pub struct Fleet {
     nodes: Api<Node>,
     space: Space,
 }
 
 impl Fleet {
-    /// Those that there are.
+    /// The existing nodes.
     fn all_of(space: &Space) -> Self {
         Self { nodes: Api::all(space.bed.client.clone()), space: space.clone() }
     }
 
-    /// Creates this many.
+    /// Creates this number of nodes.
     pub async fn of(space: &Space, count: usize) -> Result<Self> {
         let fleet = Self::all_of(space);
         for at in 0..count {
@@ -56,7 +56,7 @@ impl Fleet {
             "status": {"capacity": room, "allocatable": room},
         });
         self.nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
-        // Admission taints new nodes until a controller finds them Ready; none runs here.
+        // Admission taints new nodes; the controller that removes the taint does not run.
         self.taint(at, &[]).await
     }
 
@@ -65,7 +65,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Taints a node for all but this test's pods, and also with these effects.
+    /// Taints a node against pods of other tests, and also with these effects.
     async fn taint(&self, at: usize, effects: &[&str]) -> Result<()> {
         let ours = json!({"key": OURS, "value": self.space.namespace, "effect": "NoSchedule"});
         let more = effects.iter().map(|effect| json!({"key": "example.com/more", "effect": effect}));
@@ -73,7 +73,7 @@ impl Fleet {
         self.patch(at, json!({"spec": {"taints": taints}})).await
     }
 
-    /// Deletes them, so that other tests do not meet them.
+    /// Deletes the nodes, so that they do not affect other tests.
     pub async fn disband(self) -> Result<()> {
         for node in self.nodes.list(&Default::default()).await?.items {
             let name = node.name_any();
@@ -96,7 +96,7 @@ pub fn daemon_set(space: &Space, name: &str) -> Value {
     })
 }
 
-/// Desired, current, misscheduled, ready, updated, available, unavailable.
+/// Returns the numbers of desired, current, misscheduled, ready, updated, available and unavailable pods.
 fn counts(set: &DaemonSet) -> [i32; 7] {
     let status = set.status.clone().unwrap_or_default();
     [
@@ -134,7 +134,7 @@ pub async fn rolled_out(space: &Space, name: &str, nodes: i32) -> Result<DaemonS
     Ok(set)
 }
 
-/// Gives the template another image.
+/// Changes the image of the template.
 pub async fn set_image(space: &Space, name: &str, version: u32) -> Result<()> {
     let image = format!("main=example.com/image:{version}");
     space.kubectl(&["set", "image", &format!("daemonset/{name}"), &image]).await?;
@@ -311,7 +311,7 @@ pub async fn daemonset_is_rolled_out_and_back_by_kubectl(space: Space) -> Result
     fleet.disband().await
 }
 
-/// A node is drained for maintenance: its daemon pod stays, all other pods leave, and it is used again afterwards.
+/// A node is drained for maintenance: its daemon pod is kept, all other pods are evicted, and it is used again afterwards.
 pub async fn drained_node_keeps_its_daemon_pod(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 2).await?;
     let _manager = Manager::start(&space, &Faults::default()).await?;
@@ -321,7 +321,7 @@ pub async fn drained_node_keeps_its_daemon_pod(space: Space) -> Result<()> {
     space.create::<Pod>(with(pod("guest", "guest"), json!({"spec": {"nodeName": fleet.name(0)}}))).await?;
     let drain = ["drain", &fleet.name(0), "--ignore-daemonsets", "--force", "--timeout=60s"];
     space.kubectl(&drain).await?;
-    ensure!(space.api::<Pod>().get_opt("guest").await?.is_none(), "the guest is gone");
+    ensure!(space.api::<Pod>().get_opt("guest").await?.is_none(), "the guest was not evicted");
     rolled_out(&space, "agent", 2).await?;
     ensure!(uids(&space.pods("agent").await?) == daemons, "the daemons stay");
     space.kubectl(&["uncordon", &fleet.name(0)]).await?;
@@ -330,7 +330,7 @@ pub async fn drained_node_keeps_its_daemon_pod(space: Space) -> Result<()> {
     fleet.disband().await
 }
 
-/// Ready pods that are not being deleted, and all pods of a node at most.
+/// Returns the number of ready pods that are not being deleted, and the maximum number of pods on a node.
 fn on_nodes(view: &View, least: usize, most: usize) -> Result<()> {
     let ready = view.pods.values().filter(|pod| is_active(pod) && is_ready(pod)).count();
     ensure!(ready >= least, "{ready} pods are ready, {least} at least");
@@ -458,7 +458,7 @@ pub async fn taken_name_counts_as_a_collision(space: Space) -> Result<()> {
     fleet.disband().await
 }
 
-/// Roll out on two nodes, update, go back.
+/// Rolls out on two nodes, updates, and undoes the update.
 async fn scenario(space: Space) -> Result<()> {
     Fleet::of(&space, 2).await?;
     space.create::<DaemonSet>(daemon_set(&space, "agent")).await?;
@@ -472,7 +472,7 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Two revisions and their order changed once, six pods of which four go, and a status for each of three rollouts.
+/// Two revisions, whose order changes once; six pods, of which four are deleted; a status for each of three rollouts.
 pub const SCENARIO: Scenario = Scenario {
     name: "daemonset",
     flags: &["--controllers=daemonset-controller"],

@@ -1,4 +1,4 @@
-//! Observable behaviour of a Deployment: ReplicaSets, conditions, revisions, events, and what kubectl says of them.
+//! Observable behaviour of a Deployment: ReplicaSets, conditions, revisions, events, and kubectl's reports.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{conditions, deployment, image, is_ready, names, owner, replica_set, uids, with};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 /// The annotation with a Deployment's or ReplicaSet's revision.
 const REVISION: &str = "deployment.kubernetes.io/revision";
 
-/// Waits for a rollout's end: all pods of the newest template, available, and a status that says so.
+/// Waits for the end of a rollout: all pods are of the newest template and available, and the status is up to date.
 pub async fn rolled_out(space: &Space, name: &str, replicas: i32) -> Result<Deployment> {
     eventually(format!("{name} is rolled out with {replicas} pods"), || async {
         let deployment: Deployment = space.get(name).await?;
@@ -35,7 +35,7 @@ pub async fn rolled_out(space: &Space, name: &str, replicas: i32) -> Result<Depl
     .await
 }
 
-/// The ReplicaSet with a revision.
+/// Returns the ReplicaSet with a revision.
 pub async fn revision(space: &Space, name: &str, revision: &str) -> Result<ReplicaSet> {
     let sets: Vec<ReplicaSet> = space.list(name).await?;
     let all: Vec<(String, Option<String>)> =
@@ -45,19 +45,19 @@ pub async fn revision(space: &Space, name: &str, revision: &str) -> Result<Repli
         .with_context(|| format!("no revision {revision} among {all:?}"))
 }
 
-/// Gives the template another image.
+/// Changes the image of the template.
 pub async fn set_image(space: &Space, name: &str, version: u32) -> Result<()> {
     let image = format!("main=example.com/image:{version}");
     space.kubectl(&["set", "image", &format!("deployment/{name}"), &image]).await?;
     Ok(())
 }
 
-/// The size that a ReplicaSet is to have.
+/// Returns the desired size of a ReplicaSet.
 pub fn wanted(set: &ReplicaSet) -> i32 {
     set.spec.replicas.unwrap_or(1)
 }
 
-/// A patch whose pods never become ready.
+/// Returns a patch of the template whose pods never become ready.
 fn unready() -> Value {
     json!({"spec": {"template": {"metadata": {"annotations": {BEHAVIOUR: UNREADY}}}}})
 }
@@ -85,7 +85,7 @@ pub async fn rollout_leaves_the_expected_status_and_events(space: Space) -> Resu
     for pod in space.pods("web").await? {
         ensure!(pod.labels().get("pod-template-hash") == Some(&hash) && owner(&pod) == set.name_any());
     }
-    eventually("the scaling is told of", || async {
+    eventually("the scaling is reported", || async {
         let events = space.events("web").await?;
         let expected = format!("Normal ScalingReplicaSet Scaled up replica set web-{hash} from 0 to 3");
         ensure!(events == [(expected, 1)].into(), "events {events:?}");
@@ -112,7 +112,7 @@ pub async fn history_undo_and_restart(space: Space) -> Result<()> {
     ensure!(second.contains("example.com/image:2"), "{second}");
 
     space.kubectl(&["rollout", "undo", "deployment/web"]).await?;
-    eventually("the first is back as revision 3", || async {
+    eventually("the first ReplicaSet has revision 3", || async {
         let third = revision(&space, "web", "3").await?;
         ensure!(third.uid() == first.uid(), "another ReplicaSet was made");
         let history = third.annotations().get("deployment.kubernetes.io/revision-history");
@@ -131,7 +131,8 @@ pub async fn history_undo_and_restart(space: Space) -> Result<()> {
     let after = uids(&space.pods("web").await?);
     ensure!(after.iter().all(|uid| !before.contains(uid)), "a pod was not restarted");
     space.kubectl(&["rollout", "undo", "deployment/web", "--to-revision=2"]).await?;
-    let fifth = eventually("the second is back as revision 5", || async { revision(&space, "web", "5").await }).await?;
+    let fifth =
+        eventually("the second ReplicaSet has revision 5", || async { revision(&space, "web", "5").await }).await?;
     ensure!(image(fifth.spec.template.as_ref()) == "example.com/image:2");
     rolled_out(&space, "web", 2).await?;
     Ok(())
@@ -179,7 +180,7 @@ pub async fn pause_stops_a_rollout_but_not_scaling(space: Space) -> Result<()> {
     })
     .await?;
     space.kubectl(&["rollout", "resume", "deployment/web"]).await?;
-    eventually("it goes on", || async { revision(&space, "web", "2").await }).await?;
+    eventually("the rollout continues", || async { revision(&space, "web", "2").await }).await?;
     rolled_out(&space, "web", 4).await?;
     Ok(())
 }
@@ -201,7 +202,7 @@ pub async fn stuck_rollout_is_reported(space: Space) -> Result<()> {
     })
     .await?;
     let output = space.kubectl(&["rollout", "status", "deployment/web"]).await;
-    let output = format!("{:#}", output.err().context("kubectl takes it for a success")?);
+    let output = format!("{:#}", output.err().context("kubectl reports a success")?);
     ensure!(output.contains("exceeded its progress deadline"), "{output}");
     space.kubectl(&["rollout", "undo", "deployment/web"]).await?;
     rolled_out(&space, "web", 2).await?;
@@ -264,7 +265,7 @@ pub async fn orphans_are_adopted_with_their_pods(space: Space) -> Result<()> {
     rolled_out(&space, "web", 2).await?;
     let (set, pods) = (revision(&space, "web", "1").await?, uids(&space.pods("web").await?));
     manager.stop().await?;
-    // The garbage collector's part of an orphaning deletion.
+    // The garbage collector does not run: the test removes the owner references, as for an orphaning deletion.
     let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
     space.api::<Deployment>().delete("web", &orphan).await?;
     space.patch::<ReplicaSet>(&set.name_any(), json!({"metadata": {"ownerReferences": null}})).await?;

@@ -1,4 +1,5 @@
-//! Jobs as users see them: completed, failed, indexed, suspended, judged by policies, counted once whatever crashes.
+//! Observable behaviour of Jobs: completed, failed, indexed, suspended, with policies, and with correct counts after
+//! crashes.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +17,7 @@ use crate::robustness::scenario::Scenario;
 const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// A Job of pods with the label `app=<name>` that behave as the annotations say; they succeed without any.
+/// Returns a Job of pods with the label `app=<name>`, whose behaviour is set by annotations; without any, they succeed.
 pub fn job(name: &str, annotations: &Value, spec: Value) -> Value {
     let mut template = template(name, "example.com/image:1", annotations);
     template["spec"]["restartPolicy"] = "Never".into();
@@ -32,7 +33,7 @@ async fn status(space: &Space, name: &str) -> Result<JobStatus> {
     Ok(space.get::<Job>(name).await?.status.unwrap_or_default())
 }
 
-/// Conditions as `<type>=<status> <reason>`, in the order in which they stand.
+/// Returns conditions as `<type>=<status> <reason>`, in their order.
 fn conditions(status: &JobStatus) -> Vec<String> {
     let conditions = status.conditions.iter().flatten();
     let text = |reason: &Option<String>| reason.clone().unwrap_or_default();
@@ -56,7 +57,7 @@ pub const COMPLETE: [&str; 2] = ["SuccessCriteriaMet=True CompletionsReached", "
 const BACKOFF_LIMIT_EXCEEDED: [&str; 2] =
     ["FailureTarget=True BackoffLimitExceeded", "Failed=True BackoffLimitExceeded"];
 
-/// Active, ready, succeeded, failed, terminating.
+/// Returns the numbers of active, ready, succeeded, failed and terminating pods.
 pub fn counts(status: &JobStatus) -> [i32; 5] {
     [status.active, status.ready, status.succeeded, status.failed, status.terminating].map(|count| count.unwrap_or(0))
 }
@@ -182,7 +183,7 @@ pub async fn failed_index_does_not_end_the_other_indexes(space: Space) -> Result
         found.and_then(|pod| pod.metadata.name.clone()).context("no such pod")
     };
     for (index, behaviour) in [("1", FAIL), ("0", "succeed"), ("2", "succeed")] {
-        let name = eventually("the pod is there", || of_index(index)).await?;
+        let name = eventually("the pod exists", || of_index(index)).await?;
         space.kubectl(&["annotate", "pod", &name, &format!("{BEHAVIOUR}={behaviour}"), "--overwrite"]).await?;
     }
     let status = until(&space, "alone", &["FailureTarget=True FailedIndexes", "Failed=True FailedIndexes"]).await?;
@@ -229,7 +230,7 @@ pub async fn failure_policy_decides(space: Space) -> Result<()> {
         format!("Container main for pod {ns}/{pod} failed with exit code 42 matching FailJob rule at index 0");
     ensure!(message.as_deref() == Some(&*expected), "{message:?}");
 
-    // With no failure forgiven, one that is ignored still does not end the Job.
+    // An ignored failure does not end the Job, although its backoff limit is 0.
     eventually("the ignored failure is settled", || async {
         let pods = space.list::<Pod>("ignored").await?;
         ensure!(pods.iter().any(|pod| phase(pod) == "Failed" && !has_finalizer(pod)), "{:?}", names(&pods));
@@ -241,7 +242,7 @@ pub async fn failure_policy_decides(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// A pod that its kubelet evicts is no failure of the Job where the policy says so.
+/// With a policy that ignores disruptions, a pod that its kubelet evicts does not count as a failure.
 pub async fn evicted_pod_is_no_failure_when_the_policy_ignores_it(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let disrupted = json!([{"type": "DisruptionTarget", "status": "True"}]);
@@ -317,7 +318,7 @@ pub async fn pod_is_replaced_only_after_it_has_failed(space: Space) -> Result<()
     let first = names(&space.pods("patient").await?)[0].clone();
     space.delete::<Pod>(&first).await?;
     expect([0, 0, 0, 0, 1]).await?;
-    during(QUIET, "nothing replaces it while it is terminating", || async {
+    during(QUIET, "it is not replaced while it is terminating", || async {
         ensure!(names(&space.list::<Pod>("patient").await?) == [first.as_str()]);
         Ok(())
     })
@@ -346,7 +347,7 @@ pub async fn pods_of_a_deleted_job_lose_their_finalizer(space: Space) -> Result<
     .await?;
     let orphaning = DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
     space.api::<Job>().delete("gone", &orphaning).await?;
-    eventually("nothing holds its pods", || async {
+    eventually("its pods have no finalizer", || async {
         let pods = space.list::<Pod>("gone").await?;
         ensure!(!pods.iter().any(has_finalizer));
         Ok(())
@@ -377,8 +378,8 @@ pub async fn pods_are_adopted_and_counted(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// A plain and an Indexed Job of three pods each to their ends, and one that fails: each pod is counted once, and none
-/// is held after that.
+/// Completes a plain and an Indexed Job of three pods each, and fails another one: each pod is counted once, and none has
+/// the finalizer after that.
 async fn scenario(space: Space) -> Result<()> {
     let spec = json!({"parallelism": 2, "completions": 3});
     space.create::<Job>(job("plain", &json!({}), spec.clone())).await?;
@@ -397,7 +398,7 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Each pod is created and released; each Job's status gets its start, its count and its end.
+/// Each pod is created and released; each Job's status is written at its start, for its counts and at its end.
 pub const SCENARIO: Scenario = Scenario {
     name: "job",
     flags: &["--controllers=job-controller"],

@@ -13,7 +13,7 @@ const ALONE: &str = "--controllers=pod-garbage-collector-controller";
 const NAME: &str = "pod-garbage-collector-controller";
 const FINALIZER: &str = "example.com/keep";
 
-/// A pod that stays until nothing holds it.
+/// Returns a pod with a finalizer.
 pub fn kept(name: &str, spec: Value) -> Value {
     with(pod(name, "web"), json!({"metadata": {"finalizers": [FINALIZER]}, "spec": spec}))
 }
@@ -88,7 +88,7 @@ pub async fn pods_of_a_deleted_node_are_deleted_after_a_delay(space: Space) -> R
     Ok(())
 }
 
-/// A crash between the two writes leaves a pod that failed; the next one deletes it, once.
+/// A crash between the two writes leaves a pod that is marked as failed; the next manager deletes it, once.
 pub async fn unbound_pod_is_deleted_also_after_a_crash(space: Space) -> Result<()> {
     space.create::<Pod>(kept("kept", json!({"schedulerName": "nobody"}))).await?;
     space.delete::<Pod>("kept").await?;
@@ -117,7 +117,7 @@ pub async fn unbound_pod_is_deleted_also_after_a_crash(space: Space) -> Result<(
     .await
 }
 
-/// One that was never bound is deleted and goes when nothing holds it; of five that have ended two may stay.
+/// An unbound pod is deleted when its finalizer is removed; of five finished pods, two are kept.
 async fn scenario(space: Space) -> Result<()> {
     space.create::<Pod>(kept("kept", json!({"schedulerName": "nobody"}))).await?;
     space.delete::<Pod>("kept").await?;
@@ -140,7 +140,7 @@ async fn scenario(space: Space) -> Result<()> {
     .await
 }
 
-/// The pods are all of the test's own making: three that go, one that is said to have failed and goes.
+/// The test creates all pods: three are deleted, and one is marked as failed and deleted.
 pub const SCENARIO: Scenario = Scenario {
     name: "podgc",
     flags: &[ALONE, "--terminated-pod-gc-threshold=2"],

@@ -1,4 +1,4 @@
-//! Observable behaviour of a StatefulSet: pods in their places, claims, revisions, status, events, and kubectl.
+//! Observable behaviour of a StatefulSet: pods with identities, claims, revisions, status, events, and kubectl.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ async fn versions(space: &Space, name: &str) -> Result<BTreeMap<String, String>>
     Ok(pods.iter().filter_map(version).collect())
 }
 
-/// Waits until all pods are there, ready and of this version, and the status says that the update is complete.
+/// Waits until all pods exist, are ready and of this version, and the status is that of a complete update.
 pub async fn settled(space: &Space, name: &str, replicas: i32, version: u32) -> Result<StatefulSet> {
     eventually(format!("{name} has {replicas} pods of version {version}"), || async {
         let set: StatefulSet = space.get(name).await?;
@@ -117,7 +117,7 @@ pub async fn pods_are_created_in_order_with_their_identities(space: Space) -> Re
     space.delete::<Pod>("web-0").await?;
     settled(&space, "web", 3, 1).await?;
     ensure!(!uids(&space.pods("web").await?).contains(&lone.metadata.uid.clone().unwrap_or_default()));
-    // A status a pod's coming, becoming ready, going and coming back, no more.
+    // At most one status write for each creation, readiness and deletion of a pod.
     let statuses = faults.count(|call| call.resource == "statefulsets/status");
     ensure!(statuses <= 6, "{statuses} writes of the status");
     quiet(&faults).await
@@ -151,7 +151,7 @@ pub async fn update_history_undo_and_restart_work(space: Space) -> Result<()> {
 
     space.kubectl(&["rollout", "undo", "statefulset/web"]).await?;
     let set = settled(&space, "web", 3, 1).await?;
-    ensure!(set.status.and_then(|status| status.update_revision) == first, "the first revision comes back");
+    ensure!(set.status.and_then(|status| status.update_revision) == first, "the first revision is not used again");
     let numbers: Vec<i64> = history(&space, "web").await?.iter().map(|(number, _)| *number).collect();
     ensure!(numbers == [2, 3], "numbers {numbers:?}");
 
@@ -200,7 +200,7 @@ pub async fn partition_keeps_pods_at_the_old_revision(space: Space) -> Result<()
         .await
     };
     reached([1, 1, 2]).await?;
-    // One below the partition is recreated as it was, from the template that its revision keeps.
+    // A pod below the partition is recreated at its revision, from the template of that revision.
     let before = space.get::<Pod>("web-0").await?;
     space.delete::<Pod>("web-0").await?;
     eventually("another web-0", || async {
@@ -252,7 +252,7 @@ pub async fn deleted_pods_are_updated_with_on_delete(space: Space) -> Result<()>
     Ok(())
 }
 
-/// The name of a node: pods with claims are bound there by the test, because nothing binds claims here.
+/// The name of a node: pods with claims are bound there by the test, because no controller binds claims here.
 async fn node(space: &Space) -> Result<String> {
     let nodes = Api::<Node>::all(space.bed.client.clone()).list(&Default::default()).await?;
     names(&nodes.items).into_iter().next().context("there is no node")
@@ -273,7 +273,7 @@ async fn with_claims(space: &Space, replicas: i32, deleted: &str, scaled: &str) 
     Ok(with(stateful_set("web", replicas), fields))
 }
 
-/// Claims and the kinds and names of their owners.
+/// Returns claims, with the kinds and names of their owners.
 async fn claims(space: &Space) -> Result<BTreeMap<String, Vec<String>>> {
     let claims: Vec<PersistentVolumeClaim> = space.list("web").await?;
     let owners = |claim: &PersistentVolumeClaim| {
@@ -321,7 +321,7 @@ pub async fn claims_are_created_and_retained(space: Space) -> Result<()> {
     };
     reached(both("StatefulSet web")).await?;
     ensure!(space.get::<Pod>("web-0").await?.metadata.resource_version == before);
-    // A pod is scaled away: its claim is deleted with it, as soon as it is collected. Until then no new pod comes.
+    // Scaling down deletes a pod: the garbage collector deletes its claim. Until then no pod of this ordinal is created.
     space.scale::<StatefulSet>("web", 1).await?;
     reached(both("Pod web-1")).await?;
     settled(&space, "web", 1, 1).await?;
@@ -387,7 +387,7 @@ pub async fn orphans_are_adopted_by_name(space: Space) -> Result<()> {
     })
     .await?;
     let kept = uids(&space.list::<Pod>("").await?);
-    ensure!(pods.iter().all(|uid| kept.contains(uid)), "no pod is deleted");
+    ensure!(pods.iter().all(|uid| kept.contains(uid)), "a pod was deleted");
     Ok(())
 }
 
@@ -397,7 +397,7 @@ pub async fn taken_revision_name_counts_as_a_collision(space: Space) -> Result<(
     settled(&space, "web", 1, 1).await?;
     let name = history(&space, "web").await?[0].1.clone();
     manager.stop().await?;
-    // The same StatefulSet again, while another owner's revision has the name that its own would get.
+    // The same StatefulSet is created again, while a revision of another owner has the name that its own would get.
     space.delete::<ControllerRevision>(&name).await?;
     space.delete::<StatefulSet>("web").await?;
     space.delete::<Pod>("web-0").await?;
@@ -418,7 +418,7 @@ pub async fn taken_revision_name_counts_as_a_collision(space: Space) -> Result<(
     Ok(())
 }
 
-/// The template of a version whose pods never become ready.
+/// Returns the template of a version whose pods never become ready.
 fn broken(version: u32) -> Value {
     json!({"spec": {"template": {
         "metadata": {"annotations": {BEHAVIOUR: UNREADY}},
@@ -426,7 +426,7 @@ fn broken(version: u32) -> Value {
     }}})
 }
 
-/// An ordered update waits for a pod of a revision that was broken and is fixed by now: an event says what to do.
+/// An ordered update waits for a broken pod of a previous revision: a condition and an event name the fix.
 pub async fn stuck_update_is_reported_with_the_fix(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<StatefulSet>(stateful_set("web", 2)).await?;
@@ -439,11 +439,11 @@ pub async fn stuck_update_is_reported_with_the_fix(space: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    let mended = json!({"spec": {"template": {"metadata": {"annotations": {BEHAVIOUR: null}}}}});
-    space.patch::<StatefulSet>("web", mended).await?;
+    let fixed = json!({"spec": {"template": {"metadata": {"annotations": {BEHAVIOUR: null}}}}});
+    space.patch::<StatefulSet>("web", fixed).await?;
     set_image(&space, "web", 3).await?;
-    let way_out = format!("kubectl delete pod web-1 -n {}", space.namespace);
-    let told = eventually("it is said that the update is stuck", || async {
+    let fix = format!("kubectl delete pod web-1 -n {}", space.namespace);
+    let message = eventually("the condition reports the stuck update", || async {
         let status = space.get::<StatefulSet>("web").await?.status.unwrap_or_default();
         let blocked = status.conditions.iter().flatten().find(|one| one.type_.as_deref() == Some("RolloutBlocked"));
         let blocked = blocked.context("no condition")?;
@@ -452,20 +452,20 @@ pub async fn stuck_update_is_reported_with_the_fix(space: Space) -> Result<()> {
         blocked.message.clone().context("no message")
     })
     .await?;
-    ensure!(told.contains(&way_out), "{told}");
-    eventually("an event says the same", || async {
+    ensure!(message.contains(&fix), "{message}");
+    eventually("an event has the same message", || async {
         let events = space.events("web").await?;
-        ensure!(events.contains_key(&format!("Warning RolloutBlocked {told}")), "{events:?}");
+        ensure!(events.contains_key(&format!("Warning RolloutBlocked {message}")), "{events:?}");
         Ok(())
     })
     .await?;
-    ensure!(versions(&space, "web").await?.into_values().eq(["1", "2"]), "nothing was replaced meanwhile");
+    ensure!(versions(&space, "web").await?.into_values().eq(["1", "2"]), "a pod was replaced before web-1 was deleted");
     space.kubectl(&["delete", "pod", "web-1"]).await?;
     settled(&space, "web", 2, 3).await?;
     Ok(())
 }
 
-/// As many pods as allowed are replaced at the same time, and no more.
+/// The allowed number of pods are replaced concurrently, never more.
 pub async fn update_stays_within_its_limits(space: Space) -> Result<()> {
     for (management, unavailable) in [("OrderedReady", 1), ("OrderedReady", 2), ("Parallel", 3)] {
         let space = space.bed.space("bounds").await?;
@@ -485,7 +485,7 @@ pub async fn update_stays_within_its_limits(space: Space) -> Result<()> {
         settled(&space, "web", 5, 2).await?;
         observer.verdict().with_context(|| format!("{management}, {unavailable} may be missing"))?;
         let made = observer.view().pods_ever.len();
-        ensure!(made == 10, "{made} pods were made instead of 10");
+        ensure!(made == 10, "{made} pods were created instead of 10");
     }
     Ok(())
 }
@@ -510,7 +510,7 @@ pub async fn ordinals_begin_at_the_configured_start(space: Space) -> Result<()> 
     Ok(())
 }
 
-/// Come, update, scale both ways, go back.
+/// Creates a StatefulSet, updates it, scales it up and down, and undoes the update.
 async fn scenario(space: Space) -> Result<()> {
     space.create::<StatefulSet>(stateful_set("web", 2)).await?;
     settled(&space, "web", 2, 1).await?;
@@ -527,8 +527,8 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// 2 pods, 2 of the update, 1 by scaling, 1 for going back, of which five go; two revisions and their order changed
-/// once; a status for each of five states.
+/// Two pods, two for the update, one for the scaling, one for the undo, of which five are deleted; two revisions, whose
+/// order changes once; a status for each of five states.
 pub const SCENARIO: Scenario = Scenario {
     name: "statefulset",
     flags: &["--controllers=statefulset-controller"],
