@@ -1,5 +1,5 @@
-//! Upstream's manager and ours hand a cluster over to each other: its nodes, certificates, accounts, quotas, namespaces
-//! and garbage. What the one has begun the other one ends, and neither touches what is at rest.
+//! Takeovers of a cluster between upstream's manager and ours: nodes, certificates, accounts, quotas, namespaces and
+//! garbage. Each completes work that the other one began, and neither writes to objects that need no change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const CONTROLLERS: &str = "--controllers=namespace-controller,garbage-collector-
                            certificatesigningrequest-signing-controller,certificatesigningrequest-cleaner-controller,\
                            ttl-controller,node-ipam-controller";
 
-/// What keeps an object until a test lets it go.
+/// A finalizer that keeps an object until the test removes it.
 const HOLD: &str = "example.com/hold";
 
 type StepFuture = BoxFuture<'static, Result<()>>;
@@ -34,9 +34,9 @@ type StepFuture = BoxFuture<'static, Result<()>>;
 /// Work that one manager begins and another one ends.
 struct Work {
     name: &'static str,
-    /// Up to a state that is half way.
+    /// The first half: up to an intermediate state.
     begin: fn(Space) -> StepFuture,
-    /// From there to the end.
+    /// The second half: from there to the final state.
     end: fn(Space) -> StepFuture,
 }
 
@@ -81,7 +81,7 @@ fn namespaces(space: &Space) -> Api<Namespace> {
     Api::all(space.bed.client.clone())
 }
 
-/// A namespace is empty but for one object, and says so.
+/// A terminating namespace contains only one object, and its conditions report that.
 async fn hold_up(space: &Space) -> Result<()> {
     let inner = inner(space);
     let namespace = serde_json::from_value(json!({"metadata": {"name": inner.namespace}}))?;
@@ -89,7 +89,7 @@ async fn hold_up(space: &Space) -> Result<()> {
     inner.create::<ConfigMap>(json!({"metadata": {"name": "held", "finalizers": [HOLD]}})).await?;
     inner.create::<ConfigMap>(json!({"metadata": {"name": "free"}})).await?;
     namespaces(space).delete(&inner.namespace, &DeleteParams::default()).await?;
-    eventually("the namespace says what holds it up", || async {
+    eventually("the namespace reports the remaining object", || async {
         let status = namespaces(space).get(&inner.namespace).await?.status.unwrap_or_default();
         let conditions = status.conditions.unwrap_or_default();
         let held = conditions.iter().find(|condition| condition.type_ == "NamespaceFinalizersRemaining");
@@ -103,7 +103,7 @@ async fn hold_up(space: &Space) -> Result<()> {
 async fn let_go(space: &Space) -> Result<()> {
     let inner = inner(space);
     inner.patch::<ConfigMap>("held", json!({"metadata": {"finalizers": null}})).await?;
-    eventually("the namespace is gone", || async {
+    eventually("the namespace is deleted", || async {
         ensure!(namespaces(space).get_opt(&inner.namespace).await?.is_none());
         Ok(())
     })
@@ -193,7 +193,7 @@ async fn take_token(space: &Space) -> Result<()> {
     let (token, _) = token_of(space, "first").await?;
     space.create::<Secret>(token_secret("second", "robot", json!({}))).await?;
     token_of(space, "second").await?;
-    ensure!(token_of(space, "first").await?.0 == token, "what is there stays");
+    ensure!(token_of(space, "first").await?.0 == token, "an existing token was replaced");
     space.delete::<ServiceAccount>("robot").await?;
     space.delete::<ServiceAccount>("default").await?;
     eventually("tokens go with their account, and the default one comes back", || async {
@@ -265,7 +265,7 @@ async fn all(bed: &Arc<Bed>) -> Result<Vec<Course>> {
 }
 
 /// Does one half of all works, side by side.
-async fn tell(courses: &[Course], half: fn(&Work) -> fn(Space) -> StepFuture) -> Result<()> {
+async fn run_half(courses: &[Course], half: fn(&Work) -> fn(Space) -> StepFuture) -> Result<()> {
     let each = courses.iter().map(async |(work, space)| {
         half(work)(space.clone()).await.with_context(|| format!("{} in {}", work.name, space.namespace))
     });
@@ -274,11 +274,11 @@ async fn tell(courses: &[Course], half: fn(&Work) -> fn(Space) -> StepFuture) ->
 }
 
 async fn begin(courses: &[Course]) -> Result<()> {
-    tell(courses, |work| work.begin).await.context("it begins")
+    run_half(courses, |work| work.begin).await.context("it begins")
 }
 
 async fn end(courses: &[Course]) -> Result<()> {
-    tell(courses, |work| work.end).await.context("it ends")
+    run_half(courses, |work| work.end).await.context("it ends")
 }
 
 async fn listed(faults: &Faults) -> Result<()> {
