@@ -43,7 +43,7 @@ impl<'a> StaticPods<'a> {
     /// Stops the processes of changed and deleted manifests, starts those of new ones, and waits for their probes.
     ///
     /// # Errors
-    /// When a manifest cannot be read, or its process does not end or does not become healthy.
+    /// If a manifest cannot be read, or its process does not end or does not become healthy.
     pub async fn sync(&mut self) -> Result<()> {
         let mut wanted = BTreeMap::new();
         for entry in fs::read_dir(&self.folder)? {
@@ -69,7 +69,7 @@ impl<'a> StaticPods<'a> {
     /// Returns the process of a manifest.
     ///
     /// # Errors
-    /// When none runs.
+    /// If none runs.
     pub fn process(&self, file: &str) -> Result<&Process> {
         self.running.get(file).map(|(_, process)| process).with_context(|| format!("no process of {file}"))
     }

@@ -1,4 +1,4 @@
-//! Upstream's unit tests as cases: each is covered by a test of ours, or says why it has none.
+//! Upstream's unit tests as cases: each is covered by a test of ours, or has a reason why it is not.
 //!
 //! One list per controller, a line per case: upstream's test function, the case in our words, and `file::function` of the
 //! test that covers it, with `|` between them. Several tests are separated by blanks. A case that does not apply has
@@ -19,7 +19,7 @@ const LISTS: [(&str, &str); 2] =
 struct Case<'a> {
     /// Upstream's test function.
     upstream: &'a str,
-    /// What it does.
+    /// The case in our words.
     case: &'a str,
     /// Tests that cover it, or the reason why none does.
     covered: Result<Vec<&'a str>, &'a str>,

@@ -429,7 +429,7 @@ pub const SCENARIO: Scenario = Scenario {
     ..Scenario::EMPTY
 };
 
-/// What one manager has begun with claims the other one ends, both ways.
+/// Each manager continues the other one's work on claims, in both directions.
 pub async fn claims_are_kept_by_the_other_manager(_: Space) -> Result<()> {
     let space = Bed::start().await?.space("takeover").await?;
     devices(&space, &["a", "b"]).await?;

@@ -1,4 +1,4 @@
-//! What stands behind Services, as users and proxies see it: EndpointSlices and Endpoints.
+//! EndpointSlices and Endpoints of Services, as users and proxies observe them.
 
 use std::collections::BTreeSet;
 

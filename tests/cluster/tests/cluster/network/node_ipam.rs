@@ -1,4 +1,4 @@
-//! Observable behaviour of nodes' ranges of pod addresses, also when answers get lost.
+//! Observable behaviour of nodes' ranges of pod addresses, also with lost responses.
 
 use std::sync::Arc;
 

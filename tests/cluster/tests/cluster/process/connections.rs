@@ -24,14 +24,14 @@ use runtime::fence::Fence;
 use runtime::write::Writer;
 use serde_json::{Value, json};
 
-/// A folder for one test's files, beside those of the control plane and gone with them.
+/// Returns a folder for one test's files in that of the control plane, with which it is removed.
 fn folder(space: &Space) -> Result<PathBuf> {
     let folder = space.bed.cluster.folder().join(&space.namespace);
     fs::create_dir_all(&folder)?;
     Ok(folder)
 }
 
-/// Makes a service account; answers a token of it.
+/// Creates a service account; returns a token of it.
 async fn account(space: &Space, name: &str) -> Result<String> {
     space.create::<ServiceAccount>(json!({"metadata": {"name": name}})).await?;
     let api: Api<ServiceAccount> = space.api();
@@ -156,7 +156,7 @@ pub async fn credential_plugin_provides_a_certificate(space: Space) -> Result<()
     Ok(())
 }
 
-/// The server's own words decide what counts as gone; a conflict alone does not.
+/// A conflict counts as a deleted object only if the server's message reports another uid.
 pub async fn conflict_of_uid_is_distinguished_from_other_conflicts(space: Space) -> Result<()> {
     let options = ConnectOptions { kubeconfig: Some(space.bed.cluster.kubeconfig(Identity::Admin)?), ..options() };
     let clients = Arc::new(connect(&options).await?);

@@ -13,7 +13,7 @@ use crate::process::serving::{Credentials, Running, bare, inline_pair};
 const CONTROLLERS: &str =
     "--controllers=deployment,replicaset,resourcequota,serviceaccount-controller,garbagecollector,namespace";
 
-/// What is asked of whom.
+/// The clients and servers of the test's requests.
 struct Page<'a> {
     cluster: &'a ControlPlane,
     kcm: &'a Running,

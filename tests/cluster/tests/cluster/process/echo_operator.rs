@@ -1,4 +1,4 @@
-//! The example operator beside kcm: an EchoConfig becomes pods that answer, and stays what it should be.
+//! The example operator together with kcm: an EchoConfig becomes pods, and manual changes are reverted.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,8 +19,8 @@ use tokio::sync::oneshot;
 
 const RIGHTS: &str = include_str!("../../../../../examples/echo-operator/deploy/rbac.yaml");
 
-/// Makes the definition and the operator's account with its rights, as its manifests have them; answers a kubeconfig of
-/// the account.
+/// Applies the manifests of the definition and of the operator's account with its permissions; returns a kubeconfig of the
+/// account.
 async fn installed(space: &Space) -> Result<PathBuf> {
     let bed = space.bed.clone();
     let token = tokio::task::spawn_blocking(move || {

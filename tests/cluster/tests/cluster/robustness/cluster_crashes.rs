@@ -1,5 +1,5 @@
-//! Stories of controllers that work for the whole cluster, each told with a crash after any of its writes, on a control
-//! plane of their own.
+//! Scenarios of controllers of cluster-wide objects, each with a crash after any of its writes, on a separate control
+//! plane.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ struct Scenario {
     flags: fn(&Space) -> Vec<String>,
     /// A kind that its managers watch.
     kind: &'static str,
-    /// What users do, and what they wait for; each time under another name.
+    /// Actions of users and the states that they wait for; each run uses another name.
     run: fn(Space, String) -> StepFuture,
     /// Holds at the end of the scenario.
     end: fn(Space) -> StepFuture,
-    /// How many writes there are at least.
+    /// The minimum number of writes.
     writes: usize,
 }
 
@@ -116,7 +116,7 @@ pub async fn distinct(space: &Space) -> Result<BTreeSet<String>> {
     Ok(distinct)
 }
 
-/// What is left of the network can still be given out.
+/// Checks that the remaining ranges of the network can be allocated.
 async fn none_is_lost(space: &Space) -> Result<()> {
     let left = PARTS - distinct(space).await?.len();
     let flags = range_flags();
@@ -136,7 +136,7 @@ async fn none_is_lost(space: &Space) -> Result<()> {
 pub async fn forgets(space: &Space) -> Result<()> {
     let annotation = |value: Option<&str>| serde_json::json!({"metadata": {"annotations": {TTL: value}}});
     patch_node(space, OLD, annotation(None)).await?;
-    eventually("the node is told again", || async {
+    eventually("the node is annotated again", || async {
         let annotations = nodes(space).get(OLD).await?.metadata.annotations.unwrap_or_default();
         ensure!(annotations.get(TTL).is_some_and(|value| value == "0"), "{annotations:?}");
         Ok(())
@@ -144,7 +144,7 @@ pub async fn forgets(space: &Space) -> Result<()> {
     .await
 }
 
-/// A kubelet asks for its certificate; it is approved once, and issued.
+/// A kubelet requests its certificate; the request is approved once, and the certificate issued.
 pub async fn joins(space: &Space, name: &str) -> Result<()> {
     let all: Api<CertificateSigningRequest> = Api::all(space.bed.client.clone());
     let (request, _) = requests::ask("system:nodes", &format!("system:node:{name}"), &[])?;
@@ -199,7 +199,7 @@ impl Scenario {
         Ok(())
     }
 
-    async fn told(&self, space: &Space) -> Result<()> {
+    async fn check_all_crashes(&self, space: &Space) -> Result<()> {
         for n in 1..=self.writes {
             for effect in [Effect::CrashAfter, Effect::CrashBeforeAnswer] {
                 let what = format!("{}: {effect:?} at write {n}", self.name);
@@ -212,7 +212,7 @@ impl Scenario {
 
 pub async fn crash_after_every_write(_: Space) -> Result<()> {
     let bed = bed().await?;
-    let space = bed.space("stories").await?;
+    let space = bed.space("scenarios").await?;
     // A range of its own, so that it takes none of those that are given out.
     let old: Node = serde_json::from_value(serde_json::json!({
         "metadata": {"name": OLD, "annotations": {TTL: "0"}},
@@ -220,7 +220,7 @@ pub async fn crash_after_every_write(_: Space) -> Result<()> {
     }))?;
     nodes(&space).create(&Default::default(), &old).await?;
     for scenario in &SCENARIOS {
-        scenario.told(&space).await?;
+        scenario.check_all_crashes(&space).await?;
     }
     Ok(())
 }

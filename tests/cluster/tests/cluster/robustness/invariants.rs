@@ -1,4 +1,5 @@
-//! What holds for every controller: its role is enough, its writes are declared, it is quiet when there is nothing to do.
+//! Invariants of every controller: its role permits its requests, its writes are declared, and it writes nothing without
+//! work.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{deployment, replica_set, with};

@@ -430,7 +430,7 @@ pub async fn volume_moves_once_when_any_response_is_lost(_: Space) -> Result<()>
     Ok(())
 }
 
-/// A leader whose caches stall, and then another leader beside it, attach nothing twice.
+/// A leader with stale caches, and then a second concurrent leader, attach nothing twice.
 pub async fn stale_cache_or_second_leader_attaches_nothing_twice(_: Space) -> Result<()> {
     let world = World::start(own_space("stale").await?, &[]).await?;
     let faults = Faults::default();

@@ -43,7 +43,7 @@ struct Work {
     begin: fn(Space) -> StepFuture,
     /// From there to the end.
     end: fn(Space) -> StepFuture,
-    /// How many pods there are over the whole of it.
+    /// The number of pods that are created in total.
     pods: usize,
 }
 

@@ -165,7 +165,7 @@ spec:
     spec: {restartPolicy: Never, containers: [{name: main, image: 'example.com/once:1'}]}
 ";
 
-/// Brings workloads up, and waits until they are whole.
+/// Creates workloads, and waits until they are complete.
 fn workloads(cluster: &ControlPlane) -> Result<()> {
     block_in_place(|| cluster.kubectl_with_input(&["apply", "-f", "-"], WORKLOADS))?;
     for workload in ["deployment/web", "statefulset/store", "daemonset/agent"] {
@@ -184,7 +184,8 @@ async fn bed() -> Result<Bed> {
     Bed::without_accounts(Options { nodes: 2, ..Options::default() }).await
 }
 
-/// Upstream's manager, ours, upstream's again; then both beside each other, and back. All with kubeadm's command line.
+/// Upstream's manager, ours, upstream's again; then both with a part of the controllers each, and back. All use kubeadm's
+/// command line.
 pub async fn takeover_page_works_in_both_directions(_: Space) -> Result<()> {
     let bed = bed().await?;
     let mut node = Node::new(&bed)?;
@@ -222,11 +223,11 @@ pub async fn takeover_page_works_in_both_directions(_: Space) -> Result<()> {
         node.run_commands(&step)?;
         node.pods.sync().await?;
     }
-    ensure!(everything(&bed).await?.is_superset(&before), "pods are gone after the work was shared");
+    ensure!(everything(&bed).await?.is_superset(&before), "pods were deleted while the work was shared");
     Ok(())
 }
 
-/// The command line of kubeadm's manifest, by the command's name, with its probes; and a Lease that is given up at the end.
+/// The command line of kubeadm's manifest, by the command's name, with its probes; at the end, the Lease is released.
 pub async fn kubeadms_command_line_runs_unchanged(_: Space) -> Result<()> {
     let bed = bed().await?;
     let mut node = Node::new(&bed)?;

@@ -39,7 +39,7 @@ pub async fn counted(space: &Space, numbers: [i32; 4], condition: (&str, &str)) 
 pub const SUFFICIENT: (&str, &str) = ("True", "SufficientPods");
 pub const INSUFFICIENT: (&str, &str) = ("False", "InsufficientPods");
 
-/// Asks the API to evict a pod; answers whether it does.
+/// Requests the eviction of a pod; returns whether it was granted.
 pub async fn evict(space: &Space, name: &str) -> Result<bool> {
     match space.api::<Pod>().evict(name, &EvictParams::default()).await {
         Ok(_) => Ok(true),

@@ -1,4 +1,4 @@
-//! Observable behaviour of HorizontalPodAutoscalers: targets scaled by metrics of every API, and what is said of it.
+//! Observable behaviour of HorizontalPodAutoscalers: targets scaled by metrics of every API, conditions and events.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::metrics::Metrics;
@@ -21,7 +21,7 @@ pub const QUICK: &[&str] = &[
     "--horizontal-pod-autoscaler-initial-readiness-delay=0s",
 ];
 
-/// A Deployment whose pods ask for CPU.
+/// Returns a Deployment whose pods request CPU.
 pub fn busy(name: &str, replicas: i32) -> Value {
     let containers = json!([
         {"name": "main", "image": "example.com/image:1", "resources": {"requests": {"cpu": "100m"}}},
@@ -168,7 +168,7 @@ pub async fn unmeasurable_target_is_reported(space: Space) -> Result<()> {
     .await
 }
 
-/// A kind with a scale, and an object of it that says how its pods are selected.
+/// Creates a kind with the scale subresource, and an object with a selector of its pods.
 async fn fleet(space: &Space) -> Result<(String, Api<DynamicObject>)> {
     let group = format!("{}.example.com", space.namespace);
     let definition = json!({

@@ -20,7 +20,7 @@ pub fn controller(name: &str, replicas: i32) -> Value {
     })
 }
 
-/// Waits for a ReplicationController with `replicas` pods, all ready and available, and a status that says so.
+/// Waits for a ReplicationController with `replicas` pods, all ready and available, and a status with these numbers.
 pub async fn settled(space: &Space, name: &str, replicas: i32) -> Result<ReplicationController> {
     eventually(format!("{name} has {replicas} pods"), || async {
         let controller: ReplicationController = space.get(name).await?;

@@ -15,10 +15,10 @@ use crate::robustness::invariants::quiet;
 use crate::robustness::scenario::Scenario;
 use crate::workloads::deployment::{revision, rolled_out, set_image, wanted};
 
-/// ReplicaSets ask for at most `most` pods, and at least `least` of those that there are stay ready.
+/// Checks that ReplicaSets request at most `most` pods, and that at least `least` pods are ready.
 fn within(view: &View, least: usize, most: i32) -> Result<()> {
-    let asked: i32 = view.sets.values().map(wanted).sum();
-    ensure!(asked <= most, "{asked} pods are asked for, {most} at most");
+    let requested: i32 = view.sets.values().map(wanted).sum();
+    ensure!(requested <= most, "{requested} pods are requested, {most} are allowed");
     let ready = view.pods.values().filter(|pod| is_active(pod) && is_ready(pod)).count();
     ensure!(ready >= least, "{ready} pods are ready, {least} at least");
     Ok(())
@@ -137,8 +137,8 @@ pub async fn lease_loss_during_a_rollout_leads_to_no_lost_pod(space: Space) -> R
     let (first, second) = (Faults::default(), Faults::default());
     let leader = Manager::start_with(&space, &first, &ELECT).await?;
     let observer = Observer::start(&space, |view| {
-        let asked: i32 = view.sets.values().map(wanted).sum();
-        ensure!(asked <= 8, "{asked} pods are asked for, 8 at most");
+        let requested: i32 = view.sets.values().map(wanted).sum();
+        ensure!(requested <= 8, "{requested} pods are requested for, 8 at most");
         Ok(())
     })
     .await?;
