@@ -12,7 +12,7 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use crate::robustness::faults::lives;
+use crate::robustness::faults::run_until_crash;
 use crate::robustness::invariants::{only_declared, quiet};
 use crate::upstream::manager::{UPSTREAM, start_upstream};
 

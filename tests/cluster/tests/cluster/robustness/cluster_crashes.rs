@@ -173,16 +173,16 @@ async fn run_until_crash(space: &Space, faults: &Faults, flags: &[&str]) -> Resu
 }
 
 impl Scenario {
-    async fn told_with_a_crash(&self, space: &Space, n: usize, effect: Effect) -> Result<()> {
+    async fn run_with_a_crash(&self, space: &Space, n: usize, effect: Effect) -> Result<()> {
         let name = format!("{}-{n}-{effect:?}", self.name).to_lowercase();
         let flags = (self.flags)(space);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let faults = Faults::script([Rule::new(Call::is_deed, effect).nth(n)]);
         tokio::select! {
             done = (self.run)(space.clone(), name) => done.with_context(|| format!("{:?}", faults.seen()))?,
-            lived = run_until_crash(space, &faults, &flags) => lived?,
+            ended = run_until_crash(space, &faults, &flags) => ended?,
         }
-        ensure!(faults.unmet() == 0, "the fault did not come: this proves nothing");
+        ensure!(faults.unmet() == 0, "the fault did not occur: this proves nothing");
         let faults = Faults::default();
         let manager = Manager::start_cluster_wide(space, &faults, &flags).await?;
         eventually("the last manager has listed", || async {
@@ -203,7 +203,7 @@ impl Scenario {
         for n in 1..=self.writes {
             for effect in [Effect::CrashAfter, Effect::CrashBeforeAnswer] {
                 let what = format!("{}: {effect:?} at write {n}", self.name);
-                self.told_with_a_crash(space, n, effect).await.context(what)?;
+                self.run_with_a_crash(space, n, effect).await.context(what)?;
             }
         }
         (self.end)(space.clone()).await

@@ -32,7 +32,7 @@ pub async fn orphans_are_adopted_and_unselected_pods_released(space: Space) -> R
     })
     .await?;
     settled(&space, "web", 3).await?;
-    ensure!(is_active(&space.get("one").await?), "who was let go lives on");
+    ensure!(is_active(&space.get("one").await?), "a released pod was deleted");
 
     space.kubectl(&["label", "pod", "one", "app=web", "--overwrite"]).await?;
     eventually("back again, one too many: three are left", || async {

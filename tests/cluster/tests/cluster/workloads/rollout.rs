@@ -138,7 +138,7 @@ pub async fn lease_loss_during_a_rollout_leads_to_no_lost_pod(space: Space) -> R
     let leader = Manager::start_with(&space, &first, &ELECT).await?;
     let observer = Observer::start(&space, |view| {
         let requested: i32 = view.sets.values().map(wanted).sum();
-        ensure!(requested <= 8, "{requested} pods are requested for, 8 at most");
+        ensure!(requested <= 8, "{requested} pods are requested, 8 are allowed");
         Ok(())
     })
     .await?;
