@@ -289,7 +289,8 @@ pub trait LoadBalancers: Send + Sync {
         BTreeSet::new()
     }
 
-    /// Reads the observed state, without a change. For reports and tests; no decision to delete or create is based on it.
+    /// Reads the observed state, without a change. For reports and tests; no decision to delete or create is based on
+    /// it.
     ///
     /// # Errors
     /// Any kind but `NotFound` and `Invalid`.
@@ -314,8 +315,8 @@ pub trait LoadBalancers: Send + Sync {
     /// `NotFound` if there is no load balancer: nothing is created, and the caller ensures it. Otherwise as `ensure`.
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError>;
 
-    /// Reports that the Service's status has what the last `ensure` returned. A provider that replaces one load balancer
-    /// by another deletes the old one only after that.
+    /// Reports that the Service's status has what the last `ensure` returned. A provider that replaces one load
+    /// balancer by another deletes the old one only after that.
     fn published(&self, id: &LoadBalancerId) {
         let _ = id;
     }

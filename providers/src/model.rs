@@ -233,7 +233,8 @@ impl LoadBalancerSpec {
     }
 }
 
-/// Whether traffic arrives at the pods' nodes with the load balancer's address (upstream: core/v1, `LoadBalancerIPMode`).
+/// Whether traffic arrives at the pods' nodes with the load balancer's address (upstream: core/v1,
+/// `LoadBalancerIPMode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IpMode {
     /// Traffic arrives with the load balancer's address as its destination; nodes may deliver their own traffic to that

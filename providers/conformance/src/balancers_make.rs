@@ -10,8 +10,8 @@ use providers::{
 use crate::context::{Context, Stop, ensure, merged, port};
 use crate::fixture::FixtureError;
 
-/// The number of runs with a failed change: the first change fails in the first run, the second in the second, and so on.
-/// More than any cloud needs for one load balancer.
+/// The number of runs with a failed change: the first change fails in the first run, the second in the second, and so
+/// on. More than any cloud needs for one load balancer.
 pub(crate) const CHANGES: u64 = 16;
 
 pub(crate) async fn owned_of(context: &Context<'_>, spec: &LoadBalancerSpec) -> Result<Vec<Owned>, Stop> {

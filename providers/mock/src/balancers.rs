@@ -32,8 +32,8 @@ impl MockBalancers {
         settings::read(spec, &self.cloud.config())
     }
 
-    /// Creates missing parts and returns the load balancer. A part that the read did not return may exist; then its call
-    /// creates no second one.
+    /// Creates missing parts and returns the load balancer. A part that the read did not return may exist; then its
+    /// call creates no second one.
     async fn make(
         &self,
         id: &LoadBalancerId,

@@ -60,8 +60,8 @@ pub struct Manager {
 }
 
 impl Bed {
-    /// Starts both, without instances. With `kubelets`, fake kubelets make nodes Ready and run pods; otherwise, nodes are
-    /// Ready immediately and no other program writes to them.
+    /// Starts both, without instances. With `kubelets`, fake kubelets make nodes Ready and run pods; otherwise, nodes
+    /// are Ready immediately and no other program writes to them.
     ///
     /// # Errors
     /// If the control plane's programs or moto are not available or do not start.

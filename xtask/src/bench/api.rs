@@ -77,8 +77,8 @@ async fn send(client: &Client, method: Method, path: &str, content: &str, body: 
     client.request(request).await.context(what)
 }
 
-/// Calls `one` with every item, many in parallel, until the first failure. `doing` is the text of progress lines, before
-/// the number of completed items.
+/// Calls `one` with every item, many in parallel, until the first failure. `doing` is the text of progress lines,
+/// before the number of completed items.
 pub async fn each<I, O>(
     doing: &str,
     items: impl ExactSizeIterator<Item = I>,

@@ -114,8 +114,8 @@ impl Crowd {
         Ok(crowd)
     }
 
-    /// Prints the size of a pod, and lists every pod once, so that the API server's cache is filled for the first manager
-    /// as for the second.
+    /// Prints the size of a pod, and lists every pod once, so that the API server's cache is filled for the first
+    /// manager as for the second.
     fn describe_and_warm_up(&self, app: &App) -> Result<()> {
         let path = format!("/api/v1/namespaces/{}/pods/{}", app.namespace, app.pod_name(0));
         let bytes = self.cluster.kubectl(&["get", "--raw", &path])?.len();
@@ -124,8 +124,8 @@ impl Crowd {
         Ok(())
     }
 
-    /// Runs a manager once for the initial work of all controllers in a new cluster (certificates for namespaces, nodes'
-    /// ranges), so that it is not measured for the first manager only.
+    /// Runs a manager once for the initial work of all controllers in a new cluster (certificates for namespaces,
+    /// nodes' ranges), so that it is not measured for the first manager only.
     pub async fn settle(&self, binaries: &Binaries, about: (Subject, Mode)) -> Result<()> {
         eprintln!("  running the initial work of all controllers");
         let manager = Running::start(&self.cluster, binaries, about.0, about.1, &Who::All.flags(&self.cluster))?;

@@ -1,5 +1,5 @@
-//! Scenarios that share a control plane: deletion of a namespace, garbage collection, leases of nodes, and all controllers
-//! without work.
+//! Scenarios that share a control plane: deletion of a namespace, garbage collection, leases of nodes, and all
+//! controllers without work.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -27,7 +27,8 @@ pub enum Scenario {
     EndpointLag,
     /// Pods of many large Services become unready and ready again, a hundred a second
     EndpointChurn,
-    /// StatefulSets, DaemonSets, Jobs, CronJobs, autoscalers and budgets are created, then StatefulSets and DaemonSets updated
+    /// StatefulSets, DaemonSets, Jobs, CronJobs, autoscalers and budgets are created, then StatefulSets and DaemonSets
+    /// updated
     Mixed,
     /// Thousands of autoscalers find nothing to do for three periods, then all of them scale
     Autoscaling,

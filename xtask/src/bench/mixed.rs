@@ -1,5 +1,5 @@
-//! Workloads of every kind: StatefulSets, DaemonSets, Jobs, CronJobs, autoscalers and budgets are created together, then
-//! StatefulSets and DaemonSets are updated, under one manager on a fresh control plane.
+//! Workloads of every kind: StatefulSets, DaemonSets, Jobs, CronJobs, autoscalers and budgets are created together,
+//! then StatefulSets and DaemonSets are updated, under one manager on a fresh control plane.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -109,8 +109,8 @@ struct Mix<'a> {
 }
 
 impl Mix<'_> {
-    /// Runs the scenario. The time lasts from the first creation to the end of the updates; CPU and requests are counted
-    /// until the manager writes nothing.
+    /// Runs the scenario. The time lasts from the first creation to the end of the updates; CPU and requests are
+    /// counted until the manager writes nothing.
     async fn run_scenario(&self, about: (Subject, Mode, Scenario)) -> Result<Measurement> {
         self.manager.until_leader(&self.client).await?;
         self.manager.until_at_rest().await?;

@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: measures this project's manager and upstream's, one after the other, on identical control planes.
-//! Ratios are compared, not times.
+//! `cargo xtask bench`: measures this project's manager and upstream's, one after the other, on identical control
+//! planes. Ratios are compared, not times.
 
 mod api;
 mod autoscaling;
@@ -43,12 +43,13 @@ use subject::{Binaries, Mode, Subject};
 
 /// Measure our controller manager and upstream's, and print ratios.
 ///
-/// The managers run one after the other, with the same controllers. In most scenarios, each has a separate control plane
-/// with fake nodes and runs the Deployment, ReplicaSet, service account and node lifecycle controllers. The scenarios
-/// with many pods share a control plane; so do those with many Services, and those of namespaces, garbage and nodes. In
-/// mixed, the managers run the controllers of all other workloads, in autoscaling only that of autoscalers, and in
-/// scenarios whose names begin with all, all controllers. Wall time, CPU, memory and API requests are compared. The
-/// report (Markdown, a plot, all measurements as JSON, the managers' logs) is written to a folder, whose path is printed.
+/// The managers run one after the other, with the same controllers. In most scenarios, each has a separate control
+/// plane with fake nodes and runs the Deployment, ReplicaSet, service account and node lifecycle controllers. The
+/// scenarios with many pods share a control plane; so do those with many Services, and those of namespaces, garbage and
+/// nodes. In mixed, the managers run the controllers of all other workloads, in autoscaling only that of autoscalers,
+/// and in scenarios whose names begin with all, all controllers. Wall time, CPU, memory and API requests are compared.
+/// The report (Markdown, a plot, all measurements as JSON, the managers' logs) is written to a folder, whose path is
+/// printed.
 ///
 /// Builds our manager with --release, and upstream's with Go the first time. Takes some two hours; absolute figures
 /// depend on the load of the machine.
@@ -89,7 +90,8 @@ pub struct Arguments {
     #[arg(long)]
     quick: bool,
 
-    /// Number of pods in memory, cold-start, all-memory, all-cold-start and endpoint-churn [default: 20000, 50000 in endpoint-churn, or 1000 with --quick]
+    /// Number of pods in memory, cold-start, all-memory, all-cold-start and endpoint-churn [default: 20000, 50000 in
+    /// endpoint-churn, or 1000 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_000))]
     pods: Option<u32>,
 
@@ -105,7 +107,8 @@ pub struct Arguments {
     #[arg(long, value_name = "PATH")]
     kcm: Option<PathBuf>,
 
-    /// Cargo profile to build our manager with; `quick` builds faster, and its figures are worse than those of a release
+    /// Cargo profile to build our manager with; `quick` builds faster, and its figures are worse than those of a
+    /// release
     #[arg(long, default_value = "release", value_name = "NAME", conflicts_with = "kcm")]
     profile: String,
 
@@ -127,8 +130,8 @@ impl Arguments {
         if self.mode.is_empty() { Mode::value_variants().to_vec() } else { self.mode.clone() }
     }
 
-    /// Returns the managers in the order of this run. The order alternates, because the first manager changes the machine's
-    /// state for the second one.
+    /// Returns the managers in the order of this run. The order alternates, because the first manager changes the
+    /// machine's state for the second one.
     fn subjects(&self, run: u32) -> Vec<Subject> {
         let mut both = vec![Subject::Upstream, Subject::Ours];
         if run % 2 == 1 {

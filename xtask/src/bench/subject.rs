@@ -23,8 +23,8 @@ const MANAGER: &str = "manager";
 /// Maximum time until a manager becomes the leader.
 const LEADER_DEADLINE: Duration = Duration::from_secs(60);
 
-/// Time without requests after which a manager counts as quiet: longer than any delay, so that all effects of a scenario
-/// are counted.
+/// Time without requests after which a manager counts as quiet: longer than any delay, so that all effects of a
+/// scenario are counted.
 const SILENCE: Duration = Duration::from_secs(12);
 
 /// Time without writes after which controllers that poll count as being at rest: longer than their periods.
@@ -122,7 +122,8 @@ pub fn all_controllers(cluster: &ControlPlane) -> Vec<String> {
     ]
 }
 
-/// The controllers of a table of controllers (name, alias, whether it is on by default, state) that are complete and on.
+/// The controllers of a table of controllers (name, alias, whether it is on by default, state) that are complete and
+/// on.
 fn complete(table: &str) -> Vec<&str> {
     let rows = table.lines().skip_while(|line| !line.starts_with("| controller |"));
     let rows = rows.skip(2).map_while(|line| line.strip_prefix("| "));

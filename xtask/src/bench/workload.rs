@@ -1,5 +1,5 @@
-//! Objects as in real clusters: a container with environment, resources, a probe and volumes; in templates, and in running
-//! pods.
+//! Objects as in real clusters: a container with environment, resources, a probe and volumes; in templates, and in
+//! running pods.
 
 use serde_json::{Value, json};
 

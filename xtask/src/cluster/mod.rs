@@ -27,8 +27,9 @@ const CHECK_PERIOD: Duration = Duration::from_millis(500);
 /// ccm runs with the mock cloud, whose routes and load balancers work: the address of a Service of type LoadBalancer
 /// is reached from this machine. The kubeconfig that is printed works from this machine too.
 ///
-/// Requirements: Linux and root; other missing ones are listed. The nodes' programs are built once with Go, for some fifteen
-/// minutes, and cached outside the checkout. Nothing of the cluster is left when this command ends, even if it is killed.
+/// Requirements: Linux and root; other missing ones are listed. The nodes' programs are built once with Go, for some
+/// fifteen minutes, and cached outside the checkout. Nothing of the cluster is left when this command ends, even if it
+/// is killed.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask cluster                               # two nodes, managed by kcm

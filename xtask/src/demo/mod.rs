@@ -24,11 +24,12 @@ use stage::{MANAGER, Stage};
 /// Watch kcm manage a Deployment, and ccm the instances of a mock cloud, on a real Kubernetes API server.
 ///
 /// etcd, API server and scheduler are stock Kubernetes 1.37; kwok simulates kubelets, so that pods become Ready without
-/// running anything. kcm runs with the flags and the permissions that kubeadm gives to a kube-controller-manager. ccm has a
-/// mock cloud in the memory of its process. All files are in a temporary folder, which is removed when this command ends.
+/// running anything. kcm runs with the flags and the permissions that kubeadm gives to a kube-controller-manager. ccm
+/// has a mock cloud in the memory of its process. All files are in a temporary folder, which is removed when this
+/// command ends.
 ///
-/// Missing programs are built first: kcm and ccm by cargo, those of the control plane once with Go, which takes some ten
-/// minutes (`cargo xtask control-plane --help` names their folder).
+/// Missing programs are built first: kcm and ccm by cargo, those of the control plane once with Go, which takes some
+/// ten minutes (`cargo xtask control-plane --help` names their folder).
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask demo                     # play the scenario, then keep running for your own kubectl

@@ -1,5 +1,5 @@
-//! All changes of the scenario's pods and of the replicas that its ReplicaSets request. They determine the smallest number
-//! of available pods and the largest number of requested pods.
+//! All changes of the scenario's pods and of the replicas that its ReplicaSets request. They determine the smallest
+//! number of available pods and the largest number of requested pods.
 
 use std::collections::BTreeMap;
 use std::fmt;

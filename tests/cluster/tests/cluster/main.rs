@@ -1,7 +1,7 @@
 //! The cluster tests: what users see of kcm's controllers on a real API server, also when things go wrong.
 //!
-//! `cargo test -p cluster-tests --test cluster` runs them; `-- --ignored` those that need upstream's manager or try every
-//! place to crash at.
+//! `cargo test -p cluster-tests --test cluster` runs them; `-- --ignored` those that need upstream's manager or try
+//! every place to crash at.
 
 #![allow(clippy::disallowed_methods, reason = "tests act as users do, who have no Writer")]
 

@@ -1,4 +1,5 @@
-//! The HTTPS surface against the real API server, queried by real TLS clients: which clients have access to which paths.
+//! The HTTPS surface against the real API server, queried by real TLS clients: which clients have access to which
+//! paths.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr};

@@ -1,5 +1,5 @@
-//! Observable behaviour of controllers of cluster-wide objects: aggregated roles, signed cluster info, bootstrap tokens,
-//! trust bundles, the TTL annotation of nodes, and service CIDRs.
+//! Observable behaviour of controllers of cluster-wide objects: aggregated roles, signed cluster info, bootstrap
+//! tokens, trust bundles, the TTL annotation of nodes, and service CIDRs.
 
 use std::time::Duration;
 

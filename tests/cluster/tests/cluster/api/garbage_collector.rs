@@ -1,5 +1,5 @@
-//! The garbage collector: dependents that are deleted with their owner, that wait, and that are kept, also across restarts
-//! and crashes.
+//! The garbage collector: dependents that are deleted with their owner, that wait, and that are kept, also across
+//! restarts and crashes.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{deployment, names};

@@ -1,4 +1,5 @@
-//! Observable behaviour of service accounts: the default one, the root certificates, and tokens that the API server accepts.
+//! Observable behaviour of service accounts: the default one, the root certificates, and tokens that the API server
+//! accepts.
 //!
 //! They use a separate control plane, on which no other client creates accounts.
 

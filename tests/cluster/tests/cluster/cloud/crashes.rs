@@ -153,8 +153,8 @@ async fn in_a_call(cloud: &CloudBed) {
     }
 }
 
-/// Runs the scenario with a fault, which has to occur if `must_come`; returns the numbers of writes and of changes in the
-/// cloud.
+/// Runs the scenario with a fault, which has to occur if `must_come`; returns the numbers of writes and of changes in
+/// the cloud.
 async fn run_with_fault(
     scenario: &Scenario,
     cloud: &CloudBed,

@@ -1,5 +1,5 @@
-//! cloud-node-lifecycle-controller over the mock cloud: instances that are stopped, started and deleted, and errors of the
-//! cloud.
+//! cloud-node-lifecycle-controller over the mock cloud: instances that are stopped, started and deleted, and errors of
+//! the cloud.
 
 use anyhow::{Result, ensure};
 use cluster_tests::{Call, CloudBed, Effect, Faults, QUIET, Rule, Space, Verb, during, eventually, fails};

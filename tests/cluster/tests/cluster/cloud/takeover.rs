@@ -1,5 +1,5 @@
-//! Takeovers of nodes and Services between upstream's cloud manager and ours: nothing is initialized again, no second load
-//! balancer or route is created, and the finalizers and status of Services do not change.
+//! Takeovers of nodes and Services between upstream's cloud manager and ours: nothing is initialized again, no second
+//! load balancer or route is created, and the finalizers and status of Services do not change.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,5 @@
-//! ResourceClaims that the pods of a PodGroup share. The gates are off by default, so that each test has a separate control
-//! plane.
+//! ResourceClaims that the pods of a PodGroup share. The gates are off by default, so that each test has a separate
+//! control plane.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The life of ResourceClaims: created from templates, allocated by the real scheduler from published devices, released and
-//! deleted once their pods have finished.
+//! The life of ResourceClaims: created from templates, allocated by the real scheduler from published devices, released
+//! and deleted once their pods have finished.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_ready, owner, phase, pod, with};

@@ -1,5 +1,5 @@
-//! A scenario of failing nodes, with upstream's manager and with ours: conditions, taints and events must be the same, and
-//! ours must not be slower.
+//! A scenario of failing nodes, with upstream's manager and with ours: conditions, taints and events must be the same,
+//! and ours must not be slower.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -228,8 +228,8 @@ pub async fn failing_nodes_are_treated_as_by_upstream(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// Checks that an unresponsive node does not change, including the times in its conditions, for longer than a new manager
-/// needs for its decision. Both managers first withdraw their evictions, and then decide again.
+/// Checks that an unresponsive node does not change, including the times in its conditions, for longer than a new
+/// manager needs for its decision. Both managers first withdraw their evictions, and then decide again.
 async fn stays_lost(space: &Space, before: &Node) -> Result<()> {
     let said = |node: &Node| -> Result<String> {
         let mut conditions = node.status.clone().and_then(|status| status.conditions).unwrap_or_default();

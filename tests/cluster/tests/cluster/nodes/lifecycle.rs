@@ -1,5 +1,5 @@
-//! Effects of failing and recovering nodes that users can observe: conditions, taints, replaced pods, and evictions that
-//! stop when too many nodes fail.
+//! Effects of failing and recovering nodes that users can observe: conditions, taints, replaced pods, and evictions
+//! that stop when too many nodes fail.
 //!
 //! Each test has a separate control plane, because it stops nodes.
 

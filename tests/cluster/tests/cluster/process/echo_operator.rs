@@ -19,8 +19,8 @@ use tokio::sync::oneshot;
 
 const RIGHTS: &str = include_str!("../../../../../examples/echo-operator/deploy/rbac.yaml");
 
-/// Applies the manifests of the definition and of the operator's account with its permissions; returns a kubeconfig of the
-/// account.
+/// Applies the manifests of the definition and of the operator's account with its permissions; returns a kubeconfig of
+/// the account.
 async fn installed(space: &Space) -> Result<PathBuf> {
     let bed = space.bed.clone();
     let token = tokio::task::spawn_blocking(move || {

@@ -318,7 +318,8 @@ pub async fn metrics_equal_upstreams_list(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// The list equals upstream's metrics; with `UPDATE_METRICS`, it is written. Ignored by default: it needs upstream's manager.
+/// The list equals upstream's metrics; with `UPDATE_METRICS`, it is written. Ignored by default: it needs upstream's
+/// manager.
 pub async fn upstreams_list_is_current(_: Space) -> Result<()> {
     let (bed, token) = scraped().await?;
     let upstream = block_in_place(|| bed.cluster.assets().upstream_manager())?;

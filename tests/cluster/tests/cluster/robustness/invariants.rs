@@ -1,5 +1,5 @@
-//! Invariants of every controller: its role permits its requests, its writes are declared, and it writes nothing without
-//! work.
+//! Invariants of every controller: its role permits its requests, its writes are declared, and it writes nothing
+//! without work.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{deployment, replica_set, with};

@@ -87,7 +87,8 @@ spec:
 /// Returns the forms in which a text may occur: plain, in base64 of both alphabets, and as Rust prints bytes.
 fn shapes(secret: &str) -> Vec<String> {
     let mut shapes = vec![secret.to_owned()];
-    // Within a longer text, base64 depends on the position modulo three; for each of the three, the inner part is the same.
+    // Within a longer text, base64 depends on the position modulo three; for each of the three, the inner part is the
+    // same.
     for skipped in 0..3 {
         let encoded = URL_SAFE_NO_PAD.encode(&secret[skipped..]);
         let inner = &encoded[..encoded.len() / 4 * 4 - 4];

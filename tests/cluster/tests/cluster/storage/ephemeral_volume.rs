@@ -92,7 +92,8 @@ pub async fn claim_of_another_owner_is_reported_and_left_alone(space: Space) -> 
     .await
 }
 
-/// The answer to the creation is lost and the cache of claims shows nothing: the claim is found by a read, without an event.
+/// The answer to the creation is lost and the cache of claims shows nothing: the claim is found by a read, without an
+/// event.
 pub async fn lost_response_leads_to_no_second_claim_and_no_event(space: Space) -> Result<()> {
     let faults = Faults::script([Rule::on(Verb::Create, "persistentvolumeclaims", Effect::LostAfter)]);
     let _manager = start(&space, &faults).await?;

@@ -85,7 +85,8 @@ fn is_own(call: &Call) -> bool {
     call.account == "pvc-protection-controller"
 }
 
-/// After a failure of any write, the finalizer is added to a claim that lacks it and removed from one that nothing uses.
+/// After a failure of any write, the finalizer is added to a claim that lacks it and removed from one that nothing
+/// uses.
 pub async fn finalizers_are_added_and_removed_when_writes_fail(space: Space) -> Result<()> {
     let all = fails().map(|(name, effect)| (name.to_owned(), effect)).to_vec();
     variants(&space, all, |space, effect: Effect| async move {

@@ -1,7 +1,7 @@
 //! Runs the same scenarios with upstream's manager and with ours, and compares the final states field by field.
 //!
-//! A [`Scenario`] is data: actions of users, and the states that they wait for. For another controller, add scenarios to
-//! [`SCENARIOS`], its kinds to [`cluster_tests::traces`], and intended differences to [`INTENDED`].
+//! A [`Scenario`] is data: actions of users, and the states that they wait for. For another controller, add scenarios
+//! to [`SCENARIOS`], its kinds to [`cluster_tests::traces`], and intended differences to [`INTENDED`].
 
 use std::collections::BTreeMap;
 

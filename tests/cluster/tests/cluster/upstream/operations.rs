@@ -1,4 +1,5 @@
-//! Operations of docs/takeover.md: all commands of the page that replace upstream's manager on a node, and that go back.
+//! Operations of docs/takeover.md: all commands of the page that replace upstream's manager on a node, and that go
+//! back.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -184,8 +185,8 @@ async fn bed() -> Result<Bed> {
     Bed::without_accounts(Options { nodes: 2, ..Options::default() }).await
 }
 
-/// Upstream's manager, ours, upstream's again; then both with a part of the controllers each, and back. All use kubeadm's
-/// command line.
+/// Upstream's manager, ours, upstream's again; then both with a part of the controllers each, and back. All use
+/// kubeadm's command line.
 pub async fn takeover_page_works_in_both_directions(_: Space) -> Result<()> {
     let bed = bed().await?;
     let mut node = Node::new(&bed)?;

@@ -178,7 +178,8 @@ async fn watched(space: &Space) -> Result<[usize; 3]> {
     Ok([versions - 4, usize::try_from(told)?, made])
 }
 
-/// Runs the scenario under both managers, and compares the numbers of changes that watches deliver, and the final revisions.
+/// Runs the scenario under both managers, and compares the numbers of changes that watches deliver, and the final
+/// revisions.
 pub async fn statefulset_controller_writes_less_than_upstream(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let theirs = bed.space("theirs").await?;

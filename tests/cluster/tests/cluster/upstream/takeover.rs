@@ -40,8 +40,8 @@ async fn half_way(space: &Space, version: u32) -> Result<BTreeSet<String>> {
     .await
 }
 
-/// Waits for the end of the rollout; fails unless the pods of its first half still exist, and one pod was created for each
-/// replica.
+/// Waits for the end of the rollout; fails unless the pods of its first half still exist, and one pod was created for
+/// each replica.
 async fn finished(
     space: &Space,
     version: u32,

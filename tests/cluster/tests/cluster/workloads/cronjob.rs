@@ -210,8 +210,8 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Two Jobs of one pod each, one of which is deleted; writes: a pod and three statuses for each Job, two statuses for each
-/// CronJob.
+/// Two Jobs of one pod each, one of which is deleted; writes: a pod and three statuses for each Job, two statuses for
+/// each CronJob.
 pub const SCENARIO: Scenario = Scenario {
     name: "cronjob",
     flags: &["--controllers=cronjob-controller,job-controller"],

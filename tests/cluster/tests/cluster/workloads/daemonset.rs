@@ -311,7 +311,8 @@ pub async fn daemonset_is_rolled_out_and_back_by_kubectl(space: Space) -> Result
     fleet.disband().await
 }
 
-/// A node is drained for maintenance: its daemon pod is kept, all other pods are evicted, and it is used again afterwards.
+/// A node is drained for maintenance: its daemon pod is kept, all other pods are evicted, and it is used again
+/// afterwards.
 pub async fn drained_node_keeps_its_daemon_pod(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 2).await?;
     let _manager = Manager::start(&space, &Faults::default()).await?;

@@ -378,8 +378,8 @@ pub async fn pods_are_adopted_and_counted(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Completes a plain and an Indexed Job of three pods each, and fails another one: each pod is counted once, and none has
-/// the finalizer after that.
+/// Completes a plain and an Indexed Job of three pods each, and fails another one: each pod is counted once, and none
+/// has the finalizer after that.
 async fn scenario(space: Space) -> Result<()> {
     let spec = json!({"parallelism": 2, "completions": 3});
     space.create::<Job>(job("plain", &json!({}), spec.clone())).await?;
