@@ -21,7 +21,7 @@ use crate::node::NodeConfig;
 use crate::programs::Programs;
 use crate::{images, requirements};
 
-/// How long nodes may take to join on a machine that is busy with other work.
+/// Maximum time until nodes have joined, on a machine that is busy with other programs.
 const JOIN_DEADLINE: Duration = Duration::from_secs(180);
 
 const BOOTSTRAP: &str = include_str!("../manifests/bootstrap.yaml");
@@ -142,7 +142,7 @@ impl RealCluster {
         managers::start_manager(&self.control_plane, successor)
     }
 
-    /// What is left of the cluster with this index: nothing, once it has ended.
+    /// Returns the remains of the cluster with this index; none after it has ended.
     pub fn leaks(index: u8) -> Vec<String> {
         bed::leaks(index)
     }
@@ -245,7 +245,7 @@ impl RealCluster {
     }
 }
 
-/// Checks the machine, and makes everything that nodes are started from.
+/// Checks the machine, and builds the programs and images of nodes.
 fn prepare() -> Result<Programs> {
     let programs = Programs::locate()?;
     requirements::check(&programs)?;

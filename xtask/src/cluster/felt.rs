@@ -1,4 +1,4 @@
-//! What users feel of a controller manager: real servers under constant load, while things change and fail.
+//! Effects of a controller manager on users: real servers under constant load, during changes and failures.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,19 +23,19 @@ const SCALE: u32 = 50;
 const CLIENTS: u32 = 10;
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// How long anything may take.
+/// Maximum duration of any step.
 const DEADLINE: Duration = Duration::from_secs(600);
 
-/// How long after its begin a rolling update is disturbed.
+/// Time from the start of a rolling update to its disturbance.
 const HALFWAY: Duration = Duration::from_secs(5);
 
-/// The node that dies.
+/// The node that fails.
 const VICTIM: u8 = 2;
 
 /// The results of one manager, by scenario.
 type Results = BTreeMap<&'static str, Felt>;
 
-/// What users felt of one change.
+/// Effects of one change on users.
 #[derive(Clone, Copy, Debug)]
 struct Felt {
     took: Duration,
@@ -54,7 +54,7 @@ struct Bed<'a> {
     other: &'a Path,
 }
 
-/// What happens to the manager in the middle of a rolling update.
+/// An event in the middle of a rolling update that affects the manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Disturbance {
     None,

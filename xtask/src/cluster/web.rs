@@ -21,7 +21,7 @@ pub const PATH: &str = "/hostname";
 /// How often objects are read.
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// How long a server goes on after its pod is deleted, in seconds: longer than it takes to send requests elsewhere.
+/// Seconds that a server continues after its pod is deleted: longer than it takes until requests go to other servers.
 const DRAIN_SECONDS: u32 = 5;
 
 /// The servers.

@@ -19,9 +19,9 @@ const GRACE: Duration = Duration::from_secs(120);
 
 /// Specs to run.
 pub struct Choice<'a> {
-    /// A regular expression of the names that run.
+    /// A regular expression: specs whose names match run.
     pub focus: &'a str,
-    /// A regular expression of the names that do not.
+    /// A regular expression: specs whose names match do not run.
     pub skip: &'a str,
     /// The number of specs that run at the same time.
     pub procs: u32,
@@ -29,11 +29,11 @@ pub struct Choice<'a> {
     pub minutes: u32,
 }
 
-/// Runs the suite; its log and its JSON go to the folder. That specs fail is a result, not an error.
+/// Runs the suite; its log and its JSON are written to the folder. Failed specs are a result, not an error.
 pub async fn run(cluster: &RealCluster, choice: &Choice<'_>, folder: &Path) -> Result<Results> {
     let control_plane = cluster.control_plane();
     let programs = cluster.programs();
-    let log = File::create(folder.join("suite.log")).context("make the log of the suite")?;
+    let log = File::create(folder.join("suite.log")).context("create the log of the suite")?;
     let mut suite = Command::new("nsenter")
         .arg(format!("--net={}", cluster.router().display()))
         .arg("--")

@@ -22,6 +22,7 @@ use kinds::storage_version_migration::MigrationCondition;
 use kinds::{Kind, Sections, StorageVersionMigration, Str, Time};
 use runtime::consistency::Consistency;
 use runtime::manager::Manager;
+use runtime::queue::QueueKey;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Index, index_key};
 use runtime::watch::Builder;
@@ -95,6 +96,8 @@ impl GroupResource {
         Self { group: migration.group.clone(), resource: migration.resource.clone() }
     }
 }
+
+impl QueueKey for GroupResource {}
 
 impl fmt::Display for GroupResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

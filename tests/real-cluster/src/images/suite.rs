@@ -1,7 +1,7 @@
 //! Stand-ins for the images of upstream's conformance suite: a Debian base with upstream's programs.
 //!
-//! The base is made once by debootstrap from the machine's own package mirror. Names and users that specs look for are as
-//! in the originals.
+//! The base is created once by debootstrap from the machine's own package mirror. Names and users that specs need are
+//! those of the originals.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,10 +47,10 @@ http {
 }
 ";
 
-/// The file with the images, made if it is not there. Blocks, for some minutes.
+/// Returns the file with the images, which is created if it does not exist. Blocks for some minutes then.
 ///
 /// # Errors
-/// When debootstrap or busybox is not installed, or fails.
+/// If debootstrap or busybox is not installed, or fails.
 pub fn file(programs: &Programs) -> Result<PathBuf> {
     let path = programs.path(FILE);
     if path.is_file() {
@@ -83,18 +83,18 @@ pub fn file(programs: &Programs) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The base's layer.
+/// Returns the layer of the base.
 fn base(programs: &Programs) -> Result<Vec<u8>> {
     let tree = programs.path("debian");
     if !tree.exists() {
         let unfinished = programs.path("debian.unfinished");
         let _ = fs::remove_dir_all(&unfinished);
-        eprintln!("cluster: making the base of test images with debootstrap (once; some minutes)");
+        eprintln!("cluster: creating the base of test images with debootstrap (once; some minutes)");
         let mirror = mirror()?;
         let include = format!("--include={PACKAGES}");
         let target = unfinished.display().to_string();
         command::run("debootstrap", &["--variant=minbase", &include, RELEASE, &target, &mirror])
-            .context("make the base of test images; it needs the Debian package debootstrap")?;
+            .context("create the base of test images; install the Debian package debootstrap")?;
         fs::rename(&unfinished, &tree).context("complete the base of test images")?;
     }
     let mut tar = Command::new("tar");
@@ -105,10 +105,10 @@ fn base(programs: &Programs) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// The package mirror that this machine uses.
+/// Returns the package mirror that this machine uses.
 fn mirror() -> Result<String> {
     let mirrors = command::run("apt-get", &["indextargets", "--format", "$(REPO_URI)"])
-        .context("find a Debian mirror; the test images are made on Debian only")?;
+        .context("find a Debian mirror; the test images can be created on Debian only")?;
     mirrors.lines().next().map(String::from).context("this machine has no Debian mirror in its apt sources")
 }
 

@@ -10,7 +10,7 @@ use control_plane::{ControlPlane, Identity, Options};
 
 use super::{flag, on_and_off};
 use crate::nodes::lifecycle::{FLAGS, bed, nodes};
-use crate::process::serving::{Running, Shown, inline_pair};
+use crate::process::serving::{Credentials, Running, inline_pair};
 
 /// Controllers, and pages, with the gates that they need.
 const GATED: &[(&str, &[&str])] = &[
@@ -32,7 +32,7 @@ const DEPENDENT: &[&str] =
 /// Checks which controllers run and which pages are served with these flags.
 async fn are_there(cluster: &ControlPlane, flags: &[String], expected: impl Fn(&[&str]) -> bool) -> Result<()> {
     let kcm = Running::start(cluster, KCM, flags).await?;
-    let admin = Shown::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
+    let admin = Credentials::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     let health = kcm.ask(&admin, "GET", "/healthz?verbose", "").await?.body;
     for (subject, gates) in GATED {
         let is_there = match subject.starts_with('/') {
