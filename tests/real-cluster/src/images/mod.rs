@@ -1,6 +1,7 @@
-//! The images that every cluster has, made from the programs: no registry is needed.
+//! The images that every cluster has, made from the programs: no registry of another machine is needed.
 
 mod layout;
+pub mod registry;
 pub mod suite;
 
 use std::fs;
