@@ -145,7 +145,7 @@ impl Web {
         }
     }
 
-    /// Waits until exactly so many pods exist, terminating ones included.
+    /// Waits until there are exactly `number` pods, terminating ones included.
     pub async fn wait_for_pods(&self, number: u32, deadline: Duration) -> Result<()> {
         self.wait_for(deadline, |pods| u32::try_from(pods.len()) == Ok(number)).await
     }

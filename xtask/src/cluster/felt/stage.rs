@@ -44,6 +44,7 @@ pub struct Stage<'a> {
     /// The program of the manager that is measured.
     own: PathBuf,
     other: PathBuf,
+    /// The number of rolling updates so far.
     updates: usize,
 }
 
@@ -67,7 +68,10 @@ impl<'a> Stage<'a> {
         let took = changed?;
         disturbed?;
         let felt = self.felt(start, took);
-        if disturbance != Disturbance::None {
+        if change == Change::Update {
+            self.updates += 1;
+        }
+        if disturbance == Disturbance::Replace {
             self.restore_manager().await.context("give the cluster its manager back")?;
         }
         if change == Change::NodeDeath {
@@ -111,8 +115,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    fn felt(&mut self, start: Instant, took: Duration) -> Felt {
-        self.updates += 1;
+    fn felt(&self, start: Instant, took: Duration) -> Felt {
         let Some(load) = &self.load else {
             return Felt { took, requests: 0, failed: 0, failures_lasted: Duration::ZERO };
         };
