@@ -36,7 +36,7 @@ pub static COMPONENT: Component = Component {
 /// Reads and checks the manager's command line, without the program's name.
 ///
 /// # Errors
-/// Everything that is wrong: what cannot be parsed, and the rules that the rest breaks.
+/// All errors: parse errors, and violated rules about the other flags.
 pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Invocation, FlagErrors> {
     component::flags::parse(&COMPONENT, arguments)
 }

@@ -26,7 +26,7 @@ const START_DEADLINE: Duration = Duration::from_secs(90);
 /// How long a process may take to end in an orderly way.
 const STOP_DEADLINE: Duration = Duration::from_secs(30);
 
-/// How often a process is looked at whose end is waited for.
+/// Period of checks of a process whose end is awaited.
 const WAIT_PERIOD: Duration = Duration::from_millis(100);
 
 /// Number of attempts with another port if another process took the first.
@@ -103,7 +103,7 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts a control plane and waits until it answers, has its bootstrap
+    /// Starts a control plane and waits until it responds, has its bootstrap
     /// roles and its nodes are Ready.
     ///
     /// The first call on a machine may build the programs, for minutes (see
@@ -177,10 +177,10 @@ impl ControlPlane {
     }
 
     /// Kills the API server and starts it again with the same flags, so that it reads its files again. Waits until it
-    /// answers.
+    /// responds.
     ///
     /// # Errors
-    /// When it does not answer in time.
+    /// If it does not respond in time.
     pub async fn restart_apiserver(&self) -> Result<()> {
         self.kill(Program::KubeApiserver.file_name())?;
         let arguments = self.apiserver.get().context("the API server was never started")?;
@@ -273,8 +273,8 @@ impl ControlPlane {
         Ok(Client::try_from(config)?)
     }
 
-    /// Makes the fake nodes `{prefix}-0` to `{prefix}-{n-1}`, waits for them to
-    /// be Ready and answers their names. Fails if one exists already, or if
+    /// Creates the fake nodes `{prefix}-0` to `{prefix}-{n-1}`, waits for them to
+    /// be Ready and returns their names. Fails if one exists already, or if
     /// the control plane has no fake kubelets.
     pub async fn add_nodes(&self, n: u32, prefix: &str) -> Result<Vec<String>> {
         let client = self.client(Identity::Admin).await?;

@@ -116,7 +116,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Takes the process called `name` off the list: the caller waits for its end. Its name is free again.
+    /// Removes the process called `name` from the list: the caller waits for its end. Its name is free again.
     pub(crate) fn release(&self, name: &str) -> Result<Child> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let index = running

@@ -23,7 +23,7 @@ use crate::node::NodeConfig;
 use crate::programs::Programs;
 use crate::{images, requirements};
 
-/// How long nodes may take to join on a machine that is busy with other work.
+/// Maximum time until nodes have joined, on a machine that is busy with other programs.
 const JOIN_DEADLINE: Duration = Duration::from_secs(180);
 
 const BOOTSTRAP: &str = include_str!("../manifests/bootstrap.yaml");
@@ -146,7 +146,7 @@ impl RealCluster {
         managers::start_manager(&self.control_plane, successor)
     }
 
-    /// What is left of the cluster with this index: nothing, once it has ended.
+    /// Returns the remains of the cluster with this index; none after it has ended.
     pub fn leaks(index: u8) -> Vec<String> {
         bed::leaks(index)
     }
@@ -263,12 +263,12 @@ fn image_files(setup: &Setup, programs: &Programs) -> Vec<PathBuf> {
     image_names(setup).iter().map(|name| programs.path(name)).collect()
 }
 
-/// The address of the image registry, which is this process.
+/// The address of the image registry, which this process serves.
 fn registry(addresses: Addresses) -> SocketAddrV4 {
     SocketAddrV4::new(addresses.machine(), PORT)
 }
 
-/// Checks the machine, and makes everything that nodes are started from.
+/// Checks the machine, and builds the programs and images of nodes.
 fn prepare() -> Result<Programs> {
     let programs = Programs::locate()?;
     requirements::check(&programs)?;

@@ -1,8 +1,7 @@
-//! Many pods that run already: what a manager costs that finds nothing to do,
-//! and how soon it does something after its start.
+//! Many running pods: the cost of a manager without work, and the time from its start to its first action.
 //!
-//! The pods are written once, as a finished history that no manager made; then
-//! the managers take turns on the same API server, each with a Lease of its own.
+//! The bench creates the pods once, in their final state; then the managers run one after the other on the same API
+//! server, each with a separate Lease.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -25,10 +24,10 @@ use super::workload::App;
 /// The pods of one Deployment.
 const REPLICAS: u32 = 50;
 
-/// Namespaces that the Deployments are spread over.
+/// Namespaces of the Deployments.
 const NAMESPACES: u32 = 10;
 
-/// Nodes that the pods say they run on.
+/// Nodes of the pods.
 const NODES: u32 = 100;
 
 /// The field managers of the two halves of a pod.
@@ -38,10 +37,10 @@ const KUBELET: &str = "kubelet";
 /// Where the ReplicaSet that waits for its pod is.
 const WAITING: &str = "waiting";
 
-/// How long a start may take before it is given up.
+/// Maximum time until the first pod is created.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// How often the process is sampled meanwhile.
+/// Interval at which the process is sampled during that time.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 type Events<'a> = BoxStream<'a, kube::Result<WatchEvent<Pod>>>;
@@ -54,10 +53,10 @@ pub struct Crowd {
     _kubelets: Kubelets,
 }
 
-/// Which controllers find the pods.
+/// The controllers that run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// Those of workloads.
+    /// Those of Deployments.
     Workloads,
     /// All.
     All,
@@ -102,21 +101,21 @@ impl Crowd {
         let start = Instant::now();
         let apps: Vec<App> = (0..pods.div_ceil(REPLICAS)).map(app).collect();
         eprintln!("  creating {} Deployments with {} pods", apps.len(), apps.len() as u32 * REPLICAS);
-        let sets = api::each("Deployments made", apps.iter(), async |app| workload(&client, app).await).await?;
+        let sets = api::each("Deployments created", apps.iter(), async |app| workload(&client, app).await).await?;
         let numbers = 0..apps.len() as u32 * REPLICAS;
-        api::each("pods made", numbers, async |number| {
+        api::each("pods created", numbers, async |number| {
             let index = (number / REPLICAS) as usize;
             pod(&client, &apps[index], number, &sets[index]).await
         })
         .await?;
-        eprintln!("  all are there after {:.0} s", start.elapsed().as_secs_f64());
+        eprintln!("  all exist after {:.0} s", start.elapsed().as_secs_f64());
         let crowd = Self { cluster, client, starts: 0, _kubelets: kubelets };
         crowd.describe_and_warm_up(&apps[0])?;
         Ok(crowd)
     }
 
-    /// Says how large a pod is, and makes the API server read every pod once,
-    /// so that the first manager does not pay for what the second then finds.
+    /// Prints the size of a pod, and lists every pod once, so that the API server's cache is filled for the first
+    /// manager as for the second.
     fn describe_and_warm_up(&self, app: &App) -> Result<()> {
         let path = format!("/api/v1/namespaces/{}/pods/{}", app.namespace, app.pod_name(0));
         let bytes = self.cluster.kubectl(&["get", "--raw", &path])?.len();
@@ -125,10 +124,10 @@ impl Crowd {
         Ok(())
     }
 
-    /// Lets a manager do once what all controllers do in a new cluster (certificates for namespaces, nodes' ranges),
-    /// so that the first that is measured does not pay for what the second then finds.
+    /// Runs a manager once for the initial work of all controllers in a new cluster (certificates for namespaces,
+    /// nodes' ranges), so that it is not measured for the first manager only.
     pub async fn settle(&self, binaries: &Binaries, about: (Subject, Mode)) -> Result<()> {
-        eprintln!("  letting the cluster come to rest");
+        eprintln!("  running the initial work of all controllers");
         let manager = Running::start(&self.cluster, binaries, about.0, about.1, &Who::All.flags(&self.cluster))?;
         let settled = async {
             manager.until_leader(&self.client).await?;
@@ -139,8 +138,8 @@ impl Crowd {
         settled
     }
 
-    /// Starts a manager, measures, and ends it: a cold start, and the idle
-    /// time of that length after it; the manager's log is kept at `log`.
+    /// Starts a manager, measures a cold start and the idle time after it, and ends the manager; its log is copied to
+    /// `log`.
     pub async fn measure(
         &mut self,
         binaries: &Binaries,
@@ -158,7 +157,7 @@ impl Crowd {
         let mut events = pods.watch(&WatchParams::default(), &version).await?.boxed();
 
         let manager = Running::start(&self.cluster, binaries, about.0, about.1, &who.flags(&self.cluster))?;
-        let measured = course(&manager, about, who, &mut events, idle).await;
+        let measured = run_scenario(&manager, about, who, &mut events, idle).await;
         manager.keep_log(log)?;
         let ended = manager.end(&self.client).await;
         let measured = measured?;
@@ -172,7 +171,7 @@ impl Crowd {
     }
 }
 
-async fn course(
+async fn run_scenario(
     manager: &Running<'_>,
     (subject, mode): (Subject, Mode),
     who: Who,
@@ -183,7 +182,7 @@ async fn course(
     until_pod(manager, events).await?;
     let wall = manager.started.elapsed().as_secs_f64();
     let to = manager.mark()?;
-    let asked = manager.asked_since(&manager.born)?;
+    let asked = manager.requests_since(&manager.born)?;
     let start = Measurement::new((subject, mode, cold_start), Some(wall), (&manager.born, &to), asked);
 
     manager.until_quiet().await?;
@@ -191,13 +190,13 @@ async fn course(
     let from = manager.mark()?;
     sleep(idle).await;
     let to = manager.mark()?;
-    let asked = manager.asked_since(&from)?;
+    let asked = manager.requests_since(&from)?;
     Ok(vec![start, Measurement::new((subject, mode, memory), None, (&from, &to), asked)])
 }
 
 /// Waits until a manager creates a pod.
 async fn until_pod(manager: &Running<'_>, events: &mut Events<'_>) -> Result<()> {
-    eprintln!("  cold-start: until the first pod is made");
+    eprintln!("  cold-start: until the first pod is created");
     let mut progress = Progress::new();
     loop {
         match timeout(LOOK_AGAIN, events.try_next()).await {
@@ -212,12 +211,12 @@ async fn until_pod(manager: &Running<'_>, events: &mut Events<'_>) -> Result<()>
                 let elapsed = manager.started.elapsed();
                 if elapsed > DEADLINE {
                     bail!(
-                        "no pod was made in {} s; the manager's last lines:\n{}",
+                        "no pod was created in {} s; the manager's last lines:\n{}",
                         DEADLINE.as_secs(),
                         manager.last_lines()
                     );
                 }
-                progress.say(|| format!("{:.0} s: waiting for the first pod", elapsed.as_secs_f64()));
+                progress.report(|| format!("{:.0} s: waiting for the first pod", elapsed.as_secs_f64()));
             }
         }
     }
@@ -231,8 +230,7 @@ fn app(index: u32) -> App {
     App { namespace: namespace(index % NAMESPACES), name: format!("app-{index}"), replicas: REPLICAS }
 }
 
-/// Makes a Deployment and its ReplicaSet with their status; answers the
-/// ReplicaSet's uid.
+/// Creates a Deployment and its ReplicaSet with their status; returns the ReplicaSet's uid.
 async fn workload(client: &Client, app: &App) -> Result<String> {
     let base = format!("/apis/apps/v1/namespaces/{}", app.namespace);
     let (deployments, sets) = (format!("{base}/deployments"), format!("{base}/replicasets"));

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use super::requests::Tally;
 use super::subject::{Mark, Mode, Subject};
 
-/// A stretch of a manager's life that is measured.
+/// A scenario that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Scenario {
     /// Deployments are created, until all their pods are ready
@@ -17,7 +17,7 @@ pub enum Scenario {
     Update,
     /// Nothing happens in an empty cluster
     IdleEmpty,
-    /// Nothing happens beside the Deployments of `create`
+    /// Nothing happens while the Deployments of `create` exist
     Idle,
     /// A start among many pods, until the first new pod is created
     ColdStart,
@@ -27,7 +27,8 @@ pub enum Scenario {
     EndpointLag,
     /// Pods of many large Services become unready and ready again, a hundred a second
     EndpointChurn,
-    /// StatefulSets, DaemonSets, Jobs, CronJobs, autoscalers and budgets are created, and what can be is updated
+    /// StatefulSets, DaemonSets, Jobs, CronJobs, autoscalers and budgets are created, then StatefulSets and DaemonSets
+    /// updated
     Mixed,
     /// Thousands of autoscalers find nothing to do for three periods, then all of them scale
     Autoscaling,
@@ -45,16 +46,16 @@ pub enum Scenario {
     AllMemory,
 }
 
-/// Something that is measured.
+/// A measured value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Metric {
-    /// Seconds to the goal state.
+    /// Seconds until the final state.
     Wall,
-    /// Seconds of user and system time, trailing work included.
+    /// Seconds of user and system time, including work after the final state.
     Cpu,
-    /// MiB resident at the end.
+    /// Resident memory at the end, in MiB.
     Resident,
-    /// The most MiB ever resident.
+    /// Maximum resident memory, in MiB.
     Peak,
     /// Writes to objects, events included.
     Writes,
@@ -62,35 +63,35 @@ pub enum Metric {
     Events,
     /// All requests.
     Requests,
-    /// All requests but those that keep the Lease.
+    /// All requests except those for the Lease.
     WithoutLease,
-    /// Seconds until EndpointSlices showed a change, in the middle.
+    /// Seconds until EndpointSlices show a change: the median.
     LagMedian,
-    /// The same, of all but the slowest hundredth.
+    /// The same: the 99th percentile.
     LagTail,
     /// Writes of the EndpointSlices of the measured Service.
     SliceWrites,
 }
 
-/// What ours has to reach.
+/// A goal for our manager.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// The ratio ours to upstream is at most that.
+    /// The maximum of our value divided by upstream's.
     Ratio(f64),
-    /// Ours is at most that.
+    /// The maximum of our value.
     Most(f64),
-    /// Ours is zero.
+    /// Our value is zero.
     Zero,
 }
 
-/// A variant of a scenario that is measured and judged by itself.
+/// A variant of a scenario, with separate results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Case {
     /// Pods of other Services change at the same time.
     pub loaded: bool,
     /// Pods of the Service.
     pub pods: u32,
-    /// Changes of them a second.
+    /// Changes of these pods per second.
     pub rate: u32,
 }
 
@@ -104,11 +105,11 @@ impl fmt::Display for Case {
 /// One scenario of one run of one subject.
 #[derive(Clone, Debug)]
 pub struct Measurement {
-    /// Who.
+    /// The manager.
     pub subject: Subject,
-    /// Under which limits.
+    /// The limits of the managers.
     pub mode: Mode,
-    /// Doing what.
+    /// The scenario.
     pub scenario: Scenario,
     /// The variant of the scenario, if it has several.
     pub case: Option<Case>,
@@ -121,13 +122,13 @@ pub struct Measurement {
 /// A metric of one scenario, of both subjects.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Under which limits.
+    /// The limits of the managers.
     pub mode: Mode,
-    /// Doing what.
+    /// The scenario.
     pub scenario: Scenario,
     /// The variant of the scenario, if it has several.
     pub case: Option<Case>,
-    /// What was measured.
+    /// The metric.
     pub metric: Metric,
     /// The median of our runs.
     pub ours: Option<f64>,
@@ -158,7 +159,7 @@ impl Scenario {
         }
     }
 
-    /// What ours has to reach in a metric.
+    /// Returns the goal for a metric.
     pub fn goal(self, metric: Metric) -> Option<Goal> {
         match (self, metric) {
             (Scenario::IdleEmpty | Scenario::Idle | Scenario::Memory, Metric::Cpu) => None,
@@ -173,7 +174,7 @@ impl Scenario {
             (Scenario::NodeLeases | Scenario::AllIdle | Scenario::AllMemory, Metric::Writes) => Some(Goal::Zero),
             (Scenario::Memory, Metric::Resident | Metric::Peak) => Some(Goal::Ratio(1.0 / 6.0)),
             (Scenario::ColdStart | Scenario::AllColdStart, Metric::Wall) => Some(Goal::Ratio(1.0 / 3.0)),
-            // An endpoint that must not get traffic is the most urgent news of a cluster: no write is saved by delaying it.
+            // Endpoints that must not get traffic have to be removed quickly: no write is saved by a delay.
             (Scenario::EndpointLag | Scenario::EndpointChurn, Metric::LagMedian | Metric::LagTail) => {
                 Some(Goal::Ratio(1.0))
             }
@@ -220,7 +221,7 @@ impl Metric {
 }
 
 impl Measurement {
-    /// What lies between two marks; `wall` in seconds, if time mattered.
+    /// Creates one from two points in time; `wall` is in seconds, if the time is measured.
     pub fn new(
         (subject, mode, scenario): (Subject, Mode, Scenario),
         wall: Option<f64>,
@@ -258,8 +259,8 @@ impl Row {
         self.scenario.goal(self.metric)
     }
 
-    /// Whether the goal is met, by the two decimals that a ratio is printed with: a time that the scheduler sets for
-    /// both managers comes out one way or the other in the third. `None` if there is no goal or it cannot be decided.
+    /// Whether the goal is met, by the two printed decimals of a ratio: the third varies from run to run for times that
+    /// the scheduler determines. `None` if there is no goal or it cannot be decided.
     pub fn met(&self) -> Option<bool> {
         match self.goal()? {
             Goal::Ratio(most) => Some((self.ratio()? * 100.0).round() <= (most * 100.0).round()),
@@ -269,7 +270,7 @@ impl Row {
     }
 }
 
-/// What a row is about.
+/// The identity of a row.
 type Heading = (Mode, Scenario, Option<Case>, Metric);
 
 /// The medians of all runs, in the order of modes, scenarios and metrics.
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_goal_that_is_a_number_needs_no_upstream() {
+    fn absolute_goal_needs_no_upstream_value() {
         for (scenario, metric, good, bad) in
             [(Scenario::Idle, Metric::Writes, 0.0, 1.0), (Scenario::AllIdle, Metric::Resident, 25.0, 25.1)]
         {

@@ -1,24 +1,22 @@
-//! What a manager asked of the API server, sorted into what counts as a write
-//! to objects and what does not.
+//! The requests of a manager to the API server, classified as writes of objects and others.
 
 use std::collections::BTreeMap;
 
 use control_plane::audit::{Counts, Request};
 
-/// Requests of one stretch of time.
+/// Requests of a period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Every request, leases and reviews included.
+    /// All requests, including those for leases and reviews.
     pub all: u64,
-    /// Those of [`Tally::all`] that keep the Lease.
+    /// Those of [`Tally::all`] for the Lease.
     pub leases: u64,
-    /// Creates, updates, patches and deletes of objects, events included;
-    /// leases, reviews and tokens are not objects that a user would see.
+    /// Creations, updates, patches and deletions of objects, including events; leases, reviews and tokens do not count,
+    /// because users do not see them.
     pub writes: u64,
     /// Those of [`Tally::writes`] that concern events.
     pub events: u64,
-    /// How often each kind of request was sent, by verb, resource and, if it
-    /// was refused, status.
+    /// Numbers of requests by verb, resource and, if refused, status.
     pub kinds: BTreeMap<String, u64>,
 }
 
@@ -38,7 +36,7 @@ pub fn tally(counts: &Counts) -> Tally {
     tally
 }
 
-/// Whether nothing was asked but to stay the leader, and which kinds there are.
+/// Reports whether the only requests were those for the Lease and for discovery.
 pub fn is_quiet(counts: &Counts) -> bool {
     counts.keys().all(|request| is_lease(request) || is_discovery(request))
 }
@@ -73,7 +71,7 @@ fn is_lease(request: &Request) -> bool {
     request.resource == "leases.coordination.k8s.io"
 }
 
-/// Whether it asks for no object; controllers of every kind do so twice a minute, for ever.
+/// Reports whether it requests no object: discovery, which controllers of all kinds repeat twice a minute.
 fn is_discovery(request: &Request) -> bool {
     request.verb == "get" && request.resource.starts_with('/')
 }

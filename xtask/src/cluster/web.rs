@@ -21,10 +21,10 @@ pub const PATH: &str = "/hostname";
 /// How often objects are read.
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// How long a server stays on a node that does not respond, after that is known, in seconds.
+/// Seconds that a server stays on a node after the node became unresponsive.
 const TOLERATION_SECONDS: u32 = 5;
 
-/// How long a server goes on after its pod is deleted, in seconds: longer than it takes to send requests elsewhere.
+/// Seconds that a server continues after its pod is deleted: longer than it takes until requests go to other servers.
 const DRAIN_SECONDS: u32 = 5;
 
 /// The servers.
@@ -190,7 +190,7 @@ fn is_complete(deployment: &Deployment) -> bool {
         && count(status.available_replicas) == desired
 }
 
-/// Whether a node has no servers but terminating ones, and others have the desired number of ready ones.
+/// Reports whether a node has only terminating servers, and other nodes have the desired number of ready ones.
 fn is_evacuated(pods: &[Pod], node: &str, servers: u32) -> bool {
     let staying: Vec<&Pod> = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect();
     let is_elsewhere = |pod: &&Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_deref() != Some(node));

@@ -16,11 +16,12 @@ use report::Results;
 /// Run upstream's conformance suite on a real cluster, for our manager and for upstream's, and compare.
 ///
 /// Each manager gets a cluster of its own, one after the other. The specs are those of upstream's e2e.test with
-/// `[Conformance]` and without `[Serial]` in their names, unless chosen otherwise. The report (Markdown, the logs and JSON of
-/// the suite) goes to a folder that is printed. Fails if a spec passes with upstream's manager and not with ours.
+/// `[Conformance]` and without `[Serial]` in their names, unless chosen otherwise. The report (Markdown, the logs and
+/// JSON of the suite) is written to a folder, whose path is printed. Fails if a spec passes with upstream's manager and
+/// not with ours.
 ///
-/// Needs what `cargo xtask cluster` needs, and the Debian packages debootstrap, busybox-static and bash-static, from which
-/// the images of the suite are made. A full run takes about 15 minutes for each manager on an idle machine.
+/// Requirements: those of `cargo xtask cluster`, and the Debian packages debootstrap, busybox-static and bash-static, from
+/// which the images of the suite are built. A full run takes about 15 minutes for each manager on an idle machine.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask conformance                                     # both managers, all parallel conformance specs

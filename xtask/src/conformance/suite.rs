@@ -17,7 +17,7 @@ const GRACE: Duration = Duration::from_secs(120);
 /// The suite's process and log.
 const SUITE: &str = "suite";
 
-/// The flags of a cluster without a cloud that the suite knows.
+/// Flags of the suite for a cluster without a cloud provider.
 const SUITE_FLAGS: [&str; 6] = [
     "--",
     "--provider=skeleton",
@@ -29,9 +29,9 @@ const SUITE_FLAGS: [&str; 6] = [
 
 /// Specs to run.
 pub struct Choice<'a> {
-    /// A regular expression of the names that run.
+    /// A regular expression: specs whose names match run.
     pub focus: &'a str,
-    /// A regular expression of the names that do not.
+    /// A regular expression: specs whose names match do not run.
     pub skip: &'a str,
     /// The number of specs that run at the same time.
     pub procs: u32,
@@ -39,9 +39,9 @@ pub struct Choice<'a> {
     pub minutes: u32,
 }
 
-/// Runs the suite; its log and its JSON go to the folder. That specs fail is a result, not an error.
+/// Runs the suite; its log and its JSON are written to the folder. Failed specs are a result, not an error.
 ///
-/// It is one of the cluster's processes, so that nothing of it is left, even if this command is killed.
+/// The suite is one of the cluster's processes, so that none of its processes is left, even if this command is killed.
 pub async fn run(cluster: &RealCluster, choice: &Choice<'_>, folder: &Path) -> Result<Results> {
     let json = folder.join("report.json");
     if json.exists() {

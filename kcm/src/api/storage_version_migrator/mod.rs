@@ -21,6 +21,7 @@ use kinds::storage_version_migration::MigrationCondition;
 use kinds::{Kind, Sections, StorageVersionMigration, Str, Time};
 use runtime::consistency::Consistency;
 use runtime::manager::Manager;
+use runtime::queue::QueueKey;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Index, index_key};
 use runtime::watch::Builder;
@@ -79,6 +80,8 @@ impl GroupResource {
         Self { group: migration.group.clone(), resource: migration.resource.clone() }
     }
 }
+
+impl QueueKey for GroupResource {}
 
 impl fmt::Display for GroupResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,4 +1,4 @@
-//! One reconcile: of a pod, which is deleted when its time is up, or of a rule, whose status is written.
+//! One reconcile: of a pod, which is deleted when its eviction is due, or of a rule, whose status is written.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,10 +39,10 @@ pub struct Evictions {
     pub queue: Arc<Queue<Key>>,
     pub clock: Clock,
     pub pending: Arc<Pending>,
-    /// How many pods were evicted because of each rule.
+    /// Number of pods that were evicted because of each rule.
     pub evicted: Arc<Mutex<HashMap<Uid, u64>>>,
     pub metrics: Arc<Metrics>,
-    /// Whether rules count at all.
+    /// Whether rules are used (gate DRADeviceTaintRules).
     pub with_rules: bool,
     /// Pods that use claims through their PodGroups.
     pub members: Members,
@@ -122,7 +122,7 @@ impl Evictions {
         stage: Option<Stage>,
         eviction: &Eviction,
     ) -> Result<Outcome, ReconcileError> {
-        // What cannot be read may be what lets the pod stay.
+        // An object that cannot be decoded may contain the toleration.
         if self.claims.undecodable() + self.slices.undecodable() + self.rules.undecodable() > 0 {
             return Err(ReconcileError::new(
                 "claims, slices or rules of devices cannot be decoded (see the log): it stays",
@@ -154,14 +154,14 @@ impl Evictions {
     }
 
     fn is_gone(&self, key: &ObjectKey, pod: &Pod) -> Outcome {
-        // Once its going is shown there is nothing to remember.
+        // Once the cache contains the deletion, its state is no longer needed.
         if self.pods.get_with_uid(&key.namespace, &key.name, &pod.meta.uid).is_some_and(|pod| !pod.meta.is_deleting()) {
             self.pending.set(key, &pod.meta.uid, Stage::Deleted);
         }
         Outcome::Done
     }
 
-    /// Says in the pod's status why it goes, and deletes it.
+    /// Sets the condition `DisruptionTarget` of the pod, and deletes it.
     async fn delete(&self, key: &ObjectKey, pod: &Pod, live: &Answer) -> Result<(), WriteError> {
         let patch = disruption_target::patch(
             live.object()?,

@@ -1,4 +1,4 @@
-//! Gates, as upstream settles them.
+//! Resolution of feature gates, compared with upstream's.
 
 use component::flags::gates::GateError;
 
@@ -13,7 +13,7 @@ fn settle(gates: &str, emulated: &str, compatible: &str) -> Result<Gates, Vec<St
 }
 
 #[test]
-fn gates_are_settled_as_upstream_settles_them() {
+fn gates_are_resolved_like_upstreams() {
     for (gates, emulated, compatible, gate, want) in [
         ("", "", "", "DeploymentReplicaSetTerminatingReplicas", true),
         ("", "1.34", "", "DeploymentReplicaSetTerminatingReplicas", false),
@@ -31,7 +31,7 @@ fn gates_are_settled_as_upstream_settles_them() {
 }
 
 #[test]
-fn the_minimum_compatibility_follows_the_emulated_version() {
+fn minimum_compatibility_follows_the_emulated_version() {
     for (emulated, compatible, want) in
         [("", "", (37, 36)), ("1.36", "", (36, 35)), ("1.34", "", (34, 34)), ("1.36", "1.34", (36, 34))]
     {
@@ -116,7 +116,7 @@ fn the_table_is_in_order_and_its_dependencies_exist() {
 
 #[test]
 #[should_panic(expected = "not in the table")]
-fn asking_for_a_gate_that_does_not_exist_is_a_defect() {
+fn reading_an_unknown_gate_is_a_defect() {
     Gates::of(&super::GATES).enabled("NoSuchGate");
 }
 

@@ -28,7 +28,7 @@ use super::layout::{MANIFEST, NAME};
 /// The port at the machine's address.
 pub const PORT: u16 = 5000;
 
-/// The registry that it stands in for.
+/// The registry that it replaces.
 pub const HOST: &str = "registry.k8s.io";
 
 /// The running task. It ends when it is dropped.
@@ -38,10 +38,10 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Starts it for image files, the last of which wins where names are the same.
+    /// Starts a registry for image files. If a name is in several files, the last one applies.
     ///
     /// # Errors
-    /// When a file is no image layout, or the address is in use.
+    /// If a file is no image layout, or the address is in use.
     pub async fn start(address: SocketAddr, files: Vec<PathBuf>) -> Result<Self> {
         let content = Arc::new(spawn_blocking(move || Content::read(&files)).await??);
         let listener = TcpListener::bind(address).await.with_context(|| format!("listen on {address}"))?;
@@ -54,7 +54,7 @@ impl Registry {
                 let service = service_fn(move |request| respond(Arc::clone(&content), request));
                 let connection =
                     hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-                // A client that goes away is not an error.
+                // A client that closes its connection is not an error.
                 connections.spawn(async move { drop(connection.await) });
             }
         });
@@ -68,7 +68,7 @@ impl Drop for Registry {
     }
 }
 
-/// Where blobs are, and the manifests of names.
+/// The places of blobs, and the manifests of names.
 #[derive(Debug, Default)]
 struct Content {
     blobs: BTreeMap<String, Blob>,
@@ -119,7 +119,7 @@ impl Content {
         }
     }
 
-    /// The digest and type of what a path of the registry's interface names.
+    /// Returns the digest and the media type for a path of the registry's interface.
     fn find(&self, path: &str) -> Option<(&str, &'static str)> {
         let path = path.strip_prefix("/v2/")?;
         if let Some((_, digest)) = path.rsplit_once("/blobs/") {

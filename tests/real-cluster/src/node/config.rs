@@ -1,4 +1,4 @@
-//! What distinguishes a node from others, and where its files are.
+//! The configuration of a node: its name, addresses and paths.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -37,7 +37,7 @@ pub struct NodeConfig {
 impl NodeConfig {
     /// The certificate of the cluster's authority.
     pub const AUTHORITY: &str = "ca.crt";
-    /// The kubeconfig with which the kubelet asks for its certificate.
+    /// The kubeconfig with which the kubelet requests its certificate.
     pub const BOOTSTRAP: &str = "bootstrap.conf";
     /// The kubeconfig of kube-proxy.
     pub const PROXY: &str = "proxy.conf";

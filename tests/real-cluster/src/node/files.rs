@@ -50,7 +50,7 @@ pub(super) fn write(node: &NodeConfig) -> Result<()> {
     Ok(())
 }
 
-/// Makes containerd pull from the machine what it would from a registry.
+/// Makes containerd pull images of upstream's registry from the machine.
 fn write_registry(node: &NodeConfig) -> Result<()> {
     let folder = Path::new(OWN).join(REGISTRIES).join(HOST);
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
@@ -104,7 +104,7 @@ state = "/run/containerd"
     [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
       BinaryName = "{PROGRAMS}/runc"
       SystemdCgroup = false
-  # Specs about runtime classes look for a second runtime of this name.
+  # Specs of runtime classes need a second runtime with this name.
   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.test-handler]
     runtime_type = "io.containerd.runc.v2"
     [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.test-handler.options]

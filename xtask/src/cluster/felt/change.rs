@@ -1,26 +1,26 @@
-//! The scenarios: changes and failures, and what happens to the manager in the middle of them.
+//! The scenarios: changes and failures, and events in the middle of them that affect the manager.
 
 use std::time::Duration;
 
-/// What changes.
+/// A change or a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
-    /// A Deployment without servers gets many.
+    /// A Deployment is scaled from 0.
     Scale,
-    /// All servers get another image.
+    /// A rolling update of all servers to another image.
     Update,
-    /// A node loses power.
+    /// A node fails, as after a loss of power.
     NodeDeath,
 }
 
-/// What happens to the manager in the middle of a change.
+/// An event in the middle of a change that affects the manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Disturbance {
     /// Nothing.
     None,
-    /// It is killed without a chance to finish, and started again.
+    /// The manager is killed with SIGKILL and started again.
     Kill,
-    /// It ends as in a rollout, and the other manager is started.
+    /// The manager is ended with SIGTERM, and the other manager is started.
     Replace,
 }
 
@@ -28,18 +28,18 @@ const CHANGES: [Change; 3] = [Change::Scale, Change::Update, Change::NodeDeath];
 const DISTURBANCES: [Disturbance; 3] = [Disturbance::None, Disturbance::Kill, Disturbance::Replace];
 
 impl Change {
-    /// How long after the change the manager is disturbed: well before upstream's manager is done.
+    /// Returns the time from the change to its disturbance: well before upstream's manager is done.
     pub const fn middle(self) -> Duration {
         match self {
             Self::Scale => Duration::from_secs(1),
             Self::Update => Duration::from_secs(5),
-            // A node is given up after 50 s without a heartbeat.
+            // A node is unresponsive after 50 s without a heartbeat.
             Self::NodeDeath => Duration::from_secs(25),
         }
     }
 }
 
-/// All scenarios, or those of a quick run.
+/// Returns all scenarios, or those of a quick run.
 pub fn scenarios(quick: bool) -> Vec<(Change, Disturbance)> {
     let all = CHANGES.iter().flat_map(|change| DISTURBANCES.map(|disturbance| (*change, disturbance)));
     all.filter(|(change, disturbance)| !quick || *change == Change::Update || *disturbance == Disturbance::None)

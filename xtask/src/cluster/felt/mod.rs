@@ -1,4 +1,4 @@
-//! What users feel of a controller manager: real servers under constant load, while things change and fail.
+//! Effects of a controller manager on users: real servers under constant load, during changes and failures.
 
 mod change;
 mod report;
@@ -18,7 +18,7 @@ use stage::Stage;
 /// The results of one manager.
 type Results = BTreeMap<(Change, Disturbance), Felt>;
 
-/// What users felt of one change.
+/// Effects of one change on users.
 #[derive(Clone, Copy, Debug)]
 struct Felt {
     /// From the change until everything was as desired.
@@ -31,7 +31,7 @@ struct Felt {
     failures_lasted: Duration,
 }
 
-/// The managers, and what is measured.
+/// The managers and scenarios of a measurement.
 pub struct Options<'a> {
     /// Our manager.
     pub ours: &'a Manager,
@@ -39,7 +39,7 @@ pub struct Options<'a> {
     pub cloud_manager: Option<&'a Path>,
     /// Whether our managers are built for release.
     pub release: bool,
-    /// Leaves out disturbances of everything but rolling updates.
+    /// Disturbs the manager in rolling updates only.
     pub quick: bool,
 }
 

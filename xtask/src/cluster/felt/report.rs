@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use super::change::{Change, Disturbance};
 use super::{Felt, Results};
 
-/// The name of a scenario.
+/// Returns the name of a scenario.
 pub fn name(change: Change, disturbance: Disturbance) -> String {
     let change = match change {
         Change::Scale => "scale 0 to 50",
         Change::Update => "rolling update of 20",
-        Change::NodeDeath => "node dies",
+        Change::NodeDeath => "node fails",
     };
     let disturbance = match disturbance {
         Disturbance::None => "",
@@ -20,7 +20,7 @@ pub fn name(change: Change, disturbance: Disturbance) -> String {
     format!("{change}{disturbance}")
 }
 
-/// A line for each scenario that both managers played.
+/// Returns a table with a row for each scenario of both managers.
 pub fn markdown(ours: &Results, upstream: &Results) -> String {
     let mut text = String::from(
         "| scenario | ours, s | upstream, s | ours, failed requests | upstream, failed requests | ours, failures until s | upstream, failures until s |\n\

@@ -1,4 +1,4 @@
-//! Plays scenarios on a cluster: servers behind a load balancer, clients, and a manager that is disturbed.
+//! Runs scenarios on a cluster: servers behind a load balancer, clients, and a manager that is disturbed.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,13 +25,13 @@ const SCALE: u32 = 50;
 const CLIENTS: u32 = 10;
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// How long anything may take.
+/// Maximum duration of any step.
 const DEADLINE: Duration = Duration::from_secs(600);
 
-/// How long no request may fail until failures count as over.
+/// Time without failed requests after which failures count as over.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// The node that dies.
+/// The node that fails.
 const VICTIM: u8 = 2;
 
 /// A cluster with servers and clients.
@@ -39,7 +39,7 @@ pub struct Stage<'a> {
     cluster: &'a RealCluster,
     leases: Api<Lease>,
     web: Web,
-    /// Starts with the first scenario that needs it.
+    /// Requests of clients, from the first scenario that needs them.
     load: Option<Load>,
     /// The program of the manager that is measured.
     own: PathBuf,
@@ -57,7 +57,7 @@ impl<'a> Stage<'a> {
         Ok(Self { cluster, leases, web, load: None, own, other, updates: 0 })
     }
 
-    /// Plays a scenario, and leaves the stage as it was.
+    /// Runs a scenario, and restores the manager and the node afterwards.
     pub async fn play(&mut self, change: Change, disturbance: Disturbance) -> Result<Felt> {
         match change {
             Change::Scale => self.scale_servers(0).await?,
@@ -80,7 +80,7 @@ impl<'a> Stage<'a> {
         Ok(felt)
     }
 
-    /// Makes a change and waits until everything is as desired. Returns how long that took.
+    /// Makes a change and waits until the servers are as desired. Returns the time from `start`.
     async fn change(&self, change: Change, start: Instant) -> Result<Duration> {
         match change {
             Change::Scale => {
@@ -152,7 +152,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Starts the measured manager again, and waits until it is the leader.
+    /// Starts the measured manager again, and waits until it is leader.
     async fn restore_manager(&self) -> Result<()> {
         let before = self.leader().await?;
         self.cluster.replace_manager(&self.own).await?;
@@ -167,13 +167,13 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// The identity of the manager that is the leader.
+    /// Returns the identity of the leading manager.
     async fn leader(&self) -> Result<Option<String>> {
         let lease = self.leases.get_opt("kube-controller-manager").await.context("get the manager's Lease")?;
         Ok(lease.and_then(|lease| lease.spec?.holder_identity).filter(|holder| !holder.is_empty()))
     }
 
-    /// Starts the node that died again, and spreads the servers over all nodes.
+    /// Starts the failed node again, and deletes the servers, so that new ones are spread over all nodes.
     async fn restore_node(&self) -> Result<()> {
         self.cluster.start_node(VICTIM)?;
         self.cluster.wait_for_nodes().await?;

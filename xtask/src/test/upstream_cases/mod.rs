@@ -1,11 +1,11 @@
-//! Upstream's unit tests as cases: each is covered by a test of ours, or says why it has none.
+//! Upstream's unit tests as cases: each is covered by a test of ours, or has a reason why it is not.
 //!
-//! One list per controller, a line per case: upstream's test function, the case in our words, and `file::function` of the
-//! test that covers it, with `|` between them. Several tests are separated by blanks. A case that does not apply has
-//! `-` and the reason instead. A header names upstream's package.
+//! One list per controller, a line per case: upstream's test function, the case in our words, and `file::function` of
+//! the test that covers it, with `|` between them. Several tests are separated by blanks. A case that does not apply
+//! has `-` and the reason instead. A header names upstream's package.
 //!
-//! With the environment variable `KUBERNETES_SOURCE`, the root of upstream's source, the test also fails when a list lacks
-//! one of the package's test functions.
+//! With the environment variable `KUBERNETES_SOURCE`, the root of upstream's source, the test also fails when a list
+//! lacks one of the package's test functions.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,7 +19,7 @@ const LISTS: [(&str, &str); 2] =
 struct Case<'a> {
     /// Upstream's test function.
     upstream: &'a str,
-    /// What it does.
+    /// The case in our words.
     case: &'a str,
     /// Tests that cover it, or the reason why none does.
     covered: Result<Vec<&'a str>, &'a str>,

@@ -1,4 +1,4 @@
-//! The Debian base of most images, made once by debootstrap from this machine's own package mirror.
+//! The Debian base of most images, created once by debootstrap from this machine's own package mirror.
 
 use std::fs;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::programs::Programs;
 
 const RELEASE: &str = "bookworm";
 
-/// The base's folder in that of programs.
+/// The folder of the base, in the folder of programs.
 pub(super) const FOLDER: &str = "debian";
 
 /// Programs that specs run in pods.
@@ -29,17 +29,17 @@ const EXCLUDED: [&str; 8] = [
     "./var/lib/apt/lists/*",
 ];
 
-/// The base's layer. Its folder stays.
+/// Returns the layer of the base, whose folder is kept.
 pub(super) fn make(programs: &Programs) -> Result<Vec<u8>> {
     let tree = programs.path(FOLDER);
     if !tree.exists() {
         let unfinished = programs.path("debian.unfinished");
         let _ = fs::remove_dir_all(&unfinished);
-        eprintln!("cluster: making the base of test images with debootstrap (once; some minutes)");
+        eprintln!("cluster: creating the base of test images with debootstrap (once; some minutes)");
         let include = format!("--include={PACKAGES}");
         let target = unfinished.display().to_string();
         command::run("debootstrap", &["--variant=minbase", &include, RELEASE, &target, &mirror()?])
-            .context("make the base of test images")?;
+            .context("create the base of test images")?;
         fs::rename(&unfinished, &tree).context("complete the base of test images")?;
     }
     let mut tar = Command::new("tar");
@@ -50,9 +50,9 @@ pub(super) fn make(programs: &Programs) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// The package mirror that this machine uses.
+/// Returns the package mirror that this machine uses.
 fn mirror() -> Result<String> {
     let mirrors = command::run("apt-get", &["indextargets", "--format", "$(REPO_URI)"])
-        .context("find a Debian mirror; the test images are made on Debian only")?;
+        .context("find a Debian mirror; the test images can be created on Debian only")?;
     mirrors.lines().next().map(String::from).context("this machine has no Debian mirror in its apt sources")
 }

@@ -1,4 +1,4 @@
-//! The busybox image, made from this machine's static programs.
+//! The busybox image, built from this machine's static programs.
 
 use std::path::Path;
 
@@ -13,8 +13,8 @@ const BUSYBOX: &str = "/bin/busybox";
 /// The shell for variables that busybox' own drops.
 const BASH: &str = "/bin/bash-static";
 
-/// Busybox' shell, whose messages specs expect, except where it would drop a variable because of its name: some specs have
-/// names with a dash.
+/// Starts busybox' shell, whose messages specs expect, unless it would drop a variable because of its name: some specs
+/// have names with a dash.
 const SHELL: &str = r#"#!/bin/bash
 shell=/bin/busybox
 while IFS= read -r -d '' variable; do
@@ -56,12 +56,12 @@ pub(super) fn write(layout: &mut Layout) -> Result<()> {
     layout.image(&names.each_ref().map(String::as_str), &[layer], &start)
 }
 
-/// The names of busybox' commands.
+/// Returns the names of busybox' commands.
 pub(super) fn applets() -> Result<Vec<String>> {
     Ok(command::run(BUSYBOX, &["--list"])?.lines().map(String::from).collect())
 }
 
-/// A link to a busybox at `program` for each command that a root file system lacks.
+/// Returns a link to a busybox at `program` for each command that a root file system lacks.
 pub(super) fn links(root: &Path, program: &str) -> Result<Vec<Entry>> {
     const PLACES: [&str; 4] = ["bin", "sbin", "usr/bin", "usr/sbin"];
     let is_there = |name: &str| PLACES.iter().any(|place| root.join(place).join(name).symlink_metadata().is_ok());
@@ -69,7 +69,7 @@ pub(super) fn links(root: &Path, program: &str) -> Result<Vec<Entry>> {
     Ok(missing.map(|name| Entry::Link(format!("usr/bin/{name}"), program.to_owned())).collect())
 }
 
-/// The busybox program.
+/// Returns the busybox program.
 pub(super) fn program() -> Result<Vec<u8>> {
     read(Path::new(BUSYBOX))
 }

@@ -1,6 +1,6 @@
 //! Stand-ins for the images of upstream's conformance suite: a Debian base, busybox, and upstream's test programs.
 //!
-//! Names and users that specs look for are as in the originals.
+//! Names and users that specs need are those of the originals.
 
 mod base;
 mod busybox;
@@ -16,33 +16,33 @@ use super::layout::{Entry, Layer, Layout, Start, layer, program_layer};
 use crate::programs::Programs;
 use crate::requirements;
 
-/// The name of the file in the folder of programs. A change of what is in it needs another name.
+/// The name of the file in the folder of programs. A change of its content needs another name.
 pub const FILE: &str = "conformance-1.tar";
 
 /// The prefix of most images.
 const E2E: &str = "registry.k8s.io/e2e-test-images";
 
-/// What the images are made with, and the Debian packages that have it.
+/// Programs that the images are created with, and their Debian packages.
 const TOOLS: [(&str, &str); 3] =
     [("debootstrap", "debootstrap"), ("busybox", "busybox-static"), ("bash-static", "bash-static")];
 
-/// Fails with a line for each thing that this machine lacks for making the images, if they are not made already.
+/// Fails with a line for each missing program, unless the images exist already.
 ///
 /// # Errors
-/// When it lacks anything.
+/// If a program is missing.
 pub fn check(programs: &Programs) -> Result<()> {
     let missing = requirements::tools(&TOOLS);
     if missing.is_empty() || programs.path(FILE).is_file() {
         return Ok(());
     }
     let lines: String = missing.iter().map(|one| format!("\n- {one}")).collect();
-    bail!("this machine cannot make the images of the conformance suite:{lines}")
+    bail!("this machine cannot create the images of the conformance suite:{lines}")
 }
 
-/// The file with the images, made if it is not there. Blocks, for some minutes.
+/// Returns the file with the images, which is created if it does not exist. Blocks for some minutes then.
 ///
 /// # Errors
-/// When a tool is not installed or fails, or a file cannot be read or written.
+/// If a program is not installed or fails, or a file cannot be read or written.
 pub fn file(programs: &Programs) -> Result<PathBuf> {
     let path = programs.path(FILE);
     if path.is_file() {
@@ -62,7 +62,7 @@ pub fn file(programs: &Programs) -> Result<PathBuf> {
 
 /// Images of a single program.
 fn write_programs(layout: &mut Layout, programs: &Programs, base: &Layer) -> Result<()> {
-    // The spec of this one tests that its user cannot gain the rights of the program's owner.
+    // Its spec tests that the user of a container cannot gain the rights of the program's owner.
     let setuid = Entry::File("usr/local/bin/nnp".into(), 0o6755, read(&programs.path("nonewprivs"))?);
     let setuid = layout.layer(&layer(&[setuid])?)?;
     let start = Start { command: &["nnp"], ..Start::default() };

@@ -10,7 +10,7 @@ use super::{E2E, base, busybox, read};
 use crate::command;
 use crate::programs::Programs;
 
-/// A user and groups that specs look for.
+/// A user and groups that specs need.
 const USER: &str = "user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n";
 const GROUPS: &str = "user-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n";
 
@@ -38,7 +38,7 @@ pub(super) fn write(layout: &mut Layout, programs: &Programs, base: &Layer) -> R
         let data = format!("{{\"image\": \"{pet}.jpg\"}}\n");
         let own = [
             Entry::File("data.json".into(), 0o644, data.into()),
-            // A spec looks for the system that upstream's image is made from.
+            // A spec expects the system of upstream's image.
             Entry::File("etc/os-release".into(), 0o644, b"NAME=\"Alpine Linux\"\n".to_vec()),
         ];
         let data = layout.layer(&layer(&own)?)?;
@@ -66,7 +66,7 @@ fn agnhost(programs: &Programs) -> Result<Vec<Entry>> {
         Entry::Folder("uploads".into(), 0o755),
         Entry::File("etc/passwd".into(), 0o644, with("etc/passwd", USER)?),
         Entry::File("etc/group".into(), 0o644, with("etc/group", GROUPS)?),
-        // dash drops variables whose names have a dash, as those of some specs do.
+        // Debian's dash drops variables whose names have a dash, which some specs use.
         Entry::Link("usr/bin/sh".into(), "bash".into()),
         Entry::Link("usr/local/bin/iperf".into(), "/usr/bin/iperf".into()),
         Entry::File("usr/local/bin/busybox".into(), 0o755, busybox::program()?),
@@ -75,7 +75,7 @@ fn agnhost(programs: &Programs) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// The folder of upstream's source.
+/// Returns the folder of upstream's source.
 fn kubernetes() -> Result<PathBuf> {
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("go/kubernetes").display().to_string();
     let folder = command::run("go", &["-C", &module, "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes"])?;
