@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -25,6 +25,9 @@ const START_DEADLINE: Duration = Duration::from_secs(90);
 
 /// How long a process may take to end in an orderly way.
 const STOP_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Period of checks of a process whose end is awaited.
+const WAIT_PERIOD: Duration = Duration::from_millis(100);
 
 /// Number of attempts with another port if another process took the first.
 const PORT_ATTEMPTS: u32 = 5;
@@ -347,6 +350,30 @@ impl ControlPlane {
             sleep(Duration::from_millis(20)).await;
         }
         Ok(())
+    }
+
+    /// Waits until a process that was [`run`](Self::run) ends by itself. The name is free again.
+    ///
+    /// Fails if another process ends before it, or the time is up: then it is killed, and processes that it has started
+    /// end with the control plane.
+    pub async fn wait(&self, name: &str, time: Duration) -> Result<ExitStatus> {
+        let mut child = self.processes.release(name)?;
+        let deadline = Instant::now() + time;
+        loop {
+            if let Some(status) = child.try_wait().with_context(|| format!("wait for {name}"))? {
+                return Ok(status);
+            }
+            let failure = match self.check() {
+                Ok(()) if Instant::now() <= deadline => {
+                    sleep(WAIT_PERIOD).await;
+                    continue;
+                }
+                Ok(()) => anyhow!("{name} did not end in {} s", time.as_secs()),
+                Err(error) => error,
+            };
+            child.kill().and_then(|()| child.wait()).with_context(|| format!("kill {name}"))?;
+            return Err(failure);
+        }
     }
 
     /// Fails with its last output if a process has ended by itself.

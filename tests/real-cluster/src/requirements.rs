@@ -54,7 +54,8 @@ pub fn missing(programs: &Programs) -> Vec<String> {
     missing
 }
 
-fn tools(tools: &[(&str, &str)]) -> Vec<String> {
+/// The programs in a list that this machine lacks, each with the Debian package that has it.
+pub(crate) fn tools(tools: &[(&str, &str)]) -> Vec<String> {
     let lacking = tools.iter().filter(|(name, _)| find(name).is_none());
     lacking
         .map(|(name, package)| format!("the program {name}: install the Debian package {package}, or its like"))

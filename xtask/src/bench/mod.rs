@@ -63,15 +63,15 @@ use subject::{Binaries, Mode, Subject};
   cargo xtask bench --mode raised --runs 3 --assert  # medians of three; fails if a goal is missed")]
 pub struct Arguments {
     /// Measure the cloud controller managers of this cloud instead: joining nodes, Services, and calls of the cloud
-    #[arg(value_enum, conflicts_with_all = ["scenario", "mode", "pods", "only", "kcm", "report", "runs"])]
+    #[arg(value_enum, group = "with_ccm", conflicts_with_all = ["scenario", "mode", "pods", "only", "kcm", "report", "runs"])]
     cloud: Option<Cloud>,
 
     /// Our cloud controller manager's binary, instead of building it
-    #[arg(long, value_name = "PATH", requires = "cloud")]
+    #[arg(long, value_name = "PATH", requires = "with_ccm")]
     ccm: Option<PathBuf>,
 
     /// Measure effects on users instead: real servers under load, on a real cluster, as root
-    #[arg(long, conflicts_with_all = ["cloud", "scenario", "mode", "pods", "only", "runs", "assert"])]
+    #[arg(long, group = "with_ccm", conflicts_with_all = ["cloud", "scenario", "mode", "pods", "only", "runs", "assert"])]
     real: bool,
 
     /// Scenarios to measure; all by default
@@ -207,7 +207,13 @@ pub fn run(arguments: Arguments) -> Result<()> {
     if arguments.real {
         let ours = arguments.kcm.map_or(Manager::Ours, Manager::Path);
         let folder = arguments.report.unwrap_or_else(|| crate::cargo::workspace().join("target/bench/real"));
-        return felt::bench(&ours, arguments.profile == "release", &folder);
+        let options = felt::Options {
+            ours: &ours,
+            cloud_manager: arguments.ccm.as_deref(),
+            release: arguments.profile == "release",
+            quick: arguments.quick,
+        };
+        return felt::bench(&options, &folder);
     }
     let upstream = match arguments.only {
         Some(Subject::Ours) => PathBuf::new(),

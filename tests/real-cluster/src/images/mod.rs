@@ -1,6 +1,7 @@
-//! The images that every cluster has, built from the programs: no registry is needed.
+//! The images that every cluster has, built from the programs: no registry outside the machine is needed.
 
 mod layout;
+pub mod registry;
 pub mod suite;
 
 use std::fs;

@@ -1,7 +1,7 @@
 //! The configuration of a node: its name, addresses and paths.
 
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -28,6 +28,8 @@ pub struct NodeConfig {
     pub folder: PathBuf,
     /// The folder of programs and images.
     pub programs: PathBuf,
+    /// The address and port of the image registry.
+    pub registry: SocketAddrV4,
     /// Image files in the folder of programs, imported before the kubelet starts.
     pub images: Vec<String>,
 }
