@@ -255,9 +255,9 @@ async fn workload(client: &Client, app: &App) -> Result<String> {
     Ok(set)
 }
 
-/// Whether a pod has a volume in a crowd with volumes: those of the first half of each node's pods.
+/// Whether a pod of a crowd with volumes has one: every second one of each node.
 fn has_volume(number: u32) -> bool {
-    number / NODES % 2 == 0
+    (number / NODES).is_multiple_of(2)
 }
 
 fn node(number: u32) -> String {

@@ -153,7 +153,7 @@ impl Kubelet {
                 self.apply(next);
             }
             while let Err(error) = self.pass().await {
-                eprintln!("  the kubelet of {} tries again: {error:#}", self.node);
+                eprintln!("  the kubelet of {} retries: {}", self.node, error.root_cause());
                 sleep(RETRY_AFTER).await;
             }
         }
@@ -163,9 +163,11 @@ impl Kubelet {
         match news {
             News::Attached(attached) => self.attached = attached,
             News::Pod { name, is_ending: true, .. } => {
-                self.wanted.remove(&name);
                 self.waiting.remove(&name);
-                self.ending.insert(name);
+                // The removal is a change too, and must not be repeated.
+                if self.wanted.remove(&name).is_some() {
+                    self.ending.insert(name);
+                }
             }
             News::Pod { name, volume, is_ending: false } => {
                 self.wanted.insert(name.clone(), volume);
