@@ -59,7 +59,7 @@ pub async fn measure(
     let measured = turn.course().await;
     manager.keep_log(log)?;
     let (wall, from) = measured?;
-    let (to, asked) = (manager.mark()?, manager.asked_since(&from)?);
+    let (to, asked) = (manager.mark()?, manager.requests_since(&from)?);
     let node_writes = asked.of("nodes/status");
     let about = (subject, mode, Scenario::VolumesAttach);
     let mut measurement = Measurement::new(about, Some(wall), (&from, &to), asked);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use tokio::time::sleep;
 
-use super::api::{LOOK_EVERY, Progress};
+use super::api::{POLL_INTERVAL, Progress};
 use super::measure::{Measurement, Scenario};
 use super::subject::{Binaries, Mode, Running, Subject, VOLUMES};
 pub use rest::Rest;
@@ -69,8 +69,8 @@ async fn until(manager: &Running<'_>, describe: impl Fn() -> String, reached: im
             describe(),
             manager.last_lines()
         );
-        progress.say(|| format!("{:.0} s: {}", start.elapsed().as_secs_f64(), describe()));
-        sleep(LOOK_EVERY).await;
+        progress.report(|| format!("{:.0} s: {}", start.elapsed().as_secs_f64(), describe()));
+        sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }

@@ -40,7 +40,7 @@ pub async fn measure(
     let (wall, from) = measured?;
     let to = manager.mark()?;
     let about = (subject, mode, Scenario::VolumesProvision);
-    Ok(Measurement::new(about, Some(wall), (&from, &to), manager.asked_since(&from)?))
+    Ok(Measurement::new(about, Some(wall), (&from, &to), manager.requests_since(&from)?))
 }
 
 /// Returns the seconds from the first claim to the last binding, and the mark before them.

@@ -63,7 +63,7 @@ impl Rest {
             let from = manager.mark()?;
             sleep(idle).await;
             let to = manager.mark()?;
-            let asked = manager.asked_since(&from)?;
+            let asked = manager.requests_since(&from)?;
             Ok(Measurement::new((subject, mode, Scenario::ClaimsAtRest), None, (&from, &to), asked))
         };
         let measured: Result<Measurement> = measured.await;
