@@ -9,6 +9,11 @@ pub mod workloads;
 use anyhow::Result;
 use cluster_tests::{Space, variants};
 
+/// Switches off the gate GenericWorkload and all gates that depend on it, also when all others are on.
+pub const NO_GROUPS: &str = "--feature-gates=GenericWorkload=false,CompositePodGroup=false,\
+                             DRAWorkloadResourceClaims=false,PodGroupPreemptionPolicy=false,\
+                             TopologyAwareWorkloadScheduling=false,WorkloadWithJob=false";
+
 /// A value of a gate.
 #[derive(Clone)]
 pub struct Gate {

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use cluster_tests::objects::{pod, with};
 use cluster_tests::{Bed, Faults, Manager, Space, eventually};
 use control_plane::Options;
-use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, ServiceAccount};
 use serde_json::{Value, json};
 
 use crate::upstream::manager::{UPSTREAM, start_upstream};
@@ -143,8 +143,11 @@ async fn is_answered(space: &Space, name: &str) -> Result<()> {
     .await
 }
 
+/// Changes a ConfigMap meanwhile: upstream's cache must have reached the version at which the migration began.
 async fn is_migrated(space: &Space, name: &str) -> Result<()> {
     eventually(format!("migration {name} succeeds"), || async {
+        let written = jiff::Timestamp::now().to_string();
+        space.patch::<ConfigMap>("map", json!({"data": {"written": written}})).await?;
         let migration = read(space, "storageversionmigration", name).await?;
         let conditions = migration["status"]["conditions"].as_array().context("no conditions")?;
         ensure!(conditions.iter().any(|it| it["type"] == "Succeeded" && it["status"] == "True"), "{migration}");
@@ -218,6 +221,7 @@ pub async fn small_controllers_continue_under_the_other(_: Space) -> Result<()> 
     let options = Options { kwok: false, scheduler: false, extra_apiserver_flags: flags, ..Options::default() };
     let space = Arc::new(Bed::without_accounts(options).await?).space("takeover").await?;
     space.create::<ServiceAccount>(json!({"metadata": {"name": "default"}})).await?;
+    space.create::<ConfigMap>(json!({"metadata": {"name": "map"}})).await?;
     pass_on(&space, "theirs", true).await.context("from upstream to ours")?;
     pass_on(&space, "ours", false).await.context("from ours to upstream")
 }
