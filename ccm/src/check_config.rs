@@ -27,12 +27,12 @@ const FILES_ONLY: &str = "--files-only";
 /// Lists what would happen to each Service, too.
 const SERVICES: &str = "--services";
 
-/// Limit of requests to the API server, which pages of Services stay far below.
+/// Limits of requests to the API server. Listing the Services page by page stays far below them.
 const READS_PER_SECOND: f32 = 20.0;
-const READS_AT_ONCE: u32 = 30;
+const READ_BURST: u32 = 30;
 
 /// Maximum time for the cloud's first responses.
-const PATIENCE: Duration = Duration::from_secs(120);
+const CLOUD_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Reads a manager's command line, which may be copied unchanged, and the configuration that it names. Then it makes
 /// the provider's first calls, which show whether the cloud is reachable and accepts this cluster. Fails with the
@@ -44,11 +44,11 @@ pub fn main(arguments: impl IntoIterator<Item = String>, factories: &[Factory]) 
     let (calls, services) = (!has(FILES_ONLY), has(SERVICES));
     process::run_once(&COMPONENT, flags, async |options| {
         if services && !calls {
-            bail!("{SERVICES} asks the cloud, and {FILES_ONLY} forbids it: use one of them");
+            bail!("{SERVICES} calls the cloud, and {FILES_ONLY} forbids that: use one of them");
         }
         let provider = app::provider(&options, factories).await?;
-        let good = check(&options, &*provider, calls).await?;
-        println!("{good}");
+        let summary = check(&options, &*provider, calls).await?;
+        println!("{summary}");
         if services {
             for forecast in forecasts(&options, &*provider).await? {
                 println!("{forecast}");
@@ -67,7 +67,7 @@ async fn forecasts(options: &Options, provider: &dyn CloudProvider) -> anyhow::R
         ..ConnectOptions::default()
     };
     let clients = Arc::new(connect(&connection).await?);
-    let pace = Arc::new(TokenBucket::new(READS_PER_SECOND, READS_AT_ONCE));
+    let pace = Arc::new(TokenBucket::new(READS_PER_SECOND, READ_BURST));
     let reader = Writer::new(clients, Identity::Own, pace, Fence::open());
     let decode = Decode { interner: Arc::default(), sections: Service::BALANCING };
     let mut services = Vec::new();
@@ -80,9 +80,10 @@ async fn forecasts(options: &Options, provider: &dyn CloudProvider) -> anyhow::R
 async fn check(options: &Options, provider: &dyn CloudProvider, calls: bool) -> anyhow::Result<String> {
     let name = provider.name();
     if calls {
-        let reached = tokio::time::timeout(PATIENCE, provider.initialize()).await;
-        let reached = reached.with_context(|| format!("the cloud does not respond within {} s", PATIENCE.as_secs()))?;
-        reached.with_context(|| format!("the configuration of {name} can be read, and the cloud cannot be used"))?;
+        let reached = tokio::time::timeout(CLOUD_TIMEOUT, provider.initialize()).await;
+        let reached =
+            reached.with_context(|| format!("the cloud does not respond within {} s", CLOUD_TIMEOUT.as_secs()))?;
+        reached.with_context(|| format!("the configuration of {name} is readable, but the cloud cannot be used"))?;
     }
     if !provider.has_cluster_id() && !options.values.get_bool("allow-untagged-cloud") {
         bail!("{}", no_cluster_id(provider));
@@ -100,12 +101,12 @@ mod tests {
     use super::*;
     use crate::flags::{Invocation, parse};
 
-    fn acme(knows: bool, answers: bool) -> Arc<dyn CloudProvider> {
+    fn acme(has_id: bool, responds: bool) -> Arc<dyn CloudProvider> {
         let mut provider = MockCloudProvider::new();
         provider.expect_name().return_const("acme");
-        provider.expect_has_cluster_id().return_const(knows);
+        provider.expect_has_cluster_id().return_const(has_id);
         let denied = CloudError::new(ErrorKind::Denied, "DescribeNetwork", "no such key");
-        provider.expect_initialize().returning(move || if answers { Ok(()) } else { Err(denied.clone()) });
+        provider.expect_initialize().returning(move || if responds { Ok(()) } else { Err(denied.clone()) });
         Arc::new(provider)
     }
 
@@ -120,7 +121,7 @@ mod tests {
         Err(ConfigError::Unreadable { file: context.config_name(), message: "line 1: no".into() })
     }
 
-    async fn said(provider: &str, more: &[&str], calls: bool) -> String {
+    async fn result(provider: &str, more: &[&str], calls: bool) -> String {
         let flags = std::iter::once(format!("--cloud-provider={provider}"));
         let options = match parse(flags.chain(more.iter().map(|flag| (*flag).to_owned()))) {
             Ok(Invocation::Run(options)) => *options,
@@ -136,7 +137,7 @@ mod tests {
     #[tokio::test]
     async fn check_reports_problems_or_success() {
         let closed =
-            "the configuration of acme can be read, and the cloud cannot be used: DescribeNetwork: no such key";
+            "the configuration of acme is readable, but the cloud cannot be used: DescribeNetwork: no such key";
         let untagged = "no ClusterID found: the cloud provider acme";
         let good = "the configuration of acme is valid, and the cloud responds";
         for (provider, flags, calls, expected) in [
@@ -147,10 +148,10 @@ mod tests {
             ("untagged", &[], true, untagged),
             ("untagged", &["--allow-untagged-cloud"], true, good),
             ("unread", &[], true, "--cloud-config: line 1: no"),
-            ("nobody", &[], true, "--cloud-provider is \"nobody\": use one of good, closed, untagged, unread"),
+            ("absent", &[], true, "--cloud-provider is \"absent\": use one of good, closed, untagged, unread"),
         ] {
-            let said = said(provider, flags, calls).await;
-            assert!(said.starts_with(expected), "{provider} {flags:?} {calls}: {said}");
+            let result = result(provider, flags, calls).await;
+            assert!(result.starts_with(expected), "{provider} {flags:?} {calls}: {result}");
         }
     }
 }

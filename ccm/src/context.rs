@@ -1,4 +1,4 @@
-//! What controllers receive when they start.
+//! The context that controllers receive when they start.
 
 use std::sync::Arc;
 

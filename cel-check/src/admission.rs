@@ -1,4 +1,4 @@
-//! The expressions of a ValidatingAdmissionPolicy.
+//! Type checks of the expressions of a ValidatingAdmissionPolicy.
 //!
 //! Upstream: apiserver/pkg/admission/plugin/policy/validating, TypeChecker.
 
@@ -10,32 +10,33 @@ use crate::declarations::Declarations;
 use crate::schema::GroupVersionKind;
 use crate::types::{Constructor, Simple, Type};
 
-/// A kind that a policy matches.
+/// A kind of objects that a policy matches.
 #[derive(Clone, Debug)]
 pub struct MatchedKind {
-    /// Its name.
+    /// Its group, version and kind.
     pub kind: GroupVersionKind,
-    /// Its type.
+    /// The type of its objects.
     pub object: Type,
 }
 
 /// The parameters of a policy.
 #[derive(Clone, Debug)]
 pub enum Params {
-    /// The policy has none.
+    /// The policy has no parameters.
     None,
-    /// Their type; dyn if their kind is not known.
+    /// The type of the parameters; dyn if their kind is not known.
     Typed(Type),
 }
 
-/// Checks the expressions of one policy over one kind.
+/// Checks the expressions of one policy against one kind.
 pub struct Checker {
     kind: GroupVersionKind,
     variables: Variables,
 }
 
 impl Checker {
-    /// Returns a checker that knows the policy's variables, which are named expressions.
+    /// Creates a checker. `variables` are the policy's named expressions in their order: each may use the ones
+    /// before it.
     pub fn new<'a>(
         matched: MatchedKind,
         params: &Params,
@@ -52,7 +53,7 @@ impl Checker {
         for (name, expression) in variables {
             let found = match checker.verdict(expression) {
                 Verdict::Typed(found) => composed(&found),
-                // A variable's own mistakes are not reported, and its users are not checked against it.
+                // Mistakes in a variable are not reported here; expressions may use it in any way.
                 Verdict::Mistaken(_) | Verdict::Unchecked(_) => Type::DYN,
             };
             checker.variables.composed.insert(name.to_owned(), found);
@@ -60,7 +61,10 @@ impl Checker {
         checker
     }
 
-    /// Returns the part of a warning that is about this kind, or `None` if the expression is right.
+    /// Returns this kind's part of the warning about an expression; `None` if there are no mistakes.
+    ///
+    /// # Errors
+    /// When the expression could not be checked.
     pub fn warning(&self, expression: &str) -> Result<Option<String>, Unchecked> {
         match self.verdict(expression) {
             Verdict::Typed(_) => Ok(None),
@@ -74,7 +78,7 @@ impl Checker {
     }
 }
 
-/// The type that other expressions see of a variable: objects and optionals have none.
+/// Returns the type of a variable in other expressions: objects and optionals become dyn, as for upstream.
 fn composed(found: &Type) -> Type {
     match found {
         Type::Simple(Simple::Type) => Type::DYN,
@@ -86,7 +90,7 @@ fn composed(found: &Type) -> Type {
     }
 }
 
-/// The variables of all policies.
+/// The variables that every policy has.
 static BUILT_IN: LazyLock<std::collections::HashMap<String, Type>> = LazyLock::new(|| {
     [
         ("request", request()),

@@ -1,30 +1,30 @@
-//! Assignability of types, and the values of type variables.
+//! Assignability of types, and the inference of type variables.
 
 use std::collections::HashMap;
 
 use crate::types::{Constructor, Simple, Type};
 
-/// The number of steps over types that one expression may cost.
+/// Maximum number of types that are visited in the check of one expression.
 const MAX_STEPS: u32 = 2_000_000;
 
-/// The values of type variables.
+/// The type variables of one expression, with the types inferred for them.
 #[derive(Debug, Default)]
 pub struct Substitutions {
     values: HashMap<u32, Type>,
-    /// Each change with the value before it, so that a failed attempt can be undone.
+    /// Each change with the previous value, so that a failed attempt can be undone.
     trail: Vec<(u32, Option<Type>)>,
     variables: u32,
     steps: u32,
 }
 
 impl Substitutions {
-    /// Returns a variable without a value.
+    /// Creates a type variable without a value.
     pub fn fresh(&mut self) -> Type {
         self.variables += 1;
         Type::Param(self.variables - 1)
     }
 
-    /// Reports whether the expression costs more steps than one may. All results are meaningless then.
+    /// Reports whether the check has exceeded its limit of steps. All results are meaningless then.
     pub fn is_exhausted(&self) -> bool {
         self.steps > MAX_STEPS
     }
@@ -34,12 +34,12 @@ impl Substitutions {
         !self.is_exhausted()
     }
 
-    /// Reports whether a value of `from` may be used as `to`, and keeps the values that variables get by it.
+    /// Reports whether a value of type `from` may be used as `to`. If so, records the inferred types of variables.
     pub fn is_assignable(&mut self, to: &Type, from: &Type) -> bool {
         self.are_assignable(std::slice::from_ref(to), std::slice::from_ref(from))
     }
 
-    /// As `is_assignable`, for lists of types: all or none.
+    /// Like `is_assignable`, for lists of types: all pairs must be assignable.
     pub fn are_assignable(&mut self, to: &[Type], from: &[Type]) -> bool {
         self.trail.clear();
         let holds = self.all(to, from);
@@ -86,7 +86,7 @@ impl Substitutions {
         }
     }
 
-    /// Tries to give a variable a type, or a more general one if it has one.
+    /// Tries to assign the type `candidate` to a variable. If the variable has a type, the more general one is kept.
     fn accepts(&mut self, candidate: &Type, variable: u32, itself: &Type) -> Acceptance {
         if candidate.is_exact(itself) {
             return Acceptance::Yes;
@@ -116,7 +116,7 @@ impl Substitutions {
         self.trail.push((variable, before));
     }
 
-    /// Reports whether a type has a variable in it, also through the values of other variables.
+    /// Reports whether a type contains a variable, directly or through the values of other variables.
     fn contains(&mut self, within: &Type, variable: u32) -> bool {
         if !self.step() {
             return true;
@@ -131,12 +131,12 @@ impl Substitutions {
         }
     }
 
-    /// Replaces variables by their values. Variables without one stay.
+    /// Replaces variables by their values. Variables without a value stay.
     pub fn resolve(&mut self, given: &Type) -> Type {
         self.replace(given, false)
     }
 
-    /// Replaces variables by their values, and those without one by dyn.
+    /// Replaces variables by their values, and those without a value by dyn.
     pub fn resolve_fully(&mut self, given: &Type) -> Type {
         self.replace(given, true)
     }
@@ -160,12 +160,13 @@ impl Substitutions {
     }
 }
 
+/// The result of assigning a type to a variable.
 enum Acceptance {
-    /// The variable has the type, or a more general one.
+    /// The variable now has the type, or a more general one.
     Yes,
-    /// The variable has a type that does not fit.
+    /// The variable already has a type, to which the new one is not assignable.
     Bound,
-    /// The type has the variable in it.
+    /// The type contains the variable.
     Circular,
 }
 
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn type_does_not_contain_itself() {
+    fn type_that_contains_the_variable_is_not_assigned_to_it() {
         let mut values = Substitutions::default();
         let variable = values.fresh();
         assert!(!values.is_assignable(&variable, &Type::list(variable.clone())));

@@ -1,4 +1,4 @@
-//! Parsed expressions.
+//! The abstract syntax tree of an expression.
 
 /// The number of a node, an index into [`Ast::offsets`].
 pub type Id = usize;
@@ -8,27 +8,27 @@ pub type Id = usize;
 pub struct Ast {
     /// The whole expression.
     pub root: Expr,
-    /// For each node the code point at which it is reported.
+    /// For each node, the offset in code points at which its issues are reported.
     pub offsets: Vec<u32>,
 }
 
 /// A node of an expression.
 #[derive(Debug)]
 pub struct Expr {
-    /// Its number.
+    /// Its number in the tree.
     pub id: Id,
-    /// The number of nodes on the longest way down, with this one.
+    /// The height of the subtree: the number of nodes on the longest path to a leaf, including this one.
     pub depth: u16,
-    /// Its form.
+    /// Its kind.
     pub kind: ExprKind,
 }
 
-/// The form of an expression. Macros are expanded.
+/// The kind of an expression. Macros are expanded, so that they have no kind of their own.
 #[derive(Debug)]
 pub enum ExprKind {
     /// A literal value.
     Literal(Literal),
-    /// A name, with a leading dot if the source has one.
+    /// An identifier, with a leading dot if the source has one.
     Ident(String),
     /// `operand.field`, or `has(operand.field)`.
     Select {
@@ -36,12 +36,12 @@ pub enum ExprKind {
         operand: Box<Expr>,
         /// The name of the field.
         field: String,
-        /// Only the presence of the field is tested.
+        /// True for `has()`: only the presence of the field is tested.
         is_test: bool,
     },
     /// `function(arguments)`, `target.function(arguments)` or an operator.
     Call {
-        /// The name; `_+_` for an operator.
+        /// The name of the function; of an operator in CEL's notation, such as `_+_`.
         function: String,
         /// The receiver of a member call.
         target: Option<Box<Expr>>,
@@ -52,16 +52,16 @@ pub enum ExprKind {
     List(Vec<Element>),
     /// `{a: b, ?c: d}`.
     Map(Vec<Entry>),
-    /// `name{field: value}`.
+    /// `name{field: value}`; only the values are kept.
     Message(Vec<Expr>),
-    /// A loop, made by a macro.
+    /// A loop, which only macros create.
     Comprehension(Box<Comprehension>),
 }
 
 /// An element of a list.
 #[derive(Debug)]
 pub struct Element {
-    /// The value is an optional that is left out if it is empty.
+    /// The value has an optional type, and the element is omitted if that is empty.
     pub is_optional: bool,
     /// The value.
     pub value: Expr,
@@ -70,7 +70,7 @@ pub struct Element {
 /// An entry of a map.
 #[derive(Debug)]
 pub struct Entry {
-    /// The value is an optional; the entry is left out if it is empty.
+    /// The value has an optional type, and the entry is omitted if that is empty.
     pub is_optional: bool,
     /// The key.
     pub key: Expr,
@@ -83,23 +83,23 @@ pub struct Entry {
 pub struct Comprehension {
     /// The list or map.
     pub range: Expr,
-    /// The variable of the element, of the index, or of the key.
+    /// The first loop variable: the element of a list or the key of a map; with two variables, the index of a list.
     pub variable: String,
-    /// The variable of the element or the value, if there are two.
+    /// The second loop variable: the element of a list or the value of a map.
     pub second: Option<String>,
-    /// The variable of the result.
+    /// The name of the accumulator variable.
     pub accumulator: String,
-    /// The first value of the accumulator.
+    /// The initial value of the accumulator.
     pub initial: Expr,
-    /// The loop goes on while this is true.
+    /// The loop continues while this is true.
     pub condition: Expr,
     /// The next value of the accumulator.
     pub step: Expr,
-    /// The value of the loop.
+    /// The value of the whole loop.
     pub result: Expr,
 }
 
-/// A literal value. Numbers and bytes are only told apart by their type.
+/// A literal. Only strings keep their value; of the others, type checking needs only the type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Literal {
     /// `true` or `false`.
@@ -119,7 +119,7 @@ pub enum Literal {
 }
 
 impl Expr {
-    /// The nodes directly below this one.
+    /// Returns the direct children of this node.
     pub fn children(&self) -> Vec<&Self> {
         match &self.kind {
             ExprKind::Literal(_) | ExprKind::Ident(_) => Vec::new(),

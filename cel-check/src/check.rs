@@ -1,4 +1,4 @@
-//! The type of an expression.
+//! Type inference: determines the type of an expression, or the mistakes in it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, LazyLock};
@@ -11,13 +11,13 @@ use crate::syntax::{self, SyntaxError};
 use crate::types::{Constructor, Fields, ObjectType, Simple, Type};
 use crate::{escape, validate};
 
-/// Why an expression has no type and no issues.
+/// The reason why an expression could not be checked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unchecked {
     /// It cannot be parsed.
     #[error(transparent)]
     Syntax(#[from] SyntaxError),
-    /// Its types are too large.
+    /// The check needs too many steps, because types in the expression are too large.
     #[error("the types of the expression are too complex")]
     TooComplex,
 }
@@ -33,16 +33,16 @@ pub enum Verdict {
     Unchecked(Unchecked),
 }
 
-/// The variables of an expression.
+/// The variables that an expression may use.
 #[derive(Debug, Default)]
 pub struct Variables {
-    /// Those with names of their own.
+    /// Global variables, such as `object`.
     pub globals: HashMap<String, Type>,
-    /// The fields of `variables`.
+    /// The fields of the global `variables`: the policy's own named expressions.
     pub composed: BTreeMap<String, Type>,
 }
 
-/// The object whose fields are a policy's variables.
+/// The global variable whose fields are the policy's own named expressions.
 const COMPOSED: &str = "variables";
 
 /// Checks an expression.
@@ -120,7 +120,7 @@ impl<'a> Checker<'a> {
                 values.iter().for_each(|value| {
                     self.expr(value);
                 });
-                // Messages are not known here.
+                // Message types are not declared, so that the result may be anything.
                 Type::DYN
             }
             ExprKind::Comprehension(fold) => self.comprehension(fold),
@@ -129,7 +129,7 @@ impl<'a> Checker<'a> {
         found
     }
 
-    /// Returns the type of a variable. A leading dot skips those of loops.
+    /// Returns the type of a variable. A name with a leading dot is never a loop variable.
     fn lookup(&self, name: &str) -> Option<Type> {
         if let Some((_, found)) = self.locals.iter().rev().find(|(local, _)| *local == name) {
             return Some(found.clone());
@@ -145,7 +145,7 @@ impl<'a> Checker<'a> {
         self.variables.globals.get(name).or_else(|| self.declarations.type_name(name)).cloned()
     }
 
-    /// Returns the type of a qualified name, as that of a type.
+    /// Returns the type of an expression that is a qualified name, such as that of a type: `google.protobuf.Duration`.
     fn lookup_qualified(&self, expr: &Expr) -> Option<Type> {
         let name = qualified_name(expr)?;
         let first = name.split('.').next().unwrap_or_default();
@@ -161,7 +161,7 @@ impl<'a> Checker<'a> {
         if is_test { Type::BOOL } else { self.values.resolve(&found) }
     }
 
-    /// The type of a field. That of an optional's field is optional.
+    /// Returns the type of a field. The type is optional if the operand is, or if the field is selected by `.?`.
     fn field(&mut self, expr: &'a Expr, operand: &'a Expr, field: &str, is_optional: bool) -> Type {
         let operand = self.expr(operand);
         let (target, was_optional) = self.values.resolve(&operand).unwrap_optional();
@@ -242,7 +242,7 @@ impl<'a> Checker<'a> {
         self.values.resolve(&found)
     }
 
-    /// The operands of `&&` and `||` are checked one by one.
+    /// Checks the operands of `&&` and `||` one by one, so that an issue refers to a single operand.
     fn logic(&mut self, arguments: &[Expr], types: &[Type]) -> Type {
         let mut result = Type::BOOL;
         for (argument, found) in arguments.iter().zip(types) {
@@ -254,7 +254,7 @@ impl<'a> Checker<'a> {
         result
     }
 
-    /// The type of a call: that of the first overload that fits, or dyn if others fit that return another type.
+    /// Returns the type of a call: the result type of the matching overloads, or dyn if those differ.
     fn overload(
         &mut self,
         expr: &Expr,
@@ -315,7 +315,7 @@ impl<'a> Checker<'a> {
         Type::map(key, value)
     }
 
-    /// The type of the value in an optional element.
+    /// Returns the type of the value in an optional element.
     fn unwrapped(&mut self, at: &Expr, found: &Type) -> Type {
         let (value, is_optional) = found.unwrap_optional();
         if !is_optional && !value.is_dyn() {
@@ -324,8 +324,8 @@ impl<'a> Checker<'a> {
         value
     }
 
-    /// The common type of the elements so far and one more. Literals of several types are found when all types are known,
-    /// since arguments of `format` may have several.
+    /// Returns the common type of the previous elements and one more. Elements of different types are no mistake yet,
+    /// because the arguments of `format` may differ; `validate` reports all others.
     fn join(&mut self, before: Option<Type>, found: Type) -> Type {
         let Some(before) = before else { return found };
         if self.values.is_assignable(&before, &found) { most_general(&before, &found).clone() } else { Type::DYN }
@@ -351,7 +351,7 @@ impl<'a> Checker<'a> {
         self.values.resolve(&result)
     }
 
-    /// The types of a loop's variables.
+    /// Returns the types of the two loop variables.
     fn iterated(&mut self, fold: &Comprehension, range: &Type) -> (Type, Type) {
         let parts = range.parts();
         match range {
@@ -390,7 +390,7 @@ fn literal(value: &Literal) -> Type {
     })
 }
 
-/// Replaces the parameters of an overload by variables.
+/// Replaces the type parameters of an overload by type variables.
 fn instantiate(given: &Type, variables: &[Type]) -> Type {
     match given {
         Type::Param(number) => variables[*number as usize].clone(),
@@ -401,7 +401,7 @@ fn instantiate(given: &Type, variables: &[Type]) -> Type {
     }
 }
 
-/// The name `a.b.c` of a chain of selections.
+/// Returns the qualified name `a.b.c` if the expression is a chain of selections from an identifier.
 fn qualified_name(expr: &Expr) -> Option<String> {
     let mut fields = Vec::new();
     let mut at = expr;

@@ -1,4 +1,4 @@
-//! The functions that expressions may call.
+//! Declarations of the functions that expressions may call.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -8,7 +8,7 @@ use crate::types::{Simple, Type};
 /// One signature of a function. Its type parameters are numbered from 0.
 #[derive(Debug)]
 pub struct Overload {
-    /// Called as `receiver.function()`; the receiver is the first argument.
+    /// True if it is called as `receiver.function()`; the receiver is then the first of the arguments.
     pub is_member: bool,
     /// The number of type parameters.
     pub params: u32,
@@ -18,7 +18,7 @@ pub struct Overload {
     pub result: Type,
 }
 
-/// Functions by their names, and the names of types.
+/// The overloads of functions, and the types that expressions can name, by their names.
 #[derive(Debug)]
 pub struct Declarations {
     functions: HashMap<String, Vec<Overload>>,
@@ -28,22 +28,22 @@ pub struct Declarations {
 static KUBERNETES: LazyLock<Declarations> = LazyLock::new(|| Declarations::read(include_str!("../data/functions.txt")));
 
 impl Declarations {
-    /// The functions of all versions of Kubernetes up to 1.37: those that a stored expression may call.
+    /// Returns the functions of all Kubernetes versions up to 1.37, because stored expressions may call any of them.
     pub fn kubernetes() -> &'static Self {
         &KUBERNETES
     }
 
-    /// The overloads of a function, in the order in which they are tried.
+    /// Returns the overloads of a function, in the order in which they are tried.
     pub fn function(&self, name: &str) -> Option<&[Overload]> {
         self.functions.get(name).map(Vec::as_slice)
     }
 
-    /// The type of a type's name, as `type(int)` for `int`.
+    /// Returns the type of an expression that names a type: `type(int)` for `int`.
     pub fn type_name(&self, name: &str) -> Option<&Type> {
         self.types.get(name)
     }
 
-    /// Reads a table. A line is `[receiver .] name ( argument , argument ) result`.
+    /// Parses a table of overloads, one per line: `[receiver .] name ( argument , argument ) result`.
     fn read(table: &str) -> Self {
         let mut functions: HashMap<String, Vec<Overload>> = HashMap::new();
         for line in table.lines().filter(|line| !line.starts_with('#')) {
@@ -70,7 +70,7 @@ fn read_overload(line: &str) -> Option<(String, Overload)> {
     Some((name.to_owned(), overload))
 }
 
-/// Reads a type. `params` are the type parameters so far.
+/// Parses a type. `params` has the type parameters found before in this line; new ones are appended.
 fn read_type(text: &str, params: &mut Vec<String>) -> Type {
     let text = text.trim();
     if let Some((constructor, parts)) = text.strip_suffix(')').and_then(|text| text.split_once('(')) {

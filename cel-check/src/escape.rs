@@ -1,8 +1,8 @@
-//! Names of properties as names of fields.
+//! Conversion between the names of properties in schemas and the names of fields in expressions.
 //!
-//! A property may have characters and names that no identifier has: `a.b` is selected as `a__dot__b`.
+//! The name of a property need not be a valid identifier; it is escaped: `a.b` is selected as `a__dot__b`.
 
-/// The words of the language, which are no names of variables.
+/// Keywords of CEL, which cannot be identifiers.
 const KEYWORDS: [&str; 21] = [
     "true",
     "false",
@@ -27,15 +27,15 @@ const KEYWORDS: [&str; 21] = [
     "while",
 ];
 
-/// The characters that are escaped, with the names in their escape sequences.
+/// The texts that are escaped, with the names in their escape sequences.
 const ESCAPES: [(&str, &str); 4] = [("__", "underscores"), (".", "dot"), ("-", "dash"), ("/", "slash")];
 
-/// Reports whether a name is a word of the language.
+/// Reports whether a name is a keyword.
 pub fn is_keyword(name: &str) -> bool {
     KEYWORDS.contains(&name)
 }
 
-/// Returns the field's name of a property, or `None` if no expression can select it.
+/// Returns the name of the field for a property, or `None` if no expression can select it.
 pub fn escape(property: &str) -> Option<String> {
     if property.is_empty() || property.starts_with(|character: char| character.is_ascii_digit()) {
         return None;
@@ -61,7 +61,7 @@ pub fn escape(property: &str) -> Option<String> {
     Some(escaped)
 }
 
-/// Returns the property that a field's name stands for; `None` if it stands for none.
+/// Returns the name of the property for a field; `None` if no property is escaped to that name.
 pub fn unescape(field: &str) -> Option<String> {
     let inner = field.strip_prefix("__").and_then(|rest| rest.strip_suffix("__"));
     if let Some(keyword) = inner.filter(|inner| is_keyword(inner)) {
@@ -77,7 +77,7 @@ pub fn unescape(field: &str) -> Option<String> {
                 property.push_str(text);
                 rest = sequence(rest, name).unwrap_or_default();
             }
-            // An underscore in front of an escape sequence.
+            // A single underscore before an escape sequence.
             None => {
                 property.push('_');
                 rest = &rest[1..];
@@ -88,7 +88,7 @@ pub fn unescape(field: &str) -> Option<String> {
     (escape(&property).as_deref() == Some(field)).then_some(property)
 }
 
-/// What follows the escape sequence `__name__` at the start of a text.
+/// Returns the text after the escape sequence `__name__`; `None` if the text does not start with that.
 fn sequence<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.strip_prefix("__")?.strip_prefix(name)?.strip_prefix("__")
 }

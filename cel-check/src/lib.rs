@@ -1,11 +1,12 @@
 //! A type checker for the Common Expression Language, as Kubernetes uses it.
 //!
-//! It finds mistakes in expressions over objects whose OpenAPI schemas are known: fields that do not exist, functions that do
-//! not take their arguments. It reports them at the positions and with the texts of cel-go, which Kubernetes uses. It does not
-//! evaluate expressions.
+//! It finds mistakes in expressions over objects whose OpenAPI schemas are known: fields that do not exist, and calls
+//! with arguments of the wrong types. Positions and messages are those of cel-go, which Kubernetes uses. Expressions
+//! are not evaluated.
 //!
-//! Expressions and schemas may come from anybody. Size and depth of expressions and types, and the steps of a check, are
-//! limited; an expression beyond them is not checked. What has no type is dyn and allows everything.
+//! Expressions and schemas may come from an attacker. The size and depth of expressions and types, and the steps of a
+//! check, are limited; an expression that exceeds a limit is not checked. A value whose type cannot be determined has
+//! the CEL type `dyn`, which allows every operation.
 //!
 //! ```
 //! use cel_check::admission::{Checker, MatchedKind, Params};

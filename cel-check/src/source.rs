@@ -2,17 +2,17 @@
 
 use std::fmt::{self, Display, Formatter, Write as _};
 
-/// The number of issues that are reported for one expression.
+/// Maximum number of issues that are reported for one expression.
 const MAX_ISSUES: usize = 100;
-/// The longest line, in bytes, that is shown below an issue.
+/// Maximum length in bytes of a line that is shown below an issue.
 const MAX_SNIPPET_BYTES: usize = 16_384;
 
 /// A mistake in an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issue {
-    /// The code point at which it is.
+    /// The offset of the mistake in code points.
     pub offset: u32,
-    /// The description.
+    /// The description of the mistake.
     pub message: String,
 }
 
@@ -32,7 +32,7 @@ pub struct IssueList {
 }
 
 impl IssueList {
-    /// Adds an issue. Those beyond the limit are only counted.
+    /// Adds an issue. Issues beyond the limit are only counted.
     pub fn add(&mut self, offset: u32, message: String) {
         self.total += 1;
         if self.issues.len() < MAX_ISSUES {
@@ -45,7 +45,7 @@ impl IssueList {
         self.total == 0
     }
 
-    /// Returns the issues with the lines of the text that they are in.
+    /// Returns the issues, sorted by position, with the lines of `text` for their rendering.
     pub fn render(mut self, text: &str) -> Issues {
         self.issues.sort_by_key(|issue| issue.offset);
         let lines = text.split('\n').map(str::to_owned).collect();
@@ -54,7 +54,7 @@ impl IssueList {
 }
 
 impl Issues {
-    /// The issues.
+    /// Returns the issues.
     pub fn iter(&self) -> impl Iterator<Item = &Issue> {
         self.issues.iter()
     }
@@ -76,7 +76,7 @@ impl Issues {
         out.write_char(if is_wide { '\u{ff3e}' } else { '^' })
     }
 
-    /// The line and the column of a code point, both from 0.
+    /// Returns line and column of a code point, both counted from 0.
     fn position(&self, offset: usize) -> (usize, usize) {
         let mut start = 0;
         for (number, line) in self.lines.iter().enumerate() {

@@ -4,42 +4,42 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Display, Formatter};
 use std::sync::Arc;
 
-/// The largest number of nodes of a type. A larger one becomes dyn: a chain of literals doubles the size of a type with
-/// each link.
+/// Maximum number of nodes of a type. A larger type becomes dyn: in a chain of nested literals, the type can double its
+/// size at each level.
 const MAX_NODES: u32 = 4_096;
-/// The largest depth of a type, so that no recursion over types exhausts the stack.
+/// Maximum depth of a type, so that recursion over types cannot exhaust the stack.
 const MAX_DEPTH: u16 = 256;
 
-/// A type without parts.
+/// A type without type parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Simple {
-    /// Any value; everything is allowed.
+    /// Any value; every operation is allowed.
     Dyn,
-    /// The type of an expression with an issue. Allows everything, so that one mistake gives one issue.
+    /// The type of an expression with a mistake. It allows every operation, so that one mistake causes only one issue.
     Error,
-    /// A truth value.
+    /// A boolean.
     Bool,
     /// A sequence of bytes.
     Bytes,
     /// A 64-bit float.
     Double,
-    /// A span of time.
+    /// A duration.
     Duration,
     /// A signed 64-bit integer.
     Int,
     /// The null value.
     Null,
-    /// A text.
+    /// A string.
     String,
     /// A point in time.
     Timestamp,
-    /// A type whose instances are not known.
+    /// The type of a type, if it is not known which.
     Type,
     /// An unsigned 64-bit integer.
     Uint,
 }
 
-/// The constructor of a type with parts.
+/// The constructor of a composite type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Constructor {
     /// `list(element)`.
@@ -52,20 +52,20 @@ pub enum Constructor {
     Type,
 }
 
-/// A type of an expression. Cheap to clone.
+/// The type of an expression. Cheap to clone.
 #[derive(Clone, Debug)]
 pub enum Type {
-    /// A type without parts.
+    /// A type without type parameters.
     Simple(Simple),
-    /// A type with parts.
+    /// A type with type parameters, such as `list(int)`.
     Composite(Constructor, Arc<Parts>),
     /// An object with fields.
     Object(Arc<ObjectType>),
-    /// A parameter of a function, or a variable of the inference.
+    /// In an overload, one of its type parameters; otherwise a type variable of the inference.
     Param(u32),
 }
 
-/// The parts of a composite type.
+/// The type arguments of a composite type, with its size.
 #[derive(Debug)]
 pub struct Parts {
     types: Vec<Type>,
@@ -73,10 +73,10 @@ pub struct Parts {
     depth: u16,
 }
 
-/// An object type. Two are the same type if they have the same name and the same origin.
+/// An object type. Two of them are the same type if their names are equal and they were derived from the same schema.
 #[derive(Debug)]
 pub struct ObjectType {
-    /// The name in issues.
+    /// The name, as in messages.
     pub name: String,
     /// The fields.
     pub fields: Fields,
@@ -85,48 +85,49 @@ pub struct ObjectType {
 /// The fields of an object type.
 #[derive(Debug)]
 pub enum Fields {
-    /// Known in advance, as those of the request.
+    /// Known in advance, such as the fields of `request`.
     Known(BTreeMap<String, Type>),
-    /// Those of a schema, resolved when an expression selects one.
+    /// The fields of a schema, each resolved when an expression selects it.
     Lazy(Box<dyn LazyFields>),
-    /// The variables that a policy composes.
+    /// The fields of `variables`: the policy's own named expressions.
     Composed,
-    /// The type has no fields that an expression may select, as Authorizer.
+    /// The type has no fields that an expression may select, such as `Authorizer`.
     Opaque,
 }
 
 /// Fields that are resolved one by one.
 pub trait LazyFields: Debug + Send + Sync {
-    /// The type of a field of the object type `owner`; `None` if it has none that expressions can use.
+    /// Returns the type of the field `name` of the object type `owner`; `None` if expressions cannot select that field.
     fn field(&self, owner: &str, name: &str) -> Option<Type>;
 
-    /// The root of the types. Types with one name and different roots are different.
+    /// Returns the number of the root type from which the object type was derived. Types with the same name and
+    /// different origins are different.
     fn origin(&self) -> u64;
 }
 
 impl Type {
     /// Any value.
     pub const DYN: Self = Self::Simple(Simple::Dyn);
-    /// The type of an expression with an issue.
+    /// The type of an expression with a mistake.
     pub const ERROR: Self = Self::Simple(Simple::Error);
-    /// A truth value.
+    /// A boolean.
     pub const BOOL: Self = Self::Simple(Simple::Bool);
     /// A signed integer.
     pub const INT: Self = Self::Simple(Simple::Int);
-    /// A text.
+    /// A string.
     pub const STRING: Self = Self::Simple(Simple::String);
 
-    /// Returns a list of a type.
+    /// Returns the type of lists of `element`.
     pub fn list(element: Self) -> Self {
         Self::composite(Constructor::List, vec![element])
     }
 
-    /// Returns a map from a type to a type.
+    /// Returns the type of maps from `key` to `value`.
     pub fn map(key: Self, value: Self) -> Self {
         Self::composite(Constructor::Map, vec![key, value])
     }
 
-    /// Returns an optional value of a type.
+    /// Returns the type of optional values of `value`.
     pub fn optional(value: Self) -> Self {
         Self::composite(Constructor::Optional, vec![value])
     }
@@ -136,7 +137,7 @@ impl Type {
         Self::composite(Constructor::Type, vec![instance])
     }
 
-    /// Returns a type with parts, or dyn if it is too large.
+    /// Returns a composite type, or dyn if it would be too large.
     pub fn composite(constructor: Constructor, types: Vec<Self>) -> Self {
         let mut parts = Parts { types, nodes: 1, depth: 1 };
         for part in &parts.types {
@@ -164,7 +165,7 @@ impl Type {
         Self::Object(Arc::new(ObjectType { name: name.to_owned(), fields: Fields::Opaque }))
     }
 
-    /// The parts of a type; none if it has none.
+    /// Returns the type arguments; empty for a type that is not composite.
     pub fn parts(&self) -> &[Self] {
         match self {
             Self::Composite(_, parts) => &parts.types,
@@ -177,7 +178,7 @@ impl Type {
         matches!(self, Self::Simple(Simple::Dyn))
     }
 
-    /// Reports whether the type allows everything.
+    /// Reports whether the type allows every operation.
     pub fn is_dyn_or_error(&self) -> bool {
         matches!(self, Self::Simple(Simple::Dyn | Simple::Error))
     }
@@ -192,7 +193,7 @@ impl Type {
         )
     }
 
-    /// Returns the value's type of an optional, and whether the type is one.
+    /// Returns the value type of an optional type and true, or any other type itself and false.
     pub fn unwrap_optional(&self) -> (Self, bool) {
         match self {
             Self::Composite(Constructor::Optional, parts) => (parts.types[0].clone(), true),
@@ -200,12 +201,12 @@ impl Type {
         }
     }
 
-    /// Reports whether the types are the same, with the same parameters.
+    /// Reports whether the types are equal, including the type variables in them.
     pub fn is_exact(&self, other: &Self) -> bool {
         self.is_same(other, true)
     }
 
-    /// Reports whether the types are the same apart from the identity of their parameters.
+    /// Reports whether the types are equal if all type variables count as equal.
     pub fn is_equivalent(&self, other: &Self) -> bool {
         self.is_same(other, false)
     }
@@ -222,7 +223,7 @@ impl Type {
         }
     }
 
-    /// The name without parts, as `string.format` reports it.
+    /// Returns the name without type arguments, as in error messages about `string.format`.
     pub fn plain_name(&self) -> &str {
         match self {
             Self::Simple(Simple::Null) => "null_type",
@@ -304,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn type_becomes_dyn_when_it_is_too_large() {
+    fn type_becomes_dyn_when_too_large() {
         let mut wide = Type::INT;
         for _ in 0..11 {
             wide = Type::map(wide.clone(), wide);

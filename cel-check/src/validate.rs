@@ -1,13 +1,14 @@
-//! Checks of an expression whose parts all have types: literals of one type, and arguments of `format`.
+//! Checks after type inference: elements of a list or map literal have the same type, and the arguments of `format`
+//! match its clauses.
 //!
-//! Upstream also checks literal durations, timestamps and regular expressions here. The API server refuses a policy with a
-//! wrong one, whatever the types are.
+//! Upstream also checks literal durations, timestamps and regular expressions at this point. That is not needed here:
+//! the API server refuses policies in which one is invalid.
 
 use crate::ast::{Ast, Element, Entry, Expr, ExprKind, Literal};
 use crate::source::IssueList;
 use crate::types::{Constructor, Simple, Type};
 
-/// Checks an expression. `types` are those of its nodes.
+/// Checks an expression. `types` has the type of each of its nodes.
 pub fn validate(ast: &Ast, types: &[Type], issues: &mut IssueList) {
     Validator { ast, types, issues }.visit(&ast.root, false);
 }
@@ -41,7 +42,7 @@ impl Validator<'_> {
         if is_optional { found.parts().first().unwrap_or(found).clone() } else { found.clone() }
     }
 
-    /// Reports whether the type is that of the first one. Reports the issue if it is not.
+    /// Returns true if `found` is the type of the first element, which is stored in `first`; otherwise adds an issue.
     fn is_same(&mut self, first: &mut Option<Type>, at: &Expr, found: Type) -> bool {
         let Some(expected) = first else {
             *first = Some(found);
@@ -100,7 +101,7 @@ impl Validator<'_> {
         }
     }
 
-    /// The first expression whose type the clause does not take.
+    /// Returns the first expression, of `value` and its elements, whose type the clause does not accept.
     fn first_wrong<'e>(&self, clause: Clause, value: &'e Expr) -> Option<&'e Expr> {
         if !clause.takes(&self.types[value.id]) {
             return Some(value);
@@ -119,7 +120,7 @@ impl Validator<'_> {
     }
 }
 
-/// A formatting clause: what follows `%` and the precision.
+/// A formatting clause: the letter after `%` and the precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Clause {
     String,
@@ -176,7 +177,7 @@ impl Clause {
     }
 }
 
-/// The clauses of a format, each `None` if it is malformed. The API server refuses those.
+/// Returns the clauses of a format; `None` for a malformed clause, with which the API server refuses a policy.
 fn clauses(text: &str) -> Vec<Option<Clause>> {
     let mut found = Vec::new();
     let mut bytes = text.bytes().peekable();

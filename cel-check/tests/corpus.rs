@@ -1,6 +1,6 @@
-//! The verdicts on a corpus of expressions are those of upstream's type checker, with the same texts.
+//! Comparison with upstream's type checker: on a corpus of expressions, verdicts and messages are equal.
 //!
-//! `tests/control-plane/cel` has recorded them: `cel record cel-check/tests/corpus <specification>`.
+//! Upstream's verdicts were recorded by `tests/control-plane/cel`: `cel record cel-check/tests/corpus <specification>`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -85,7 +85,7 @@ impl Corpus {
 }
 
 #[test]
-fn verdicts_on_the_corpus_are_those_of_upstream() {
+fn verdicts_on_the_corpus_equal_those_of_upstream() {
     let corpus = Corpus::read();
     let cases: Vec<Case> = read("verdicts.json");
     assert!(cases.len() >= 300, "{} cases", cases.len());
@@ -102,7 +102,7 @@ fn verdicts_on_the_corpus_are_those_of_upstream() {
 }
 
 #[test]
-fn verdict_does_not_depend_on_what_cannot_be_typed() {
+fn value_of_unknown_type_causes_no_warning() {
     let kind = GroupVersionKind { group: "g".to_owned(), version: "v1".to_owned(), kind: "Free".to_owned() };
     let checker = Checker::new(MatchedKind { kind, object: Type::DYN }, &Params::Typed(Type::DYN), []);
     for expression in ["object.a.b[0].c > params.d", "object.all(x, x.y)", "params.exists(k, v, v.w == k)"] {

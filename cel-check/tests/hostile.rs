@@ -1,4 +1,4 @@
-//! Expressions and documents of an attacker: no panic, no exhausted stack, no unbounded time.
+//! Expressions and documents of an attacker must not cause a panic, a stack overflow or unbounded work.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use cel_check::schema::{Document, GroupVersionKind, type_of_kind};
 use cel_check::types::Type;
 use proptest::prelude::*;
 
-/// Far more than a check takes, also on a slow machine.
+/// Far more time than any check needs, even on a slow machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn kind() -> GroupVersionKind {

@@ -32,7 +32,7 @@ pub fn enabled<C>(registry: &'static [Descriptor<C>], options: &Options) -> Desc
 /// Prepares the controllers and returns those that have work; logs the reason for all others.
 ///
 /// # Errors
-/// When flags contradict each other, or a file cannot be used.
+/// Fails if flags contradict each other, or if a file cannot be used.
 pub fn with_work<C>(descriptors: Descriptors<C>, context: &mut C) -> anyhow::Result<Descriptors<C>> {
     let mut kept = Vec::new();
     for descriptor in descriptors {
@@ -48,7 +48,7 @@ pub fn with_work<C>(descriptors: Descriptors<C>, context: &mut C) -> anyhow::Res
 /// Returns the controllers whose required API resources are served; logs the missing resources of all others.
 ///
 /// # Errors
-/// When the API server cannot be reached.
+/// Fails if the API server cannot be reached.
 pub async fn with_served_apis<C>(descriptors: Descriptors<C>, clients: &Clients) -> anyhow::Result<Descriptors<C>> {
     let mut kept = Vec::new();
     'descriptors: for descriptor in descriptors {

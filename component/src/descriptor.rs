@@ -56,11 +56,11 @@ impl QueueKeys {
 pub struct Finalizer {
     /// Its name on objects; a name that ends with `/` matches all finalizers with that prefix.
     pub name: &'static str,
-    /// The condition for its removal, as the end of "is removed ...".
+    /// The condition for its removal, which completes the sentence "The finalizer is removed …".
     pub removed: &'static str,
 }
 
-/// Whether a controller runs with the flags, gates, credentials and cloud of this process.
+/// The decision whether a controller runs with the flags, gates, credentials and cloud of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     /// It has work.

@@ -14,8 +14,8 @@ use tracing_subscriber::{Layer, Registry, fmt, registry, reload};
 
 use crate::flags::Options;
 
-/// Libraries under the client and the server, which log much of little value.
-const CHATTY: [&str; 4] = ["hyper", "h2", "tower", "rustls"];
+/// Libraries that the client and the server use. Their many messages are of little use, and need a higher verbosity.
+const VERBOSE_LIBRARIES: [&str; 4] = ["hyper", "h2", "tower", "rustls"];
 /// Our own crates, except for the binary's.
 const OURS: [&str; 2] = ["component", "runtime"];
 
@@ -45,11 +45,11 @@ impl Verbosity {
         let ours = of(&OURS) || of(&[self.binary]);
         match verbosity {
             0..=1 => Level::INFO,
-            // As in upstream's client, each request from six on.
+            // Like upstream's client, log each request from 6 on.
             6.. if ours => Level::TRACE,
             2..=4 if ours => Level::DEBUG,
             2..=4 => Level::INFO,
-            5..=7 if of(&CHATTY) => Level::INFO,
+            5..=7 if of(&VERBOSE_LIBRARIES) => Level::INFO,
             5..=7 => Level::DEBUG,
             _ => Level::TRACE,
         }
@@ -63,10 +63,10 @@ fn names(pattern: &str, file: &str) -> bool {
     path.split('/').any(|part| matches(pattern.as_bytes(), part.as_bytes()))
 }
 
-/// Reports whether a name matches a pattern, in which `*` is any text and `?` any one letter.
+/// Reports whether a name matches a pattern, in which `*` is any text and `?` any single byte.
 fn matches(mut pattern: &[u8], mut name: &[u8]) -> bool {
-    // The rest of the pattern after the last `*`, and the part of the name that it is tried on next. An earlier `*`
-    // need not be retried.
+    // The rest of the pattern after the last `*`, and the rest of the name from where it was last tried. After a
+    // mismatch it is tried one letter later. Earlier `*` need no other attempt.
     let mut retry: Option<(&[u8], &[u8])> = None;
     loop {
         match (pattern.split_first(), name.split_first()) {
@@ -178,10 +178,10 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_pattern_is_matched_in_bounded_time(pattern in "[*?ab]{0,40}", name in "[ab]{0,60}") {
-            let begun = std::time::Instant::now();
+            let started = std::time::Instant::now();
             let found = matches(pattern.as_bytes(), name.as_bytes());
-            proptest::prop_assert!(begun.elapsed().as_secs() < 1);
-            // The same by a table: the prefixes of the name that each prefix of the pattern matches.
+            proptest::prop_assert!(started.elapsed().as_secs() < 1);
+            // Compute the same with a table: the prefixes of the name that each prefix of the pattern matches.
             let mut row = vec![true];
             row.resize(name.len() + 1, false);
             for letter in pattern.bytes() {
@@ -262,14 +262,14 @@ mod tests {
         };
         let nothing: &dyn Fn(&SetVerbosity) = &|_| {};
         let flags = |usual, files| Verbosity { binary: "component", ..verbosity(usual, files) };
-        let said = |text: &str| ["an info", "a debug", "a trace", "a warning"].map(|words| text.contains(words));
+        let found = |text: &str| ["an info", "a debug", "a trace", "a warning"].map(|words| text.contains(words));
 
-        assert_eq!(said(&log(flags(0, &[]), Form::Text, nothing)), [true, false, false, true]);
-        assert_eq!(said(&log(flags(4, &[]), Form::Text, nothing)), [true, true, false, true]);
-        assert_eq!(said(&log(flags(9, &[]), Form::Text, nothing)), [true, true, true, true]);
-        assert_eq!(said(&log(flags(0, &[("log", 9)]), Form::Text, nothing)), [true, true, true, true]);
-        assert_eq!(said(&log(flags(9, &[("log", 0)]), Form::Text, nothing)), [true, false, false, true]);
-        assert_eq!(said(&log(flags(0, &[("other", 9)]), Form::Text, nothing)), [true, false, false, true]);
+        assert_eq!(found(&log(flags(0, &[]), Form::Text, nothing)), [true, false, false, true]);
+        assert_eq!(found(&log(flags(4, &[]), Form::Text, nothing)), [true, true, false, true]);
+        assert_eq!(found(&log(flags(9, &[]), Form::Text, nothing)), [true, true, true, true]);
+        assert_eq!(found(&log(flags(0, &[("log", 9)]), Form::Text, nothing)), [true, true, true, true]);
+        assert_eq!(found(&log(flags(9, &[("log", 0)]), Form::Text, nothing)), [true, false, false, true]);
+        assert_eq!(found(&log(flags(0, &[("other", 9)]), Form::Text, nothing)), [true, false, false, true]);
 
         let text = log(flags(0, &[]), Form::Text, &|set| {
             assert!(set("nine").unwrap_err().contains("invalid syntax"));

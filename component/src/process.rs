@@ -34,8 +34,8 @@ pub fn main<F>(
 where
     F: Future<Output = anyhow::Result<Built>>,
 {
-    let (options, set_verbosity, runtime) = match begun(component, arguments) {
-        Ok(begun) => begun,
+    let (options, set_verbosity, runtime) = match prepare(component, arguments) {
+        Ok(prepared) => prepared,
         Err(code) => return code,
     };
     let ended = runtime.block_on(run(component, options, set_verbosity, build));
@@ -67,8 +67,8 @@ pub fn run_once<F>(
 where
     F: Future<Output = anyhow::Result<()>>,
 {
-    let (options, _, runtime) = match begun(component, arguments) {
-        Ok(begun) => begun,
+    let (options, _, runtime) = match prepare(component, arguments) {
+        Ok(prepared) => prepared,
         Err(code) => return code,
     };
     match runtime.block_on(act(options)) {
@@ -81,7 +81,7 @@ where
 }
 
 /// Parses the command line and starts the log and the threads; exits early for `--help`, `--version` and errors.
-fn begun(
+fn prepare(
     component: &'static Component,
     arguments: impl IntoIterator<Item = String>,
 ) -> Result<(Options, SetVerbosity, Runtime), ExitCode> {

@@ -1,4 +1,4 @@
-//! From the command line to running controllers.
+//! Assembly of the controllers from the command line.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::credentials::Credentials;
 use crate::flags::{COMPONENT, Options};
 use crate::registry::CONTROLLERS;
 
-/// Runs the manager as its command line says; the process's whole life.
+/// Runs the manager according to its command line, until it exits.
 pub fn main(arguments: impl IntoIterator<Item = String>) -> ExitCode {
     process::main(&COMPONENT, arguments, async |options, connection| {
         let manager = manager(options, &connection).await?;
@@ -23,7 +23,7 @@ pub fn main(arguments: impl IntoIterator<Item = String>) -> ExitCode {
     })
 }
 
-/// Returns a manager with the controllers that the options switch on, connected but not yet running.
+/// Returns a manager with the enabled controllers, connected but not yet running.
 ///
 /// # Errors
 /// When the API server's address or credentials cannot be read, or the options contradict each other.

@@ -1,4 +1,4 @@
-//! What controllers receive when they start.
+//! The context that controllers receive when they start.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::credentials::Credentials;
 use crate::flags::Options;
 
-/// The source of the time of day.
+/// The source of the current time.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// The process's configuration.
@@ -17,7 +17,7 @@ pub struct Context {
     pub options: Options,
     /// Keys and certificates that the command line names.
     pub credentials: Credentials,
-    /// The time of day.
+    /// The current time.
     pub clock: Clock,
 }
 

@@ -1,4 +1,4 @@
-//! kube-controller-manager: its controllers, its command line, and the binary's inside.
+//! kube-controller-manager: its controllers, its command line, and the entry point of the binary.
 
 pub mod api;
 pub mod app;

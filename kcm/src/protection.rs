@@ -1,14 +1,14 @@
-//! Finalizers that keep an object while something uses it.
+//! Finalizers that block the deletion of an object while something uses it.
 
 use kinds::{Decode, DecodeError, Kind, Meta, metadata_edit};
 use runtime::consistency::Consistency;
 use runtime::store::Store;
 use runtime::write::{WriteError, Writer};
 
-/// What an object's protecting finalizer needs.
+/// The change that an object's protecting finalizer needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// Nothing: it is there, or the object is being deleted without it.
+    /// None: the finalizer is set, or the object is being deleted without it.
     Nothing,
     /// It is missing and has to be added.
     Addition,
@@ -16,7 +16,7 @@ pub enum Need {
     Removal,
 }
 
-/// Returns what a finalizer of an object needs.
+/// Returns the change that a finalizer of an object needs.
 pub fn need(meta: &Meta, finalizer: &str) -> Need {
     let is_there = meta.finalizers.iter().any(|name| &**name == finalizer);
     match (meta.is_deleting(), is_there) {
@@ -34,23 +34,24 @@ pub struct Guard<'a, K: Kind> {
     pub writer: &'a Writer,
     /// The objects.
     pub store: &'a Store<K>,
-    /// What was written and is not in the store yet.
+    /// Own writes that the cache may not contain yet.
     pub consistency: &'a Consistency,
 }
 
 impl<K: Kind> Guard<'_, K> {
-    /// Adds or removes the finalizer if the object, as the API server has it now, still is the one that was `seen` and
-    /// still has this need. `is_unused` decides on the removal once more.
+    /// Adds or removes the finalizer, if the API server still has the object `cached` and it still has this need. A
+    /// removal also requires that `is_unused` holds for the object that was read.
     ///
-    /// The PUT is made from what the API server returned, so that fields that this program does not know survive.
-    pub async fn write(&self, seen: &Meta, need: Need, is_unused: impl Fn(&K) -> bool) -> Result<(), WriteError> {
-        let key = seen.key();
+    /// The PUT is made from the object that the API server returned, so that fields that this program does not know are
+    /// kept.
+    pub async fn write(&self, cached: &Meta, need: Need, is_unused: impl Fn(&K) -> bool) -> Result<(), WriteError> {
+        let key = cached.key();
         let answer = match self.writer.get(&K::RESOURCE, &key).await {
             Err(error) if error.is_not_found() => return Ok(()),
             answer => answer?,
         };
         let fresh: K = answer.decode(self.store.decoding())?;
-        let is_current = fresh.meta().uid == seen.uid && self::need(fresh.meta(), self.finalizer) == need;
+        let is_current = fresh.meta().uid == cached.uid && self::need(fresh.meta(), self.finalizer) == need;
         if !is_current || need == Need::Removal && !is_unused(&fresh) {
             return Ok(());
         }
@@ -72,7 +73,7 @@ impl<K: Kind> Guard<'_, K> {
     }
 }
 
-/// Returns how objects are decoded that are read once and dropped.
+/// Returns the decoding of objects that are read once and not stored.
 pub fn decode_once(sections: kinds::Sections) -> Decode {
     Decode { interner: std::sync::Arc::default(), sections }
 }

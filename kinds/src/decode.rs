@@ -28,7 +28,8 @@ impl DecodeError {
     }
 }
 
-/// Rare parts of a record, decoded only when an enabled controller needs them. A kind gives its bits names.
+/// A set of sections: rarely needed parts of a record, each decoded only if an enabled controller needs it. Each kind
+/// defines a constant for each of its bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sections(pub u32);
 

@@ -83,7 +83,7 @@ pub fn watch_event(frame: &[u8]) -> Result<WatchEvent<'_>, DecodeError> {
         "DELETED" => Ok(WatchEvent::Deleted(object)),
         "BOOKMARK" => bookmark(object),
         "ERROR" => Ok(WatchEvent::Error(ApiStatus::decode(object)?)),
-        other => Err(DecodeError::field("type", format!("{other:?} is no watch event"))),
+        other => Err(DecodeError::field("type", format!("{other:?} is not a type of watch events"))),
     }
 }
 

@@ -66,7 +66,7 @@ impl<T: ?Sized + Hash + Eq> Pool<T> {
     }
 }
 
-/// A pool of lists of a type that is defined in a higher module.
+/// A pool of lists of a type that this module cannot import, because it is defined above it.
 trait RecordPool: Any + Debug + Send + Sync {
     fn len(&self) -> usize;
 }
@@ -84,7 +84,7 @@ pub struct Interner {
     labels: Pool<[(Str, Str)]>,
     lists: Pool<[Str]>,
     blobs: Pool<[u8]>,
-    /// Pools of other types. A handful, so that a scan is as fast as a map.
+    /// Pools of other types; so few that a scan is as fast as a map.
     records: RwLock<Vec<(TypeId, Box<dyn RecordPool>)>>,
 }
 
@@ -110,8 +110,7 @@ impl Interner {
         self.blobs.get(bytes)
     }
 
-    /// Returns the shared copy of a list of any other type. The module of a type that is shared often has a method for
-    /// it.
+    /// Returns the shared copy of a list of any other type.
     pub fn records<T: Clone + Hash + Eq + Debug + Send + Sync + 'static>(&self, records: &[T]) -> Arc<[T]> {
         let pools = self.records.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(pool) = pool_of(&pools) {
@@ -136,7 +135,7 @@ impl Interner {
         texts + pools.iter().map(|(_, pool)| pool.len()).sum::<usize>()
     }
 
-    /// Returns true if nothing is held.
+    /// Returns true if the pools contain no value.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -19,7 +19,7 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// `group/version`, or `version` alone for the core group.
+    /// Returns `group/version`, or `version` alone for the core group.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
     }
@@ -42,7 +42,7 @@ pub enum Form {
     Protobuf,
     /// Metadata only, as protobuf, for all kinds.
     Metadata,
-    /// Whole objects as JSON, for custom resources, which the API server has in no other format.
+    /// Whole objects as JSON, for custom resources, which the API server serves in no other format.
     Json,
 }
 
@@ -54,7 +54,7 @@ pub trait Kind: Sized + Send + Sync + 'static {
     /// The format in which it is watched.
     const FORM: Form = Form::Protobuf;
 
-    /// Whether a cluster typically has enough large objects that their list dominates the startup. The list is then
+    /// True for a kind with so many or such large objects that its list dominates the startup. The list is then
     /// requested in one response over a dedicated connection, which takes the server half the time of a stream.
     const MANY: bool = false;
 

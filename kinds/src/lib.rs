@@ -3,10 +3,10 @@
 //! A record contains only the fields that controllers read: a decoded pod takes about 300 bytes, the full typed object
 //! 27 KB and more. Each kind has one file. No file does IO or contains policy.
 //!
-//! From the bottom up; a module imports only modules above it in this list:
+//! From the bottom up; a module imports only modules that precede it in this list:
 //!
 //! 1. [`wire`] reads and writes protobuf without code generated from a schema: fields that are not needed are skipped
-//!    by their length, and a message is changed by splicing, so that unknown fields survive a write. [`schema`] is the
+//!    by their length, and a message is changed by splicing, so that a write keeps unknown fields. [`schema`] is the
 //!    one list of field numbers; a test compares it with upstream's `generated.proto` files.
 //! 2. [`intern`] shares equal strings, label sets, owner lists and raw templates between records.
 //! 3. `value`: quantities, label selectors, IP addresses, times, conditions.

@@ -24,7 +24,8 @@ pub struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// The field number in every kind; `schema` contains them per kind, compared with upstream's.
+    /// The field number of the metadata, which is the same in every kind. A test compares the numbers in `schema` with
+    /// upstream's.
     pub const METADATA: u32 = 1;
     /// See [`Self::METADATA`].
     pub const SPEC: u32 = 2;
@@ -115,7 +116,7 @@ pub struct OwnerRef {
     pub uid: Uid,
     /// `Some(true)` on the managing controller's reference.
     pub controller: Option<bool>,
-    /// Whether the owner's foreground deletion waits for this object.
+    /// `Some(true)` if the owner's foreground deletion waits for this object.
     pub block_owner_deletion: Option<bool>,
 }
 
@@ -206,7 +207,7 @@ pub struct Meta {
     pub generation: i64,
     /// Time of creation.
     pub created: Time,
-    /// Time of the deletion request (or of its end); zero if there is none.
+    /// `deletionTimestamp`: the time at which the object is to be deleted; zero if deletion was not requested.
     pub deletion: Time,
     /// Labels, sorted by key.
     pub labels: Labels,

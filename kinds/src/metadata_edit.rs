@@ -1,4 +1,4 @@
-//! Metadata for a PUT or POST: labels as given, annotations edited or replaced.
+//! Metadata for a PUT or POST: labels replaced, annotations edited or replaced.
 
 use crate::intern::Labels;
 use crate::meta::OwnerRef;
@@ -14,7 +14,7 @@ const METADATA: u32 = 1;
 pub enum Annotations<'a> {
     /// These values (`None` removes the key); other annotations are kept.
     Edited(&'a [(&'a str, Option<&'a str>)]),
-    /// These and no others.
+    /// These values; all other annotations are removed.
     Exactly(&'a Labels),
 }
 
@@ -57,7 +57,7 @@ impl Head<'_> {
     }
 
     /// Returns the beginning of an object for a PUT: the metadata of `object` without managed fields (a PUT without
-    /// them does not change the server's), with this head instead of its own.
+    /// them does not change the server's), with these labels, annotations and owner instead of its own.
     ///
     /// # Errors
     /// When `object` is not well-formed.
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn rewrite_keeps_fields_outside_the_head() {
+    fn rewrite_keeps_all_other_metadata() {
         let mut object = Vec::new();
         object.put_message(METADATA, |meta| {
             meta.put_str(f::NAME, "web");

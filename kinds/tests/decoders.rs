@@ -1,4 +1,4 @@
-//! For any input, each kind's decoder returns a record or an error, and the same one each time.
+//! For any input, each kind's decoder returns a record or an error, and the same result each time.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use kinds::{Decode, Interner, Kind, Sections, envelope};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Calls a macro with all kinds.
+/// Calls another macro with the list of all kinds.
 macro_rules! every_kind {
     ($call:ident) => {
         $call!(
@@ -113,7 +113,7 @@ fn bytes_of(content: &Content) -> Vec<u8> {
     if let Content::Bytes(bytes) = content { bytes.clone() } else { Vec::new() }
 }
 
-/// Texts that decoders interpret, and any others.
+/// Generates texts that decoders interpret, and arbitrary ones.
 fn text() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         Just(b"True".to_vec()),
@@ -129,7 +129,7 @@ fn text() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Messages with the shape of objects: low field numbers, and others inside them.
+/// Generates messages similar to objects: low field numbers, and nested messages.
 fn message() -> impl Strategy<Value = Vec<(u32, Content)>> {
     let leaf = prop_oneof![
         3 => text().prop_map(Content::Bytes),
@@ -149,7 +149,7 @@ fn message() -> impl Strategy<Value = Vec<(u32, Content)>> {
         .prop_map(|(meta, fields)| meta.map(|meta| (1, meta)).into_iter().chain(fields).collect())
 }
 
-/// Truncated bytes, or bytes with one change.
+/// Generates messages that were truncated, or of which one byte was changed.
 fn damaged() -> impl Strategy<Value = Vec<u8>> {
     (message(), any::<prop::sample::Index>(), any::<u8>(), any::<bool>()).prop_map(|(message, place, byte, cut)| {
         let mut bytes = encode(&message);
@@ -161,7 +161,7 @@ fn damaged() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Reports for each kind whether it was decoded; each is decoded twice.
+/// Decodes the bytes as each kind, twice; reports for each whether it succeeded.
 fn read(bytes: &[u8]) -> Vec<bool> {
     let context = || Decode { interner: Arc::new(Interner::default()), sections: Sections(u32::MAX) };
     fn kind<K: Kind>(context: &Decode, bytes: &[u8]) -> bool {
@@ -201,14 +201,14 @@ proptest! {
 fn most_kinds_decode_from_metadata_alone() {
     let whole = [(1, "web"), (3, "shop"), (5, "6f1f6c0e-0000-4000-8000-000000000001"), (6, "42")];
     let meta = whole.map(|(field, text)| (field, Content::Bytes(text.as_bytes().to_vec()))).to_vec();
-    let taken = read(&encode(&[(1, Content::Message(meta))]));
-    assert!(taken.iter().filter(|taken| **taken).count() > taken.len() / 2, "{taken:?}");
-    assert!(read(&[0xff]).iter().all(|taken| !taken), "nothing reads half a number");
+    let decoded = read(&encode(&[(1, Content::Message(meta))]));
+    assert!(decoded.iter().filter(|decoded| **decoded).count() > decoded.len() / 2, "{decoded:?}");
+    assert!(read(&[0xff]).iter().all(|decoded| !decoded), "a truncated number is an error for each kind");
 }
 
-/// The names in `impl Kind for <name>` below a folder.
+/// Collects the names in `impl Kind for <name>` below a folder.
 fn implemented(folder: &Path, found: &mut BTreeSet<String>) {
-    let entries = fs::read_dir(folder).expect("the sources are there");
+    let entries = fs::read_dir(folder).expect("the sources can be listed");
     for path in entries.map(|entry| entry.expect("it can be listed").path()) {
         if path.is_dir() {
             implemented(&path, found);
@@ -225,7 +225,7 @@ fn every_kind_is_covered() {
     macro_rules! names {
         ($($module:ident::$kind:ident),* $(,)?) => { BTreeSet::from([$(stringify!($kind).to_owned()),*]) };
     }
-    let mut there = BTreeSet::new();
-    implemented(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src"), &mut there);
-    assert_eq!(every_kind!(names), there);
+    let mut found = BTreeSet::new();
+    implemented(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
+    assert_eq!(every_kind!(names), found);
 }

@@ -40,7 +40,7 @@ fn parse(proto: &str) -> Messages {
     messages
 }
 
-/// Name and number of a line such as `optional ObjectMeta metadata = 1;`.
+/// Returns name and number of a field declared in a line such as `optional ObjectMeta metadata = 1;`.
 fn field(line: &str) -> Option<(&str, u32)> {
     let (left, right) = line.strip_suffix(';')?.split_once(" = ")?;
     Some((left.rsplit(' ').next()?, right.parse().ok()?))

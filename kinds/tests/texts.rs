@@ -1,4 +1,4 @@
-//! Texts and messages of tenants: any content is accepted or refused, in bounded time, without a panic.
+//! Texts and messages that tenants control: any content is accepted or refused, in bounded time, without a panic.
 
 use std::time::{Duration, Instant};
 
@@ -111,7 +111,7 @@ proptest! {
     }
 
     #[test]
-    fn any_template_makes_pods(message in message(), key in text(), name in text()) {
+    fn pods_are_created_from_any_template(message in message(), key in text(), name in text()) {
         let Some(template) = template(&message) else { return Ok(()) };
         let at = ObjectKey::new("ns", &*name);
         template.pod(&at, &owner());
@@ -127,12 +127,12 @@ proptest! {
     }
 }
 
-/// Inputs of an object's maximum size take time proportional to their length.
+/// Inputs as large as an object may be take time proportional to their length.
 #[test]
 fn any_large_text_is_parsed_in_linear_time() {
     const SIZE: usize = 1_500_000;
     let limit = Duration::from_secs(20);
-    let begun = Instant::now();
+    let start = Instant::now();
     let interner = Interner::default();
     for unit in ["a", "9", "a=b,", "a in (b,c),", "!", "(", ",", " ", "\u{8a9e}", "."] {
         let text = unit.repeat(SIZE / unit.len());
@@ -140,7 +140,7 @@ fn any_large_text_is_parsed_in_linear_time() {
         let _ = Selector::parse(&interner, &text).map(|selector| selector.query());
         let _ = (amount::Amount::parse(&text), Uid::parse(&text));
     }
-    // Tags of nested messages, of one byte's fields, and of empty fields.
+    // Nested messages, integer fields, and empty fields, repeated.
     for unit in [&[0x0a, 0x7f][..], &[0x08, 0x00], &[0x0a, 0x00], &[0x12, 0x02, 0x0a, 0x00]] {
         let bytes = unit.repeat(SIZE / unit.len());
         let _ = splice::edited(&bytes, &[("a", "b")], |_| true, |_| {});
@@ -151,5 +151,5 @@ fn any_large_text_is_parsed_in_linear_time() {
             let _ = (template.equal_ignoring_hash(&other), template.may_equal_ignoring_hash(&other));
         }
     }
-    assert!(begun.elapsed() < limit, "{:?}", begun.elapsed());
+    assert!(start.elapsed() < limit, "{:?}", start.elapsed());
 }

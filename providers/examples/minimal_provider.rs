@@ -1,4 +1,4 @@
-//! A complete provider for an imaginary cloud that is a cupboard: instances and load balancers, no routes.
+//! A complete provider for an imaginary cloud, Acme: instances and load balancers, no routes.
 //!
 //! `cargo run -p kubewright-provider-conformance --example minimal-provider` prints the suite's report about it, and its
 //! tests are the suite. `docs/providers.md` explains it.
@@ -11,25 +11,25 @@ use providers::*;
 
 /// The cloud. A real provider has a client for its API instead.
 #[derive(Default)]
-struct Cupboard {
-    machines: BTreeMap<String, bool>,
+struct AcmeCloud {
+    instances: BTreeMap<String, bool>,
     balancers: BTreeMap<LoadBalancerId, Balancer>,
     last_address: u8,
 }
 
 #[derive(Clone, Default)]
-struct Cupboards(Arc<Mutex<Cupboard>>);
+struct AcmeProvider(Arc<Mutex<AcmeCloud>>);
 
-impl Cupboards {
-    fn open(&self) -> MutexGuard<'_, Cupboard> {
+impl AcmeProvider {
+    fn lock(&self) -> MutexGuard<'_, AcmeCloud> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[async_trait]
-impl CloudProvider for Cupboards {
+impl CloudProvider for AcmeProvider {
     fn name(&self) -> &'static str {
-        "cupboard"
+        "acme"
     }
 
     fn instances(&self) -> Option<Arc<dyn Instances>> {
@@ -41,10 +41,10 @@ impl CloudProvider for Cupboards {
     }
 }
 
-fn describe_one(cupboard: &Cupboard, wanted: &InstanceRef) -> InstanceState {
+fn describe_one(cloud: &AcmeCloud, wanted: &InstanceRef) -> InstanceState {
     let name = match wanted.provider_id.as_deref() {
         None => wanted.node.as_str(),
-        Some(id) => match id.strip_prefix("cupboard://") {
+        Some(id) => match id.strip_prefix("acme://") {
             Some(name) => name,
             None => {
                 let message = format!("spec.providerID is {id:?}, which belongs to another cloud");
@@ -52,12 +52,12 @@ fn describe_one(cupboard: &Cupboard, wanted: &InstanceRef) -> InstanceState {
             }
         },
     };
-    match cupboard.machines.get(name) {
+    match cloud.instances.get(name) {
         None => InstanceState::Gone,
         Some(false) => InstanceState::Stopped,
         Some(true) => InstanceState::Running(Box::new(Instance {
-            provider_id: format!("cupboard://{name}"),
-            zone: "shelf-1".into(),
+            provider_id: format!("acme://{name}"),
+            zone: "zone-1".into(),
             addresses: vec![Address { kind: AddressKind::Hostname, address: name.into() }],
             ..Instance::default()
         })),
@@ -65,15 +65,15 @@ fn describe_one(cupboard: &Cupboard, wanted: &InstanceRef) -> InstanceState {
 }
 
 #[async_trait]
-impl Instances for Cupboards {
+impl Instances for AcmeProvider {
     async fn describe(&self, instances: &[InstanceRef]) -> Vec<InstanceState> {
-        let cupboard = self.open();
-        instances.iter().map(|wanted| describe_one(&cupboard, wanted)).collect()
+        let cloud = self.lock();
+        instances.iter().map(|wanted| describe_one(&cloud, wanted)).collect()
     }
 }
 
-/// The only annotation: whether the load balancer has a bell.
-const BELL: &str = "cupboard.example/bell";
+/// The only annotation: whether the load balancer writes an access log.
+const LOGGING: &str = "acme.example/access-log";
 
 fn targets_of(targets: &Targets) -> Vec<ObservedTarget> {
     let ids: BTreeSet<_> = targets.nodes.iter().filter_map(|node| node.provider_id.clone()).collect();
@@ -81,32 +81,32 @@ fn targets_of(targets: &Targets) -> Vec<ObservedTarget> {
 }
 
 #[async_trait]
-impl LoadBalancers for Cupboards {
+impl LoadBalancers for AcmeProvider {
     fn features(&self) -> Features {
         Features { protocols: vec![Protocol::Tcp], ..Features::default() }
     }
 
     fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError> {
         self.features().check(spec)?;
-        if let Some(value) = spec.annotations.get(BELL).filter(|value| !["yes", "no"].contains(&value.as_str())) {
-            return Err(CloudError::invalid_annotation(BELL, value, "use yes or no, or leave it out"));
+        if let Some(value) = spec.annotations.get(LOGGING).filter(|value| !["yes", "no"].contains(&value.as_str())) {
+            return Err(CloudError::invalid_annotation(LOGGING, value, "use yes or no, or leave it out"));
         }
         Ok(Targeting::Nodes)
     }
 
     async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError> {
-        let found = self.open().balancers.get(id).cloned();
+        let found = self.lock().balancers.get(id).cloned();
         Ok(found.map_or(Observed::Absent, |balancer| Observed::Present(Box::new(balancer))))
     }
 
     async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {
         self.targeting(spec)?;
-        let mut cupboard = self.open();
-        let status = match cupboard.balancers.get(&spec.id) {
+        let mut cloud = self.lock();
+        let status = match cloud.balancers.get(&spec.id) {
             Some(found) => found.status.clone(),
             None => {
-                cupboard.last_address += 1;
-                let ip = IpAddr::V4(Ipv4Addr::new(192, 0, 2, cupboard.last_address));
+                cloud.last_address += 1;
+                let ip = IpAddr::V4(Ipv4Addr::new(192, 0, 2, cloud.last_address));
                 LoadBalancerStatus { ingress: vec![Ingress { ip: Some(ip), ..Ingress::default() }] }
             }
         };
@@ -119,12 +119,12 @@ impl LoadBalancers for Cupboards {
             source_ranges: Vec::new(),
             targets: targets_of(targets),
         };
-        cupboard.balancers.insert(spec.id.clone(), balancer);
+        cloud.balancers.insert(spec.id.clone(), balancer);
         Ok(Ensured::settled(status))
     }
 
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
-        match self.open().balancers.get_mut(&spec.id) {
+        match self.lock().balancers.get_mut(&spec.id) {
             Some(balancer) => {
                 balancer.targets = targets_of(targets);
                 Ok(())
@@ -134,7 +134,7 @@ impl LoadBalancers for Cupboards {
     }
 
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
-        self.open().balancers.remove(id);
+        self.lock().balancers.remove(id);
         Ok(Deletion::Gone)
     }
 
@@ -145,52 +145,52 @@ impl LoadBalancers for Cupboards {
             resources: vec![format!("balancer {}", id.default_name())],
             certain: true,
         };
-        Ok(self.open().balancers.iter().map(owned).collect())
+        Ok(self.lock().balancers.iter().map(owned).collect())
     }
 }
 
-/// Returns the factory for a binary's list: `ccm --cloud-provider=cupboard`.
+/// Returns the factory for a binary's list: `ccm --cloud-provider=acme`.
 fn factory() -> Factory {
-    Factory { name: "cupboard", build: |_context| Ok(Arc::new(Cupboards::default())) }
+    Factory { name: "acme", build: |_context| Ok(Arc::new(AcmeProvider::default())) }
 }
 
 /// The cloud, bypassing the provider, for the suite.
-struct CupboardFixture(Cupboards);
+struct AcmeFixture(AcmeProvider);
 
 #[async_trait]
-impl provider_conformance::Fixture for CupboardFixture {
+impl provider_conformance::Fixture for AcmeFixture {
     fn cluster(&self) -> String {
         "example".into()
     }
 
     async fn create_instance(&self, node: &str) -> Result<InstanceRef, provider_conformance::FixtureError> {
-        self.0.open().machines.insert(node.into(), true);
-        Ok(InstanceRef::named(node).with_provider_id(format!("cupboard://{node}")))
+        self.0.lock().instances.insert(node.into(), true);
+        Ok(InstanceRef::named(node).with_provider_id(format!("acme://{node}")))
     }
 
     async fn stop_instance(&self, instance: &InstanceRef) -> Result<(), provider_conformance::FixtureError> {
-        self.0.open().machines.insert(instance.node.clone(), false);
+        self.0.lock().instances.insert(instance.node.clone(), false);
         Ok(())
     }
 
     async fn delete_instance(&self, instance: &InstanceRef) -> Result<(), provider_conformance::FixtureError> {
-        self.0.open().machines.remove(&instance.node);
+        self.0.lock().instances.remove(&instance.node);
         Ok(())
     }
 
     fn invalid_annotation(&self) -> Option<(String, String)> {
-        Some((BELL.into(), "loud".into()))
+        Some((LOGGING.into(), "maybe".into()))
     }
 }
 
-async fn make() -> (Arc<dyn CloudProvider>, CupboardFixture) {
-    let cupboards = Cupboards::default();
-    (Arc::new(cupboards.clone()), CupboardFixture(cupboards))
+async fn make() -> (Arc<dyn CloudProvider>, AcmeFixture) {
+    let provider = AcmeProvider::default();
+    (Arc::new(provider.clone()), AcmeFixture(provider))
 }
 
 fn main() -> Result<(), ConfigError> {
     // Builds the provider like a binary's main does.
-    let provider = build(&[factory()], "cupboard", &BuildContext::default())?;
+    let provider = build(&[factory()], "acme", &BuildContext::default())?;
     println!("built {}", provider.name());
     let report = provider_conformance::block_on(async {
         let (provider, fixture) = make().await;

@@ -249,7 +249,7 @@ pub struct EndpointHealth {
     pub health: Health,
     /// The cloud's reason; empty if it is healthy.
     pub reason: String,
-    /// The message for people.
+    /// The message for users.
     pub message: String,
 }
 
@@ -289,7 +289,8 @@ pub trait LoadBalancers: Send + Sync {
         BTreeSet::new()
     }
 
-    /// Reads and changes nothing. For reports and tests; no decision to delete or create is based on it.
+    /// Reads the observed state, without a change. For reports and tests; no decision to delete or create is based on
+    /// it.
     ///
     /// # Errors
     /// Any kind but `NotFound` and `Invalid`.
@@ -314,8 +315,8 @@ pub trait LoadBalancers: Send + Sync {
     /// `NotFound` if there is no load balancer: nothing is created, and the caller ensures it. Otherwise as `ensure`.
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError>;
 
-    /// Reports that the Service's status has what the last `ensure` returned. A provider that replaces one load balancer
-    /// by another deletes the old one only after that.
+    /// Reports that the Service's status has what the last `ensure` returned. A provider that replaces one load
+    /// balancer by another deletes the old one only after that.
     fn published(&self, id: &LoadBalancerId) {
         let _ = id;
     }
@@ -378,7 +379,7 @@ mod tests {
     use super::*;
     use crate::model::{Port, TargetPort};
 
-    fn asking_for(protocols: &[Protocol]) -> LoadBalancerSpec {
+    fn spec_with(protocols: &[Protocol]) -> LoadBalancerSpec {
         let port = |protocol: &Protocol| Port {
             name: protocol.to_string(),
             protocol: *protocol,
@@ -395,7 +396,7 @@ mod tests {
     #[test]
     fn missing_features_are_reported_with_the_fix() {
         use Protocol::{Sctp, Tcp, Udp};
-        let tcp = asking_for(&[Tcp]);
+        let tcp = spec_with(&[Tcp]);
         let ranges = LoadBalancerSpec { source_ranges: vec!["192.0.2.0/24".parse().expect("a range")], ..tcp.clone() };
         let both = LoadBalancerSpec { ip_family_policy: IpFamilyPolicy::RequireDualStack, ..tcp.clone() };
         let six = LoadBalancerSpec { ip_families: vec![IpFamily::IPv6], ..tcp.clone() };
@@ -404,25 +405,25 @@ mod tests {
             Features { source_ranges: true, mixed_protocols: true, ipv6: true, dual_stack: true, ..little.clone() };
         for (spec, with_little, with_much) in [
             (tcp, "", ""),
-            (asking_for(&[Tcp, Tcp]), "", ""),
-            (asking_for(&[Tcp, Udp]), "spec.ports[].protocol is \"UDP\"", ""),
-            (asking_for(&[Tcp, Sctp]), "this cloud supports TCP, UDP", "spec.ports[].protocol is \"SCTP\""),
+            (spec_with(&[Tcp, Tcp]), "", ""),
+            (spec_with(&[Tcp, Udp]), "spec.ports[].protocol is \"UDP\"", ""),
+            (spec_with(&[Tcp, Sctp]), "this cloud supports TCP, UDP", "spec.ports[].protocol is \"SCTP\""),
             (ranges, "spec.loadBalancerSourceRanges is \"192.0.2.0/24\"", ""),
             (both, "spec.ipFamilyPolicy is \"RequireDualStack\"", ""),
             (six, "spec.ipFamilies is \"IPv6\"", ""),
         ] {
             for (features, expected) in [(&little, with_little), (&much, with_much)] {
-                let answer = features.check(&spec).map_err(|error| error.to_string());
-                let as_expected = answer
+                let result = features.check(&spec).map_err(|error| error.to_string());
+                let as_expected = result
                     .as_ref()
                     .map_or_else(|error| !expected.is_empty() && error.contains(expected), |()| expected.is_empty());
-                assert!(as_expected, "{expected:?} was expected of {features:?}: {answer:?}");
+                assert!(as_expected, "{expected:?} was expected of {features:?}: {result:?}");
             }
         }
     }
 
     #[test]
-    fn classes() {
+    fn filter_accepts_unset_and_named_classes() {
         let default = ClassFilter::default();
         let both = ClassFilter { unset: true, named: vec!["example.com/net".into()] };
         let only = ClassFilter { unset: false, ..both.clone() };

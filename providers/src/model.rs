@@ -233,13 +233,15 @@ impl LoadBalancerSpec {
     }
 }
 
-/// Whether the pods' nodes see the load balancer's address (upstream: core/v1, `LoadBalancerIPMode`).
+/// Whether traffic arrives at the pods' nodes with the load balancer's address (upstream: core/v1,
+/// `LoadBalancerIPMode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IpMode {
-    /// Traffic arrives with the balancer's address as its destination; nodes may short-cut to it.
+    /// Traffic arrives with the load balancer's address as its destination; nodes may deliver their own traffic to that
+    /// address directly.
     #[serde(rename = "VIP")]
     Vip,
-    /// Traffic arrives at the node's or the pod's address; nodes must send theirs through the balancer.
+    /// Traffic arrives at the node's or the pod's address; nodes must send their own traffic through the load balancer.
     Proxy,
 }
 

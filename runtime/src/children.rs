@@ -1,4 +1,4 @@
-//! From a change of a child object to the keys of the owners that it concerns.
+//! Maps changes of child objects to the keys of their owners.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use kinds::selector::Selector;
 use crate::queue::Queue;
 use crate::store::{Change, Store, by_namespace, index_key};
 
-/// How soon an owner has to be reconciled.
+/// The urgency of an owner's reconcile after a change of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
     /// Children may have to be created or deleted.
@@ -59,13 +59,13 @@ pub fn selects(selector: &Selector, child: &Meta) -> bool {
     !selector.is_everything() && selector.matches(&child.labels)
 }
 
-/// Calls `wake` for each owner in the child's namespace that `wants` it.
+/// Calls `wake` for each owner in the child's namespace for which `may_adopt` holds.
 pub fn wake_adopters<K: Kind>(
     owners: &Store<K>,
     child: &Meta,
-    wants: impl Fn(&K) -> bool,
+    may_adopt: impl Fn(&K) -> bool,
     mut wake: impl FnMut(ObjectKey),
 ) {
     let candidates = owners.by_index(&by_namespace(), index_key(&*child.namespace));
-    candidates.iter().filter(|owner| wants(owner)).for_each(|owner| wake(owner.meta().key()));
+    candidates.iter().filter(|owner| may_adopt(owner)).for_each(|owner| wake(owner.meta().key()));
 }

@@ -49,13 +49,14 @@ struct Expected {
 /// Children that were read from a cache.
 #[derive(Debug)]
 pub struct Observed<T> {
-    /// What was read.
+    /// The result of the read.
     pub children: T,
-    /// The cache showed all earlier deletions before it was read. Otherwise some of the children may be deleted already.
+    /// The cache showed all earlier deletions before it was read. Otherwise some of the children may be deleted
+    /// already.
     pub are_deletions_seen: bool,
 }
 
-/// What a controller has written and not seen yet, by key.
+/// The writes of a controller that its caches do not contain yet, by key.
 #[derive(Debug, Default)]
 pub struct Consistency {
     keys: Mutex<HashMap<ObjectKey, Expected>>,
@@ -117,8 +118,8 @@ impl Consistency {
         self.caught_up_at(key, &K::RESOURCE, store.progress(), wake)
     }
 
-    /// Reads the object of a key, once the cache shows all that was written of kind `K` for the key; otherwise `wake` runs
-    /// when it does. A key without an object is forgotten.
+    /// Reads the object of a key, if the cache contains all writes of kind `K` for the key; otherwise `wake` runs when
+    /// it does. A key without an object is removed.
     pub fn read<K: Kind>(&self, key: &ObjectKey, store: &Arc<Store<K>>, wake: impl Into<Wake>) -> Cached<K> {
         if !self.caught_up(key, store, wake) {
             return Cached::Lagging;
@@ -130,10 +131,11 @@ impl Consistency {
         object.into()
     }
 
-    /// Reads children of kind `K`, and reports if the cache showed all objects of that kind that were deleted for `key`.
+    /// Reads children of kind `K`, and reports if the cache showed all objects of that kind that were deleted for
+    /// `key`.
     ///
-    /// The question comes before the read. In the other order the watch may advance in between: the deletions count as
-    /// seen although the deleted objects are among those that were read, and too many others are deleted.
+    /// Deletions are checked before the read. In the other order, the watch may advance in between: the deletions would
+    /// count as seen although the deleted objects are among those that were read, and too many others would be deleted.
     pub fn observe<K: Kind, T>(
         &self,
         key: &ObjectKey,
@@ -144,7 +146,7 @@ impl Consistency {
         Observed { children: read(store), are_deletions_seen }
     }
 
-    /// Like [`Consistency::caught_up`], of a kind that only its store's progress is known of.
+    /// Like [`Consistency::caught_up`], for a kind of which only the progress of its cache is known.
     pub fn caught_up_at(
         &self,
         key: &ObjectKey,
@@ -181,7 +183,7 @@ impl Consistency {
         }
     }
 
-    /// Returns how often a key had to wait for the cache of a kind, by group and plural name.
+    /// Returns the number of times that a key had to wait for the cache of a kind, by group and plural name.
     pub fn skips(&self) -> BTreeMap<(&'static str, &'static str), u64> {
         self.skips.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -119,8 +119,8 @@ impl Owner<'_> {
     }
 
     async fn patch<C: Kind>(&self, child: &Meta, patch: &Value) -> Result<Option<u64>, WriteError> {
-        let answer = self.writer.patch(&C::RESOURCE, &child.key(), patch).await?;
-        Ok(answer.meta().ok().map(|meta| meta.version))
+        let response = self.writer.patch(&C::RESOURCE, &child.key(), patch).await?;
+        Ok(response.meta().ok().map(|meta| meta.version))
     }
 
     async fn recheck<K: Kind>(&self) -> Result<(), String> {

@@ -17,7 +17,7 @@ pub const DAMPED_INTERVAL: Duration = Duration::from_millis(400);
 #[derive(Debug, Default)]
 pub struct StatusDebouncer {
     since: Mutex<HashMap<ObjectKey, Instant>>,
-    /// When a status that fluctuates was last due.
+    /// Time at which a fluctuating status was last due, by object.
     fluctuating: Mutex<HashMap<ObjectKey, Instant>>,
 }
 

@@ -19,10 +19,10 @@ use crate::client::{Clients, Identity, Lane, SendError, refusal};
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// Longest discovery document in bytes. It names each kind of the cluster with some 500 bytes.
+/// Maximum size of a discovery document in bytes. Each kind of the cluster takes about 500 bytes.
 const LONGEST_BODY: usize = 64 << 20;
 
-/// The core group stands alone; all others are below the second path.
+/// The paths of discovery: the first for the core group, the second for all other groups.
 const ROOTS: [&str; 2] = ["/api", "/apis"];
 
 /// The reason why discovery failed.
@@ -101,7 +101,7 @@ impl std::ops::BitOr for Verbs {
 /// A resource that the server serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Served {
-    /// Its coordinates.
+    /// Its group, version, kind and plural name.
     pub resource: Resource,
     /// Its verbs.
     pub verbs: Verbs,
@@ -119,13 +119,13 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Returns each resource once, in its group's preferred version if that has it (client-go,
+    /// Returns each resource once, in the preferred version of its group if that version contains it (client-go,
     /// ServerPreferredResources).
     pub fn preferred(&self) -> &[Served] {
         &self.preferred
     }
 
-    /// The resource of this group and plural name, in its group's preferred version that has it.
+    /// Returns the resource with this group and plural name, in the most preferred version that contains it.
     pub fn of_group_resource(&self, group: &str, plural: &str) -> Option<Served> {
         self.preferred.iter().find(|served| (served.resource.group, served.resource.plural) == (group, plural)).copied()
     }
@@ -135,7 +135,7 @@ impl Snapshot {
         self.kinds.get(&(api_version.to_owned(), kind.to_owned())).copied()
     }
 
-    /// Returns the resource of a kind in the preferred version of its group that has it (apimachinery,
+    /// Returns the resource of a kind in the most preferred version of the group that contains it (apimachinery,
     /// RESTMapper.RESTMapping).
     pub fn of_group_kind(&self, group: &str, kind: &str) -> Option<Served> {
         let versions = self.versions.get(group)?;
@@ -145,8 +145,9 @@ impl Snapshot {
         })
     }
 
-    /// The kinds of a resource in a version, sorted. An empty group stands for all groups, since a mapper that is given
-    /// none does not tell the core group from none. Upstream: apimachinery/pkg/api/meta, DefaultRESTMapper.KindsFor.
+    /// Returns the kinds of a resource in a version, sorted. An empty group means all groups, because upstream's mapper
+    /// does not distinguish the core group from an absent one. Upstream: apimachinery/pkg/api/meta,
+    /// DefaultRESTMapper.KindsFor.
     pub fn kinds_of(&self, group: &str, version: &str, plural: &str) -> Vec<Resource> {
         let fits = |resource: &Resource| {
             (group.is_empty() || resource.group == group) && resource.version == version && resource.plural == plural
@@ -221,7 +222,12 @@ impl Snapshot {
                 if ![name, &version.version, &kind.kind, &listed.resource].into_iter().all(is_name) {
                     continue;
                 }
-                let names = (lasting(name), lasting(&version.version), lasting(&kind.kind), lasting(&listed.resource));
+                let names = (
+                    static_name(name),
+                    static_name(&version.version),
+                    static_name(&kind.kind),
+                    static_name(&listed.resource),
+                );
                 let (Some(group), Some(version), Some(kind_name), Some(plural)) = names else {
                     let problem = format!("{api_version}: there are more than {MOST_NAMES} names of resources");
                     self.failed.insert(api_version.clone(), problem);
@@ -233,7 +239,7 @@ impl Snapshot {
                     verbs: listed.verbs.iter().fold(Verbs::default(), |verbs, word| verbs | Verbs::read(word)),
                     scales: listed.subresources.iter().any(Subresource::is_scale),
                 };
-                // Two resources have the same kind: the one that can be read belongs to the objects themselves.
+                // Several resources may have the same kind. Only the one with the verb `get` serves the objects.
                 let known = self.kinds.entry((api_version.clone(), kind.kind.clone())).or_insert(served);
                 if !known.verbs.contains(Verbs::GET) {
                     *known = served;
@@ -260,8 +266,8 @@ fn is_name(text: &str) -> bool {
     text.len() <= LONGEST_NAME && text.bytes().all(is_plain) && !matches!(text, "." | "..")
 }
 
-/// Returns the name with static lifetime; `None` if there are too many.
-fn lasting(text: &str) -> Option<&'static str> {
+/// Returns the name with static lifetime; `None` if [`MOST_NAMES`] is reached. Each distinct name is leaked once.
+fn static_name(text: &str) -> Option<&'static str> {
     static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     let names = names.get_or_insert_default();
@@ -352,14 +358,14 @@ struct Answered {
 #[derive(Default)]
 struct Cache {
     answers: [Answered; 2],
-    asked: Option<Instant>,
+    requested_at: Option<Instant>,
 }
 
 /// The resources that the server serves, shared by all controllers.
 pub struct Discovery {
     clients: Arc<Clients>,
     current: RwLock<Arc<Snapshot>>,
-    /// Held during a request, so that callers share one round.
+    /// Locked during the requests, so that concurrent callers share the responses.
     cache: tokio::sync::Mutex<Cache>,
 }
 
@@ -380,14 +386,14 @@ impl Discovery {
     /// When the server does not respond; the known state is kept.
     pub async fn at_most_old(&self, age: Duration) -> Result<Arc<Snapshot>, DiscoveryError> {
         let mut cache = self.cache.lock().await;
-        if cache.asked.is_some_and(|asked| asked.elapsed() <= age) {
+        if cache.requested_at.is_some_and(|requested_at| requested_at.elapsed() <= age) {
             return Ok(self.current());
         }
         let mut changed = false;
         for (path, answered) in ROOTS.into_iter().zip(&mut cache.answers) {
-            changed |= self.ask(path, answered).await?;
+            changed |= self.fetch_root(path, answered).await?;
         }
-        cache.asked = Some(Instant::now());
+        cache.requested_at = Some(Instant::now());
         if changed {
             let snapshot = Snapshot::join(cache.answers.iter().map(|answered| &answered.part));
             *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
@@ -396,7 +402,7 @@ impl Discovery {
     }
 
     /// Requests one path. Returns whether the response is new.
-    async fn ask(&self, path: &'static str, answered: &mut Answered) -> Result<bool, DiscoveryError> {
+    async fn fetch_root(&self, path: &'static str, answered: &mut Answered) -> Result<bool, DiscoveryError> {
         let mut request = Request::builder().method(Method::GET).uri(path).header(header::ACCEPT, AGGREGATED);
         if let Some(tag) = &answered.tag {
             request = request.header(header::IF_NONE_MATCH, tag);
@@ -405,18 +411,18 @@ impl Discovery {
             .extension(Lane::Control)
             .body(Bytes::new())
             .map_err(|error| DiscoveryError::Unreadable { path, problem: error.to_string() })?;
-        let answer = self.clients.send(&Identity::Own, request, LONGEST_BODY).await?;
-        match answer.status() {
+        let response = self.clients.send(&Identity::Own, request, LONGEST_BODY).await?;
+        match response.status() {
             StatusCode::NOT_MODIFIED => return Ok(false),
             StatusCode::OK => {}
-            _ => return Err(DiscoveryError::Refused { path, status: refusal(answer).await }),
+            _ => return Err(DiscoveryError::Refused { path, status: refusal(response).await }),
         }
         let unreadable = |problem: String| DiscoveryError::Unreadable { path, problem };
-        let tag = answer.headers().get(header::ETAG).cloned();
-        let body = answer.into_body().collect().await.map_err(|error| unreadable(error.to_string()))?.to_bytes();
+        let tag = response.headers().get(header::ETAG).cloned();
+        let body = response.into_body().collect().await.map_err(|error| unreadable(error.to_string()))?.to_bytes();
         let document: Document = serde_json::from_slice(&body).map_err(|error| unreadable(error.to_string()))?;
         if document.items.is_empty() {
-            return Err(unreadable("it lists no group; an API server of 1.30 or later is needed".to_owned()));
+            return Err(unreadable("it contains no groups; an API server of 1.30 or later is needed".to_owned()));
         }
         *answered = Answered { tag, part: Snapshot::read(&document) };
         Ok(true)
@@ -481,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn unavailable_group_is_reported_and_hides_no_other() {
+    fn unavailable_group_is_reported_and_others_are_found() {
         let served = snapshot(json!([
             {"metadata": {"name": "broken.example.com"}, "versions": [{"version": "v1", "freshness": "Stale"}]},
             {"metadata": {}, "versions": [
@@ -497,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn resource_is_skipped_when_its_name_is_no_path_segment() {
+    fn resource_is_skipped_when_its_name_is_not_a_path_segment() {
         let odd = ["../secrets", "a/b", "a?watch=true", "a b", "..", "queue:length", "\u{8a9e}"];
         let resources: Vec<_> =
             odd.iter().chain(&["good"]).map(|name| resource(name, &format!("Kind{name}"), &["list"])).collect();
@@ -511,7 +517,7 @@ mod tests {
         ]));
         let names: Vec<_> = served.preferred().iter().map(|one| (one.resource.group, one.resource.plural)).collect();
         assert_eq!(names, [("example.com", "good")]);
-        assert!(served.failed().is_empty(), "nothing waits for them");
+        assert!(served.failed().is_empty(), "skipped resources are not failures");
     }
 
     proptest::proptest! {
@@ -560,7 +566,7 @@ mod tests {
 
     #[test]
     fn equal_names_are_stored_once() {
-        let name = lasting("widgets").expect("a name");
-        assert!(std::ptr::eq(name, lasting(String::from("widgets").as_str()).expect("a name")));
+        let name = static_name("widgets").expect("a name");
+        assert!(std::ptr::eq(name, static_name(String::from("widgets").as_str()).expect("a name")));
     }
 }

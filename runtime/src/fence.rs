@@ -19,7 +19,7 @@ pub struct Stale {
     pub allowed: Duration,
 }
 
-/// A check before every write. It is open only while the last renewed lease has certainly not expired.
+/// A check before every write. It is open only while the lease has certainly not expired.
 ///
 /// The lease lasts from the moment at which the last successful request *began*. A candidate waits at least as long
 /// from the later moment at which it saw that renewal, so two fences are never open at the same time. The clock is
@@ -62,11 +62,11 @@ impl Fence {
         self.shared.is_none() || self.end().is_some_and(|end| Instant::now() < end)
     }
 
-    /// Returns when the fence closes unless the lease is renewed before; `None` if this process does not lead or has no
-    /// election.
+    /// Returns the time at which the fence closes unless the lease is renewed before; `None` if this process does not
+    /// lead or has no election.
     fn end(&self) -> Option<Instant> {
         let shared = self.shared.as_ref()?;
-        self.last_renewed().map(|begun| begun + shared.lasts)
+        self.last_renewed().map(|started| started + shared.lasts)
     }
 
     /// Runs `work` while the fence is open. Returns `None` and drops `work` if the fence closes before `work`
@@ -106,7 +106,7 @@ impl Fence {
         shared.leading.load(Ordering::Acquire)
     }
 
-    /// Returns when the last successful request for the lease began; `None` if this process does not lead.
+    /// Returns the time at which the last successful request for the lease began; `None` if this process does not lead.
     pub fn last_renewed(&self) -> Option<Instant> {
         let shared = self.shared.as_ref()?;
         let nanos = shared.renewed.load(Ordering::Acquire).checked_sub(1)?;
@@ -125,19 +125,19 @@ impl Fence {
     /// # Errors
     /// `Stale`, with both durations.
     pub fn check(&self, tolerance: Duration) -> Result<(), Stale> {
-        let (Some(shared), Some(begun)) = (&self.shared, self.last_renewed()) else {
+        let (Some(shared), Some(started)) = (&self.shared, self.last_renewed()) else {
             return Ok(());
         };
-        let (since, allowed) = (begun.elapsed(), shared.lasts + tolerance);
+        let (since, allowed) = (started.elapsed(), shared.lasts + tolerance);
         if self.is_leader() && since > allowed {
             return Err(Stale { since, allowed });
         }
         Ok(())
     }
 
-    pub(crate) fn renew(&self, begun: Instant) {
+    pub(crate) fn renew(&self, started: Instant) {
         if let Some(shared) = &self.shared {
-            let nanos = begun.saturating_duration_since(shared.epoch).as_nanos();
+            let nanos = started.saturating_duration_since(shared.epoch).as_nanos();
             let stored = u64::try_from(nanos).unwrap_or(u64::MAX - 1) + 1;
             shared.renewed.store(stored, Ordering::Release);
             shared.leading.store(true, Ordering::Release);
@@ -169,11 +169,11 @@ mod tests {
     async fn fence_is_open_from_the_begin_of_the_request_for_the_lease_duration() {
         let fence = Fence::shut(LASTS);
         assert!(!fence.holds() && !fence.is_leader());
-        let begun = Instant::now();
+        let started = Instant::now();
         tokio::time::advance(Duration::from_secs(4)).await;
-        fence.renew(begun);
+        fence.renew(started);
         assert!(fence.holds() && fence.is_leader());
-        assert_eq!(fence.last_renewed(), Some(begun));
+        assert_eq!(fence.last_renewed(), Some(started));
         tokio::time::advance(Duration::from_millis(10_999)).await;
         assert!(fence.holds());
         tokio::time::advance(Duration::from_millis(1)).await;
@@ -202,9 +202,9 @@ mod tests {
         assert_eq!(fence.run(async { 1 }).await, None, "not leading");
         fence.renew(Instant::now());
         assert_eq!(fence.run(async { 1 }).await, Some(1));
-        let begun = Instant::now();
+        let started = Instant::now();
         assert_eq!(fence.run(std::future::pending::<()>()).await, None);
-        assert_eq!(begun.elapsed().as_secs(), LASTS.as_secs());
+        assert_eq!(started.elapsed().as_secs(), LASTS.as_secs());
         fence.renew(Instant::now());
         let renewals = async {
             for _ in 0..10 {

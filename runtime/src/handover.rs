@@ -25,8 +25,7 @@ use crate::lock::lock;
 use crate::store::{Store, by_controller, owned_by};
 use crate::write::{MetaList, WriteError, Writer};
 
-/// A key that waits for a deletion to reach the cache is reconciled again after this time in any case. The change
-/// itself requeues it earlier.
+/// Maximum time that a key waits for a deletion to reach the cache. The change itself requeues the key earlier.
 pub const RECHECK: Duration = Duration::from_secs(5);
 
 /// A child that the API server no longer lists although the cache contains it.
@@ -34,7 +33,7 @@ pub const RECHECK: Duration = Duration::from_secs(5);
 struct Missing {
     name: Str,
     uid: Uid,
-    /// The version of the list: a record that is newer exists.
+    /// The version of the list. A newer record of the object would prove that it still exists.
     listed_at: u64,
 }
 
@@ -44,7 +43,7 @@ struct Check {
     uid: Uid,
     /// Its children were compared in this leadership term.
     is_compared: bool,
-    /// A write for it may have been executed: compare before the next decision, whatever the object's age.
+    /// A write for it may have been executed although its response was lost: compare before the next decision.
     is_required: bool,
     missing: Vec<Missing>,
     compared_at: Option<Instant>,
@@ -119,8 +118,8 @@ impl Handover {
         Ok(missing)
     }
 
-    /// Reads children, and reports if the cache showed all earlier deletions before: those of this process and those that
-    /// the last comparison found. A caller that gets `false` has to requeue the key after [`RECHECK`].
+    /// Reads children, and reports whether the cache already showed all earlier deletions: those of this process and
+    /// those that the last comparison found. A caller that gets `false` has to requeue the key after [`RECHECK`].
     pub fn observe<C: Kind, T>(&self, children: &Children<'_, C>, read: impl FnOnce(&Store<C>) -> T) -> Observed<T> {
         let Children { owner, selector, store, consistency, .. } = children;
         let is_settled = self.is_settled(owner, selector, store);
@@ -128,15 +127,16 @@ impl Handover {
         Observed { are_deletions_seen: observed.are_deletions_seen && is_settled, ..observed }
     }
 
-    /// Delay of the reconcile after a comparison: none if the cache already shows what the API server has.
+    /// Returns the delay of the next reconcile after a comparison: zero if the cache is up to date.
     pub fn delay_after_compare<C: Kind>(&self, children: &Children<'_, C>, is_caught_up: bool) -> Duration {
         let Children { owner, selector, store, .. } = children;
         if is_caught_up && self.is_settled(owner, selector, store) { Duration::ZERO } else { RECHECK }
     }
 
-    /// Returns true if the store explains all children that were missing in the last comparison.
+    /// Returns true if the store has caught up with all children that were missing in the last comparison.
     ///
-    /// A child that stays for longer than [`RECHECK`] is compared again instead: [`Handover::is_due`] is true then.
+    /// If it has not after [`RECHECK`], the children are compared again: returns true, and [`Handover::is_due`] is
+    /// true, too.
     fn is_settled<C: Kind>(&self, owner: &Meta, selector: &Selector, store: &Store<C>) -> bool {
         let mut checks = self.lock();
         let Some(check) = checks.get_mut(&owner.key()).filter(|check| check.uid == owner.uid) else { return true };
@@ -259,7 +259,7 @@ mod tests {
             ("not listed", child("a", 3, "web"), vec![], true),
             ("listed", child("a", 3, "web"), vec![child("a", 4, "web")], false),
             ("listed under its name with another uid", child("a", 3, "web"), vec![child("b", 4, "web")], true),
-            ("labels changed, release not seen yet", child("a", 3, "debug"), vec![], false),
+            ("labels changed, not released yet", child("a", 3, "debug"), vec![], false),
             ("newer than the list", child("a", 11, "web"), vec![], false),
             ("already being deleted", deleting, vec![], false),
         ];
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn child_that_stays_missing_is_compared_again_instead_of_freezing_its_owner() {
+    async fn child_that_stays_missing_is_compared_again_and_does_not_block_its_owner() {
         let (handover, owner, store) = (Handover::default(), owner(1), store(vec![child("a", 3, "web")]));
         let now = Timestamp::from_second(TERM_START).expect("in range");
         with_missing(&handover, &owner, &store, 10);

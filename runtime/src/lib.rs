@@ -1,9 +1,9 @@
 //! The controller runtime: watches, caches, queues, writes, leader election, events, metrics.
 //!
-//! It contains no controller and knows no cloud. Its parts, in the order in which a change passes through them: a
-//! [`watch`] keeps the [`store`] of a kind equal to the API server; a subscriber maps a change to keys on a [`queue`];
-//! a [`worker`] reconciles one key at a time, reads only from stores, and writes only through the [`write::Writer`];
-//! [`consistency`] delays the next reconcile of the key until the stores contain its writes.
+//! It contains no controllers, and no code for a specific cloud. Its parts, in the order in which a change passes
+//! through them: a [`watch`] keeps the [`store`] of a kind equal to the API server; a subscriber maps a change to keys
+//! on a [`queue`]; a [`worker`] reconciles one key at a time, reads only from stores, and writes only through the
+//! [`write::Writer`]; [`consistency`] delays the next reconcile of the key until the stores contain its writes.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
@@ -18,6 +18,7 @@ pub mod diagnostics;
 pub mod discovery;
 pub mod election;
 pub mod events;
+mod fair;
 pub mod fence;
 pub mod handover;
 pub mod journal;

@@ -29,7 +29,7 @@ use crate::watch::{Reads, Registry};
 use crate::worker::{Reconcile, WorkCounts, WorkOptions, work};
 use crate::write::Writer;
 
-/// How often the log names controllers that wait for their kinds to be listed.
+/// Interval between log lines about controllers that wait for their kinds to be listed.
 const WAIT_REPORT: Duration = Duration::from_secs(60);
 
 /// Options of a manager.
@@ -89,18 +89,18 @@ struct Waiting {
 /// Starts the workers of each controller as soon as the kinds that it reads are listed, as upstream's controllers wait
 /// for their own informers. Two starts are `interval` to twice `interval` apart. Does not return.
 async fn start_workers(registry: &Registry, waiting: Vec<Waiting>, interval: Duration, workers: &mut JoinSet<()>) {
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut names: BTreeMap<_, _> = waiting.iter().map(|waiting| (waiting.name, waiting.reads.clone())).collect();
     let synced = |waiting: Waiting| async move {
         registry.synced(waiting.reads.as_ref()).await;
         waiting
     };
     let mut ready: FuturesUnordered<_> = waiting.into_iter().map(synced).collect();
-    let mut report = tokio::time::interval_at(begun + WAIT_REPORT, WAIT_REPORT);
+    let mut report = tokio::time::interval_at(started + WAIT_REPORT, WAIT_REPORT);
     while !ready.is_empty() {
         tokio::select! {
             Some(Waiting { name, start, .. }) = ready.next() => {
-                debug!(controller = name, seconds = begun.elapsed().as_secs_f64(), "workers started");
+                debug!(controller = name, seconds = started.elapsed().as_secs_f64(), "workers started");
                 start(workers);
                 names.remove(name);
                 tokio::time::sleep(interval.mul_f64(rand::random_range(1.0..2.0))).await;
@@ -108,7 +108,7 @@ async fn start_workers(registry: &Registry, waiting: Vec<Waiting>, interval: Dur
             _ = report.tick() => report_waiting(registry, &names),
         }
     }
-    info!(seconds = begun.elapsed().as_secs_f64(), "all controllers started");
+    info!(seconds = started.elapsed().as_secs_f64(), "all controllers started");
     std::future::pending().await
 }
 
@@ -120,7 +120,7 @@ fn report_waiting(registry: &Registry, waiting: &BTreeMap<&'static str, Option<R
     error!(controllers, missing, "controllers cannot start: kinds that they read are not listed");
 }
 
-/// Returns when a watch ends, which happens only by a defect.
+/// Waits until a watch ends, which happens only because of a defect.
 async fn ended_by_defect(watches: &mut JoinSet<()>) {
     match watches.join_next().await {
         Some(ended) => error!(panicked = ended.is_err(), "watch ended: this is a defect"),
@@ -133,7 +133,7 @@ struct Running {
     start: Start,
     close: Box<dyn Fn() + Send + Sync>,
     stats: Arc<dyn QueueStats>,
-    look: Arc<dyn QueueView>,
+    view: Arc<dyn QueueView>,
     workers: usize,
     counts: Arc<WorkCounts>,
     /// The kinds that must be listed before its workers start; `None`: all.
@@ -208,14 +208,14 @@ impl Manager {
         self.faster_writer(service_account, 1, 1)
     }
 
-    /// Like [`Manager::writer`], with a multiple of the other controllers' rate and burst.
+    /// Like [`Manager::writer`]; `qps` and `burst` are multiples of the other controllers' rate and burst.
     pub fn faster_writer(&self, service_account: &str, qps: u16, burst: u32) -> Writer {
         let (qps, burst) = (self.options.qps * f32::from(qps), self.options.burst.saturating_mul(burst));
         self.writer_paced(self.identity(service_account), self.fence.clone(), TokenBucket::new(qps, burst))
     }
 
-    /// Returns a writer with the process's own identity, also if controllers use service accounts: for objects that
-    /// those identities depend on.
+    /// Returns a writer with the process's own identity, even if controllers use service accounts: for objects on which
+    /// the service accounts depend.
     pub fn own_writer(&self) -> Writer {
         self.writer_as(Identity::Own, self.fence.clone())
     }
@@ -228,14 +228,14 @@ impl Manager {
 
     /// Records `LeaderElection` events on the lease, under the process's own identity.
     pub fn record_leadership(&mut self, component: &'static str) {
-        // These events are recorded around leadership, not during it: when it begins and when it ends.
+        // The fence is always open for these events, because they are recorded when leadership begins and ends.
         let writer = self.writer_as(Identity::Own, Fence::open());
         let recorder = self.recorder_for(component, writer);
         self.election = self.election.take().map(|election| election.recording(recorder));
     }
 
     /// Adds controllers that wait only for the kinds that they read: those in `declared`, and those whose stores
-    /// `start` takes. Controllers that are added in another way wait for all kinds.
+    /// `start` gets from the registry. Controllers that are added in another way wait for all kinds.
     pub fn add_reading(&mut self, declared: Reads, start: impl FnOnce(&mut Self)) {
         self.registry.take_used();
         let first = self.controllers.len();
@@ -249,13 +249,13 @@ impl Manager {
     /// Adds a controller.
     pub fn add<R: Reconcile>(&mut self, options: WorkOptions, queue: Arc<Queue<R::Key>>, reconciler: Arc<R>) {
         let counts = Arc::new(WorkCounts::default());
-        let (closed, stats, look, counted) = (queue.clone(), queue.clone(), queue.clone(), counts.clone());
+        let (closed, stats, view, counted) = (queue.clone(), queue.clone(), queue.clone(), counts.clone());
         self.controllers.push(Running {
             name: options.name,
             start: Box::new(move |tasks| work(options, &queue, &reconciler, &counted, tasks)),
             close: Box::new(move || closed.close()),
             stats,
-            look,
+            view,
             workers: options.workers.max(1),
             counts,
             reads: None,
@@ -297,9 +297,8 @@ impl Manager {
         Queues::new(self.controllers.iter().map(|controller| controller.stats.clone()))
     }
 
-    /// Adds a debug page of a controller, served to authorized users. `make` gets the pairs of the query and must not
-    /// block.
-    /// query, must be quick and must not wait.
+    /// Adds a debug page of a controller, served to authorized users. `make` is called with the pairs of the query and
+    /// must not block.
     pub fn add_page(
         &mut self,
         path: String,
@@ -325,7 +324,7 @@ impl Manager {
         let watched = |running: &Running| Watched {
             name: running.name,
             workers: running.workers,
-            queue: running.look.clone(),
+            queue: running.view.clone(),
             counts: running.counts.clone(),
         };
         Explainer {
@@ -438,8 +437,8 @@ impl Manager {
         self.writer_paced(identity, fence, TokenBucket::new(self.options.qps, self.options.burst))
     }
 
-    fn writer_paced(&self, identity: Identity, fence: Fence, pace: TokenBucket) -> Writer {
-        Writer::new(self.clients.clone(), identity, Arc::new(pace), fence)
+    fn writer_paced(&self, identity: Identity, fence: Fence, bucket: TokenBucket) -> Writer {
+        Writer::new(self.clients.clone(), identity, Arc::new(bucket), fence)
     }
 
     fn recorder_for(&mut self, component: &'static str, writer: Writer) -> Recorder {

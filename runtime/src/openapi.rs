@@ -1,7 +1,7 @@
 //! OpenAPI documents of the API server, one for each group and version.
 //!
-//! The API server passes requests for groups of aggregated API servers on. Such a server may be slow or hostile: time and
-//! size are limited, and each document has a connection of its own.
+//! The API server forwards requests for the groups of aggregated API servers. Such a server may be slow or hostile:
+//! time and size are limited, and each document is read over a separate connection.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::client::{Clients, Identity, Lane, SendError, refusal};
 const INDEX: &str = "/openapi/v3";
 /// The start of the path of each document.
 const DOCUMENTS: &str = "/openapi/v3/";
-/// The longest time for a document, its body included.
+/// Maximum time to read a document, including its body.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// The longest document in bytes. That of the core group has 2 MiB.
+/// Maximum size of a document in bytes. The document of the core group has 2 MiB.
 const MAX_BYTES: usize = 16 << 20;
 
-/// Why there is no document.
+/// The reason why a document could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenApiError {
     /// No response.
@@ -60,7 +60,8 @@ struct Entry {
 }
 
 impl Index {
-    /// The path of a group and version's document; `None` if there is none. The path changes with the document.
+    /// Returns the path of the document of a group and version; `None` if there is none. The path changes with the
+    /// content of the document.
     pub fn path(&self, group: &str, version: &str) -> Option<&str> {
         let name = if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
         let path = self.paths.get(&name)?.path.as_str();
@@ -75,15 +76,15 @@ pub struct OpenApi {
 }
 
 impl OpenApi {
-    /// Returns a reader. Sends nothing.
+    /// Creates a reader. Sends no request yet.
     pub fn new(clients: Arc<Clients>) -> Self {
         Self { clients }
     }
 
-    /// Reads which documents there are.
+    /// Reads the index of all documents.
     ///
     /// # Errors
-    /// When the API server does not return them.
+    /// When the API server does not return the index.
     pub async fn index(&self) -> Result<Index, OpenApiError> {
         let body = self.get(INDEX).await?;
         serde_json::from_slice(&body).map_err(|error| unreadable(INDEX, error.to_string()))
@@ -92,7 +93,7 @@ impl OpenApi {
     /// Reads the document with a path of the index.
     ///
     /// # Errors
-    /// When the API server, or the one that it passes the request on to, does not return it.
+    /// When the API server, or the aggregated server to which it forwards the request, does not return the document.
     pub async fn document(&self, path: &str) -> Result<Bytes, OpenApiError> {
         self.get(path).await
     }

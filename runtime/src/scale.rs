@@ -63,11 +63,11 @@ impl Scales {
         self.writer.get_scale(resource, key).await
     }
 
-    /// Reports whether a scale that was read before is current, which is so while the cached object has the same uid and
-    /// resourceVersion. Returns false if the kind is not watched.
+    /// Reports whether a scale that was read before is current: the cached object has the same uid and resourceVersion.
+    /// Returns false if the kind is not watched.
     pub fn is_current(&self, resource: &Resource, key: &ObjectKey, scale: &Scale) -> bool {
-        let shown = self.watched.source(resource.group, resource.plural).and_then(|source| source.meta(key));
-        shown.is_some_and(|shown| (&shown.uid, shown.version) == (&scale.uid, scale.version))
+        let cached = self.watched.source(resource.group, resource.plural).and_then(|source| source.meta(key));
+        cached.is_some_and(|meta| (&meta.uid, meta.version) == (&scale.uid, scale.version))
     }
 }
 

@@ -13,10 +13,10 @@ pub async fn slow_start<F, E>(count: usize, run: impl Fn(usize) -> F) -> (usize,
 where
     F: Future<Output = Result<(), E>>,
 {
-    let (mut begun, mut succeeded, mut size) = (0, 0, FIRST);
-    while begun < count {
-        let batch = begun..count.min(begun + size);
-        begun = batch.end;
+    let (mut started, mut succeeded, mut size) = (0, 0, FIRST);
+    while started < count {
+        let batch = started..count.min(started + size);
+        started = batch.end;
         let outcomes = join_all(batch.map(&run)).await;
         let tried = outcomes.len();
         let mut failures = outcomes.into_iter().filter_map(Result::err);

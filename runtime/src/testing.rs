@@ -1,5 +1,4 @@
-//! For tests of what is built on this crate: stores that no watch fills, metadata that no server sent, and a client without
-//! a server.
+//! Fakes for the tests of controllers: stores without a watch, metadata of invented objects, a client without a server.
 
 use std::sync::Arc;
 
@@ -68,8 +67,8 @@ impl EventSink for NoEvents {
     }
 }
 
-/// Returns a client whose requests, given as method and path with query, are answered by `respond` with an HTTP status
-/// and a body.
+/// Returns a writer without a server: for each request, `respond` gets the method and the path with query, and returns
+/// the HTTP status and body of the response.
 ///
 /// # Panics
 /// When the client cannot be built.

@@ -1,4 +1,4 @@
-//! Small texts: percent-encoding, queries, quotes, durations.
+//! Functions on texts: percent-encoding, queries, quotes, durations.
 
 /// Percent-encodes all but unreserved characters: a selector may contain spaces, commas, parentheses.
 #[must_use]

@@ -1,37 +1,37 @@
-//! Calls that wait for a cache.
+//! Callbacks that run when a cache has reached a version.
 
 use std::fmt;
 use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::sync::OnceLock;
 
-/// A call that is made once when a cache has come far enough.
+/// A callback that runs once, when a cache has reached a version.
 ///
-/// A key that changes all the time asks again and again while a watch is stalled: calls with the same identity are kept
-/// once, so that the number of those that wait is bounded by the number of keys.
+/// A key that changes all the time registers a callback again and again while a watch is stalled. Of callbacks with the
+/// same identity only one is kept, so that their number is bounded by the number of keys.
 pub struct Wake {
     id: Option<u64>,
     run: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Wake {
-    /// A call with an identity, of which a hash is kept.
+    /// Creates a callback with an identity, of which only a hash is stored.
     pub fn of(identity: impl Hash, run: impl FnOnce() + Send + 'static) -> Self {
         static SEED: OnceLock<RandomState> = OnceLock::new();
         let id = SEED.get_or_init(RandomState::new).hash_one(identity);
         Self { id: Some(id), run: Some(Box::new(run)) }
     }
 
-    /// No call: the caller asks again by itself.
+    /// Creates a placeholder without a callback, for callers that check again by themselves.
     pub fn none() -> Self {
         Self { id: None, run: None }
     }
 
-    /// True if there is a call to make.
+    /// Reports whether there is a callback.
     pub(crate) fn is_some(&self) -> bool {
         self.run.is_some()
     }
 
-    /// Adds the call to those that wait, unless it is among them.
+    /// Adds the callback to the waiting ones, unless one with the same identity is among them.
     pub(crate) fn wait_in(self, waiting: &mut Vec<Self>) {
         let is_known = self.id.is_some() && waiting.iter().any(|known| known.id == self.id);
         if self.is_some() && !is_known {
@@ -39,7 +39,7 @@ impl Wake {
         }
     }
 
-    /// Makes the call.
+    /// Runs the callback.
     pub(crate) fn run(self) {
         if let Some(run) = self.run {
             run();

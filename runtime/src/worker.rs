@@ -4,7 +4,6 @@
 //! like a failed one, and affects no other key. If the API server returned a Retry-After, the retry is no sooner.
 
 use std::fmt;
-use std::hash::Hash;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,7 +15,7 @@ use tokio::task::JoinSet;
 use tracing::{Instrument, debug, error, info_span, warn};
 
 use crate::journal::{Journal, LastResult, Notes, noted};
-use crate::queue::Queue;
+use crate::queue::{Queue, QueueKey};
 use crate::write::WriteError;
 
 /// The result of a successful reconcile.
@@ -64,9 +63,9 @@ impl From<WriteError> for ReconcileError {
 /// The reconciler of a controller.
 pub trait Reconcile: Send + Sync + 'static {
     /// The identity of a unit of work.
-    type Key: Clone + Eq + Hash + Send + Sync + fmt::Display + 'static;
+    type Key: QueueKey + Sync + fmt::Display + 'static;
 
-    /// Called once when this process begins to lead, before the first reconcile.
+    /// Prepares the reconciler. Runs once when this process begins to lead, before the first reconcile.
     fn begin(&self) {}
 
     /// Brings the observed state closer to the desired state of the key's object.
@@ -113,13 +112,13 @@ pub fn work<R: Reconcile>(
         tasks.spawn(async move {
             let notes = Arc::new(Mutex::new(Notes::default()));
             while let Some(key) = queue.next().await {
-                let begun = Instant::now();
+                let started = Instant::now();
                 let span = info_span!("reconcile", controller = options.name, %key);
                 let run = AssertUnwindSafe(noted(&notes, async { reconciler.reconcile(&key).await })).catch_unwind();
                 let outcome = run.instrument(span.clone()).await;
                 let least = Notes::retry_after(&notes);
                 let (ended, error) = span.in_scope(|| settle(&options, &queue, &counts, (&key, least), outcome));
-                counts.journal.record(key.to_string(), ended, begun.elapsed(), Notes::take(&notes), error);
+                counts.journal.record(key.to_string(), ended, started.elapsed(), Notes::take(&notes), error);
                 match ended {
                     LastResult::WaitingForCache => queue.waiting_for_cache(&key),
                     _ => queue.done(&key),
@@ -131,7 +130,7 @@ pub fn work<R: Reconcile>(
 
 type Ran = Result<Result<Outcome, ReconcileError>, Box<dyn std::any::Any + Send>>;
 
-fn settle<K: Clone + Eq + Hash + Send + fmt::Display>(
+fn settle<K: QueueKey + fmt::Display>(
     options: &WorkOptions,
     queue: &Queue<K>,
     counts: &WorkCounts,
@@ -239,7 +238,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(5000)).await;
         queue.close();
         while let Some(ended) = tasks.join_next().await {
-            ended.expect("a worker outlives every outcome");
+            ended.expect("a worker survives every outcome");
         }
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let calls = reconciler.calls.lock().unwrap().len();
@@ -265,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failed_key_is_requeued_no_sooner_than_the_server_asked() {
+    async fn failed_key_is_requeued_no_sooner_than_the_server_requested() {
         struct Overloaded(Mutex<Vec<tokio::time::Instant>>);
         impl Reconcile for Overloaded {
             type Key = String;

@@ -31,7 +31,7 @@ pub fn cargo() -> Command {
 }
 
 /// Builds a package's binary of the same name, with cargo's progress on standard error; returns the binary's path.
-/// `more` are further arguments: `--release`, or `--no-default-features` to be without the SDKs of clouds.
+/// `more` are further arguments: `--release`, or `--no-default-features` to exclude the SDKs of clouds.
 pub fn build(package: &str, more: &[&str]) -> Result<PathBuf> {
     let arguments = ["build", "--package", package, "--bin", package, "--message-format", "json-render-diagnostics"];
     let output = cargo()
@@ -41,10 +41,10 @@ pub fn build(package: &str, more: &[&str]) -> Result<PathBuf> {
         .output()
         .with_context(|| format!("run cargo build --package {package}"))?;
     if !output.status.success() {
-        bail!("cargo could not build {package} ({}); its words are above", output.status);
+        bail!("cargo could not build {package} ({}); its messages are above", output.status);
     }
     let messages = String::from_utf8(output.stdout).context("read cargo's messages")?;
-    executable(&messages, package).with_context(|| format!("cargo built {package} and did not say where"))
+    executable(&messages, package).with_context(|| format!("cargo built {package} and did not report its path"))
 }
 
 /// Returns the path of a binary in cargo's messages, one JSON object per line.
@@ -64,7 +64,7 @@ pub fn packages() -> Result<Vec<String>> {
         .output()
         .context("run cargo metadata")?;
     if !output.status.success() {
-        bail!("cargo metadata failed ({}); its words are above", output.status);
+        bail!("cargo metadata failed ({}); its messages are above", output.status);
     }
     let metadata: Value = serde_json::from_slice(&output.stdout).context("read the output of cargo metadata")?;
     let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_binary_is_found_among_other_messages() {
+    fn binary_is_found_among_other_messages() {
         let messages = r#"{"reason":"compiler-artifact","target":{"name":"kinds"},"executable":null}
 not json
 {"reason":"compiler-artifact","target":{"name":"kcm"},"executable":null}

@@ -149,7 +149,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
     if !failed.is_empty() {
         let Arguments { histories, services, aws, .. } = arguments;
         bail!(
-            "{} failed; again with --histories {histories} --services {services} --aws {aws} --seed {seed}",
+            "{} failed; repeat with --histories {histories} --services {services} --aws {aws} --seed {seed}",
             failed.join(" and ")
         );
     }

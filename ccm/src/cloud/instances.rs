@@ -13,10 +13,10 @@ use tokio::sync::oneshot;
 use tracing::error;
 
 /// How long the first request waits for others.
-const GATHER: Duration = Duration::from_millis(50);
-/// How long it then waits for the response of the previous call: the slower the cloud, the more requests share a call,
-/// but one call that hangs delays no other for longer.
-const ANSWER: Duration = Duration::from_secs(1);
+const BATCH_WINDOW: Duration = Duration::from_millis(50);
+/// How long it then waits for the response of the previous call at most. The slower the cloud, the more requests share
+/// a call; a call that hangs does not delay others for longer.
+const PREVIOUS_CALL_WAIT: Duration = Duration::from_secs(1);
 
 /// Returns the cloud identity of a node's instance.
 pub fn instance_ref(node: &Node) -> InstanceRef {
@@ -45,13 +45,13 @@ pub async fn describe_all(instances: &dyn Instances, asked: &[InstanceRef]) -> V
     asked.iter().map(|_| unknown()).collect()
 }
 
-type Question = (InstanceRef, oneshot::Sender<InstanceState>);
+type PendingRequest = (InstanceRef, oneshot::Sender<InstanceState>);
 
 /// Collects requests; cheap to clone.
 #[derive(Clone)]
 pub struct Describer {
     instances: Arc<dyn Instances>,
-    waiting: Arc<Mutex<Vec<Question>>>,
+    waiting: Arc<Mutex<Vec<PendingRequest>>>,
     /// Held during a call of the cloud.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -73,20 +73,21 @@ impl Describer {
         if first {
             let all = self.clone();
             tokio::spawn(async move {
-                tokio::time::sleep(GATHER).await;
-                let _turn = tokio::time::timeout(ANSWER, all.turn.lock()).await;
-                all.ask().await;
+                tokio::time::sleep(BATCH_WINDOW).await;
+                let _turn = tokio::time::timeout(PREVIOUS_CALL_WAIT, all.turn.lock()).await;
+                all.send_batch().await;
             });
         }
         // Dropped without a response: the provider panicked.
         answered.await.unwrap_or_else(|_| {
-            InstanceState::Unknown(CloudError::new(ErrorKind::Transient, "Describe", "the provider gave no answer"))
+            InstanceState::Unknown(CloudError::new(ErrorKind::Transient, "Describe", "the provider returned no state"))
         })
     }
 
-    async fn ask(&self) {
-        let questions = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        let (asked, answers): (Vec<InstanceRef>, Vec<_>) = questions.into_iter().unzip();
+    /// Sends all waiting requests in one call.
+    async fn send_batch(&self) {
+        let requests = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        let (asked, answers): (Vec<InstanceRef>, Vec<_>) = requests.into_iter().unzip();
         let states = describe_all(&*self.instances, &asked).await;
         for (answer, state) in answers.into_iter().zip(states) {
             // The receiver is dropped if the worker was stopped.
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn results_of_another_number_are_discarded() {
+    async fn wrong_number_of_results_is_discarded() {
         let mut instances = MockInstances::new();
         instances.expect_describe().returning(|_| vec![InstanceState::Gone]);
         let asked = [InstanceRef::named("a"), InstanceRef::named("b")];
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn panicking_provider_returns_unknown_states() {
+    async fn panic_of_the_provider_makes_the_state_unknown() {
         let mut instances = MockInstances::new();
         instances.expect_describe().returning(|_| panic!("as scripted"));
         let state = Describer::new(Arc::new(instances)).describe(InstanceRef::named("a")).await;

@@ -1,6 +1,6 @@
 //! The cloud of the controllers: its provider, and whether it is initialized.
 //!
-//! The provider makes its first calls on the leader, before any controller's. If these fail, the controllers wait and
+//! The leader initializes the provider before any controller calls the cloud. If that fails, the controllers wait and
 //! retry with backoff: an operator may fix a network or a permission while the process runs.
 
 pub mod instances;
@@ -20,11 +20,11 @@ use tracing::{error, info};
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Returns the error about a provider that does not know its cluster (upstream: cloud-provider/app, `run`).
+/// Returns the error about a provider without a cluster ID (upstream: cloud-provider/app, `run`).
 pub(crate) fn no_cluster_id(provider: &dyn CloudProvider) -> String {
     format!(
-        "no ClusterID found: the cloud provider {} cannot tell this cluster's resources from others'; give it one in \
-         --cloud-config, or pass --allow-untagged-cloud",
+        "no ClusterID found: the cloud provider {} cannot distinguish this cluster's resources from those of others; \
+         set one in --cloud-config, or pass --allow-untagged-cloud",
         provider.name()
     )
 }
@@ -32,7 +32,7 @@ pub(crate) fn no_cluster_id(provider: &dyn CloudProvider) -> String {
 /// A provider, and whether it is initialized.
 pub struct Cloud {
     provider: Arc<dyn CloudProvider>,
-    /// Whether it may not know its cluster.
+    /// `--allow-untagged-cloud`: the provider may have no cluster ID.
     untagged: bool,
     ready: AtomicBool,
     attempt: Mutex<Attempt>,
@@ -45,8 +45,8 @@ struct Attempt {
 }
 
 impl Cloud {
-    /// Wraps a provider that is not initialized yet. Unless `untagged`, it must know its cluster afterwards: some
-    /// providers determine that from the cloud.
+    /// Wraps a provider that is not initialized yet. Unless `untagged`, it must have a cluster ID after initialization:
+    /// some providers read it from the cloud.
     pub fn new(provider: Arc<dyn CloudProvider>, untagged: bool) -> Arc<Self> {
         let attempt = Attempt { due: Instant::now(), pause: SHORTEST_PAUSE };
         Arc::new(Self { provider, untagged, ready: AtomicBool::new(false), attempt: Mutex::new(attempt) })

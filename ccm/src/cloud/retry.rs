@@ -1,4 +1,4 @@
-//! Reactions to a failed cloud call: its retry, and whether it is reported again.
+//! Delays after failed cloud calls, and the suppression of repeated reports.
 
 use std::time::Duration;
 
@@ -12,34 +12,34 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(300);
 const FIRST_WAIT: Duration = Duration::from_secs(5);
 
 /// First delay if an operator must act.
-const OPERATORS_WAIT: Duration = Duration::from_secs(30);
+const FIRST_WAIT_FOR_OPERATOR: Duration = Duration::from_secs(30);
 
 /// First delay after a conflict with another client.
 const CONFLICT_WAIT: Duration = Duration::from_secs(1);
 
-/// The delay if a provider requests none.
+/// Shortest delay that a provider can request.
 const SHORTEST_WAIT: Duration = Duration::from_millis(100);
 
 /// Time after which the same message is reported again (events last an hour).
-const SAY_AGAIN: Duration = Duration::from_secs(300);
+const REPORT_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Returns the delay before the retry of a call with this number of consecutive failures, including the last one;
 /// `None`: no retry before a change.
 pub fn retry_after(kind: ErrorKind, failures: u32) -> Option<Duration> {
-    let grown = |first: Duration| {
+    let backoff = |first: Duration| {
         let doublings = failures.saturating_sub(1).min(16);
         (first * 2u32.pow(doublings)).min(LONGEST_WAIT)
     };
     match kind {
         ErrorKind::Invalid => None,
         ErrorKind::Throttled { after: Some(after) } => Some(again_after(after)),
-        ErrorKind::Denied | ErrorKind::Quota => Some(grown(OPERATORS_WAIT)),
-        ErrorKind::Conflict => Some(grown(CONFLICT_WAIT)),
-        ErrorKind::Throttled { after: None } | ErrorKind::NotFound | ErrorKind::Transient => Some(grown(FIRST_WAIT)),
+        ErrorKind::Denied | ErrorKind::Quota => Some(backoff(FIRST_WAIT_FOR_OPERATOR)),
+        ErrorKind::Conflict => Some(backoff(CONFLICT_WAIT)),
+        ErrorKind::Throttled { after: None } | ErrorKind::NotFound | ErrorKind::Transient => Some(backoff(FIRST_WAIT)),
     }
 }
 
-/// Returns the delay that a provider requests, limited so that it is not a hot loop.
+/// Returns the delay that a provider requests, but at least [`SHORTEST_WAIT`], so that there is no hot loop.
 pub fn again_after(asked: Duration) -> Duration {
     asked.max(SHORTEST_WAIT)
 }
@@ -54,13 +54,13 @@ pub fn words(error: &CloudError) -> String {
 pub struct Told(Option<(String, Instant)>);
 
 impl Told {
-    /// Reports whether a failure has to be reported: not if it is the same as before, unless that was long ago.
+    /// Reports whether a failure has to be reported, and records it then. The last one is not repeated for 5 minutes.
     pub fn tells(&mut self, message: &str, now: Instant) -> bool {
-        let told = self.0.as_ref().is_some_and(|(said, at)| said == message && now < *at + SAY_AGAIN);
-        if !told {
+        let is_repeated = self.0.as_ref().is_some_and(|(last, at)| last == message && now < *at + REPORT_INTERVAL);
+        if !is_repeated {
             self.0 = Some((message.to_owned(), now));
         }
-        !told
+        !is_repeated
     }
 
     /// Reports whether nothing was reported.
@@ -100,7 +100,7 @@ mod tests {
         let mut told = Told::default();
         assert!(told.tells("a", Instant::now()) && !told.tells("a", Instant::now()));
         assert!(told.tells("b", Instant::now()) && told.tells("a", Instant::now()));
-        tokio::time::advance(SAY_AGAIN).await;
+        tokio::time::advance(REPORT_INTERVAL).await;
         assert!(told.tells("a", Instant::now()), "its event may have expired");
     }
 }

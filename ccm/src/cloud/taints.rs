@@ -35,22 +35,22 @@ pub fn initialized(node: &Node) -> Value {
 
 /// Returns a patch that marks the node as shut down.
 pub fn shut_down(node: &Node) -> Value {
-    let mark = Taint {
+    let taint = Taint {
         key: SHUTDOWN.into(),
         value: Str::from(""),
         effect: kinds::taint::NO_SCHEDULE.into(),
         added: Time::default(),
     };
-    of_version(node, json!({"taints": list(node.taints.iter().chain([&mark]))}))
+    patch_of_version(node, json!({"taints": list(node.taints.iter().chain([&taint]))}))
 }
 
-/// Returns a patch that removes that mark.
+/// Returns a patch that removes the shutdown taint.
 pub fn started(node: &Node) -> Value {
-    of_version(node, json!({"taints": list(node.taints.iter().filter(|taint| !is_shutdown_taint(taint)))}))
+    patch_of_version(node, json!({"taints": list(node.taints.iter().filter(|taint| !is_shutdown_taint(taint)))}))
 }
 
 /// Returns a patch of the spec that fails if the node has changed since it was read.
-fn of_version(node: &Node, spec: Value) -> Value {
+fn patch_of_version(node: &Node, spec: Value) -> Value {
     json!({
         "metadata": {"uid": node.meta.uid.to_string(), "resourceVersion": node.meta.version.to_string()},
         "spec": spec,
@@ -58,10 +58,10 @@ fn of_version(node: &Node, spec: Value) -> Value {
 }
 
 fn list<'a>(taints: impl Iterator<Item = &'a Taint>) -> Value {
-    taints.map(spelled).collect()
+    taints.map(to_json).collect()
 }
 
-fn spelled(taint: &Taint) -> Value {
+fn to_json(taint: &Taint) -> Value {
     let mut entry = Map::new();
     entry.insert("key".into(), json!(&*taint.key));
     if !taint.value.is_empty() {

@@ -22,8 +22,8 @@ pub static GATES: GateTable =
 pub static COMPONENT: Component = Component {
     name: "cloud-controller-manager",
     binary: "ccm",
-    about: "Runs the control loops that bring a Kubernetes cluster and its cloud together: machines\n\
-            and Nodes, load balancers and Services, routes and pod networks.\n",
+    about: "Runs the control loops that connect a Kubernetes cluster with its cloud: instances and\n\
+            Nodes, load balancers and Services, routes and pod networks.\n",
     config_group: "cloudcontrollermanager.config.k8s.io",
     flags: table::FLAGS,
     gates: &GATES,

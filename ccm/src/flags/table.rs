@@ -1,4 +1,4 @@
-//! The table of all flags of cloud-controller-manager 1.37; one word per flag decides whether it is effective.
+//! The table of all flags of cloud-controller-manager 1.37, with a word for whether each flag has an effect.
 
 use component::flags::common::{ACCESS, GENERIC, LOGS, PROCESS, SECURE_SERVING, SERVER};
 use component::flags::table::{Flag, joined};
@@ -10,13 +10,13 @@ pub static FLAGS: &[Flag] =
 component::flags! {
     const CLOUD;
     "Generic" {
-        "allocate-node-cidrs": Bool = "false", NoEffectYet, "Pod CIDRs are allocated to Nodes; nothing here allocates them";
+        "allocate-node-cidrs": Bool = "false", NoEffectYet, "Whether pod CIDRs are allocated to Nodes; this manager allocates none";
         "allow-untagged-cloud": Bool = "false", Effective, "Run with a cloud provider that does not know its cluster" deprecated "will be removed; tag the instances with the cluster";
         "cloud-config": Text = "", Effective, "Configuration file of the cloud provider; empty for none";
         "cloud-provider": Text = "", Effective, "Cloud provider, one of those that are built in";
         "cluster-cidr": Text = "", Effective, "CIDR range or two ranges of the Pods; only routes to these are managed";
-        "cluster-name": Text = "kubernetes", Effective, "Name of this cluster, by which the cloud provider tells its resources from those of others";
-        "configure-cloud-routes": Bool = "true", Effective, "Have the cloud route each Node's pod CIDR";
+        "cluster-name": Text = "kubernetes", Effective, "Name of this cluster, by which the cloud provider recognises the resources of this cluster";
+        "configure-cloud-routes": Bool = "true", Effective, "Create a cloud route for each Node's pod CIDR";
         "external-cloud-volume-plugin": Text = "", NoEffectYet, "Has no effect on cloud controllers";
         "feature-gates": PlainGates = "", Effective, "Feature gates to switch, as Gate=true|false, comma-separated; may be repeated";
         "leader-elect-resource-name": Text = "cloud-controller-manager", Effective, "Name of the Lease";
@@ -27,31 +27,31 @@ component::flags! {
 component::flags! {
     const CONTROLLERS;
     "Cloud-node-controller" {
-        "concurrent-node-status-updates": Int32 = "0", Effective, "Nodes whose addresses are brought up to date at once; 0 takes --concurrent-node-syncs";
-        "concurrent-node-syncs": Int32 = "1", Effective, "Nodes initialised at once; what the cloud is asked for them goes out in batches";
+        "concurrent-node-status-updates": Int32 = "0", Effective, "Nodes whose addresses are updated concurrently; 0 takes --concurrent-node-syncs";
+        "concurrent-node-syncs": Int32 = "1", Effective, "Nodes initialised concurrently; their cloud requests are sent in batches";
     }
     "Cloud-node-lifecycle-controller" {
-        "concurrent-node-lifecycle-syncs": Int32 = "1", Effective, "Nodes tainted or deleted at once; the cloud is asked for all of them in one batch";
-        "node-monitor-period": Duration = "5s", Effective, "How often Nodes that are not ready are looked for in the cloud";
+        "concurrent-node-lifecycle-syncs": Int32 = "1", Effective, "Nodes tainted or deleted concurrently; their instances are read from the cloud in one batch";
+        "node-monitor-period": Duration = "5s", Effective, "How often the instances of Nodes that are not ready are read from the cloud";
     }
     "Service-lb-controller" {
-        "collect-leaked-load-balancers": Bool = "false", Effective, "Delete what the cloud holds for Services that are gone, once two audits and the API server itself agree that they are";
-        "concurrent-service-syncs": Int32 = "1", Effective, "Services whose load balancers are reconciled at once";
-        "default-tags": Map = "", Effective, "Tags of everything in the cloud that is made for Services, as key=value, comma-separated; they win over a Service's own";
-        "external-managed-tags": Strings = "[]", Effective, "Keys of tags that others set on what is made for Services: they are neither set nor removed here";
-        "load-balancer-audit-period": Duration = "1h0m0s", Effective, "How often the cloud is searched for what it holds for Services that are gone";
-        "load-balancer-class": Strings = "[]", Effective, "Values of spec.loadBalancerClass whose load balancers are made here, beside Services without one; for AWS service.k8s.aws/nlb takes over from the AWS Load Balancer Controller, and with it the annotation types external and nlb-ip";
-        "load-balancer-readiness-gates": Bool = "false", Effective, "Tell pods that declare a readiness gate of their load balancer when it finds them healthy; watches all pods, and needs the rights of deploy/ccm-targets-rbac.yaml";
-        "load-balancers-without-class": Bool = "true", Effective, "Make load balancers for Services without spec.loadBalancerClass; false leaves them to another controller";
-        "max-targets-per-target-group": Int = "0", Effective, "Targets that are registered in a target group at most; 0 takes all of them";
+        "collect-leaked-load-balancers": Bool = "false", Effective, "Delete leaked cloud resources of deleted Services, once two audits and an uncached read confirm that the Services do not exist";
+        "concurrent-service-syncs": Int32 = "1", Effective, "Services whose load balancers are reconciled concurrently";
+        "default-tags": Map = "", Effective, "Tags of all cloud resources of Services, as key=value, comma-separated; they win over a Service's own";
+        "external-managed-tags": Strings = "[]", Effective, "Keys of tags that other tools set on the cloud resources of Services: this manager neither sets nor removes them";
+        "load-balancer-audit-period": Duration = "1h0m0s", Effective, "How often the cloud is searched for leaked resources of deleted Services";
+        "load-balancer-class": Strings = "[]", Effective, "Values of spec.loadBalancerClass whose load balancers this manager creates, in addition to Services without a class; for AWS service.k8s.aws/nlb takes over from the AWS Load Balancer Controller, and with it the annotation types external and nlb-ip";
+        "load-balancer-readiness-gates": Bool = "false", Effective, "Set the readiness gates of pods once their load balancer finds them healthy; watches all pods, and needs the rights of deploy/ccm-targets-rbac.yaml";
+        "load-balancers-without-class": Bool = "true", Effective, "Create load balancers for Services without spec.loadBalancerClass; false leaves them to another controller";
+        "max-targets-per-target-group": Int = "0", Effective, "Maximum number of targets registered in a target group; 0 is no limit";
     }
     "Tagging-controller" {
-        "resources": Strings = "[]", Effective, "What gets the tags: instance";
-        "tagging-controller-burst-limit": Int = "0", NoEffectYet, "Nodes are worked on together; the calls of the cloud have limits of their own";
-        "tagging-controller-concurrent-node-syncs": Int = "1", NoEffectYet, "Nodes are worked on together";
+        "resources": Strings = "[]", Effective, "Resources to tag; only instance is supported";
+        "tagging-controller-burst-limit": Int = "0", NoEffectYet, "Nodes are processed in batches; cloud calls have separate limits";
+        "tagging-controller-concurrent-node-syncs": Int = "1", NoEffectYet, "Nodes are processed in batches";
         "tagging-controller-enable-batching": Bool = "false", NoEffectYet, "Calls are always for many Nodes";
-        "tagging-controller-rate-limit": Float64 = "0", NoEffectYet, "Nodes are worked on together; the calls of the cloud have limits of their own";
-        "tags": Map = "", Effective, "Tags of the machines of Nodes, as key=value, comma-separated; for the controller tagging";
+        "tagging-controller-rate-limit": Float64 = "0", NoEffectYet, "Nodes are processed in batches; cloud calls have separate limits";
+        "tags": Map = "", Effective, "Tags of the instances of Nodes, as key=value, comma-separated; for the controller tagging";
     }
     "Webhook" {
         "webhooks": Strings = "[]", NoEffectYet, "Webhooks to serve; there are none";

@@ -29,14 +29,14 @@ fn defaults_are_upstreams() {
 }
 
 #[test]
-fn aliases_stand_for_names() {
+fn controller_aliases_are_accepted() {
     let options = read("--cloud-provider=mock --controllers=*,-service,-route,cloud-node").expect("it runs");
     let enabled: Vec<_> = options.enabled().map(|controller| controller.name).collect();
     assert_eq!(enabled, ["cloud-node-controller", "cloud-node-lifecycle-controller"]);
 }
 
 #[test]
-fn each_rule_refuses_and_says_why() {
+fn each_violated_rule_is_reported_with_its_reason() {
     for (line, want) in [
         ("", "cloud-provider cannot be empty; name the provider of this cluster's cloud"),
         (
@@ -78,7 +78,7 @@ fn gates_are_the_managers_own() {
 }
 
 #[test]
-fn the_tables_are_sound() {
+fn tables_are_sorted_without_duplicates_and_have_valid_defaults() {
     let mut names: Vec<&str> = table::FLAGS.iter().map(|flag| flag.name).collect();
     names.sort_unstable();
     names.dedup();

@@ -1,4 +1,4 @@
-//! The parts of an OpenAPI document that types need.
+//! The parts of an OpenAPI document from which types are derived.
 
 use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter};
@@ -31,7 +31,7 @@ impl Display for GroupVersionKind {
     }
 }
 
-/// The schemas of a group and version, without descriptions and validations.
+/// The schemas of one API group and version, without descriptions and validations.
 #[derive(Debug)]
 pub struct Document {
     schemas: Schemas,
@@ -56,7 +56,10 @@ type Schemas = HashMap<String, Arc<Schema>>;
 const PREFIX: &str = "#/components/schemas/";
 
 impl Document {
-    /// Reads a document of version 3 of OpenAPI. Values of wrong types are as if they were missing, where that is possible.
+    /// Parses an OpenAPI v3 document. Values of unexpected types are treated as missing where possible.
+    ///
+    /// # Errors
+    /// When the text is not JSON, or a value that cannot be skipped has an unexpected type.
     pub fn read(text: &[u8]) -> Result<Self, DocumentError> {
         let schemas = serde_json::from_slice::<Whole>(text)?.components.schemas;
         let mut kinds = HashMap::new();
@@ -68,18 +71,18 @@ impl Document {
         Ok(Self { schemas, kinds })
     }
 
-    /// The schema of a kind.
+    /// Returns the schema of a kind.
     pub(super) fn kind(&self, kind: &GroupVersionKind) -> Option<&Arc<Schema>> {
         self.schemas.get(self.kinds.get(kind)?)
     }
 
-    /// The schema that a reference names.
+    /// Returns the schema that a `$ref` names.
     pub(super) fn referred(&self, reference: &str) -> Option<&Arc<Schema>> {
         self.schemas.get(reference.strip_prefix(PREFIX).unwrap_or(reference))
     }
 }
 
-/// A schema.
+/// An OpenAPI schema, reduced to the fields that determine a type.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Schema {
@@ -87,10 +90,10 @@ pub struct Schema {
     reference: Option<String>,
     #[serde(rename = "allOf")]
     all_of: Vec<Self>,
-    /// The type; empty if there is none.
+    /// The OpenAPI type, such as `object`; empty if there is none.
     #[serde(rename = "type", deserialize_with = "first_text")]
     pub kind: String,
-    /// The format.
+    /// The OpenAPI format, such as `date-time`; empty if there is none.
     pub format: String,
     /// The schema of a list's elements.
     #[serde(deserialize_with = "schema_only")]
@@ -103,7 +106,7 @@ pub struct Schema {
     pub additional_properties: Option<Arc<Self>>,
     #[serde(rename = "x-kubernetes-int-or-string")]
     is_int_or_string: bool,
-    /// The object is a resource.
+    /// The object is a whole Kubernetes object, with `kind`, `apiVersion` and `metadata`.
     #[serde(rename = "x-kubernetes-embedded-resource")]
     pub is_embedded_resource: bool,
     #[serde(rename = "x-kubernetes-group-version-kind")]
@@ -111,24 +114,25 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// The schema that this one stands for. A reference with a description or a default is wrapped in `allOf`.
+    /// Returns the `$ref` of this schema, if it has one. If the reference has a description or a default, it is wrapped
+    /// in `allOf`.
     pub fn reference(&self) -> Option<&str> {
         self.reference.as_deref().or_else(|| self.all_of.iter().find_map(|schema| schema.reference()))
     }
 
-    /// Reports whether the value is an integer or a text.
+    /// Reports whether the value may be an integer or a string.
     pub fn is_int_or_string(&self) -> bool {
         self.is_int_or_string || self.format == "int-or-string"
     }
 }
 
-/// Reads schemas by their names.
+/// Deserializes schemas by their names.
 fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Schemas, D::Error> {
     let schemas = HashMap::<String, Schema>::deserialize(deserializer)?;
     Ok(schemas.into_iter().map(|(name, schema)| (name, Arc::new(schema))).collect())
 }
 
-/// Reads a text, or the first of a list of texts.
+/// Deserializes a string, or the first element of a list of strings.
 fn first_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     struct Text;
 
@@ -153,7 +157,7 @@ fn first_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::E
     deserializer.deserialize_any(Text)
 }
 
-/// Reads a schema; `None` for a truth value or a list of schemas.
+/// Deserializes a schema; `None` for a boolean, null or a list of schemas.
 fn schema_only<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<Schema>>, D::Error> {
     struct Only;
 
@@ -161,7 +165,7 @@ fn schema_only<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<
         type Value = Option<Arc<Schema>>;
 
         fn expecting(&self, out: &mut Formatter<'_>) -> fmt::Result {
-            out.write_str("a schema or a truth value")
+            out.write_str("a schema or a boolean")
         }
 
         fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {

@@ -1,7 +1,7 @@
-//! Types from OpenAPI schemas.
+//! Conversion of OpenAPI schemas to types.
 //!
-//! A type is resolved one level at a time, when an expression selects a field: references of a hostile document can
-//! multiply, and its objects have far more fields than expressions use.
+//! A type is resolved one level at a time, when an expression selects a field. Objects have far more fields than
+//! expressions use, and in a hostile document the number of fields can grow exponentially with the depth.
 
 mod document;
 
@@ -14,23 +14,23 @@ pub use document::{Document, DocumentError, GroupVersionKind};
 use crate::escape;
 use crate::types::{Fields, LazyFields, ObjectType, Simple, Type};
 
-/// The number of lists and maps that may be nested without an object between them.
+/// Maximum number of lists and maps that are nested without an object between them.
 const MAX_DEPTH: u32 = 64;
 
-/// The fields of an object, as a schema has them.
+/// The fields of an object, resolved from its schema on demand.
 #[derive(Debug)]
 struct SchemaFields {
     document: Arc<Document>,
     schema: Arc<Schema>,
-    /// The references on the way from the root.
+    /// The references that were followed from the root to this schema.
     path: Option<Arc<Path>>,
-    /// A resource has a kind and metadata, also if its schema has none.
+    /// The object is a whole Kubernetes object, which has a kind and metadata even if its schema lacks them.
     is_resource: bool,
-    /// Tells the types of two roots apart.
+    /// The number of the root, which distinguishes types with the same name.
     origin: u64,
 }
 
-/// The references that lead to a schema. One that comes twice is circular.
+/// The references that were followed to a schema, the last one first. A reference that occurs twice is circular.
 #[derive(Debug)]
 struct Path {
     reference: String,
@@ -50,7 +50,7 @@ pub fn type_of_kind(document: &Arc<Document>, kind: &GroupVersionKind) -> Option
     Some(place.resolved(schema, &kind.kind, true).unwrap_or(Type::DYN))
 }
 
-/// Where in a document a schema is.
+/// The position of a schema in a document.
 struct Place<'a> {
     document: &'a Arc<Document>,
     origin: u64,
@@ -59,7 +59,7 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// The type of a schema or of what it refers to; `None` if expressions cannot use it.
+    /// Returns the type of a schema, or of the schema that it refers to; `None` if expressions cannot use it.
     fn type_of(mut self, schema: &Arc<Schema>, name: &str) -> Option<Type> {
         if self.depth > MAX_DEPTH {
             return Some(Type::DYN);
@@ -78,12 +78,12 @@ impl Place<'_> {
         let document = self.document;
         match document.referred(reference) {
             Some(target) => self.resolved(target, name, target.is_embedded_resource),
-            // Nothing is known about the value.
+            // The reference is dangling, so that nothing is known about the value.
             None => Some(Type::DYN),
         }
     }
 
-    /// The type of a schema that is no reference.
+    /// Returns the type of a schema that is not a reference.
     fn resolved(self, schema: &Arc<Schema>, name: &str, is_resource: bool) -> Option<Type> {
         if schema.is_int_or_string() {
             return Some(Type::DYN);
@@ -149,7 +149,7 @@ impl SchemaFields {
         Place { document: &self.document, origin: self.origin, path: self.path.clone(), depth: 0 }
     }
 
-    /// Reports whether a resource's schema has a kind, a version and names.
+    /// Reports whether the schema declares `kind`, `apiVersion`, `metadata.name` and `metadata.generateName`.
     fn has_metadata(&self) -> bool {
         let is = |schemas: &Arc<Schema>, property: &str, kind: &str| {
             schemas.properties.get(property).is_some_and(|schema| self.target(schema).kind == kind)
@@ -164,7 +164,7 @@ impl SchemaFields {
             && metadata().unwrap_or(false)
     }
 
-    /// The schema, or the one that it refers to.
+    /// Returns the schema, or the one that it refers to.
     fn target(&self, schema: &Arc<Schema>) -> Arc<Schema> {
         let target = schema.reference().and_then(|reference| self.document.referred(reference));
         target.unwrap_or(schema).clone()
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn resource_without_metadata_has_names() {
+    fn resource_whose_schema_lacks_metadata_has_kind_and_name() {
         let widget = widget("{}");
         let metadata = field(&widget, "metadata").expect("metadata");
         assert_eq!(field(&metadata, "name").expect("a name").to_string(), "string");

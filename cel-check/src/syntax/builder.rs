@@ -1,26 +1,29 @@
-//! Makes nodes, numbers them, and limits their number.
+//! Creation of syntax tree nodes, with limits on their number and depth.
 
 use super::SyntaxError;
 use crate::ast::{Comprehension, Element, Entry, Expr, ExprKind, Id, Literal};
 
-/// The number of nodes of an expression. `optMap` copies its target, so that a chain of it grows exponentially.
+/// Maximum number of nodes of an expression. `optMap` copies its target, so a chain of calls grows exponentially.
 const MAX_NODES: usize = 200_000;
 
-/// The depth of an expression with its macros expanded, so that no recursion over nodes exhausts the stack.
+/// Maximum depth of an expression after macro expansion, so that recursion over nodes cannot exhaust the stack.
 const MAX_DEPTH: u16 = 300;
 
-/// The name of the accumulator in macros. Not a name that an expression can have.
+/// The name of the accumulator variable in expanded macros. It is not a valid identifier, so no expression can use it.
 pub const ACCUMULATOR: &str = "@result";
 
-/// Numbers nodes and keeps their positions.
+/// Creates nodes with consecutive numbers and records their positions.
 #[derive(Debug, Default)]
 pub struct Builder {
-    /// For each node the code point at which it is reported.
+    /// For each node, the offset in code points at which its issues are reported.
     pub offsets: Vec<u32>,
 }
 
 impl Builder {
-    /// Returns a node.
+    /// Creates a node.
+    ///
+    /// # Errors
+    /// When the expression has too many nodes or is nested too deeply.
     pub fn node(&mut self, offset: u32, kind: ExprKind) -> Result<Expr, SyntaxError> {
         let mut expr = Expr { id: self.id(offset)?, depth: 1, kind };
         expr.depth += expr.children().iter().map(|child| child.depth).max().unwrap_or(0);
@@ -38,12 +41,12 @@ impl Builder {
         Ok(self.offsets.len() - 1)
     }
 
-    /// Returns a call of a function or an operator.
+    /// Creates a call of a function or an operator.
     pub fn call(&mut self, offset: u32, function: &str, arguments: Vec<Expr>) -> Result<Expr, SyntaxError> {
         self.node(offset, ExprKind::Call { function: function.to_owned(), target: None, arguments })
     }
 
-    /// Returns a call of a member function.
+    /// Creates a call of a member function.
     pub fn member_call(
         &mut self,
         offset: u32,
@@ -55,28 +58,28 @@ impl Builder {
         self.node(offset, ExprKind::Call { function: function.to_owned(), target, arguments })
     }
 
-    /// Returns a name.
+    /// Creates an identifier.
     pub fn ident(&mut self, offset: u32, name: &str) -> Result<Expr, SyntaxError> {
         self.node(offset, ExprKind::Ident(name.to_owned()))
     }
 
-    /// Returns the accumulator of a macro.
+    /// Creates a reference to the accumulator of a macro.
     pub fn accumulator(&mut self, offset: u32) -> Result<Expr, SyntaxError> {
         self.ident(offset, ACCUMULATOR)
     }
 
-    /// Returns a literal.
+    /// Creates a literal.
     pub fn literal(&mut self, offset: u32, value: Literal) -> Result<Expr, SyntaxError> {
         self.node(offset, ExprKind::Literal(value))
     }
 
-    /// Returns a list without optional elements.
+    /// Creates a list without optional elements.
     pub fn list(&mut self, offset: u32, values: Vec<Expr>) -> Result<Expr, SyntaxError> {
         let elements = values.into_iter().map(|value| Element { is_optional: false, value }).collect();
         self.node(offset, ExprKind::List(elements))
     }
 
-    /// Returns a copy of a node with numbers of its own.
+    /// Copies a node and all nodes below it; the copies get new numbers.
     pub fn copy(&mut self, expr: &Expr) -> Result<Expr, SyntaxError> {
         let kind = match &expr.kind {
             ExprKind::Literal(value) => ExprKind::Literal(value.clone()),

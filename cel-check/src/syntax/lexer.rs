@@ -1,24 +1,24 @@
-//! Tokens.
+//! The lexer: from text to tokens.
 
 use super::SyntaxError;
 use super::text::unescape;
 use crate::ast::Literal;
 
-/// A token with the code point at which it starts.
+/// A token and its position.
 #[derive(Clone, Debug)]
 pub struct Token {
-    /// Its form.
+    /// Its kind.
     pub kind: TokenKind,
-    /// The code point at which it starts.
+    /// The offset of its start in code points.
     pub offset: u32,
 }
 
-/// The form of a token.
+/// The kind of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenKind {
-    /// A name; not `in`, `true`, `false` or `null`.
+    /// An identifier; not `in`, `true`, `false` or `null`.
     Ident(String),
-    /// A literal without sign.
+    /// A literal; numbers are without their sign.
     Literal(Literal),
     /// An operator, a bracket or `in`.
     Symbol(&'static str),
@@ -26,7 +26,7 @@ pub enum TokenKind {
     End,
 }
 
-/// All symbols; of two with the same start the longer one comes first.
+/// All symbols. A symbol that begins with another one comes before it.
 const SYMBOLS: [&str; 26] = [
     "==", "!=", "<=", ">=", "&&", "||", "<", ">", "[", "]", "{", "}", "(", ")", ".", ",", "-", "!", "?", ":", "+", "*",
     "/", "%", "in", "",
@@ -141,7 +141,7 @@ impl Lexer<'_> {
             return Ok(TokenKind::Literal(Literal::Uint));
         }
         let (digits, radix) = if is_hex { (&digits[2..], 16) } else { (&digits[..], 10) };
-        // The sign is a token of its own, so that the lowest integer is not within the range of i64 here.
+        // The sign is a separate token, so that the magnitude of the lowest integer, 2^63, must be accepted here.
         match u64::from_str_radix(digits, radix) {
             Ok(value) if value <= 1 << 63 => Ok(TokenKind::Literal(Literal::Int)),
             _ => Err(self.error("invalid int literal")),
@@ -158,7 +158,7 @@ impl Lexer<'_> {
         true
     }
 
-    /// The number of characters before the quote of a string or of bytes; `None` if there is no quote.
+    /// Returns the length of the prefix (`b`, `r`, `br` or none) of a string or bytes literal; `None` if none is next.
     fn string_prefix(&self) -> Option<usize> {
         let is_quote = |character| matches!(character, '"' | '\'');
         let bytes = usize::from(matches!(self.peek(0), 'b' | 'B'));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_the_types_of_their_forms() {
+    fn number_literal_has_the_type_of_its_syntax() {
         for (text, expected) in [
             ("1", Literal::Int),
             ("0xfF", Literal::Int),

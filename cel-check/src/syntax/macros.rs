@@ -1,30 +1,31 @@
-//! Macros: calls that stand for other expressions.
+//! Expansion of macros: calls that the parser replaces by other expressions.
 //!
-//! All nodes of an expansion are reported at the call's opening parenthesis, those of the arguments where they are.
+//! Issues in new nodes are reported at the opening parenthesis of the call, issues in the arguments at their position.
 
 use super::SyntaxError;
 use super::builder::{ACCUMULATOR, Builder};
 use crate::ast::{Comprehension, Expr, ExprKind, Literal};
 
-/// The accumulator's name in older versions of the language. Expressions must not have a variable of this name.
+/// The accumulator's name in older versions of cel-go. Loop variables must not have this name.
 const OLD_ACCUMULATOR: &str = "__result__";
 /// A variable that no expression reads.
 const UNUSED: &str = "#unused";
+/// The variable that holds the list in an expanded `sortBy`.
 const SORT_INPUT: &str = "@__sortBy_input__";
 
-/// A call that is perhaps a macro.
+/// A call, which may be that of a macro.
 pub struct Call {
-    /// The name.
+    /// The name of the function.
     pub function: String,
     /// The receiver.
     pub target: Option<Expr>,
     /// The arguments.
     pub arguments: Vec<Expr>,
-    /// The opening parenthesis.
+    /// The offset of the opening parenthesis.
     pub offset: u32,
 }
 
-/// Returns the call, or what it stands for.
+/// Returns the expansion of a macro, or the call itself if it is not that of a macro.
 pub fn expand(builder: &mut Builder, call: Call) -> Result<Expr, SyntaxError> {
     let Call { function, target, mut arguments, offset } = call;
     let Some(target) = target else {
@@ -114,7 +115,7 @@ impl Expansion<'_> {
         SyntaxError { offset: self.builder.offsets[at.id], message: message.to_owned() }
     }
 
-    /// Returns the name of a loop's variable.
+    /// Returns the name of the loop variable that an argument declares.
     fn name(&self, expr: &Expr) -> Result<String, SyntaxError> {
         match &expr.kind {
             ExprKind::Ident(name) if name != ACCUMULATOR && name != OLD_ACCUMULATOR => Ok(name.clone()),
@@ -186,7 +187,7 @@ impl Expansion<'_> {
         })
     }
 
-    /// A loop that appends `element`, or only if `filter` is true.
+    /// Creates a loop that appends `element` to a list in each step in which `filter` is true or absent.
     fn collect(&mut self, element: Expr, filter: Option<Expr>) -> Result<Fold, SyntaxError> {
         let before = self.accumulator()?;
         let element = self.builder.list(self.offset, vec![element])?;
@@ -195,7 +196,7 @@ impl Expansion<'_> {
         self.filtered(initial, step, filter)
     }
 
-    /// A loop whose step is done if `filter` is true.
+    /// Creates a loop whose step is skipped if there is a `filter` and it is false.
     fn filtered(&mut self, initial: Expr, step: Expr, filter: Option<Expr>) -> Result<Fold, SyntaxError> {
         let step = match filter {
             Some(filter) => {
@@ -241,7 +242,7 @@ impl Expansion<'_> {
         self.fold(target, variables, fold)
     }
 
-    /// Gives a value a name within an expression.
+    /// Binds `name` to a value in `result`: a loop without steps whose accumulator is the name.
     fn bind(&mut self, name: &str, value: Expr, result: Expr) -> Expanded {
         let fold = Comprehension {
             range: self.builder.list(self.offset, Vec::new())?,

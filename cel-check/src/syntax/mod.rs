@@ -1,7 +1,7 @@
-//! From the text of an expression to its nodes.
+//! Parsing of expressions.
 //!
-//! Written for this crate: no published parser keeps the positions that upstream reports, knows macros with two variables
-//! and the optional syntax, and limits size and depth.
+//! The parser was written for this crate because no published one has all that is needed: the positions that upstream
+//! reports, macros with two variables, optional syntax, and limits on size and depth.
 
 mod builder;
 mod lexer;
@@ -15,9 +15,9 @@ use crate::ast::Ast;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("syntax error at {offset}: {message}")]
 pub struct SyntaxError {
-    /// The code point at which it is.
+    /// The offset of the error in code points.
     pub offset: u32,
-    /// The description.
+    /// The description of the error.
     pub message: String,
 }
 

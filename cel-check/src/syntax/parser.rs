@@ -1,4 +1,4 @@
-//! Expressions.
+//! The parser: from tokens to a syntax tree.
 
 use super::SyntaxError;
 use super::builder::Builder;
@@ -6,12 +6,12 @@ use super::lexer::{Token, TokenKind, tokens};
 use super::macros::{Call, expand};
 use crate::ast::{Ast, Element, Entry, Expr, ExprKind, Literal};
 
-/// The length of an expression in code points. Upstream's limit.
+/// Maximum length of an expression in code points; upstream's limit.
 const MAX_CODE_POINTS: usize = 100_000;
-/// The depth of nested expressions, so that no recursion exhausts the stack. Upstream's limit is 250.
+/// Maximum depth of nested expressions, so that recursion cannot exhaust the stack. Upstream's limit is 250.
 const MAX_NESTING: usize = 100;
 
-/// Names that are not variables.
+/// Reserved words, which cannot be names of variables.
 const RESERVED: [&str; 17] = [
     "as",
     "break",
@@ -54,7 +54,7 @@ struct Parser {
 
 type Parsed<T = Expr> = Result<T, SyntaxError>;
 
-/// The binary operators of one precedence with the names of their functions.
+/// The binary operators of one precedence level, with the names of their functions.
 type Operators = [(&'static str, &'static str)];
 
 const RELATIONS: &Operators =
@@ -80,7 +80,7 @@ impl Parser {
         token.is_some_and(|token| matches!(&token.kind, TokenKind::Symbol(found) if *found == symbol))
     }
 
-    /// Returns the offset of a symbol if it is next.
+    /// Consumes the next token if it is this symbol, and returns its offset.
     fn take(&mut self, symbol: &str) -> Option<u32> {
         self.is_symbol(0, symbol).then(|| {
             self.at += 1;
@@ -129,7 +129,7 @@ impl Parser {
         self.balanced("&&", "_&&_", |parser| parser.binary(0))
     }
 
-    /// A chain of one logical operator, as a tree of the least depth.
+    /// Parses a chain of one logical operator into a balanced tree, so that long chains do not become deep.
     fn balanced(&mut self, symbol: &str, function: &str, term: impl Fn(&mut Self) -> Parsed) -> Parsed {
         let mut terms = vec![Some(term(self)?)];
         let mut offsets = Vec::new();
@@ -151,7 +151,7 @@ impl Parser {
         self.builder.call(offsets[middle], function, vec![left, right])
     }
 
-    /// Relations, sums and products, from the lowest precedence to the highest.
+    /// Parses relations, sums and products. `level` is the precedence, the lowest first.
     fn binary(&mut self, level: usize) -> Parsed {
         const LEVELS: [&Operators; 3] = [RELATIONS, SUMS, PRODUCTS];
         let Some(operators) = LEVELS.get(level) else { return self.unary() };
@@ -201,7 +201,7 @@ impl Parser {
         }
     }
 
-    /// What follows the dot behind an operand.
+    /// Parses the field or the member call after `operand.`.
     fn selection(&mut self, operand: Expr, dot: u32) -> Parsed {
         let is_optional = self.take("?").is_some();
         let (name, at) = self.name()?;
@@ -217,7 +217,7 @@ impl Parser {
         expand(&mut self.builder, Call { function: name, target: Some(operand), arguments, offset })
     }
 
-    /// The arguments of a call and the closing parenthesis.
+    /// Parses the arguments of a call, including the closing parenthesis.
     fn arguments(&mut self) -> Parsed<Vec<Expr>> {
         let mut arguments = Vec::new();
         if self.take(")").is_some() {
@@ -260,7 +260,7 @@ impl Parser {
         }
     }
 
-    /// A variable, a call of a function, or a message.
+    /// Parses a variable, a call of a function, or a message.
     fn named(&mut self) -> Parsed {
         if let Some(brace) = self.message_brace() {
             self.at = brace;
@@ -277,7 +277,7 @@ impl Parser {
         expand(&mut self.builder, Call { function, target: None, arguments, offset })
     }
 
-    /// The index of the brace that follows a qualified name.
+    /// Returns the index of the opening brace if a qualified name with a brace after it is next.
     fn message_brace(&self) -> Option<usize> {
         let mut at = self.at + usize::from(self.is_symbol(0, "."));
         loop {
@@ -329,7 +329,7 @@ impl Parser {
         self.builder.node(offset, ExprKind::Map(entries))
     }
 
-    /// A comma, unless the closing bracket follows.
+    /// Parses a comma, which may be absent before the closing bracket.
     fn separator(&mut self, close: &str) -> Parsed<()> {
         if self.is_symbol(0, close) { Ok(()) } else { self.expect(",").map(drop) }
     }
@@ -339,7 +339,7 @@ impl Parser {
 mod tests {
     use super::*;
 
-    /// The expression with all parentheses, and the offset of each call.
+    /// Formats an expression with all operators as calls, each with its offset.
     fn show(text: &str) -> String {
         fn write(ast: &Ast, expr: &Expr) -> String {
             match &expr.kind {
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_expression_is_refused() {
+    fn invalid_expression_is_refused() {
         for text in ["", "a b", "a.", "a.in", "namespace", "[1", "{1}", "a(", "has(a)", "a.all(1, b)", "a ? b", "1 +"] {
             assert!(parse(text).is_err(), "{text}");
         }

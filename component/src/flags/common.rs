@@ -15,7 +15,8 @@ crate::flags! {
 }
 
 crate::flags! {
-    /// Controllers, the API server, the Lease (controller-manager, options.GenericControllerManagerConfigurationOptions).
+    /// Controllers, the API server, the Lease (controller-manager,
+    /// options.GenericControllerManagerConfigurationOptions).
     pub const GENERIC;
     "Generic" {
         "cidr-allocator-type": Text = "RangeAllocator", NoEffectYet, "How pod CIDRs are allocated; only RangeAllocator is available";

@@ -23,7 +23,7 @@ pub struct Component {
     pub gates: &'static GateTable,
     /// All controllers of upstream's binary.
     pub controllers: &'static [UpstreamController],
-    /// Whether upstream's binary serves `/flagz` and `/statusz`, behind the gates `ComponentFlagz` and
+    /// Upstream's binary serves `/flagz` and `/statusz`, behind the gates `ComponentFlagz` and
     /// `ComponentStatusz`.
     pub zpages: bool,
     /// Upstream's names of some controllers in `running_managed_controllers`, if they differ: name there and here.

@@ -3,7 +3,7 @@
 use crate::flags::Gates;
 use crate::flags::nearest::{hint, nearest};
 
-/// Whether `*` includes a controller.
+/// The effect of `*` on a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByDefault {
     /// Included.
@@ -12,7 +12,7 @@ pub enum ByDefault {
     Off,
 }
 
-/// When a controller is built.
+/// The position of a controller in the order of creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartOrder {
     /// Before all others, with the root client (upstream's RequiresSpecialHandling).
@@ -28,11 +28,11 @@ pub struct UpstreamController {
     pub name: &'static str,
     /// Older names for `--controllers`.
     pub aliases: &'static [&'static str],
-    /// Whether `*` includes it.
+    /// The effect of `*` on it.
     pub by_default: ByDefault,
     /// The feature gates that must all be on.
     pub gates: &'static [&'static str],
-    /// When it is built.
+    /// Its position in the order of creation.
     pub start: StartOrder,
 }
 

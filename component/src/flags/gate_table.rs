@@ -34,9 +34,9 @@ pub struct Spec {
     pub min_compatibility: u16,
     /// The stage of the feature.
     pub stage: Stage,
-    /// Whether it is on by default.
+    /// The gate is on by default.
     pub default: bool,
-    /// Whether the opposite of the default is refused.
+    /// The gate cannot be changed from its default.
     pub locked: bool,
 }
 
@@ -56,7 +56,7 @@ pub struct GateTable {
     pub gates: &'static [GateRow],
     /// Gates with the gates that must be on when they are (component-base featuregate, AddDependencies).
     pub dependencies: &'static [(&'static str, &'static [&'static str])],
-    /// Whether `--feature-gates` accepts `kube:` before a gate, as binaries with `--emulated-version` do.
+    /// `--feature-gates` accepts `kube:` before a gate, as binaries with `--emulated-version` do.
     pub versioned: bool,
 }
 

@@ -114,7 +114,7 @@ pub struct Gates {
     emulated: u16,
     min_compatibility: u16,
     set: BTreeMap<&'static str, bool>,
-    /// Those that `--feature-gates` names itself.
+    /// The gates that `--feature-gates` lists, without those that follow from them.
     named: BTreeMap<&'static str, bool>,
 }
 
@@ -187,7 +187,7 @@ impl Gates {
     /// SetFromMap).
     ///
     /// # Errors
-    /// All errors.
+    /// Returns every error, not only the first.
     pub fn settle(
         table: &'static GateTable,
         gates: &[String],
@@ -210,14 +210,14 @@ impl Gates {
             Ok(Some(minor)) => settled.min_compatibility = minor,
             Err(wrong) => errors.extend(wrong),
         }
-        let asked = asked_gates(table.versioned, gates, &mut errors);
-        settled.apply(&asked, &mut errors);
+        let requested = requested_gates(table.versioned, gates, &mut errors);
+        settled.apply(&requested, &mut errors);
         if errors.is_empty() { Ok(settled) } else { Err(errors) }
     }
 
-    fn apply(&mut self, asked: &BTreeMap<String, bool>, errors: &mut Vec<GateError>) {
+    fn apply(&mut self, requested: &BTreeMap<String, bool>, errors: &mut Vec<GateError>) {
         let before = errors.len();
-        for (gate, value) in asked {
+        for (gate, value) in requested {
             let value = *value;
             let Some(row) = self.table.row(gate) else {
                 let nearest = nearest(gate, self.table.gates.iter().map(|row| row.name));
@@ -287,8 +287,8 @@ pub fn help_lines(table: &'static GateTable) -> Vec<String> {
     table.gates.iter().filter_map(line).collect()
 }
 
-fn asked_gates(versioned: bool, gates: &[String], errors: &mut Vec<GateError>) -> BTreeMap<String, bool> {
-    let mut asked = BTreeMap::new();
+fn requested_gates(versioned: bool, gates: &[String], errors: &mut Vec<GateError>) -> BTreeMap<String, bool> {
+    let mut requested = BTreeMap::new();
     let prefixed = gates.iter().filter(|pair| pair.contains(':')).count();
     if versioned && prefixed != 0 && prefixed != gates.len() {
         errors.push(GateError::MixedPrefix);
@@ -310,12 +310,12 @@ fn asked_gates(versioned: bool, gates: &[String], errors: &mut Vec<GateError>) -
         let (gate, value) = (gate.trim().to_owned(), value.trim());
         match parse_bool(value) {
             Some(on) => {
-                asked.insert(gate, on);
+                requested.insert(gate, on);
             }
             None => errors.push(GateError::Value { gate, value: value.to_owned() }),
         }
     }
-    asked
+    requested
 }
 
 fn minor_version(

@@ -27,10 +27,11 @@ use controllers::{Selection, UpstreamController};
 
 /// All errors of a command line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", told(.0))]
+#[error("{}", summary(.0))]
 pub struct FlagErrors(pub Vec<FlagError>);
 
-fn told(errors: &[FlagError]) -> String {
+/// Returns the text of the only error, or a list of all of them.
+fn summary(errors: &[FlagError]) -> String {
     let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
     match lines.as_slice() {
         [line] => line.clone(),
@@ -47,7 +48,7 @@ pub enum Invocation {
     Help,
     /// Print the version and exit with 0; `raw` requests all of its parts.
     Version {
-        /// Whether `--version=raw` was given.
+        /// `--version=raw` was given.
         raw: bool,
     },
 }
@@ -86,7 +87,7 @@ pub struct Options {
     pub kube_api_qps: f32,
     /// `--kube-api-burst`, requests.
     pub kube_api_burst: i32,
-    /// `--leader-elect` and its companions.
+    /// `--leader-elect` and all `--leader-elect-…` flags.
     pub leader_elect: LeaderElect,
     /// `--controllers`, with aliases replaced by names.
     pub controllers: Vec<String>,

@@ -2,7 +2,7 @@
 
 use super::value::Type;
 
-/// Whether a flag has an effect.
+/// The implementation status of a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The value is used.
@@ -22,7 +22,7 @@ pub struct Flag {
     pub kind: Type,
     /// Upstream's default, in pflag's format.
     pub default: &'static str,
-    /// Whether it has an effect.
+    /// Its implementation status.
     pub effect: Effect,
     /// One line of help.
     pub help: &'static str,
@@ -66,9 +66,9 @@ pub const fn joined<const N: usize>(parts: &[&[Flag]]) -> [Flag; N] {
 /// optionally followed by `deprecated "why"` after the help.
 #[macro_export]
 macro_rules! flags {
-    ($(#[$about:meta])* $seen:vis const $part:ident; $($group:literal { $($name:literal: $kind:ident = $default:literal, $effect:ident, $help:literal $(deprecated $why:literal)?;)* })*) => {
+    ($(#[$about:meta])* $vis:vis const $part:ident; $($group:literal { $($name:literal: $kind:ident = $default:literal, $effect:ident, $help:literal $(deprecated $why:literal)?;)* })*) => {
         $(#[$about])*
-        $seen const $part: &[$crate::flags::table::Flag] = &[$($($crate::flags::table::Flag {
+        $vis const $part: &[$crate::flags::table::Flag] = &[$($($crate::flags::table::Flag {
             group: $group,
             name: $name,
             kind: $crate::flags::value::Type::$kind,

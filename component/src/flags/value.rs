@@ -47,25 +47,26 @@ pub enum Type {
 /// The value of one flag.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Of [`Type::Bool`].
+    /// A value of type [`Type::Bool`].
     Bool(bool),
-    /// Of [`Type::Int`], [`Type::Int32`] and [`Type::Level`].
+    /// A value of type [`Type::Int`], [`Type::Int32`] or [`Type::Level`].
     Int(i64),
-    /// Of [`Type::Float32`] and [`Type::Float64`].
+    /// A value of type [`Type::Float32`] or [`Type::Float64`].
     Float(f64),
-    /// Of [`Type::Duration`], in nanoseconds; may be negative.
+    /// A value of type [`Type::Duration`], in nanoseconds; may be negative.
     Nanos(i64),
-    /// Of [`Type::Text`], [`Type::Version`] and [`Type::Quantity`].
+    /// A value of type [`Type::Text`], [`Type::Version`] or [`Type::Quantity`].
     Text(String),
-    /// Of [`Type::Ip`].
+    /// A value of type [`Type::Ip`].
     Ip(IpAddr),
-    /// Of [`Type::Strings`], [`Type::CertKeys`], [`Type::Gates`] and [`Type::PlainGates`] (each `[component:]gate=bool`).
+    /// A value of type [`Type::Strings`], [`Type::CertKeys`], [`Type::Gates`] or [`Type::PlainGates`] (each
+    /// `[component:]gate=bool`).
     Strings(Vec<String>),
-    /// Of [`Type::Int32s`].
+    /// A value of type [`Type::Int32s`].
     Int32s(Vec<i32>),
-    /// Of [`Type::Map`].
+    /// A value of type [`Type::Map`].
     Map(BTreeMap<String, String>),
-    /// Of [`Type::VModule`].
+    /// A value of type [`Type::VModule`].
     VModule(Vec<(String, u32)>),
 }
 

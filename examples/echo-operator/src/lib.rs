@@ -66,7 +66,7 @@ async fn reconcile(ctx: Context<EchoConfig>) -> Result<Outcome, Error> {
         deployment.status.clone().filter(|status| status.observed_generation == deployment.metadata.generation);
     let new = status(&old, ctx.meta().generation, spec, &current.unwrap_or_default(), Timestamp::now());
     if is_ready(&new) && !is_ready(&old) {
-        ctx.event(EventType::Normal, "Ready", format!("{} servers answer the message", new.ready_replicas));
+        ctx.event(EventType::Normal, "Ready", format!("{} servers return the message", new.ready_replicas));
     }
     ctx.set_status(&new).await?;
     Ok(Outcome::Done)
@@ -82,7 +82,7 @@ pub fn deployment(name: &str, spec: &EchoSpec) -> Result<Deployment, Error> {
         "args": ["-listen=:8080", format!("-text={}", spec.message)],
         "ports": [{"containerPort": 8080}],
     });
-    made(json!({
+    decode(json!({
         "metadata": {"name": name, "labels": {"app": name}},
         "spec": {
             "replicas": spec.replicas,
@@ -97,13 +97,13 @@ pub fn deployment(name: &str, spec: &EchoSpec) -> Result<Deployment, Error> {
 /// # Errors
 /// Same as [`deployment`].
 pub fn service(name: &str, spec: &EchoSpec) -> Result<Service, Error> {
-    made(json!({
+    decode(json!({
         "metadata": {"name": name, "labels": {"app": name}},
         "spec": {"selector": {"app": name}, "ports": [{"port": spec.port, "targetPort": 8080, "protocol": "TCP"}]},
     }))
 }
 
-fn made<K: serde::de::DeserializeOwned>(object: serde_json::Value) -> Result<K, Error> {
+fn decode<K: serde::de::DeserializeOwned>(object: serde_json::Value) -> Result<K, Error> {
     serde_json::from_value(object).map_err(Error::other)
 }
 
@@ -118,8 +118,8 @@ pub fn status(
     let (updated, ready) = (servers.updated_replicas.unwrap_or(0), servers.ready_replicas.unwrap_or(0));
     let all = servers.replicas.unwrap_or(0);
     // While old servers exist, any of the ready ones may be one of them.
-    let answering = (ready - (all - updated)).clamp(0, updated);
-    let (status, reason) = match answering >= spec.replicas && all == updated {
+    let responding = (ready - (all - updated)).clamp(0, updated);
+    let (status, reason) = match responding >= spec.replicas && all == updated {
         true => ("True", "AllAnswer"),
         false => ("False", "RollingOut"),
     };
@@ -128,12 +128,12 @@ pub fn status(
         type_: "Ready".to_owned(),
         status: status.to_owned(),
         reason: reason.to_owned(),
-        message: format!("{answering} of {} servers answer the message", spec.replicas),
+        message: format!("{responding} of {} servers return the message", spec.replicas),
         last_transition_time: Time(now.round(k8s_openapi::jiff::Unit::Second).unwrap_or(now)),
         observed_generation: Some(generation),
     };
     set_condition(&mut conditions, condition);
-    EchoStatus { observed_generation: generation, ready_replicas: answering, conditions }
+    EchoStatus { observed_generation: generation, ready_replicas: responding, conditions }
 }
 
 /// Reports whether a status shows the desired state.
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn status_is_ready_when_all_servers_have_the_new_message() {
         let spec = EchoSpec { message: "hi".to_owned(), replicas: 3, port: 80 };
-        for (replicas, updated, ready, answering, expected) in
+        for (replicas, updated, ready, responding, expected) in
             [(0, 0, 0, 0, false), (3, 3, 2, 2, false), (3, 3, 3, 3, true), (4, 1, 3, 0, false), (4, 3, 3, 2, false)]
         {
             let servers = DeploymentStatus {
@@ -160,7 +160,7 @@ mod tests {
             let status = status(&EchoStatus::default(), 1, &spec, &servers, Timestamp::UNIX_EPOCH);
             assert_eq!(
                 (status.ready_replicas, is_ready(&status)),
-                (answering, expected),
+                (responding, expected),
                 "{replicas} {updated} {ready}"
             );
         }

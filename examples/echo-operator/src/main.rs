@@ -1,4 +1,4 @@
-//! The echo-operator's process: `KUBECONFIG=<file> echo-operator`, or without configuration in a pod.
+//! The echo-operator's process: `KUBECONFIG=<file> echo-operator`; in a pod, it needs no configuration.
 
 use std::io::IsTerminal as _;
 

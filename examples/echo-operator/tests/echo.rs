@@ -18,11 +18,11 @@ use runtime::sdk::{Operator, surface};
 use serde_json::json;
 use tokio::time::Instant;
 
-async fn eventually<T, F: Future<Output = Result<T>>>(what: &str, look: impl Fn() -> F) -> Result<T> {
+async fn eventually<T, F: Future<Output = Result<T>>>(what: &str, read: impl Fn() -> F) -> Result<T> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
-        match look().await {
-            Ok(seen) => return Ok(seen),
+        match read().await {
+            Ok(state) => return Ok(state),
             Err(error) if Instant::now() > deadline => return Err(error).with_context(|| what.to_owned()),
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
@@ -46,20 +46,22 @@ async fn children_are_created_recreated_and_reported() -> Result<()> {
     let echoes: Api<EchoConfig> = Api::default_namespaced(client.clone());
     let deployments: Api<Deployment> = Api::default_namespaced(client.clone());
     let services: Api<Service> = Api::default_namespaced(client);
-    let wanted = EchoConfig::new("echo", EchoSpec { message: "hello".to_owned(), replicas: 2, port: 80 });
-    let made =
-        eventually("it is served", || async { Ok(echoes.create(&PostParams::default(), &wanted).await?) }).await?;
-    eventually("a Service", || async { Ok(services.get("echo").await?) }).await?;
+    let desired = EchoConfig::new("echo", EchoSpec { message: "hello".to_owned(), replicas: 2, port: 80 });
+    let created = eventually("the EchoConfig is created", || async {
+        Ok(echoes.create(&PostParams::default(), &desired).await?)
+    })
+    .await?;
+    eventually("the Service exists", || async { Ok(services.get("echo").await?) }).await?;
     let deployment = deployments.get("echo").await?;
     let owners = deployment.metadata.owner_references.unwrap_or_default();
-    ensure!(owners.len() == 1 && Some(&owners[0].uid) == made.metadata.uid.as_ref(), "{owners:?}");
+    ensure!(owners.len() == 1 && Some(&owners[0].uid) == created.metadata.uid.as_ref(), "{owners:?}");
 
     // No controller runs Deployments here: the test marks this one as complete.
     let (change, generation) = (PatchParams::default(), deployment.metadata.generation);
     let complete =
         json!({"status": {"observedGeneration": generation, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2}});
     deployments.patch_status("echo", &change, &Patch::Merge(complete)).await?;
-    eventually("it is ready", || async {
+    eventually("the EchoConfig is ready", || async {
         let status = echoes.get("echo").await?.status.context("no status")?;
         ensure!(is_ready(&status) && status.ready_replicas == 2, "{status:?}");
         Ok(())
@@ -67,10 +69,10 @@ async fn children_are_created_recreated_and_reported() -> Result<()> {
     .await?;
 
     services.delete("echo", &DeleteParams::default()).await?;
-    eventually("the Service is back", || async { Ok(services.get("echo").await?) }).await?;
+    eventually("the Service is recreated", || async { Ok(services.get("echo").await?) }).await?;
     deployments.patch("echo", &change, &Patch::Merge(json!({"spec": {"replicas": 7}}))).await?;
     echoes.patch("echo", &change, &Patch::Merge(json!({"spec": {"message": "goodbye"}}))).await?;
-    eventually("the edit is undone, the message changed", || async {
+    eventually("the edit is reverted, the message changed", || async {
         let deployment = serde_json::to_value(deployments.get("echo").await?)?;
         ensure!(deployment["spec"]["replicas"] == 2, "{deployment}");
         let arguments = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];

@@ -13,7 +13,7 @@ use runtime::manager::ManagerOptions;
 use runtime::sdk::Operator;
 use tokio::time::Instant;
 
-#[allow(dead_code, reason = "the process is the test's")]
+#[allow(dead_code, reason = "the test does not call its main")]
 #[path = "../examples/from_the_page.rs"]
 mod from_the_page;
 
@@ -36,12 +36,12 @@ fn listings(language: &str) -> Vec<&'static str> {
 #[test]
 fn listings_are_a_complete_program() {
     let listed: Vec<String> = listings("rust").iter().map(|listing| format!("{listing}\n")).collect();
-    assert_eq!(listed.join("\n"), PROGRAM, "examples/from_the_page.rs is to be the page's listings in order");
+    assert_eq!(listed.join("\n"), PROGRAM, "examples/from_the_page.rs should be the page's listings in order");
 }
 
 #[test]
 fn dependencies_equal_the_workspaces() {
-    let [manifest] = listings("toml")[..] else { panic!("one listing is to be of Cargo.toml") };
+    let [manifest] = listings("toml")[..] else { panic!("the page should have one listing of Cargo.toml") };
     let (mut foreign, mut here) = (0, 0);
     for line in manifest.lines().filter(|line| line.contains(" = ")) {
         if let Some((_, path)) = line.split_once(CHECKOUT) {
@@ -50,7 +50,7 @@ fn dependencies_equal_the_workspaces() {
             here += 1;
             continue;
         }
-        // A newcomer needs fewer features than we do; only the version is compared.
+        // An operator needs fewer features than the workspace; only the version is compared.
         let (name, rest) = line.split_once(" = ").unwrap();
         let version = rest.split('"').nth(1).unwrap();
         let ours = WORKSPACE.lines().find_map(|ours| ours.strip_prefix(&format!("{name} = "))).unwrap_or_default();
@@ -68,7 +68,7 @@ fn named_files_exist() {
     assert!(files.len() >= 4, "{files:?}");
     for file in files {
         let file = root().join(file.trim_end_matches(['.', ';', ',']));
-        assert!(file.exists(), "{} is not there", file.display());
+        assert!(file.exists(), "{} does not exist", file.display());
     }
 }
 
@@ -82,8 +82,8 @@ async fn program_behaves_as_the_page_describes() -> Result<()> {
     let cluster = ControlPlane::start(Options { kwok: false, scheduler: false, ..Options::default() }).await?;
     let kubectl = |arguments: &str| cluster.kubectl(&arguments.split(' ').collect::<Vec<_>>());
     cluster.kubectl_with_input(&["apply", "-f", "-"], include_str!("../deploy/crd.yaml"))?;
-    let [object] = listings("yaml")[..] else { anyhow::bail!("one listing is to be an object") };
-    until("the object is taken", || cluster.kubectl_with_input(&["apply", "-f", "-"], object)).await?;
+    let [object] = listings("yaml")[..] else { anyhow::bail!("the page should have one listing of an object") };
+    until("the object is created", || cluster.kubectl_with_input(&["apply", "-f", "-"], object)).await?;
 
     let kubeconfig = Some(cluster.kubeconfig(Identity::Admin)?);
     let clients = Arc::new(connect(&ConnectOptions { kubeconfig, ..ConnectOptions::default() }).await?);
@@ -92,17 +92,17 @@ async fn program_behaves_as_the_page_describes() -> Result<()> {
     let running = tokio::spawn(operator.run(std::future::pending()));
 
     let pods =
-        until("the Deployment is there", || kubectl("get deployment echo -o jsonpath={.spec.template.spec}")).await?;
+        until("the Deployment exists", || kubectl("get deployment echo -o jsonpath={.spec.template.spec}")).await?;
     ensure!(pods.contains("-text=hello"), "{pods}");
     let status = "get echoconfig echo -o jsonpath={.status}";
-    let said = |expected: &'static str| {
+    let has_status = |expected: &'static str| {
         move || {
-            let said = kubectl(status)?;
-            ensure!(said == expected, "{said}");
+            let found = kubectl(status)?;
+            ensure!(found == expected, "{found}");
             Ok(())
         }
     };
-    until("the status is there", said(r#"{"readyReplicas":0}"#)).await?;
+    until("the status exists", has_status(r#"{"readyReplicas":0}"#)).await?;
     let ready = [
         "patch",
         "deployment",
@@ -113,18 +113,18 @@ async fn program_behaves_as_the_page_describes() -> Result<()> {
         r#"{"status":{"replicas":2,"readyReplicas":2}}"#,
     ];
     cluster.kubectl(&ready)?;
-    until("the status follows", said(r#"{"readyReplicas":2}"#)).await?;
+    until("the status is updated", has_status(r#"{"readyReplicas":2}"#)).await?;
     kubectl("delete service echo")?;
-    until("the Service is back", || kubectl("get service echo")).await?;
+    until("the Service is recreated", || kubectl("get service echo")).await?;
     running.abort();
     Ok(())
 }
 
-async fn until<T>(what: &str, look: impl Fn() -> Result<T>) -> Result<T> {
+async fn until<T>(what: &str, read: impl Fn() -> Result<T>) -> Result<T> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
-        match look() {
-            Ok(seen) => return Ok(seen),
+        match read() {
+            Ok(state) => return Ok(state),
             Err(error) if Instant::now() > deadline => return Err(error).with_context(|| what.to_owned()),
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }

@@ -1,5 +1,5 @@
 //! bootstrap-signer-controller: signs the public `cluster-info` with each bootstrap token, so that joining nodes can
-//! tell that it is genuine.
+//! verify it.
 //!
 //! Follows upstream pkg/controller/bootstrap, Signer.
 
@@ -38,9 +38,9 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-/// The key of what is signed.
+/// Key of the signed text in the ConfigMap's data.
 const KUBECONFIG: &str = "kubeconfig";
-/// The keys of signatures begin with this; the token's id follows.
+/// Prefix of the keys of signatures; the token's ID follows.
 const SIGNATURE: &str = "jws-kubeconfig-";
 
 fn watches(builder: &mut Builder, _: &Context) {
@@ -74,7 +74,7 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }
 
-/// Returns the detached signature of a text: a JWS without its middle (cluster-bootstrap/token/jws,
+/// Returns the detached signature of a text: a JWS without its payload (cluster-bootstrap/token/jws,
 /// ComputeDetachedSignature). Joining nodes compare it byte by byte.
 fn signature(content: &str, id: &str, secret: &[u8]) -> String {
     let header = BASE64_URL.encode(json!({"alg": "HS256", "kid": id}).to_string());
@@ -130,7 +130,7 @@ impl Signer {
                 }
                 Ok(Outcome::Done)
             }
-            // The change that is on its way leads here again.
+            // The watch delivers the other change, which requeues the key.
             Err(error) if error.is_conflict() || error.is_not_found() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
         }
@@ -193,11 +193,11 @@ mod tests {
         let two = signed(&body(&one), &tokens(&["abcdef", "fedcba"]), now).expect("another one is missing");
         assert_eq!(two.len(), 4);
         assert_eq!(two["jws-kubeconfig-abcdef"], one["jws-kubeconfig-abcdef"]);
-        assert_eq!(signed(&body(&two), &tokens(&["abcdef"]), now), Some(one.clone()), "a token is gone");
+        assert_eq!(signed(&body(&two), &tokens(&["abcdef"]), now), Some(one.clone()), "a token was deleted");
 
         let mut edited = one.clone();
         edited.insert("kubeconfig".into(), "new".into());
-        let again = signed(&body(&edited), &tokens(&["abcdef"]), now).expect("the text is another");
+        let again = signed(&body(&edited), &tokens(&["abcdef"]), now).expect("the text has changed");
         assert_ne!(again["jws-kubeconfig-abcdef"], one["jws-kubeconfig-abcdef"]);
 
         edited = one.clone();

@@ -1,4 +1,4 @@
-//! Tokens of joining nodes: which may sign and when they end. Shared by the signer and the cleaner.
+//! Bootstrap tokens of joining nodes: validity and expiration. Shared by the signer and the cleaner.
 //!
 //! Follows upstream cluster-bootstrap/util/secrets.
 
@@ -12,7 +12,7 @@ use runtime::store::{Index, index_key};
 /// The namespace of the tokens.
 pub const NAMESPACE: &str = "kube-system";
 
-/// The bootstrap tokens; look up by [`all`].
+/// Index of the bootstrap tokens. Look up by [`all`].
 pub const TOKENS: Index<Secret> = Index {
     name: "bootstrap-token",
     keys: |secret, emit| {
@@ -27,19 +27,19 @@ pub fn all() -> u64 {
     index_key(())
 }
 
-/// Returns the token that a secret holds, if it counts as one.
+/// Returns the token in a secret, if it is a bootstrap token.
 pub fn token(secret: &Secret) -> Option<&BootstrapToken> {
     secret.bootstrap_token().filter(|_| &*secret.meta.namespace == NAMESPACE)
 }
 
-/// When a token ends.
+/// The expiration of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expiration {
     /// Never.
     Never,
     /// It has expired, or its expiration cannot be parsed.
     Expired,
-    /// After this time.
+    /// It expires after this time.
     In(Duration),
 }
 
@@ -138,7 +138,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_end_is_read_strictly() {
+    fn expiration_is_parsed_strictly() {
         let seconds = |seconds| Expiration::In(Duration::from_secs(seconds));
         for (text, expected) in [
             ("", Expiration::Never),
@@ -162,7 +162,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn only_good_tokens_sign() {
+    fn only_valid_tokens_sign() {
         for (name, data, signs) in [
             ("bootstrap-token-abcdef", data("abcdef", &[]), true),
             ("bootstrap-token-abcdef", data("abcdef", &[("expiration", "2026-01-01T00:00:01Z")]), true),

@@ -66,7 +66,7 @@ fn start(manager: &mut Manager, _: &Context) {
     let queue = Queue::new(QueueOptions::named("ClusterRoleAggregator"));
     let roles = manager.registry().store::<ClusterRole>();
     let (changed, all) = (queue.clone(), roles.clone());
-    // Any role may be a source of any other: who depends on whom is only known by matching.
+    // Any role may be a source of any other: only matching the labels shows which.
     roles.subscribe(move |_| {
         all.by_index(&AGGREGATING, index_key(())).iter().for_each(|role| changed.add(role.meta.key()));
     });
@@ -94,8 +94,8 @@ fn candidates(selector: &Selector) -> Vec<u64> {
     narrow.unwrap_or_else(|| vec![index_key(())])
 }
 
-/// Returns the rules that a role gathers: by selector, then by name, each once. `found` yields at least all roles that
-/// a selector matches.
+/// Returns the rules that a role gathers, ordered by selector and source, each once. `found` returns at least all roles
+/// that a selector matches.
 fn gather(
     role: &ClusterRole,
     selectors: &[Selector],
@@ -118,11 +118,11 @@ fn gather(
     Ok(rules)
 }
 
-/// Returns the object that is applied. Without rules it has no such field: then only those are removed that this
-/// controller had set.
+/// Returns the object that is applied. Without rules it has no `rules` field: then only the rules that this controller
+/// had set are removed.
 ///
-/// It is for this version of the role only. An apply without preconditions would create a role that was deleted, and
-/// would take the rules of a role that no longer aggregates from their author.
+/// The apply fails for another version of the role. Without preconditions it would create a role that was deleted, and
+/// would replace the rules that a user has set on a role that no longer aggregates.
 fn application(role: &Meta, rules: &[Rule]) -> Value {
     let mut object = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_come_by_selector_then_by_name_and_once() {
+    fn rules_are_ordered_by_selector_and_source_without_duplicates() {
         let (first, second) = (labelled("a", "1"), labelled("b", "1"));
         let sum = role("sum", &[("a", "1")], &["own"], Some(&[&first, &second]));
         let all = [
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_selector_is_an_error() {
+    fn invalid_selector_is_an_error() {
         let mut invalid = Vec::new();
         invalid.put_message(label_selector::MATCH_EXPRESSIONS, |requirement| {
             requirement.put_str(label_selector_requirement::KEY, "a");

@@ -50,10 +50,10 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 /// Label with the day since when the API server refuses a token.
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
-/// Where the API server says since when it has kept [`LAST_USED`].
+/// The ConfigMap in which the API server records since when it keeps [`LAST_USED`].
 const TRACKING: (&str, &str) = ("kube-system", "kube-apiserver-legacy-service-account-token-tracking");
 const TRACKED_SINCE: &str = "since";
-/// Time between two passes.
+/// Interval between two passes.
 const PASS: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// All token secrets of service accounts.
@@ -111,7 +111,7 @@ enum Verdict {
     Delete,
 }
 
-/// Returns a day as the labels spell it; nothing else counts as one.
+/// Parses a day in the format of the labels; no other format is accepted.
 fn day(text: &str) -> Option<Date> {
     text.parse::<Date>().ok().filter(|date| date.to_string() == text)
 }
@@ -120,8 +120,8 @@ fn day_of(time: Timestamp) -> Date {
     time.to_zoned(TimeZone::UTC).date()
 }
 
-/// Reports whether uses have been kept for long enough that a token without any is unused; `since` is the day on which
-/// that began, somewhen.
+/// Reports whether uses have been recorded for long enough that a token without a recorded use is unused. `since` is
+/// the day on which the recording began.
 fn is_known_for(since: &str, period: SignedDuration, now: Timestamp) -> Option<bool> {
     let next = day(since)?.tomorrow().ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp();
     Some(next.checked_add(period).is_ok_and(|enough| now >= enough))
@@ -147,7 +147,7 @@ fn judge(secret: &Secret, account: Option<&ServiceAccount>, period: SignedDurati
     }
 }
 
-/// Reports whether the cluster generated a token: those are listed by their account, those of users are not.
+/// Reports whether the cluster generated a token: the account lists generated ones, but not those of users.
 fn made_by_the_cluster(secret: &Secret, token: &AccountToken, account: Option<&ServiceAccount>) -> bool {
     account.is_some_and(|account| {
         token.account_uid.as_ref().is_none_or(|uid| *uid == account.meta.uid)
@@ -155,8 +155,8 @@ fn made_by_the_cluster(secret: &Secret, token: &AccountToken, account: Option<&S
     })
 }
 
-/// Returns the patch that invalidates a token, in the version that was judged: if it was used since, the API server has
-/// written that into its labels.
+/// Returns the patch that invalidates this version of a token: if the token was used since, the API server has changed
+/// its labels.
 fn invalidation(secret: &Meta, now: Timestamp) -> Value {
     json!({
         "kind": "Secret", "apiVersion": "v1",
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn only_long_unused_tokens_of_the_cluster_itself_go_and_in_two_steps() {
+    fn only_unused_generated_tokens_are_deleted_in_two_steps() {
         use Verdict::{Delete, Keep, MarkInvalid};
         let used = |day| vec![(LAST_USED, day)];
         let invalid = |day| vec![(INVALID_SINCE, day)];
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn uses_must_have_been_kept_for_the_whole_time() {
+    fn uses_must_have_been_recorded_for_the_whole_period() {
         for (since, expected) in [
             ("2025-06-14", Some(true)),
             ("2025-06-15", Some(false)),

@@ -1,4 +1,4 @@
-//! serviceaccount-controller: keeps the ServiceAccount `default` in every living namespace.
+//! serviceaccount-controller: keeps the ServiceAccount `default` in every namespace that is not being deleted.
 //!
 //! Follows upstream pkg/controller/serviceaccount, ServiceAccountsController.
 
@@ -31,7 +31,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-/// The account that pods run as when they name none.
+/// The account of pods that reference none.
 const DEFAULT: &str = "default";
 
 fn watches(builder: &mut Builder, _: &Context) {
@@ -62,7 +62,7 @@ fn of_account(change: &Change<'_, ServiceAccount>) -> Option<ObjectKey> {
     Some(ObjectKey { namespace: "".into(), name: gone.meta.namespace.clone() })
 }
 
-/// Reports whether the account has to be made.
+/// Reports whether the account has to be created.
 fn is_missing(namespace: Option<&Namespace>, account: Option<&ServiceAccount>) -> bool {
     namespace.is_some_and(|namespace| namespace.active) && account.is_none()
 }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_living_namespace_without_the_account_gets_one() {
+    fn only_an_active_namespace_without_the_account_gets_one() {
         let account = decode::<ServiceAccount>(&meta(DEFAULT, "a"));
         for (phase, has, missing) in [
             ("Active", false, true),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_lead_to_the_namespace() {
+    fn changes_are_mapped_to_the_namespace() {
         let (namespace, account) = (namespace("Active"), decode::<ServiceAccount>(&meta("robot", "a")));
         let expected = Some(ObjectKey::new("", "a"));
         assert_eq!(of_namespace(&Change { old: None, new: Some(&namespace) }), expected);

@@ -86,7 +86,7 @@ fn is_candidate(request: &CertificateSigningRequest) -> bool {
         && !request.has("Denied")
 }
 
-/// Returns the rights of which one is enough, in the order in which they are reviewed.
+/// Returns the rights of which the author needs one, in the order of their reviews.
 fn rights(request: &CertificateSigningRequest, contents: &Contents) -> &'static [Right] {
     if check_kubelet_client(request, contents).is_err() {
         &[]
@@ -97,8 +97,8 @@ fn rights(request: &CertificateSigningRequest, contents: &Contents) -> &'static 
     }
 }
 
-/// Returns the SubjectAccessReview of a right of a request's author.
-fn question(request: &CertificateSigningRequest, right: Right) -> Result<Vec<u8>, WireError> {
+/// Returns the SubjectAccessReview of one right of a request's author.
+fn access_review(request: &CertificateSigningRequest, right: Right) -> Result<Vec<u8>, WireError> {
     let mut spec = Vec::new();
     spec.put_message(r::RESOURCE_ATTRIBUTES, |message| {
         message.put_str(attributes::VERB, "create");
@@ -161,8 +161,8 @@ impl Approver {
     }
 
     async fn has(&self, request: &CertificateSigningRequest, right: Right) -> Result<bool, ReconcileError> {
-        let question = question(request, right).map_err(|error| ReconcileError::new(error.to_string()))?;
-        let answered = self.requests.writer.create(&REVIEWS, "", &question, true).await?;
+        let access_review = access_review(request, right).map_err(|error| ReconcileError::new(error.to_string()))?;
+        let answered = self.requests.writer.create(&REVIEWS, "", &access_review, true).await?;
         let object = answered.object().map_err(WriteError::from)?;
         let allowed = fields(find(object, review::STATUS)).flatten().find(|field| field.number == answer::ALLOWED);
         Ok(allowed.is_some_and(|field| field.value.bool()))
@@ -215,8 +215,8 @@ mod tests {
 
     #[test]
     fn review_is_about_the_author() {
-        let question = question(&request(KUBELET_CLIENT, USAGES, &[], ""), SELF).expect("well-formed");
-        let spec = find(&question, review::SPEC);
+        let access_review = access_review(&request(KUBELET_CLIENT, USAGES, &[], ""), SELF).expect("well-formed");
+        let spec = find(&access_review, review::SPEC);
         assert_eq!(find(spec, r::USER), b"system:node:a");
         let about = find(spec, r::RESOURCE_ATTRIBUTES);
         let texts =

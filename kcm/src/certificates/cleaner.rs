@@ -1,6 +1,6 @@
-//! certificatesigningrequest-cleaner-controller: deletes certificate requests that are of no more use.
+//! certificatesigningrequest-cleaner-controller: deletes old certificate requests.
 //!
-//! It looks once an hour. Follows upstream pkg/controller/certificates/cleaner.
+//! It runs once an hour. Follows upstream pkg/controller/certificates/cleaner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,14 +33,14 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-/// Seconds for which decided requests stay.
+/// Seconds for which decided requests are kept.
 const DECIDED: i64 = 60 * 60;
-/// Seconds for which requests without an end stay.
+/// Seconds for which undecided requests are kept.
 const PENDING: i64 = 24 * 60 * 60;
-/// Time between two passes.
+/// Interval between two passes.
 const PASS: Duration = Duration::from_secs(60 * 60);
 
-/// All requests.
+/// Index of all requests.
 const ALL: Index<CertificateSigningRequest> = Index { name: "all", keys: |_, emit| emit(index_key(())) };
 
 fn watches(builder: &mut Builder, _: &Context) {
@@ -58,8 +58,8 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }
 
-/// Returns why a request is of no more use; `None` if it may be.
-fn useless(request: &CertificateSigningRequest, now: Timestamp) -> Option<&'static str> {
+/// Returns the reason to delete a request; `None` to keep it.
+fn deletion_reason(request: &CertificateSigningRequest, now: Timestamp) -> Option<&'static str> {
     let now = now.as_second();
     let older = |time: Time, seconds: i64| !time.is_zero() && now - time.0 > seconds;
     let said = |kind: &str, seconds: i64| {
@@ -111,7 +111,7 @@ impl Reconcile for Cleaner {
 impl Cleaner {
     async fn pass(&self) {
         for request in self.requests.by_index(&ALL, index_key(())) {
-            let Some(why) = useless(&request, (self.clock)()) else { continue };
+            let Some(why) = deletion_reason(&request, (self.clock)()) else { continue };
             let key = request.meta.key();
             info!(request = %key, why, "deleting a certificate request");
             // In this version: it may have been approved or signed since, and has more time then.
@@ -132,7 +132,7 @@ mod tests {
     use crate::certificates::request::tests::request;
 
     #[test]
-    fn requests_go_in_their_time() {
+    fn requests_are_deleted_after_their_time() {
         // The requests were made at 1,000,000 seconds.
         const MADE: i64 = 1_000_000;
         let hour = 3600;
@@ -153,19 +153,19 @@ mod tests {
         ] {
             let now = Timestamp::from_second(MADE + age).expect("a time");
             let request = request(KUBELET_CLIENT, &[], conditions, certificate);
-            assert_eq!(useless(&request, now).is_some(), goes, "{conditions:?} {certificate:?} {age}");
+            assert_eq!(deletion_reason(&request, now).is_some(), goes, "{conditions:?} {certificate:?} {age}");
         }
     }
 
     #[test]
-    fn expired_certificates_go() {
+    fn requests_with_expired_certificates_are_deleted() {
         // Any certificate will do; this one ends in a hundred years.
         let pem = include_str!("signing/testdata/p256-ca.crt");
         let end = not_after(pem.as_bytes()).expect("it has an end");
         for (certificate, after, goes) in [(pem, 0, false), (pem, 1, true), ("damaged", 1, false)] {
             let now = Timestamp::from_second(end + after).expect("a time");
             let request = request(KUBELET_CLIENT, &[], &[("Approved", 0)], certificate);
-            assert_eq!(useless(&request, now).is_some(), goes, "{certificate:?} {after}");
+            assert_eq!(deletion_reason(&request, now).is_some(), goes, "{certificate:?} {after}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! kube-apiserver-serving-clustertrustbundle-publisher-controller: keeps one ClusterTrustBundle with the certificates
 //! that the API server's is signed by.
 //!
-//! The bundle's name holds a hash of its content, so that new certificates are a new bundle, made before the old one
-//! goes. Follows upstream pkg/controller/certificates/clustertrustbundlepublisher.
+//! The bundle's name contains a hash of its content, so that new certificates are a new bundle, which is created before
+//! the old one is deleted. Follows upstream pkg/controller/certificates/clustertrustbundlepublisher.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-serving";
 
-/// Bundles by signer.
+/// Index of bundles by signer.
 const BY_SIGNER: Index<ClusterTrustBundle> =
     Index { name: "signer", keys: |bundle, emit| emit(index_key(&*bundle.signer)) };
 
@@ -164,13 +164,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_hold_the_hash_of_the_content() {
+    fn names_contain_the_hash_of_the_content() {
         // The SHA-256 of "abc" is in its standard.
         assert_eq!(bundle_name(b"abc"), "kubernetes.io:kube-apiserver-serving:ba7816bf8f01cfea414140de");
     }
 
     #[test]
-    fn our_bundle_holds_the_content() {
+    fn own_bundle_contains_the_certificates() {
         let mut object = ClusterTrustBundle::new_object("x", SIGNER, "CA");
         object.extend(meta_version());
         let context = Decode { interner: Arc::new(Interner::default()), sections: Sections::default() };

@@ -1,5 +1,5 @@
-//! podcertificaterequest-cleaner-controller: deletes requests for pods' certificates a quarter of an hour after they
-//! were made, whatever became of them.
+//! podcertificaterequest-cleaner-controller: deletes PodCertificateRequests 15 minutes after their creation, whatever
+//! their state.
 //!
 //! A kubelet that still needs its certificate creates a new request. Follows upstream
 //! pkg/controller/certificates/cleaner (pcrcleaner).
@@ -33,8 +33,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-/// Seconds for which a request stays.
-const STAY: i64 = 15 * 60;
+/// Seconds for which a request is kept.
+const KEPT_SECONDS: i64 = 15 * 60;
 
 fn watches(builder: &mut Builder, _: &Context) {
     builder.need::<PodCertificateRequest>(Sections::default(), &[]);
@@ -43,19 +43,19 @@ fn watches(builder: &mut Builder, _: &Context) {
 fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named("podcertificaterequest_cleaner"));
     let requests = manager.registry().store::<PodCertificateRequest>();
-    let made = queue.clone();
+    let created = queue.clone();
     requests.subscribe(move |change| {
         let same = change.old.zip(change.new).is_some_and(|(old, new)| old.meta.uid == new.meta.uid);
-        change.new.filter(|_| !same).into_iter().for_each(|request| made.add(request.meta.key()));
+        change.new.filter(|_| !same).into_iter().for_each(|request| created.add(request.meta.key()));
     });
     let writer = manager.writer(DESCRIPTOR.service_account);
     let cleaner = Arc::new(Cleaner { requests, writer, clock: context.clock.clone() });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, cleaner);
 }
 
-/// Returns how long a request is kept from now on; zero if its time is over.
-fn stays(request: &Meta, now: Timestamp) -> Duration {
-    let left = request.created.0.saturating_add(STAY).saturating_sub(now.as_second());
+/// Returns how much longer a request is kept; zero if it is due for deletion.
+fn remaining(request: &Meta, now: Timestamp) -> Duration {
+    let left = request.created.0.saturating_add(KEPT_SECONDS).saturating_sub(now.as_second());
     Duration::from_secs(u64::try_from(left).unwrap_or(0))
 }
 
@@ -78,7 +78,7 @@ impl Cleaner {
         let Some(request) = self.requests.get(key).filter(|request| !request.meta.is_deleting()) else {
             return Ok(Outcome::Done);
         };
-        let left = stays(&request.meta, (self.clock)());
+        let left = remaining(&request.meta, (self.clock)());
         if !left.is_zero() {
             return Ok(Outcome::RequeueAfter(left));
         }
@@ -98,7 +98,7 @@ mod tests {
     use kinds::{Decode, Time};
 
     #[test]
-    fn a_quarter_of_an_hour_is_all() {
+    fn request_is_kept_for_15_minutes() {
         let mut object = Vec::new();
         object.put_message(pod_certificate_request::METADATA, |meta| {
             meta.put_str(object_meta::NAME, "a");
@@ -109,7 +109,7 @@ mod tests {
         let request = PodCertificateRequest::decode(&context, &object).expect("well-formed");
         for (now, left) in [(0, 1900), (1000, 900), (1899, 1), (1900, 0), (9999, 0)] {
             let now = Timestamp::from_second(now).expect("a time");
-            assert_eq!(stays(&request.meta, now), Duration::from_secs(left), "{now}");
+            assert_eq!(remaining(&request.meta, now), Duration::from_secs(left), "{now}");
         }
     }
 }

@@ -39,7 +39,7 @@ impl Requests {
         self.queue.clone()
     }
 
-    /// Reads a request, once the cache shows the controller's last write to it.
+    /// Reads a request, once the cache contains the controller's last write to it.
     pub fn read(&self, key: &ObjectKey) -> Cached<CertificateSigningRequest> {
         self.consistency.read(key, &self.store, self.queue.waker(key))
     }

@@ -138,7 +138,7 @@ impl Publisher {
                 }
                 Ok(Outcome::Done)
             }
-            // The namespace or the ConfigMap was deleted, which the watch will show.
+            // The namespace or the ConfigMap was deleted; the watch will deliver that.
             Err(error) if is_over(&error) => {
                 self.consistency.forget(key);
                 Ok(Outcome::Done)
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_map_holds_the_certificates_and_nothing_else() {
+    fn config_map_contains_only_the_certificates() {
         for (description, data, expected) in [
             (Some("any text"), &[(CA_CERT, "CA")][..], Plan::Nothing),
             (None, &[(CA_CERT, "CA")], Plan::Update),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_the_map_lead_to_its_namespace() {
+    fn changes_of_the_config_map_are_mapped_to_its_namespace() {
         let (ours, other) = (map(ROOT_CA, None, &[]), map("other", None, &[]));
         let key = Some(ObjectKey::new("", "a"));
         assert_eq!(of_map(&Change { old: Some(&ours), new: None }), key);

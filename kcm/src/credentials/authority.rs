@@ -19,10 +19,10 @@ pub const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
 /// Signs for other clients of the API server.
 pub const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
-/// Signs whatever is approved.
+/// Signs every approved request.
 pub const LEGACY_UNKNOWN: &str = "kubernetes.io/legacy-unknown";
 
-/// Why an authority cannot be used.
+/// The reason why an authority cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     /// A file cannot be read.
@@ -38,7 +38,7 @@ pub enum AuthorityError {
     Count {
         /// The file.
         path: String,
-        /// How many there are.
+        /// The number of certificates.
         count: usize,
     },
     /// The certificate cannot be read.

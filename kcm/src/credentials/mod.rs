@@ -20,19 +20,19 @@ pub use signing_key::{KeyError, SigningKey};
 use crate::credentials::authority::{AuthorityError, Signers};
 use crate::flags::Options;
 
-/// What controllers need in addition to the API server.
+/// Keys and certificates of controllers.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
-    /// The certificates that the API server's is signed by, as PEM, for everybody in the cluster; empty if unknown.
+    /// The certificates that verify the API server's, as PEM, for all clients in the cluster; empty if unknown.
     pub root_ca: Arc<[u8]>,
     /// The authorities that sign certificates.
     pub signers: Arc<Signers>,
-    /// What the tokens of service accounts are signed with; `None` if no key is given.
+    /// The key that signs the tokens of service accounts; `None` if no key is given.
     pub token_key: Option<Arc<SigningKey>>,
     connection: ConnectOptions,
 }
 
-/// Why keys or certificates cannot be used.
+/// The reason why keys or certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
     /// A file cannot be read.
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bundle_holds_certificates() {
+    fn bundle_contains_certificates_only() {
         let garbled = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         for (pem, problem) in [("", "no certificate"), ("text", "no certificate"), (garbled, "unreadable")] {
             let error = check_certificates(pem.as_bytes()).expect_err(pem);

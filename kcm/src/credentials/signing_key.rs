@@ -17,13 +17,13 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use super::der::{OCTET_STRING, SEQUENCE, bits, der, nested, unsigned};
 
-/// Why a key cannot be used.
+/// The reason why a key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// There is no private key.
     #[error("holds no private key; give a PEM file with a block RSA PRIVATE KEY, EC PRIVATE KEY or PRIVATE KEY")]
     Missing,
-    /// There is a private key of another sort.
+    /// The private key has an unsupported type.
     #[error(
         "holds a private key that cannot be used ({0}); give an RSA key of 2048 to 4096 bits, or an ECDSA key on \
          P-256 or P-384"
@@ -116,7 +116,7 @@ impl SigningKey {
     /// Returns a signed JWT with these claims.
     ///
     /// # Errors
-    /// When the system has no randomness.
+    /// When the system provides no random numbers.
     pub fn token(&self, claims: &Value) -> Result<String, KeyError> {
         let algorithm = match &self.pair {
             Pair::Rsa(_) => "RS256",
@@ -148,7 +148,7 @@ impl SigningKey {
     /// Returns a signature in the form that certificates have.
     ///
     /// # Errors
-    /// When the system has no randomness.
+    /// When the system provides no random numbers.
     pub fn sign_certificate(&self, message: &[u8]) -> Result<Vec<u8>, KeyError> {
         let signature = self.sign(message)?;
         Ok(match &self.pair {
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn other_keys_are_refused_with_a_word() {
+    fn other_keys_are_refused_with_the_reason() {
         for (pem, word) in [
             (&b""[..], "holds no private key"),
             (b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", "holds no private key"),

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_item_that_names_a_controller_decides() {
+    fn first_item_that_names_a_controller_wins() {
         for (list, name, want) in [
             ("*", "deployment-controller", true),
             ("*", "bootstrap-signer-controller", false),
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_told_with_the_nearest() {
+    fn unknown_names_are_reported_with_the_nearest() {
         let unknown = Selection::parse(UPSTREAM, &items("*,deploymnt,-repliaset,-*,qqqqqqqq")).unwrap_err();
         let told: Vec<String> = unknown.iter().map(ToString::to_string).collect();
         assert_eq!(

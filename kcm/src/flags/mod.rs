@@ -1,6 +1,7 @@
 //! The command line of kube-controller-manager 1.37, as tables and rules.
 
 pub mod controllers;
+mod gate_effects;
 mod gate_table;
 pub mod table;
 mod validate;
@@ -36,7 +37,7 @@ pub static COMPONENT: Component = Component {
 /// Reads and checks the manager's command line, without the program's name.
 ///
 /// # Errors
-/// Everything that is wrong: what cannot be parsed, and the rules that the rest breaks.
+/// All errors: parse errors, and violated rules about the other flags.
 pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Invocation, FlagErrors> {
     component::flags::parse(&COMPONENT, arguments)
 }

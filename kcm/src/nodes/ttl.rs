@@ -1,7 +1,7 @@
-//! ttl-controller: tells kubelets for how long they may keep Secrets and ConfigMaps, by the size of the cluster.
+//! ttl-controller: annotates nodes with the time for which kubelets may cache Secrets and ConfigMaps, by cluster size.
 //!
-//! The value steps up and down with the number of nodes, with some slack; each node learns of a step at its next
-//! change. Follows upstream pkg/controller/ttl.
+//! The value changes in steps with the number of nodes, with hysteresis. Each node gets a new value at its next change.
+//! Follows upstream pkg/controller/ttl.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -34,7 +34,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 const WORKERS: usize = 5;
 
-/// A size of cluster: it is entered above the most nodes of the one before, and left below its own fewest.
+/// A step of cluster sizes: it begins above the maximum of the previous step, and ends below its own minimum.
 struct Step {
     fewest: usize,
     most: usize,
@@ -49,7 +49,7 @@ const STEPS: [Step; 5] = [
     Step { fewest: 1800, most: usize::MAX, ttl_seconds: 300 },
 ];
 
-/// How many nodes there are, and the step that this led to; one step at a time.
+/// The number of nodes, and the current step. It changes by one step at a time.
 #[derive(Debug, Default)]
 struct Size {
     nodes: usize,
@@ -136,7 +136,7 @@ impl Ttl {
                 }
                 Ok(Outcome::Done)
             }
-            // Deleted, or another node of this name: the watch shows it.
+            // The node was deleted or replaced: the watch will deliver that.
             Err(error) if error.is_gone() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
         }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_value_follows_the_size_with_slack() {
+    fn value_follows_the_size_with_hysteresis() {
         for (grown, shrunk, expected) in [
             (1, 1, 0),
             (100, 100, 0),

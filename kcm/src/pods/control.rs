@@ -11,7 +11,7 @@ use runtime::write::{WriteError, Writer};
 
 use super::creation_gate::CreationGate;
 
-/// Why a pod was not created.
+/// The reason why a pod was not created.
 #[derive(Debug)]
 pub enum CreateError {
     /// The namespace is being deleted. No other creation can succeed there, and it is no failure of the owner.
@@ -30,7 +30,7 @@ impl CreateError {
     }
 }
 
-/// What one controller needs to create and delete pods.
+/// Creates and deletes the pods of one controller's objects.
 pub struct PodControl {
     /// All pods.
     pub pods: Arc<Store<Pod>>,
@@ -38,7 +38,7 @@ pub struct PodControl {
     pub writer: Writer,
     /// The controller's events.
     pub recorder: Recorder,
-    /// The controller's writes.
+    /// The controller's own writes that the cache may not contain yet.
     pub consistency: Arc<Consistency>,
     /// Namespaces in which nothing can be created.
     pub gate: CreationGate,

@@ -1,7 +1,7 @@
 //! Namespaces in which nothing can be created: those that are being deleted.
 //!
-//! The API server refuses every creation there. Without this gate a controller would send one for each pod that the
-//! namespace's deletion takes away, and use up the rate limit that all other namespaces share.
+//! The API server refuses every creation there. Without this gate a controller would send one for each pod that is
+//! deleted with the namespace, and use up the rate limit that all other namespaces share.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,13 +17,13 @@ use runtime::store::{Store, by_namespace, index_key};
 #[derive(Clone)]
 pub struct CreationGate {
     namespaces: Arc<Store<Namespace>>,
-    /// Namespaces in which the API server refused a creation because they are terminating, with the UID that the store
-    /// had by then.
+    /// Namespaces in which the API server refused a creation because they are terminating, with the UID that the cache
+    /// had at that time.
     refused: Arc<Mutex<HashMap<Str, Option<Uid>>>>,
 }
 
 impl CreationGate {
-    /// Creates a gate that follows the namespaces of a store.
+    /// Creates a gate that follows the namespaces of a cache.
     pub fn new(namespaces: Arc<Store<Namespace>>) -> Self {
         let gate = Self { namespaces: namespaces.clone(), refused: Arc::default() };
         let refused = gate.refused.clone();
@@ -35,10 +35,10 @@ impl CreationGate {
         gate
     }
 
-    /// Returns false if the namespace is being deleted, or if the API server said so and the store does not show it
-    /// yet.
+    /// Returns false if the namespace is being deleted according to the cache, or to an earlier refusal of the API
+    /// server.
     ///
-    /// A namespace that the store does not have counts as open: it may be too new.
+    /// A namespace that is not in the cache counts as open: it may be new.
     pub fn is_open(&self, namespace: &str) -> bool {
         let record = self.namespaces.get(&ObjectKey::new("", namespace));
         if record.as_ref().is_some_and(|record| record.meta.is_deleting()) {
@@ -53,8 +53,8 @@ impl CreationGate {
         !is_same
     }
 
-    /// Notes that the API server refused a creation because the namespace is terminating. It stays closed until it is
-    /// another namespace.
+    /// Records that the API server refused a creation because the namespace is terminating. The gate stays closed until
+    /// another namespace has the name.
     pub fn close(&self, namespace: &Str) {
         let uid = self.namespaces.get(&ObjectKey::new("", namespace.clone())).map(|record| record.meta.uid.clone());
         lock(&self.refused).insert(namespace.clone(), uid);
@@ -62,7 +62,7 @@ impl CreationGate {
 
     /// Requeues the objects of a namespace that is created again.
     ///
-    /// They can only have survived if a user removed the namespace's finalizer by force. Nothing else would wake them.
+    /// They only still exist if a user removed the namespace's finalizer by force. Nothing else would requeue them.
     pub fn wake_on_new_namespace<K: Kind>(&self, owners: &Arc<Store<K>>, queue: &Arc<Queue<ObjectKey>>) {
         let (owners, queue) = (owners.clone(), queue.clone());
         self.namespaces.subscribe(move |change| {
@@ -96,14 +96,14 @@ mod tests {
     fn gate_is_closed_while_the_namespace_is_being_deleted() {
         assert!(gate(vec![namespace("a", false)]).is_open("shop"));
         assert!(!gate(vec![namespace("a", true)]).is_open("shop"));
-        assert!(gate(Vec::new()).is_open("shop"), "not seen yet");
+        assert!(gate(Vec::new()).is_open("shop"), "not in the cache yet");
     }
 
     #[test]
     fn refusal_closes_the_gate_until_it_is_another_namespace() {
         let stale = gate(vec![namespace("a", false)]);
         stale.close(&"shop".into());
-        assert!(!stale.is_open("shop"), "the store does not show the deletion yet");
+        assert!(!stale.is_open("shop"), "the cache does not contain the deletion yet");
         assert!(stale.is_open("other"));
         let successor = CreationGate { refused: stale.refused.clone(), ..gate(vec![namespace("b", false)]) };
         assert!(successor.is_open("shop"), "another UID");

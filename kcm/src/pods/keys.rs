@@ -5,7 +5,7 @@ use kinds::{Kind, Pod};
 use runtime::children::{Urgency, owner_of};
 use runtime::store::Change;
 
-/// Returns the owners of kind `K` of a pod, before and after a change, each with how soon it has to be reconciled.
+/// Returns the old and new owners of kind `K` of a changed pod, each with its urgency.
 pub fn owners_of_pod<K: Kind>(change: &Change<'_, Pod>) -> Vec<(ObjectKey, Urgency)> {
     let owner = |pod: &std::sync::Arc<Pod>| owner_of::<K>(&pod.meta);
     let (before, after) = (change.old.and_then(owner), change.new.and_then(owner));

@@ -1,4 +1,4 @@
-//! What the controllers of pods share.
+//! Shared parts of the controllers of pods.
 
 pub mod control;
 pub mod creation_gate;

@@ -1,4 +1,4 @@
-//! Which pods are deleted first when there are too many.
+//! The order in which surplus pods are deleted.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ type RoughAge = Option<u32>;
 pub struct Ranking {
     /// Active pods on each node.
     crowds: HashMap<Str, usize>,
-    /// Whether the annotation with the deletion cost counts (gate PodDeletionCost).
+    /// Whether the annotation with the deletion cost is used (gate PodDeletionCost).
     uses_cost: bool,
     now: Timestamp,
 }

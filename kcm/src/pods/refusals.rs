@@ -1,8 +1,8 @@
 //! Backoff of creations that the API server refuses: quota, admission webhooks, policies.
 //!
-//! A controller is woken by each change of its pods. Without this, each of these changes repeats a creation that was just
-//! refused, and spends the rate limit that all other objects share. The next attempt is due when the backoff ends, or as
-//! soon as something changed that it may depend on.
+//! Each change of a pod requeues its owner. Without this backoff, each change would repeat a creation that was just
+//! refused, and use up the rate limit that all other objects share. The next attempt is due when the backoff ends, or
+//! as soon as something has changed that it may depend on.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -17,14 +17,14 @@ const FIRST_DELAY: Duration = Duration::from_millis(5);
 /// The longest delay.
 const MAX_DELAY: Duration = Duration::from_secs(1000);
 
-/// What an attempt to create children depends on, as far as the owner knows it.
+/// The inputs of an attempt to create children, as far as the owner knows them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
     uid: Uid,
     generation: i64,
     /// Children to create.
     missing: usize,
-    /// Children that exist, those that are being deleted too: each one that disappears gives back quota.
+    /// Existing children, including those being deleted: each deletion frees quota.
     owned: usize,
 }
 
@@ -60,7 +60,7 @@ struct Refusal {
 pub struct Waiting {
     /// Time until the next attempt is due.
     pub left: Duration,
-    /// Why the last attempt was refused.
+    /// The reason why the last attempt was refused.
     pub message: String,
 }
 
@@ -77,7 +77,7 @@ impl Refusals {
         Some(Waiting { left, message: refusal.message.clone() })
     }
 
-    /// Notes a refused attempt, with the state that it left.
+    /// Records a refused attempt, with the state after it.
     pub fn refused(&self, key: &ObjectKey, attempt: Attempt, message: String) {
         let mut refusals = self.lock();
         let known = refusals.get(key).filter(|refusal| refusal.attempt.uid == attempt.uid);
@@ -122,7 +122,7 @@ mod tests {
         }
         let rows = [
             ("the same", Attempt::new(&owner("a", 1), 2, 8), true),
-            ("another pod came", Attempt::new(&owner("a", 1), 1, 9), true),
+            ("another pod was created", Attempt::new(&owner("a", 1), 1, 9), true),
             ("a pod was lost", Attempt::new(&owner("a", 1), 3, 8), false),
             ("a terminating pod disappeared", Attempt::new(&owner("a", 1), 2, 7), false),
             ("the spec changed", Attempt::new(&owner("a", 2), 2, 8), false),

@@ -1,4 +1,4 @@
-//! Writes of an owner's status, and how a reconcile ends with one.
+//! Writes of an owner's status, and the end of a reconcile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use runtime::store::Store;
 use runtime::worker::{Outcome, ReconcileError};
 use runtime::write::{Answer, WriteError, Writer};
 
-/// How a status write ended.
+/// The result of a status write.
 #[derive(Debug)]
 pub enum StatusWrite {
     /// The API server has the status.
     Written(Answer),
-    /// The status was computed from an outdated object. The change that is on its way leads to another one.
+    /// The status was computed from an outdated object. The watch will deliver its change, which requeues the key.
     Outdated,
     /// The object no longer exists.
     Deleted,
 }
 
-/// Replaces the status of an object of kind `K`, and notes the version that it makes.
+/// Replaces the status of an object of kind `K`, and records the resulting version.
 ///
 /// # Errors
 /// When the API server refuses it for another reason than a conflict or that the object does not exist.

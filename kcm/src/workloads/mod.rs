@@ -1,4 +1,4 @@
-//! Workloads: pods, what makes them, and what limits, scales and cleans them up.
+//! Workloads: controllers that create, limit, scale and clean up pods.
 
 pub mod controller_revisions;
 pub mod cronjob;

@@ -1,4 +1,4 @@
-//! podgroup-protection-controller: keeps a PodGroup that is being deleted while one of its pods has not finished.
+//! podgroup-protection-controller: blocks the deletion of a PodGroup while one of its pods has not finished.
 //!
 //! The API server's admission adds the finalizer to each new PodGroup; this controller only removes it.
 //! Upstream: pkg/controller/scheduling/podgroupprotection.
@@ -140,8 +140,8 @@ impl Protection {
         Ok(Outcome::Done)
     }
 
-    /// Reads the pods of the namespace from the API server. Differs from upstream: a pod that the cache does not show yet
-    /// keeps its group, too.
+    /// Reads the pods of the namespace from the API server. Differs from upstream: a pod that the cache does not show
+    /// yet keeps its group, too.
     async fn has_members(&self, group: &ObjectKey) -> Result<bool, WriteError> {
         let decode = decode_once(Pod::DEVICES);
         let mut found = Ok(false);

@@ -1,6 +1,6 @@
-//! ttl-after-finished-controller: deletes Jobs some time after they ended, if they ask for it.
+//! ttl-after-finished-controller: deletes Jobs with a TTL some time after they finished.
 //!
-//! It watches Jobs, and deletes them with their dependents first. Follows upstream pkg/controller/ttlafterfinished.
+//! It watches Jobs, and deletes them in the foreground. Follows upstream pkg/controller/ttlafterfinished.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use tracing::{info, warn};
 
 use crate::context::{Clock, Context, Descriptor, QueueKeys, Verb, Write};
 
-/// How late Jobs go, under upstream's name (pkg/controller/ttlafterfinished/metrics).
+/// Metric of the delay of deletions, under upstream's name (pkg/controller/ttlafterfinished/metrics).
 const LATE: &str = "ttl_after_finished_controller_job_deletion_duration_seconds";
 const LATE_HELP: &str = "The time it took to delete the job since it became eligible for deletion";
 
@@ -61,24 +61,24 @@ fn key(change: &Change<'_, Job>) -> Option<ObjectKey> {
 
 // Decisions
 
-/// What is to become of a Job.
+/// The action for a Job.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Nothing: it has not ended, asks for no deletion, or is being deleted.
+    /// None: it has not finished, has no TTL, or is being deleted.
     Keep,
-    /// Its time comes after this one.
+    /// Its TTL expires after this time.
     Wait(SignedDuration),
-    /// Its time has come.
+    /// Its TTL has expired: delete it.
     Delete,
 }
 
-/// The Job ended at no time that anybody knows.
+/// The time at which the Job finished is unknown.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unable to find the time when the Job {0} finished: status.conditions has no lastTransitionTime of its end")]
 struct NoTime(ObjectKey);
 
-/// Decides about a Job (pkg/controller/ttlafterfinished, processTTL). An end in the future, by a clock that is ahead,
-/// is waited for like any other.
+/// Decides about a Job (pkg/controller/ttlafterfinished, processTTL). A finish time in the future, from a clock that is
+/// ahead, is treated like any other.
 fn decide(job: &Job, now: Timestamp) -> Result<Verdict, NoTime> {
     let (Some(ttl), Some(end), false) = (job.ttl, job.status.finished(), job.meta.is_deleting()) else {
         return Ok(Verdict::Keep);
@@ -91,7 +91,7 @@ fn decide(job: &Job, now: Timestamp) -> Result<Verdict, NoTime> {
     Ok(if left > SignedDuration::ZERO { Verdict::Wait(left) } else { Verdict::Delete })
 }
 
-/// Seconds since the time of a Job came that was to go; zero if it has none.
+/// Returns the seconds since the TTL of a Job expired; zero if it has none.
 fn lateness(job: &Job, now: Timestamp) -> f64 {
     let due = job.status.finished().zip(job.ttl).map(|(end, ttl)| end.last_transition.0 + i64::from(ttl));
     let due = due.and_then(|due| Timestamp::from_second(due).ok()).unwrap_or(now);
@@ -121,7 +121,7 @@ impl Ended {
         if let Some(outcome) = self.outcome(&job)? {
             return Ok(outcome);
         }
-        // The time to live may have been raised, or the Job replaced: the server itself has the last word.
+        // The TTL may have been raised, or the Job replaced: an uncached read decides.
         let fresh = match self.writer.get(&Job::RESOURCE, key).await {
             Err(error) if error.is_not_found() => return Ok(Outcome::Done),
             answer => answer?,
@@ -131,7 +131,7 @@ impl Ended {
         if let Some(outcome) = self.outcome(&fresh)? {
             return Ok(outcome);
         }
-        info!(job = %key, "its time after the end is over; deleting");
+        info!(job = %key, "deleting finished Job: TTL expired");
         let deletion = Deletion { uid: &fresh.meta.uid, version: None, propagation: Propagation::Foreground };
         match self.writer.delete_object(&Job::RESOURCE, key, deletion).await {
             Err(error) if !error.is_not_found() => Err(error.into()),
@@ -150,7 +150,7 @@ impl Ended {
             Verdict::Delete => Ok(None),
             Verdict::Wait(left) => {
                 if job.status.finished().is_some_and(|end| end.last_transition.0 > now.as_second()) {
-                    warn!(job = %job.meta.key(), "the Job ended in the future: clocks differ; its deletion is put off");
+                    warn!(job = %job.meta.key(), "Job finished in the future: clocks differ; deletion delayed");
                 }
                 Ok(Some(Outcome::RequeueAfter(Duration::try_from(left).unwrap_or_default())))
             }
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_go_when_their_time_is_over() {
+    fn jobs_are_deleted_when_their_ttl_expires() {
         let now = Timestamp::from_second(NOW).expect("in range");
         let wait = |seconds| Ok(Verdict::Wait(SignedDuration::from_secs(seconds)));
         for (ttl, end, deleting, expected) in [
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn only_jobs_that_will_go_are_looked_at() {
+    fn only_jobs_with_a_ttl_are_reconciled() {
         for (ttl, end, expected) in
             [(None, Some(("Complete", NOW)), false), (Some(10), None, false), (Some(10), Some(("Complete", NOW)), true)]
         {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn lateness_is_counted_from_when_its_time_came() {
+    fn lateness_is_counted_from_the_expiry() {
         let now = Timestamp::from_second(NOW).unwrap();
         for (ttl, ended, late) in [(Some(10), NOW - 10, 0.0), (Some(10), NOW - 70, 60.0), (Some(10), NOW, 0.0)] {
             assert_eq!(lateness(&job(ttl, Some(("Complete", ended)), false), now), late, "{ttl:?} {ended}");

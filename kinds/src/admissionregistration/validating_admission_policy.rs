@@ -40,7 +40,7 @@ pub struct ParamKind {
     pub kind: String,
 }
 
-/// The resources that a policy is about.
+/// The resources that a policy applies to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResourceRule {
     /// API groups; `*` for all.

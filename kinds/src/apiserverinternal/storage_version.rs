@@ -25,8 +25,8 @@ pub struct StorageVersion {
 }
 
 impl StorageVersion {
-    /// Returns the object for a PUT of its status with the entries of the API servers that `keep` selects. The common
-    /// encoding version and the condition follow from these entries.
+    /// Returns the object for a PUT of its status with only the entries of the API servers that `keep` selects. The
+    /// common encoding version and the condition are computed from these entries.
     ///
     /// Upstream: k8s.io/apiserver pkg/storageversion, SetCommonEncodingVersion.
     ///
@@ -47,7 +47,7 @@ impl StorageVersion {
             }
         }
         let common = encodings.first().copied().filter(|first| encodings.iter().all(|encoding| encoding == first));
-        let is_other = matches!((old_common, common), (Some(old), Some(new)) if old != new);
+        let common_changes = matches!((old_common, common), (Some(old), Some(new)) if old != new);
         let generation = i64_of(find(&self.raw, f::METADATA), object_meta::GENERATION)?;
         let mut status = Vec::new();
         entries.iter().for_each(|entry| status.put_bytes(t::STORAGE_VERSIONS, entry));
@@ -57,8 +57,8 @@ impl StorageVersion {
         let known = conditions.iter().any(|condition| find_str(condition, c::TYPE) == ALL_EQUAL);
         for condition in conditions {
             if find_str(condition, c::TYPE) == ALL_EQUAL {
-                let moves = is_other || (find_str(condition, c::STATUS) == "True") != common.is_some();
-                let since = if moves { now } else { Time::decode(find(condition, c::LAST_TRANSITION_TIME))? };
+                let is_transition = common_changes || (find_str(condition, c::STATUS) == "True") != common.is_some();
+                let since = if is_transition { now } else { Time::decode(find(condition, c::LAST_TRANSITION_TIME))? };
                 put_condition(&mut status, common.is_some(), generation, since);
             } else {
                 status.put_bytes(t::CONDITIONS, condition);
@@ -88,13 +88,13 @@ fn i64_of(message: &[u8], number: u32) -> Result<i64, WireError> {
 }
 
 fn put_condition(status: &mut Vec<u8>, is_common: bool, generation: i64, since: Time) {
-    let (holds, reason, message) = match is_common {
+    let (value, reason, message) = match is_common {
         true => ("True", "CommonEncodingVersionSet", "Common encoding version set"),
         false => ("False", "CommonEncodingVersionUnset", "Common encoding version unset"),
     };
     status.put_message(t::CONDITIONS, |condition| {
         condition.put_str(c::TYPE, ALL_EQUAL);
-        condition.put_str(c::STATUS, holds);
+        condition.put_str(c::STATUS, value);
         condition.put_int(c::OBSERVED_GENERATION, generation);
         since.put(condition, c::LAST_TRANSITION_TIME);
         condition.put_str(c::REASON, reason);
@@ -178,12 +178,12 @@ mod tests {
     }
 
     #[test]
-    fn condition_moves_only_when_the_status_or_the_common_version_changes() {
+    fn transition_time_changes_only_with_the_status_or_the_common_version() {
         for (name, servers, common, kept, expected_common, expected) in [
             ("same", vec![("a", "v1"), ("b", "v1")], Some("v1"), "a", "v1", ("True", BEFORE)),
             ("becomes common", vec![("a", "v1"), ("b", "v2")], None, "a", "v1", ("True", NOW)),
             ("other common", vec![("a", "v1"), ("b", "v2")], Some("v2"), "a", "v1", ("True", NOW)),
-            ("stays different", vec![("a", "v1"), ("ab", "v2"), ("b", "v2")], None, "a", "", ("False", BEFORE)),
+            ("still different", vec![("a", "v1"), ("ab", "v2"), ("b", "v2")], None, "a", "", ("False", BEFORE)),
         ] {
             let put = version(&servers, common).with_servers(|id| id.contains(kept), NOW).expect("well-formed");
             assert_eq!(find_str(find(&put, f::STATUS), t::COMMON_ENCODING_VERSION), expected_common, "{name}");

@@ -19,7 +19,7 @@ use crate::wire::schema::{
 };
 use crate::wire::{Put, WireError, copy_fields, fields};
 
-/// The annotation that counts a DaemonSet's templates; older than revisions.
+/// The annotation with the number of template changes, from the time before ControllerRevisions.
 pub const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
 /// The label of pods with the value of [`TEMPLATE_GENERATION`] at their creation.
@@ -33,15 +33,15 @@ pub const REVISION_HASH_LABEL: &str = "controller-revision-hash";
 pub struct DaemonSet {
     /// Metadata.
     pub meta: Meta,
-    /// Annotations but for `kubectl apply`'s.
+    /// Annotations, except the one that `kubectl apply` sets.
     pub annotations: Labels,
-    /// Which pods it may own.
+    /// Selector of the pods that it may own.
     pub selector: Selector,
-    /// What its pods are made from; only with [`DaemonSet::TEMPLATE`].
+    /// Template of its pods; only with section [`DaemonSet::TEMPLATE`].
     pub template: Option<Template>,
-    /// Placement of the template's pods; only with [`DaemonSet::TEMPLATE`].
+    /// Placement of the template's pods; only with section [`DaemonSet::TEMPLATE`].
     pub placement: Option<Arc<Placement>>,
-    /// How pods are replaced.
+    /// The replacement of old pods.
     pub strategy: Strategy,
     /// Seconds for which a pod must be ready to count as available.
     pub min_ready_seconds: i32,

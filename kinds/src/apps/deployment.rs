@@ -24,12 +24,12 @@ const CONDITION: ConditionFields = ConditionFields {
     last_transition: c::LAST_TRANSITION_TIME,
 };
 
-/// How pods are replaced.
+/// `spec.strategy`: the replacement of old pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Strategy {
     /// All old pods are deleted before new ones are created.
     Recreate,
-    /// Step by step; absent bounds mean zero.
+    /// Old pods are replaced gradually, within these bounds; an absent bound is zero.
     RollingUpdate {
         /// Number of pods that may be missing.
         max_unavailable: Option<IntOrString>,
@@ -45,15 +45,15 @@ pub enum Strategy {
 pub struct Deployment {
     /// Metadata.
     pub meta: Meta,
-    /// Annotations but for `kubectl apply`'s.
+    /// Annotations, except the one that `kubectl apply` sets.
     pub annotations: Labels,
     /// Desired pods.
     pub replicas: i32,
-    /// Which ReplicaSets it may own.
+    /// Selector of the ReplicaSets that it may own.
     pub selector: Selector,
-    /// What its pods are made from; only with [`Deployment::TEMPLATE`].
+    /// Template of its pods; only with section [`Deployment::TEMPLATE`].
     pub template: Option<Template>,
-    /// How pods are replaced.
+    /// The replacement of old pods.
     pub strategy: Strategy,
     /// Seconds for which a pod must be ready to count as available.
     pub min_ready_seconds: i32,
@@ -65,7 +65,7 @@ pub struct Deployment {
     pub progress_deadline_seconds: Option<i32>,
     /// Status.
     pub status: DeploymentStatus,
-    /// Raw `spec.selector`; only with [`Deployment::TEMPLATE`].
+    /// Raw `spec.selector`; only with section [`Deployment::TEMPLATE`].
     raw_selector: Vec<u8>,
     raw: Raw,
 }
@@ -83,7 +83,7 @@ pub struct DeploymentStatus {
     pub ready_replicas: i32,
     /// Pods that have been ready for long enough.
     pub available_replicas: i32,
-    /// Pods still missing.
+    /// Number of desired pods that are not available.
     pub unavailable_replicas: i32,
     /// Pods that are being deleted; absent while any ReplicaSet does not report it.
     pub terminating_replicas: Option<i32>,
@@ -115,8 +115,8 @@ impl Deployment {
         label(&self.annotations, key)
     }
 
-    /// Returns the object for a PUT with another template and annotations. `None` without its template, because a PUT
-    /// would lose fields.
+    /// Returns the object for a PUT with another template and annotations. `None` if the template was not decoded,
+    /// because a PUT would lose fields.
     pub fn update(&self, template: Option<&Template>, annotations: &AnnotationEdits) -> Option<Vec<u8>> {
         Some(self.raw.update(annotations, template.or(self.template.as_ref())?, &[], |_| {}))
     }
@@ -127,7 +127,7 @@ impl Deployment {
     }
 
     /// Returns a `ReplicaSet` message for this Deployment's template (pkg/controller/deployment, getNewReplicaSet).
-    /// `None` without the template.
+    /// `None` if the template was not decoded.
     pub fn new_replica_set(&self, new: &NewReplicaSet) -> Option<Vec<u8>> {
         let template = self.template.as_ref()?.with_label(POD_TEMPLATE_HASH, Some(&new.hash));
         let mut object = Vec::new();

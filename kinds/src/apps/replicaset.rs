@@ -25,15 +25,15 @@ const CONDITION: ConditionFields = ConditionFields {
 pub struct ReplicaSet {
     /// Metadata.
     pub meta: Meta,
-    /// Annotations but for `kubectl apply`'s.
+    /// Annotations, except the one that `kubectl apply` sets.
     pub annotations: Labels,
     /// Desired pods.
     pub replicas: i32,
     /// Seconds for which a pod must be ready to count as available.
     pub min_ready_seconds: i32,
-    /// Which pods it may own.
+    /// Selector of the pods that it may own.
     pub selector: Selector,
-    /// What its pods are made from; only with [`ReplicaSet::TEMPLATE`].
+    /// Template of its pods; only with section [`ReplicaSet::TEMPLATE`].
     pub template: Option<Template>,
     /// Status.
     pub status: ReplicaSetStatus,
@@ -68,8 +68,8 @@ impl ReplicaSet {
         label(&self.annotations, key)
     }
 
-    /// Returns the object for a PUT with another scale, minimum ready time and annotations. `None` without its
-    /// template, because a PUT would lose fields.
+    /// Returns the object for a PUT with another scale, minimum ready time and annotations. `None` if the
+    /// template was not decoded, because a PUT would lose fields.
     pub fn update(&self, replicas: i32, min_ready_seconds: i32, annotations: &AnnotationEdits) -> Option<Vec<u8>> {
         let dropped = [s::REPLICAS, s::MIN_READY_SECONDS];
         Some(self.raw.update(annotations, self.template.as_ref()?, &dropped, |spec| {

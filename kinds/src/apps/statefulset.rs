@@ -36,7 +36,7 @@ pub struct StatefulSet {
     pub start: i32,
     /// Seconds for which a pod must be ready to count as available.
     pub min_ready_seconds: i32,
-    /// Which pods it may own.
+    /// Selector of the pods that it may own.
     pub selector: Selector,
     /// Pods are created and deleted concurrently, not one after the other.
     pub parallel: bool,
@@ -50,22 +50,22 @@ pub struct StatefulSet {
     pub retention: Retention,
     /// The Service that provides the DNS names of its pods.
     pub service: Str,
-    /// What its pods are made from; only with [`StatefulSet::TEMPLATE`].
+    /// Template of its pods; only with section [`StatefulSet::TEMPLATE`].
     pub template: Option<Template>,
     /// Status.
     pub status: StatefulSetStatus,
     raw: Raw,
 }
 
-/// Update strategy of pods.
+/// `spec.updateStrategy`: the replacement of old pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Strategy {
-    /// From the highest ordinal down.
+    /// Pods are replaced one after the other, from the highest ordinal down.
     #[default]
     RollingUpdate,
-    /// When a user deletes them.
+    /// Pods are replaced when a user deletes them.
     OnDelete,
-    /// All together.
+    /// All old pods are deleted before new ones are created.
     Recreate,
 }
 
@@ -78,12 +78,12 @@ pub struct Rolling {
     pub max_unavailable: Option<IntOrString>,
 }
 
-/// Whether claims are deleted; otherwise they are kept.
+/// `spec.persistentVolumeClaimRetentionPolicy`: true where claims are deleted, false where they are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Retention {
-    /// Together with the StatefulSet.
+    /// Claims are deleted together with the StatefulSet.
     pub when_deleted: bool,
-    /// When their pod is scaled down.
+    /// Claims are deleted when their pod is deleted by scaling down.
     pub when_scaled: bool,
 }
 
@@ -98,11 +98,11 @@ pub struct StatefulSetStatus {
     pub ready_replicas: i32,
     /// Pods that have been ready for long enough.
     pub available_replicas: i32,
-    /// Pods of the revision that the last complete rollout ended with, without those that are being deleted.
+    /// Pods of the last revision that was rolled out completely, without those that are being deleted.
     pub current_replicas: i32,
     /// Pods of the newest revision, without those that are being deleted.
     pub updated_replicas: i32,
-    /// The revision that the last complete rollout ended with.
+    /// The last revision that was rolled out completely.
     pub current_revision: Str,
     /// The newest revision.
     pub update_revision: Str,

@@ -43,7 +43,7 @@ pub struct CronJob {
     pub starting_deadline: Option<i64>,
     /// The handling of overlapping runs.
     pub concurrency: Concurrency,
-    /// No Jobs are started.
+    /// True while no Jobs are to be created.
     pub suspend: bool,
     /// Successful Jobs to keep; `None`: all.
     pub successful_limit: Option<i32>,
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn created_job_has_the_template_its_time_and_one_owner() {
+    fn created_job_has_template_scheduled_time_and_owner() {
         let owner = OwnerRef {
             api_version: "batch/v1".into(),
             kind: "CronJob".into(),

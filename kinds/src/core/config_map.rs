@@ -1,4 +1,4 @@
-//! ConfigMap: whole for the names that controllers publish, metadata only for all others.
+//! ConfigMap: decoded completely only for the names that controllers publish; of all others, only metadata.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub const PUBLIC: &str = "kube-public";
 pub struct ConfigMap {
     /// Metadata.
     pub meta: Meta,
-    /// The rest, if a section selects it.
+    /// The contents, if a section selects this ConfigMap.
     pub body: Option<Body>,
 }
 
@@ -34,11 +34,11 @@ pub struct Body {
 }
 
 impl ConfigMap {
-    /// Section: all of [`ROOT_CA`], in each namespace.
+    /// Section: contents of [`ROOT_CA`], in each namespace.
     pub const ROOT_CAS: Sections = Sections(1);
-    /// Section: all of [`CLUSTER_INFO`] in [`PUBLIC`].
+    /// Section: contents of [`CLUSTER_INFO`] in [`PUBLIC`].
     pub const CLUSTER_INFOS: Sections = Sections(2);
-    /// Section: all of every ConfigMap. For single objects that are read from the API server.
+    /// Section: contents of every ConfigMap. For single objects that are read from the API server.
     pub const WHOLE: Sections = Sections(4);
 
     fn is_kept(sections: Sections, meta: &Meta) -> bool {

@@ -24,11 +24,11 @@ const PORT: PortFields =
 pub struct Endpoints {
     /// Metadata.
     pub meta: Meta,
-    /// Annotations but for `kubectl apply`'s.
+    /// Annotations, except the one that `kubectl apply` sets.
     pub annotations: Labels,
     /// Addresses, by ports.
     pub subsets: Box<[Subset]>,
-    /// The object without managed fields and subsets; only with [`Endpoints::WHOLE`].
+    /// The object without managed fields and subsets; only with section [`Endpoints::WHOLE`].
     raw: Box<[u8]>,
 }
 

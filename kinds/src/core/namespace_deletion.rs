@@ -1,4 +1,4 @@
-//! Namespace for its deletion: finalizers and conditions, and the rest for writing it back.
+//! The record of a namespace that is being deleted: finalizers and conditions, and the raw object for PUTs.
 
 use crate::core::namespace::Namespace;
 use crate::decode::{Decode, DecodeError};
@@ -21,16 +21,16 @@ const CONDITION: ConditionFields = ConditionFields {
     last_transition: namespace_condition::LAST_TRANSITION_TIME,
 };
 
-/// A namespace that is being deleted. It is read when needed, and never stored in the cache.
+/// A namespace that is being deleted. It is read from the API server when needed, and never stored in the cache.
 #[derive(Debug, Clone)]
 pub struct NamespaceEnding {
     /// Metadata.
     pub meta: Meta,
-    /// `spec.finalizers`: the server keeps the namespace while there are any.
+    /// `spec.finalizers`: the API server keeps the namespace while there are any.
     pub finalizers: Vec<Str>,
     /// Its phase is `Terminating`.
     pub terminating: bool,
-    /// Its conditions, in their order.
+    /// Its conditions, in the order of the status.
     pub conditions: Vec<Condition>,
     raw: Vec<u8>,
 }
@@ -49,7 +49,7 @@ impl NamespaceEnding {
         object
     }
 
-    /// Returns the object for a PUT of its finalizers, with these and no others.
+    /// Returns the object for a PUT that replaces `spec.finalizers`.
     pub fn finalize(&self, finalizers: &[Str]) -> Vec<u8> {
         let mut object = self.metadata();
         let spec = splice(find(&self.raw, f::SPEC), &[namespace_spec::FINALIZERS], |spec| {
@@ -104,7 +104,7 @@ impl Kind for NamespaceEnding {
     }
 }
 
-/// Returns the metadata of a pod, by its message.
+/// Returns the metadata in a `Pod` message.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -112,7 +112,7 @@ pub fn pod_meta(interner: &Interner, object: &[u8]) -> Result<Meta, DecodeError>
     Meta::decode(interner, find(object, pod::METADATA), |_, _| {})
 }
 
-/// Returns the seconds that a pod may take to terminate, from its message; zero if it has terminated.
+/// Returns the termination grace period in a `Pod` message, in seconds; zero if the pod has terminated.
 pub fn pod_grace(object: &[u8]) -> i64 {
     if matches!(find(find(object, pod::STATUS), pod_status::PHASE), b"Succeeded" | b"Failed") {
         return 0;

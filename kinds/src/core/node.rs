@@ -16,7 +16,7 @@ use crate::wire::{Put, WireError, copy_fields, fields, find};
 /// Label: the zone that a node is in (core/v1, LabelTopologyZone).
 pub const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// Tells the kubelet for how many seconds it may cache Secrets and ConfigMaps.
+/// Annotation: seconds for which the kubelet may cache Secrets and ConfigMaps.
 pub const TTL: &str = "node.alpha.kubernetes.io/ttl";
 
 /// The condition that reports whether a node can run pods.
@@ -50,11 +50,11 @@ pub struct Node {
     pub pod_cidrs: Box<[Str]>,
     /// Conditions.
     pub conditions: Box<[NodeCondition]>,
-    /// Its link to a cloud instance; only with [`Node::CLOUD`].
+    /// Its link to a cloud instance; only with section [`Node::CLOUD`].
     pub cloud: Option<Box<NodeCloud>>,
     /// Allocatable CPU in thousandths; zero without [`Node::CPU`].
     pub cpu_millis: i64,
-    /// Its attached volumes; only with [`Node::VOLUMES`].
+    /// Its attached volumes; only with section [`Node::VOLUMES`].
     pub volumes: Option<Box<NodeVolumes>>,
 }
 
@@ -294,7 +294,7 @@ mod tests {
         let node = decode(&object());
         assert!(node.unschedulable && node.taints[0].is("k", "NoExecute") && node.taints[0].added == Time(5));
         assert_eq!((&*node.pod_cidrs[0], node.ready()), ("10.0.0.0/24", Some("True")));
-        assert_eq!(node.condition(READY).expect("there").heartbeat, Time(2));
+        assert_eq!(node.condition(READY).expect("it is present").heartbeat, Time(2));
     }
 
     #[test]
@@ -303,10 +303,10 @@ mod tests {
             meta.put_str(object_meta::NAME, "a");
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
         };
-        let mut machine = Vec::new();
-        machine.put_message(f::METADATA, identity);
-        machine.put_message(f::SPEC, |spec| spec.put_str(node_spec::PROVIDER_ID, "x://1"));
-        machine.put_message(f::STATUS, |status| {
+        let mut node = Vec::new();
+        node.put_message(f::METADATA, identity);
+        node.put_message(f::SPEC, |spec| spec.put_str(node_spec::PROVIDER_ID, "x://1"));
+        node.put_message(f::STATUS, |status| {
             for (kind, address) in [("InternalIP", "10.0.0.1"), ("InternalIP", "fd00::1")] {
                 status.put_message(node_status::ADDRESSES, |entry| {
                     entry.put_str(node_address::TYPE, kind);
@@ -321,19 +321,19 @@ mod tests {
                 });
             }
         });
-        assert_eq!(decode(&machine).cloud, None);
+        assert_eq!(decode(&node).cloud, None);
         let context = Decode { interner: Arc::default(), sections: Node::CLOUD };
-        let cloud = Node::decode(&context, &machine).expect("well-formed").cloud.expect("asked for");
+        let cloud = Node::decode(&context, &node).expect("well-formed").cloud.expect("the section is selected");
         assert_eq!((&*cloud.provider_id, &*cloud.system_uuid, cloud.provided_ip), ("x://1", "ec2", None));
         assert_eq!(&*cloud.network_reason, "RouteCreated");
         let read: Vec<_> = cloud.addresses.iter().map(|own| (&*own.kind, &*own.address)).collect();
         assert_eq!(read, [("InternalIP", "10.0.0.1"), ("InternalIP", "fd00::1")]);
-        let mut told = Vec::new();
-        told.put_message(f::METADATA, |meta| {
+        let mut annotated = Vec::new();
+        annotated.put_message(f::METADATA, |meta| {
             identity(meta);
             meta.put_entry(object_meta::ANNOTATIONS, PROVIDED_NODE_IP, "10.0.0.1");
         });
-        let cloud = Node::decode(&context, &told).expect("well-formed").cloud.expect("asked for");
+        let cloud = Node::decode(&context, &annotated).expect("well-formed").cloud.expect("the section is selected");
         assert_eq!(cloud.provided_ip.as_deref(), Some("10.0.0.1"));
     }
 
@@ -377,7 +377,7 @@ mod tests {
         let status = find(&written, f::STATUS);
         assert_eq!(find(status, 88), b"kept");
         let ready = fields(status).flatten().filter(|field| field.number == node_status::CONDITIONS).nth(1);
-        assert_eq!(find(ready.expect("there").value.bytes(), 99), b"unknown");
+        assert_eq!(find(ready.expect("it is present").value.bytes(), 99), b"unknown");
         assert!(node.unschedulable && node.meta.version == 7);
     }
 }

@@ -25,7 +25,7 @@ pub struct StorageClaim {
 impl StorageClaim {
     /// Reads a claim (the inside of its envelope).
     pub(crate) fn read(interner: &Interner, object: &[u8]) -> Result<Self, WireError> {
-        let (mut class, mut asked, mut set_aside) =
+        let (mut class, mut requested, mut allocated) =
             (find(find(object, f::SPEC), s::STORAGE_CLASS_NAME), Amounts::new(), Amounts::new());
         for field in fields(find(object, f::METADATA)) {
             let field = field?;
@@ -40,18 +40,19 @@ impl StorageClaim {
         for field in fields(find(spec, s::RESOURCES)) {
             let field = field?;
             if field.number == volume_resources::REQUESTS {
-                read_entry(&mut asked, field.value.bytes())?;
+                read_entry(&mut requested, field.value.bytes())?;
             }
         }
         let status = find(object, f::STATUS);
         for field in fields(status) {
             let field = field?;
             if field.number == t::ALLOCATED_RESOURCES {
-                read_entry(&mut set_aside, field.value.bytes())?;
+                read_entry(&mut allocated, field.value.bytes())?;
             }
         }
-        let asked = asked.get("storage").map(|amount| amount.rounded_up());
-        let storage = asked.map(|asked| set_aside.get("storage").map_or(asked, |other| asked.max(other.rounded_up())));
+        let requested = requested.get("storage").map(|amount| amount.rounded_up());
+        let storage = requested
+            .map(|requested| allocated.get("storage").map_or(requested, |other| requested.max(other.rounded_up())));
         let modified = find(status, t::MODIFY_VOLUME_STATUS);
         let mut attributes: Vec<Str> = [
             find(spec, s::VOLUME_ATTRIBUTES_CLASS_NAME),
@@ -84,22 +85,22 @@ mod tests {
 
     #[test]
     fn larger_of_request_and_allocation_counts() {
-        for (asked, set_aside, expected) in
+        for (requested, allocated, expected) in
             [("1Gi", None, "1Gi"), ("1Gi", Some("2Gi"), "2Gi"), ("2Gi", Some("1Gi"), "2Gi"), ("1500m", None, "2")]
         {
             let mut object = Vec::new();
             object.put_message(f::METADATA, |meta| meta.put_entry(object_meta::ANNOTATIONS, CLASS, "gold"));
             object.put_message(f::SPEC, |spec| {
-                spec.put_message(s::RESOURCES, |resources| storage(resources, volume_resources::REQUESTS, asked));
+                spec.put_message(s::RESOURCES, |resources| storage(resources, volume_resources::REQUESTS, requested));
                 spec.put_str(s::STORAGE_CLASS_NAME, "silver");
                 spec.put_str(s::VOLUME_ATTRIBUTES_CLASS_NAME, "fast");
             });
             object.put_message(f::STATUS, |status| {
-                set_aside.iter().for_each(|text| storage(status, t::ALLOCATED_RESOURCES, text));
+                allocated.iter().for_each(|text| storage(status, t::ALLOCATED_RESOURCES, text));
                 status.put_str(t::CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME, "fast");
             });
             let read = StorageClaim::read(&Interner::default(), &object).expect("well-formed");
-            assert_eq!(read.storage.expect("there").to_string(), expected, "{asked} {set_aside:?}");
+            assert_eq!(read.storage.expect("a request").to_string(), expected, "{requested} {allocated:?}");
             assert_eq!((read.class.as_deref(), read.attributes), (Some("gold"), vec!["fast".into()]));
         }
     }

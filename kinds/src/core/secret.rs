@@ -27,7 +27,7 @@ pub const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 pub struct Hidden(Box<[u8]>);
 
 impl Hidden {
-    /// Hides bytes.
+    /// Copies the bytes.
     pub fn new(bytes: &[u8]) -> Self {
         Self(bytes.into())
     }
@@ -53,7 +53,7 @@ impl fmt::Debug for Hidden {
 /// The contents of a secret that controllers need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// Anything.
+    /// Any other type of secret; its data is not kept.
     Other,
     /// A service account's token.
     AccountToken(Box<AccountToken>),
@@ -96,7 +96,7 @@ pub struct Secret {
     pub meta: Meta,
     /// Contents.
     pub content: Content,
-    /// The object as the server sent it; only with [`Secret::WHOLE`].
+    /// The object as the server sent it; only with section [`Secret::WHOLE`].
     raw: Option<Hidden>,
 }
 

@@ -16,7 +16,7 @@ pub struct ServiceAccount {
     pub meta: Meta,
     /// Names of the secrets that it lists.
     pub secrets: Arc<[Str]>,
-    /// The object as the server sent it; only with [`ServiceAccount::WHOLE`].
+    /// The object as the server sent it; only with section [`ServiceAccount::WHOLE`].
     raw: Option<Box<[u8]>>,
 }
 

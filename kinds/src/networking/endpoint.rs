@@ -7,9 +7,10 @@ use crate::meta::Uid;
 use crate::wire::schema::object_reference as f;
 use crate::wire::{Put, WireError, fields};
 
-/// Time at which the change of an object began, for latency measurements (core/v1, EndpointsLastChangeTriggerTime).
+/// Annotation: time of the change that caused the last update, for latency measurements (core/v1,
+/// EndpointsLastChangeTriggerTime).
 pub const LAST_CHANGE_TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
-/// Marks objects of a headless Service (core/v1, IsHeadlessService).
+/// Label: marks objects of a headless Service (core/v1, IsHeadlessService).
 pub const HEADLESS: &str = "service.kubernetes.io/headless";
 
 /// A port of a subset or slice.
@@ -71,10 +72,10 @@ impl Port {
     }
 }
 
-/// The object behind an address, without its former version.
+/// The object behind an address. Its resourceVersion is omitted, so that an update of the object changes nothing here.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// A pod with only its identity.
+    /// A pod, referred to only by its identity.
     Pod {
         /// Its namespace.
         namespace: Str,
@@ -83,7 +84,7 @@ pub enum Target {
         /// Its uid.
         uid: Uid,
     },
-    /// Anything else.
+    /// Any other reference.
     Other(Box<Reference>),
 }
 

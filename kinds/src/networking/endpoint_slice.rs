@@ -33,7 +33,7 @@ const PORT: PortFields =
 pub struct EndpointSlice {
     /// Metadata.
     pub meta: Meta,
-    /// Its contents. For slices of other controllers only the family, except with [`EndpointSlice::TARGETS`].
+    /// Its contents. For slices of other controllers only the family, unless section [`EndpointSlice::TARGETS`] is on.
     pub contents: Contents,
     /// Annotations of [`MIRRORED`] slices except `kubectl apply`'s; empty for others.
     pub annotations: Labels,
@@ -67,7 +67,7 @@ pub struct Endpoint {
     pub node: Option<Str>,
     /// The zone that it is in.
     pub zone: Option<Str>,
-    /// Clients that should use it.
+    /// Zones and nodes whose clients should use it.
     pub hints: Option<Box<Hints>>,
 }
 
@@ -92,7 +92,7 @@ pub struct Hints {
 }
 
 impl EndpointSlice {
-    /// Section: ports, endpoints and what a PUT needs, of the slices that are [`FROM_PODS`] or [`MIRRORED`].
+    /// Section: ports, endpoints and the parts for a PUT, of slices that are [`FROM_PODS`] or [`MIRRORED`].
     pub const CONTENTS: Sections = Sections(1);
     /// Section: ports and endpoints of all slices, of any controller.
     pub const TARGETS: Sections = Sections(2);
@@ -367,7 +367,7 @@ mod tests {
         for (manager, sections, endpoints, annotations) in [
             (FROM_PODS, EndpointSlice::CONTENTS, 1, 0),
             (MIRRORED, EndpointSlice::CONTENTS, 1, 1),
-            ("somebody", EndpointSlice::CONTENTS, 0, 0),
+            ("example.com/them", EndpointSlice::CONTENTS, 0, 0),
             (FROM_PODS, Sections::default(), 0, 0),
         ] {
             let slice = decode(manager, sections);

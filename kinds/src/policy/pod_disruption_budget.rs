@@ -270,7 +270,7 @@ mod tests {
         let mut status = budget.status.clone();
         status.disrupted_pods.clear();
         status.disruptions_allowed = 3;
-        status.allowed.as_mut().expect("there").reason = "SufficientPods".into();
+        status.allowed.as_mut().expect("it is present").reason = "SufficientPods".into();
         let written = budget.status_update(&status);
         assert_eq!(decode(&written).status, status);
         assert!(find(find(&written, f::METADATA), object_meta::MANAGED_FIELDS).is_empty());

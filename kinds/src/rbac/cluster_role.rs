@@ -14,7 +14,7 @@ use crate::wire::schema::{aggregation_rule, cluster_role as f, policy_rule as r}
 pub struct ClusterRole {
     /// Metadata.
     pub meta: Meta,
-    /// Its rules, in order; only with [`ClusterRole::RULES`].
+    /// Its rules, in order; only with section [`ClusterRole::RULES`].
     pub rules: Box<[Rule]>,
     /// The selectors of the roles whose rules it aggregates; `None` without an aggregation rule.
     pub aggregates: Option<Box<[Selector]>>,
@@ -25,7 +25,7 @@ pub struct ClusterRole {
 pub struct Rule(Arc<[u8]>);
 
 impl Rule {
-    /// A list of the rule by its field number in [`crate::wire::schema::policy_rule`].
+    /// Returns a list of the rule, by its field number in [`crate::wire::schema::policy_rule`].
     pub fn list(&self, number: u32) -> impl Iterator<Item = &str> {
         fields(&self.0).flatten().filter(move |field| field.number == number).map(|field| field.value.str())
     }

@@ -1,4 +1,4 @@
-//! The life of a ResourceClaim: where it comes from, whether it is allocated, and for which consumers it is reserved.
+//! The lifecycle of a ResourceClaim: its origin, its allocation, and the consumers that it is reserved for.
 
 use crate::intern::{Interner, Str};
 use crate::meta::Uid;
@@ -8,21 +8,21 @@ use crate::wire::schema::{
 };
 use crate::wire::{Put, WireError, fields, find};
 
-/// Annotation on a claim that was created from a template: the entry of the pod's or PodGroup's list that it is for.
+/// Annotation on a claim that was created from a template: name of the entry of the pod or PodGroup that it is for.
 pub const ENTRY_ANNOTATION: &str = "resource.kubernetes.io/pod-claim-name";
 /// Finalizer of an allocated claim.
 pub const DELETE_PROTECTION: &str = "resource.kubernetes.io/delete-protection";
 
-/// What the life of a claim depends on.
+/// The state that decides when a claim is reserved, deallocated or deleted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClaimState {
     /// It has an allocation.
     pub is_allocated: bool,
-    /// One of its requests asks for administrative access.
+    /// One of its requests is for administrative access.
     pub has_admin_access: bool,
     /// The entry that it was created for; `None` for a claim that was not created from a template.
     pub entry: Option<Str>,
-    /// For which consumers it is reserved.
+    /// The consumers that it is reserved for.
     pub consumers: Box<[Consumer]>,
 }
 
@@ -94,7 +94,7 @@ impl ClaimState {
     }
 }
 
-/// Reports whether a `ResourceClaimSpec` asks for administrative access. Alternatives cannot.
+/// Reports whether a `ResourceClaimSpec` requests administrative access. Alternatives cannot.
 pub(crate) fn has_admin_access(spec: &[u8]) -> Result<bool, WireError> {
     let mut found = false;
     for_each_request(spec, |field, message| {

@@ -116,7 +116,7 @@ impl AllocatedDevice {
         Ok(Self { driver, pool, name, has_admin_access, consumed: consumed.into(), tolerations: tolerations.into() })
     }
 
-    /// Returns the tolerations at the time of the allocation; a malformed message tolerates nothing.
+    /// Returns the tolerations at the time of the allocation; malformed ones are omitted.
     pub fn tolerations(&self) -> impl Iterator<Item = Toleration<'_>> {
         self.tolerations.iter().filter_map(|message| Toleration::decode(message).ok())
     }

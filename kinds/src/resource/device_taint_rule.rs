@@ -15,7 +15,7 @@ use crate::wire::{WireError, fields, find};
 /// The condition that reports the progress of eviction.
 pub const EVICTION_IN_PROGRESS: &str = "EvictionInProgress";
 
-/// A rule.
+/// A DeviceTaintRule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceTaintRule {
     /// Metadata.
@@ -42,7 +42,7 @@ pub struct DeviceSelector {
 /// The progress of eviction, as reported by a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
-    /// Whether eviction is in progress: `True` or `False`.
+    /// `True` while eviction is in progress, otherwise `False`.
     pub status: Str,
     /// The reason.
     pub reason: Str,
@@ -57,9 +57,9 @@ pub struct Progress {
 impl DeviceTaintRule {
     /// Returns true if the rule selects the device (pkg/controller/devicetainteviction, ruleMatchesDevice).
     pub fn is_about(&self, driver: &str, pool: &str, device: &str) -> bool {
-        let fits = |wanted: &Option<Str>, is: &str| wanted.as_ref().is_none_or(|wanted| **wanted == *is);
+        let matches = |wanted: &Option<Str>, name: &str| wanted.as_ref().is_none_or(|wanted| **wanted == *name);
         self.selector.as_ref().is_some_and(|selector| {
-            fits(&selector.driver, driver) && fits(&selector.pool, pool) && fits(&selector.device, device)
+            matches(&selector.driver, driver) && matches(&selector.pool, pool) && matches(&selector.device, device)
         })
     }
 }
@@ -83,7 +83,7 @@ impl DeviceSelector {
 impl Progress {
     fn read(interner: &Interner, message: &[u8]) -> Result<Option<Self>, WireError> {
         let empty = interner.str("");
-        let mut is_it = false;
+        let mut is_found = false;
         let mut read = Self {
             status: empty.clone(),
             reason: empty,
@@ -94,7 +94,7 @@ impl Progress {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                condition::TYPE => is_it = field.value.str() == EVICTION_IN_PROGRESS,
+                condition::TYPE => is_found = field.value.str() == EVICTION_IN_PROGRESS,
                 condition::STATUS => read.status = interner.str(field.value.str()),
                 condition::REASON => read.reason = interner.str(field.value.str()),
                 condition::MESSAGE => read.message = field.value.str().into(),
@@ -103,7 +103,7 @@ impl Progress {
                 _ => {}
             }
         }
-        Ok(is_it.then_some(read))
+        Ok(is_found.then_some(read))
     }
 }
 

@@ -1,4 +1,4 @@
-//! ResourcePoolStatusRequest: a question about the pools of a driver, which a controller answers once in its status.
+//! ResourcePoolStatusRequest: a request for the state of a driver's pools. A controller writes it once, to the status.
 
 use crate::decode::{Decode, DecodeError};
 use crate::intern::Str;
@@ -22,9 +22,9 @@ pub struct ResourcePoolStatusRequest {
     pub meta: Meta,
     /// The driver whose pools are requested.
     pub driver: Str,
-    /// The only requested pool, if it is one.
+    /// Name of the requested pool; `None`: all pools of the driver.
     pub pool: Option<Str>,
-    /// The largest number of pools in the status.
+    /// Maximum number of pools in the status.
     pub limit: Option<i32>,
     /// The attribute that groups partitions where a pool names none.
     pub partition_attribute: Option<Str>,
@@ -34,10 +34,10 @@ pub struct ResourcePoolStatusRequest {
     raw: Box<[u8]>,
 }
 
-/// The status of a request that was answered.
+/// The status of a completed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answered {
-    /// When it became `Complete` or `Failed`; zero if its status does not say.
+    /// Time of the condition `Complete` or `Failed`; zero if there is none.
     pub since: Time,
 }
 
@@ -48,7 +48,7 @@ pub struct DeviceCounts {
     pub slices: i32,
     /// All devices.
     pub total: i32,
-    /// Devices that a claim got.
+    /// Devices that are allocated to a claim.
     pub allocated: i32,
     /// Devices with a taint that keeps pods away.
     pub unavailable: i32,
@@ -63,7 +63,7 @@ pub struct Partition {
     pub kind: String,
     /// Number of devices.
     pub total: i32,
-    /// Number of devices that still fit.
+    /// Number of devices that can still be allocated.
     pub allocatable: i32,
 }
 
@@ -76,7 +76,7 @@ pub struct SharedCapacity {
     pub total: Amount,
     /// The part that claims use.
     pub consumed: Amount,
-    /// The rest.
+    /// The part that is still free.
     pub available: Amount,
 }
 
@@ -104,7 +104,7 @@ pub struct Pool {
     pub node: Option<String>,
     /// Numbers of devices; `None` while slices are missing.
     pub devices: Option<DeviceCounts>,
-    /// What is wrong with the pool.
+    /// The problem with the pool, if there is one.
     pub error: Option<String>,
     /// Devices by partition type.
     pub partitions: Vec<Partition>,
@@ -165,8 +165,8 @@ impl Shareable {
 }
 
 impl ResourcePoolStatusRequest {
-    /// Returns the object for a PUT of its status with these pools out of `count`, and the condition `Complete` with this
-    /// message.
+    /// Returns the object for a PUT of its status with these pools out of `count`, and the condition `Complete` with
+    /// this message.
     ///
     /// # Errors
     /// When the object that was read is not well-formed.

@@ -1,4 +1,4 @@
-//! The devices of a ResourceSlice with attributes, capacities and counters, read when they are needed.
+//! The devices of a ResourceSlice with attributes, capacities and counters; decoded on demand, not in the cache.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub type Counters = BTreeMap<String, Amount>;
 /// The spec of a ResourceSlice.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PublishedSlice {
-    /// The node that has the devices; empty if not exactly one has them.
+    /// Name of the node that the devices belong to; empty if they do not belong to a single node.
     pub node: String,
     /// Number of slices of the pool.
     pub slices: i64,
@@ -135,7 +135,7 @@ fn read_counters(message: &[u8], name: u32, counters: u32) -> Result<(String, Co
     Ok((set, amounts))
 }
 
-/// Key and value of an entry of a map whose values are messages.
+/// Returns key and value of an entry in a map whose values are messages.
 fn entry(message: &[u8]) -> Result<(&str, &[u8]), WireError> {
     let (mut key, mut value) = ("", &[][..]);
     for field in fields(message) {
@@ -149,8 +149,8 @@ fn entry(message: &[u8]) -> Result<(&str, &[u8]), WireError> {
     Ok((key, value))
 }
 
-/// Key and amount of an entry of a map whose values hold a `Quantity`, which `quantity_of` finds. An amount that is too
-/// large to compare exactly counts as zero.
+/// Returns key and amount of an entry in a map whose values contain a `Quantity`; `quantity_of` finds it in a value. An
+/// amount that is invalid, or too large to compare exactly, counts as zero.
 pub(crate) fn amount_entry(message: &[u8], quantity_of: impl Fn(&[u8]) -> &[u8]) -> Result<(&str, Amount), WireError> {
     let (key, value) = entry(message)?;
     let text = str::from_utf8(find(quantity_of(value), quantity::STRING)).unwrap_or_default();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn amount_that_is_no_quantity_counts_as_zero() {
+    fn invalid_amount_counts_as_zero() {
         let mut message = Vec::new();
         for amount in ["", "x", "1e40"] {
             message.clear();

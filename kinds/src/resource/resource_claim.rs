@@ -30,30 +30,31 @@ pub struct ResourceClaim {
     pub devices: Box<[(Str, i64)]>,
     /// It was created for the extended resources of the pod that owns it.
     pub for_extended_resources: bool,
-    /// The allocated devices, if any; only with [`ResourceClaim::ALLOCATION`].
+    /// The allocated devices, if any; only with section [`ResourceClaim::ALLOCATION`].
     pub allocation: Option<Box<Allocation>>,
-    /// What its life depends on; only with [`ResourceClaim::STATE`].
+    /// Its allocation and consumers; only with section [`ResourceClaim::STATE`].
     pub state: Option<Box<ClaimState>>,
 }
 
 impl ResourceClaim {
     /// Section: the allocated devices.
     pub const ALLOCATION: Sections = Sections(1 << 0);
-    /// Section: what its life depends on.
+    /// Section: its allocation and consumers.
     pub const STATE: Sections = Sections(1 << 1);
 
-    /// Of alternatives, the largest counts (pkg/quota/v1/evaluator/core, claimEvaluator.Usage).
+    /// Adds the devices of a request. Of several alternatives, the maximum per class counts
+    /// (pkg/quota/v1/evaluator/core, claimEvaluator.Usage).
     fn read_request(devices: &mut BTreeMap<Str, i64>, context: &Decode, message: &[u8]) -> Result<(), WireError> {
         let mut most: BTreeMap<Str, i64> = BTreeMap::new();
         for field in fields(message) {
             let field = field?;
-            let asked = match field.number {
-                request::EXACTLY => devices_asked(context, field.value.bytes(), EXACT)?,
-                request::FIRST_AVAILABLE => devices_asked(context, field.value.bytes(), SUB)?,
+            let requested = match field.number {
+                request::EXACTLY => requested_devices(context, field.value.bytes(), EXACT)?,
+                request::FIRST_AVAILABLE => requested_devices(context, field.value.bytes(), SUB)?,
                 _ => continue,
             };
-            let known = most.entry(asked.0).or_default();
-            *known = (*known).max(asked.1);
+            let known = most.entry(requested.0).or_default();
+            *known = (*known).max(requested.1);
         }
         for (class, count) in most {
             let known = devices.entry(class).or_default();
@@ -64,23 +65,27 @@ impl ResourceClaim {
 }
 
 /// The field numbers of a request's class, mode and count.
-type Places = (u32, u32, u32);
-const EXACT: Places = (exact::DEVICE_CLASS_NAME, exact::ALLOCATION_MODE, exact::COUNT);
-const SUB: Places = (sub::DEVICE_CLASS_NAME, sub::ALLOCATION_MODE, sub::COUNT);
+type RequestFields = (u32, u32, u32);
+const EXACT: RequestFields = (exact::DEVICE_CLASS_NAME, exact::ALLOCATION_MODE, exact::COUNT);
+const SUB: RequestFields = (sub::DEVICE_CLASS_NAME, sub::ALLOCATION_MODE, sub::COUNT);
 
-fn devices_asked(context: &Decode, message: &[u8], (class, mode, count): Places) -> Result<(Str, i64), WireError> {
-    let (mut name, mut how, mut many) = ("", "", 0);
+fn requested_devices(
+    context: &Decode,
+    message: &[u8],
+    (class, mode, count): RequestFields,
+) -> Result<(Str, i64), WireError> {
+    let (mut name, mut allocation_mode, mut amount) = ("", "", 0);
     for field in fields(message) {
         let field = field?;
         match field.number {
             number if number == class => name = field.value.str(),
-            number if number == mode => how = field.value.str(),
-            number if number == count => many = field.value.i64(),
+            number if number == mode => allocation_mode = field.value.str(),
+            number if number == count => amount = field.value.i64(),
             _ => {}
         }
     }
-    let devices = match how {
-        "ExactCount" => many,
+    let devices = match allocation_mode {
+        "ExactCount" => amount,
         "All" => MOST_DEVICES,
         _ => 0,
     };
@@ -170,11 +175,11 @@ mod tests {
     use crate::wire::Put;
     use crate::wire::schema::object_meta;
 
-    fn put(out: &mut Vec<u8>, number: u32, (class, mode, count): Places, asked: (&str, &str, i64)) {
+    fn put(out: &mut Vec<u8>, number: u32, (class, mode, count): RequestFields, requested: (&str, &str, i64)) {
         out.put_message(number, |message| {
-            message.put_str(class, asked.0);
-            message.put_str(mode, asked.1);
-            message.put_int(count, asked.2);
+            message.put_str(class, requested.0);
+            message.put_str(mode, requested.1);
+            message.put_int(count, requested.2);
         });
     }
 

@@ -1,4 +1,4 @@
-//! ResourceClaimTemplate: what the ResourceClaims of pods are created from.
+//! ResourceClaimTemplate: the template for the ResourceClaims of pods.
 
 use crate::decode::{Decode, DecodeError};
 use crate::kind::{Kind, Resource};
@@ -14,7 +14,7 @@ use crate::wire::{Put, WireError, copy_fields, find, map_entry};
 pub struct ResourceClaimTemplate {
     /// Metadata.
     pub meta: Meta,
-    /// One of the requests asks for administrative access.
+    /// One of the requests is for administrative access.
     pub has_admin_access: bool,
     /// One of the requests lists alternatives.
     pub has_prioritized_list: bool,
@@ -23,8 +23,8 @@ pub struct ResourceClaimTemplate {
 }
 
 impl ResourceClaimTemplate {
-    /// Returns a claim to be created for an entry of a pod or PodGroup: annotations, labels and spec of the template, with
-    /// a name that the API server completes.
+    /// Returns a claim to be created for an entry of a pod or PodGroup: annotations, labels and spec of the template,
+    /// with a name that the API server completes.
     ///
     /// # Errors
     /// When the template is not well-formed.

@@ -21,7 +21,7 @@ pub struct ResourceSlice {
     pub generation: i64,
     /// The devices.
     pub devices: Box<[Device]>,
-    /// The spec's message, for [`PublishedSlice`]; only with [`ResourceSlice::SPEC`].
+    /// The spec's message, for [`PublishedSlice`]; only with section [`ResourceSlice::SPEC`].
     ///
     /// [`PublishedSlice`]: crate::resource::published_slice::PublishedSlice
     pub spec: Option<Box<[u8]>>,

@@ -7,7 +7,7 @@ use crate::wire::schema::{
 };
 use crate::wire::{WireError, fields};
 
-/// An entry of `resourceClaims`, with what the status says about it.
+/// An entry of `spec.resourceClaims`, with its status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimEntry {
     /// Name of the entry.
@@ -20,18 +20,18 @@ pub struct ClaimEntry {
     pub status: ClaimStatus,
 }
 
-/// What `status.resourceClaimStatuses` says about an entry.
+/// The status of an entry, from `status.resourceClaimStatuses`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimStatus {
-    /// Nothing: no claim was created so far.
+    /// The status has no such entry: no claim was created yet.
     Missing,
-    /// An entry without a name: no claim is needed.
+    /// The status has an entry without a claim's name: no claim is needed.
     NotNeeded,
     /// The name of the claim that was created.
     Named(Str),
 }
 
-/// The claim that an entry stands for. Upstream: k8s.io/dynamic-resource-allocation/resourceclaim, Name.
+/// The claim that an entry refers to. Upstream: k8s.io/dynamic-resource-allocation/resourceclaim, Name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResolvedClaim<'a> {
     /// The claim of this name, regardless of its owner.
@@ -40,9 +40,9 @@ pub enum ResolvedClaim<'a> {
     Generated(&'a Str),
     /// No claim is needed.
     NotNeeded,
-    /// The claim was not created yet.
+    /// The claim has not been created yet.
     NotCreated,
-    /// Neither a claim nor a template is named: the API has a new field.
+    /// The entry names neither a claim nor a template: it uses a field of a newer API version.
     Unsupported,
 }
 
@@ -56,14 +56,14 @@ impl ResolvedClaim<'_> {
     }
 }
 
-/// Field numbers of an entry: its name, the claim's, the template's.
+/// Field numbers of an entry's message: name of the entry, of the claim, of the template.
 #[derive(Debug, Clone, Copy)]
 pub struct EntryFields(u32, u32, u32);
 
 impl EntryFields {
-    /// Those of a `PodResourceClaim`.
+    /// Field numbers of a `PodResourceClaim`.
     pub const POD: Self = Self(pod::NAME, pod::RESOURCE_CLAIM_NAME, pod::RESOURCE_CLAIM_TEMPLATE_NAME);
-    /// Those of a `PodGroupResourceClaim`.
+    /// Field numbers of a `PodGroupResourceClaim`.
     pub const POD_GROUP: Self = Self(group::NAME, group::RESOURCE_CLAIM_NAME, group::RESOURCE_CLAIM_TEMPLATE_NAME);
 }
 
@@ -121,7 +121,7 @@ impl ClaimEntry {
         Ok(entry)
     }
 
-    /// Returns the claim that the entry stands for.
+    /// Returns the claim that the entry refers to.
     pub fn resolve(&self) -> ResolvedClaim<'_> {
         match (&self.claim, &self.template, &self.status) {
             (Some(name), _, _) => ResolvedClaim::Shared(name),

@@ -6,17 +6,17 @@ use crate::meta::Meta;
 use crate::wire::schema::{node_selector as f, node_selector_requirement as requirement, node_selector_term as term};
 use crate::wire::{WireError, fields};
 
-/// The field of a node that terms may name.
+/// The only field of a node that requirements can refer to.
 pub const NAME_FIELD: &str = "metadata.name";
 
-/// Any of its terms must match; a selector without terms matches nothing.
+/// A node selector: at least one of its terms must match. A selector without terms matches nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeSelector {
     /// The terms.
     pub terms: Vec<Term>,
 }
 
-/// All of its requirements must hold.
+/// A term: all of its requirements must hold. A term without requirements matches nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Term {
     /// Requirements on labels.
@@ -25,14 +25,14 @@ pub struct Term {
     pub fields: Vec<Requirement>,
 }
 
-/// One requirement as given.
+/// One requirement on a label or field, as in the spec; it may be invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
-    /// The label or field.
+    /// Name of the label or field.
     pub key: Str,
     /// `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt` or `Lt`.
     pub operator: Str,
-    /// What it is compared with.
+    /// The values that the operator compares with.
     pub values: Vec<Str>,
 }
 
@@ -92,12 +92,12 @@ impl Requirement {
         Ok(Self { key: interner.str(key), operator: interner.str(operator), values })
     }
 
-    /// An invalid requirement does not hold (apimachinery/pkg/labels, NewRequirement).
+    /// Reports whether the requirement holds. An invalid one does not (apimachinery/pkg/labels, NewRequirement).
     fn holds_for_labels(&self, labels: &[(Str, Str)]) -> bool {
         let value = label(labels, &self.key);
         let listed = || value.is_some_and(|value| self.values.iter().any(|wanted| **wanted == *value));
-        let values_are_good = self.values.iter().all(|value| is_label_value(value));
-        values_are_good
+        let are_values_valid = self.values.iter().all(|value| is_label_value(value));
+        are_values_valid
             && match (&*self.operator, &self.values[..]) {
                 ("In", [_, ..]) => listed(),
                 ("NotIn", [_, ..]) => !listed(),
@@ -109,7 +109,7 @@ impl Requirement {
             }
     }
 
-    /// Nodes can be selected only by the field of their name; other fields read as empty.
+    /// Reports whether the requirement holds for a node of this name; other fields than the name count as empty.
     fn holds_for_name(&self, name: &str) -> bool {
         let value = if &*self.key == NAME_FIELD { name } else { "" };
         match (&*self.operator, &self.values[..]) {

@@ -93,7 +93,7 @@ fn numbered(message: &[u8], number: u32) -> impl Iterator<Item = &[u8]> {
     fields(message).flatten().filter(move |field| field.number == number).map(|field| field.value.bytes())
 }
 
-/// A pod spec whose affinity will select one node after the other. All other fields keep their encoding.
+/// A pod spec for a series of pods, each with an affinity to another node. All other fields keep their encoding.
 #[derive(Debug, Clone)]
 pub struct Aimed {
     /// The spec without its affinity.
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn aiming_replaces_only_the_required_terms() {
+    fn new_target_replaces_only_the_required_terms() {
         let interner = Interner::default();
         let aimed = aimed(&spec(&[]), &[]);
         let placement = Placement::decode(&interner, &aimed).expect("well-formed");
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn aimed_spec_has_a_target() {
+    fn target_is_the_node_of_the_affinity() {
         assert_eq!(target(&spec(&[])), None);
         assert_eq!(target(&aimed(&spec(&[]), &[])), Some("node-1"));
         assert_eq!(target(&aimed(&[], &[])), Some("node-1"), "also without an affinity of its own");

@@ -7,7 +7,7 @@ use crate::value::time::Time;
 use crate::wire::schema::{pod_spec, taint, toleration};
 use crate::wire::{Put, WireError, copy_fields, fields};
 
-/// The effect that keeps new pods away.
+/// The effect that prevents the scheduling of new pods.
 pub const NO_SCHEDULE: &str = "NoSchedule";
 /// The effect that also evicts running pods.
 pub const NO_EXECUTE: &str = "NoExecute";

@@ -1,4 +1,4 @@
-//! CSIDriver: whether its volumes have to be attached, and how they are labeled.
+//! CSIDriver: whether its volumes need attachment, and support for SELinux mounts.
 
 use crate::decode::{Decode, DecodeError};
 use crate::kind::{Kind, Resource};

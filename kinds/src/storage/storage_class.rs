@@ -14,12 +14,12 @@ use crate::wire::{fields, find};
 const IS_DEFAULT: [&str; 2] =
     ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
 
-/// When claims of the class are bound.
+/// The time at which claims of the class are bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BindingMode {
-    /// As soon as it exists.
+    /// As soon as the claim exists.
     Immediate,
-    /// Once a pod that uses it is scheduled.
+    /// Once a pod that uses the claim is scheduled.
     WaitForFirstConsumer,
 }
 
@@ -34,7 +34,7 @@ pub struct StorageClass {
     pub reclaim_policy: ReclaimPolicy,
     /// Mount options of the volumes that are provisioned.
     pub mount_options: Arc<[Str]>,
-    /// When claims are bound; `None` if the field is absent or unknown.
+    /// The time at which claims are bound; `None` if the field is absent or unknown.
     pub binding_mode: Option<BindingMode>,
     /// Its volumes can be expanded.
     pub allows_expansion: bool,

@@ -20,8 +20,8 @@ pub struct StorageVersionMigration {
     pub group: Str,
     /// Plural name of the resource.
     pub resource: Str,
-    /// `status.resourceVersion`: objects with a later version are written in the current version of storage. Empty until
-    /// it is known.
+    /// `status.resourceVersion`: objects with a later version are already stored in the current storage version. Empty
+    /// until it is known.
     pub version: Str,
     /// `status.conditions`.
     pub conditions: Box<[MigrationCondition]>,
@@ -40,9 +40,9 @@ pub struct MigrationCondition {
     pub reason: Str,
     /// Message for people.
     pub message: Box<str>,
-    /// The generation that it is about; zero if it does not say.
+    /// `observedGeneration`; zero if absent.
     pub generation: i64,
-    /// When the status changed.
+    /// `lastTransitionTime`.
     pub since: Time,
 }
 
@@ -95,7 +95,7 @@ impl StorageVersionMigration {
         self.is_true("Succeeded") || self.is_true("Failed")
     }
 
-    /// Sets a condition. Its time changes only with its status. Returns whether anything changed.
+    /// Sets a condition; its transition time changes only with its status. Returns true if anything changed.
     ///
     /// Upstream: apimachinery pkg/api/meta, SetStatusCondition.
     pub fn set_condition(&mut self, mut new: MigrationCondition) -> bool {

@@ -96,9 +96,9 @@ impl Template {
     }
 
     /// Returns true if both templates may be equal although [`Template::equal_ignoring_hash`] returns false: they
-    /// differ only in fields that one has at zero and the other lacks. An API server that knows a new field writes it
-    /// at zero, its predecessor did not; but for an optional field, zero and absent differ. A caller that must know
-    /// reads both from the server, which then encodes them in the same way.
+    /// differ only in fields that are zero in one and absent in the other. A newer API server stores a new field as
+    /// zero where an older one omitted it; for an optional field, however, zero and absent differ. To be certain, read
+    /// both objects from the API server, which then encodes them in the same way.
     pub fn may_equal_ignoring_hash(&self, other: &Self) -> bool {
         same_meta(&self.meta, &other.meta) && same(&self.spec, &other.spec, &POD_SPEC, Zero::IsAbsent)
     }
@@ -117,7 +117,7 @@ impl Template {
     }
 }
 
-/// The 32-bit FNV-1a hash of bytes.
+/// Returns the 32-bit FNV-1a hash of bytes.
 pub fn fnv1a_32(bytes: impl Iterator<Item = u8>) -> u32 {
     bytes.fold(FNV_OFFSET, fnv1a)
 }
@@ -165,17 +165,19 @@ fn is_empty(field: &Field<'_>) -> bool {
     matches!(field.value, Value::Bytes([]) | Value::Varint(0))
 }
 
-/// Whether a zero field and an absent one are different.
+/// The treatment of fields that are zero in one message and absent in the other.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Zero {
+    /// Zero and absent are different.
     Counts,
+    /// Zero and absent are equal.
     IsAbsent,
 }
 
 /// Compares two messages of one type, ignoring the spelling of quantities. Both come from the API server, which writes
 /// fields and map entries in one fixed order.
 ///
-/// Descends only into the messages that the schema has, so that neither depth nor cost depend on a user's text.
+/// Descends only into messages that the schema lists, so that neither depth nor cost depend on a user's text.
 fn same(a: &[u8], b: &[u8], message: &Message, zero: Zero) -> bool {
     if a == b {
         return true;
@@ -246,7 +248,7 @@ mod tests {
         assert!(plain.equal_ignoring_hash(&plain.with_label(POD_TEMPLATE_HASH, Some("abc"))));
         assert!(plain.equal_ignoring_hash(&with_limit("c", "1000m")));
         assert!(!plain.equal_ignoring_hash(&with_limit("c", "1001m")));
-        assert!(!with_limit("1", "1").equal_ignoring_hash(&with_limit("1000m", "1")), "a name is no quantity");
+        assert!(!with_limit("1", "1").equal_ignoring_hash(&with_limit("1000m", "1")), "a name is not a quantity");
         assert!(!plain.equal_ignoring_hash(&plain.with_label("app", Some("db"))));
         assert!(!plain.equal_ignoring_hash(&plain.with_label("app", None)));
     }
@@ -357,7 +359,7 @@ mod tests {
         assert_eq!(depth(&POD_SPEC, 0), 8);
     }
 
-    /// Bytes of a message of the pod schema, valid or nearly so.
+    /// Generates the bytes of a message of the pod schema, sometimes with an error.
     fn message_bytes() -> impl Strategy<Value = Vec<u8>> {
         let leaf = prop_oneof![
             proptest::collection::vec(any::<u8>(), 0..12),

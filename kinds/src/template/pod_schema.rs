@@ -1,8 +1,8 @@
 //! The messages inside a `PodSpec`: which of its fields hold other messages, at any depth.
 //!
-//! Protobuf does not tell a nested message from a text on the wire. Only this list does, so that the text of a user is never
-//! read as a message, and a comparison descends no deeper than the list is. A field that is not listed, because it is a
-//! number, a text or newer than this list, is compared byte by byte.
+//! On the wire, protobuf encodes a nested message and a string in the same way. With this list, a user's string is
+//! never read as a message, and a comparison descends no deeper than the list. A field that is not listed, because it
+//! is a number, a string or newer than this list, is compared byte by byte.
 
 /// A message, and its fields that hold messages.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct Nested {
 }
 
 impl Message {
-    /// Returns the message that a field holds; `None` for texts, numbers and fields that are not known.
+    /// Returns the message that a field holds; `None` for strings, numbers and unknown fields.
     pub fn nested(&self, number: u32) -> Option<&'static Message> {
         self.nested.iter().find(|nested| nested.number == number).map(|nested| nested.message)
     }

@@ -108,7 +108,7 @@ impl Raw {
     }
 }
 
-/// Metadata with all annotations but `kubectl apply`'s.
+/// Returns the metadata, and all annotations except the one that `kubectl apply` sets.
 pub fn annotated_meta(interner: &Interner, message: &[u8]) -> Result<(Meta, Labels), DecodeError> {
     let mut annotations = Vec::new();
     let meta = Meta::decode(interner, message, |key, value| {

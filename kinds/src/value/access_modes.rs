@@ -71,7 +71,7 @@ impl fmt::Debug for AccessModes {
     }
 }
 
-/// How a volume is presented to a container.
+/// The form in which containers get a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum VolumeMode {
     /// As a mounted file system; also if the field is absent.

@@ -20,7 +20,7 @@ pub enum Requirement {
     In(Str, Vec<Str>),
     /// The label has none of these values, or is absent.
     NotIn(Str, Vec<Str>),
-    /// The label is there.
+    /// The label is present.
     Exists(Str),
     /// The label is absent.
     DoesNotExist(Str),
@@ -30,7 +30,7 @@ pub enum Requirement {
     Less(Str, i64),
 }
 
-/// A selector as given by an object.
+/// The label selector of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Selector {
     /// No selector at all: matches nothing.

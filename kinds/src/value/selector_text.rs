@@ -111,7 +111,7 @@ impl Selector {
     /// Parses a selector in the syntax of queries; empty text matches everything.
     ///
     /// # Errors
-    /// The problem, as upstream words it.
+    /// Returns the problem in upstream's words.
     pub fn parse(interner: &Interner, text: &str) -> Result<Self, String> {
         let tokens = tokens(text);
         let mut reader = Reader { tokens: &tokens, interner };

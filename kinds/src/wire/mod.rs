@@ -29,7 +29,7 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// Returns the bytes of a string or nested message; empty for other types.
+    /// Returns the bytes of a string, bytes field or nested message; empty for other types.
     pub fn bytes(self) -> &'a [u8] {
         match self {
             Value::Bytes(bytes) => bytes,

@@ -61,8 +61,8 @@ pub fn replaced(message: &[u8], numbers: &[u32], put: impl FnOnce(&mut Vec<u8>))
     Ok(copy)
 }
 
-/// Returns a copy of `object` with `edit` applied to its part `number` (`spec`, `status`). An absent part is edited as an
-/// empty message. Managed fields are left out, as in [`edited`].
+/// Returns a copy of `object` with `edit` applied to its part `number` (`spec`, `status`). An absent part is edited as
+/// an empty message. Managed fields are left out, as in [`edited`].
 ///
 /// # Errors
 /// When `object` is not well-formed.

@@ -2,7 +2,7 @@
 
 use providers::{EndpointTarget, ErrorKind, IpNet, NodeTarget, Observed, Protocol, Targeting, Targets};
 
-use crate::balancers_make::{as_asked, owned_of};
+use crate::balancers_make::{matches_spec, owned_of};
 use crate::context::{Context, Stop, ensure, merged, port};
 
 pub(crate) async fn ports_are_changed(context: &Context<'_>) -> Result<(), Stop> {
@@ -13,12 +13,12 @@ pub(crate) async fn ports_are_changed(context: &Context<'_>) -> Result<(), Stop>
     for ports in [vec![tcp(80)], vec![tcp(80), tcp(443)], vec![tcp(443), tcp(8443)], vec![tcp(80)]] {
         spec.ports = ports;
         context.settle(&spec, &targets).await?;
-        as_asked(context, &spec, &targets).await?;
+        matches_spec(context, &spec, &targets).await?;
     }
     // The same port, at another node port.
     spec.ports[0].node_port = Some(31_999);
     context.settle(&spec, &targets).await?;
-    as_asked(context, &spec, &targets).await?;
+    matches_spec(context, &spec, &targets).await?;
     Ok(())
 }
 
@@ -32,7 +32,7 @@ pub(crate) async fn source_ranges_are_changed(context: &Context<'_>) -> Result<(
     for ranges in [vec![], vec![range(2)], vec![range(3), range(2)], vec![range(3)], vec![]] {
         spec.source_ranges = ranges;
         context.settle(&spec, &targets).await?;
-        as_asked(context, &spec, &targets).await?;
+        matches_spec(context, &spec, &targets).await?;
     }
     Ok(())
 }
@@ -49,9 +49,9 @@ pub(crate) async fn variant_is_changed_into_another(context: &Context<'_>) -> Re
     for variant in variants.iter().chain(variants.first()) {
         spec.annotations = merged(plain.clone(), variant.clone());
         context.settle(&spec, &targets).await?;
-        as_asked(context, &spec, &targets).await?;
+        matches_spec(context, &spec, &targets).await?;
     }
-    // The annotation is removed together with the Service's type: the load balancer is found without it.
+    // delete receives no annotations: it must find the load balancer without them.
     context.delete(&spec.id).await?;
     context.nothing_left(&spec.id).await?;
     Ok(())
@@ -67,7 +67,7 @@ pub(crate) async fn targets_shrink_and_grow(context: &Context<'_>) -> Result<(),
     let some = |range: std::ops::Range<usize>| Targets::nodes(nodes[range].to_vec());
     for targets in [some(1..3), some(1..3), some(0..1), some(0..0), all.clone(), all] {
         balancers.set_targets(&spec, &targets).await?;
-        as_asked(context, &spec, &targets).await?;
+        matches_spec(context, &spec, &targets).await?;
     }
     let after = owned_of(context, &spec).await?;
     ensure!(before == after, "before its targets changed there was {before:?}, after it {after:?}");
@@ -75,7 +75,7 @@ pub(crate) async fn targets_shrink_and_grow(context: &Context<'_>) -> Result<(),
     let nameless = NodeTarget { name: "without-id".into(), ..NodeTarget::default() };
     let mixed = Targets::nodes([&nodes[..1], &[nameless]].concat());
     balancers.set_targets(&spec, &mixed).await?;
-    as_asked(context, &spec, &mixed).await?;
+    matches_spec(context, &spec, &mixed).await?;
     Ok(())
 }
 
@@ -92,7 +92,7 @@ pub(crate) async fn targets_of_an_absent_load_balancer_are_not_found(context: &C
         let kind = result.as_ref().err().map(|error| error.kind);
         ensure!(kind == Some(ErrorKind::NotFound), "targets of an absent load balancer are {result:?}, not NotFound");
         let observed = balancers.observe(&spec.id).await?;
-        ensure!(observed == Observed::Absent, "setting targets made {observed:?}");
+        ensure!(observed == Observed::Absent, "set_targets created {observed:?}");
         context.nothing_left(&spec.id).await?;
     }
     Ok(())
@@ -107,7 +107,7 @@ pub(crate) async fn endpoints_are_targets(context: &Context<'_>) -> Result<(), S
     let mut spec = context.spec();
     spec.annotations = merged(spec.annotations, annotations);
     let targeting = balancers.targeting(&spec)?;
-    ensure!(targeting == Targeting::Endpoints, "a load balancer for endpoints wants {targeting:?}");
+    ensure!(targeting == Targeting::Endpoints, "a load balancer for endpoints has the targeting {targeting:?}");
     // Endpoints need no node port.
     spec.allocate_node_ports = false;
     spec.ports[0].node_port = None;
@@ -125,17 +125,17 @@ pub(crate) async fn endpoints_are_targets(context: &Context<'_>) -> Result<(), S
     let some = |list: Vec<EndpointTarget>| Targets { endpoints: list.into(), ..Targets::default() };
     let first = some(vec![endpoint(10, true), endpoint(11, false), endpoint(12, true)]);
     context.settle(&spec, &first).await?;
-    as_asked(context, &spec, &first).await?;
+    matches_spec(context, &spec, &first).await?;
     for targets in [some(vec![endpoint(11, true)]), some(Vec::new()), first] {
         balancers.set_targets(&spec, &targets).await?;
-        as_asked(context, &spec, &targets).await?;
+        matches_spec(context, &spec, &targets).await?;
     }
     // While objects cannot be decoded, no target is removed because it is not listed.
     let more = some(vec![endpoint(10, true), endpoint(11, true), endpoint(12, true)]);
     let partial = Targets { incomplete: true, ..some(vec![endpoint(11, true)]) };
     balancers.set_targets(&spec, &partial).await?;
-    as_asked(context, &spec, &more).await?;
+    matches_spec(context, &spec, &more).await?;
     balancers.set_targets(&spec, &Targets { incomplete: false, ..partial.clone() }).await?;
-    as_asked(context, &spec, &Targets { incomplete: false, ..partial }).await?;
+    matches_spec(context, &spec, &Targets { incomplete: false, ..partial }).await?;
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use providers::{Deletion, Observed, Phase, Targets};
 
-use crate::balancers_make::{CHANGES, as_asked, owned_of};
+use crate::balancers_make::{CHANGES, matches_spec, owned_of};
 use crate::context::{Context, Stop, ensure};
 use crate::fixture::FixtureError;
 
@@ -20,7 +20,7 @@ pub(crate) async fn delete_is_idempotent(context: &Context<'_>) -> Result<(), St
     context.nothing_left(&spec.id).await?;
     // A Service may return to type LoadBalancer under the same uid.
     context.settle(&spec, &targets).await?;
-    as_asked(context, &spec, &targets).await?;
+    matches_spec(context, &spec, &targets).await?;
     Ok(())
 }
 
@@ -44,7 +44,7 @@ pub(crate) async fn delete_that_takes_time_is_in_progress(context: &Context<'_>)
     }
     // If it is requested again during the deletion, it is recreated once the old one is deleted.
     context.settle(&spec, &targets).await?;
-    as_asked(context, &spec, &targets).await?;
+    matches_spec(context, &spec, &targets).await?;
     context.delete(&spec.id).await?;
     context.nothing_left(&spec.id).await?;
     Ok(())
@@ -110,11 +110,11 @@ pub(crate) async fn service_with_another_uid_has_another_load_balancer(context: 
     let (old, new) = (context.spec_of(context.id_named(&name)), context.spec_of(context.id_named(&name)));
     context.settle(&old, &targets).await?;
     context.settle(&new, &targets).await?;
-    as_asked(context, &old, &targets).await?;
-    as_asked(context, &new, &targets).await?;
+    matches_spec(context, &old, &targets).await?;
+    matches_spec(context, &new, &targets).await?;
     context.delete(&old.id).await?;
     context.nothing_left(&old.id).await?;
-    as_asked(context, &new, &targets).await?;
+    matches_spec(context, &new, &targets).await?;
     Ok(())
 }
 
@@ -126,7 +126,7 @@ pub(crate) async fn owned_resources_are_listed_until_deleted(context: &Context<'
         context.settle(spec, &targets).await?;
     }
     for spec in &specs {
-        as_asked(context, spec, &targets).await?;
+        matches_spec(context, spec, &targets).await?;
     }
     context.delete(&specs[1].id).await?;
     for (spec, times) in specs.iter().zip([1, 0, 1]) {
@@ -158,6 +158,6 @@ pub(crate) async fn leaked_resources_are_collected_and_a_successors_are_kept(
     }
     context.collect(left).await?;
     context.nothing_left(&old.id).await?;
-    as_asked(context, &new, &targets).await?;
+    matches_spec(context, &new, &targets).await?;
     Ok(())
 }

@@ -10,8 +10,8 @@ use providers::{
 use crate::context::{Context, Stop, ensure, merged, port};
 use crate::fixture::FixtureError;
 
-/// Number of changes, counted from the first, that are made to fail in turn. More than any cloud needs for one load
-/// balancer.
+/// The number of runs with a failed change: the first change fails in the first run, the second in the second, and so
+/// on. More than any cloud needs for one load balancer.
 pub(crate) const CHANGES: u64 = 16;
 
 pub(crate) async fn owned_of(context: &Context<'_>, spec: &LoadBalancerSpec) -> Result<Vec<Owned>, Stop> {
@@ -20,16 +20,16 @@ pub(crate) async fn owned_of(context: &Context<'_>, spec: &LoadBalancerSpec) -> 
 }
 
 /// Checks that the load balancer exists once and matches the spec.
-pub(crate) async fn as_asked(
+pub(crate) async fn matches_spec(
     context: &Context<'_>,
     spec: &LoadBalancerSpec,
     targets: &Targets,
 ) -> Result<Balancer, Stop> {
     let features = context.balancers()?.features();
     let balancer = context.active(&spec.id).await?;
-    let asked: BTreeSet<_> = spec.ports.iter().map(|port| (port.protocol, port.port)).collect();
+    let requested: BTreeSet<_> = spec.ports.iter().map(|port| (port.protocol, port.port)).collect();
     let listens: Vec<_> = balancer.listeners.iter().map(|listener| (listener.protocol, listener.port)).collect();
-    ensure!(listens.iter().eq(&asked), "it should listen on {asked:?} and listens on {listens:?}");
+    ensure!(listens.iter().eq(&requested), "it should listen on {requested:?} and listens on {listens:?}");
     if features.source_ranges {
         let ranges: BTreeSet<_> = spec.source_ranges.iter().map(IpNet::trunc).collect();
         let open = balancer.source_ranges.iter().eq(&ranges);
@@ -54,7 +54,7 @@ pub(crate) async fn as_asked(
     ensure!(has.iter().copied().eq(&wanted), "its targets should be {wanted:?} and are {has:?}");
     let owned = owned_of(context, spec).await?;
     ensure!(owned.len() == 1, "list_owned should return it once and returns {owned:?}");
-    ensure!(!owned[0].resources.is_empty(), "list_owned names no resource of it");
+    ensure!(!owned[0].resources.is_empty(), "list_owned returns it without a resource");
     Ok(balancer)
 }
 
@@ -64,9 +64,9 @@ pub(crate) async fn features_are_consistent(context: &Context<'_>) -> Result<(),
     ensure!(!features.mixed_protocols || features.protocols.len() > 1, "one protocol can't be mixed: {features:?}");
     ensure!(!features.dual_stack || features.ipv6, "dual stack without IPv6: {features:?}");
     let classes = &features.classes;
-    ensure!(classes.unset || !classes.named.is_empty(), "no Service is ever taken: {classes:?}");
-    ensure!(!classes.takes(Some("example.com/of-nobody")), "a class of nobody's is taken: {classes:?}");
-    ensure!(features == context.balancers()?.features(), "the features change");
+    ensure!(classes.unset || !classes.named.is_empty(), "no Service is ever accepted: {classes:?}");
+    ensure!(!classes.takes(Some("example.com/unknown")), "an unknown class is accepted: {classes:?}");
+    ensure!(features == context.balancers()?.features(), "features() returns another value the second time");
     Ok(())
 }
 
@@ -87,12 +87,12 @@ pub(crate) async fn ensure_creates_the_load_balancer_that_observe_returns(contex
     spec.ports.push(port("https", Protocol::Tcp, 443));
     let targets = Targets::nodes(context.nodes(2).await?);
     let ensured = context.settle(&spec, &targets).await?;
-    ensure!(!ensured.status.ingress.is_empty(), "a settled balancer has no ingress");
+    ensure!(!ensured.status.ingress.is_empty(), "a settled load balancer has no ingress");
     for ingress in &ensured.status.ingress {
         ensure!(ingress.ip.is_some() || ingress.hostname.is_some(), "an ingress without address or name: {ingress:?}");
         ensure!(ingress.ip.is_some() || ingress.ip_mode.is_none(), "an ipMode without an address: {ingress:?}");
     }
-    as_asked(context, &spec, &targets).await?;
+    matches_spec(context, &spec, &targets).await?;
     Ok(())
 }
 
@@ -105,12 +105,12 @@ pub(crate) async fn ensure_is_idempotent(context: &Context<'_>) -> Result<(), St
     ensure!(first == second, "the first time it is {first:?}, the second {second:?}");
     let after = owned_of(context, &spec).await?;
     ensure!(before == after, "before the second call there was {before:?}, after it {after:?}");
-    as_asked(context, &spec, &targets).await?;
+    matches_spec(context, &spec, &targets).await?;
     // If every change is refused, it must still settle, because there is none to make.
     match context.fixture.fail_change(1).await {
         Ok(()) => {
             let quiet = context.balancers()?.ensure(&spec, &targets).await;
-            ensure!(quiet.as_ref() == Ok(&second), "with nothing to change it tried a change: {quiet:?}");
+            ensure!(quiet.as_ref() == Ok(&second), "without a difference it tried a change: {quiet:?}");
             context.fixture.restore().await?;
             Ok(())
         }
@@ -126,7 +126,7 @@ pub(crate) async fn concurrent_ensures_create_one_load_balancer(context: &Contex
     let fits = |result: &Result<_, CloudError>| !result.as_ref().is_err_and(CloudError::is_invalid);
     ensure!(fits(&both.0) && fits(&both.1), "concurrent calls return {both:?}");
     context.settle(&spec, &targets).await?;
-    as_asked(context, &spec, &targets).await?;
+    matches_spec(context, &spec, &targets).await?;
     Ok(())
 }
 
@@ -141,7 +141,7 @@ pub(crate) async fn ensure_after_a_lost_response_creates_no_second(context: &Con
         context.fixture.lose_answer(nth).await?;
         context.settle(&spec, &targets).await?;
         context.fixture.restore().await?;
-        as_asked(context, &spec, &targets).await?;
+        matches_spec(context, &spec, &targets).await?;
         let made = owned_of(context, &spec).await?.remove(0).resources;
         ensure!(made.len() == resources, "after losing response {nth} there is {made:?}, not {resources} resources");
         context.delete(&spec.id).await?;
@@ -158,7 +158,7 @@ pub(crate) async fn ensure_recovers_from_a_failure_at_any_change(context: &Conte
         context.fixture.fail_change(nth).await?;
         context.settle(&spec, &targets).await?;
         context.fixture.restore().await?;
-        as_asked(context, &spec, &targets).await?;
+        matches_spec(context, &spec, &targets).await?;
         context.delete(&spec.id).await?;
         context.nothing_left(&spec.id).await?;
     }
@@ -189,9 +189,9 @@ pub(crate) async fn invalid_annotation_is_reported_and_nothing_created(context: 
     let mut spec = context.spec();
     spec.annotations = merged(spec.annotations, [(key.clone(), value.clone())]);
     let error = refused(context, &spec, "an invalid annotation").await?;
-    let (said, rest) = (&error.message, error.message.replace(&key, "").replace(&value, ""));
-    ensure!(said.contains(&key) && said.contains(&value), "{said:?} does not name {key} and {value:?}");
-    ensure!(rest.len() > 20, "{said:?} does not name the fix");
+    let (message, rest) = (&error.message, error.message.replace(&key, "").replace(&value, ""));
+    ensure!(message.contains(&key) && message.contains(&value), "{message:?} does not name {key} and {value:?}");
+    ensure!(rest.len() > 20, "{message:?} does not name the fix");
     Ok(())
 }
 
@@ -233,7 +233,7 @@ pub(crate) async fn protocols_can_be_mixed(context: &Context<'_>) -> Result<(), 
     spec.ports = features.protocols.iter().map(|protocol| port(protocol.as_str(), *protocol, 53)).collect();
     let targets = Targets::nodes(context.nodes(1).await?);
     context.settle(&spec, &targets).await?;
-    as_asked(context, &spec, &targets).await?;
+    matches_spec(context, &spec, &targets).await?;
     Ok(())
 }
 
@@ -252,13 +252,13 @@ pub(crate) async fn dual_stack_gets_addresses_of_both_families(context: &Context
     // A name serves both families.
     if ensured.status.ingress.iter().all(|ingress| ingress.ip.is_some()) {
         let got = families(&ensured.status);
-        ensure!(got == spec.ip_families, "{:?} were requested, and {got:?} assigned", spec.ip_families);
+        ensure!(got == spec.ip_families, "{:?} were requested, but {got:?} are assigned", spec.ip_families);
         spec.ip_families = vec![IpFamily::IPv6];
         spec.ip_family_policy = IpFamilyPolicy::SingleStack;
         let got = families(&context.settle(&spec, &targets).await?.status);
-        ensure!(got == spec.ip_families, "{:?} is still requested, and {got:?} assigned", spec.ip_families);
+        ensure!(got == spec.ip_families, "{:?} is requested now, but {got:?} are assigned", spec.ip_families);
     }
-    let phase = as_asked(context, &spec, &targets).await?.phase;
+    let phase = matches_spec(context, &spec, &targets).await?.phase;
     ensure!(phase == Phase::Active, "it is {phase:?}");
     Ok(())
 }

@@ -73,7 +73,7 @@ fn fresh() -> u64 {
 }
 
 /// Reports whether a controller would retry soon after the error.
-fn passes(error: &CloudError) -> bool {
+fn is_temporary(error: &CloudError) -> bool {
     matches!(error.kind, ErrorKind::Throttled { .. } | ErrorKind::Transient | ErrorKind::Conflict)
 }
 
@@ -159,15 +159,15 @@ impl<'a> Context<'a> {
     pub async fn settle(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, Stop> {
         let (balancers, deadline) = (self.balancers()?, self.deadline());
         loop {
-            let (pause, said) = match balancers.ensure(spec, targets).await {
+            let (pause, last) = match balancers.ensure(spec, targets).await {
                 Ok(ensured) => match ensured.progress {
                     Progress::Settled => return Ok(ensured),
                     Progress::After(pause) => (pause, "in progress".to_owned()),
                 },
-                Err(error) if passes(&error) => (error.retry_after().unwrap_or(PAUSE), error.to_string()),
+                Err(error) if is_temporary(&error) => (error.retry_after().unwrap_or(PAUSE), error.to_string()),
                 Err(error) => return Err(error.into()),
             };
-            ensure!(Instant::now() < deadline, "ensure does not settle; the last result was {said}");
+            ensure!(Instant::now() < deadline, "ensure does not settle; the last result was {last}");
             tokio::time::sleep(pause.min(self.fixture.patience())).await;
         }
     }
@@ -176,13 +176,12 @@ impl<'a> Context<'a> {
     pub async fn active(&self, id: &LoadBalancerId) -> Result<Balancer, Stop> {
         let (balancers, deadline) = (self.balancers()?, self.deadline());
         loop {
-            let seen = balancers.observe(id).await;
-            let seen = match seen {
+            let observed = match balancers.observe(id).await {
                 Ok(Observed::Present(balancer)) if balancer.phase == Phase::Active => return Ok(*balancer),
-                Err(error) if !passes(&error) => return Err(error.into()),
-                seen => seen,
+                Err(error) if !is_temporary(&error) => return Err(error.into()),
+                observed => observed,
             };
-            ensure!(Instant::now() < deadline, "the load balancer is not active but {seen:?}");
+            ensure!(Instant::now() < deadline, "the load balancer is not active but {observed:?}");
             tokio::time::sleep(PAUSE).await;
         }
     }
@@ -190,33 +189,33 @@ impl<'a> Context<'a> {
     /// Deletes repeatedly, as a controller does, until the deletion is complete.
     pub async fn delete(&self, id: &LoadBalancerId) -> Result<(), Stop> {
         let balancers = self.balancers()?;
-        self.until_gone(|| balancers.delete(id)).await
+        self.until_deleted(|| balancers.delete(id)).await
     }
 
     /// Collects a Service's leaked resources repeatedly, until the deletion is complete.
     pub async fn collect(&self, owned: &Owned) -> Result<(), Stop> {
         let balancers = self.balancers()?;
-        self.until_gone(|| balancers.collect(owned)).await
+        self.until_deleted(|| balancers.collect(owned)).await
     }
 
-    async fn until_gone<'d>(
+    async fn until_deleted<'d>(
         &self,
         delete: impl Fn() -> BoxFuture<'d, Result<Deletion, CloudError>> + Send,
     ) -> Result<(), Stop> {
         let deadline = self.deadline();
         loop {
-            let (pause, said) = match delete().await {
+            let (pause, last) = match delete().await {
                 Ok(Deletion::Gone) => return Ok(()),
                 Ok(Deletion::InProgress(pause)) => (pause, "in progress".to_owned()),
-                Err(error) if passes(&error) => (error.retry_after().unwrap_or(PAUSE), error.to_string()),
+                Err(error) if is_temporary(&error) => (error.retry_after().unwrap_or(PAUSE), error.to_string()),
                 Err(error) => return Err(error.into()),
             };
-            ensure!(Instant::now() < deadline, "delete does not complete; the last result was {said}");
+            ensure!(Instant::now() < deadline, "delete does not complete; the last result was {last}");
             tokio::time::sleep(pause.min(self.fixture.patience())).await;
         }
     }
 
-    /// Checks that nothing is left in the cloud, if the fixture can tell.
+    /// Checks that nothing is left in the cloud, if the fixture supports that.
     pub async fn nothing_left(&self, id: &LoadBalancerId) -> Result<(), Stop> {
         match self.fixture.leftovers(id).await {
             Ok(left) => {
@@ -239,10 +238,10 @@ impl<'a> Context<'a> {
             }
         }
         if let Some(routes) = self.provider.routes().filter(|_| made.routes) {
-            let ours = self.fixture.destinations();
+            let destinations = self.fixture.destinations();
             let listed = routes.list().await?;
-            let mine = listed.into_iter().filter(|route: &Route| ours.contains(&route.destination));
-            let changes: Vec<RouteChange> = mine.map(RouteChange::Remove).collect();
+            let created = listed.into_iter().filter(|route: &Route| destinations.contains(&route.destination));
+            let changes: Vec<RouteChange> = created.map(RouteChange::Remove).collect();
             for result in routes.apply(&changes).await {
                 result?;
             }

@@ -54,7 +54,7 @@ fn destinations(context: &Context<'_>, count: usize) -> Result<Vec<IpNet>, Stop>
 pub(crate) async fn route_is_set_listed_and_removed(context: &Context<'_>) -> Result<(), Stop> {
     context.routes()?;
     let instance = context.instance("node").await?;
-    ensure!(apply(context, &[]).await?.is_empty(), "no change has a result");
+    ensure!(apply(context, &[]).await?.is_empty(), "an empty list of changes has a result");
     for destination in destinations(context, 1)? {
         for _ in 0..2 {
             apply_one(context, set(destination, &instance)).await??;
@@ -85,9 +85,9 @@ pub(crate) async fn route_is_replaced_for_another_instance(context: &Context<'_>
 pub(crate) async fn invalid_route_change_does_not_stop_the_others(context: &Context<'_>) -> Result<(), Stop> {
     context.routes()?;
     let instance = context.instance("node").await?;
-    let nobody = InstanceRef::named(context.fresh_name("nobody"));
+    let unknown = InstanceRef::named(context.fresh_name("unknown"));
     let destinations = destinations(context, 3)?;
-    let changes = [set(destinations[0], &instance), set(destinations[1], &nobody), set(destinations[2], &instance)];
+    let changes = [set(destinations[0], &instance), set(destinations[1], &unknown), set(destinations[2], &instance)];
     let results = apply(context, &changes).await?;
     ensure!(results[0].is_ok() && results[2].is_ok(), "an invalid change affected others: {results:?}");
     let kind = results[1].as_ref().err().map(|error| error.kind);

@@ -1,5 +1,4 @@
-//! Load balancers over the mock's calls: one read, then the difference in an order in which the process may die at any
-//! point.
+//! Load balancers over the mock's calls: one read, then the difference, in an order that allows a crash at any point.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -33,8 +32,8 @@ impl MockBalancers {
         settings::read(spec, &self.cloud.config())
     }
 
-    /// Creates missing parts and returns the whole. Parts that the read did not return may exist nevertheless: each
-    /// call finds them.
+    /// Creates missing parts and returns the load balancer. A part that the read did not return may exist; then its
+    /// call creates no second one.
     async fn make(
         &self,
         id: &LoadBalancerId,
@@ -210,7 +209,11 @@ impl LoadBalancers for MockBalancers {
         let wanted = self.settings(spec)?;
         if wanted.targeting == Targeting::Elsewhere {
             let key = format!("{}targets", settings::PREFIX);
-            return Err(CloudError::invalid_annotation(&key, "elsewhere", "this balancer is not made here"));
+            return Err(CloudError::invalid_annotation(
+                &key,
+                "elsewhere",
+                "another controller creates this load balancer",
+            ));
         }
         let (chosen, without_id) = settings::targets(&wanted, targets);
         let mut found = self.describe(id).await?.unwrap_or_else(|| nothing(id));

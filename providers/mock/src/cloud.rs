@@ -15,12 +15,12 @@ use crate::state::State;
 
 /// A cloud in memory. Clones are handles of the same cloud, which exists as long as one of them.
 ///
-/// Its own methods simulate everything in a cloud besides the provider's calls: people start and stop instances,
+/// Its own methods simulate changes in a cloud other than the provider's calls: instances are started and stopped,
 /// targets become unhealthy, limits change. These are not counted and not affected by faults.
 #[derive(Clone)]
 pub struct MockCloud {
     inner: Arc<Mutex<Inner>>,
-    born: Instant,
+    created: Instant,
 }
 
 struct Inner {
@@ -37,14 +37,14 @@ impl MockCloud {
     /// # Errors
     /// If the configuration contains a fault that can never happen.
     pub fn new(config: MockConfig) -> Result<Self, FaultError> {
-        let born = Instant::now();
+        let created = Instant::now();
         let mut faults = Faults::new(config.seed);
         for fault in &config.faults {
             faults.add(fault.clone())?;
         }
-        let state = State::new(config, born);
+        let state = State::new(config, created);
         let inner = Inner { state, faults, calls: BTreeMap::new(), requests: 0 };
-        Ok(Self { inner: Arc::new(Mutex::new(inner)), born })
+        Ok(Self { inner: Arc::new(Mutex::new(inner)), created })
     }
 
     /// Returns a provider over this cloud for a cluster. Each call creates another one, as a restarted process would.
@@ -112,7 +112,7 @@ impl MockCloud {
         let mut inner = self.lock();
         inner.state.sweep(now);
         Snapshot {
-            now_millis: (now - self.born).as_millis() as u64,
+            now_millis: (now - self.created).as_millis() as u64,
             instances: inner.state.machine_views(now),
             balancers: inner.state.balancer_views(None, now, true),
             routes: inner.state.route_views(),
@@ -136,7 +136,7 @@ impl MockCloud {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic in here leaves no partial change: each change is one insertion.
+        // A panic while the lock is held leaves no partial change: each change is one insertion.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -156,26 +156,26 @@ impl MockCloud {
         if !verdict.latency.is_zero() {
             tokio::time::sleep(verdict.latency).await;
         }
-        let answer = {
+        let result = {
             let mut inner = self.lock();
-            let answer = match verdict.refusal {
+            let result = match verdict.refusal {
                 Some((kind, message)) => Err(CloudError::new(kind, operation.as_str(), message)),
                 None => {
                     let now = Instant::now();
                     inner.state.sweep(now);
-                    let answer = act(&mut inner.state, &verdict, now);
-                    if verdict.lost { Err(Verdict::lost_error(operation)) } else { answer }
+                    let result = act(&mut inner.state, &verdict, now);
+                    if verdict.lost { Err(Verdict::lost_error(operation)) } else { result }
                 }
             };
-            if answer.is_err() || verdict.unanswered {
+            if result.is_err() || verdict.unanswered {
                 inner.calls.entry(operation).or_default().failed += 1;
             }
-            answer
+            result
         };
         if verdict.unanswered {
             return std::future::pending().await;
         }
-        answer.map_err(|error| error.with_request_id(format!("mock-{request}")))
+        result.map_err(|error| error.with_request_id(format!("mock-{request}")))
     }
 
     /// Returns the faults for one part of a batch.

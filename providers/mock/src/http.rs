@@ -45,9 +45,9 @@ use crate::fault::Fault;
 use crate::routes::MockRoutes;
 
 /// Maximum size of a request, in bytes.
-const LARGEST: usize = 1 << 20;
+const MAX_REQUEST_BYTES: usize = 1 << 20;
 /// Maximum number of concurrent connections.
-const CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -59,13 +59,13 @@ struct HealthChange {
 /// A route to an instance, for programs in other languages.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WishedRoute {
+struct RouteRequest {
     destination: IpNet,
     /// Its provider ID.
     instance: String,
 }
 
-impl WishedRoute {
+impl RouteRequest {
     fn set(self) -> RouteChange {
         let instance = InstanceRef { provider_id: Some(self.instance), ..InstanceRef::default() };
         let (addresses, name_hint) = (Vec::new(), String::new());
@@ -82,8 +82,8 @@ struct Destination {
 /// The desired state of a load balancer, for programs in other languages.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wish {
-    ports: Vec<WishedPort>,
+struct BalancerRequest {
+    ports: Vec<PortRequest>,
     /// Provider IDs.
     #[serde(default)]
     instances: Vec<String>,
@@ -91,7 +91,7 @@ struct Wish {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WishedPort {
+struct PortRequest {
     #[serde(default)]
     name: String,
     #[serde(default)]
@@ -100,15 +100,15 @@ struct WishedPort {
     node_port: u16,
 }
 
-impl Wish {
+impl BalancerRequest {
     fn spec(&self, id: LoadBalancerId) -> LoadBalancerSpec {
-        let port = |wished: &WishedPort| Port {
-            name: wished.name.clone(),
-            protocol: wished.protocol,
+        let port = |requested: &PortRequest| Port {
+            name: requested.name.clone(),
+            protocol: requested.protocol,
             app_protocol: None,
-            port: wished.port,
-            node_port: Some(wished.node_port),
-            target_port: TargetPort::Number(wished.port),
+            port: requested.port,
+            node_port: Some(requested.node_port),
+            target_port: TargetPort::Number(requested.port),
         };
         LoadBalancerSpec::new(id, self.ports.iter().map(port).collect())
     }
@@ -124,9 +124,9 @@ impl Wish {
     }
 }
 
-type Answer = Result<Value, (StatusCode, String)>;
+type Reply = Result<Value, (StatusCode, String)>;
 
-fn shown(value: impl Serialize) -> Answer {
+fn shown(value: impl Serialize) -> Reply {
     serde_json::to_value(value).map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
 }
 
@@ -134,14 +134,14 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, (StatusCode, String)> {
     serde_json::from_slice(body).map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))
 }
 
-fn found(found: bool, what: &str) -> Answer {
+fn found(found: bool, what: &str) -> Reply {
     if found { Ok(json!({})) } else { Err((StatusCode::NOT_FOUND, format!("there is no {what}"))) }
 }
 
 impl MockCloud {
     /// Serves the cloud over HTTP until the future is dropped.
     pub async fn serve(self, listener: TcpListener) {
-        let connections = Arc::new(Semaphore::new(CONNECTIONS));
+        let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut serving = tokio::task::JoinSet::new();
         while let Ok(permit) = Arc::clone(&connections).acquire_owned().await {
             while serving.try_join_next().is_some() {}
@@ -161,11 +161,11 @@ impl MockCloud {
 
     async fn respond(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
         let (head, body) = request.into_parts();
-        let answer = match Limited::new(body, LARGEST).collect().await {
-            Ok(body) => self.answer(&head.method, head.uri.path(), &body.to_bytes()).await,
+        let reply = match Limited::new(body, MAX_REQUEST_BYTES).collect().await {
+            Ok(body) => self.handle(&head.method, head.uri.path(), &body.to_bytes()).await,
             Err(error) => Err((StatusCode::PAYLOAD_TOO_LARGE, error.to_string())),
         };
-        let (code, value) = match answer {
+        let (code, value) = match reply {
             Ok(value) => (StatusCode::OK, value),
             Err((code, message)) => (code, json!({ "error": message })),
         };
@@ -176,12 +176,12 @@ impl MockCloud {
     }
 
     /// Acts like a provider for a Service, once.
-    async fn balance(&self, id: LoadBalancerId, wish: Option<Wish>) -> Answer {
+    async fn balance(&self, id: LoadBalancerId, request: Option<BalancerRequest>) -> Reply {
         let provider = MockBalancers { cloud: self.clone(), cluster: id.cluster.clone() };
         let refused = |error: CloudError| (StatusCode::CONFLICT, error.to_string());
-        match wish {
-            Some(wish) => {
-                provider.ensure(&wish.spec(id.clone()), &wish.targets()).await.map_err(refused)?;
+        match request {
+            Some(request) => {
+                provider.ensure(&request.spec(id.clone()), &request.targets()).await.map_err(refused)?;
                 let found = self.snapshot().balancers.into_iter().find(|balancer| balancer.id == id);
                 shown(found)
             }
@@ -193,12 +193,12 @@ impl MockCloud {
     }
 
     /// Acts like a provider for a Node, once.
-    async fn route(&self, change: &RouteChange) -> Answer {
+    async fn route(&self, change: &RouteChange) -> Reply {
         let done = MockRoutes(self.clone()).change(change).await;
         done.map(|()| json!({})).map_err(|error| (StatusCode::CONFLICT, error.to_string()))
     }
 
-    async fn unroute(&self, destination: IpNet) -> Answer {
+    async fn unroute(&self, destination: IpNet) -> Reply {
         let routes =
             MockRoutes(self.clone()).list().await.map_err(|error| (StatusCode::CONFLICT, error.to_string()))?;
         match routes.into_iter().find(|route| route.destination == destination) {
@@ -207,13 +207,13 @@ impl MockCloud {
         }
     }
 
-    async fn answer(&self, method: &Method, path: &str, body: &[u8]) -> Answer {
+    async fn handle(&self, method: &Method, path: &str, body: &[u8]) -> Reply {
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         match (method.as_str(), parts.as_slice()) {
             ("PUT" | "DELETE", ["balancers", cluster, namespace, name, uid]) => {
                 let [cluster, namespace, name, uid] = [cluster, namespace, name, uid].map(ToString::to_string);
-                let wish = if method == Method::PUT { Some(read::<Wish>(body)?) } else { None };
-                self.balance(LoadBalancerId { cluster, namespace, name, uid }, wish).await
+                let request = if method == Method::PUT { Some(read::<BalancerRequest>(body)?) } else { None };
+                self.balance(LoadBalancerId { cluster, namespace, name, uid }, request).await
             }
             ("GET", ["state"]) => shown(self.snapshot()),
             ("GET", ["calls"]) => shown(self.snapshot().calls),
@@ -246,7 +246,7 @@ impl MockCloud {
                 self.set_quotas(read::<Quotas>(body)?);
                 Ok(json!({}))
             }
-            ("PUT", ["routes"]) => self.route(&read::<WishedRoute>(body)?.set()).await,
+            ("PUT", ["routes"]) => self.route(&read::<RouteRequest>(body)?.set()).await,
             ("DELETE", ["routes"]) => self.unroute(read::<Destination>(body)?.destination).await,
             ("PUT", ["foreign-routes"]) => {
                 self.add_foreign_route(read::<Destination>(body)?.destination);

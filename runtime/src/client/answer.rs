@@ -14,54 +14,54 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::rt::{Read, Write};
 use tower::BoxError;
 
-use kube::client::Body as Question;
+use kube::client::Body as RequestBody;
 
 use super::streams::Slot;
 
 /// The body of a response.
 pub(super) struct Answer {
     body: Incoming,
-    own: Option<Own>,
+    dedicated: Option<Dedicated>,
     /// The stream's slot on a shared connection; dropping the body frees it.
     _slot: Option<Slot>,
 }
 
 /// A connection for a single response. It is part of the body, so that no other task has to be woken for each piece.
-struct Own {
+struct Dedicated {
     connection: BoxFuture<'static, hyper::Result<()>>,
     /// The connection closes when this is dropped.
-    _sender: SendRequest<Question>,
+    _sender: SendRequest<RequestBody>,
 }
 
 impl Answer {
     /// Wraps a body that arrives over a connection shared with other requests.
     pub(super) fn shared(body: Incoming, slot: Option<Slot>) -> Self {
-        Self { body, own: None, _slot: slot }
+        Self { body, dedicated: None, _slot: slot }
     }
 }
 
 /// Sends the request over a connection that is dedicated to its response.
-pub(super) async fn ask_alone(
+pub(super) async fn send_dedicated(
     stream: impl Read + Write + Unpin + Send + 'static,
-    request: Request<Question>,
+    request: Request<RequestBody>,
 ) -> Result<Response<Answer>, BoxError> {
     let (mut sender, connection) = handshake(stream).await?;
     let connection = connection.boxed();
-    let answering = Box::pin(sender.send_request(origin_form(request)?));
-    match select(answering, connection).await {
-        Either::Left((answer, connection)) => {
-            let own = Some(Own { connection, _sender: sender });
-            Ok(answer?.map(|body| Answer { body, own, _slot: None }))
+    let response = Box::pin(sender.send_request(origin_form(request)?));
+    match select(response, connection).await {
+        Either::Left((response, connection)) => {
+            let dedicated = Some(Dedicated { connection, _sender: sender });
+            Ok(response?.map(|body| Answer { body, dedicated, _slot: None }))
         }
-        Either::Right((ended, answering)) => {
+        Either::Right((ended, response)) => {
             ended?;
-            Ok(answering.await?.map(|body| Answer::shared(body, None)))
+            Ok(response.await?.map(|body| Answer::shared(body, None)))
         }
     }
 }
 
 /// Converts the URI to origin form, as a server that is not a proxy expects.
-fn origin_form(mut request: Request<Question>) -> Result<Request<Question>, BoxError> {
+fn origin_form(mut request: Request<RequestBody>) -> Result<Request<RequestBody>, BoxError> {
     if let Some(authority) = request.uri().authority() {
         let host = HeaderValue::try_from(authority.as_str())?;
         request.headers_mut().insert(HOST, host);
@@ -77,8 +77,8 @@ impl Body for Answer {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         // An error or the end of the connection is reported by the body.
-        if self.own.as_mut().is_some_and(|own| own.connection.poll_unpin(cx).is_ready()) {
-            self.own = None;
+        if self.dedicated.as_mut().is_some_and(|dedicated| dedicated.connection.poll_unpin(cx).is_ready()) {
+            self.dedicated = None;
         }
         Pin::new(&mut self.body).poll_frame(cx)
     }

@@ -1,8 +1,7 @@
 //! The `Authorization` header of the process's own identity. After a 401 response, the exec plugin is run again.
 //!
-//! A plugin may return a token without an expiry time. Upstream: client-go plugin/pkg/client/auth/exec keeps such a
-//! token
-//! token until the server refuses it.
+//! A plugin may return a token without an expiry time. Such a token is used until the server refuses it. Upstream:
+//! client-go plugin/pkg/client/auth/exec.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
@@ -90,11 +89,11 @@ where
         };
         let service = credentials.current().layer(inner);
         Box::pin(async move {
-            let answer = service.oneshot(request).await?;
-            if answer.status() == StatusCode::UNAUTHORIZED {
+            let response = service.oneshot(request).await?;
+            if response.status() == StatusCode::UNAUTHORIZED {
                 credentials.renew();
             }
-            Ok(answer)
+            Ok(response)
         })
     }
 }

@@ -54,7 +54,7 @@ struct Account {
     user_name: String,
     state: Mutex<State>,
     /// Held during a TokenRequest, so that callers share one request.
-    asking: Arc<tokio::sync::Mutex<()>>,
+    renewing: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Default)]
@@ -69,10 +69,10 @@ struct Live {
     expires_at: Instant,
 }
 
-/// The result for a caller that needs no request to the server.
+/// The cached result of the last TokenRequest.
 enum CachedToken {
     Token(Arc<str>),
-    /// Valid, but a new one should be requested.
+    /// A valid token that should be replaced soon.
     Aging(Arc<str>),
     Failure(TokenError),
 }
@@ -119,7 +119,7 @@ impl ServiceAccountToken {
             name: name.to_owned(),
             user_name: format!("system:serviceaccount:{NAMESPACE}:{name}"),
             state: Mutex::default(),
-            asking: Arc::default(),
+            renewing: Arc::default(),
         }))
     }
 
@@ -144,7 +144,7 @@ impl ServiceAccountToken {
                 Ok(token)
             }
             None => {
-                let _asking = self.0.asking.lock().await;
+                let _renewing = self.0.renewing.lock().await;
                 match self.0.known() {
                     Some(CachedToken::Token(token) | CachedToken::Aging(token)) => Ok(token),
                     Some(CachedToken::Failure(error)) => Err(error),
@@ -163,20 +163,20 @@ impl ServiceAccountToken {
     }
 
     fn renew_in_background(&self) {
-        let Ok(asking) = self.0.asking.clone().try_lock_owned() else { return };
+        let Ok(renewing) = self.0.renewing.clone().try_lock_owned() else { return };
         let account = self.0.clone();
         tokio::spawn(async move {
-            // A failure is remembered and logged; the callers already have a token.
+            // A failure is recorded and logged by `renew`; the callers already have a token.
             let _ = account.renew().await;
-            drop(asking);
+            drop(renewing);
         });
     }
 }
 
 impl Account {
-    /// Requests a token. The caller holds `asking`.
+    /// Requests a token. The caller holds `renewing`.
     async fn renew(&self) -> Result<Arc<str>, TokenError> {
-        let asked = tokio::time::timeout(TIMEOUT, self.ask()).await.unwrap_or_else(|_| {
+        let result = tokio::time::timeout(TIMEOUT, self.request_with_account()).await.unwrap_or_else(|_| {
             Err(TokenError::Unreachable {
                 account: self.account(),
                 step: "TokenRequest",
@@ -184,7 +184,7 @@ impl Account {
             })
         });
         let mut state = self.state();
-        match asked {
+        match result {
             Ok(live) => {
                 let token = live.token.clone();
                 *state = State { live: Some(live), failed: None };
@@ -220,7 +220,8 @@ impl Account {
         }
     }
 
-    async fn ask(&self) -> Result<Live, TokenError> {
+    /// Requests a token. If the service account does not exist, creates it first.
+    async fn request_with_account(&self) -> Result<Live, TokenError> {
         match self.request_token().await {
             Err(TokenError::Refused { status: 404, .. }) => {
                 self.create_account().await?;
@@ -237,9 +238,9 @@ impl Account {
             "kind": "TokenRequest",
             "spec": {"audiences": [], "expirationSeconds": LIFETIME.as_secs()},
         });
-        let answer = self.post("TokenRequest", path, &body).await?;
+        let response = self.post("TokenRequest", path, &body).await?;
         // The parser's message may quote the token, so it is not passed on.
-        let granted = serde_json::from_slice::<TokenRequest>(&answer)
+        let granted = serde_json::from_slice::<TokenRequest>(&response)
             .ok()
             .and_then(|granted| granted.status)
             .and_then(|status| Some((status.token?, status.expiration_timestamp?)));
@@ -291,9 +292,9 @@ impl Account {
             .header(http::header::ACCEPT, "application/json")
             .body(Body::from(body.to_string().into_bytes()))
             .map_err(|error| unreachable(error.to_string()))?;
-        let answer = self.own.send(request).await.map_err(|error| unreachable(problem(error)))?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
+        let response = self.own.send(request).await.map_err(|error| unreachable(problem(error)))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), LONGEST_ANSWER).collect().await;
         let body = body.map_err(|error| unreachable(chain(&*error)))?.to_bytes();
         if status.is_success() {
             return Ok(body);

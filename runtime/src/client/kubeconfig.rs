@@ -43,11 +43,11 @@ pub(super) fn load(options: &ConnectOptions) -> Result<Source, ConnectError> {
     if let Some(proxy) = &source.proxy {
         tracing::info!(?proxy, server = %source.config.cluster_url, "the API server is reached through a proxy");
     }
-    Ok(without_secrets_in_clear(source))
+    Ok(without_credentials_unless_https(source))
 }
 
-/// Returns the PEM text of the server's authorities if the kubeconfig holds it inline. A file that the kubeconfig names
-/// does not count (client-go `rest.Config`, `CAData`).
+/// Returns the PEM text of the server's authorities if the kubeconfig holds it inline. An authority in a
+/// file of its own is not returned (client-go `rest.Config`, `CAData`).
 ///
 /// # Errors
 /// When the kubeconfig cannot be read, or the text is not base64.
@@ -55,7 +55,7 @@ pub fn inline_authority(options: &ConnectOptions) -> Result<Option<Vec<u8>>, Con
     let Some(file) = options.kubeconfig.as_deref().filter(|file| !file.as_os_str().is_empty()) else {
         return Ok(None);
     };
-    let kubeconfig = Kubeconfig::read_from(file).map_err(|error| unread(file, error))?;
+    let kubeconfig = Kubeconfig::read_from(file).map_err(|error| read_error(file, error))?;
     let context = kubeconfig.current_context.unwrap_or_default();
     let cluster = kubeconfig
         .contexts
@@ -76,7 +76,7 @@ pub fn inline_authority(options: &ConnectOptions) -> Result<Option<Vec<u8>>, Con
 }
 
 /// Converts the error of reading a kubeconfig.
-fn unread(file: &Path, error: KubeconfigError) -> ConnectError {
+fn read_error(file: &Path, error: KubeconfigError) -> ConnectError {
     match error {
         KubeconfigError::ReadConfig(source, _) => ConnectError::ReadKubeconfig { file: file.to_owned(), source },
         // The parser's message may quote the lines around the error, and with them a token.
@@ -121,7 +121,7 @@ fn current_context(kubeconfig: &Kubeconfig) -> Result<(String, kube::config::Con
 fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> {
     let invalid =
         |problem: String, fix: &'static str| ConnectError::UseKubeconfig { file: file.to_owned(), problem, fix };
-    let mut kubeconfig = Kubeconfig::read_from(file).map_err(|error| unread(file, error))?;
+    let mut kubeconfig = Kubeconfig::read_from(file).map_err(|error| read_error(file, error))?;
 
     let (context, entry) = current_context(&kubeconfig).map_err(|(problem, fix)| invalid(problem, fix))?;
     let (cluster_name, user_name) = (entry.cluster, entry.user);
@@ -191,13 +191,13 @@ fn config_of(kubeconfig: Kubeconfig, cluster_name: &str) -> Result<kube::Config,
             "put a PEM certificate into certificate-authority-data or the file of certificate-authority",
         ));
     }
-    // Only the environment can have set this; the environment is evaluated later, by Go's rules.
+    // `kube` has set this from the environment. Discard it: the environment is evaluated later, by Go's rules.
     config.proxy_url = None;
     Ok(config)
 }
 
 /// Removes credentials from a connection without TLS: client-go `tools/clientcmd`, `DirectClientConfig.ClientConfig`.
-fn without_secrets_in_clear(mut source: Source) -> Source {
+fn without_credentials_unless_https(mut source: Source) -> Source {
     if source.config.cluster_url.scheme_str() != Some("https") {
         source.config.auth_info = kube::config::AuthInfo::default();
         source.token_file = None;

@@ -1,4 +1,4 @@
-//! A hook around every request, so that a test can watch, delay, refuse or drop any of them.
+//! A hook around every request, with which a test can observe, delay, refuse or drop requests.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub enum Pool {
     Bearer,
 }
 
-/// The rest of the stack. If it is dropped unused, the request never leaves the process.
+/// The layers below the hook. If it is dropped unused, the request never leaves the process.
 pub struct Next(Box<dyn FnOnce(Request<Body>) -> Exchange + Send>);
 
 impl Next {
@@ -35,7 +35,7 @@ impl Next {
     ///
     /// # Errors
     /// When there is no response: no connection, or a connection lost while waiting.
-    #[must_use = "nothing is sent until the answer is awaited"]
+    #[must_use = "nothing is sent until the response is awaited"]
     pub fn send(self, request: Request<Body>) -> Exchange {
         (self.0)(request)
     }
@@ -46,8 +46,8 @@ type Hook = dyn Fn(Pool, Request<Body>, Next) -> Exchange + Send + Sync;
 /// A hook around every request of both pools.
 ///
 /// It runs outside the layers that add the server's address and the credentials of the process's own identity, so it
-/// receives relative paths. It may respond by itself, wait, fail without calling [`Next::send`] (the request was
-/// certainly not sent), or call it and drop the response (the response is lost).
+/// receives relative paths. It may respond by itself, wait, or fail without calling [`Next::send`], which simulates a
+/// request that was not sent. It may also call that and drop the response, which simulates a lost response.
 #[derive(Clone)]
 pub struct RequestLayer(Arc<Hook>);
 
@@ -91,8 +91,8 @@ where
         let inner = self.inner.clone();
         let next = Next(Box::new(move |request| {
             Box::pin(async move {
-                let answer = inner.oneshot(request).await?;
-                Ok(answer.map(|body| body.map_err(Into::into).boxed_unsync()))
+                let response = inner.oneshot(request).await?;
+                Ok(response.map(|body| body.map_err(Into::into).boxed_unsync()))
             })
         }));
         (self.layer.0)(self.pool, request, next)

@@ -82,7 +82,7 @@ impl Default for PodEnvironment {
 pub struct ConnectOptions {
     /// The kubeconfig file. If it is empty or `None` and there is no `master`, the pod's service account is used.
     pub kubeconfig: Option<PathBuf>,
-    /// The environment that the kubelet gives a pod; used without `kubeconfig` and `master`.
+    /// The environment that the kubelet sets for a pod; used without `kubeconfig` and `master`.
     pub pod: PodEnvironment,
     /// The server's URL or `host:port`; overrides the kubeconfig's.
     pub master: Option<String>,
@@ -92,7 +92,7 @@ pub struct ConnectOptions {
     /// part before the first slash. Requests of a service account append `/` and its user name, as client-go
     /// `rest.AddUserAgent` does.
     pub user_agent: String,
-    /// Wraps every request of both pools; `None` costs nothing.
+    /// A hook around every request of both pools; `None` costs nothing.
     pub layer: Option<RequestLayer>,
     /// Maximum time for a write through [`Clients::send`], including its response. Default 30 s.
     pub write_timeout: Duration,
@@ -203,7 +203,9 @@ pub enum ConnectError {
         problem: String,
     },
     /// The token file contains no token.
-    #[error("token file {file:?} is empty or holds characters that no header can carry; put one bearer token into it")]
+    #[error(
+        "token file {file:?} is empty or contains characters that are not valid in a header; put one bearer token into it"
+    )]
     BadToken {
         /// The file.
         file: PathBuf,
@@ -222,7 +224,7 @@ pub enum ConnectError {
     #[error("the kubeconfig's user has no usable credentials: {0}; correct the user's entry")]
     Credentials(String),
     /// The user agent is not a valid header value.
-    #[error("user agent {0:?} holds characters that no header can carry; use printable ASCII")]
+    #[error("user agent {0:?} contains characters that are not valid in a header; use printable ASCII")]
     UserAgent(String),
     /// The loading task panicked.
     #[error("loading the configuration panicked: {0}; this is a defect, please report it")]
@@ -311,7 +313,7 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
     })
 }
 
-/// Reads files and runs the exec plugin. Blocks.
+/// Reads files and runs the exec plugin. Blocks the thread.
 fn load(options: &ConnectOptions) -> Result<Loaded, ConnectError> {
     let source = kubeconfig::load(options)?;
     let auth = source.config.auth_layer().map_err(|error| ConnectError::Credentials(error.to_string()))?;
@@ -344,7 +346,7 @@ where
 /// Installs ring as the process's crypto provider, unless one is installed already.
 fn install_crypto() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // If another thread installs one first, its provider is used, which is equally good.
+        // If another thread installs a provider first, that one is used; any provider is acceptable.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
 }

@@ -24,15 +24,15 @@ use super::proxy::Route;
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Bytes per read.
 const READ_SIZE_BYTES: usize = 256 << 10;
-/// The API server responds to every list within a minute, if only with an error. After this time without data the
-/// connection is considered dead.
+/// The API server responds to every list within a minute, or at least returns an error. After this time without data
+/// the connection is considered dead.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A socket that is polled on a timer.
 pub(super) struct PolledSocket {
     socket: TcpStream,
-    nap: Pin<Box<Sleep>>,
-    heard: Instant,
+    poll_timer: Pin<Box<Sleep>>,
+    last_data: Instant,
     buffer: Box<[u8]>,
     /// The part of the buffer that was filled and not consumed yet.
     unread: std::ops::Range<usize>,
@@ -42,15 +42,15 @@ impl PolledSocket {
     fn new(socket: tokio::net::TcpStream) -> io::Result<Self> {
         Ok(Self {
             socket: socket.into_std()?,
-            nap: Box::pin(sleep(POLL_INTERVAL)),
-            heard: Instant::now(),
+            poll_timer: Box::pin(sleep(POLL_INTERVAL)),
+            last_data: Instant::now(),
             buffer: vec![0; READ_SIZE_BYTES].into(),
             unread: 0..0,
         })
     }
 
     /// Runs the operation, or schedules a poll if it would block.
-    fn look<T>(
+    fn act_or_wait<T>(
         &mut self,
         cx: &mut Context<'_>,
         mut act: impl FnMut(&mut Self) -> io::Result<T>,
@@ -59,17 +59,17 @@ impl PolledSocket {
             match act(self) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if self.heard.elapsed() > SILENCE_TIMEOUT {
+                    if self.last_data.elapsed() > SILENCE_TIMEOUT {
                         let message = format!("the server was silent for {SILENCE_TIMEOUT:?}");
                         return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, message)));
                     }
-                    if self.nap.is_elapsed() {
-                        self.nap.as_mut().reset(Instant::now() + POLL_INTERVAL);
+                    if self.poll_timer.is_elapsed() {
+                        self.poll_timer.as_mut().reset(Instant::now() + POLL_INTERVAL);
                     }
-                    ready!(self.nap.as_mut().poll_unpin(cx));
+                    ready!(self.poll_timer.as_mut().poll_unpin(cx));
                 }
                 done => {
-                    self.heard = Instant::now();
+                    self.last_data = Instant::now();
                     return Poll::Ready(done);
                 }
             }
@@ -85,7 +85,7 @@ impl PolledSocket {
 impl Read for PolledSocket {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, mut into: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         if self.unread.is_empty() {
-            ready!(self.look(cx, Self::fill))?;
+            ready!(self.act_or_wait(cx, Self::fill))?;
         }
         let taken = self.unread.len().min(into.remaining());
         let start = self.unread.start;
@@ -97,7 +97,7 @@ impl Read for PolledSocket {
 
 impl Write for PolledSocket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.look(cx, |this| this.socket.write(bytes))
+        self.act_or_wait(cx, |this| this.socket.write(bytes))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -204,19 +204,19 @@ mod tests {
         let sent: Vec<u8> = (0..3 * READ_SIZE_BYTES).map(|at| (at % 251) as u8).collect();
         let expected = sent.clone();
         let server = std::thread::spawn(move || {
-            let mut asked = [0; 3];
-            std::io::Read::read_exact(&mut far, &mut asked).expect("a question");
+            let mut request = [0; 3];
+            std::io::Read::read_exact(&mut far, &mut request).expect("a request");
             for (at, piece) in sent.chunks(4099).enumerate() {
                 far.write_all(piece).expect("the piece is sent");
                 if at % 20 == 0 {
                     std::thread::yield_now();
                 }
             }
-            asked
+            request
         });
-        near.write_all(b"ask").await.expect("the question is sent");
+        near.write_all(b"ask").await.expect("the request is sent");
         let mut got = Vec::new();
-        near.read_to_end(&mut got).await.expect("an answer");
+        near.read_to_end(&mut got).await.expect("a response");
         assert_eq!(server.join().expect("a server"), *b"ask");
         assert_eq!(got, expected);
     }
@@ -224,14 +224,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn polled_socket_fails_when_no_data_arrives() {
         let (mut near, _far) = pair().await;
-        let begun = Instant::now();
-        let error = near.read_u8().await.expect_err("nothing came");
+        let started = Instant::now();
+        let error = near.read_u8().await.expect_err("no data");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(error.to_string().contains("90s"), "{error}");
         assert!(
-            (SILENCE_TIMEOUT..SILENCE_TIMEOUT + Duration::from_secs(1)).contains(&begun.elapsed()),
+            (SILENCE_TIMEOUT..SILENCE_TIMEOUT + Duration::from_secs(1)).contains(&started.elapsed()),
             "{:?}",
-            begun.elapsed()
+            started.elapsed()
         );
     }
 }

@@ -14,7 +14,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use kube::client::{Body, ConfigExt as _};
 use tower::{BoxError, Service, ServiceExt as _};
 
-use super::answer::{Answer, ask_alone};
+use super::answer::{Answer, send_dedicated};
 use super::kubeconfig::{self, Source};
 use super::lane::{Lane, Taken};
 use super::polled::LongResponseConnector;
@@ -74,7 +74,7 @@ impl Line {
             Some(Lane::Alone) => {
                 let stream = self.alone.clone().oneshot(request.uri().clone()).await?;
                 taken.set(true);
-                ask_alone(stream, request).await
+                send_dedicated(stream, request).await
             }
         }
     }
@@ -195,7 +195,7 @@ impl Connections {
         self.credentials.exec_certificate || self.credentials.files().next().is_some()
     }
 
-    /// Switches to new connections if a file changed. Blocks. Returns whether it switched.
+    /// Switches to new connections if a file changed. Blocks the thread. Returns whether it switched.
     ///
     /// # Errors
     /// When the files cannot be read or do not match, as in the middle of a rotation; the old connections stay in use.
@@ -239,13 +239,13 @@ impl Service<Request<Body>> for Transport {
         Box::pin(async move {
             let (method, host) = (request.method().clone(), host(request.uri()));
             let watches = request.uri().query().is_some_and(|query| query.contains("watch=true"));
-            let begun = Instant::now();
-            let answer = line.send(request).await;
+            let started = Instant::now();
+            let response = line.send(request).await;
             if !watches {
-                metrics.took(method.as_str(), &host, begun.elapsed());
+                metrics.took(method.as_str(), &host, started.elapsed());
             }
-            metrics.answered(method.as_str(), &host, answer.as_ref().ok().map(|answer| answer.status().as_u16()));
-            answer
+            metrics.answered(method.as_str(), &host, response.as_ref().ok().map(|response| response.status().as_u16()));
+            response
         })
     }
 }

@@ -185,7 +185,8 @@ fn host_and_port(rule: &str) -> (&str, Option<&str>) {
     (host, port)
 }
 
-/// `example.com` matches itself and its subdomains; `.example.com` and `*.example.com` match only subdomains.
+/// Reports whether a rule of `NO_PROXY` matches a host: `example.com` matches itself and its subdomains; `.example.com`
+/// and `*.example.com` match only subdomains.
 fn is_of_domain(host: &str, rule: &str) -> bool {
     let rule = rule.strip_prefix('*').filter(|rule| rule.starts_with('.')).unwrap_or(rule);
     match rule.strip_prefix('.') {
@@ -308,7 +309,7 @@ mod tests {
 
     #[test]
     fn proxy_is_parsed_from_its_url() {
-        let told = |url: &str| {
+        let parsed = |url: &str| {
             Proxy::parse(url).map(|proxy| {
                 let who = proxy.credentials.map(|(name, password)| format!(" {name} {password}")).unwrap_or_default();
                 format!("{:?} {}{who}", proxy.protocol, proxy.address)
@@ -325,7 +326,7 @@ mod tests {
             ("p:3128", Err("it has no scheme; http, https and socks5 are possible")),
             ("http://s3cret%zz@p", Err("a percent sign in its user info is not followed by hex")),
         ] {
-            assert_eq!(told(url), wanted.map(str::to_owned).map_err(str::to_owned), "{url}");
+            assert_eq!(parsed(url), wanted.map(str::to_owned).map_err(str::to_owned), "{url}");
         }
         assert_eq!(
             Proxy::parse("http://ann:s3cret@p").map(|proxy| format!("{proxy:?}")),

@@ -14,14 +14,14 @@ use tokio::time::timeout;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum size of the body of an error, in bytes.
-const LONGEST: usize = 1 << 20;
+const MAX_BODY: usize = 1 << 20;
 
 /// Maximum Retry-After of the server that is respected.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Returns the delay after which the server allows a retry, at most a minute.
 pub(crate) fn retry_after(status: &ApiStatus) -> Option<Duration> {
-    status.retry_after.map(|seconds| Duration::from_secs(seconds.into()).min(LONGEST_RETRY_AFTER))
+    status.retry_after.map(|seconds| Duration::from_secs(seconds.into()).min(MAX_RETRY_AFTER))
 }
 
 /// The fields of a `Status` in JSON.
@@ -34,11 +34,11 @@ struct Head {
     details: Option<Value>,
 }
 
-/// Returns the error in a response; it is made from the HTTP status if the body is not a `Status` of the API.
-pub(crate) async fn refusal(answer: Response<Body>) -> ApiStatus {
-    let code = answer.status().as_u16();
-    let retry_after = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    let body = timeout(TIMEOUT, Limited::new(answer.into_body(), LONGEST).collect()).await;
+/// Returns the error in a response; without a `Status` of the API in the body, one derived from the HTTP status.
+pub(crate) async fn refusal(response: Response<Body>) -> ApiStatus {
+    let code = response.status().as_u16();
+    let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    let body = timeout(TIMEOUT, Limited::new(response.into_body(), MAX_BODY).collect()).await;
     let body = body.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
     let read = envelope::unwrap(&body).and_then(ApiStatus::decode).ok().or_else(|| json_status(&body));
     let mut status = read.unwrap_or_else(|| ApiStatus {

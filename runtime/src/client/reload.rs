@@ -16,7 +16,7 @@ pub(super) struct TokenFile {
 }
 
 impl TokenFile {
-    /// Reads the token. Blocks.
+    /// Reads the token. Blocks the thread.
     pub(super) fn new(file: &Path) -> Result<Self, ConnectError> {
         Ok(Self { file: file.to_owned(), header: RwLock::new(read_token(file)?) })
     }
@@ -25,7 +25,7 @@ impl TokenFile {
         self.header.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads the token again. Blocks. If that fails, the last valid token stays in use.
+    /// Reads the token again. Blocks the thread. If that fails, the last valid token stays in use.
     fn reload(&self) -> Result<(), ConnectError> {
         let header = read_token(&self.file)?;
         *self.header.write().unwrap_or_else(PoisonError::into_inner) = header;
@@ -50,7 +50,7 @@ pub(super) fn bearer(token: &str) -> Option<HeaderValue> {
     Some(header)
 }
 
-/// Everything that is made from files. The task ends when no client uses it.
+/// The credentials that are loaded from files. The task that reloads them ends when no client uses them.
 pub(super) struct Watched {
     pub(super) connections: Vec<Weak<Connections>>,
     pub(super) token: Weak<TokenFile>,
@@ -66,8 +66,8 @@ impl Watched {
             if connections.is_empty() && token.is_none() {
                 return;
             }
-            let looked = tokio::task::spawn_blocking(move || reload(&connections, token));
-            if looked.await.is_err() {
+            let reloaded = tokio::task::spawn_blocking(move || reload(&connections, token));
+            if reloaded.await.is_err() {
                 tracing::error!("reloading the credentials panicked; they are no longer reloaded");
                 return;
             }

@@ -13,7 +13,7 @@ use super::lane::{Lane, Taken};
 use super::reload::bearer;
 use super::{Clients, Identity, TokenError};
 
-/// Longest time for a read, its whole body included, or for the head of a response that is read piece by piece. The API
+/// Maximum time for a read including its body, or for the head of a response that is read piece by piece. The API
 /// server ends every request except watches after 60 s.
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(65);
 
@@ -68,7 +68,7 @@ impl SendError {
 
 /// Cause of a failed attempt, before it is known whether the request was sent.
 enum Failure {
-    /// Refused, timed out or broken off.
+    /// The connection was refused or closed, or there was no response in time.
     Problem(String),
     /// The body exceeds this number of bytes.
     TooLong(usize),
@@ -81,19 +81,19 @@ impl From<kube::Error> for Failure {
 }
 
 impl Clients {
-    /// Sends `request` (its URI is a path on the server) as `identity`; returns the server's response, errors of the API
-    /// included.
+    /// Sends `request` (its URI is a path on the server) as `identity`; returns the server's response, errors of the
+    /// API included.
     ///
     /// A successful response is read whole: at most `longest` bytes, a write (any method but GET and HEAD) within
     /// [`write_timeout`](super::ConnectOptions::write_timeout), a read within 65 s. The body of an error is left to
-    /// the caller (`refusal`), so that an error without end is still known as one. A request of a
-    /// service account that is answered 401 is sent once more with a fresh token: a 401 means that nothing was done.
-    /// Nothing else is ever repeated.
+    /// the caller (`refusal`), so that an error is reported as an error even if its body never ends. If the server
+    /// responds to a service account with 401, the request is sent again with a new token: a 401 means that nothing was
+    /// done. No other request is ever repeated.
     ///
     /// # Errors
-    /// [`SendError::NotSent`] only when no connection had taken the request up; [`SendError::TooLong`] when a
-    /// successful response exceeds the limit; [`SendError::Lost`] in all other cases without a response, a timeout among
-    /// them.
+    /// [`SendError::NotSent`] only when no connection had accepted the request; [`SendError::TooLong`] when a
+    /// successful response exceeds the limit; [`SendError::Lost`] in all other cases without a response, a timeout
+    /// among them.
     pub async fn send(
         &self,
         identity: &Identity,
@@ -106,17 +106,17 @@ impl Clients {
         };
         let token = account.token().await?;
         let again = request.clone();
-        let answer = self.exchange(&self.bearer, self.signed(request, &token, account.user_name())?, longest).await?;
-        if answer.status() != StatusCode::UNAUTHORIZED {
-            return Ok(answer);
+        let response = self.exchange(&self.bearer, self.signed(request, &token, account.user_name())?, longest).await?;
+        if response.status() != StatusCode::UNAUTHORIZED {
+            return Ok(response);
         }
         account.invalidate(&token);
         let token = account.token().await?;
-        let answer = self.exchange(&self.bearer, self.signed(again, &token, account.user_name())?, longest).await?;
-        if answer.status() == StatusCode::UNAUTHORIZED {
+        let response = self.exchange(&self.bearer, self.signed(again, &token, account.user_name())?, longest).await?;
+        if response.status() == StatusCode::UNAUTHORIZED {
             account.invalidate(&token);
         }
-        Ok(answer)
+        Ok(response)
     }
 
     fn signed(&self, mut request: Request<Bytes>, token: &str, user_name: &str) -> Result<Request<Bytes>, SendError> {
@@ -124,7 +124,7 @@ impl Clients {
             return Err(SendError::NotSent {
                 method: request.method().clone(),
                 path: request.uri().path().to_owned(),
-                problem: format!("the token of {user_name} holds characters no header can carry"),
+                problem: format!("the token of {user_name} contains characters that are not valid in a header"),
             });
         };
         let agent = HeaderValue::try_from(format!("{}/{user_name}", self.user_agent));
@@ -171,8 +171,8 @@ async fn attempt(
     let mut request = request.map(Body::from);
     let taken = Taken::default();
     request.extensions_mut().insert(taken.clone());
-    let late = |_| Err(Failure::Problem(format!("no complete response within {time:?}")));
-    let outcome = timeout(time, send(request)).await.unwrap_or_else(late);
+    let timed_out = |_| Err(Failure::Problem(format!("no complete response within {time:?}")));
+    let outcome = timeout(time, send(request)).await.unwrap_or_else(timed_out);
     outcome.map_err(|failure| match failure {
         Failure::TooLong(limit) => SendError::TooLong { method, path, limit },
         Failure::Problem(problem) if taken.get() => SendError::Lost { method, path, problem },
@@ -180,19 +180,19 @@ async fn attempt(
     })
 }
 
-/// A successful response with its whole body read, or an error of the API whose body is not read yet.
+/// Returns a successful response with its whole body, or an error of the API whose body is not read yet.
 #[allow(clippy::disallowed_methods, reason = "the Writer sends through here")]
 async fn whole(client: &kube::Client, request: Request<Body>, longest: usize) -> Result<Response<Body>, Failure> {
     let taken = request.extensions().get::<Taken>().cloned();
-    let answer = client.send(request).await?;
-    // A response proves that the request was sent, whatever becomes of the body.
+    let response = client.send(request).await?;
+    // A response proves that the request was sent, even if its body cannot be read.
     if let Some(taken) = taken {
         taken.set(true);
     }
-    if !answer.status().is_success() {
-        return Ok(answer);
+    if !response.status().is_success() {
+        return Ok(response);
     }
-    let (head, body) = answer.into_parts();
+    let (head, body) = response.into_parts();
     let body = Limited::new(body, longest).collect().await.map_err(|error| {
         if error.is::<LengthLimitError>() { Failure::TooLong(longest) } else { Failure::Problem(chain(&*error)) }
     })?;

@@ -135,7 +135,7 @@ impl Streams {
             };
             taken.set(true);
             match sender.try_send_request(request).await {
-                Ok(answer) => return Ok(answer.map(|body| Answer::shared(body, Some(slot)))),
+                Ok(response) => return Ok(response.map(|body| Answer::shared(body, Some(slot)))),
                 Err(mut error) => match error.take_message() {
                     // The connection was about to close and returned the request unsent.
                     Some(unsent) => {

@@ -20,7 +20,7 @@ form{display:flex;flex-wrap:wrap;gap:.5rem;align-items:end}label{display:block;f
 input{font:inherit}.bad{color:#c0392b;font-weight:600}.quiet{opacity:.7}\
 summary{cursor:pointer}code{font-size:.95em}";
 
-/// A text, escaped for HTML, also between double quotes.
+/// A text that is escaped for HTML, including attributes in double quotes.
 struct Text<T>(T);
 
 impl<T: Display> Display for Text<T> {
@@ -100,7 +100,7 @@ fn head(html: &mut String, columns: &[&str]) -> fmt::Result {
 const TABLE_END: &str = "</tbody>\n</table>\n";
 
 fn leadership(leader: bool) -> &'static str {
-    if leader { "leads" } else { "does not lead: its workers rest" }
+    if leader { "leads" } else { "does not lead: its workers are idle" }
 }
 
 /// Returns the page about the whole process.

@@ -32,7 +32,7 @@ pub struct FinalizerOwner {
     pub finalizer: &'static str,
     /// The controller or program that removes it.
     pub by: &'static str,
-    /// The condition for the removal, as the end of "is removed ...".
+    /// The condition for the removal, which completes the sentence "The finalizer is removed …".
     pub condition: &'static str,
 }
 
@@ -42,12 +42,12 @@ impl FinalizerOwner {
     }
 }
 
-/// The report of a process on its controllers and on single objects.
+/// Creates reports on the controllers of a process and on single objects.
 pub struct Explainer {
     pub(crate) component: &'static str,
     /// Maps a queue name to the kind of its keys.
     pub(crate) kinds: Vec<(&'static str, &'static str)>,
-    /// The finalizers with a known owner; the first match counts.
+    /// The finalizers with a known owner; the first match applies.
     pub(crate) finalizers: Vec<FinalizerOwner>,
     pub(crate) controllers: Vec<Watched>,
     pub(crate) sources: Vec<Arc<dyn Source>>,

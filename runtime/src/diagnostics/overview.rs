@@ -96,7 +96,8 @@ pub(super) struct Store {
     pub(super) restarts: u64,
 }
 
-/// Returns when a key is reconciled next: now (0), after a delay, or not before the next change.
+/// Returns the seconds until the next reconcile of a key, zero if it is ready; `None` if there is none before its next
+/// change.
 pub(super) fn next_try(waiting: &[Waiting<String>], key: &str) -> Option<f64> {
     let waiting = waiting.iter().find(|waiting| waiting.key == key)?;
     if waiting.ready || waiting.working.is_some() {

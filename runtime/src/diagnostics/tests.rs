@@ -11,7 +11,7 @@ use crate::queue::{Queue, QueueOptions};
 
 #[tokio::test]
 async fn notes_belong_to_the_running_reconcile() {
-    note(|| unreachable!("nobody listens"));
+    note(|| unreachable!("no reconcile runs"));
     let (one, other) = (Arc::new(Mutex::new(Notes::default())), Arc::new(Mutex::new(Notes::default())));
     let write = |text: &'static str| async move {
         tokio::task::yield_now().await;
@@ -47,11 +47,11 @@ fn journal_is_bounded_and_removes_keys_that_succeed() {
 
     let key = (2 * FAILING - 1).to_string();
     journal.record(key.clone(), LastResult::WaitingForCache, Duration::ZERO, "waits".into(), None);
-    assert!(journal.failure(&key).is_some(), "to wait is not to go well");
+    assert!(journal.failure(&key).is_some(), "waiting for the cache is not a success");
     journal.record(key.clone(), LastResult::Done, Duration::ZERO, String::new(), None);
     assert!(journal.failure(&key).is_none());
     assert!(journal.last(&key).expect("remembered").outcome().starts_with("done"));
-    assert_eq!(journal.recent().iter().filter(|entry| *entry.key == *key).count(), 1, "one entry a key");
+    assert_eq!(journal.recent().iter().filter(|entry| *entry.key == *key).count(), 1, "one entry per key");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The candidacy of this process in a coordinated election: a LeaseCandidate that shows its versions.
 //!
 //! The API server decides which candidate leads and writes its identity into the Lease. Before it decides, it pings the
-//! candidates; one that does not answer by renewing its candidacy in time is left out.
+//! candidates and ignores those that do not renew their candidacy in time.
 //! Upstream: client-go tools/leaderelection, LeaseCandidate.
 
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use tokio::time::{Instant, sleep, timeout};
 use super::store::{LeaseError, classify, failed};
 use crate::events::WallClock;
 
-/// How often pings are looked for. The API server waits five seconds for the answer.
+/// Interval between checks for a ping. The API server waits five seconds for the renewal.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
-/// How often a candidacy is renewed without a ping.
+/// Interval between renewals without a ping.
 const RENEW_INTERVAL: Duration = Duration::from_secs(5 * 60);
-/// Longest time for one request.
+/// Maximum time for one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where LeaseCandidates are (upstream: cmd/kube-controller-manager/app, Run).
+/// The namespace of LeaseCandidates (upstream: cmd/kube-controller-manager/app, Run).
 const NAMESPACE: &str = "kube-system";
 const API_VERSION: &str = "coordination.k8s.io/v1beta1";
-/// The candidate with the oldest emulation version leads.
+/// The strategy by which the API server selects the leader: the candidate with the oldest emulation version.
 pub(super) const STRATEGY: &str = "OldestEmulationVersion";
 
 /// The versions of a candidate.
@@ -103,7 +103,7 @@ fn next_step(candidate: Option<&Value>, age: Option<Duration>) -> Step {
     if is_pinged || is_due { Step::Renew } else { Step::Wait }
 }
 
-/// Keeps the LeaseCandidate of this process.
+/// Maintains the LeaseCandidate of this process.
 pub struct Candidacy {
     store: Arc<dyn CandidateStore>,
     identity: String,
@@ -114,7 +114,7 @@ pub struct Candidacy {
 }
 
 impl Candidacy {
-    /// A candidacy of `identity` for the Lease of this name.
+    /// Creates a candidacy of `identity` for the Lease of this name.
     pub(crate) fn new(client: kube::Client, lease: &str, identity: &str, versions: Versions) -> Self {
         let path = format!("/apis/{API_VERSION}/namespaces/{NAMESPACE}/leasecandidates");
         let store = ApiCandidate { client, name: identity.to_owned(), requests: Request::new(path) };
@@ -132,7 +132,7 @@ impl Candidacy {
         }
     }
 
-    /// Answers pings until it is dropped. Errors are logged and tried again.
+    /// Renews the candidacy after each ping, until it is dropped. Errors are logged and retried.
     pub(crate) async fn run(mut self) {
         loop {
             if let Err(error) = self.keep().await {
@@ -148,7 +148,7 @@ impl Candidacy {
             Err(LeaseError::NotFound) => None,
             Err(error) => return Err(error),
         };
-        let begun = Instant::now();
+        let started = Instant::now();
         let now = format!("{:.6}", (self.wall)());
         match (next_step(candidate.as_ref(), self.renewed.map(|renewed| renewed.elapsed())), candidate) {
             (Step::Wait, _) => return Ok(()),
@@ -158,7 +158,7 @@ impl Candidacy {
             }
             (_, None) => limited(self.store.create(self.candidate(&now))).await?,
         }
-        self.renewed = Some(begun);
+        self.renewed = Some(started);
         Ok(())
     }
 
@@ -175,8 +175,8 @@ impl Candidacy {
 }
 
 async fn limited<T>(request: BoxFuture<'_, Result<T, LeaseError>>) -> Result<T, LeaseError> {
-    let silence = |_| Err(LeaseError::Failed(format!("no answer within {REQUEST_TIMEOUT:?}")));
-    timeout(REQUEST_TIMEOUT, request).await.unwrap_or_else(silence)
+    let timed_out = |_| Err(LeaseError::Failed(format!("no response within {REQUEST_TIMEOUT:?}")));
+    timeout(REQUEST_TIMEOUT, request).await.unwrap_or_else(timed_out)
 }
 
 #[cfg(test)]
@@ -218,7 +218,7 @@ mod tests {
         let recently = Some(Duration::from_secs(10));
         for (name, candidate, age, expected) in [
             ("missing", None, recently, Step::Create),
-            ("first look", Some(candidate(early, None)), None, Step::Renew),
+            ("not renewed by this process yet", Some(candidate(early, None)), None, Step::Renew),
             ("renewed", Some(candidate(early, None)), recently, Step::Wait),
             ("pinged", Some(candidate(early, Some(late))), recently, Step::Renew),
             ("ping was answered", Some(candidate(late, Some(early))), recently, Step::Wait),

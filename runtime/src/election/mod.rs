@@ -1,10 +1,11 @@
-//! Leader election: one Lease, renewed by its holder, acquired by a candidate that saw it unchanged for its duration.
+//! Leader election: one Lease, renewed by its holder, acquired by a candidate that observed it unchanged for its
+//! duration.
 //!
-//! The protocol is that of upstream's `tools/leaderelection`, so that processes of both kinds can acquire the lease
-//! from each other. It is stricter than upstream in three cases, all for safety: a leader that reads another holder
-//! stops immediately; a release never overwrites another holder; a candidate that saw a live leader does not acquire
-//! its deleted lease early. The protocol does not protect against manual deletion or editing of a held lease: a
-//! candidate that never saw the lease leads immediately.
+//! The protocol is that of upstream's `tools/leaderelection`, so that this process and upstream's can take the lease
+//! over from each other. It is stricter than upstream in three cases, all for safety: a leader that reads another
+//! holder stops immediately; a release never overwrites another holder; a candidate that has observed a leader does not
+//! acquire a deleted lease before that leader's lease expires. The protocol does not protect against manual deletion or
+//! editing of a held lease: a candidate that has never observed the lease leads immediately.
 
 mod candidacy;
 mod store;
@@ -48,7 +49,7 @@ pub struct ElectionConfig {
     pub renew_deadline: Duration,
     /// The pause between two attempts; 2 s by default.
     pub retry_period: Duration,
-    /// The versions of this candidate if the API server decides on the leader (gate CoordinatedLeaderElection).
+    /// The versions of this candidate, if the API server selects the leader (gate CoordinatedLeaderElection).
     pub coordinated: Option<Versions>,
 }
 
@@ -66,7 +67,7 @@ impl ElectionConfig {
         }
     }
 
-    /// Upstream's rules: `tools/leaderelection`, `NewLeaderElector`.
+    /// Validates the configuration. Upstream: `tools/leaderelection`, `NewLeaderElector`.
     fn check(&self) -> Result<(), ElectionError> {
         if self.identity.is_empty() {
             return Err(ElectionError::NoIdentity);
@@ -122,7 +123,7 @@ pub enum ElectionError {
         /// As configured.
         renew_deadline: Duration,
     },
-    /// There is no time for a second attempt.
+    /// The renew deadline leaves no time for a second attempt.
     #[error("leader election: renew deadline {renew_deadline:?} must be above 1.2 times retry period {retry_period:?}")]
     RenewDeadlineTooShort {
         /// As configured.
@@ -174,11 +175,11 @@ enum TryError {
     Update(LeaseError),
 }
 
-/// A change whose response may have been lost.
+/// The last write, whose response may have been lost.
 #[derive(Debug)]
 struct Sent {
     spec: LeaseSpec,
-    begun: Instant,
+    started: Instant,
 }
 
 /// One candidate for one lease: `acquire`, then `hold` until lost, or `release` on a clean exit.
@@ -288,8 +289,8 @@ impl Election {
     }
 
     /// Releases the lease so that a successor need not wait: no holder, a duration of one second. Stop all work first:
-    /// the fence closes immediately, but requests that were sent before may still arrive. Returns whether the lease is
-    /// known to have another holder or none; retries until the renew deadline (`LeaderElector.release`).
+    /// the fence closes immediately, but requests that were sent before may still arrive. Retries until the renew
+    /// deadline. Returns true if the lease is known to have another holder or none (`LeaderElector.release`).
     pub async fn release(mut self) -> bool {
         let led = self.fence.is_leader();
         self.fence.revoke();
@@ -303,7 +304,7 @@ impl Election {
 
     async fn vacate(&mut self) -> bool {
         loop {
-            let began = Instant::now();
+            let started = Instant::now();
             let outcome = match self.call(self.store.get()).await {
                 Ok(lease) if holder(&lease) != self.config.identity => return true,
                 Ok(mut lease) => {
@@ -318,13 +319,13 @@ impl Election {
                 Err(LeaseError::Conflict(_)) => {}
                 Err(error) => {
                     tracing::warn!(lease = self.describe(), %error, "the leader lease was not released");
-                    sleep_until(began + self.config.retry_period).await;
+                    sleep_until(started + self.config.retry_period).await;
                 }
             }
         }
     }
 
-    /// Renews once: retries until it succeeds, another process leads, or the time is up.
+    /// Renews once: retries until it succeeds, another process leads, or the renew deadline has passed.
     async fn renew_in_time(&mut self) -> Result<(), Lost> {
         let give_up = self.give_up();
         let mut last_error = "no response".to_owned();
@@ -380,8 +381,8 @@ impl Election {
         self.observed = Some(Observed::next(self.observed.take(), lease.clone(), now));
         self.report_holder();
         self.refuse_if_led(self.fence.is_leader())?;
-        if let Some(begun) = self.arrived(&lease, now) {
-            self.lead(lease, begun);
+        if let Some(started) = self.arrived(&lease, now) {
+            self.lead(lease, started);
             return Ok(());
         }
         if self.fence.is_leader() && holder(&lease) == self.config.identity {
@@ -390,8 +391,8 @@ impl Election {
         self.write(Some(lease)).await.map_err(TryError::Update)
     }
 
-    /// Renews a lease that the API server has assigned to this candidate. The lease is always read first, because its end
-    /// of term is announced in it (`LeaderElector.tryCoordinatedRenew`).
+    /// Renews a lease that the API server has assigned to this candidate. The lease is always read first, because its
+    /// end of term is announced in it (`LeaderElector.tryCoordinatedRenew`).
     async fn attempt_coordinated(&mut self) -> Result<(), TryError> {
         let lease = match self.call(self.store.get()).await {
             Ok(lease) => lease,
@@ -410,8 +411,8 @@ impl Election {
         if !preferred.is_empty() {
             return Err(TryError::EndOfTerm { preferred });
         }
-        if let Some(begun) = self.arrived(&lease, now) {
-            self.lead(lease, begun);
+        if let Some(started) = self.arrived(&lease, now) {
+            self.lead(lease, started);
             return Ok(());
         }
         if !is_valid {
@@ -438,19 +439,19 @@ impl Election {
         Ok(())
     }
 
-    /// Returns when a change was sent whose response was lost but which the server has executed, if its term still
-    /// runs.
+    /// Returns the time at which the last write was sent, if its response was lost but `lease` shows that the server
+    /// executed it, and it has not expired since.
     fn arrived(&self, lease: &Lease, now: Instant) -> Option<Instant> {
         let sent = self.sent.as_ref()?;
-        let running = sent.begun + self.config.renew_deadline > now;
-        (running && lease.spec.as_ref() == Some(&sent.spec)).then_some(sent.begun)
+        let running = sent.started + self.config.renew_deadline > now;
+        (running && lease.spec.as_ref() == Some(&sent.spec)).then_some(sent.started)
     }
 
     async fn write(&mut self, before: Option<Lease>) -> Result<(), LeaseError> {
         let mut spec = claim(before.as_ref(), &self.config.identity, self.seconds, (self.wall)());
         spec.strategy = self.strategy(before.as_ref());
-        let begun = Instant::now();
-        self.sent = Some(Sent { spec: spec.clone(), begun });
+        let started = Instant::now();
+        self.sent = Some(Sent { spec: spec.clone(), started });
         let stored = match before {
             Some(mut lease) => {
                 lease.spec = Some(spec);
@@ -466,20 +467,21 @@ impl Election {
                 self.call(self.store.create(&lease)).await?
             }
         };
-        self.lead(stored, begun);
+        self.lead(stored, started);
         Ok(())
     }
 
-    /// The strategy that a coordinated lease keeps; without it the API server would no longer decide.
+    /// Returns the strategy of a coordinated lease, which each write has to keep: without it, the API server would no
+    /// longer select the leader.
     fn strategy(&self, before: Option<&Lease>) -> Option<String> {
         self.config.coordinated.as_ref()?;
         before?.spec.as_ref()?.strategy.clone()
     }
 
-    fn lead(&mut self, lease: Lease, begun: Instant) {
+    fn lead(&mut self, lease: Lease, started: Instant) {
         self.sent = None;
         self.observed = Some(Observed { lease, changed: Instant::now() });
-        self.fence.renew(begun);
+        self.fence.renew(started);
         self.report_holder();
     }
 
@@ -487,8 +489,8 @@ impl Election {
     /// `NewFromKubeconfig`).
     async fn call<T>(&self, call: impl Future<Output = Result<T, LeaseError>>) -> Result<T, LeaseError> {
         let limit = (self.config.renew_deadline / 2).max(Duration::from_secs(1));
-        let silence = |_| Err(LeaseError::Failed(format!("no response within {limit:?}")));
-        timeout(limit, call).await.unwrap_or_else(silence)
+        let timed_out = |_| Err(LeaseError::Failed(format!("no response within {limit:?}")));
+        timeout(limit, call).await.unwrap_or_else(timed_out)
     }
 
     fn report_holder(&mut self) {

@@ -6,7 +6,7 @@ use kube::Resource;
 use kube::core::Request;
 use kube::core::params::{GetParams, PostParams};
 
-/// One lease of the API, as the election needs it. Calls may be dropped at any time; the request may still arrive.
+/// Access to one Lease of the API. Calls may be dropped at any time; the request may still arrive.
 pub trait LeaseStore: Send + Sync {
     /// Reads the lease.
     fn get(&self) -> BoxFuture<'_, Result<Lease, LeaseError>>;
@@ -27,7 +27,7 @@ pub enum LeaseError {
     /// Another process created or changed it first.
     #[error("the lease was changed by another process: {0}")]
     Conflict(String),
-    /// Anything else; a change may or may not have been made.
+    /// Any other failure; a change may or may not have been executed.
     #[error("the lease could not be read or written: {0}")]
     Failed(String),
 }

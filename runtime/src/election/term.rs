@@ -1,4 +1,4 @@
-//! Terms of leadership: who holds a lease, and its next spec. Pure functions.
+//! Leadership terms: the holder of a lease, and the lease's next spec. Pure functions.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(super) struct Observed {
 }
 
 impl Observed {
-    /// Applies a new reading: the time of change is kept if the spec is equal.
+    /// Returns the observation after another read: the time of change is kept if the spec is equal.
     pub(super) fn next(before: Option<Self>, lease: Lease, now: Instant) -> Self {
         let changed = match before {
             Some(before) if before.lease.spec == lease.spec => before.changed,
@@ -29,8 +29,8 @@ impl Observed {
         holder(&self.lease)
     }
 
-    /// Reports whether the lease has not expired by the local clock, counted from the observed change. Its own
-    /// timestamps come from another clock and are ignored (`LeaderElector.isLeaseValid`).
+    /// Reports whether the lease has not expired. Its duration is counted by the local clock from the observed change;
+    /// the timestamps in it come from another clock and are ignored (`LeaderElector.isLeaseValid`).
     pub(super) fn valid(&self, now: Instant) -> bool {
         let seconds = spec(&self.lease).and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
         let lasts = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
@@ -80,7 +80,7 @@ pub(super) fn vacate(before: &Lease, wall: Timestamp) -> LeaseSpec {
     }
 }
 
-/// Truncates to microseconds, as the API does: a spec must equal what is read back.
+/// Truncates to microseconds, as the API does, so that a written spec equals the one that is read later.
 fn micro(wall: Timestamp) -> MicroTime {
     MicroTime(Timestamp::from_microsecond(wall.as_microsecond()).unwrap_or(wall))
 }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_keep_or_begin_a_term() {
+    fn claim_continues_the_term_of_the_same_holder_and_begins_one_for_a_new_holder() {
         let led = lease();
         let bare = Lease::default();
         let now = "2026-11-21T06:00:00.123456Z";

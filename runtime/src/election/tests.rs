@@ -71,7 +71,7 @@ async fn lease_of_client_go_is_acquired_by_the_local_clock() {
         let took = until(&world, 60, || a.fence.holds()).await;
         assert!(took >= 15 * SECOND && took < 15 * SECOND + RETRY, "{renewed}: {took:?}");
         assert_eq!(transitions(&world), Some(4));
-        assert_eq!(world.lease().metadata.uid.as_deref(), Some("u-1"), "metadata stays");
+        assert_eq!(world.lease().metadata.uid.as_deref(), Some("u-1"), "metadata is kept");
     }
 }
 
@@ -204,9 +204,9 @@ async fn deleted_lease_is_recreated_by_its_holder() {
 }
 
 #[derive(Default)]
-struct Said(Mutex<Vec<serde_json::Value>>);
+struct RecordedEvents(Mutex<Vec<serde_json::Value>>);
 
-impl EventSink for Said {
+impl EventSink for RecordedEvents {
     fn create<'a>(&'a self, _: &'a str, event: Bytes) -> BoxFuture<'a, Result<(), SinkError>> {
         self.0.lock().unwrap().push(serde_json::from_slice(&event).unwrap());
         async { Ok(()) }.boxed()
@@ -220,8 +220,8 @@ impl EventSink for Said {
 #[tokio::test(start_paused = true)]
 async fn resigning_leader_records_its_event_before_the_release() {
     let world = World::new();
-    let said = Arc::new(Said::default());
-    let (recorder, sender) = Recorder::new("kube-controller-manager", said.clone());
+    let recorded = Arc::new(RecordedEvents::default());
+    let (recorder, sender) = Recorder::new("kube-controller-manager", recorded.clone());
     let (election, _) = candidate(&world, "a");
     let mut election = election.recording(recorder.clone());
     election.resign();
@@ -230,16 +230,16 @@ async fn resigning_leader_records_its_event_before_the_release() {
     recorder.close();
     sender.await;
     assert!(election.release().await);
-    let said = said.0.lock().unwrap();
-    let messages: Vec<&str> = said.iter().map(|event| event["message"].as_str().unwrap()).collect();
-    assert_eq!(messages, ["a became leader", "a stopped leading"], "and nothing by whom did not lead");
+    let recorded = recorded.0.lock().unwrap();
+    let messages: Vec<&str> = recorded.iter().map(|event| event["message"].as_str().unwrap()).collect();
+    assert_eq!(messages, ["a became leader", "a stopped leading"], "a process that does not lead records no event");
 }
 
 #[tokio::test(start_paused = true)]
 async fn leadership_changes_are_recorded_as_events() {
     let world = World::new();
-    let said = Arc::new(Said::default());
-    let (recorder, sender) = Recorder::new("kube-controller-manager", said.clone());
+    let recorded = Arc::new(RecordedEvents::default());
+    let (recorder, sender) = Recorder::new("kube-controller-manager", recorded.clone());
     let (election, _) = candidate(&world, "a");
     let mut election = election.recording(recorder);
     election.acquire().await;
@@ -247,10 +247,10 @@ async fn leadership_changes_are_recorded_as_events() {
     election.hold().await;
     drop(election);
     sender.await;
-    let said = said.0.lock().unwrap();
-    let messages: Vec<&str> = said.iter().map(|event| event["message"].as_str().unwrap()).collect();
+    let recorded = recorded.0.lock().unwrap();
+    let messages: Vec<&str> = recorded.iter().map(|event| event["message"].as_str().unwrap()).collect();
     assert_eq!(messages, ["a became leader", "a stopped leading"]);
-    for event in said.iter() {
+    for event in recorded.iter() {
         assert_eq!((&event["reason"], &event["type"]), (&"LeaderElection".into(), &"Normal".into()));
         let about = &event["involvedObject"];
         assert_eq!((&about["kind"], &about["apiVersion"]), (&"Lease".into(), &"coordination.k8s.io/v1".into()));
@@ -348,14 +348,15 @@ async fn play(faults: Vec<Fault>, acts: Vec<(Act, u64)>, skews: [i64; 2], seed: 
     world.faults.lock().unwrap().clear();
     processes.iter().for_each(|process| process.gate.resume());
     pass(&world, 60).await;
-    assert_eq!(world.leaders(), 1, "nobody leads although nothing is wrong any more");
+    assert_eq!(world.leaders(), 1, "after the last fault there is a leader again");
     assert!(world.writes() > 0);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// After any pauses, kills, losses and delays: never two open fences at the same time, and one in the end.
+    /// After any pauses, kills, losses and delays, there are never two open fences at the same time, and one in the
+    /// end.
     #[test]
     fn there_are_never_two_leaders_and_one_in_the_end(
         faults in prop::collection::vec(fault(), 0..60),

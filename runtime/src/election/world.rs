@@ -125,7 +125,7 @@ impl World {
 struct Line(Arc<World>);
 
 impl Line {
-    /// Returns the server acts in a separate task, so that a caller that is dropped does not cancel its request.
+    /// Executes a call in a separate task, so that dropping the caller does not cancel its request.
     fn call(&self, verb: &'static str, call: Call) -> BoxFuture<'static, Result<Lease, LeaseError>> {
         let world = self.0.clone();
         async move {

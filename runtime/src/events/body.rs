@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{EventType, ObjectReference};
 
-/// One core/v1 Event as it should be on the server after the next write.
+/// One core/v1 Event in its desired state on the server.
 #[derive(Debug, Clone)]
 pub(super) struct Event {
     pub(super) name: String,
@@ -16,7 +16,7 @@ pub(super) struct Event {
     pub(super) reason: &'static str,
     pub(super) message: String,
     pub(super) component: &'static str,
-    /// Whether `reportingComponent` is set: upstream leaves it empty on combined events.
+    /// `reportingComponent` is set. Upstream leaves it empty in combined events.
     pub(super) reporting: bool,
     pub(super) first: Timestamp,
     pub(super) last: Timestamp,
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn uuids_carry_version_and_variant_and_differ() {
+    fn uuids_contain_version_and_variant_and_differ() {
         let uuid = random_uuid();
         assert_eq!(&uuid[14..15], "4");
         assert!("89ab".contains(&uuid[19..20]), "{uuid}");

@@ -30,7 +30,7 @@ pub(super) struct Occurrence {
 /// The result of the correlation.
 #[derive(Debug)]
 pub(super) struct Correlated {
-    /// The event as it should be on the server; a count above one means that it was written before.
+    /// The desired event on the server; a count above one means that it was written before.
     pub(super) event: Event,
     /// The object's budget is exhausted: nothing is written, but the count is kept.
     pub(super) spam: bool,
@@ -85,8 +85,8 @@ impl Correlator {
         Correlated { event, spam }
     }
 
-    /// Returns the tenth different message of one reason about one object within ten minutes, and each later one,
-    /// becomes the combined event of that reason (`EventAggregator.EventAggregate`).
+    /// Returns the event for an occurrence, and its key. Beginning with the tenth different message of one reason about
+    /// one object within ten minutes, that is the combined event of that reason (`EventAggregator.EventAggregate`).
     fn combine(&mut self, occurrence: Occurrence, now: Timestamp) -> (Event, u64) {
         let Occurrence { about, kind, reason, message, at } = occurrence;
         let similar_key = self.key(&about, kind, (0u8, reason));
@@ -132,7 +132,7 @@ impl Correlator {
         (event, similar_key)
     }
 
-    /// An event that was recorded before keeps its name and first time; its count increases
+    /// Counts an event: one that was recorded before keeps its name and first time, and its count increases
     /// (`eventLogger.eventObserve`).
     fn count(&mut self, event: &mut Event, key: u64) {
         let seen = self.seen.entry(key, Seen::default);

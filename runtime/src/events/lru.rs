@@ -8,35 +8,38 @@ use hashbrown::HashMap;
 #[derive(Debug)]
 pub(super) struct Lru<V> {
     capacity: usize,
-    turn: u64,
+    /// Number of accesses so far.
+    accesses: u64,
+    /// Values by key, each with the number of its last access.
     entries: HashMap<u64, (u64, V)>,
-    by_turn: BTreeMap<u64, u64>,
+    /// Keys by the number of their last access.
+    by_access: BTreeMap<u64, u64>,
 }
 
 impl<V> Lru<V> {
-    /// Creates a map of at most `capacity` entries that allocates nothing before the first.
+    /// Creates a map of at most `capacity` entries and allocates nothing before the first one is added.
     pub(super) fn new(capacity: usize) -> Self {
-        Self { capacity, turn: 0, entries: HashMap::new(), by_turn: BTreeMap::new() }
+        Self { capacity, accesses: 0, entries: HashMap::new(), by_access: BTreeMap::new() }
     }
 
     /// Returns the value of `key`, created by `absent` if missing; evicts the oldest entry if there are too many.
     pub(super) fn entry(&mut self, key: u64, absent: impl FnOnce() -> V) -> &mut V {
-        self.turn += 1;
-        let turn = self.turn;
+        self.accesses += 1;
+        let access = self.accesses;
         match self.entries.get(&key) {
             Some((used, _)) => {
-                self.by_turn.remove(used);
+                self.by_access.remove(used);
             }
             None if self.entries.len() == self.capacity => {
-                if let Some((_, oldest)) = self.by_turn.pop_first() {
+                if let Some((_, oldest)) = self.by_access.pop_first() {
                     self.entries.remove(&oldest);
                 }
             }
             None => {}
         }
-        self.by_turn.insert(turn, key);
-        let (used, value) = self.entries.entry(key).or_insert_with(|| (turn, absent()));
-        *used = turn;
+        self.by_access.insert(access, key);
+        let (used, value) = self.entries.entry(key).or_insert_with(|| (access, absent()));
+        *used = access;
         value
     }
 }
@@ -55,6 +58,6 @@ mod tests {
         assert_eq!(*lru.entry(1, || 0), 10, "1 was used after 2");
         assert_eq!(*lru.entry(2, || -1), -1, "2 was the oldest");
         assert_eq!(lru.entries.len(), 2);
-        assert_eq!(lru.by_turn.len(), 2);
+        assert_eq!(lru.by_access.len(), 2);
     }
 }

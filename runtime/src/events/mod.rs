@@ -240,9 +240,9 @@ impl Sender {
         let (mut delivery, mut occurrences): (Delivery, u64) = (Fuse::terminated(), 0);
         loop {
             if delivery.is_terminated()
-                && let Some((event, told)) = self.next(Some(Instant::now()))
+                && let Some((event, covered)) = self.next(Some(Instant::now()))
             {
-                (delivery, occurrences) = (self.deliver(event), told);
+                (delivery, occurrences) = (self.deliver(event), covered);
             }
             let due = self.repeats.due().filter(|_| delivery.is_terminated());
             tokio::select! {
@@ -266,9 +266,9 @@ impl Sender {
         while let Some(occurrence) = queued.recv().await {
             self.apply(occurrence);
         }
-        while let Some((event, told)) = self.next(None) {
+        while let Some((event, covered)) = self.next(None) {
             let written = self.deliver(event).await;
-            self.count(written, told);
+            self.count(written, covered);
         }
     }
 
@@ -319,8 +319,8 @@ impl Sender {
 async fn deliver(sink: Arc<dyn EventSink>, event: Event, mut closed: watch::Receiver<bool>) -> bool {
     for tries in 1..=TRIES {
         let written = tokio::time::timeout(WITHOUT_ANSWER, write(&*sink, &event));
-        let silence = |_| Err(SinkError::Unreachable(format!("no response within {WITHOUT_ANSWER:?}")));
-        match written.await.unwrap_or_else(silence) {
+        let timed_out = |_| Err(SinkError::Unreachable(format!("no response within {WITHOUT_ANSWER:?}")));
+        match written.await.unwrap_or_else(timed_out) {
             Ok(()) => return true,
             Err(SinkError::Unreachable(error)) => {
                 tracing::warn!(name = event.name, tries, error, "event not written");

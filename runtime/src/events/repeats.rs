@@ -26,7 +26,7 @@ struct Series {
     waiting: Option<(Event, u64)>,
     /// The delay before the next patch, or after the last one.
     wait: Duration,
-    /// When the patch is due; without a waiting event, when the series is removed.
+    /// The time at which the patch is due; without a waiting event, the time at which the series is removed.
     due: Instant,
 }
 
@@ -59,7 +59,7 @@ impl Repeats {
         self.series.insert(key, Series { waiting: Some((event, 1)), wait, due });
     }
 
-    /// Returns when [`Repeats::take`] has something to return or to remove.
+    /// Returns the time at which [`Repeats::take`] has something to return or to remove.
     pub(super) fn due(&self) -> Option<Instant> {
         self.order.first().map(|(due, _)| *due)
     }
@@ -75,11 +75,11 @@ impl Repeats {
             let (_, key) = self.order.pop_first()?;
             let series = self.series.get_mut(&key)?;
             match series.waiting.take() {
-                Some(told) => {
+                Some(repeat) => {
                     // The series is kept for the same time again: later repeats belong to it.
                     series.due = Instant::now() + series.wait;
                     self.order.insert((series.due, key));
-                    return Some(told);
+                    return Some(repeat);
                 }
                 None => {
                     self.series.remove(&key);
@@ -97,36 +97,36 @@ mod tests {
     use super::super::{EventType, ObjectReference};
     use super::*;
 
-    /// Returns a repeat of one event; of a combined one if `similar`.
-    fn repeat(similar: bool) -> Event {
+    /// Returns a repeat of one event; of a combined one if `combined`.
+    fn repeat(combined: bool) -> Event {
         let mut correlator = Correlator::new("c");
         let mut last = None;
         for nth in 0..12 {
-            let message = if similar { nth.to_string() } else { "same".to_owned() };
+            let message = if combined { nth.to_string() } else { "same".to_owned() };
             let at = Timestamp::UNIX_EPOCH;
             let about = ObjectReference { name: "p".into(), ..ObjectReference::default() };
             last =
                 Some(correlator.correlate(Occurrence { about, kind: EventType::Normal, reason: "R", message, at }, at));
         }
-        last.expect("twelve were said").event
+        last.expect("twelve occurrences").event
     }
 
     /// Returns the seconds after which patches of an event are sent that is repeated every half second.
-    async fn patches(similar: bool, seconds: u64) -> Vec<u64> {
-        let (mut repeats, begun, mut sent) = (Repeats::default(), Instant::now(), Vec::new());
-        let mut told = 0;
+    async fn patches(combined: bool, seconds: u64) -> Vec<u64> {
+        let (mut repeats, started, mut sent) = (Repeats::default(), Instant::now(), Vec::new());
+        let mut covered = 0;
         for _ in 0..seconds * 2 {
-            repeats.put(repeat(similar));
+            repeats.put(repeat(combined));
             tokio::time::advance(Duration::from_millis(500)).await;
             while let Some((_, occurrences)) = repeats.take(Some(Instant::now())) {
-                sent.push(begun.elapsed().as_secs());
-                told += occurrences;
+                sent.push(started.elapsed().as_secs());
+                covered += occurrences;
             }
         }
         while let Some((_, occurrences)) = repeats.take(None) {
-            told += occurrences;
+            covered += occurrences;
         }
-        assert_eq!(told, seconds * 2, "each occurrence is covered once");
+        assert_eq!(covered, seconds * 2, "each occurrence is covered once");
         sent
     }
 

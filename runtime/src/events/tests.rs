@@ -234,9 +234,9 @@ async fn number_of_attempts_depends_on_the_error() {
     let cases = [
         ("rejected", vec![SinkError::Rejected("no".to_owned())], 1, 0),
         ("namespace gone", vec![SinkError::NotFound], 1, 0),
-        ("back after two", unreachable(2), 3, 1),
-        ("back for the last try", unreachable(11), 12, 1),
-        ("down for good", unreachable(12), 12, 0),
+        ("unreachable twice", unreachable(2), 3, 1),
+        ("reachable at the last attempt", unreachable(11), 12, 1),
+        ("unreachable at every attempt", unreachable(12), 12, 0),
     ];
     for (case, answers, tries, written) in cases {
         let sink = Memory::answering(answers);
@@ -309,7 +309,7 @@ async fn slow_server_loses_no_events_that_can_be_combined() {
 }
 
 #[derive(Debug, Clone)]
-struct Said {
+struct Scripted {
     object: u8,
     reason: usize,
     message: u8,
@@ -317,9 +317,9 @@ struct Said {
     after_seconds: u16,
 }
 
-fn said() -> impl Strategy<Value = Said> {
+fn scripted() -> impl Strategy<Value = Scripted> {
     let fields = (0..3u8, 0..2usize, 0..14u8, prop::bool::weighted(0.2), prop_oneof![0..10u16, 0..400u16]);
-    fields.prop_map(|(object, reason, message, warning, after_seconds)| Said {
+    fields.prop_map(|(object, reason, message, warning, after_seconds)| Scripted {
         object,
         reason,
         message,
@@ -329,21 +329,21 @@ fn said() -> impl Strategy<Value = Said> {
 }
 
 proptest! {
-    /// Every occurrence is counted in exactly one event; on the server only filtered ones are missing.
+    /// Every occurrence is counted in exactly one event; only filtered occurrences are missing on the server.
     #[test]
-    fn every_occurrence_is_counted_in_one_event(history in prop::collection::vec(said(), 1..150)) {
+    fn every_occurrence_is_counted_in_one_event(history in prop::collection::vec(scripted(), 1..150)) {
         let mut now = Timestamp::UNIX_EPOCH;
         let mut correlator = Correlator::new("c");
         let mut remembered = BTreeMap::new();
         let mut shown = BTreeMap::new();
         let mut filtered = 0u32;
-        for said in &history {
-            now += Duration::new(u64::from(said.after_seconds), 1);
+        for scripted in &history {
+            now += Duration::new(u64::from(scripted.after_seconds), 1);
             let occurrence = Occurrence {
-                about: pod(&format!("p{}", said.object)),
-                kind: if said.warning { EventType::Warning } else { EventType::Normal },
-                reason: ["R", "S"][said.reason],
-                message: said.message.to_string(),
+                about: pod(&format!("p{}", scripted.object)),
+                kind: if scripted.warning { EventType::Warning } else { EventType::Normal },
+                reason: ["R", "S"][scripted.reason],
+                message: scripted.message.to_string(),
                 at: now,
             };
             let Correlated { event, spam } = correlator.correlate(occurrence, now);

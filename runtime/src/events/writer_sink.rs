@@ -16,7 +16,7 @@ impl EventSink for Writer {
     }
 }
 
-/// Returns a response is final (`recordEvent`), except if it requests a later retry.
+/// Classifies an error: a response is final (`recordEvent`) unless it requests a later retry.
 fn classify(error: WriteError) -> SinkError {
     match error {
         WriteError::Refused(status) => match status.code {
@@ -25,7 +25,7 @@ fn classify(error: WriteError) -> SinkError {
             500.. if status.retry_after.is_some() => SinkError::Unreachable(status.to_string()),
             _ => SinkError::Rejected(status.to_string()),
         },
-        // Must not be repeated, neither later nor by another leader.
+        // This process must not repeat the write later, because another one may lead then.
         WriteError::NotLeading | WriteError::InvalidName(_) | WriteError::InvalidRequest(_) => {
             SinkError::Rejected(error.to_string())
         }

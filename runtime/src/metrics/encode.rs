@@ -12,7 +12,7 @@ use prometheus_client::metrics::histogram::Histogram;
 /// Labels of one sample.
 pub type Labels<const N: usize> = [(&'static str, String); N];
 
-/// Appends a family of samples that are read at each scrape; the names of counters lack their `_total`.
+/// Appends a family of samples that are read at each scrape. The encoder adds `_total` to the names of counters.
 fn family<const N: usize>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
@@ -113,7 +113,7 @@ pub fn powers(first: f64, factor: f64, count: i32) -> Vec<f64> {
     (0..count).map(|power| first * factor.powi(power)).collect()
 }
 
-/// Appends counters that are read at each scrape; the name lacks its `_total`.
+/// Appends counters that are read at each scrape. The encoder adds `_total` to the name.
 ///
 /// # Errors
 /// When the text cannot be written.

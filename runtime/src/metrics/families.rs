@@ -25,7 +25,7 @@ impl Seconds {
 pub struct Counts<const N: usize>(pub(super) Family<Labels<N>, Counter>);
 
 impl<const N: usize> Counts<N> {
-    /// Increments the counter of these labels, whose values must be few.
+    /// Increments the counter of these labels, each of which must have few possible values.
     pub fn add(&self, labels: [(&'static str, String); N]) {
         self.add_many(labels, 1);
     }
@@ -52,12 +52,12 @@ impl Count {
 pub struct Gauges<const N: usize>(pub(super) Family<Labels<N>, Gauge<f64, AtomicU64>>);
 
 impl<const N: usize> Gauges<N> {
-    /// Sets the gauge of these labels, whose values must be few.
+    /// Sets the gauge of these labels, each of which must have few possible values.
     pub fn set(&self, labels: Labels<N>, value: f64) {
         self.0.get_or_create_owned(&labels).set(value);
     }
 
-    /// Changes the gauge of these labels, whose values must be few.
+    /// Changes the gauge of these labels, each of which must have few possible values.
     pub fn change(&self, labels: Labels<N>, by: f64) {
         self.0.get_or_create_owned(&labels).inc_by(by);
     }

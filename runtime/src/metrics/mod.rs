@@ -1,8 +1,8 @@
-//! Metrics of a process in one registry, under upstream's names where upstream has one.
+//! Metrics of a process in one registry. Metrics that upstream has, too, have upstream's names.
 //!
-//! The text is Prometheus' classic format (0.0.4), which upstream's managers return whatever a scraper accepts: a
-//! dashboard, `kubectl get --raw` and old scrapers see the same names, types and bucket bounds. Metrics that only this
-//! runtime has are called `controllers_*`.
+//! The text is always in Prometheus' classic format (0.0.4), as in upstream's managers, whatever format a scraper
+//! accepts. Dashboards, `kubectl get --raw` and old scrapers get the same names, types and bucket bounds. Names of
+//! metrics that upstream does not have begin with `controllers_`.
 
 mod encode;
 mod families;

@@ -135,7 +135,7 @@ mod tests {
             "size{zone=\"a\"} 2.5",
             "time_bucket{le=\"1\",code=\"200\"} 0",
         ] {
-            assert!(text.lines().any(|told| told == line), "{line} in {text}");
+            assert!(text.lines().any(|own| own == line), "{line} in {text}");
         }
     }
 }

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::registry::Registry;
 
-/// Returns a registry in Prometheus' classic text format. The library writes OpenMetrics, whose samples are equal, but
-/// whose metadata differs: the names of counters lack their `_total`, and there are units and an end marker.
+/// Returns a registry in Prometheus' classic text format. The library writes OpenMetrics, in which samples are the
+/// same, but metadata differs: the names of counters lack `_total`, and there are units and an end marker.
 #[must_use]
 pub fn exposition(registry: &Registry) -> String {
     let mut open = String::new();
@@ -35,7 +35,8 @@ pub fn exposition(registry: &Registry) -> String {
     text
 }
 
-/// Appends a sample with a bucket's bound in Go's notation: a sum over upstream's and our buckets needs equal bounds.
+/// Appends a sample, with a bucket's bound in Go's notation: a query over upstream's buckets and ours needs equal
+/// bounds.
 fn push_sample(text: &mut String, line: &str) {
     const BOUND: &str = "le=\"";
     let bound = line.split_once(BOUND).and_then(|(before, rest)| {

@@ -1,28 +1,52 @@
 //! The work queue: keys to reconcile, each queued once and never reconciled twice at the same time.
 //!
-//! A key that is added while it waits is not added again. A key that is added while it is reconciled is ready again when
-//! that reconcile ends. This is the only batching of urgent changes: nothing is delayed while no write is in flight, and
-//! changes that arrive during a write share the next one. A slow API server gets larger batches, an idle one gets each
-//! change immediately. A reconciler may ask for a cooldown between two such batches ([`Queue::cool_down`]).
+//! A key that is added while it waits is not added again. A key that is added while it is reconciled is ready again
+//! when that reconcile ends. This is the only batching of urgent changes: nothing is delayed while no write is in
+//! flight, and changes that arrive during a write share the next one. A slow API server gets larger batches, an idle
+//! one gets each change immediately. A reconciler may request a cooldown between two such batches
+//! ([`Queue::cool_down`]).
 //!
-//! Failed keys are requeued with exponential backoff. Only changes of low urgency are coalesced: such a key is ready no
-//! sooner than a window after its last reconcile. (client-go, util/workqueue)
+//! Ready keys of several namespaces are handed out in turn, so that a namespace with many ready keys delays the keys of
+//! the others little. Failed keys are requeued with exponential backoff. Only changes of low urgency are coalesced: such
+//! a key is ready no sooner than a window after its last reconcile. (client-go, util/workqueue)
 
 mod stats;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use kinds::Str;
+use kinds::meta::{ObjectKey, Uid};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
+use crate::fair::FairList;
 use crate::wake::Wake;
 
 pub use stats::{QueueMetrics, QueueStats, Queues};
+
+/// The identity of a unit of work.
+pub trait QueueKey: Clone + Eq + Hash + Send {
+    /// Returns the namespace of the work; empty if it has none. Namespaces with ready keys are served in turn.
+    fn namespace(&self) -> &str {
+        ""
+    }
+}
+
+impl QueueKey for ObjectKey {
+    fn namespace(&self) -> &str {
+        &self.namespace
+    }
+}
+
+impl QueueKey for String {}
+impl QueueKey for Str {}
+impl QueueKey for Uid {}
+impl QueueKey for &'static str {}
 
 /// Options of a queue.
 #[derive(Debug, Clone)]
@@ -77,7 +101,7 @@ pub trait QueueView: Send + Sync {
     fn waiting(&self) -> Vec<Waiting<String>>;
 }
 
-impl<K: Clone + Eq + Hash + Send + Sync + fmt::Display> QueueView for Queue<K> {
+impl<K: QueueKey + Sync + fmt::Display> QueueView for Queue<K> {
     fn name(&self) -> &'static str {
         self.options.name
     }
@@ -104,13 +128,13 @@ enum Priority {
 
 #[derive(Default)]
 struct Item {
-    /// Waits in a ready list since this time.
+    /// Its priority among the ready keys, and the time since which it has been ready.
     ready: Option<(Priority, Instant)>,
-    /// Is reconciled since this time.
+    /// The time since which it has been reconciled.
     working: Option<Instant>,
-    /// Was added while it was reconciled.
+    /// Its priority for the next run, if it was added while it was reconciled.
     again: Option<Priority>,
-    /// Earliest delayed run.
+    /// The time of its earliest delayed run.
     due: Option<Instant>,
     failures: u32,
     /// Coalesced changes wait until this time.
@@ -139,8 +163,8 @@ impl Item {
 
 struct State<K> {
     items: HashMap<K, Item>,
-    fresh: VecDeque<K>,
-    background: VecDeque<K>,
+    fresh: FairList<K>,
+    background: FairList<K>,
     /// Delayed runs; an entry is valid only while it equals the item's `due`.
     delayed: BinaryHeap<Reverse<Delayed<K>>>,
     /// Ends of quiet periods, after which items without other state can be removed.
@@ -178,8 +202,9 @@ pub struct Queue<K> {
     metrics: QueueMetrics,
 }
 
-impl<K: Clone + Eq + Hash + Send> Queue<K> {
-    /// Adds `key` once a cache shows a write. A key waits only once for each cache and version.
+impl<K: QueueKey> Queue<K> {
+    /// Returns a callback that adds `key`, for use when a cache has reached a version. Several of them for the same
+    /// cache and version add the key only once.
     pub fn waker(self: &Arc<Self>, key: &K) -> Wake
     where
         K: 'static,
@@ -195,8 +220,8 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
             options,
             state: Mutex::new(State {
                 items: HashMap::new(),
-                fresh: VecDeque::new(),
-                background: VecDeque::new(),
+                fresh: FairList::default(),
+                background: FairList::default(),
                 delayed: BinaryHeap::new(),
                 quiet: BinaryHeap::new(),
                 closed: false,
@@ -444,7 +469,7 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         }
         match &mut item.ready {
             Some((waiting, _)) if *waiting >= priority => return,
-            // Moves up; its entry in the lower list is skipped when it is reached.
+            // Raises the priority. The entry in the list of the lower priority is skipped when it is reached.
             Some((waiting, _)) => *waiting = priority,
             None => {
                 self.metrics.adds.inc();
@@ -452,10 +477,12 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
                 item.ready = Some((priority, now));
             }
         }
-        match priority {
-            Priority::Fresh => state.fresh.push_back(key),
-            Priority::Background => state.background.push_back(key),
-        }
+        let list = match priority {
+            Priority::Fresh => &mut state.fresh,
+            Priority::Background => &mut state.background,
+        };
+        let namespace = key.namespace().to_owned();
+        list.push(&namespace, key);
         self.wake.notify_one();
     }
 
@@ -480,9 +507,9 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
 
     fn take(&self, state: &mut State<K>, now: Instant) -> Option<K> {
         loop {
-            let (priority, key) = match state.fresh.pop_front() {
-                Some(key) => (Priority::Fresh, key),
-                None => (Priority::Background, state.background.pop_front()?),
+            let (priority, (_, key)) = match state.fresh.pop() {
+                Some(entry) => (Priority::Fresh, entry),
+                None => (Priority::Background, state.background.pop()?),
             };
             if let Some(item) = state.items.get_mut(&key)
                 && let Some((waiting, since)) = item.ready
@@ -502,7 +529,7 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
     }
 }
 
-impl<K: Clone + Eq + Hash + Send> QueueStats for Queue<K> {
+impl<K: QueueKey> QueueStats for Queue<K> {
     fn metrics(&self) -> &QueueMetrics {
         &self.metrics
     }

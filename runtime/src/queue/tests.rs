@@ -11,9 +11,30 @@ fn queue(window: Duration) -> Arc<Queue<&'static str>> {
     Queue::new(QueueOptions { window, longest_window: window, ..QueueOptions::named("test") })
 }
 
+impl QueueKey for u8 {
+    fn namespace(&self) -> &str {
+        ["a", "b", ""][usize::from(self % 3)]
+    }
+}
+
 /// Returns the key that is ready now, if any.
-fn now<K: Clone + Eq + Hash + Send>(queue: &Queue<K>) -> Option<K> {
+fn now<K: QueueKey>(queue: &Queue<K>) -> Option<K> {
     queue.next().now_or_never().flatten()
+}
+
+#[tokio::test(start_paused = true)]
+async fn namespaces_with_ready_keys_are_served_in_turn() {
+    let queue: Arc<Queue<ObjectKey>> = Queue::new(QueueOptions::named("test"));
+    for number in 0..20 {
+        queue.add(ObjectKey::new("busy", number.to_string()));
+    }
+    queue.add_background(ObjectKey::new("third", "a"));
+    queue.add(ObjectKey::new("other", "a"));
+    queue.add(ObjectKey::new("other", "b"));
+    let order: Vec<String> = std::iter::from_fn(|| now(&queue)).map(|key| key.to_string()).collect();
+    assert_eq!(order[..5], ["busy/0", "other/a", "busy/1", "other/b", "busy/2"]);
+    assert_eq!(order.last().map(String::as_str), Some("third/a"), "keys of low priority come last");
+    assert_eq!(queue.len(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -29,17 +50,17 @@ async fn key_is_queued_once_and_reconciled_once() {
     assert_eq!(now(&queue), Some("a"));
     queue.done(&"a");
     assert_eq!(now(&queue), None);
-    assert!(queue.lock().items.is_empty(), "nothing is kept of an idle key");
+    assert!(queue.lock().items.is_empty(), "no state is kept for an idle key");
 }
 
 #[tokio::test(start_paused = true)]
 async fn failures_double_the_delay_until_reset() {
     let queue = queue(Duration::ZERO);
     for expected in [5, 10, 20, 40] {
-        let begun = Instant::now();
+        let started = Instant::now();
         queue.add_rate_limited("a");
         assert_eq!(queue.next().await, Some("a"));
-        let waited = begun.elapsed().as_millis() as u64;
+        let waited = started.elapsed().as_millis() as u64;
         assert!((expected..=expected + 1).contains(&waited), "{waited} ms instead of {expected}");
         queue.done(&"a");
     }
@@ -51,21 +72,21 @@ async fn failures_double_the_delay_until_reset() {
         queue.next().await;
         queue.done(&"b");
     }
-    let begun = Instant::now();
+    let started = Instant::now();
     queue.add_rate_limited("b");
     queue.next().await;
-    assert_eq!(begun.elapsed().as_secs(), 1000, "the longest wait");
+    assert_eq!(started.elapsed().as_secs(), 1000, "the longest wait");
 }
 
 #[tokio::test(start_paused = true)]
 async fn earliest_delay_applies() {
     let queue = queue(Duration::ZERO);
-    let begun = Instant::now();
+    let started = Instant::now();
     queue.add_after("a", Duration::from_secs(60));
     queue.add_after("a", Duration::from_secs(10));
     queue.add_after("a", Duration::from_secs(30));
     assert_eq!(queue.next().await, Some("a"));
-    assert_eq!(begun.elapsed().as_secs(), 10);
+    assert_eq!(started.elapsed().as_secs(), 10);
     queue.done(&"a");
     tokio::time::advance(Duration::from_secs(100)).await;
     assert_eq!(now(&queue), None, "the later ones are dropped");
@@ -77,12 +98,12 @@ async fn coalesced_changes_run_immediately_and_then_once_per_window() {
     queue.add_coalesced("a");
     assert_eq!(now(&queue), Some("a"), "the first is not held back");
     queue.done(&"a");
-    let begun = Instant::now();
+    let started = Instant::now();
     queue.add_coalesced("a");
     queue.add_coalesced("a");
     assert_eq!(now(&queue), None);
     assert_eq!(queue.next().await, Some("a"));
-    assert!(begun.elapsed() >= Duration::from_millis(100));
+    assert!(started.elapsed() >= Duration::from_millis(100));
     queue.done(&"a");
     queue.add("a");
     assert_eq!(now(&queue), Some("a"), "an urgent change does not wait");
@@ -115,7 +136,7 @@ async fn changes_that_arrive_one_by_one_are_never_delayed() {
         queue.add("a");
         write(&queue, 20, &[]).await;
     }
-    assert!(queue.lock().items.is_empty(), "nothing is remembered of them");
+    assert!(queue.lock().items.is_empty(), "no state is kept for them");
 }
 
 #[tokio::test(start_paused = true)]
@@ -123,9 +144,9 @@ async fn changes_during_a_write_share_the_next_one_as_soon_as_it_ends() {
     let queue = queue(Duration::ZERO);
     // (milliseconds per write, milliseconds between changes, writes): the slower the writes, the fewer.
     for (takes, period, writes) in [(5, 10, 100), (10, 10, 100), (50, 10, 20), (500, 10, 2)] {
-        let (begun, mut done) = (Instant::now(), 0);
+        let (started, mut done) = (Instant::now(), 0);
         queue.add("a");
-        while begun.elapsed() < Duration::from_secs(1) {
+        while started.elapsed() < Duration::from_secs(1) {
             let changes: Vec<u64> = (1..).map(|n| n * period).take_while(|at| *at < takes).collect();
             write(&queue, takes, &changes).await;
             done += 1;
@@ -154,17 +175,17 @@ async fn only_a_key_that_was_added_during_its_run_cools_down() {
             queue.add("a");
         }
         queue.done(&"a");
-        let begun = Instant::now();
+        let started = Instant::now();
         queue.add("a");
         assert_eq!(queue.next().await, Some("a"), "once");
-        let waited = begun.elapsed().as_millis() as u64;
+        let waited = started.elapsed().as_millis() as u64;
         assert!((expected..=expected + 1).contains(&waited), "{waited} ms with a cooldown of {cooldown}");
         queue.add("a");
         queue.done(&"a");
         assert_eq!(now(&queue), Some("a"), "a cooldown is for one run");
         queue.done(&"a");
         queue.cool_down(&"a", Duration::from_secs(1));
-        assert!(queue.lock().items.is_empty(), "nothing is remembered of an idle key");
+        assert!(queue.lock().items.is_empty(), "no state is kept for an idle key");
     }
 }
 
@@ -177,10 +198,10 @@ async fn delayed_key_is_not_ready_before_its_cooldown_ends() {
         queue.cool_down(&"a", Duration::from_millis(50));
         queue.add("a");
         queue.done(&"a");
-        let begun = Instant::now();
+        let started = Instant::now();
         queue.add_after("a", Duration::from_millis(delay));
         assert_eq!(queue.next().await, Some("a"));
-        let waited = begun.elapsed().as_millis() as u64;
+        let waited = started.elapsed().as_millis() as u64;
         assert!((expected..=expected + 1).contains(&waited), "{waited} ms with a delay of {delay}");
         queue.done(&"a");
     }
@@ -208,13 +229,13 @@ async fn run_that_waits_for_the_cache_keeps_the_quiet_period() {
     let queue = Queue::new(QueueOptions { window, longest_window: window * 8, ..QueueOptions::named("test") });
     queue.add_coalesced("a");
     for expected in [0, 100, 200, 400, 800] {
-        let begun = Instant::now();
+        let started = Instant::now();
         assert_eq!(queue.next().await, Some("a"));
-        let waited = begun.elapsed().as_millis() as u64;
+        let waited = started.elapsed().as_millis() as u64;
         assert!((expected..=expected + 2).contains(&waited), "{waited} ms instead of {expected}");
         queue.add_coalesced("a");
         queue.waiting_for_cache(&"a");
-        assert_eq!(now(&queue), None, "it will be added by whom it waits for");
+        assert_eq!(now(&queue), None, "the cache will add the key");
         queue.add("a");
         assert_eq!(now(&queue), Some("a"));
         queue.add_coalesced("a");
@@ -235,9 +256,9 @@ async fn window_grows_while_changes_arrive_and_shrinks_afterwards() {
     let queue = Queue::new(options);
     queue.add_coalesced("a");
     for expected in [0, 100, 200, 300, 300] {
-        let begun = Instant::now();
+        let started = Instant::now();
         assert_eq!(queue.next().await, Some("a"));
-        let waited = begun.elapsed().as_millis() as u64;
+        let waited = started.elapsed().as_millis() as u64;
         assert!((expected..=expected + 2).contains(&waited), "{waited} ms instead of {expected}");
         queue.add_coalesced("a");
         queue.done(&"a");
@@ -246,7 +267,7 @@ async fn window_grows_while_changes_arrive_and_shrinks_afterwards() {
     queue.done(&"a");
     tokio::time::advance(Duration::from_secs(1)).await;
     assert_eq!(now(&queue), None);
-    assert!(queue.lock().items.is_empty(), "nothing is kept of a key that is quiet again");
+    assert!(queue.lock().items.is_empty(), "no state is kept for a key that is quiet again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -323,7 +344,7 @@ proptest! {
                     Step::CoolDown(key, ms) => queue.cool_down(&key, Duration::from_millis(ms)),
                     Step::Take => if let Some(key) = now(&queue) {
                         assert!(!working.contains(&key), "{key} runs twice at once");
-                        assert!(wanted.remove(&key) , "{key} was not asked for");
+                        assert!(wanted.remove(&key) , "{key} was not added");
                         working.push(key);
                         // A delayed run may still be due: it counts as requested.
                         if queue.lock().items.get(&key).is_some_and(|item| item.due.is_some()) { wanted.insert(key); }

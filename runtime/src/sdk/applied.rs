@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kinds::Str;
 use kinds::meta::ObjectKey;
 
-/// A kind, whatever its version.
+/// A kind, regardless of its version: group and plural name.
 pub(super) type KindName = (&'static str, &'static str);
 
 /// A child, by kind and name.

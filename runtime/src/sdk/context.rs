@@ -99,10 +99,10 @@ impl<K: Object> Context<K> {
             return Ok(known);
         }
         let failed = |error: WriteError| Error::Write { doing: format!("apply {}", what()), error };
-        let answer =
+        let response =
             self.shared.writer.apply_whole(&resource, &key, self.shared.name, &object).await.map_err(failed)?;
-        let unreadable = |problem: String| failed(WriteError::Unreadable(DecodeError::field("answer", problem)));
-        let mut applied: D = serde_json::from_slice(&answer).map_err(|error| unreadable(error.to_string()))?;
+        let unreadable = |problem: String| failed(WriteError::Unreadable(DecodeError::field("body", problem)));
+        let mut applied: D = serde_json::from_slice(&response).map_err(|error| unreadable(error.to_string()))?;
         applied.meta_mut().managed_fields = None;
         let version = applied.meta().resource_version.as_deref().unwrap_or_default();
         let version = parse_version(version).map_err(|error| unreadable(error.to_string()))?;
@@ -160,9 +160,9 @@ impl<K: Object> Context<K> {
             wanted["metadata"]["namespace"] = (*meta.namespace).into();
         }
         match self.shared.writer.apply(&resource, &self.key(), Some("status"), self.shared.name, &wanted).await {
-            Ok(answer) => {
-                if let Ok(answer) = answer.meta() {
-                    self.shared.consistency.wrote(&self.key(), &self.shared.store, answer.version);
+            Ok(response) => {
+                if let Ok(response) = response.meta() {
+                    self.shared.consistency.wrote(&self.key(), &self.shared.store, response.version);
                 }
                 Ok(true)
             }

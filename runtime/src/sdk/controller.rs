@@ -214,7 +214,7 @@ where
     Box::new(move |context| -> BoxFuture<'static, Result<Outcome, Error>> { run(context).boxed() })
 }
 
-/// Reports whether a change was not made by the controller itself: the status belongs to the controller.
+/// Reports whether a change requires a reconcile. A change of the status alone does not: only the controller writes it.
 pub(super) fn matters<K: Object>(old: Option<&Typed<K>>, new: Option<&Typed<K>>) -> bool {
     let (Some(old), Some(new)) = (old, new) else { return true };
     let annotations = |record: &Typed<K>| record.object.meta().annotations.clone();

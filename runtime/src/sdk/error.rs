@@ -23,7 +23,7 @@ pub enum Error {
         owner: String,
     },
     /// The kind of the child is not watched.
-    #[error("{0} is none of the controller's children: declare it by .owns::<{0}>()")]
+    #[error("{0} is not declared as a child of the controller: add .owns::<{0}>() to it")]
     NotOwned(&'static str),
     /// The object cannot be written.
     #[error("{what}: {problem}")]
@@ -44,7 +44,7 @@ impl Error {
         Self::Other(error.into())
     }
 
-    /// Reports whether the object changed meanwhile, so that the decision must be made again.
+    /// Reports whether the object has changed since it was read, so that the decision has to be repeated.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Write { error, .. } if error.is_conflict())
     }

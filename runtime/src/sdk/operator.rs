@@ -16,7 +16,7 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Creates an operator without controllers. Its name is that of its Lease, and part of the user agent.
+    /// Creates an operator without controllers. `name` is the name of its Lease, and a part of its user agent.
     pub fn new(name: &'static str) -> Self {
         Self { name, controllers: Vec::new() }
     }
@@ -27,7 +27,7 @@ impl Operator {
         self
     }
 
-    /// Creates the manager that runs the controllers, for a custom process; [`Operator::run`] does everything.
+    /// Creates the manager that runs the controllers. Only a process that does not use [`Operator::run`] needs this.
     ///
     /// # Errors
     /// When the times of the election are inconsistent.

@@ -69,7 +69,7 @@ pub enum RunError {
 }
 
 impl Operator {
-    /// Connects, waits for the Lease, and works until `shutdown` completes; then shuts down in order.
+    /// Connects, acquires the Lease, and runs the controllers until `shutdown` completes; then shuts down in order.
     ///
     /// # Errors
     /// When it cannot start, and when the Lease is lost: the process must exit then.

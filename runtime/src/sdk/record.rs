@@ -1,4 +1,4 @@
-//! Two records of typed objects: the whole object, and metadata alone.
+//! Records for typed objects: one with the whole object, one with metadata only.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -86,15 +86,15 @@ fn reference(interner: &Interner, owner: &OwnerReference) -> OwnerRef {
     }
 }
 
-/// Receives the metadata before and after a change.
-pub(super) type Tell = Box<dyn Fn(Option<&Meta>, Option<&Meta>) + Send + Sync>;
+/// A subscriber that is called with the metadata before and after a change.
+pub(super) type OnChange = Box<dyn Fn(Option<&Meta>, Option<&Meta>) + Send + Sync>;
 
-/// A store of which only metadata matters, whatever its records are.
+/// A store of children, of which only metadata is read, independent of its type of records.
 pub(super) trait Children: Send + Sync {
     fn progress(&self) -> &Progress;
     fn meta(&self, key: &ObjectKey) -> Option<Meta>;
     fn of(&self, owner: &Uid) -> Vec<Meta>;
-    fn on_change(&self, tell: Tell);
+    fn on_change(&self, notify: OnChange);
 }
 
 impl<K: Kind> Children for Store<K> {
@@ -110,9 +110,9 @@ impl<K: Kind> Children for Store<K> {
         self.by_index(&by_controller(), owned_by(owner)).iter().map(|record| record.meta().clone()).collect()
     }
 
-    fn on_change(&self, tell: Tell) {
+    fn on_change(&self, notify: OnChange) {
         self.subscribe(move |change: &Change<'_, K>| {
-            tell(change.old.map(|record| record.meta()), change.new.map(|record| record.meta()));
+            notify(change.old.map(|record| record.meta()), change.new.map(|record| record.meta()));
         });
     }
 }

@@ -1,4 +1,4 @@
-//! Decisions of the SDK that need no API server.
+//! Tests of the SDK's decisions, without an API server.
 
 use std::sync::Arc;
 
@@ -87,12 +87,12 @@ fn typed_object_has_the_metadata_of_a_record() {
     assert_eq!(meta.labels.iter().map(|(key, _)| &**key).collect::<Vec<_>>(), ["a", "b"]);
     assert!(meta.is_deleting() && &*meta.finalizers[0] == "f");
     assert_eq!(meta.controller().map(|owner| owner.uid.to_string()).as_deref(), Some("o"));
-    assert_eq!(record.object.metadata.managed_fields, None, "nobody reads them");
+    assert_eq!(record.object.metadata.managed_fields, None, "no controller reads them");
 }
 
 #[test]
 fn finalizer_is_added_before_work_and_removed_after_cleanup() {
-    let going = json!("2026-01-02T03:04:05Z");
+    let deleted_at = json!("2026-01-02T03:04:05Z");
     for (deleting, carried, finalizer, expected) in [
         (false, vec![], None, Step::Work),
         (false, vec![], Some("ours"), Step::Add),
@@ -101,7 +101,7 @@ fn finalizer_is_added_before_work_and_removed_after_cleanup() {
         (true, vec!["theirs"], Some("ours"), Step::Nothing),
         (true, vec!["theirs"], None, Step::Nothing),
     ] {
-        let deletion = if deleting { going.clone() } else { Value::Null };
+        let deletion = if deleting { deleted_at.clone() } else { Value::Null };
         let record = widget(json!({"/metadata/finalizers": carried, "/metadata/deletionTimestamp": deletion}));
         assert_eq!(step(record.meta(), finalizer), expected, "{deleting} {carried:?} {finalizer:?}");
     }

@@ -55,10 +55,11 @@ pub(super) fn step(meta: &Meta, finalizer: Option<&str>) -> Step {
     }
 }
 
-/// Returns the patch that adds or removes a finalizer; it fails if the object was replaced or changed.
-pub(super) fn finalizer_patch(meta: &Meta, name: &str, on: bool) -> Value {
+/// Returns the patch that adds a finalizer if `is_set`, otherwise removes it. The patch fails if the object was
+/// replaced or changed.
+pub(super) fn finalizer_patch(meta: &Meta, name: &str, is_set: bool) -> Value {
     let others = meta.finalizers.iter().map(|known| &**known).filter(|known| *known != name);
-    let finalizers: Vec<&str> = others.chain(on.then_some(name)).collect();
+    let finalizers: Vec<&str> = others.chain(is_set.then_some(name)).collect();
     json!({"metadata": {
         "uid": meta.uid.to_string(), "resourceVersion": meta.version.to_string(), "finalizers": finalizers,
     }})
@@ -74,12 +75,12 @@ impl<K: Object> Worker<K> {
             && shared.children.values().all(|(resource, store)| seen(resource, store.progress()))
     }
 
-    async fn set_finalizer(&self, meta: &Meta, name: &str, on: bool) -> Result<Outcome, Error> {
+    async fn set_finalizer(&self, meta: &Meta, name: &str, is_set: bool) -> Result<Outcome, Error> {
         let (resource, key) = (K::RESOURCE, meta.key());
-        match self.shared.writer.merge_patch(&resource, &key, &finalizer_patch(meta, name, on)).await {
-            Ok(answer) => {
-                if let Ok(answer) = answer.meta() {
-                    self.shared.consistency.wrote(&key, &self.shared.store, answer.version);
+        match self.shared.writer.merge_patch(&resource, &key, &finalizer_patch(meta, name, is_set)).await {
+            Ok(response) => {
+                if let Ok(response) = response.meta() {
+                    self.shared.consistency.wrote(&key, &self.shared.store, response.version);
                 }
                 Ok(Outcome::Done)
             }
@@ -90,7 +91,7 @@ impl<K: Object> Worker<K> {
         }
     }
 
-    async fn go(&self, key: &ObjectKey) -> Result<Outcome, Error> {
+    async fn reconcile_key(&self, key: &ObjectKey) -> Result<Outcome, Error> {
         if !self.caught_up(key) {
             return Ok(Outcome::WaitingForCache);
         }
@@ -105,7 +106,7 @@ impl<K: Object> Worker<K> {
             (Step::Add, Some(finalizer)) => self.set_finalizer(record.meta(), finalizer.name, true).await,
             (Step::CleanUp, Some(finalizer)) => match (finalizer.clean_up)(context).await? {
                 Outcome::Done => self.set_finalizer(record.meta(), finalizer.name, false).await,
-                more => Ok(more),
+                outcome => Ok(outcome),
             },
             (Step::Work, _) => (self.run)(context).await,
             _ => Ok(Outcome::Done),
@@ -118,9 +119,9 @@ impl<K: Object> Reconcile for Worker<K> {
 
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         async move {
-            match self.go(key).await {
+            match self.reconcile_key(key).await {
                 Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
-                ended => Ok(ended?),
+                result => Ok(result?),
             }
         }
         .boxed()

@@ -31,10 +31,10 @@ impl ReviewMetrics {
     }
 
     /// Records a request by its status code; `None` if there was no response.
-    pub(super) fn record(&self, code: Option<u16>, took: Duration) {
+    pub(super) fn record(&self, code: Option<u16>, duration: Duration) {
         let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
         self.requests.add([("code", code.clone())]);
-        self.seconds.observe([("code", code)], took.as_secs_f64());
+        self.seconds.observe([("code", code)], duration.as_secs_f64());
     }
 }
 
@@ -64,10 +64,10 @@ impl TokenCacheMetrics {
     }
 
     /// Records a request whose token was authenticated or refused.
-    pub(super) fn answered(&self, hit: bool, begun: Instant) {
+    pub(super) fn answered(&self, hit: bool, started: Instant) {
         let status = || [("status", if hit { "hit" } else { "miss" }.to_owned())];
         self.requests.add(status());
-        self.seconds.observe(status(), begun.elapsed().as_secs_f64());
+        self.seconds.observe(status(), started.elapsed().as_secs_f64());
     }
 
     /// Records the end of a TokenReview.

@@ -129,9 +129,9 @@ pub(super) fn not_acceptable(offered: &[String]) -> Answer {
 
 /// Creates the response for a missing permission (apiserver, responsewriters.Forbidden).
 pub(super) fn forbidden(user: &User, verb: &str, path: &str, reason: &str) -> Answer {
-    let told = harmless(&format!("User {} cannot {verb} path {}", quoted(&user.name), quoted(path)));
+    let sentence = harmless(&format!("User {} cannot {verb} path {}", quoted(&user.name), quoted(path)));
     let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
-    refusal(StatusCode::FORBIDDEN, "Forbidden", &format!("forbidden: {told}{reason}"), Some(Empty {}))
+    refusal(StatusCode::FORBIDDEN, "Forbidden", &format!("forbidden: {sentence}{reason}"), Some(Empty {}))
 }
 
 /// Creates the response for a failed permission check (apiserver, responsewriters.InternalError).
@@ -158,13 +158,13 @@ mod tests {
 
     #[tokio::test]
     async fn refusals_equal_upstreams_statuses() {
-        let told: serde_json::Value =
+        let status: serde_json::Value =
             serde_json::from_str(&body(forbidden(&User::anonymous(), "get", "/<m>", "")).await).expect("JSON");
-        assert_eq!(told["message"], "forbidden: User \"system:anonymous\" cannot get path \"/&lt;m&gt;\"");
-        assert_eq!((&told["kind"], &told["code"]), (&json!("Status"), &json!(403)));
-        let because: serde_json::Value =
+        assert_eq!(status["message"], "forbidden: User \"system:anonymous\" cannot get path \"/&lt;m&gt;\"");
+        assert_eq!((&status["kind"], &status["code"]), (&json!("Status"), &json!(403)));
+        let with_reason: serde_json::Value =
             serde_json::from_str(&body(forbidden(&User::anonymous(), "get", "/", "no")).await).expect("JSON");
-        assert_eq!(because["message"], "forbidden: User \"system:anonymous\" cannot get path \"/\": no");
+        assert_eq!(with_reason["message"], "forbidden: User \"system:anonymous\" cannot get path \"/\": no");
         assert_eq!(
             body(unauthorized()).await,
             "{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"metadata\":{},\"status\":\"Failure\",\

@@ -1,7 +1,8 @@
 //! Authentication of requests: front proxy, client certificate, bearer token, or anonymous.
 //!
-//! If a method finds invalid credentials, the error is kept and the other methods are tried; the request is refused
-//! only if none succeeds. A request without credentials is anonymous (apiserver, DelegatingAuthenticatorConfig.New).
+//! The methods are tried in this order. If one finds invalid credentials, the others are still tried; the request is
+//! refused only if none succeeds. A request without credentials is anonymous (apiserver,
+//! DelegatingAuthenticatorConfig.New).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ type TokenAnswer = Result<Option<User>, String>;
 pub(super) struct Authenticator {
     pub(super) trust: Arc<Trust>,
     tokens: Option<Tokens>,
-    /// Client certificates may hold UIDs.
+    /// The user's UID is read from client certificates.
     reads_certificate_uid: bool,
 }
 
@@ -44,7 +45,7 @@ struct Tokens {
     metrics: TokenCacheMetrics,
 }
 
-/// The key of a token in the cache, so that no token stays in memory: its HMAC with a key of this process.
+/// The cache key of a token: its HMAC with a key of this process, so that no token stays in memory.
 type TokenDigest = [u8; 32];
 
 /// Returns the digest of a token.
@@ -54,7 +55,7 @@ fn digest(key: &hmac::Key, token: &str) -> TokenDigest {
     digest
 }
 
-/// Generates a key.
+/// Generates the key for digests.
 ///
 /// # Panics
 /// Never: a system without randomness fails earlier, in TLS.
@@ -80,7 +81,7 @@ impl Authenticator {
         Self { trust, tokens, reads_certificate_uid: true }
     }
 
-    /// Reads UIDs from client certificates, or not.
+    /// Sets whether the user's UID is read from client certificates.
     pub(super) fn reading_certificate_uid(self, reads_certificate_uid: bool) -> Self {
         Self { reads_certificate_uid, ..self }
     }
@@ -108,16 +109,16 @@ impl Authenticator {
 
     fn by_certificate(&self, peer: &[CertificateDer<'_>], headers: &HeaderMap) -> Result<Option<User>, Vec<String>> {
         let [own, ..] = peer else { return Ok(None) };
-        let beliefs = self.trust.now();
+        let trusted = self.trust.now();
         let mut problems = Vec::new();
-        if let Some(proxy) = &beliefs.front_proxy {
+        if let Some(proxy) = &trusted.front_proxy {
             match proxied(proxy, peer, headers) {
                 Ok(Some(user)) => return Ok(Some(user)),
                 Ok(None) => {}
                 Err(problem) => problems.push(format!("as a front proxy: {problem}")),
             }
         }
-        if let Some(bundle) = &beliefs.clients {
+        if let Some(bundle) = &trusted.clients {
             match bundle.verify(peer).and_then(|()| peer::user(own, self.reads_certificate_uid)) {
                 Ok(Some(user)) => return Ok(Some(user)),
                 Ok(None) => {}
@@ -130,21 +131,21 @@ impl Authenticator {
 
 impl Tokens {
     async fn user(&self, token: &str) -> TokenAnswer {
-        let (begun, mut hit) = (Instant::now(), true);
-        let ask = async {
+        let (started, mut hit) = (Instant::now(), true);
+        let fetch = async {
             hit = false;
             let in_flight = self.metrics.in_flight();
-            let answer = self.review(token).await;
+            let response = self.review(token).await;
             drop(in_flight);
-            self.metrics.fetched(answer.is_ok());
-            let keep = if answer.is_ok() { self.keep } else { Duration::ZERO };
-            (answer, keep)
+            self.metrics.fetched(response.is_ok());
+            let keep = if response.is_ok() { self.keep } else { Duration::ZERO };
+            (response, keep)
         };
         let blocked = self.metrics.blocked();
-        let answer = self.answers.get_or(&digest(&self.digests, token), ask).await;
+        let response = self.answers.get_or(&digest(&self.digests, token), fetch).await;
         drop(blocked);
-        self.metrics.answered(hit, begun);
-        answer
+        self.metrics.answered(hit, started);
+        response
     }
 
     async fn review(&self, token: &str) -> TokenAnswer {
@@ -152,8 +153,8 @@ impl Tokens {
             spec: TokenReviewSpec { token: token.to_owned(), ..TokenReviewSpec::default() },
             ..TokenReview::default()
         };
-        let answer = self.reviewer.review(TOKEN_REVIEWS, &review).await.map_err(|error| error.to_string())?;
-        let status = answer.status.unwrap_or_default();
+        let response = self.reviewer.review(TOKEN_REVIEWS, &review).await.map_err(|error| error.to_string())?;
+        let status = response.status.unwrap_or_default();
         if status.authenticated != Some(true) {
             return status.error.filter(|error| !error.is_empty()).map_or(Ok(None), Err);
         }
@@ -178,9 +179,9 @@ fn bearer_token(headers: &HeaderMap) -> Option<&str> {
 /// Returns the user in a front proxy's headers, if the certificate belongs to a front proxy (apiserver,
 /// request/headerrequest).
 fn proxied(proxy: &FrontProxy, peer: &[CertificateDer<'_>], headers: &HeaderMap) -> Result<Option<User>, String> {
-    let told = |error: PeerError| error.to_string();
-    proxy.bundle.verify(peer).map_err(told)?;
-    let name = peer::common_name(&peer[0]).map_err(told)?;
+    let text = |error: PeerError| error.to_string();
+    proxy.bundle.verify(peer).map_err(text)?;
+    let name = peer::common_name(&peer[0]).map_err(text)?;
     if !proxy.allowed_names.is_empty() && !proxy.allowed_names.contains(&name) {
         return Err(format!("its common name {name:?} is not among the allowed ones"));
     }
@@ -279,7 +280,7 @@ mod tests {
     #[test]
     fn front_proxy_headers_require_an_allowed_certificate() {
         let (any, own) = proxy(&[]);
-        let asked = headers(&[
+        let proxy_headers = headers(&[
             ("x-remote-user", ""),
             ("x-remote-user", "ann"),
             ("x-remote-group", "dev"),
@@ -287,15 +288,15 @@ mod tests {
             ("x-remote-extra-acme.com%2fscope", "a"),
             ("x-remote-extra-acme.com%2fscope", "b"),
         ]);
-        let user = proxied(&any, std::slice::from_ref(&own), &asked).expect("believed").expect("somebody");
+        let user = proxied(&any, std::slice::from_ref(&own), &proxy_headers).expect("accepted").expect("a user");
         assert_eq!((user.name.as_str(), user.groups.join(",").as_str()), ("ann", "dev,ops"));
         assert_eq!(user.extra["acme.com/scope"], ["a", "b"]);
         assert_eq!(proxied(&any, std::slice::from_ref(&own), &HeaderMap::new()), Ok(None), "no user in the headers");
 
         let (named, own) = proxy(&["front-proxy"]);
-        assert!(proxied(&named, &[own], &asked).is_ok());
+        assert!(proxied(&named, &[own], &proxy_headers).is_ok());
         let (other, own) = proxy(&["another"]);
-        assert!(proxied(&other, std::slice::from_ref(&own), &asked).is_err());
-        assert!(proxied(&any, &[own], &asked).is_err(), "another authority's");
+        assert!(proxied(&other, std::slice::from_ref(&own), &proxy_headers).is_err());
+        assert!(proxied(&any, &[own], &proxy_headers).is_err(), "signed by another authority");
     }
 }

@@ -64,18 +64,19 @@ impl Authorizer {
         let spec = question(user, verb, path);
         let key = serde_json::to_string(&spec).map_err(|error| Denied::Failed(error.to_string()))?;
         let short = verb.len() + path.len() <= LONGEST_KEPT;
-        let ask = async {
+        let fetch = async {
             let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-            let answer = reviewer.review(REVIEWS, &review).await;
-            let answer = answer.map(|answer| answer.status.unwrap_or_default()).map_err(|error| error.to_string());
-            let keep = match &answer {
+            let response = reviewer.review(REVIEWS, &review).await;
+            let response =
+                response.map(|response| response.status.unwrap_or_default()).map_err(|error| error.to_string());
+            let keep = match &response {
                 Ok(status) if status.allowed && short => self.keep_allowed,
                 Ok(_) if short => self.keep_denied,
                 _ => Duration::ZERO,
             };
-            (answer, keep)
+            (response, keep)
         };
-        let status = self.answers.get_or(&key, ask).await.map_err(Denied::Failed)?;
+        let status = self.answers.get_or(&key, fetch).await.map_err(Denied::Failed)?;
         verdict(status)
     }
 }

@@ -8,23 +8,23 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// One key: locked while it is fetched, filled while its value is fresh.
+/// The slot of one key: locked during a fetch, and filled while its value is fresh.
 type Slot<V> = Arc<tokio::sync::Mutex<Option<(V, Instant)>>>;
 
-/// Values by key, each with its own lifetime; never more than `most` of them.
+/// Values by key, each with its own lifetime; never more than `capacity` of them.
 pub(super) struct Cache<K, V> {
     slots: Mutex<HashMap<K, Slot<V>>>,
-    most: usize,
+    capacity: usize,
 }
 
 impl<K: Eq + Hash + Clone, V: Clone> Cache<K, V> {
-    /// Creates an empty cache of at most `most` values.
-    pub(super) fn new(most: usize) -> Self {
-        Self { slots: Mutex::default(), most }
+    /// Creates an empty cache of at most `capacity` values.
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { slots: Mutex::default(), capacity }
     }
 
-    /// Returns the fresh value of `key`, or that of `ask`, which also returns its lifetime (zero: not cached).
-    pub(super) async fn get_or<A>(&self, key: &K, ask: A) -> V
+    /// Returns the fresh value of `key`, or that of `fetch`, which also returns its lifetime (zero: not cached).
+    pub(super) async fn get_or<A>(&self, key: &K, fetch: A) -> V
     where
         A: Future<Output = (V, Duration)>,
     {
@@ -35,7 +35,7 @@ impl<K: Eq + Hash + Clone, V: Clone> Cache<K, V> {
         {
             return value.clone();
         }
-        let (value, keep) = ask.await;
+        let (value, keep) = fetch.await;
         *answer = (!keep.is_zero()).then(|| (value.clone(), Instant::now() + keep));
         value
     }
@@ -45,14 +45,15 @@ impl<K: Eq + Hash + Clone, V: Clone> Cache<K, V> {
         if let Some(slot) = slots.get(key) {
             return slot.clone();
         }
-        if slots.len() >= self.most {
+        if slots.len() >= self.capacity {
             let now = Instant::now();
             slots.retain(|_, slot| {
                 slot.try_lock().map_or(true, |answer| answer.as_ref().is_some_and(|(_, until)| now < *until))
             });
         }
-        if slots.len() >= self.most {
-            // A flood of different keys: clearing costs repeated requests, growing would cost the process its memory.
+        if slots.len() >= self.capacity {
+            // All values are fresh: this is a flood of different keys. Clearing costs repeated requests; growing could
+            // exhaust the memory.
             slots.clear();
         }
         slots.entry(key.clone()).or_default().clone()
@@ -67,9 +68,9 @@ mod tests {
 
     const KEEP: Duration = Duration::from_secs(10);
 
-    struct Asked(AtomicU32);
+    struct Fetches(AtomicU32);
 
-    impl Asked {
+    impl Fetches {
         async fn answer(&self, keep: Duration) -> (u32, Duration) {
             tokio::time::sleep(Duration::from_secs(1)).await;
             (self.0.fetch_add(1, Ordering::Relaxed), keep)
@@ -78,36 +79,36 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn cached_value_expires_after_its_lifetime() {
-        let (cache, asked) = (Cache::new(9), Asked(AtomicU32::new(0)));
-        assert_eq!(cache.get_or(&"a", asked.answer(KEEP)).await, 0);
+        let (cache, fetches) = (Cache::new(9), Fetches(AtomicU32::new(0)));
+        assert_eq!(cache.get_or(&"a", fetches.answer(KEEP)).await, 0);
         tokio::time::advance(KEEP - Duration::from_millis(1)).await;
-        assert_eq!(cache.get_or(&"a", asked.answer(KEEP)).await, 0);
+        assert_eq!(cache.get_or(&"a", fetches.answer(KEEP)).await, 0);
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!(cache.get_or(&"a", asked.answer(Duration::ZERO)).await, 1);
-        assert_eq!(cache.get_or(&"a", asked.answer(KEEP)).await, 2, "zero is not kept");
-        assert_eq!(cache.get_or(&"b", asked.answer(KEEP)).await, 3);
+        assert_eq!(cache.get_or(&"a", fetches.answer(Duration::ZERO)).await, 1);
+        assert_eq!(cache.get_or(&"a", fetches.answer(KEEP)).await, 2, "zero is not kept");
+        assert_eq!(cache.get_or(&"b", fetches.answer(KEEP)).await, 3);
     }
 
     #[tokio::test(start_paused = true)]
     async fn concurrent_callers_share_one_fetch() {
-        let (cache, asked) = (Cache::new(9), Asked(AtomicU32::new(0)));
-        let answers = futures::future::join_all((0..50).map(|_| cache.get_or(&"a", asked.answer(KEEP)))).await;
+        let (cache, fetches) = (Cache::new(9), Fetches(AtomicU32::new(0)));
+        let answers = futures::future::join_all((0..50).map(|_| cache.get_or(&"a", fetches.answer(KEEP)))).await;
         assert_eq!(answers, [0; 50]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn dropped_fetch_does_not_block_the_next_one() {
-        let (cache, asked) = (Cache::new(9), Asked(AtomicU32::new(0)));
-        let dropped = tokio::time::timeout(Duration::from_millis(1), cache.get_or(&"a", asked.answer(KEEP))).await;
+        let (cache, fetches) = (Cache::new(9), Fetches(AtomicU32::new(0)));
+        let dropped = tokio::time::timeout(Duration::from_millis(1), cache.get_or(&"a", fetches.answer(KEEP))).await;
         assert!(dropped.is_err());
-        assert_eq!(cache.get_or(&"a", asked.answer(KEEP)).await, 0);
+        assert_eq!(cache.get_or(&"a", fetches.answer(KEEP)).await, 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn cache_is_bounded_under_a_flood_of_keys() {
-        let (cache, asked) = (Cache::new(9), Asked(AtomicU32::new(0)));
+        let (cache, fetches) = (Cache::new(9), Fetches(AtomicU32::new(0)));
         for key in 0..100 {
-            cache.get_or(&key, asked.answer(KEEP)).await;
+            cache.get_or(&key, fetches.answer(KEEP)).await;
             assert!(cache.slots.lock().unwrap().len() <= 9);
         }
     }

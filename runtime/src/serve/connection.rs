@@ -24,16 +24,16 @@ use super::answer::{self, Answer};
 use super::places::Place;
 use super::routes::Routes;
 
-const HANDSHAKE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time for the head of a request (apiserver, SecureServingInfo.Serve).
-const HEAD: Duration = Duration::from_secs(32);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(32);
 /// A connection without requests is closed after this time (apiserver, SecureServingInfo.Serve).
-const IDLE: Duration = Duration::from_secs(90);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Delay between the response to an unauthenticated client and the end of the connection: some clients drop a response
 /// that arrives together with the end of the connection.
-const PARTING: Duration = Duration::from_millis(100);
+const CLOSE_DELAY: Duration = Duration::from_millis(100);
 /// Maximum time for the running requests after a connection begins to close.
-const LAST_ANSWERS: Duration = Duration::from_secs(35);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(35);
 /// Streams per connection if no flag is set (apiserver, SecureServingInfo.Serve).
 const STREAMS: u32 = 100;
 /// Maximum size of a request's head, in bytes.
@@ -46,11 +46,11 @@ pub(super) struct Protocol {
     closes_unknown_http2: bool,
 }
 
-/// The activity on a connection.
+/// The activity on a connection, which decides when it is closed.
 struct Activity {
     open: AtomicU32,
     last: Mutex<Instant>,
-    unwelcome: Notify,
+    close_soon: Notify,
     place: Place,
 }
 
@@ -59,20 +59,20 @@ impl Activity {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Completes [`PARTING`] after the response to an unauthenticated client.
-    async fn parted(&self) {
-        self.unwelcome.notified().await;
-        sleep(PARTING).await;
+    /// Completes when [`CLOSE_DELAY`] has passed since the response to an unauthenticated client.
+    async fn close_delay(&self) {
+        self.close_soon.notified().await;
+        sleep(CLOSE_DELAY).await;
     }
 
-    /// Completes when there was no request for [`IDLE`].
+    /// Completes when there was no request for [`IDLE_TIMEOUT`].
     async fn idle(&self) {
         loop {
-            let until = *self.last.lock().unwrap_or_else(PoisonError::into_inner) + IDLE;
+            let until = *self.last.lock().unwrap_or_else(PoisonError::into_inner) + IDLE_TIMEOUT;
             if Instant::now() < until {
                 sleep_until(until).await;
             } else if self.open.load(Ordering::Acquire) > 0 {
-                sleep_until(Instant::now() + IDLE).await;
+                sleep_until(Instant::now() + IDLE_TIMEOUT).await;
             } else {
                 return;
             }
@@ -102,51 +102,51 @@ impl Drop for Open<'_> {
 }
 
 impl Protocol {
-    /// Creates the settings; `streams` of zero means the default. With `closes_unknown_http2` an HTTP/2 connection ends after
-    /// a request of an unknown user.
+    /// Creates the settings; `streams` of zero means the default. With `closes_unknown_http2` an HTTP/2 connection ends
+    /// after a request of an unknown user.
     pub(super) fn new(http1_only: bool, streams: u32, closes_unknown_http2: bool) -> Self {
         let mut builder = auto::Builder::new(TokioExecutor::new());
         if http1_only {
             builder = builder.http1_only();
         }
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(LONGEST_HEAD);
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(LONGEST_HEAD);
         builder
             .http2()
             .timer(TokioTimer::new())
             .max_concurrent_streams(if streams == 0 { STREAMS } else { streams })
             .max_header_list_size(LONGEST_HEAD as u32)
-            .keep_alive_interval(HEAD);
+            .keep_alive_interval(HEAD_TIMEOUT);
         Self { builder, closes_unknown_http2 }
     }
 
-    /// Serves a connection until it closes, or, after `ended`, until its running requests have responses.
+    /// Serves a connection until it closes. Once `stopping` is true, only completes the running requests.
     ///
     /// # Errors
-    /// The reason of a failure.
+    /// Returns the reason of a failure.
     pub(super) async fn serve(
         self,
         stream: TcpStream,
         tls: Arc<ServerConfig>,
         routes: Arc<Routes>,
-        mut ended: watch::Receiver<bool>,
+        mut stopping: watch::Receiver<bool>,
         place: Place,
     ) -> Result<(), String> {
         // Responses are small: low latency matters more than throughput.
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         let handshake = tokio::select! {
             biased;
-            _ = ended.wait_for(|ended| *ended) => return Ok(()),
+            _ = stopping.wait_for(|stopping| *stopping) => return Ok(()),
             () = place.evicted() => return Ok(()),
-            handshake = timeout(HANDSHAKE, TlsAcceptor::from(tls).accept(stream)) => handshake,
+            handshake = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream)) => handshake,
         };
         let stream = handshake
-            .map_err(|_| format!("no handshake within {HANDSHAKE:?}"))?
+            .map_err(|_| format!("no handshake within {HANDSHAKE_TIMEOUT:?}"))?
             .map_err(|error| format!("TLS handshake: {error}"))?;
         let peer: Arc<[CertificateDer<'static>]> = stream.get_ref().1.peer_certificates().unwrap_or_default().into();
         let activity = Arc::new(Activity {
             open: AtomicU32::new(0),
             last: Mutex::new(Instant::now()),
-            unwelcome: Notify::new(),
+            close_soon: Notify::new(),
             place,
         });
         let service = service_fn(|request| {
@@ -154,22 +154,22 @@ impl Protocol {
             async move { Ok::<_, Infallible>(respond(&routes, &peer, &activity, request).await) }
         });
         let mut connection = pin!(self.builder.serve_connection(TokioIo::new(stream), service));
-        let over = tokio::select! {
-            over = connection.as_mut() => Some(over),
-            _ = ended.wait_for(|ended| *ended) => None,
-            () = activity.parted(), if self.closes_unknown_http2 => None,
+        let result = tokio::select! {
+            result = connection.as_mut() => Some(result),
+            _ = stopping.wait_for(|stopping| *stopping) => None,
+            () = activity.close_delay(), if self.closes_unknown_http2 => None,
             () = activity.idle() => None,
             () = activity.place.evicted() => return Ok(()),
         };
-        let over = match over {
-            Some(over) => over,
+        let result = match result {
+            Some(result) => result,
             None => {
                 connection.as_mut().graceful_shutdown();
-                // A peer that reads nothing must not keep its slot.
-                timeout(LAST_ANSWERS, connection).await.map_err(|_| "requests did not end in time".to_owned())?
+                // A client that does not read its responses must not keep the connection slot.
+                timeout(CLOSE_TIMEOUT, connection).await.map_err(|_| "requests did not end in time".to_owned())?
             }
         };
-        over.map_err(|error| error.to_string())
+        result.map_err(|error| error.to_string())
     }
 }
 
@@ -181,22 +181,22 @@ async fn respond(
 ) -> Answer {
     let (http2, without_body) = (request.version() == Version::HTTP_2, request.method() == Method::HEAD);
     let open = Open::new(activity);
-    let told = AssertUnwindSafe(routes.answer(request, peer)).catch_unwind().await;
+    let reply = AssertUnwindSafe(routes.answer(request, peer)).catch_unwind().await;
     drop(open);
-    let (mut answer, stranger) = match told {
-        Ok(told) => (told.answer, told.stranger),
+    let (mut answer, closes) = match reply {
+        Ok(reply) => (reply.answer, reply.closes),
         Err(_) => {
-            tracing::error!("answering a request panicked");
+            tracing::error!("request handler panicked");
             (answer::plain(StatusCode::INTERNAL_SERVER_ERROR, "the request made the server panic; see its log\n"), true)
         }
     };
     if without_body {
         *answer.body_mut() = http_body_util::Full::default();
     }
-    if http2 && stranger {
+    if http2 && closes {
         // An unauthenticated client must not keep a multiplexed connection (apiserver, gate
         // UnauthenticatedHTTP2DOSMitigation).
-        activity.unwelcome.notify_one();
+        activity.close_soon.notify_one();
     }
     answer
 }

@@ -18,20 +18,20 @@ pub type Outcome = Option<Result<(), String>>;
 /// A named check. It must not block.
 pub struct Check {
     name: String,
-    look: Box<dyn Fn() -> Outcome + Send + Sync>,
+    run: Box<dyn Fn() -> Outcome + Send + Sync>,
 }
 
 impl Check {
-    /// Creates a check that runs `look` for each request.
-    pub fn new(name: impl Into<String>, look: impl Fn() -> Outcome + Send + Sync + 'static) -> Self {
-        Self { name: name.into(), look: Box::new(look) }
+    /// Creates a check that runs `run` for each request.
+    pub fn new(name: impl Into<String>, run: impl Fn() -> Outcome + Send + Sync + 'static) -> Self {
+        Self { name: name.into(), run: Box::new(run) }
     }
 }
 
 /// The pages of checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Probe {
-    /// `/healthz`, the only one of upstream.
+    /// `/healthz`; upstream has only this one.
     Health,
     /// `/livez`.
     Live,
@@ -80,13 +80,13 @@ impl Health {
     }
 
     /// Runs the checks that apply now; returns a ping if there are none.
-    fn look(&self, probe: Probe) -> Vec<(&str, Result<(), String>)> {
+    fn run_checks(&self, probe: Probe) -> Vec<(&str, Result<(), String>)> {
         let ready = self.ready.iter().filter(|_| probe == Probe::Ready);
         let mut found: Vec<_> = self
             .checks
             .iter()
             .chain(ready)
-            .filter_map(|check| (check.look)().map(|outcome| (check.name.as_str(), outcome)))
+            .filter_map(|check| (check.run)().map(|outcome| (check.name.as_str(), outcome)))
             .collect();
         if found.is_empty() {
             found.push(("ping", Ok(())));
@@ -95,13 +95,13 @@ impl Health {
     }
 
     /// Returns the page of all checks for a query: `verbose`, and `exclude` any number of times.
-    pub(super) fn page(&self, probe: Probe, asked: &str) -> Page {
-        let pairs = query(asked);
+    pub(super) fn page(&self, probe: Probe, query_text: &str) -> Page {
+        let pairs = query(query_text);
         let mut unknown: BTreeSet<&str> =
             pairs.iter().filter(|(key, _)| key == "exclude").map(|(_, value)| value.as_str()).collect();
         let excluded = unknown.clone();
         let (mut text, mut failed) = (String::new(), Vec::new());
-        for (name, outcome) in self.look(probe) {
+        for (name, outcome) in self.run_checks(probe) {
             if excluded.contains(name) {
                 unknown.remove(name);
                 let _ = writeln!(text, "[+]{name} excluded: ok");
@@ -112,7 +112,7 @@ impl Health {
                 Ok(()) => {
                     let _ = writeln!(text, "[+]{name} ok");
                 }
-                // Everyone may read this page, so that it contains no reason; the log does.
+                // The page needs no authorization, so the reason is only logged.
                 Err(reason) => {
                     let _ = writeln!(text, "[-]{name} failed: reason withheld");
                     failed.push(format!("{name}: {reason}"));
@@ -135,7 +135,7 @@ impl Health {
 
     /// Returns the page of one check, with the reason of a failure; `None` if there is no such check now.
     pub(super) fn single(&self, probe: Probe, name: &str) -> Option<Page> {
-        let (_, outcome) = self.look(probe).into_iter().find(|(known, _)| *known == name)?;
+        let (_, outcome) = self.run_checks(probe).into_iter().find(|(known, _)| *known == name)?;
         Some(match outcome {
             Ok(()) => Page { healthy: true, text: "ok".into() },
             Err(reason) => Page { healthy: false, text: format!("internal server error: {reason}\n") },
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn health_pages_equal_upstreams() {
         let health = |checks| Health::new(checks, Vec::new());
-        for (checks, asked, healthy, text) in [
+        for (checks, query_text, healthy, text) in [
             (vec![], "", true, "ok"),
             (vec![], "verbose", true, "[+]ping ok\nhealthz check passed\n"),
             (vec![passes("a"), passes("b")], "", true, "ok"),
@@ -230,8 +230,8 @@ mod tests {
                 "[+]a ok\nwarn: some health checks cannot be excluded: no matches for \"c\",\"z\"\nhealthz check passed\n",
             ),
         ] {
-            let page = health(checks).page(Probe::Health, asked);
-            assert_eq!(page, Page { healthy, text: text.into() }, "{asked:?}");
+            let page = health(checks).page(Probe::Health, query_text);
+            assert_eq!(page, Page { healthy, text: text.into() }, "{query_text:?}");
         }
     }
 

@@ -54,14 +54,14 @@ use trust::Trust;
 
 use crate::client::{ConnectError, ConnectOptions, connect};
 
-/// Maximum number of connections; one more closes the oldest idle one.
+/// Maximum number of connections; beyond it, a new connection closes the oldest idle one.
 const CONNECTIONS: usize = 512;
-/// How often certificate files are checked for changes.
-const FILES_EVERY: Duration = Duration::from_secs(10);
-/// Number of those rounds between two reads of the cluster's ConfigMap.
+/// Interval between checks of certificate files for changes.
+const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// The cluster's ConfigMap is read at every sixth of these checks.
 const LOOKUP_ROUNDS: u32 = 6;
-/// Maximum time for running requests at the end.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// Maximum time that running requests may take after a stop was requested.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A running HTTPS server. Dropping it stops it immediately.
 pub struct Server {
@@ -77,35 +77,38 @@ impl Server {
     /// [`ServeError`] when the port is in use, a file or flag is invalid, or the cluster's authentication settings
     /// cannot be read and that is not tolerated.
     pub async fn start(options: ServeOptions, surface: Surface) -> Result<Self, ServeError> {
-        // The port first: if it is in use, no request must have been sent to the API server.
+        // Bind the port first: if it is in use, the process must fail before it sends requests to the API server.
         let listener = listen(&options)?;
         let address = listener
             .local_addr()
             .map_err(|problem| ServeError::Listen { address: (options.bind_address, options.port).into(), problem })?;
         let settings = Settings::new(&options.tls, options.http1_only)?;
         let agent = &options.user_agent;
-        let (asking, allowing) = (&options.authentication, &options.authorization);
+        let (authentication, authorization) = (&options.authentication, &options.authorization);
         let (authn, authz) =
             (ReviewMetrics::new(&surface.metrics, "authn"), ReviewMetrics::new(&surface.metrics, "authz"));
-        let tokens = reviewer("--authentication-kubeconfig", asking.kubeconfig.as_deref(), agent, authn).await?;
-        let access = reviewer("--authorization-kubeconfig", allowing.kubeconfig.as_deref(), agent, authz).await?;
+        let tokens =
+            reviewer("--authentication-kubeconfig", authentication.kubeconfig.as_deref(), agent, authn).await?;
+        let access = reviewer("--authorization-kubeconfig", authorization.kubeconfig.as_deref(), agent, authz).await?;
         if access.is_none() {
-            warn!("no --authorization-kubeconfig: everything is forbidden but --authorization-always-allow-paths");
+            warn!(
+                "no --authorization-kubeconfig: all requests are forbidden, except for --authorization-always-allow-paths"
+            );
         }
-        let trust = Arc::new(Trust::new(asking, tokens.clone(), settings.provider.clone()).await?);
+        let trust = Arc::new(Trust::new(authentication, tokens.clone(), settings.provider.clone()).await?);
         let tls = Arc::new(Tls::new(&options.tls, settings, options.bind_address, subjects(&trust))?);
         let token_metrics = TokenCacheMetrics::new(&surface.metrics);
         let routes = Arc::new(Routes {
             surface,
-            authenticator: Authenticator::new(trust.clone(), tokens, asking.token_ttl, token_metrics)
-                .reading_certificate_uid(asking.reads_certificate_uid),
-            authorizer: Authorizer::new(allowing, access)?,
+            authenticator: Authenticator::new(trust.clone(), tokens, authentication.token_ttl, token_metrics)
+                .reading_certificate_uid(authentication.reads_certificate_uid),
+            authorizer: Authorizer::new(authorization, access)?,
         });
         let protocol = Protocol::new(options.http1_only, options.http2_max_streams, options.closes_unknown_http2);
         let (end, ended) = watch::channel(false);
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(listener, tls.clone(), routes, protocol, ended.clone()));
-        tasks.spawn(keep_fresh(trust, tls, ended));
+        tasks.spawn(reload_until_stopped(trust, tls, ended));
         info!(%address, "serving securely");
         Ok(Self { address, end, tasks })
     }
@@ -144,14 +147,15 @@ async fn reviewer(
     match connect(&options).await {
         Ok(clients) => Ok(Some(Arc::new(Reviewer::new(clients, metrics)))),
         Err(ConnectError::InCluster(reason)) => {
-            debug!(%reason, "{flag} is not set and this is no pod");
+            debug!(%reason, "{flag} is not set and this process does not run in a pod");
             Ok(None)
         }
         Err(problem) => Err(ServeError::Kubeconfig { flag, problem }),
     }
 }
 
-/// Returns an unspecified address means all addresses of both families, if the system has both (Go, net.Listen).
+/// Listens on the configured address. An unspecified address means all addresses of both families, if the system
+/// supports both (Go, net.Listen).
 fn listen(options: &ServeOptions) -> Result<TcpListener, ServeError> {
     let given = SocketAddr::new(options.bind_address, options.port);
     let wrong = |problem| ServeError::Listen { address: given, problem };
@@ -212,7 +216,7 @@ async fn accept(
                 });
             }
             Err(error) => {
-                // For example without free file descriptors: without a pause this would spin.
+                // The error may persist, for example without free file descriptors: the pause prevents a busy loop.
                 warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -220,19 +224,19 @@ async fn accept(
     }
     drop(listener);
     let all = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(FAREWELL, all).await.is_err() {
+    if tokio::time::timeout(STOP_TIMEOUT, all).await.is_err() {
         connections.shutdown().await;
     }
 }
 
-/// Reloads changed certificates and authorities until the end.
-async fn keep_fresh(trust: Arc<Trust>, tls: Arc<Tls>, mut ended: watch::Receiver<bool>) {
+/// Reloads changed certificates and authorities until the server stops.
+async fn reload_until_stopped(trust: Arc<Trust>, tls: Arc<Tls>, mut ended: watch::Receiver<bool>) {
     let mut round: u32 = 0;
     loop {
         tokio::select! {
             biased;
             _ = ended.wait_for(|ended| *ended) => return,
-            () = tokio::time::sleep(FILES_EVERY) => {}
+            () = tokio::time::sleep(FILE_CHECK_INTERVAL) => {}
         }
         round = round.wrapping_add(1);
         let refresh = trust.refresh(round.is_multiple_of(LOOKUP_ROUNDS));

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::client::ConnectError;
 
-/// Where and how to serve. The defaults are kube-controller-manager's, except for the port, which is any free one.
+/// Options of the server. The defaults are those of kube-controller-manager, except for the port: any free one.
 #[derive(Debug, Clone)]
 pub struct ServeOptions {
-    /// `--bind-address`; an unspecified one means all addresses of both families.
+    /// `--bind-address`; an unspecified address means all addresses of both families.
     pub bind_address: IpAddr,
     /// `--secure-port`; zero selects any free port. To serve nothing, do not call [`Server::start`].
     ///

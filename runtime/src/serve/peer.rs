@@ -1,8 +1,8 @@
 //! Client certificates: their verification, and the user in their subject.
 //!
 //! A handshake requests a certificate and accepts any. Certificates are verified per request, with the authorities that
-//! are trusted at that moment. An expired or foreign certificate therefore leads to a 401 and not to a broken
-//! connection, as upstream.
+//! are trusted at that moment. A certificate that is expired, or signed by another authority, therefore leads
+//! to a 401 and not to a broken connection, as upstream.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Bundle {
     /// Parses the authorities of a PEM text.
     ///
     /// # Errors
-    /// The problem; also when the text contains no certificate.
+    /// Returns the problem; also when the text contains no certificate.
     pub(super) fn parse(pem: &[u8], provider: &Arc<CryptoProvider>) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -63,7 +63,7 @@ impl Bundle {
         Ok(Self { verifier, subjects })
     }
 
-    /// Like [`Bundle::parse`], from a file.
+    /// Like [`Bundle::parse`], for a file.
     pub(super) fn read(file: &Path, provider: &Arc<CryptoProvider>) -> Result<Self, String> {
         let pem = std::fs::read(file).map_err(|error| error.to_string())?;
         Self::parse(&pem, provider)
@@ -78,7 +78,7 @@ impl Bundle {
     /// it is valid now.
     pub(super) fn verify(&self, chain: &[CertificateDer<'_>]) -> Result<(), PeerError> {
         let [own, intermediates @ ..] = chain else {
-            return Err(PeerError::Untrusted("there is none".into()));
+            return Err(PeerError::Untrusted("no certificate was sent".into()));
         };
         self.verifier
             .verify_client_cert(own, intermediates, UnixTime::now())
@@ -87,8 +87,8 @@ impl Bundle {
     }
 }
 
-/// Returns the user of a certificate; `None` without common name (apiserver, request/x509, CommonNameUserConversion). Its
-/// UID is read only if `reads_uid` (gate AllowParsingUserUIDFromCertAuth).
+/// Returns the user of a certificate; `None` without common name (apiserver, request/x509, CommonNameUserConversion).
+/// Its UID is read only if `reads_uid` (gate AllowParsingUserUIDFromCertAuth).
 pub(super) fn user(certificate: &CertificateDer<'_>, reads_uid: bool) -> Result<Option<User>, PeerError> {
     let subject = subject(certificate)?;
     let Some(name) = subject.last(COMMON_NAME).filter(|name| !name.is_empty()) else { return Ok(None) };
@@ -270,12 +270,12 @@ mod tests {
             params.distinguished_name.push(DnType::CountryName, "AT");
             params.distinguished_name.push(uid, "u-1");
         });
-        let named = user(&full, true).expect("readable").expect("somebody");
+        let named = user(&full, true).expect("readable").expect("a user");
         assert_eq!((named.name.as_str(), named.uid.as_str()), ("änn", "u-1"));
         assert_eq!(named.groups, ["system:masters"]);
-        assert_eq!(user(&full, false).expect("readable").expect("somebody").uid, "", "with the gate off");
-        let nobody = signed(&ca, |params| params.distinguished_name.push(DnType::OrganizationName, "dev"));
-        assert_eq!(user(&nobody, true), Ok(None));
+        assert_eq!(user(&full, false).expect("readable").expect("a user").uid, "", "with the gate off");
+        let unnamed = signed(&ca, |params| params.distinguished_name.push(DnType::OrganizationName, "dev"));
+        assert_eq!(user(&unnamed, true), Ok(None));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Reviews by the API server: the user of a token (TokenReview) and the permissions of a user (SubjectAccessReview).
 //!
-//! Reviews change nothing, so that they may be repeated, unlike the requests of a Writer.
+//! Reviews change no object. Therefore they may be repeated, unlike the requests of a Writer.
 
 use std::time::{Duration, Instant};
 
@@ -74,29 +74,31 @@ impl Reviewer {
         review: &R,
     ) -> Result<R, ReviewError> {
         let body = Bytes::from(serde_json::to_vec(review).map_err(|_| ReviewError::Unreadable { path: path.into() })?);
-        let answer = tokio::time::timeout(TIMEOUT, self.ask(Method::POST, path, body)).await;
-        let silence =
+        let response = tokio::time::timeout(TIMEOUT, self.send_with_retries(Method::POST, path, body)).await;
+        let timed_out =
             |_| ReviewError::Unreachable { path: path.into(), problem: format!("no response within {TIMEOUT:?}") };
         // The parser's message may quote the token, so it is not passed on.
-        serde_json::from_slice(&answer.map_err(silence)??).map_err(|_| ReviewError::Unreadable { path: path.into() })
+        serde_json::from_slice(&response.map_err(timed_out)??)
+            .map_err(|_| ReviewError::Unreadable { path: path.into() })
     }
 
     /// Reads an object without retries, as upstream reads its settings at startup.
     pub(super) async fn read<R: DeserializeOwned>(&self, path: &str) -> Result<R, ReviewError> {
-        let answer = tokio::time::timeout(TIMEOUT, self.once(Method::GET, path, Bytes::new())).await;
-        let silence =
+        let response = tokio::time::timeout(TIMEOUT, self.send_once(Method::GET, path, Bytes::new())).await;
+        let timed_out =
             |_| ReviewError::Unreachable { path: path.into(), problem: format!("no response within {TIMEOUT:?}") };
-        serde_json::from_slice(&answer.map_err(silence)??).map_err(|_| ReviewError::Unreadable { path: path.into() })
+        serde_json::from_slice(&response.map_err(timed_out)??)
+            .map_err(|_| ReviewError::Unreadable { path: path.into() })
     }
 
-    async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ReviewError> {
+    async fn send_with_retries(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ReviewError> {
         let mut tries = 1;
         loop {
-            let error = match self.once(method.clone(), path, body.clone()).await {
-                Ok(answer) => return Ok(answer),
+            let error = match self.send_once(method.clone(), path, body.clone()).await {
+                Ok(response) => return Ok(response),
                 Err(error) => error,
             };
-            if tries == TRIES || !may_pass(&error) {
+            if tries == TRIES || !is_retriable(&error) {
                 return Err(error);
             }
             let jitter = rand::rng().random_range(1.0..1.2);
@@ -105,8 +107,8 @@ impl Reviewer {
         }
     }
 
-    async fn once(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ReviewError> {
-        self.limit.acquire().await;
+    async fn send_once(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ReviewError> {
+        self.limit.acquire("").await;
         let unreachable = |problem: String| ReviewError::Unreachable { path: path.into(), problem };
         let request = Request::builder()
             .method(method)
@@ -115,22 +117,22 @@ impl Reviewer {
             .header(header::CONTENT_TYPE, "application/json")
             .body(body)
             .map_err(|error| unreachable(error.to_string()))?;
-        let begun = Instant::now();
-        let answer = self.clients.send(&Identity::Own, request, LONGEST_BODY).await;
-        self.metrics.record(answer.as_ref().ok().map(|answer| answer.status().as_u16()), begun.elapsed());
-        let answer = answer.map_err(|error| unreachable(error.to_string()))?;
-        if !answer.status().is_success() {
-            let status = refusal(answer).await;
+        let started = Instant::now();
+        let response = self.clients.send(&Identity::Own, request, LONGEST_BODY).await;
+        self.metrics.record(response.as_ref().ok().map(|response| response.status().as_u16()), started.elapsed());
+        let response = response.map_err(|error| unreachable(error.to_string()))?;
+        if !response.status().is_success() {
+            let status = refusal(response).await;
             let message = format!("{} ({})", status.message, status.code);
             return Err(ReviewError::Refused { path: path.into(), code: status.code, message });
         }
-        let body = answer.into_body().collect().await.map_err(|error| unreachable(error.to_string()))?;
+        let body = response.into_body().collect().await.map_err(|error| unreachable(error.to_string()))?;
         Ok(body.to_bytes())
     }
 }
 
 /// Reports whether a retry may succeed (apiserver, webhook.DefaultShouldRetry).
-fn may_pass(error: &ReviewError) -> bool {
+fn is_retriable(error: &ReviewError) -> bool {
     match error {
         ReviewError::Unreachable { .. } => true,
         ReviewError::Refused { code, .. } => {

@@ -20,10 +20,10 @@ use crate::metrics::Metrics;
 use crate::page::Page;
 use crate::text::{percent_decode, query};
 
-/// Maximum size of a request's body: a number for the verbosity.
+/// Maximum size of a request's body in bytes. The only body is the verbosity, a number.
 const LONGEST_BODY: usize = 1024;
 
-/// Sets the log verbosity to a text from a request; returns the reason of a refusal.
+/// Sets the log verbosity to the number in a request's body. The error is the reason why the text is refused.
 pub type SetVerbosity = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
 /// The served content.
@@ -45,10 +45,11 @@ pub struct Surface {
     pub set_verbosity: Option<SetVerbosity>,
 }
 
-/// A response, and whether the connection should be closed after it.
+/// A response.
 pub(super) struct Reply {
     pub(super) answer: Answer,
-    pub(super) stranger: bool,
+    /// The client is not authenticated: its connection may be closed after the response.
+    pub(super) closes: bool,
 }
 
 /// Responds to requests.
@@ -69,14 +70,14 @@ impl Routes {
         let (head, body) = request.into_parts();
         let Some(path) = percent_decode(head.uri.path()) else {
             let answer = answer::plain(StatusCode::BAD_REQUEST, "400 Bad Request");
-            return Reply { answer, stranger: true };
+            return Reply { answer, closes: true };
         };
         let verb = head.method.as_str().to_ascii_lowercase();
         let user = match self.user(peer, &head.headers).await {
             Ok(user) => user,
-            Err(answer) => return Reply { answer, stranger: true },
+            Err(answer) => return Reply { answer, closes: true },
         };
-        let stranger = user.is_anonymous();
+        let closes = user.is_anonymous();
         let answer = match self.authorizer.check(&user, &verb, &path).await {
             Ok(()) => self.page(&head, &path, body).await,
             Err(Denied::Forbidden(reason)) => {
@@ -88,7 +89,7 @@ impl Routes {
                 answer::internal(&head.uri.to_string(), &problem)
             }
         };
-        Reply { answer, stranger }
+        Reply { answer, closes }
     }
 
     async fn user(&self, peer: &[CertificateDer<'static>], headers: &HeaderMap) -> Result<User, Answer> {
@@ -104,15 +105,15 @@ impl Routes {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let Surface { health, metrics, configz, zpages, explainer, pages, set_verbosity } = &self.surface;
-        let (method, asked) = (&head.method, head.uri.query().unwrap_or_default());
-        if let Some(answer) = zpages.answer(path, asked, &head.headers) {
+        let (method, query_text) = (&head.method, head.uri.query().unwrap_or_default());
+        if let Some(answer) = zpages.answer(path, query_text, &head.headers) {
             return answer;
         }
         if let Some(explainer) = explainer.as_ref().filter(|_| path == diagnostics::PATH) {
-            return explain(explainer, asked, &head.headers);
+            return explain(explainer, query_text, &head.headers);
         }
         if let Some(page) = pages.iter().find(|page| page.path == path) {
-            return answer::text(page.media_type, (page.make)(&query(asked)));
+            return answer::text(page.media_type, (page.make)(&query(query_text)));
         }
         match path {
             "/metrics" => answer::metrics(metrics.text()),
@@ -125,7 +126,7 @@ impl Routes {
             _ => match set_verbosity {
                 Some(set) if path == "/debug/flags/v" => verbosity(set, method, body).await,
                 Some(_) if path == "/debug/flags" || path.starts_with("/debug/flags/") => answer::html(FLAGS),
-                _ => self.probe(path, asked),
+                _ => self.probe(path, query_text),
             },
         }
     }
@@ -145,10 +146,10 @@ impl Routes {
     }
 }
 
-/// Returns JSON if it is requested, or if the client does not ask for HTML as browsers do. Reads only memory, without
-/// waiting.
-fn explain(explainer: &Explainer, asked: &str, headers: &HeaderMap) -> Answer {
-    let pairs = query(asked);
+/// Returns the diagnostics page: as HTML if the query or the `Accept` header requests it, otherwise as JSON. It reads
+/// only memory and does not wait.
+fn explain(explainer: &Explainer, query_text: &str, headers: &HeaderMap) -> Answer {
+    let pairs = query(query_text);
     let value = |wanted: &str| pairs.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let form = match value("format") {
@@ -191,7 +192,7 @@ where
     }
 }
 
-/// Returns a configuration as `/configz` shows it: under the name of its group.
+/// Returns a configuration in the format of `/configz`: under the name of its group.
 #[must_use]
 pub fn configz(group: &str, configuration: serde_json::Value) -> serde_json::Value {
     json!({ group: configuration })

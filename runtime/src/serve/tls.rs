@@ -35,8 +35,8 @@ const SUITES: &[(&str, SupportedCipherSuite)] = &[
 /// Names of TLS 1.3 suites. Upstream accepts them without effect, because these suites are always enabled.
 const ALWAYS_ON: &[&str] = &["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"];
 
-/// Names that upstream accepts and that are not offered here: without forward secrecy or authenticated encryption, or
-/// broken.
+/// Suites that upstream accepts and that are not offered here, because they are broken, or lack forward secrecy or
+/// authenticated encryption.
 const NOT_OFFERED: &[&str] = &[
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
@@ -189,7 +189,7 @@ fn groups(numbers: &[i32]) -> Result<Vec<&'static dyn SupportedKxGroup>, ServeEr
     Ok(groups)
 }
 
-/// A certificate with its intermediates and its key, as PEM.
+/// A pair: a certificate with its intermediates, and its key, as PEM.
 type Text = (Vec<u8>, Vec<u8>);
 
 fn certified((certificate, key): &Text, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>, String> {
@@ -203,7 +203,7 @@ fn certified((certificate, key): &Text, provider: &CryptoProvider) -> Result<Arc
     CertifiedKey::from_der(chain, key, provider).map(Arc::new).map_err(|error| error.to_string())
 }
 
-/// The source of a pair.
+/// The source of a certificate and its key.
 enum Source {
     Memory(Text),
     Files { flag: &'static str, certificate: PathBuf, key: PathBuf },
@@ -223,7 +223,7 @@ impl Source {
         }
     }
 
-    /// Reads the current pair. Blocks.
+    /// Reads the current pair. Blocks the thread.
     fn read(&self) -> Result<Text, ServeError> {
         let read = |file: &Path| {
             std::fs::read(file).map_err(|error| self.wrong(format!("{} cannot be read: {error}", file.display())))
@@ -239,7 +239,7 @@ impl Source {
 pub(super) struct Tls {
     settings: Settings,
     usual: Source,
-    /// Each with the names that were given for it.
+    /// Further pairs, each with the names that were given for it.
     named: Vec<(Source, Vec<String>)>,
     now: RwLock<Now>,
 }
@@ -252,7 +252,8 @@ struct Now {
 }
 
 impl Tls {
-    /// Reads or creates the certificates (apiserver, SecureServingOptions.MaybeDefaultWithSelfSignedCerts). Blocks.
+    /// Reads or creates the certificates (apiserver, SecureServingOptions.MaybeDefaultWithSelfSignedCerts). Blocks the
+    /// thread.
     pub(super) fn new(
         options: &TlsOptions,
         settings: Settings,
@@ -273,7 +274,7 @@ impl Tls {
         at.unwrap_or(&now.configs.usual).clone()
     }
 
-    /// Loads changed pairs and changed authorities. Returns whether anything changed. Blocks.
+    /// Loads changed pairs and changed authorities. Returns whether anything changed. Blocks the thread.
     ///
     /// # Errors
     /// When a pair cannot be used, as in the middle of a rotation: the old pairs stay in use.
@@ -468,7 +469,10 @@ mod tests {
         write(&second);
         assert!(tls.refresh(None).expect("a pair"));
         assert!(!Arc::ptr_eq(&before, &tls.config(None)));
-        assert!(tls.refresh(Some(Vec::new())).expect("readable"), "other authorities make another handshake");
+        assert!(
+            tls.refresh(Some(Vec::new())).expect("readable"),
+            "the names of the authorities are part of the handshake"
+        );
     }
 
     #[test]

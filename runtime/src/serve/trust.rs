@@ -211,8 +211,8 @@ impl Trust {
             front_proxies = front_proxy.is_some(),
             "loaded the authorities of client certificates"
         );
-        let beliefs = Arc::new(TrustedAuthorities { clients, front_proxy });
-        *self.now.write().unwrap_or_else(PoisonError::into_inner) = (new, beliefs);
+        let trusted = Arc::new(TrustedAuthorities { clients, front_proxy });
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) = (new, trusted);
         true
     }
 }

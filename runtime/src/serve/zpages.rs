@@ -32,11 +32,11 @@ pub struct Zpages {
 /// The content of `/statusz`.
 #[derive(Debug, Clone)]
 pub struct ProcessStatus {
-    /// When the process started.
+    /// Start time of the process.
     pub started: Timestamp,
     /// Its version, such as `1.37.0`.
     pub binary_version: String,
-    /// The emulated version of Kubernetes, such as `1.37`; empty for its own.
+    /// The emulated version of Kubernetes, such as `1.37`; empty if none is emulated.
     pub emulation_version: String,
     /// First segments of the served paths, sorted.
     pub paths: Vec<&'static str>,
@@ -44,7 +44,7 @@ pub struct ProcessStatus {
 
 impl Zpages {
     /// Returns the response for a path; `None` if there is no such page.
-    pub(super) fn answer(&self, path: &str, asked: &str, headers: &HeaderMap) -> Option<Answer> {
+    pub(super) fn answer(&self, path: &str, query_text: &str, headers: &HeaderMap) -> Option<Answer> {
         let page = match path {
             "/flagz" => {
                 Page { kind: "Flagz", name: "flagz", zpages: self, content: Content::Flags(self.flags.as_ref()?) }
@@ -55,7 +55,7 @@ impl Zpages {
             }
             _ => return None,
         };
-        Some(page.answer(asked, headers))
+        Some(page.answer(query_text, headers))
     }
 }
 
@@ -72,7 +72,7 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    fn answer(&self, asked: &str, headers: &HeaderMap) -> Answer {
+    fn answer(&self, query_text: &str, headers: &HeaderMap) -> Answer {
         let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).unwrap_or_default();
         let accept = text(header::ACCEPT);
         if accept.trim().is_empty() {
@@ -86,7 +86,7 @@ impl Page<'_> {
         let object = self.object(version);
         let mut answer = match yaml {
             true => answer::yaml(as_yaml(&object)),
-            false if pretty || is_for_people(asked, text(header::USER_AGENT)) => {
+            false if pretty || is_for_people(query_text, text(header::USER_AGENT)) => {
                 answer::raw_json(as_json(&object, true))
             }
             false => answer::raw_json(as_json(&object, false) + "\n"),
@@ -194,7 +194,7 @@ fn negotiate(accept: &str, kind: &str) -> Option<Form> {
 struct Clause<'a> {
     kind: &'a str,
     sub: &'a str,
-    /// In thousandths.
+    /// `q` in thousandths.
     quality: u32,
     params: Vec<(&'a str, &'a str)>,
 }
@@ -223,18 +223,18 @@ impl<'a> Clause<'a> {
         if !matches || refused {
             return None;
         }
-        let asked = (param("as"), param("g"), param("v"));
+        let requested = (param("as"), param("g"), param("v"));
         if *offer == ("text", "plain") {
-            return (asked == (None, None, None)).then_some(Form::Text);
+            return (requested == (None, None, None)).then_some(Form::Text);
         }
-        let version = VERSIONS.into_iter().find(|version| asked == (Some(object), Some(GROUP), Some(version)))?;
+        let version = VERSIONS.into_iter().find(|version| requested == (Some(object), Some(GROUP), Some(version)))?;
         Some(Form::Object { version, yaml: offer.1 == "yaml", pretty: param("pretty") == Some("1") })
     }
 }
 
 /// Reports whether JSON is formatted for people: by the query, or for interactive clients.
-fn is_for_people(asked: &str, agent: &str) -> bool {
-    match query(asked).into_iter().find(|(name, value)| name == "pretty" && !value.is_empty()) {
+fn is_for_people(query_text: &str, agent: &str) -> bool {
+    match query(query_text).into_iter().find(|(name, value)| name == "pretty" && !value.is_empty()) {
         Some((_, value)) => matches!(value.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True"),
         None => ["curl", "Wget", "Mozilla/5.0"].into_iter().any(|known| agent.starts_with(known)),
     }
@@ -250,7 +250,7 @@ fn as_json(object: &[(&'static str, Value)], pretty: bool) -> String {
         })
         .collect();
     let json = if pretty { format!("{{\n{}\n}}", fields.join(",\n")) } else { format!("{{{}}}", fields.join(",")) };
-    // These characters occur only inside of strings.
+    // In JSON, these characters occur only inside strings.
     json.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e")
 }
 
@@ -291,7 +291,7 @@ mod tests {
     }
 
     /// Returns status, media type, warning and body.
-    async fn ask(zpages: &Zpages, path: &str, query: &str, accept: &str) -> (u16, String, String, String) {
+    async fn request_page(zpages: &Zpages, path: &str, query: &str, accept: &str) -> (u16, String, String, String) {
         let mut headers = HeaderMap::new();
         if !accept.is_empty() {
             headers.insert(header::ACCEPT, accept.parse().expect("a header"));
@@ -331,25 +331,25 @@ mod tests {
     #[tokio::test]
     async fn flagz_is_served_in_each_format() {
         let zpages = zpages();
-        let (status, kind, _, text) = ask(&zpages, "/flagz", "", "").await;
+        let (status, kind, _, text) = request_page(&zpages, "/flagz", "", "").await;
         assert_eq!((status, kind.as_str()), (200, "text/plain; charset=utf-8"));
         assert!(
             text.starts_with("\nkube-controller-manager flagz\nWarning: ") && text.ends_with("\na=<b>\nv=2\n"),
             "{text}"
         );
         let json = "application/json;v=v1beta1;g=config.k8s.io;as=Flagz";
-        let (_, kind, warning, body) = ask(&zpages, "/flagz", "", json).await;
+        let (_, kind, warning, body) = request_page(&zpages, "/flagz", "", json).await;
         assert_eq!((kind.as_str(), warning.as_str()), ("application/json", ""));
         assert_eq!(
             body,
             "{\"kind\":\"Flagz\",\"apiVersion\":\"config.k8s.io/v1beta1\",\"metadata\":{\"name\":\
              \"kube-controller-manager\"},\"flags\":{\"a\":\"\\u003cb\\u003e\",\"v\":\"2\"}}\n"
         );
-        let (.., pretty) = ask(&zpages, "/flagz", "pretty=true", json).await;
+        let (.., pretty) = request_page(&zpages, "/flagz", "pretty=true", json).await;
         let value = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
         assert!(pretty.starts_with("{\n  \"kind\": \"Flagz\",\n") && value(&pretty) == value(&body), "{pretty}");
         let (_, kind, warning, yaml) =
-            ask(&zpages, "/flagz", "", "application/yaml;v=v1alpha1;g=config.k8s.io;as=Flagz").await;
+            request_page(&zpages, "/flagz", "", "application/yaml;v=v1alpha1;g=config.k8s.io;as=Flagz").await;
         assert_eq!(kind, "application/yaml");
         assert!(warning.contains("version of the flagz endpoint is deprecated"), "{warning}");
         assert_eq!(
@@ -357,7 +357,7 @@ mod tests {
             "apiVersion: \"config.k8s.io/v1alpha1\"\nflags:\n  a: \"<b>\"\n  v: \"2\"\nkind: \"Flagz\"\n\
              metadata:\n  name: \"kube-controller-manager\"\n"
         );
-        let (status, _, _, body) = ask(&zpages, "/flagz", "", "application/xml").await;
+        let (status, _, _, body) = request_page(&zpages, "/flagz", "", "application/xml").await;
         assert_eq!((status, value(&body)["reason"].as_str()), (406, Some("NotAcceptable")));
         let message = value(&body)["message"].as_str().map(str::to_owned).unwrap_or_default();
         assert!(message.ends_with("application/json, application/yaml, text/plain"), "{message}");
@@ -366,13 +366,14 @@ mod tests {
     #[tokio::test]
     async fn statusz_is_served_in_each_format() {
         let zpages = zpages();
-        let (.., text) = ask(&zpages, "/statusz", "", "*/*").await;
+        let (.., text) = request_page(&zpages, "/statusz", "", "*/*").await;
         for line in
             ["Up: 0 hr 00 min 00 sec", "Binary version: 1.37.0", "Emulation version: 1.37", "Paths: /flagz /metrics"]
         {
             assert!(text.lines().any(|own| own == line), "{line} is not in {text}");
         }
-        let (.., json) = ask(&zpages, "/statusz", "", "application/json;v=v1beta1;g=config.k8s.io;as=Statusz").await;
+        let (.., json) =
+            request_page(&zpages, "/statusz", "", "application/json;v=v1beta1;g=config.k8s.io;as=Statusz").await;
         let status: Value = serde_json::from_str(&json).expect("JSON");
         assert_eq!((&status["binaryVersion"], &status["uptimeSeconds"]), (&"1.37.0".into(), &0.into()));
         assert_eq!(status["paths"], serde_json::json!(["/flagz", "/metrics"]));

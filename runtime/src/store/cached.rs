@@ -1,7 +1,7 @@
 //! Reads from a cache that a decision may be based on.
 //!
-//! Whether the cache shows earlier writes is asked before the object is read, never after: the watch may advance in between,
-//! and the answer "up to date" would then be given for an object that is not.
+//! Whether the cache contains earlier writes is checked before the object is read, never after: the watch may advance
+//! in between, and an outdated object would then count as up to date.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::wake::Wake;
 #[must_use]
 #[derive(Debug)]
 pub enum Cached<K> {
-    /// The cache lacks an earlier write. The key is requeued when it shows it.
+    /// The cache lacks an earlier write. The key is requeued when the cache contains it.
     Lagging,
     /// There is no such object.
     Absent,
@@ -24,7 +24,7 @@ pub enum Cached<K> {
 }
 
 impl<K> Cached<K> {
-    /// Returns the object, if it may be decided on.
+    /// Returns the object, if a decision may be based on it.
     pub fn current(self) -> Option<Arc<K>> {
         match self {
             Self::Current(object) => Some(object),
@@ -40,8 +40,8 @@ impl<K> From<Option<Arc<K>>> for Cached<K> {
 }
 
 impl<K: Kind> Store<K> {
-    /// Reads an object that several controllers write, once [`Store::is_settled`] holds for it. Otherwise `wake` runs when
-    /// it may.
+    /// Reads an object that several controllers write, once [`Store::is_settled`] holds for it. Otherwise `wake` runs
+    /// when it may.
     pub fn read_settled(&self, key: &ObjectKey, wake: impl Into<Wake>) -> Cached<K> {
         if self.is_settled(key, wake) { self.get(key).into() } else { Cached::Lagging }
     }

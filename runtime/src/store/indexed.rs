@@ -1,4 +1,4 @@
-//! Records in a hash table without copies of their keys, and in one more table per index value.
+//! Records in a hash table without copies of their keys, and in another table for each value of an index.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use kinds::Kind;
 
 use super::Index;
 
-/// Eight bytes per record and table: the key is read from the record itself.
+/// A table that takes eight bytes per record: it reads the key from the record itself.
 #[derive(Default)]
 struct Table<K> {
     records: HashTable<Arc<K>>,
@@ -206,7 +206,7 @@ mod tests {
                 prop_assert_eq!(indexed.len(), model.len());
             }
             let used: BTreeSet<u8> = model.values().flatten().copied().collect();
-            prop_assert_eq!(indexed.indexes[0].1.len(), used.len(), "no empty table stays");
+            prop_assert_eq!(indexed.indexes[0].1.len(), used.len(), "empty tables are removed");
         }
     }
 }

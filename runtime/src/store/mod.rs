@@ -105,7 +105,7 @@ const WRITTEN_SWEPT: usize = 64;
 
 /// A write to an object in progress; the next one may begin when this is dropped. Hold it until the version of the
 /// response was passed to [`Store::wrote`].
-#[must_use = "dropping it says that the write is over"]
+#[must_use = "dropping it ends the write"]
 pub struct WriteInProgress<'a, K: Kind> {
     store: &'a Store<K>,
     key: ObjectKey,
@@ -245,8 +245,8 @@ impl<K: Kind> Store<K> {
         (self.progress.version() < version).then_some(version)
     }
 
-    /// Handles that the server's history was replaced by an older one, in which this version was listed: versions that
-    /// were written in the other one will never arrive.
+    /// Handles the replacement of the server's history by an older one, in which this version was listed: versions that
+    /// were written in the other history will never arrive.
     pub(crate) fn restart(&self, version: u64) {
         self.written.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.progress.reset(version);
@@ -264,7 +264,7 @@ impl<K: Kind> Store<K> {
     }
 
     /// Calls `subscriber` for each change, in order, after the store contains it. It must not block: it maps a change
-    /// to queue keys. A subscriber that is added after the watch has begun misses earlier changes.
+    /// to queue keys. A subscriber that is added after the watch has started misses earlier changes.
     pub fn subscribe(&self, subscriber: impl Fn(&Change<'_, K>) + Send + Sync + 'static) {
         let mut subscribers = self.subscribers.write().unwrap_or_else(PoisonError::into_inner);
         *subscribers = subscribers.iter().cloned().chain([Arc::new(subscriber) as Subscriber<K>]).collect();
@@ -277,13 +277,13 @@ impl<K: Kind> Store<K> {
         let key = new.meta().key();
         self.set_decodable(&key);
         self.forget_written(&key, new.meta().version);
-        self.tell(&Change { old: old.as_ref(), new: Some(&new) });
+        self.notify(&Change { old: old.as_ref(), new: Some(&new) });
     }
 
     /// Hands a record to the subscribers again.
     pub(crate) fn repeat(&self, key: &ObjectKey) {
         if let Some(record) = self.get(key) {
-            self.tell(&Change { old: Some(&record), new: Some(&record) });
+            self.notify(&Change { old: Some(&record), new: Some(&record) });
         }
     }
 
@@ -294,7 +294,7 @@ impl<K: Kind> Store<K> {
         self.set_decodable(&key);
         self.forget_written(&key, u64::MAX);
         if let Some(old) = old {
-            self.tell(&Change { old: Some(&old), new: None });
+            self.notify(&Change { old: Some(&old), new: None });
         }
     }
 
@@ -315,7 +315,7 @@ impl<K: Kind> Store<K> {
         }
     }
 
-    fn tell(&self, change: &Change<'_, K>) {
+    fn notify(&self, change: &Change<'_, K>) {
         let subscribers = self.subscribers.read().unwrap_or_else(PoisonError::into_inner).clone();
         for subscriber in &*subscribers {
             // A panic of one subscriber must neither keep a change from the others, nor stop the watch of the kind.

@@ -75,7 +75,7 @@ impl Progress {
         *self.synced.borrow()
     }
 
-    /// Returns how often the watch failed or had to relist.
+    /// Returns the number of failures and relists of the watch.
     pub fn restarts(&self) -> u64 {
         self.restarts.load(Ordering::Relaxed)
     }
@@ -180,7 +180,7 @@ mod tests {
         progress.advance(7);
         assert_eq!(woken.load(Ordering::Relaxed), 3);
         progress.advance(3);
-        assert_eq!(progress.version(), 7, "never decreases by itself");
+        assert_eq!(progress.version(), 7, "only a reset decreases it");
         progress.reset(2);
         assert_eq!((progress.version(), woken.load(Ordering::Relaxed)), (2, 4), "a reset wakes all");
     }

@@ -51,7 +51,7 @@ fn delivered() -> (Store<Thing>, ObjectKey, Woken) {
 #[test]
 fn waiter_during_a_write_is_woken_by_its_end_and_then_by_its_version() {
     let (store, key, woken) = delivered();
-    let first = store.begin_write(&key, 5).expect("nobody writes");
+    let first = store.begin_write(&key, 5).expect("no write is in progress");
     assert!(store.begin_write(&key, 5).is_none(), "one at a time");
     assert!(!store.is_settled(&key, woken.wake()));
     assert!(store.is_settled(&ObjectKey::new("ns", "other"), woken.wake()), "each object by itself");
@@ -59,21 +59,21 @@ fn waiter_during_a_write_is_woken_by_its_end_and_then_by_its_version() {
     assert_eq!(woken.count(), 0);
     drop(first);
     assert_eq!(woken.count(), 1, "the write is over");
-    assert!(!store.is_settled(&key, woken.wake()), "its version is not here");
+    assert!(!store.is_settled(&key, woken.wake()), "the watch has not delivered its version");
     assert!(store.begin_write(&key, 5).is_none(), "the record is old");
-    drop(store.begin_write(&key, 6).expect("who knows the answer goes on"));
+    drop(store.begin_write(&key, 6).expect("the version of the response is current"));
     store.put(thing(6));
     store.progress.advance(6);
     assert_eq!(woken.count(), 2);
     assert!(store.is_settled(&key, woken.wake()));
-    assert!(store.begin_write(&key, 5).is_none(), "who has looked before starts anew");
+    assert!(store.begin_write(&key, 5).is_none(), "a version from before the write is outdated");
     assert!(store.begin_write(&key, 6).is_some());
 }
 
 #[test]
 fn failed_write_leaves_no_version_to_wait_for() {
     let (store, key, woken) = delivered();
-    let write = store.begin_write(&key, 5).expect("nobody writes");
+    let write = store.begin_write(&key, 5).expect("no write is in progress");
     assert!(!store.is_settled(&key, woken.wake()));
     drop(write);
     assert_eq!(woken.count(), 1);

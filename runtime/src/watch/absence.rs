@@ -37,9 +37,9 @@ impl Watched {
 
 /// Reports whether the watch shows a namespace without objects of the kind, at `version` or later.
 pub fn is_empty_since(source: &dyn Source, namespace: &str, version: u64) -> bool {
-    // Read first: the content that is read later is no older.
-    let shown = source.progress().version();
-    if !source.is_synced() || shown < version || source.undecodable() > 0 {
+    // The version is read before the content, so that the content is at least as new.
+    let watched = source.progress().version();
+    if !source.is_synced() || watched < version || source.undecodable() > 0 {
         return false;
     }
     let mut is_empty = true;
@@ -48,9 +48,10 @@ pub fn is_empty_since(source: &dyn Source, namespace: &str, version: u64) -> boo
 }
 
 /// Waits until the watch has shown that each of `objects`, as they were read from the server, was deleted, and returns
-/// true. Returns false as soon as the watch shows one that `stays`, or if it cannot be decided because objects of the
-/// kind are undecodable. It may wait forever: while the watch is stalled, or while an object is kept.
-pub async fn gone(source: &dyn Source, objects: &[Meta], stays: impl Fn(&Meta) -> bool) -> bool {
+/// true. Returns false as soon as the watch shows one for which `is_kept` holds, or if it cannot be decided because
+/// objects of the kind are undecodable. Does not return while the watch is stalled, or while another object still
+/// exists.
+pub async fn gone(source: &dyn Source, objects: &[Meta], is_kept: impl Fn(&Meta) -> bool) -> bool {
     for object in objects {
         loop {
             let version = source.progress().version();
@@ -59,13 +60,13 @@ pub async fn gone(source: &dyn Source, objects: &[Meta], stays: impl Fn(&Meta) -
                 match source.meta(&object.key()).filter(|now| now.uid == object.uid) {
                     None if source.undecodable() > 0 => return false,
                     None => break,
-                    Some(now) if stays(&now) => return false,
+                    Some(now) if is_kept(&now) => return false,
                     Some(_) => {}
                 }
             }
-            let (moved, wait) = oneshot::channel::<()>();
-            source.progress().when_reached(version + 1, move || drop(moved));
-            // It is dropped when the watch advances.
+            let (advanced, wait) = oneshot::channel::<()>();
+            source.progress().when_reached(version + 1, move || drop(advanced));
+            // The sender is dropped when the watch advances.
             let _ = wait.await;
         }
     }
@@ -105,16 +106,20 @@ mod tests {
         assert_eq!(poll!(&mut waiting), Poll::Pending, "the watch is older than what was read");
         store.put(Metadata(meta("u", 6)));
         store.progress().advance(6);
-        assert_eq!(poll!(&mut waiting), Poll::Pending, "it is still there");
+        assert_eq!(poll!(&mut waiting), Poll::Pending, "the object still exists");
         store.remove("n", "a");
         store.progress().advance(9);
         assert_eq!(poll!(&mut waiting), Poll::Ready(true));
         let unseen = [meta("v", 12)];
         let mut waiting = Box::pin(gone(&store, &unseen, Meta::is_deleting));
-        assert_eq!(poll!(&mut waiting), Poll::Pending, "what was never shown may still come");
+        assert_eq!(poll!(&mut waiting), Poll::Pending, "an object that was never delivered may still arrive");
         store.put(Metadata(meta("w", 13)));
         store.progress().advance(13);
-        assert_eq!(poll!(&mut waiting), Poll::Ready(true), "another object of the name is another object");
+        assert_eq!(
+            poll!(&mut waiting),
+            Poll::Ready(true),
+            "an object with the same name and another uid does not count"
+        );
     }
 
     #[test]
@@ -127,7 +132,7 @@ mod tests {
         store.progress().advance(9);
         assert!(is_empty_since(&store, "n", 9));
         store.set_undecodable(meta("u", 4).key());
-        assert!(!is_empty_since(&store, "n", 9), "one cannot be read");
+        assert!(!is_empty_since(&store, "n", 9), "an object cannot be decoded");
     }
 
     #[tokio::test]
@@ -137,7 +142,7 @@ mod tests {
         store.put(Metadata(Meta { deletion: Time(5), ..meta("u", 7) }));
         store.progress().advance(7);
         assert_eq!(poll!(Box::pin(gone(&store, &read, Meta::is_deleting))), Poll::Ready(false));
-        assert_eq!(poll!(Box::pin(gone(&store, &read, |_| false))), Poll::Pending, "it is waited for");
+        assert_eq!(poll!(Box::pin(gone(&store, &read, |_| false))), Poll::Pending, "the deletion is awaited");
         store.remove("n", "a");
         store.set_undecodable(read[0].key());
         assert_eq!(poll!(Box::pin(gone(&store, &read, |_| false))), Poll::Ready(false));

@@ -27,7 +27,7 @@ use crate::client::Clients;
 use crate::discovery::{Discovery, Served, Snapshot, Verbs};
 use crate::store::{Index, Progress, Store};
 
-/// How often discovery is read without any sign of a change (cmd/kube-controller-manager, garbage collector).
+/// Interval between reads of discovery without a sign of a change (cmd/kube-controller-manager, garbage collector).
 const REFRESH: Duration = Duration::from_secs(30);
 
 /// Delays after a change of a definition, because discovery shows it a moment later.
@@ -77,7 +77,7 @@ pub enum MetaChange<'a> {
         /// The new object.
         new: Option<&'a Meta>,
     },
-    /// A kind is no longer watched, because it is no longer served or wanted. Its state is unknown from now on.
+    /// A kind is no longer watched, because it is no longer served or requested. Its state is unknown from now on.
     Left {
         /// The kind.
         resource: &'a Resource,
@@ -92,10 +92,10 @@ pub trait Source: Send + Sync {
     fn resource(&self) -> Resource;
     /// Returns the metadata of one object.
     fn meta(&self, key: &ObjectKey) -> Option<Meta>;
-    /// Calls `look` with the metadata of each object, in no particular order.
+    /// Calls `visit` with the metadata of each object, in no particular order.
     ///
     /// Costs O(n). Use it for reports, never in a reconcile of one key.
-    fn each(&self, look: &mut dyn FnMut(&Meta));
+    fn each(&self, visit: &mut dyn FnMut(&Meta));
     /// Returns the progress of the watch.
     fn progress(&self) -> &Progress;
     /// Returns the number of objects on the server that could not be decoded.
@@ -121,8 +121,8 @@ impl<K: Kind> Source for Store<K> {
         self.get(key).map(|record| record.meta().clone())
     }
 
-    fn each(&self, look: &mut dyn FnMut(&Meta)) {
-        self.all().iter().for_each(|record| look(record.meta()));
+    fn each(&self, visit: &mut dyn FnMut(&Meta)) {
+        self.all().iter().for_each(|record| visit(record.meta()));
     }
 
     fn progress(&self) -> &Progress {
@@ -161,8 +161,8 @@ impl Source for Untyped {
         Source::meta(&*self.store, key)
     }
 
-    fn each(&self, look: &mut dyn FnMut(&Meta)) {
-        Source::each(&*self.store, look);
+    fn each(&self, visit: &mut dyn FnMut(&Meta)) {
+        Source::each(&*self.store, visit);
     }
 
     fn progress(&self) -> &Progress {
@@ -260,7 +260,7 @@ impl EveryKind {
         Self { is_paged, ..self }
     }
 
-    /// Returns how often the served kinds could not be determined.
+    /// Returns the number of times that the served kinds could not be determined.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
@@ -469,7 +469,7 @@ impl Watches {
         }
     }
 
-    /// A watch never ends by itself. If one does, the next round restarts it.
+    /// Removes watches that have ended, so that the next round restarts them. That happens only after a panic.
     fn forget_ended(&mut self) {
         while let Some(ended) = self.tasks.try_join_next() {
             if ended.is_err_and(|error| error.is_panic()) {
@@ -543,10 +543,10 @@ mod tests {
         let broken = snapshot(json!([core(), own("Stale", &[])]));
         assert_eq!(step(&every, &broken), (vec![], vec![]), "an unavailable group keeps its kinds");
         let gone = Arc::new(Mutex::new(Vec::new()));
-        let told = gone.clone();
+        let recorded = gone.clone();
         every.subscribe(move |change| {
             if let MetaChange::Left { resource } = change {
-                told.lock().unwrap().push(resource.plural);
+                recorded.lock().unwrap().push(resource.plural);
             }
         });
         assert_eq!(step(&every, &snapshot(json!([core()]))), (vec![], vec!["widgets"]));
@@ -571,7 +571,7 @@ mod tests {
         every.unwant("", "secrets");
         assert_eq!(step(&every, &served), (vec![], vec!["secrets"]));
         every.unwant("example.com", "widgets");
-        assert_eq!(step(&every, &served), (vec![], vec!["customresourcedefinitions"]), "nothing may come");
+        assert_eq!(step(&every, &served), (vec![], vec!["customresourcedefinitions"]), "no requested kind is missing");
         assert!(every.wanted.is_nothing());
     }
 
@@ -579,11 +579,11 @@ mod tests {
     fn changes_of_all_stores_reach_a_subscriber() {
         let every = every();
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let told = seen.clone();
+        let recorded = seen.clone();
         every.subscribe(move |change| {
             if let MetaChange::Object { resource, old, new } = change {
                 let name = |meta: &Option<&Meta>| meta.map(|meta| meta.name.to_string());
-                told.lock().unwrap().push((resource.plural, name(old), name(new)));
+                recorded.lock().unwrap().push((resource.plural, name(old), name(new)));
             }
         });
         let resource = Resource { group: "", version: "v1", kind: "Secret", plural: "secrets", namespaced: true };

@@ -1,4 +1,4 @@
-//! Frames of a watch body: a length of four bytes and a `WatchEvent`, or a line of JSON each.
+//! Frames of a watch body. Each is a length of four bytes and a `WatchEvent`, or a line of JSON.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::json;
 
-/// No object comes near this size (etcd accepts 1.5 MB): a longer frame is damaged.
+/// Maximum size of a frame in bytes, far above that of any object (etcd accepts 1.5 MB): a longer frame is damaged.
 pub(super) const LONGEST_FRAME: usize = 64 << 20;
 
 /// The reason why a body could not be read.
@@ -21,8 +21,8 @@ pub enum FrameError {
     /// Nothing arrived, not even a bookmark.
     #[error("the server was silent for {0:?}")]
     Silent(Duration),
-    /// The length of a frame is invalid.
-    #[error("a frame of {0} bytes: not a protobuf watch")]
+    /// A frame is longer than the limit.
+    #[error("a frame of {0} bytes is too long: the body is damaged or in another format")]
     Length(usize),
     /// A body is not the requested list.
     #[error("not a list: {0}")]
@@ -131,11 +131,11 @@ mod tests {
     async fn frames_fail_when_the_body_is_silent() {
         let (send, chunks) = futures::channel::mpsc::unbounded::<Result<Bytes, String>>();
         let mut frames = Frames::new(Form::Protobuf, chunks, SILENCE);
-        let begun = tokio::time::Instant::now();
+        let started = tokio::time::Instant::now();
         assert!(matches!(frames.next().await, Err(FrameError::Silent(SILENCE))));
-        assert!(begun.elapsed() >= SILENCE, "{:?}", begun.elapsed());
+        assert!(started.elapsed() >= SILENCE, "{:?}", started.elapsed());
         send.unbounded_send(Ok(Bytes::from_static(&[0, 0, 0, 1, 7]))).expect("a reader");
-        assert_eq!(frames.next().await.expect("a frame").as_deref(), Some(&[7][..]), "nothing is lost by a silence");
+        assert_eq!(frames.next().await.expect("a frame").as_deref(), Some(&[7][..]), "no data is lost by the timeout");
     }
 
     async fn read(body: Vec<u8>, chunk: usize) -> Result<Vec<Bytes>, FrameError> {
@@ -157,14 +157,14 @@ mod tests {
         tokio::spawn(async move {
             for _ in 0..100 {
                 let frame = Bytes::from_static(&[0, 0, 0, 1, 7]);
-                send.unbounded_send(Ok::<_, String>(frame)).expect("somebody reads");
+                send.unbounded_send(Ok::<_, String>(frame)).expect("a reader");
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         });
         let (mut moments, mut count) = (std::collections::BTreeSet::new(), 0);
-        let begun = tokio::time::Instant::now();
+        let started = tokio::time::Instant::now();
         while frames.next().await.expect("whole frames").is_some() {
-            moments.insert(begun.elapsed().as_millis());
+            moments.insert(started.elapsed().as_millis());
             count += 1;
         }
         assert_eq!(count, 100);
@@ -173,7 +173,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_come_whole_however_the_body_is_cut(sent: Vec<Vec<u8>>, chunk in 1usize..9) {
+        fn frames_are_complete_for_every_chunk_size(sent: Vec<Vec<u8>>, chunk in 1usize..9) {
             let body: Vec<u8> = sent.iter().flat_map(|frame| {
                 (frame.len() as u32).to_be_bytes().into_iter().chain(frame.iter().copied())
             }).collect();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_whole_however_the_body_is_cut() {
+    fn lines_are_complete_for_every_chunk_size() {
         let line = |name: &str| {
             let metadata = format!(r#"{{"name":"{name}","resourceVersion":"1"}}"#);
             format!(r#"{{"type":"ADDED","object":{{"metadata":{metadata}}}}}"#) + "\n"

@@ -93,7 +93,7 @@ where
                             self.version = Some(list_version(&field)?);
                             let token = std::str::from_utf8(find(&field, list_meta::CONTINUE));
                             token
-                                .map_err(|_| FrameError::NoList("its continue token is no text"))?
+                                .map_err(|_| FrameError::NoList("its continue token is not UTF-8"))?
                                 .clone_into(&mut self.next_page);
                         }
                         _ => {}
@@ -122,7 +122,8 @@ where
         }
     }
 
-    /// The list itself may have any length: it is never held in memory.
+    /// Reports whether a field contains the list. It may have any length, because it is never held in memory as a
+    /// whole.
     fn opens_list(&self, head: Head) -> bool {
         matches!(self.place, Position::Envelope) && head.number == unknown::RAW
     }

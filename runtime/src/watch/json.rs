@@ -101,7 +101,7 @@ struct List {
     metadata: Metadata,
 }
 
-/// Converts a page of a list.
+/// Converts a page of a list to the layout of a protobuf list.
 pub fn page(body: &[u8]) -> Result<Bytes, DecodeError> {
     let list: List = serde_json::from_slice(body).map_err(|error| unreadable(&error))?;
     let mut page = Vec::with_capacity(body.len() + 64);
@@ -117,12 +117,11 @@ pub fn page(body: &[u8]) -> Result<Bytes, DecodeError> {
     Ok(wrap_as("", "", &page).into())
 }
 
-/// Returns the texts of a list's items. The list was parsed before, so that it is known to be JSON; the nesting depth
-/// of an item does not matter.
+/// Returns the JSON texts of a list's items. `list` must be valid JSON; its nesting depth is not limited.
 fn items(list: &[u8]) -> Vec<&[u8]> {
     let mut items = Vec::new();
     let (mut depth, mut at, mut begin) = (0_usize, 0, None);
-    // The last string at the list's own level: the name of the field whose value follows.
+    // The last string at the top level: the name of the field whose value follows.
     let mut field: &[u8] = &[];
     let mut inside = false;
     while let Some(byte) = list.get(at) {

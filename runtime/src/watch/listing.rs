@@ -15,7 +15,7 @@ pub enum ListForm {
     Paged,
 }
 
-/// When the next attempt begins.
+/// The time of the next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retry {
     /// Immediately: the server has refused the form, not the list.

@@ -2,8 +2,9 @@
 //!
 //! It lists once by streaming (large kinds in one response; by pages if streaming fails) and watches from there. A
 //! failed or silent watch continues from the last version. Only if the server no longer has that version, the kind is
-//! relisted in its newest state, so that time never runs backwards. After every irregular end of a watch the loop
-//! checks whether the server's state is older than before (its storage was restored); if so, it logs that and relists.
+//! relisted in its newest state, so that the store never returns to an older one. After every irregular end of a watch
+//! the loop checks whether the server's state is older than before (its storage was restored); if so, it logs that and
+//! relists.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,10 +32,11 @@ use super::resync::Resync;
 use crate::client::Clients;
 use crate::store::Store;
 
-/// A watch that ends sooner is not normal and must not be reopened immediately.
+/// A watch that ends sooner than this is irregular and must not be reopened immediately.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 
-/// No watch is requested to end sooner. One that does may have lost its server, and the server its state.
+/// Slightly less than the minimum duration that is requested for a watch. If one ends sooner, its server may have
+/// failed and lost state.
 const REGULAR_WATCH: Duration = Duration::from_secs(295);
 
 /// Maximum time without data in a watch. The API server sends a bookmark every minute.
@@ -49,7 +51,7 @@ const IDLE_LIST: Duration = Duration::from_secs(1);
 /// Maximum time for which a streaming list delays other lists.
 const LONG_LIST: Duration = Duration::from_secs(30);
 
-/// Keeps one store up to date forever.
+/// Keeps one store up to date until it is dropped.
 pub struct Reflector<K: Kind> {
     pub clients: Arc<Clients>,
     pub scope: Scope,
@@ -80,7 +82,7 @@ impl<K: Kind> Reflector<K> {
         self
     }
 
-    /// Subscribers receive all records again after each period; never if it is zero.
+    /// Sends all records to the subscribers again after each period; never if it is zero.
     pub fn resyncing(self, period: Duration) -> Self {
         Self { resync: Resync::new(period), ..self }
     }
@@ -94,11 +96,11 @@ impl<K: Kind> Reflector<K> {
     pub async fn run(mut self) {
         let mut backoff = Backoff::default();
         loop {
-            let begun = Instant::now();
+            let started = Instant::now();
             let step = AssertUnwindSafe(self.step()).catch_unwind().await;
             let outcome = step.unwrap_or_else(|panic| Err(WatchError::Panicked(panic_message(&*panic))));
             let least = outcome.as_ref().err().map(WatchError::retry_after).unwrap_or_default();
-            if self.settle(outcome, begun.elapsed()) == Retry::Later {
+            if self.settle(outcome, started.elapsed()) == Retry::Later {
                 self.store.progress().count_restart();
                 tokio::time::sleep(backoff.next().max(least)).await;
             }
@@ -198,8 +200,8 @@ impl<K: Kind> Reflector<K> {
     /// Compares the server's newest version with the store's.
     ///
     /// A server whose storage was restored from a backup sends nothing to a watch that continues from a later version,
-    /// not even bookmarks, and changes in between would never be received. If the version cannot be read, the watch
-    /// decides.
+    /// not even bookmarks, and changes in between would never be received. If the version cannot be read, the
+    /// watch continues without this check.
     async fn compare_history(&self) -> Result<(), WatchError> {
         let before = self.store.progress().version();
         match self.newest_version().await {
@@ -219,12 +221,12 @@ impl<K: Kind> Reflector<K> {
         Ok(page(&body)?.version)
     }
 
-    /// Returns the watch that follows its initial events.
+    /// Lists through the initial events of a watch, and returns that watch.
     async fn list_streamed(
         &self,
         mut permit: Option<OwnedSemaphorePermit>,
     ) -> Result<Frames<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<K>>, WatchError> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut frames = self.frames(self.scope.streaming_list()).await?;
         frames.silence = LIST_SILENCE;
         let mut unseen = self.store.keys();
@@ -236,7 +238,7 @@ impl<K: Kind> Reflector<K> {
                     frames.next().await?
                 }
             };
-            if begun.elapsed() > LONG_LIST {
+            if started.elapsed() > LONG_LIST {
                 permit = None;
             }
             let Some(frame) = next else { return Err(WatchError::Incomplete) };
@@ -246,8 +248,8 @@ impl<K: Kind> Reflector<K> {
                     self.finish_list(&unseen, version);
                     return Ok(frames);
                 }
-                WatchEvent::Added(object) | WatchEvent::Modified(object) => self.see(&mut unseen, object),
-                WatchEvent::Deleted(object) => self.take_out(object),
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => self.apply_listed(&mut unseen, object),
+                WatchEvent::Deleted(object) => self.remove(object),
                 WatchEvent::Bookmark { .. } => {}
                 WatchEvent::Error(status) => return Err(WatchError::Refused(status)),
             }
@@ -258,7 +260,7 @@ impl<K: Kind> Reflector<K> {
         let mut items = Items::new(request::whole(&self.clients, self.scope.whole(), self.scope.list_type()).await?);
         let mut unseen = self.store.keys();
         while let Some(object) = items.next().await? {
-            self.see(&mut unseen, &object);
+            self.apply_listed(&mut unseen, &object);
         }
         self.finish_list(&unseen, items.version()?);
         Ok(())
@@ -272,13 +274,13 @@ impl<K: Kind> Reflector<K> {
             let version = if self.scope.form == Form::Json {
                 let body = json::page(&request::page(&self.clients, uri, self.scope.list_type()).await?)?;
                 let page = page(&body)?;
-                page.items.iter().for_each(|object| self.see(&mut unseen, object));
+                page.items.iter().for_each(|object| self.apply_listed(&mut unseen, object));
                 next = page.next.to_owned();
                 page.version
             } else {
                 let mut items = Items::new(request::open(&self.clients, uri, self.scope.list_type()).await?);
                 while let Some(object) = items.next().await? {
-                    self.see(&mut unseen, &object);
+                    self.apply_listed(&mut unseen, &object);
                 }
                 next = items.continue_token().to_owned();
                 items.version()?
@@ -291,10 +293,10 @@ impl<K: Kind> Reflector<K> {
     }
 
     /// Applies an object of a list. In the first list there are no previous objects to track.
-    fn see(&self, unseen: &mut HashSet<ObjectKey>, object: &[u8]) {
+    fn apply_listed(&self, unseen: &mut HashSet<ObjectKey>, object: &[u8]) {
         self.apply(object);
         if !unseen.is_empty()
-            && let Some(key) = bare_key(object)
+            && let Some(key) = key_of(object)
         {
             unseen.remove(&key);
         }
@@ -351,7 +353,7 @@ impl<K: Kind> Reflector<K> {
                     self.advance_to(object);
                 }
                 WatchEvent::Deleted(object) => {
-                    self.take_out(object);
+                    self.remove(object);
                     self.advance_to(object);
                 }
                 WatchEvent::Bookmark { version, .. } => {
@@ -372,12 +374,12 @@ impl<K: Kind> Reflector<K> {
         match decoded.unwrap_or_else(|_| Err(DecodeError::field("object", "makes the decoder panic"))) {
             Ok(record) => self.store.put(record),
             Err(error) => {
-                let key = bare_key(object);
+                let key = key_of(object);
                 let object = key.as_ref().map_or_else(|| "(unreadable name)".to_owned(), ToString::to_string);
                 error!(
                     kind = self.scope.resource.plural,
                     object, %error,
-                    "cannot be decoded; nothing of its kind is scaled down or deleted until it can"
+                    "cannot be decoded; nothing of its kind is scaled down or deleted until it can be"
                 );
                 if let Some(key) = key {
                     self.store.set_undecodable(key);
@@ -386,14 +388,14 @@ impl<K: Kind> Reflector<K> {
         }
     }
 
-    fn take_out(&self, object: &[u8]) {
-        if let Some(key) = bare_key(object) {
+    fn remove(&self, object: &[u8]) {
+        if let Some(key) = key_of(object) {
             self.store.remove(&key.namespace, &key.name);
         }
     }
 
     fn advance_to(&self, object: &[u8]) {
-        if let Ok(version) = bare_version(object) {
+        if let Ok(version) = version_of(object) {
             self.store.progress().advance(version);
         }
     }
@@ -405,15 +407,15 @@ pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
 }
 
-/// Metadata is field 1 of every object.
-fn bare_key(object: &[u8]) -> Option<ObjectKey> {
+/// Returns the key of an object that cannot be decoded, from its metadata, which is field 1 of every kind.
+fn key_of(object: &[u8]) -> Option<ObjectKey> {
     let meta = find(object, 1);
     let text = |number| std::str::from_utf8(find(meta, number)).ok();
     let name = text(object_meta::NAME).filter(|name| !name.is_empty())?;
     Some(ObjectKey::new(text(object_meta::NAMESPACE)?, name))
 }
 
-fn bare_version(object: &[u8]) -> Result<u64, DecodeError> {
+fn version_of(object: &[u8]) -> Result<u64, DecodeError> {
     let version = std::str::from_utf8(find(find(object, 1), object_meta::RESOURCE_VERSION)).unwrap_or_default();
     kinds::meta::parse_version(version)
 }

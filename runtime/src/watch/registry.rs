@@ -23,7 +23,7 @@ use crate::store::{Index, Store};
 /// the API server's peak load.
 const LISTS_AT_ONCE: usize = 8;
 
-/// How often to check for an optional kind that is not served.
+/// Interval between checks for an optional kind that is not served.
 const MAY_COME: Duration = Duration::from_secs(30);
 
 /// The combined needs of all users of a kind.
@@ -58,7 +58,7 @@ pub trait WatchStats: Send + Sync {
     fn objects(&self) -> usize;
     /// Returns the number of undecodable objects.
     fn undecodable(&self) -> usize;
-    /// Returns how often the watch failed or had to relist.
+    /// Returns the number of failures and relists of the watch.
     fn restarts(&self) -> u64;
     /// Returns the panics of the watch and of subscribers.
     fn panics(&self) -> u64;
@@ -213,12 +213,12 @@ impl Builder {
         self.need_if_served(sections, indexes)
     }
 
-    /// Like [`Builder::need`]; if the server does not serve the kind, its store is empty.
+    /// Like [`Builder::need`], for an optional kind: if the server does not serve it, its store is empty.
     pub fn need_if_served<K: Kind>(&mut self, sections: Sections, indexes: &[Index<K>]) -> &mut Self {
         self.add_need(sections, indexes, Duration::ZERO)
     }
 
-    /// Like [`Builder::need`], for a user that reads the store only now and then: the store may lag behind the server
+    /// Like [`Builder::need`], for a user that reads the store only occasionally: the store may lag behind the server
     /// by up to `lag`, unless another user needs the kind sooner. Frequent changes of a kind are then applied in
     /// batches, which costs a fraction of waking up for each.
     pub fn need_lagging<K: Kind>(&mut self, sections: Sections, indexes: &[Index<K>], lag: Duration) -> &mut Self {
@@ -264,8 +264,8 @@ impl Builder {
         self
     }
 
-    /// Lists by pages and not by the first events of a watch. Kinds of which there are many are read in one response
-    /// either way.
+    /// Sets whether kinds are listed by pages instead of by the initial events of a watch. Kinds with many objects are
+    /// read in one response either way.
     #[must_use]
     pub fn paged(mut self, is_paged: bool) -> Self {
         self.options.is_paged = is_paged;
@@ -370,7 +370,7 @@ impl Registry {
     /// # Panics
     /// If no need for it was declared: a defect of a controller's descriptor.
     pub fn every_kind(&self) -> Arc<EveryKind> {
-        self.every.clone().expect("nobody declared a need for every kind")
+        self.every.clone().expect("a controller declared that it needs every kind")
     }
 
     /// Returns all watched kinds, by the names of resources.

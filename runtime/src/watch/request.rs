@@ -22,9 +22,10 @@ const METADATA_STREAM: &str =
     "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1;stream=watch";
 /// Objects per page if the server does not support streaming lists.
 const PAGE: u32 = 500;
-/// Objects a page in JSON, which is held whole: a page of the largest objects, 1.5 MiB by etcd's default, has to fit.
+/// Objects per page in JSON. A page is held in memory as a whole, so a page of the largest objects, 1.5 MiB by etcd's
+/// default, has to fit.
 const JSON_PAGE: u32 = 100;
-/// Longest page that is held whole, in bytes.
+/// Maximum size in bytes of a page that is held in memory as a whole.
 const LONGEST_PAGE: usize = 256 << 20;
 
 /// The reason why a list or watch ended.
@@ -115,7 +116,7 @@ impl Scope {
         }
     }
 
-    /// Returns a process that watches one namespace watches only that one of the Namespaces, too.
+    /// Returns the query that selects the Namespace object itself, if only one namespace is watched; otherwise nothing.
     fn own_namespace(&self) -> String {
         match &self.namespace {
             Some(name) if self.resource.group.is_empty() && self.resource.kind == "Namespace" => {
@@ -158,7 +159,8 @@ impl Scope {
     }
 }
 
-/// Watches end by themselves after five to ten minutes, not all at the same time (client-go, tools/cache, Reflector).
+/// Returns the time after which the server ends a watch: five to ten minutes, at random, so that watches do not end at
+/// the same time (client-go, tools/cache, Reflector).
 fn timeout_seconds() -> u32 {
     rand::rng().random_range(300..600)
 }
@@ -181,8 +183,8 @@ pub async fn whole(
     Ok(chunks(answered(clients, Lane::Alone, uri, accept).await?))
 }
 
-fn chunks(answer: Response<Body>) -> impl futures::Stream<Item = Result<Bytes, String>> + Unpin {
-    answer.into_body().into_data_stream().map(|chunk| chunk.map_err(|error| error.to_string())).boxed()
+fn chunks(response: Response<Body>) -> impl futures::Stream<Item = Result<Bytes, String>> + Unpin {
+    response.into_body().into_data_stream().map(|chunk| chunk.map_err(|error| error.to_string())).boxed()
 }
 
 /// Reads one page of a list into one buffer.
@@ -196,11 +198,11 @@ async fn get(clients: &Clients, lane: Option<Lane>, uri: String, accept: &str) -
     if let Some(lane) = lane {
         request.extensions_mut().insert(lane);
     }
-    let answer = clients.send(&Identity::Own, request, LONGEST_PAGE).await?;
-    if answer.status() != StatusCode::OK {
-        return Err(WatchError::Refused(refusal(answer).await));
+    let response = clients.send(&Identity::Own, request, LONGEST_PAGE).await?;
+    if response.status() != StatusCode::OK {
+        return Err(WatchError::Refused(refusal(response).await));
     }
-    let body = answer.into_body().collect().await.map_err(|error| FrameError::Body(error.to_string()))?;
+    let body = response.into_body().collect().await.map_err(|error| FrameError::Body(error.to_string()))?;
     Ok(body.to_bytes())
 }
 
@@ -210,11 +212,11 @@ fn reading(uri: String, accept: &str) -> Result<Request<Bytes>, WatchError> {
 }
 
 async fn answered(clients: &Clients, lane: Lane, uri: String, accept: &str) -> Result<Response<Body>, WatchError> {
-    let answer = clients.open(lane, reading(uri, accept)?).await?;
-    if answer.status() == StatusCode::OK {
-        return Ok(answer);
+    let response = clients.open(lane, reading(uri, accept)?).await?;
+    if response.status() == StatusCode::OK {
+        return Ok(response);
     }
-    Err(WatchError::Refused(refusal(answer).await))
+    Err(WatchError::Refused(refusal(response).await))
 }
 
 /// Maximum time for the server to start before the first request (cmd/kube-controller-manager/app, WaitForAPIServer).
@@ -232,7 +234,7 @@ pub async fn serves(clients: &Clients, resource: &Resource) -> Result<bool, Watc
         match served(clients, &uri, resource.plural).await {
             Err(WatchError::Refused(status)) if status.code == 404 => return Ok(false),
             Err(_) if tokio::time::Instant::now() < deadline => tokio::time::sleep(Duration::from_millis(500)).await,
-            answer => return answer,
+            response => return response,
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Periodic resync: subscribers receive every record again, as if it had been updated without a change.
 //!
-//! It repairs what a controller left undone, for example a key that was dropped after too many failures. The records are
-//! not read from the API server again. A pass is spread out, so that it neither holds up the watch nor fills all queues at
-//! once. Upstream: client-go tools/cache, sharedProcessor.resync; cmd/kube-controller-manager/app, ResyncPeriod.
+//! It repairs what a controller left undone, for example a key that was dropped after too many failures. The records
+//! are not read from the API server again. A pass is spread out, so that it neither holds up the watch nor fills all
+//! queues at once. Upstream: client-go tools/cache, sharedProcessor.resync; cmd/kube-controller-manager/app,
+//! ResyncPeriod.
 
 use std::time::Duration;
 
@@ -12,9 +13,9 @@ use tokio::time::Instant;
 
 use crate::store::Store;
 
-/// Records of a pass that are handed over together,
+/// Number of records of a pass that subscribers receive without a pause.
 const CHUNK: usize = 100;
-/// and the pause after them.
+/// Pause after each chunk.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The resync of one kind.
@@ -48,8 +49,8 @@ impl Resync {
         }
     }
 
-    /// Hands the next records of a pass to the subscribers. To be called from the task that applies the watch's events, so
-    /// that no subscriber receives an older record after a newer one.
+    /// Passes the next records to the subscribers. Call it only from the task that applies the watch's events, so that
+    /// no subscriber receives an older record after a newer one.
     pub fn step<K: Kind>(&mut self, store: &Store<K>) {
         if self.left.is_empty() {
             self.left = store.keys().into_iter().collect();
@@ -92,7 +93,7 @@ mod tests {
             *counts.lock().unwrap().entry(new.0.name.to_string()).or_default() += 1;
         });
         let period = Duration::from_secs(3600);
-        let (begun, mut resync) = (Instant::now(), Resync::new(period));
+        let (started, mut resync) = (Instant::now(), Resync::new(period));
         for pass in 1..=2 {
             let before = Instant::now();
             resync.due().await;
@@ -110,7 +111,7 @@ mod tests {
             let counts = repeated.lock().unwrap();
             assert!(counts.len() == RECORDS && counts.values().all(|count| *count == pass));
         }
-        assert!(begun.elapsed() < period * 5);
+        assert!(started.elapsed() < period * 5);
     }
 
     #[tokio::test(start_paused = true)]

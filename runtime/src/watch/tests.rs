@@ -195,9 +195,9 @@ async fn restored_storage_is_detected_when_the_watch_is_silent() {
 #[tokio::test(start_paused = true)]
 async fn silent_watch_continues_when_the_server_kept_its_state() {
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let told = seen.clone();
+    let recorded = seen.clone();
     let clients = clients(move |uri| {
-        told.lock().expect("the requests").push(uri.to_owned());
+        recorded.lock().expect("the requests").push(uri.to_owned());
         match uri {
             uri if uri.contains("sendInitialEvents") => Reply::Open(vec![end_of_list(100)]),
             uri if uri.contains("limit=1") => Reply::Whole(page(120, "", &[])),

@@ -80,16 +80,16 @@ impl Scale {
                 .map_err(|_| DecodeError::field(field, format!("is {count}, which is not a 32-bit number")))
         };
         let (replicas, current) = (count("spec", "spec.replicas")?, count("status", "status.replicas")?);
-        // Older versions of the kind have a map in `selector`, and the query in another field.
+        // Older versions of `Scale` have a map in `selector`, and the selector as a query in another field.
         let status = &scale["status"];
         let selector = status["selector"].as_str().or(status["targetSelector"].as_str()).unwrap_or_default().to_owned();
         let uid = Uid::parse(meta("uid"));
-        // A version that is not a number is that of no watched object.
+        // A version that is not a number cannot be that of a watched object.
         let version = meta("resourceVersion").parse().unwrap_or_default();
         Ok(Self { uid, version, replicas, current, selector, whole: whole.into() })
     }
 
-    fn asking_for(&self, replicas: i32) -> serde_json::Value {
+    fn with_replicas(&self, replicas: i32) -> serde_json::Value {
         let mut whole: serde_json::Value = serde_json::from_str(&self.whole).expect("it was read before");
         whole["spec"]["replicas"] = replicas.into();
         whole
@@ -103,8 +103,8 @@ impl Writer {
     /// Same as [`Writer::get`]; not found also if the kind has no scale.
     pub async fn get_scale(&self, resource: &Resource, key: &ObjectKey) -> Result<Scale, WriteError> {
         let path = path::object(resource, key, Some("scale"))?;
-        let answer = self.send(Method::GET, path, "", JSON, bytes::Bytes::new()).await?;
-        Ok(Scale::read(&answer.0)?)
+        let response = self.send(Method::GET, path, "", JSON, bytes::Bytes::new()).await?;
+        Ok(Scale::read(&response.0)?)
     }
 
     /// Sets the desired number of pods of an object, if its scale has not changed since it was read.
@@ -119,7 +119,7 @@ impl Writer {
         replicas: i32,
     ) -> Result<(), WriteError> {
         let path = path::object(resource, key, Some("scale"))?;
-        let body = read.asking_for(replicas).to_string().into();
+        let body = read.with_replicas(replicas).to_string().into();
         self.send(Method::PUT, path, JSON, JSON, body).await?;
         Ok(())
     }
@@ -129,9 +129,9 @@ impl Writer {
     /// # Errors
     /// Same as [`Writer::get`]; also if the response is not JSON.
     pub async fn get_json_at(&self, path: String) -> Result<serde_json::Value, WriteError> {
-        let answer = self.send(Method::GET, path, "", JSON, bytes::Bytes::new()).await?;
-        let unreadable = |error: serde_json::Error| DecodeError::field("answer", format!("is unreadable: {error}"));
-        Ok(serde_json::from_slice(&answer.0).map_err(unreadable)?)
+        let response = self.send(Method::GET, path, "", JSON, bytes::Bytes::new()).await?;
+        let unreadable = |error: serde_json::Error| DecodeError::field("body", format!("is unreadable: {error}"));
+        Ok(serde_json::from_slice(&response.0).map_err(unreadable)?)
     }
 
     /// Deletes the object with this name and uid with a grace period of zero: the API server does not wait for the
@@ -185,8 +185,8 @@ impl Writer {
             "kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": Propagation::Background.as_str(),
         });
         let path = path::collection(resource, Some(namespace))?;
-        let answer = self.send(Method::DELETE, path, "application/json", LIST_OR_STATUS, options.to_string().into());
-        Ok(found(&answer.await?.0)?)
+        let response = self.send(Method::DELETE, path, "application/json", LIST_OR_STATUS, options.to_string().into());
+        Ok(found(&response.await?.0)?)
     }
 }
 
@@ -218,15 +218,15 @@ mod tests {
                 });
             });
         }
-        let answer = envelope::wrap_as("meta.k8s.io/v1", "PartialObjectMetadataList", &list);
+        let response = envelope::wrap_as("meta.k8s.io/v1", "PartialObjectMetadataList", &list);
         let names = |found: Option<Vec<Meta>>| found.map(|all| all.iter().map(|meta| meta.name.to_string()).collect());
-        assert_eq!(names(found(&answer).expect("a list")), Some(vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(names(found(&response).expect("a list")), Some(vec!["a".to_owned(), "b".to_owned()]));
         let empty = envelope::wrap_as("meta.k8s.io/v1", "PartialObjectMetadataList", &[]);
         assert_eq!(names(found(&empty).expect("a list")), Some(Vec::new()));
         let mut success = Vec::new();
         success.put_str(2, "Success");
         for other in [envelope::wrap_as("v1", "Status", &success), br#"{"kind": "Status"}"#.to_vec(), Vec::new()] {
-            assert_eq!(names(found(&other).expect("an answer")), None);
+            assert_eq!(names(found(&other).expect("a response")), None);
         }
     }
 
@@ -239,8 +239,8 @@ mod tests {
                 (&scale.uid, scale.replicas, scale.current, &*scale.selector),
                 (&Uid::parse("u"), replicas, 0, "")
             );
-            let asked = scale.asking_for(7);
-            assert_eq!((&asked["spec"]["replicas"], &asked["metadata"]["uid"]), (&json!(7), &json!("u")));
+            let update = scale.with_replicas(7);
+            assert_eq!((&update["spec"]["replicas"], &update["metadata"]["uid"]), (&json!(7), &json!("u")));
         }
         for status in [
             r#"{"selector": "a=b", "replicas": 2}"#,
@@ -262,7 +262,7 @@ mod tests {
         ) {
             let text = if whole { format!(r#"{{"spec": {spec}}}"#) } else { spec };
             if let Ok(scale) = Scale::read(text.as_bytes()) {
-                proptest::prop_assert_eq!(&scale.asking_for(7)["spec"]["replicas"], &json!(7));
+                proptest::prop_assert_eq!(&scale.with_replicas(7)["spec"]["replicas"], &json!(7));
             }
         }
     }

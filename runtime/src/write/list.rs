@@ -37,21 +37,22 @@ impl Writer {
     ) -> Result<MetaList, WriteError> {
         let collection = super::path::collection(resource, Some(namespace))?;
         let path = format!("{collection}?labelSelector={}", percent_encode(selector));
-        let answer = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
-        let page = envelope::page(&answer.0)?;
+        let response = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
+        let page = envelope::page(&response.0)?;
         let interner = Interner::default();
         let items = page.items.into_iter().map(|item| Meta::decode(&interner, find(item, 1), |_, _| {}));
         Ok(MetaList { version: page.version, items: items.collect::<Result<_, _>>()? })
     }
 
-    /// Reads the version that the API server has reached for a resource, without its objects if it has namespaces.
+    /// Reads the version that the API server has reached for a resource. If the resource is namespaced, the response
+    /// contains no objects.
     ///
     /// # Errors
     /// When the request fails or the response cannot be decoded.
     pub async fn latest_version(&self, resource: &Resource) -> Result<u64, WriteError> {
         let path = format!("{}?limit=1", super::path::collection(resource, Some(NO_NAMESPACE))?);
-        let answer = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
-        Ok(envelope::page(&answer.0)?.version)
+        let response = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
+        Ok(envelope::page(&response.0)?.version)
     }
 
     /// Reads the keys and versions of all objects of a resource from the API server, page by page.
@@ -62,8 +63,8 @@ impl Writer {
         let (interner, mut objects, mut next) = (Interner::default(), Vec::new(), String::new());
         loop {
             let path = format!("{}?limit={PAGE}{next}", super::path::collection(resource, None)?);
-            let answer = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
-            let page = envelope::page(&answer.0)?;
+            let response = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
+            let page = envelope::page(&response.0)?;
             for item in page.items {
                 let meta = Meta::decode(&interner, find(item, 1), |_, _| {})?;
                 objects.push((meta.key(), meta.version));

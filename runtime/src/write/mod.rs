@@ -33,7 +33,7 @@ const METADATA_ONLY: &str = "application/vnd.kubernetes.protobuf;as=PartialObjec
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 const MERGE: &str = "application/merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
-/// Longest answer in bytes: some forty of the largest objects that the API server stores by default.
+/// Maximum size of a response in bytes: about forty of the largest objects that the API server stores by default.
 const LONGEST_ANSWER: usize = 64 << 20;
 const EVENTS: Resource = Resource { group: "", version: "v1", kind: "Event", plural: "events", namespaced: true };
 /// Objects per page of a list that is read as a whole.
@@ -58,7 +58,7 @@ pub enum WriteError {
     /// The request cannot be encoded: nothing was sent.
     #[error("the request is invalid, nothing was sent: {0}")]
     InvalidRequest(#[from] http::Error),
-    /// Certainly nothing was sent.
+    /// The request was certainly not sent.
     #[error(transparent)]
     NotSent(SendError),
     /// The server may have executed the request.
@@ -147,10 +147,11 @@ fn unanswered(error: SendError) -> WriteError {
     }
 }
 
-/// Reports whether an error of the server leaves open if the write was done: its storage did not answer in time, or a
-/// proxy lost the connection to it. Certain are refusals by an admission webhook, which come before anything is stored,
-/// and those of a server that asks to retry because it does not handle requests now. (k8s.io/apiserver
-/// pkg/storage/errors, InterpretCreateError; pkg/endpoints/handlers/finisher; pkg/admission/plugin/webhook/errors)
+/// Reports whether the server may have executed the write although it returned an error: its storage did not respond in
+/// time, or a proxy lost the connection to the server. Two errors prove that nothing was written: a failed admission
+/// webhook, which is called before anything is stored, and a 503 with Retry-After, by which a server refuses to handle
+/// the request. (k8s.io/apiserver pkg/storage/errors, InterpretCreateError; pkg/endpoints/handlers/finisher;
+/// pkg/admission/plugin/webhook/errors)
 fn is_inconclusive(status: &ApiStatus) -> bool {
     match status.code {
         501 => false,
@@ -191,7 +192,7 @@ impl Answer {
     }
 }
 
-/// Returns the path of a server-side apply as this field manager, which takes over fields of others.
+/// Returns the path of a server-side apply by this field manager that takes over fields of other managers.
 fn applied_by(manager: &str, path: String) -> String {
     format!("{path}?fieldManager={}&force=true", percent_encode(manager))
 }
@@ -279,7 +280,7 @@ impl Writer {
         self.send_patch(path::object(resource, key, None)?, MERGE, patch).await
     }
 
-    /// As [`Writer::merge_patch`]; changes are recorded under this field manager.
+    /// Like [`Writer::merge_patch`]; changes are recorded under this field manager.
     pub async fn merge_patch_as(
         &self,
         resource: &Resource,
@@ -345,8 +346,8 @@ impl Writer {
 
     /// Reads an object from the API server as JSON, for callers that need the server's exact representation.
     pub async fn get_json(&self, resource: &Resource, key: &ObjectKey) -> Result<serde_json::Value, WriteError> {
-        let answer = self.send(Method::GET, path::object(resource, key, None)?, "", JSON, Bytes::new()).await?;
-        let read = serde_json::from_slice(&answer.0);
+        let response = self.send(Method::GET, path::object(resource, key, None)?, "", JSON, Bytes::new()).await?;
+        let read = serde_json::from_slice(&response.0);
         Ok(read.map_err(|error| DecodeError::field("body", format!("is not JSON: {error}")))?)
     }
 
@@ -360,9 +361,9 @@ impl Writer {
     ) -> Result<Vec<Meta>, WriteError> {
         let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
         let path = format!("{}?labelSelector={}", path::collection(resource, namespace)?, percent_encode(selector));
-        let answer = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
+        let response = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
         let interner = Interner::default();
-        let page = envelope::page(&answer.0)?;
+        let page = envelope::page(&response.0)?;
         Ok(page
             .items
             .into_iter()
@@ -379,8 +380,8 @@ impl Writer {
     ) -> Result<(u64, Option<K>), WriteError> {
         let selector = percent_encode(&format!("metadata.name={name}"));
         let path = format!("{}?fieldSelector={selector}", path::collection(&K::RESOURCE, None)?);
-        let answer = self.send(Method::GET, path, "", PROTOBUF, Bytes::new()).await?;
-        let page = envelope::page(&answer.0)?;
+        let response = self.send(Method::GET, path, "", PROTOBUF, Bytes::new()).await?;
+        let page = envelope::page(&response.0)?;
         let read = page.items.first().map(|item| K::decode(decode, item)).transpose()?;
         Ok((page.version, read))
     }
@@ -397,8 +398,8 @@ impl Writer {
         let mut next = String::new();
         loop {
             let path = format!("{}?limit={PAGE}{next}", path::collection(resource, namespace)?);
-            let answer = self.send(Method::GET, path, "", PROTOBUF, Bytes::new()).await?;
-            let page = envelope::page(&answer.0)?;
+            let response = self.send(Method::GET, path, "", PROTOBUF, Bytes::new()).await?;
+            let page = envelope::page(&response.0)?;
             page.items.iter().for_each(|item| visit(item));
             if page.next.is_empty() {
                 return Ok(());
@@ -439,8 +440,8 @@ impl Writer {
     ) -> Result<Answer, WriteError> {
         let is_read = method == Method::GET;
         let what = format!("{method} {}", path.split_once('?').map_or(&*path, |(path, _)| path));
-        let answer = self.send_unnoted(method, path, content_type, accept, body).await;
-        let error = answer.as_ref().err();
+        let response = self.send_unnoted(method, path, content_type, accept, body).await;
+        let error = response.as_ref().err();
         tracing::trace!(request = what, error = error.map(tracing::field::display), "request sent");
         if let Some(delay) = error.and_then(WriteError::retry_after) {
             note_retry_after(delay);
@@ -450,7 +451,7 @@ impl Writer {
             None => note(|| what),
             Some(error) => note(|| format!("{what}: {error}")),
         }
-        answer
+        response
     }
 
     async fn send_unnoted(
@@ -467,7 +468,7 @@ impl Writer {
             request = request.header(header::CONTENT_TYPE, content_type);
         }
         let request = request.body(body)?;
-        let waited = self.limit.acquire().await;
+        let waited = self.limit.acquire(path::namespace_of(request.uri().path())).await;
         self.clients.metrics.waited(method.as_str(), self.clients.host(), waited);
         if is_read {
             return self.exchange(request).await;
@@ -476,7 +477,7 @@ impl Writer {
             return Err(WriteError::NotLeading);
         }
         let what = (method, request.uri().path().to_owned());
-        // The fence may close after a part of the request was sent, which cannot be determined here.
+        // If the fence closes meanwhile, a part of the request may have been sent already; that is not known here.
         self.fence.run(self.exchange(request)).await.unwrap_or_else(|| {
             let (method, path) = what;
             let problem = "this process no longer holds the lease".to_owned();
@@ -488,11 +489,11 @@ impl Writer {
         let method = request.method().clone();
         let (metrics, host) = (&self.clients.metrics, self.clients.host());
         metrics.sent(method.as_str(), host, request.body().len());
-        let answer = self.clients.send(&self.identity, request, LONGEST_ANSWER).await.map_err(unanswered)?;
-        if !answer.status().is_success() {
-            return Err(WriteError::Refused(refusal(answer).await));
+        let response = self.clients.send(&self.identity, request, LONGEST_ANSWER).await.map_err(unanswered)?;
+        if !response.status().is_success() {
+            return Err(WriteError::Refused(refusal(response).await));
         }
-        let body = answer.into_body().collect().await;
+        let body = response.into_body().collect().await;
         let body = body.map_err(|error| DecodeError::field("body", format!("broke off: {error}")))?.to_bytes();
         metrics.received(method.as_str(), host, body.len());
         Ok(Answer(body))

@@ -1,8 +1,8 @@
 //! The paths of requests: the only place where names become parts of a URL.
 //!
-//! Names come from tenants: ownerReferences, annotations and scale targets may name anything. Each name is one segment of
-//! the path, percent-encoded, so that it can neither add a query nor lead to another object or collection. A name that
-//! cannot be a segment is refused before anything is sent. Upstream: client-go, rest.Request and metadata.Client.
+//! Names come from tenants: ownerReferences, annotations and scale targets may name anything. Each name is one segment
+//! of the path, percent-encoded, so that it can neither add a query nor lead to another object or collection. A name
+//! that cannot be a segment is refused before anything is sent. Upstream: client-go, rest.Request and metadata.Client.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use crate::text::percent_encode_segment;
 /// length, which the escaped name may have, still fits into a request.
 const LONGEST_SEGMENT: usize = 16 * 1024;
 
-/// Bytes of a refused name that its error repeats.
+/// Maximum number of bytes of a refused name in the error message.
 const SHOWN: usize = 64;
 
 /// A name that cannot be a segment of a request's path.
@@ -34,6 +34,11 @@ impl fmt::Display for InvalidName {
 }
 
 impl std::error::Error for InvalidName {}
+
+/// Returns the namespace in a request's path; empty if there is none.
+pub(super) fn namespace_of(path: &str) -> &str {
+    path.split_once("/namespaces/").and_then(|(_, rest)| rest.split('/').next()).unwrap_or_default()
+}
 
 /// Returns the path of a collection, in one namespace if the kind has namespaces and one is given.
 pub(super) fn collection(resource: &Resource, namespace: Option<&str>) -> Result<String, InvalidName> {
@@ -117,6 +122,9 @@ mod tests {
         assert!(object(&CONFIG_MAPS, &percent, None).is_err());
         let escaped = "/api/v1/namespaces/ns/configmaps/%252e%252e";
         assert_eq!(referenced(&CONFIG_MAPS, &percent).as_deref(), Ok(escaped));
+        assert_eq!(namespace_of(escaped), "ns");
+        assert_eq!(namespace_of("/api/v1/namespaces/ns"), "ns");
+        assert_eq!(namespace_of("/api/v1/nodes/namespaces"), "");
         let scale = object(&SCALED, &ObjectKey::new("ns", "web"), Some("scale"));
         assert_eq!(scale.as_deref(), Ok("/apis/apps/v1/namespaces/ns/deployments/web/scale"));
         assert_eq!(object(&NODES, &ObjectKey::new("", "n1"), None).as_deref(), Ok("/api/v1/nodes/n1"));
@@ -124,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn name_is_refused_when_it_is_no_path_segment() {
+    fn name_is_refused_when_it_is_not_a_path_segment() {
         let long = "a".repeat(LONGEST_SEGMENT + 1);
         for name in ["", ".", "..", "/", "a/b", "../x", "kube-system/secrets?watch=true", &long] {
             for key in [ObjectKey::new("ns", name), ObjectKey::new(name, "name")] {

@@ -16,31 +16,31 @@ type Paths = Arc<Mutex<Vec<String>>>;
 
 fn full(status: u16, headers: &[(&str, &str)], body: &str) -> Response<AnswerBody> {
     let body = Full::from(body.to_owned()).map_err(|never| match never {}).boxed_unsync();
-    let mut answer = Response::new(body);
-    *answer.status_mut() = StatusCode::from_u16(status).expect("a status");
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::from_u16(status).expect("a status");
     for (name, value) in headers {
-        answer.headers_mut().insert(
+        response.headers_mut().insert(
             http::HeaderName::try_from(*name).expect("a header"),
             http::HeaderValue::from_str(value).expect("a value"),
         );
     }
-    answer
+    response
 }
 
-/// Creates a writer whose requests get the responses of `answer`, and the record of their paths.
+/// Creates a writer whose requests get their responses from `response`; also returns the record of their paths.
 async fn writer(
     fence: Fence,
-    answer: impl Fn(&str) -> Option<Response<AnswerBody>> + Send + Sync + 'static,
+    response: impl Fn(&str) -> Option<Response<AnswerBody>> + Send + Sync + 'static,
 ) -> (Writer, Paths) {
     let paths = Paths::default();
     let seen = paths.clone();
     let layer = RequestLayer::new(move |_, request, _| {
         let path = request.uri().to_string();
         seen.lock().expect("the paths").push(path.clone());
-        let answer = answer(&path);
+        let response = response(&path);
         Box::pin(async move {
-            match answer {
-                Some(answer) => Ok(answer),
+            match response {
+                Some(response) => Ok(response),
                 None => std::future::pending().await,
             }
         })
@@ -115,9 +115,9 @@ async fn endless_read_is_cancelled() {
     };
     let (writer, _) = writer(Fence::open(), endless).await;
     for name in ["slow", "silent"] {
-        let begun = tokio::time::Instant::now();
+        let started = tokio::time::Instant::now();
         let error = writer.get(&CONFIG_MAPS, &ObjectKey::new("ns", name)).await.expect_err("no end");
-        assert!(begun.elapsed() <= crate::client::READ_TIMEOUT + Duration::from_secs(1), "{error}");
+        assert!(started.elapsed() <= crate::client::READ_TIMEOUT + Duration::from_secs(1), "{error}");
     }
 }
 
@@ -205,8 +205,8 @@ async fn write_ends_with_the_fence_and_reads_do_not_need_it() {
     assert!(paths.lock().expect("the paths").is_empty());
     assert!(writer.get(&CONFIG_MAPS, &ObjectKey::new("ns", "a")).await.expect_err("none").is_not_found());
     fence.renew(tokio::time::Instant::now());
-    let begun = tokio::time::Instant::now();
-    let error = writer.create(&CONFIG_MAPS, "ns", b"", false).await.expect_err("no answer");
+    let started = tokio::time::Instant::now();
+    let error = writer.create(&CONFIG_MAPS, "ns", b"", false).await.expect_err("no response");
     assert!(error.is_lost(), "{error}");
-    assert_eq!(begun.elapsed().as_secs(), LEASE.as_secs(), "not the 30 s of the write timeout");
+    assert_eq!(started.elapsed().as_secs(), LEASE.as_secs(), "not the 30 s of the write timeout");
 }

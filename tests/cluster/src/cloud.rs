@@ -108,13 +108,13 @@ impl CloudBed {
     }
 
     /// Registers a node with an instance.
-    pub async fn register_machine(&self, name: &str) -> Result<Node> {
+    pub async fn register_instance(&self, name: &str) -> Result<Node> {
         self.cloud.add_instance(&InstanceConfig::named(name));
         self.register(name, json!({})).await
     }
 
     /// Sets the Ready condition of a node, as its kubelet does.
-    pub async fn says_ready(&self, name: &str, status: &str) -> Result<()> {
+    pub async fn set_ready_condition(&self, name: &str, status: &str) -> Result<()> {
         let patch = json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
         self.nodes().patch_status(name, &PatchParams::default(), &Patch::Strategic(&patch)).await?;
         Ok(())

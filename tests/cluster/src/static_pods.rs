@@ -1,5 +1,5 @@
-//! Static pods of managers, run like a kubelet does: each file of a folder is a process, and follows changes of the
-//! file.
+//! Static pods of managers, run as by a kubelet: each file of a folder is a process, which is restarted when the file
+//! changes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +28,7 @@ impl<'a> StaticPods<'a> {
     /// Creates one for the folder `manifests` of the control plane, which is created, too.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// If the folder cannot be created.
     pub fn new(cluster: &'a ControlPlane) -> Result<Self> {
         let folder = cluster.folder().join("manifests");
         fs::create_dir(&folder)?;
@@ -43,7 +43,7 @@ impl<'a> StaticPods<'a> {
     /// Stops the processes of changed and deleted manifests, starts those of new ones, and waits for their probes.
     ///
     /// # Errors
-    /// When a manifest cannot be read, or its process does not end or does not become healthy.
+    /// If a manifest cannot be read, or its process does not end or does not become healthy.
     pub async fn sync(&mut self) -> Result<()> {
         let mut wanted = BTreeMap::new();
         for entry in fs::read_dir(&self.folder)? {
@@ -69,7 +69,7 @@ impl<'a> StaticPods<'a> {
     /// Returns the process of a manifest.
     ///
     /// # Errors
-    /// When none runs.
+    /// If none runs.
     pub fn process(&self, file: &str) -> Result<&Process> {
         self.running.get(file).map(|(_, process)| process).with_context(|| format!("no process of {file}"))
     }
@@ -97,7 +97,7 @@ impl<'a> StaticPods<'a> {
         }
         ensure!(image.starts_with(OURS), "the image {image:?} is neither upstream's nor ours");
         let user = container.security_context.as_ref().and_then(|context| context.run_as_user);
-        ensure!(user == Some(0), "the user {user:?} may not read what only root may");
+        ensure!(user == Some(0), "the user {user:?} cannot read files that only root may read");
         command(self.cluster, KCM)
     }
 }

@@ -1,5 +1,5 @@
-// Command cloud is the stock cloud-controller-manager over the mock cloud's
-// HTTP, built only to take over from it and to hand over to it. Its cloud
+// Command cloud is the stock cloud-controller-manager with the mock cloud as
+// its provider, over HTTP. It is built only for tests of takeovers. Its cloud
 // config is the mock's URL.
 package main
 
@@ -33,7 +33,7 @@ type mock struct {
 	client http.Client
 }
 
-// machine is what the mock says of an instance.
+// machine is an instance as the mock describes it.
 type machine struct {
 	Running      bool              `json:"running"`
 	ProviderID   string            `json:"provider_id"`
@@ -62,8 +62,8 @@ type balancer struct {
 	Addresses []string `json:"addresses"`
 }
 
-// route is one to a machine, by its provider id. The mock shows a target as
-// an object of its kind, or as the word for one that is gone.
+// route is a route to an instance, by its provider ID. The mock returns the
+// target as an object, or as a word if the instance no longer exists.
 type route struct {
 	Destination string `json:"destination"`
 	Instance    string `json:"instance,omitempty"`
@@ -80,7 +80,7 @@ type state struct {
 	Routes    []routeView        `json:"routes"`
 }
 
-// port and wish are what a balancer is asked to be.
+// port and spec are the desired state of a load balancer.
 type port struct {
 	Name     string      `json:"name"`
 	Protocol v1.Protocol `json:"protocol"`
@@ -88,12 +88,12 @@ type port struct {
 	NodePort int32       `json:"node_port"`
 }
 
-type wish struct {
+type spec struct {
 	Ports     []port   `json:"ports"`
 	Instances []string `json:"instances"`
 }
 
-func (m *mock) ask(ctx context.Context, method, path string, body, answer any) error {
+func (m *mock) request(ctx context.Context, method, path string, body, answer any) error {
 	var text bytes.Buffer
 	if body != nil {
 		if err := json.NewEncoder(&text).Encode(body); err != nil {
@@ -121,7 +121,7 @@ func (m *mock) ask(ctx context.Context, method, path string, body, answer any) e
 
 func (m *mock) state(ctx context.Context) (state, error) {
 	var all state
-	err := m.ask(ctx, http.MethodGet, "/state", nil, &all)
+	err := m.request(ctx, http.MethodGet, "/state", nil, &all)
 	return all, err
 }
 
@@ -191,21 +191,21 @@ func (m *mock) GetLoadBalancerName(_ context.Context, _ string, service *v1.Serv
 }
 
 func (m *mock) EnsureLoadBalancer(ctx context.Context, cluster string, service *v1.Service, nodes []*v1.Node) (*v1.LoadBalancerStatus, error) {
-	var asked wish
+	var desired spec
 	for _, own := range service.Spec.Ports {
-		asked.Ports = append(asked.Ports, port{own.Name, own.Protocol, own.Port, own.NodePort})
+		desired.Ports = append(desired.Ports, port{own.Name, own.Protocol, own.Port, own.NodePort})
 	}
 	for _, node := range nodes {
 		if node.Spec.ProviderID != "" {
-			asked.Instances = append(asked.Instances, node.Spec.ProviderID)
+			desired.Instances = append(desired.Instances, node.Spec.ProviderID)
 		}
 	}
 	var made balancer
-	if err := m.ask(ctx, http.MethodPut, path(cluster, service), asked, &made); err != nil {
+	if err := m.request(ctx, http.MethodPut, path(cluster, service), desired, &made); err != nil {
 		return nil, err
 	}
 	if len(made.Addresses) == 0 {
-		return nil, errors.New("the balancer is not there yet")
+		return nil, errors.New("the load balancer has no address yet")
 	}
 	return status(made.Addresses), nil
 }
@@ -216,7 +216,7 @@ func (m *mock) UpdateLoadBalancer(ctx context.Context, cluster string, service *
 }
 
 func (m *mock) EnsureLoadBalancerDeleted(ctx context.Context, cluster string, service *v1.Service) error {
-	return m.ask(ctx, http.MethodDelete, path(cluster, service), nil, nil)
+	return m.request(ctx, http.MethodDelete, path(cluster, service), nil, nil)
 }
 
 func (m *mock) ListRoutes(ctx context.Context, _ string) ([]*cloudprovider.Route, error) {
@@ -249,11 +249,11 @@ func (m *mock) CreateRoute(ctx context.Context, _ string, _ string, wanted *clou
 		return err
 	}
 	instance := all.Instances[string(wanted.TargetNode)].ProviderID
-	return m.ask(ctx, http.MethodPut, "/routes", route{wanted.DestinationCIDR, instance}, nil)
+	return m.request(ctx, http.MethodPut, "/routes", route{wanted.DestinationCIDR, instance}, nil)
 }
 
 func (m *mock) DeleteRoute(ctx context.Context, _ string, listed *cloudprovider.Route) error {
-	return m.ask(ctx, http.MethodDelete, "/routes", route{Destination: listed.DestinationCIDR}, nil)
+	return m.request(ctx, http.MethodDelete, "/routes", route{Destination: listed.DestinationCIDR}, nil)
 }
 
 func status(addresses []string) *v1.LoadBalancerStatus {

@@ -18,7 +18,7 @@ use tokio_rustls::server::TlsStream;
 use crate::metrics::{acceptor, is_available};
 use crate::{ControlPlane, Identity};
 
-/// What lists and watches of a group lead to. Its discovery works, so that managers watch its kind.
+/// The response of a group to lists and watches. Its discovery works, so that managers watch its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Misbehaviour {
     /// A list that never ends: objects arrive for as long as a client reads.
@@ -65,7 +65,7 @@ pub async fn serve(cluster: &ControlPlane) -> Result<()> {
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let acceptor = acceptor.clone();
-            // A client that breaks off asks again.
+            // A client that disconnects repeats its request.
             tokio::spawn(async move { converse(&acceptor, stream).await.ok() });
         }
     });

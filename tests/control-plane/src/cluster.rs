@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -25,6 +25,9 @@ const START_DEADLINE: Duration = Duration::from_secs(90);
 
 /// How long a process may take to end in an orderly way.
 const STOP_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Period of checks of a process whose end is awaited.
+const WAIT_PERIOD: Duration = Duration::from_millis(100);
 
 /// Number of attempts with another port if another process took the first.
 const PORT_ATTEMPTS: u32 = 5;
@@ -100,7 +103,7 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts a control plane and waits until it answers, has its bootstrap
+    /// Starts a control plane and waits until it responds, has its bootstrap
     /// roles and its nodes are Ready.
     ///
     /// The first call on a machine may build the programs, for minutes (see
@@ -174,10 +177,10 @@ impl ControlPlane {
     }
 
     /// Kills the API server and starts it again with the same flags, so that it reads its files again. Waits until it
-    /// answers.
+    /// responds.
     ///
     /// # Errors
-    /// When it does not answer in time.
+    /// If it does not respond in time.
     pub async fn restart_apiserver(&self) -> Result<()> {
         self.kill(Program::KubeApiserver.file_name())?;
         let arguments = self.apiserver.get().context("the API server was never started")?;
@@ -270,8 +273,8 @@ impl ControlPlane {
         Ok(Client::try_from(config)?)
     }
 
-    /// Makes the fake nodes `{prefix}-0` to `{prefix}-{n-1}`, waits for them to
-    /// be Ready and answers their names. Fails if one exists already, or if
+    /// Creates the fake nodes `{prefix}-0` to `{prefix}-{n-1}`, waits for them to
+    /// be Ready and returns their names. Fails if one exists already, or if
     /// the control plane has no fake kubelets.
     pub async fn add_nodes(&self, n: u32, prefix: &str) -> Result<Vec<String>> {
         let client = self.client(Identity::Admin).await?;
@@ -347,6 +350,30 @@ impl ControlPlane {
             sleep(Duration::from_millis(20)).await;
         }
         Ok(())
+    }
+
+    /// Waits until a process that was [`run`](Self::run) ends by itself. The name is free again.
+    ///
+    /// Fails if another process ends before it, or the time is up: then it is killed, and processes that it has started
+    /// end with the control plane.
+    pub async fn wait(&self, name: &str, time: Duration) -> Result<ExitStatus> {
+        let mut child = self.processes.release(name)?;
+        let deadline = Instant::now() + time;
+        loop {
+            if let Some(status) = child.try_wait().with_context(|| format!("wait for {name}"))? {
+                return Ok(status);
+            }
+            let failure = match self.check() {
+                Ok(()) if Instant::now() <= deadline => {
+                    sleep(WAIT_PERIOD).await;
+                    continue;
+                }
+                Ok(()) => anyhow!("{name} did not end in {} s", time.as_secs()),
+                Err(error) => error,
+            };
+            child.kill().and_then(|()| child.wait()).with_context(|| format!("kill {name}"))?;
+            return Err(failure);
+        }
     }
 
     /// Fails with its last output if a process has ended by itself.

@@ -111,24 +111,24 @@ impl Processes {
 
     /// Kills the process called `name` and waits for its end.
     pub(crate) fn kill(&self, name: &str) -> Result<()> {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = running
-            .iter()
-            .position(|(other, _)| other == name)
-            .ok_or_else(|| anyhow!("no process called {name:?} was started"))?;
-        let (_, mut child) = running.swap_remove(index);
+        let mut child = self.release(name)?;
         child.kill().and_then(|()| child.wait()).with_context(|| format!("kill {name}"))?;
         Ok(())
     }
 
-    /// Asks the process called `name` to end, and takes it off the list: the caller waits for it.
-    pub(crate) fn terminate(&self, name: &str) -> Result<Child> {
+    /// Removes the process called `name` from the list: the caller waits for its end. Its name is free again.
+    pub(crate) fn release(&self, name: &str) -> Result<Child> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let index = running
             .iter()
             .position(|(other, _)| other == name)
             .ok_or_else(|| anyhow!("no process called {name:?} was started"))?;
-        let (_, child) = running.swap_remove(index);
+        Ok(running.swap_remove(index).1)
+    }
+
+    /// Asks the process called `name` to end, and releases it.
+    pub(crate) fn terminate(&self, name: &str) -> Result<Child> {
+        let child = self.release(name)?;
         let process = Pid::from_raw(child.id().try_into()?).context("a process without a number")?;
         kill_process(process, Signal::TERM).with_context(|| format!("terminate {name}"))?;
         Ok(child)
@@ -234,6 +234,17 @@ mod tests {
         };
         assert!(error.contains("talker ended by itself (exit status: 3)"), "{error}");
         assert!(error.contains("goodbye"), "{error}");
+    }
+
+    #[test]
+    fn released_process_may_end_and_frees_its_name() {
+        let processes = Processes::new(false, None).unwrap();
+        processes.start("worker", Path::new("sh"), &sh("exit 3")).unwrap();
+        let mut child = processes.release("worker").unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(3));
+        processes.check().unwrap();
+        processes.start("worker", Path::new("sh"), &sh("sleep 600")).unwrap();
+        assert!(processes.release("another").is_err());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A cluster's claim on this machine: an index, and a folder that says what to remove should its owner be killed.
+//! A cluster's claim on this machine: an index, and a folder that lists what to remove if its owner is killed.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -116,7 +116,7 @@ pub fn remove_leaked(index: u8) -> Result<()> {
     Ok(())
 }
 
-/// What is left of a cluster, one line for each: nothing, once it has ended.
+/// Returns the remains of a cluster, one line for each; none after it has ended.
 pub fn leaks(index: u8) -> Vec<String> {
     let mut leaks = Vec::new();
     match Layout::of_machine() {

@@ -1,6 +1,7 @@
 //! A running cluster: control plane, managers and nodes.
 
 use std::fs;
+use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tokio::time::{Instant, sleep};
 use crate::address::{Addresses, CLOUD_PORT, node_name};
 use crate::bed::{self, Bed};
 use crate::fabric::Fabric;
+use crate::images::registry::{PORT, Registry};
 use crate::inside::INSIDE;
 use crate::keeper::Keeper;
 use crate::managers::{self, MANAGER};
@@ -21,7 +23,7 @@ use crate::node::NodeConfig;
 use crate::programs::Programs;
 use crate::{images, requirements};
 
-/// How long nodes may take to join on a machine that is busy with other work.
+/// Maximum time until nodes have joined, on a machine that is busy with other programs.
 const JOIN_DEADLINE: Duration = Duration::from_secs(180);
 
 const BOOTSTRAP: &str = include_str!("../manifests/bootstrap.yaml");
@@ -49,6 +51,7 @@ pub struct Setup {
 pub struct RealCluster {
     // Dropped in this order: the network outlives the processes that use it, the claim outlives all.
     _fabric: Fabric,
+    _registry: Registry,
     control_plane: ControlPlane,
     keeper: Keeper,
     bed: Bed,
@@ -84,7 +87,8 @@ impl RealCluster {
         managers::start_manager(&control_plane, &setup.manager)?;
         managers::start_cloud_manager(&control_plane, &setup.cloud_manager, addresses, setup.nodes)?;
         let fabric = Fabric::start((addresses.gateway(), CLOUD_PORT).into(), keeper.router());
-        let cluster = Self { _fabric: fabric, control_plane, keeper, bed, setup, programs };
+        let registry = Registry::start(registry(addresses).into(), image_files(&setup, &programs)).await?;
+        let cluster = Self { _fabric: fabric, _registry: registry, control_plane, keeper, bed, setup, programs };
         let bootstrap = BOOTSTRAP.replace("TOKEN_ID", TOKEN.0).replace("TOKEN_SECRET", TOKEN.1);
         cluster.control_plane.kubectl_with_input(&["apply", "--filename=-"], &bootstrap)?;
         for number in 1..=cluster.setup.nodes {
@@ -142,7 +146,7 @@ impl RealCluster {
         managers::start_manager(&self.control_plane, successor)
     }
 
-    /// What is left of the cluster with this index: nothing, once it has ended.
+    /// Returns the remains of the cluster with this index; none after it has ended.
     pub fn leaks(index: u8) -> Vec<String> {
         bed::leaks(index)
     }
@@ -172,7 +176,8 @@ impl RealCluster {
             branch: bed::branch(self.bed.index),
             folder: folder.clone(),
             programs: self.programs.folder.clone(),
-            images: [images::FILE.to_owned()].into_iter().chain(self.setup.images.clone()).collect(),
+            registry: registry(addresses),
+            images: image_names(&self.setup),
         };
         self.write_credentials(&folder)?;
         let config = folder.join("node.json");
@@ -208,7 +213,11 @@ impl RealCluster {
         fs::write(folder.join(NodeConfig::BOOTSTRAP), bootstrap.to_string()).context("write the bootstrap kubeconfig")
     }
 
-    async fn wait_for_nodes(&self) -> Result<()> {
+    /// Waits until all nodes are Ready and accept pods.
+    ///
+    /// # Errors
+    /// When a process of the cluster ends, or nodes are not Ready in time.
+    pub async fn wait_for_nodes(&self) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.control_plane.client(Identity::Admin).await?);
         let deadline = Instant::now() + JOIN_DEADLINE;
         loop {
@@ -245,7 +254,21 @@ impl RealCluster {
     }
 }
 
-/// Checks the machine, and makes everything that nodes are started from.
+/// The files of images, in the order in which nodes import them.
+fn image_names(setup: &Setup) -> Vec<String> {
+    [images::FILE.to_owned()].into_iter().chain(setup.images.clone()).collect()
+}
+
+fn image_files(setup: &Setup, programs: &Programs) -> Vec<PathBuf> {
+    image_names(setup).iter().map(|name| programs.path(name)).collect()
+}
+
+/// The address of the image registry, which this process serves.
+fn registry(addresses: Addresses) -> SocketAddrV4 {
+    SocketAddrV4::new(addresses.machine(), PORT)
+}
+
+/// Checks the machine, and builds the programs and images of nodes.
 fn prepare() -> Result<Programs> {
     let programs = Programs::locate()?;
     requirements::check(&programs)?;

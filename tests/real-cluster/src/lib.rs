@@ -24,4 +24,5 @@ mod node;
 pub mod programs;
 pub mod requirements;
 
+pub use address::node_name;
 pub use cluster::{RealCluster, Setup};

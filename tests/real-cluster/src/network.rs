@@ -75,7 +75,7 @@ pub fn disconnect_machine() {
     let _ = command::run("ip", &["link", "delete", "machine"]);
 }
 
-/// Lays a cable from a cluster's router to a node, whose namespaces `process` has just made or is about to make.
+/// Connects a cluster's router with a node, whose namespaces `process` has just created or is about to create.
 ///
 /// # Errors
 /// When the namespace does not appear, or the kernel refuses.

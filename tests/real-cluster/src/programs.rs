@@ -81,8 +81,11 @@ const NODE: [Part; 12] = [
     part("agnhost", "kubernetes", "k8s.io/kubernetes/test/images/agnhost", Build::Kubernetes),
 ];
 
-/// The programs of upstream's conformance suite.
-const CONFORMANCE: [Part; 2] = [
+/// The programs of upstream's conformance suite and of its images.
+const CONFORMANCE: [Part; 5] = [
+    part("nonewprivs", "kubernetes", "k8s.io/kubernetes/test/images/nonewprivs", Build::Plain),
+    part("regression-issue-74839", "kubernetes", "k8s.io/kubernetes/test/images/regression-issue-74839", Build::Plain),
+    part("sample-apiserver", "kubernetes", "k8s.io/sample-apiserver", Build::Kubernetes),
     part("ginkgo", "kubernetes", "github.com/onsi/ginkgo/v2/ginkgo", Build::Plain),
     part("e2e.test", "kubernetes", "k8s.io/kubernetes/test/e2e", Build::Test),
 ];
@@ -189,7 +192,7 @@ mod tests {
 
     #[test]
     fn test_program_is_compiled_without_being_run() {
-        let arguments = CONFORMANCE[1].arguments(Path::new("/out"));
+        let arguments = CONFORMANCE[4].arguments(Path::new("/out"));
         assert_eq!(arguments[..3], ["test", "-c", "-vet=off"]);
         assert_eq!(arguments.last().map(String::as_str), Some("k8s.io/kubernetes/test/e2e"));
     }

@@ -1,4 +1,4 @@
-//! What a machine must have for a cluster, checked before anything is started.
+//! The requirements of a cluster on the machine, checked before anything is started.
 
 use std::env;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::programs::Programs;
 const TOOLS: [(&str, &str); 4] =
     [("ip", "iproute2"), ("nft", "nftables"), ("nsenter", "util-linux"), ("unshare", "util-linux")];
 
-/// What a C program that uses libseccomp is built with.
+/// The tools and libraries for a C program that uses libseccomp.
 const C_TOOLS: [(&str, &str); 2] = [("gcc", "gcc libc6-dev"), ("pkg-config", "pkg-config")];
 
 /// Fails with a line for each thing that this machine lacks.
@@ -30,7 +30,7 @@ pub fn check(programs: &Programs) -> Result<()> {
     bail!("this machine cannot run a real cluster:{lines}")
 }
 
-/// What this machine lacks, and how to get it: one sentence for each thing.
+/// Returns the missing requirements of this machine, one sentence each, with the way to install them.
 pub fn missing(programs: &Programs) -> Vec<String> {
     let mut missing = Vec::new();
     let is_root = rustix::process::geteuid().is_root();
@@ -54,7 +54,8 @@ pub fn missing(programs: &Programs) -> Vec<String> {
     missing
 }
 
-fn tools(tools: &[(&str, &str)]) -> Vec<String> {
+/// The programs in a list that this machine lacks, each with the Debian package that has it.
+pub(crate) fn tools(tools: &[(&str, &str)]) -> Vec<String> {
     let lacking = tools.iter().filter(|(name, _)| find(name).is_none());
     lacking
         .map(|(name, package)| format!("the program {name}: install the Debian package {package}, or its like"))

@@ -22,13 +22,13 @@ const PODS: &str = "10.244.0.0/16";
 const USER: &str = "system:cloud-controller-manager";
 const RIGHTS: &str = include_str!("../../../deploy/ccm-rbac.yaml");
 
-/// Calls that managers also make when idle, for nodes and routes.
+/// Calls that idle managers also make, for nodes and routes.
 const AT_REST: [&str; 3] = ["DescribeInstances", "DescribeRouteTables", "DescribeInstanceTopology"];
 
-/// How often states are checked.
-const LOOK: Duration = Duration::from_millis(100);
-/// Maximum time for any state.
-const PATIENCE: Duration = Duration::from_secs(400);
+/// Interval at which states are polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum time until any state is reached.
+const DEADLINE: Duration = Duration::from_secs(400);
 
 /// Counts by AWS's action.
 pub type Calls = BTreeMap<String, u64>;
@@ -60,8 +60,8 @@ pub struct Manager {
 }
 
 impl Bed {
-    /// Starts both, without instances. With `kubelets`, fake kubelets make nodes Ready and run pods; without, nodes are
-    /// Ready immediately and no other program writes to them.
+    /// Starts both, without instances. With `kubelets`, fake kubelets make nodes Ready and run pods; otherwise, nodes
+    /// are Ready immediately and no other program writes to them.
     ///
     /// # Errors
     /// If the control plane's programs or moto are not available or do not start.
@@ -102,7 +102,7 @@ impl Bed {
             let node = serde_json::from_value(node(number, machine))?;
             nodes.create(&PostParams::default(), &node).await.with_context(|| format!("register {}", machine.name))?;
             if !self.kubelets {
-                self.says_ready(&machine.name, "True").await?;
+                self.set_ready_condition(&machine.name, "True").await?;
             }
         }
         self.machines.extend(machines);
@@ -113,7 +113,7 @@ impl Bed {
     ///
     /// # Errors
     /// If the API server refuses.
-    pub async fn says_ready(&self, name: &str, status: &str) -> Result<()> {
+    pub async fn set_ready_condition(&self, name: &str, status: &str) -> Result<()> {
         let patch = json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
         self.nodes().patch_status(name, &PatchParams::default(), &Patch::Strategic(&patch)).await?;
         Ok(())
@@ -143,8 +143,8 @@ impl Bed {
         let begun = Instant::now();
         while let Some(missing) = done().await? {
             self.cluster.check()?;
-            ensure!(begun.elapsed() < PATIENCE, "not done after {} s: {missing}", PATIENCE.as_secs());
-            tokio::time::sleep(LOOK).await;
+            ensure!(begun.elapsed() < DEADLINE, "not done after {} s: {missing}", DEADLINE.as_secs());
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(begun.elapsed())
     }
@@ -189,10 +189,10 @@ impl Bed {
         let (mut last, mut calls) = (begun, self.busy());
         while last.elapsed() < rest {
             self.cluster.check()?;
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > DEADLINE {
                 bail!("AWS is called without end: {:?}", self.moto.proxy.calls());
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             let now = self.busy();
             if now != calls {
                 (last, calls) = (Instant::now(), now);

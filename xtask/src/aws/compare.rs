@@ -134,7 +134,7 @@ async fn label(bed: &Bed, machine: usize, key: &str, value: &str) -> Result<()> 
 async fn leave(bed: &Bed, machine: usize) -> Result<()> {
     let machine = &bed.machines[machine];
     bed.moto.terminate(&machine.id).await?;
-    bed.says_ready(&machine.name, "Unknown").await?;
+    bed.set_ready_condition(&machine.name, "Unknown").await?;
     bed.until(|| async {
         let there = bed.nodes().get_opt(&machine.name).await?.is_some();
         Ok(there.then(|| format!("the Node {} is there", machine.name)))

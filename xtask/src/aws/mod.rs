@@ -7,7 +7,7 @@ mod cases;
 mod compare;
 mod holdings;
 mod intended;
-mod story;
+mod scenario;
 
 use std::path::{Path, PathBuf};
 
@@ -36,8 +36,8 @@ const UPSTREAM: &str = "upstream";
 /// `cargo xtask control-plane`. The first build of ccm takes some minutes because of the AWS SDK.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
-  cargo xtask aws                  # tell the story, then stay
-  cargo xtask aws --once           # tell the story; the exit status is its result
+  cargo xtask aws                  # play the scenario, then keep running
+  cargo xtask aws --once           # play the scenario; the exit status is its result
   cargo xtask aws --nodes 100")]
 pub struct Arguments {
     /// Number of instances and nodes
@@ -70,11 +70,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 async fn show(arguments: &Arguments, manager: &Manager) -> Result<()> {
     let mut interrupted = Interrupted::listen()?;
     let page = Page::output();
-    let told = tokio::select! {
-        told = story::tell(page, manager, arguments.nodes.into()) => told,
-        () = interrupted.wait() => anyhow::bail!("interrupted before the story's end"),
+    let played = tokio::select! {
+        played = scenario::play(page, manager, arguments.nodes.into()) => played,
+        () = interrupted.wait() => anyhow::bail!("interrupted before the end of the scenario"),
     };
-    let bed = told?;
+    let bed = played?;
     if !arguments.once {
         page.line(&invitation(&bed, manager)?);
         tokio::select! {

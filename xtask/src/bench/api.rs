@@ -9,31 +9,31 @@ use kube::Client;
 use serde_json::{Value, json};
 
 /// The number of parallel requests.
-const AT_ONCE: usize = 24;
+const PARALLEL: usize = 24;
 
 /// Requests a response without spec and status, which are not needed here.
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
 /// The interval at which an awaited state is polled.
-pub const LOOK_EVERY: Duration = Duration::from_millis(100);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Pause between two lines of progress.
-const SAY_EVERY: Duration = Duration::from_secs(2);
+/// Interval between two lines of progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Creates an object as `writer` (its field manager); answers its uid.
+/// Creates an object as `writer` (its field manager); returns its uid.
 pub async fn create(client: &Client, collection: &str, writer: &str, object: &Value) -> Result<String> {
     let path = format!("{collection}?fieldManager={writer}");
     let answer = send(client, Method::POST, &path, "application/json", object).await?;
     let uid = answer.pointer("/metadata/uid").and_then(Value::as_str);
-    uid.map(String::from).with_context(|| format!("POST {path}: the answer has no uid"))
+    uid.map(String::from).with_context(|| format!("POST {path}: the response has no uid"))
 }
 
-/// How a patch is to be understood.
+/// The type of a patch.
 #[derive(Clone, Copy, Debug)]
 pub enum Patch {
-    /// Lists replace lists.
+    /// JSON merge patch: a list replaces the existing list.
     Merge,
-    /// Items of lists are found by their names.
+    /// Strategic merge patch: items of lists are merged by their names.
     Strategic,
 }
 
@@ -66,6 +66,13 @@ pub async fn create_namespaces(client: &Client, names: impl IntoIterator<Item = 
     Ok(())
 }
 
+/// Requests an object's deletion with its own grace period.
+pub async fn delete_gracefully(client: &Client, path: &str) -> Result<()> {
+    let options = json!({ "kind": "DeleteOptions", "apiVersion": "v1" });
+    send(client, Method::DELETE, path, "application/json", &options).await?;
+    Ok(())
+}
+
 async fn send(client: &Client, method: Method, path: &str, content: &str, body: &Value) -> Result<Value> {
     let what = format!("{method} {path}");
     let request = Request::builder()
@@ -77,8 +84,8 @@ async fn send(client: &Client, method: Method, path: &str, content: &str, body: 
     client.request(request).await.context(what)
 }
 
-/// Does the same with every item, many in parallel, until the first failure. `doing` is what progress lines say, in
-/// front of how many are done.
+/// Calls `one` with every item, many in parallel, until the first failure. `doing` is the text of progress lines,
+/// before the number of completed items.
 pub async fn each<I, O>(
     doing: &str,
     items: impl ExactSizeIterator<Item = I>,
@@ -87,30 +94,30 @@ pub async fn each<I, O>(
     let count = items.len();
     let mut progress = Progress::new();
     let mut answers = Vec::with_capacity(count);
-    let mut running = stream::iter(items).map(|item| one(item)).buffered(AT_ONCE);
+    let mut running = stream::iter(items).map(|item| one(item)).buffered(PARALLEL);
     while let Some(answer) = running.try_next().await? {
         answers.push(answer);
-        progress.say(|| format!("{doing}: {} of {count}", answers.len()));
+        progress.report(|| format!("{doing}: {} of {count}", answers.len()));
     }
     Ok(answers)
 }
 
-/// Lines on standard error for what takes more than two seconds.
+/// Prints lines of progress on standard error, every two seconds.
 pub struct Progress {
     next: Instant,
 }
 
 impl Progress {
-    /// The first line is due in two seconds.
+    /// Creates one whose first line is due in two seconds.
     pub fn new() -> Self {
-        Self { next: Instant::now() + SAY_EVERY }
+        Self { next: Instant::now() + PROGRESS_INTERVAL }
     }
 
     /// Prints a line if one is due.
-    pub fn say(&mut self, line: impl FnOnce() -> String) {
+    pub fn report(&mut self, line: impl FnOnce() -> String) {
         if Instant::now() >= self.next {
             eprintln!("    {}", line());
-            self.next = Instant::now() + SAY_EVERY;
+            self.next = Instant::now() + PROGRESS_INTERVAL;
         }
     }
 }

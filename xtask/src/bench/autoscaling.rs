@@ -1,5 +1,5 @@
-//! Thousands of autoscalers, each with a metric and a target of its own: what looking at them costs, and how soon all
-//! of them follow when their metric doubles.
+//! Thousands of autoscalers, each with its own metric and target. Measures the cost of their reconciles, and the time
+//! until all have scaled after their metric doubles.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,16 +21,18 @@ use super::workload::App;
 
 const NAMESPACE: &str = "bench";
 
-/// The metric, one pod's worth of it, and how long nothing changes before it doubles: three periods.
+/// The metric's name.
 const METRIC: &str = "length";
+/// Values of the metric that need one pod, and two.
 const ONE: &str = "10";
 const TWO: &str = "20";
-const REST: Duration = Duration::from_secs(45);
+/// Time without changes before the metric doubles: three periods.
+const IDLE: Duration = Duration::from_secs(45);
 
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const DEADLINE: Duration = Duration::from_secs(600);
 
-/// Measures this many autoscalers on a control plane that is created for them; the manager's log is kept at `log`.
+/// Measures this many autoscalers on a separate control plane; the manager's log is copied to `log`.
 pub async fn measure(binaries: &Binaries, about: (Subject, Mode), count: u32, log: &Path) -> Result<Measurement> {
     let options = Options { kwok: false, scheduler: false, audit: true, ..Options::default() };
     let cluster = ControlPlane::start(options).await?;
@@ -38,9 +40,9 @@ pub async fn measure(binaries: &Binaries, about: (Subject, Mode), count: u32, lo
     api::create_namespaces(&client, [NAMESPACE.to_owned()]).await?;
     let metrics = Metrics::serve(&cluster).await?;
     metrics.set(NAMESPACE, METRIC, ONE);
-    api::each("autoscalers made", 0..count, async |number| make(&client, number).await).await?;
+    api::each("autoscalers created", 0..count, async |number| make(&client, number).await).await?;
     let manager = Running::start(&cluster, binaries, about.0, about.1, &[AUTOSCALING])?;
-    let measured = Fleet { client, manager: &manager, metrics: &metrics, count }.course(about).await;
+    let measured = Fleet { client, manager: &manager, metrics: &metrics, count }.run_scenario(about).await;
     manager.keep_log(log)?;
     measured
 }
@@ -79,8 +81,8 @@ struct Fleet<'a> {
 }
 
 impl Fleet<'_> {
-    /// From a rest to the end of the scaling; the wall time is that of the scaling alone.
-    async fn course(&self, (subject, mode): (Subject, Mode)) -> Result<Measurement> {
+    /// Runs the scenario: a time without changes, then the scaling. The wall time is that of the scaling only.
+    async fn run_scenario(&self, (subject, mode): (Subject, Mode)) -> Result<Measurement> {
         self.manager.until_leader(&self.client).await?;
         self.until("measured once", async || {
             let autoscalers: Api<HorizontalPodAutoscaler> = Api::namespaced(self.client.clone(), NAMESPACE);
@@ -91,7 +93,7 @@ impl Fleet<'_> {
         self.manager.until_at_rest().await?;
         eprintln!("  {}: {} autoscalers", Scenario::Autoscaling.name(), self.count);
         let from = self.manager.mark()?;
-        sleep(REST).await;
+        sleep(IDLE).await;
         let start = Instant::now();
         self.metrics.set(NAMESPACE, METRIC, TWO);
         self.until("scaled", async || {
@@ -103,21 +105,21 @@ impl Fleet<'_> {
         let wall = start.elapsed().as_secs_f64();
         let to = self.manager.mark()?;
         let about = (subject, mode, Scenario::Autoscaling);
-        Ok(Measurement::new(about, Some(wall), (&from, &to), self.manager.asked_since(&from)?))
+        Ok(Measurement::new(about, Some(wall), (&from, &to), self.manager.requests_since(&from)?))
     }
 
-    async fn until(&self, what: &str, so_many: impl AsyncFn() -> Result<usize>) -> Result<()> {
+    async fn until(&self, what: &str, count: impl AsyncFn() -> Result<usize>) -> Result<()> {
         let (start, mut progress) = (Instant::now(), Progress::new());
         loop {
-            let done = so_many().await?;
+            let done = count().await?;
             if done == self.count as usize {
                 return Ok(());
             }
             self.manager.check()?;
             let line = || format!("{:.0} s: {done} of {} are {what}", start.elapsed().as_secs_f64(), self.count);
             ensure!(start.elapsed() < DEADLINE, "given up after {}:\n{}", line(), self.manager.last_lines());
-            progress.say(line);
-            sleep(LOOK_EVERY).await;
+            progress.report(line);
+            sleep(POLL_INTERVAL).await;
         }
     }
 }

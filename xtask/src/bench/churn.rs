@@ -1,6 +1,5 @@
-//! Services whose pods become unready and ready again, many of one Service
-//! after the other as in a rolling update: what that costs, and how soon the
-//! EndpointSlices show it.
+//! Pods of Services become unready and ready again, one after the other within a Service, as in a rolling update.
+//! Measures the cost, and the time until the EndpointSlices show each change.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,37 +13,37 @@ use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use super::api::{self, LOOK_EVERY, Progress};
+use super::api::{self, POLL_INTERVAL, Progress};
 use super::measure::{Measurement, Metric, Scenario};
 use super::services;
 use super::slices::SliceWatch;
 use super::subject::{Binaries, ENDPOINTS, Mode, Running, Subject};
 use super::workload::App;
 
-/// Changes of pods a second,
+/// Changes of pods per second.
 const RATE: u32 = 100;
-/// spread over this many Services,
+/// The number of Services whose pods change at the same time.
 const ROLLING: u32 = 10;
-/// for this many seconds.
+/// Seconds during which pods change.
 const SECONDS: u32 = 20;
 
 /// The number of parallel changes.
-const AT_ONCE: usize = 24;
+const PARALLEL: usize = 24;
 
-/// Most endpoints in a slice.
+/// Maximum number of endpoints in a slice.
 const SLICE: u32 = 100;
 
-/// How long slices may take to show the last change.
+/// Maximum time until slices show the last change.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Services, each with this many pods.
+/// Numbers of objects.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// How many Services.
+    /// Services.
     pub services: u32,
-    /// The pods of each.
+    /// Pods of each Service.
     pub endpoints: u32,
-    /// How many namespaces they are spread over.
+    /// Namespaces of the Services.
     pub namespaces: u32,
 }
 
@@ -61,7 +60,7 @@ impl Size {
         }
     }
 
-    /// Slices and Endpoints that there are once there is something behind each Service.
+    /// Returns the number of EndpointSlices and Endpoints when all Services have theirs.
     fn objects(self) -> usize {
         (self.services * (1 + self.endpoints.div_ceil(SLICE))) as usize
     }
@@ -88,20 +87,21 @@ impl Churn {
         let churn = Self { cluster, client, size };
         services::create_nodes(&churn.client).await?;
         let service = async |number| services::create_service(&churn.client, &size.app(number)).await;
-        api::each("Services made", 0..size.services, service).await?;
+        api::each("Services created", 0..size.services, service).await?;
         let pod = async |number| {
             let (app, index) = (size.app(number / size.endpoints), number % size.endpoints);
             services::create_pod(&churn.client, &app, index, number).await
         };
-        api::each("pods made", 0..size.services * size.endpoints, pod).await?;
+        api::each("pods created", 0..size.services * size.endpoints, pod).await?;
         Ok(churn)
     }
 
-    /// Starts a manager, lets it catch up, measures the churn, and ends it; the manager's log is kept at `log`.
+    /// Starts a manager, waits until it has no work, measures the churn, and ends the manager; its log is copied to
+    /// `log`.
     pub async fn measure(&self, binaries: &Binaries, about: (Subject, Mode), log: &Path) -> Result<Measurement> {
-        self.forget_slices().await?;
+        self.delete_slices().await?;
         let manager = Running::start(&self.cluster, binaries, about.0, about.1, &[ENDPOINTS])?;
-        let measured = self.course(&manager, about).await;
+        let measured = self.run_scenario(&manager, about).await;
         manager.keep_log(log)?;
         let ended = manager.end(&self.client).await;
         let measured = measured?;
@@ -109,8 +109,8 @@ impl Churn {
         Ok(measured)
     }
 
-    /// Has each manager begin with slices of its own.
-    async fn forget_slices(&self) -> Result<()> {
+    /// Deletes all slices and Endpoints, so that each manager begins with its own.
+    async fn delete_slices(&self) -> Result<()> {
         let (deletion, all) = (DeleteParams::default(), ListParams::default());
         for namespace in self.size.namespaces() {
             let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &namespace);
@@ -121,7 +121,7 @@ impl Churn {
         Ok(())
     }
 
-    async fn course(&self, manager: &Running<'_>, (subject, mode): (Subject, Mode)) -> Result<Measurement> {
+    async fn run_scenario(&self, manager: &Running<'_>, (subject, mode): (Subject, Mode)) -> Result<Measurement> {
         manager.until_leader(&self.client).await?;
         self.until_made(manager).await?;
         manager.until_quiet().await?;
@@ -142,30 +142,31 @@ impl Churn {
         let wall = start.elapsed().as_secs_f64();
         manager.until_quiet().await?;
         let to = manager.mark()?;
-        let asked = manager.asked_since(&from)?;
+        let asked = manager.requests_since(&from)?;
         let mut measured = Measurement::new((subject, mode, Scenario::EndpointChurn), Some(wall), (&from, &to), asked);
         let (middle, tail) = shown.take_lags().context("no change was shown")?;
         measured.values.extend([(Metric::LagMedian, middle), (Metric::LagTail, tail)]);
         Ok(measured)
     }
 
-    /// Waits until there is something behind each Service: a manager that lists pods is quiet, too.
+    /// Waits until all slices and Endpoints exist. It is not enough that the manager sends no requests: it may still be
+    /// listing pods.
     async fn until_made(&self, manager: &Running<'_>) -> Result<()> {
         let slices: Api<EndpointSlice> = Api::all(self.client.clone());
         let endpoints: Api<Endpoints> = Api::all(self.client.clone());
         let ours = ListParams::default().fields("metadata.namespace!=default");
-        until_none(manager, "slices and Endpoints are not made", async || {
+        until_none(manager, "slices and Endpoints do not exist", async || {
             let slices = slices.list_metadata(&ours).await?.items.len();
             Ok(self.size.objects().saturating_sub(slices + endpoints.list_metadata(&ours).await?.items.len()))
         })
         .await
     }
 
-    /// Changes the readiness of pods, at a steady rate, of some Services in turn.
+    /// Changes the readiness of pods at a steady rate, of [`ROLLING`] Services at a time.
     async fn roll(&self, shown: &SliceWatch, ready: bool) -> Result<()> {
         let rolling = ROLLING.min(self.size.services);
         let changes = (RATE * SECONDS).min(self.size.services * self.size.endpoints);
-        let in_one_go = rolling * self.size.endpoints;
+        let per_group = rolling * self.size.endpoints;
         let mut ticks = interval(Duration::from_secs(1) / RATE);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
         let ticks = stream::unfold(ticks, async |mut ticks| {
@@ -175,16 +176,16 @@ impl Churn {
         stream::iter(0..changes)
             .zip(ticks)
             .map(|(number, ())| {
-                let (group, within) = (number / in_one_go, number % in_one_go);
+                let (group, within) = (number / per_group, number % per_group);
                 let app = self.size.app(group * rolling + within % rolling);
-                self.turn(shown, app, within / rolling, ready)
+                self.change(shown, app, within / rolling, ready)
             })
-            .buffer_unordered(AT_ONCE)
+            .buffer_unordered(PARALLEL)
             .try_collect()
             .await
     }
 
-    async fn turn(&self, shown: &SliceWatch, app: App, index: u32, ready: bool) -> Result<()> {
+    async fn change(&self, shown: &SliceWatch, app: App, index: u32, ready: bool) -> Result<()> {
         let pod = app.pod_name(index);
         shown.expect(pod.clone(), ready);
         services::set_ready(&self.client, &app.namespace, &pod, ready).await
@@ -201,7 +202,7 @@ pub async fn until_none(manager: &Running<'_>, what: &str, missing: impl AsyncFn
         }
         manager.check()?;
         ensure!(start.elapsed() < DEADLINE, "{count} {what}:\n{}", manager.last_lines());
-        progress.say(|| format!("{count} {what} yet"));
-        sleep(LOOK_EVERY).await;
+        progress.report(|| format!("{count} {what} yet"));
+        sleep(POLL_INTERVAL).await;
     }
 }

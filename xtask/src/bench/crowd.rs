@@ -1,8 +1,7 @@
-//! Many pods that run already: what a manager costs that finds nothing to do,
-//! and how soon it does something after its start.
+//! Many running pods: the cost of a manager without work, and the time from its start to its first action.
 //!
-//! The pods are written once, as a finished history that no manager made; then
-//! the managers take turns on the same API server, each with a Lease of its own.
+//! The bench creates the pods once, in their final state; then the managers run one after the other on the same API
+//! server, each with a separate Lease.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,21 +13,23 @@ use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
+use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 use super::api::{self, Patch, Progress};
 use super::kubelets::Kubelets;
 use super::measure::{Measurement, Scenario};
 use super::subject::{Binaries, Mode, Running, Subject, WORKLOADS, all_controllers};
+use super::volumes::objects;
 use super::workload::App;
 
 /// The pods of one Deployment.
 const REPLICAS: u32 = 50;
 
-/// Namespaces that the Deployments are spread over.
+/// Namespaces of the Deployments.
 const NAMESPACES: u32 = 10;
 
-/// Nodes that the pods say they run on.
+/// Nodes of the pods.
 const NODES: u32 = 100;
 
 /// The field managers of the two halves of a pod.
@@ -38,10 +39,10 @@ const KUBELET: &str = "kubelet";
 /// Where the ReplicaSet that waits for its pod is.
 const WAITING: &str = "waiting";
 
-/// How long a start may take before it is given up.
+/// Maximum time until the first pod is created.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// How often the process is sampled meanwhile.
+/// Interval at which the process is sampled during that time.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 type Events<'a> = BoxStream<'a, kube::Result<WatchEvent<Pod>>>;
@@ -54,13 +55,15 @@ pub struct Crowd {
     _kubelets: Kubelets,
 }
 
-/// Which controllers find the pods.
+/// The controllers that run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// Those of workloads.
+    /// Those of Deployments.
     Workloads,
     /// All.
     All,
+    /// All, where every second pod has a volume.
+    Volumes,
 }
 
 impl Who {
@@ -69,6 +72,7 @@ impl Who {
         match self {
             Who::Workloads => "crowd",
             Who::All => "all",
+            Who::Volumes => "all-claims",
         }
     }
 
@@ -77,21 +81,22 @@ impl Who {
         match self {
             Who::Workloads => [Scenario::ColdStart, Scenario::Memory],
             Who::All => [Scenario::AllColdStart, Scenario::AllMemory],
+            Who::Volumes => [Scenario::AllClaimsColdStart, Scenario::AllClaimsMemory],
         }
     }
 
     fn flags(self, cluster: &ControlPlane) -> Vec<String> {
         match self {
             Who::Workloads => vec![WORKLOADS.to_owned()],
-            Who::All => all_controllers(cluster),
+            Who::All | Who::Volumes => all_controllers(cluster),
         }
     }
 }
 
 impl Crowd {
     /// Starts a control plane and fills it with `pods` pods, rounded up to
-    /// whole Deployments.
-    pub async fn gather(pods: u32) -> Result<Self> {
+    /// whole Deployments; every second one has a volume if `with_volumes`.
+    pub async fn gather(pods: u32, with_volumes: bool) -> Result<Self> {
         let options = Options { kwok: false, scheduler: false, audit: true, ..Options::default() };
         let cluster = ControlPlane::start(options).await?;
         let client = cluster.client(Identity::Admin).await?;
@@ -102,21 +107,25 @@ impl Crowd {
         let start = Instant::now();
         let apps: Vec<App> = (0..pods.div_ceil(REPLICAS)).map(app).collect();
         eprintln!("  creating {} Deployments with {} pods", apps.len(), apps.len() as u32 * REPLICAS);
-        let sets = api::each("Deployments made", apps.iter(), async |app| workload(&client, app).await).await?;
+        let sets = api::each("Deployments created", apps.iter(), async |app| workload(&client, app).await).await?;
         let numbers = 0..apps.len() as u32 * REPLICAS;
-        api::each("pods made", numbers, async |number| {
+        if with_volumes {
+            attach_volumes(&client, &apps).await?;
+        }
+        api::each("pods created", numbers, async |number| {
             let index = (number / REPLICAS) as usize;
-            pod(&client, &apps[index], number, &sets[index]).await
+            let claim = Some(objects::claim_name(number)).filter(|_| with_volumes && has_volume(number));
+            pod(&client, &apps[index], number, &sets[index], claim.as_deref()).await
         })
         .await?;
-        eprintln!("  all are there after {:.0} s", start.elapsed().as_secs_f64());
+        eprintln!("  all exist after {:.0} s", start.elapsed().as_secs_f64());
         let crowd = Self { cluster, client, starts: 0, _kubelets: kubelets };
         crowd.describe_and_warm_up(&apps[0])?;
         Ok(crowd)
     }
 
-    /// Says how large a pod is, and makes the API server read every pod once,
-    /// so that the first manager does not pay for what the second then finds.
+    /// Prints the size of a pod, and lists every pod once, so that the API server's cache is filled for the first
+    /// manager as for the second.
     fn describe_and_warm_up(&self, app: &App) -> Result<()> {
         let path = format!("/api/v1/namespaces/{}/pods/{}", app.namespace, app.pod_name(0));
         let bytes = self.cluster.kubectl(&["get", "--raw", &path])?.len();
@@ -125,10 +134,10 @@ impl Crowd {
         Ok(())
     }
 
-    /// Lets a manager do once what all controllers do in a new cluster (certificates for namespaces, nodes' ranges),
-    /// so that the first that is measured does not pay for what the second then finds.
+    /// Runs a manager once for the initial work of all controllers in a new cluster (certificates for namespaces,
+    /// nodes' ranges), so that it is not measured for the first manager only.
     pub async fn settle(&self, binaries: &Binaries, about: (Subject, Mode)) -> Result<()> {
-        eprintln!("  letting the cluster come to rest");
+        eprintln!("  running the initial work of all controllers");
         let manager = Running::start(&self.cluster, binaries, about.0, about.1, &Who::All.flags(&self.cluster))?;
         let settled = async {
             manager.until_leader(&self.client).await?;
@@ -139,8 +148,8 @@ impl Crowd {
         settled
     }
 
-    /// Starts a manager, measures, and ends it: a cold start, and the idle
-    /// time of that length after it; the manager's log is kept at `log`.
+    /// Starts a manager, measures a cold start and the idle time after it, and ends the manager; its log is copied to
+    /// `log`.
     pub async fn measure(
         &mut self,
         binaries: &Binaries,
@@ -158,7 +167,7 @@ impl Crowd {
         let mut events = pods.watch(&WatchParams::default(), &version).await?.boxed();
 
         let manager = Running::start(&self.cluster, binaries, about.0, about.1, &who.flags(&self.cluster))?;
-        let measured = course(&manager, about, who, &mut events, idle).await;
+        let measured = run_scenario(&manager, about, who, &mut events, idle).await;
         manager.keep_log(log)?;
         let ended = manager.end(&self.client).await;
         let measured = measured?;
@@ -172,7 +181,7 @@ impl Crowd {
     }
 }
 
-async fn course(
+async fn run_scenario(
     manager: &Running<'_>,
     (subject, mode): (Subject, Mode),
     who: Who,
@@ -183,7 +192,7 @@ async fn course(
     until_pod(manager, events).await?;
     let wall = manager.started.elapsed().as_secs_f64();
     let to = manager.mark()?;
-    let asked = manager.asked_since(&manager.born)?;
+    let asked = manager.requests_since(&manager.born)?;
     let start = Measurement::new((subject, mode, cold_start), Some(wall), (&manager.born, &to), asked);
 
     manager.until_quiet().await?;
@@ -191,13 +200,13 @@ async fn course(
     let from = manager.mark()?;
     sleep(idle).await;
     let to = manager.mark()?;
-    let asked = manager.asked_since(&from)?;
+    let asked = manager.requests_since(&from)?;
     Ok(vec![start, Measurement::new((subject, mode, memory), None, (&from, &to), asked)])
 }
 
 /// Waits until a manager creates a pod.
 async fn until_pod(manager: &Running<'_>, events: &mut Events<'_>) -> Result<()> {
-    eprintln!("  cold-start: until the first pod is made");
+    eprintln!("  cold-start: until the first pod is created");
     let mut progress = Progress::new();
     loop {
         match timeout(LOOK_AGAIN, events.try_next()).await {
@@ -212,12 +221,12 @@ async fn until_pod(manager: &Running<'_>, events: &mut Events<'_>) -> Result<()>
                 let elapsed = manager.started.elapsed();
                 if elapsed > DEADLINE {
                     bail!(
-                        "no pod was made in {} s; the manager's last lines:\n{}",
+                        "no pod was created in {} s; the manager's last lines:\n{}",
                         DEADLINE.as_secs(),
                         manager.last_lines()
                     );
                 }
-                progress.say(|| format!("{:.0} s: waiting for the first pod", elapsed.as_secs_f64()));
+                progress.report(|| format!("{:.0} s: waiting for the first pod", elapsed.as_secs_f64()));
             }
         }
     }
@@ -231,8 +240,7 @@ fn app(index: u32) -> App {
     App { namespace: namespace(index % NAMESPACES), name: format!("app-{index}"), replicas: REPLICAS }
 }
 
-/// Makes a Deployment and its ReplicaSet with their status; answers the
-/// ReplicaSet's uid.
+/// Creates a Deployment and its ReplicaSet with their status; returns the ReplicaSet's uid.
 async fn workload(client: &Client, app: &App) -> Result<String> {
     let base = format!("/apis/apps/v1/namespaces/{}", app.namespace);
     let (deployments, sets) = (format!("{base}/deployments"), format!("{base}/replicasets"));
@@ -245,10 +253,49 @@ async fn workload(client: &Client, app: &App) -> Result<String> {
     Ok(set)
 }
 
-async fn pod(client: &Client, app: &App, number: u32, set: &str) -> Result<()> {
+/// Whether a pod of a crowd with volumes has one: every second one of each node.
+fn has_volume(number: u32) -> bool {
+    (number / NODES).is_multiple_of(2)
+}
+
+fn node(number: u32) -> String {
+    format!("node-{}", number % NODES)
+}
+
+/// Creates bound claims and attached volumes for the pods that have one, and reports them in the nodes' statuses.
+async fn attach_volumes(client: &Client, apps: &[App]) -> Result<()> {
+    objects::create_class(client).await?;
+    let nodes: Vec<String> = (0..NODES).map(node).collect();
+    api::each("drivers registered", nodes.iter(), async |node| objects::create_csi_node(client, node).await).await?;
+    let all: Vec<u32> = (0..apps.len() as u32 * REPLICAS).filter(|number| has_volume(*number)).collect();
+    api::each("attached volumes made", all.iter(), async |number| {
+        let (claim, namespace) = (objects::claim_name(*number), &apps[(number / REPLICAS) as usize].namespace);
+        objects::create_bound(client, namespace, &claim).await?;
+        objects::create_attached(client, &claim, &node(*number)).await
+    })
+    .await?;
+    api::each("nodes' volumes reported", 0..NODES, async |index| {
+        let of_node = all.iter().filter(|number| *number % NODES == index);
+        let names = of_node.map(|number| objects::unique_name(&objects::volume_name(&objects::claim_name(*number))));
+        let names: Vec<String> = names.collect();
+        let attached: Vec<_> = names.iter().map(|name| json!({ "name": name, "devicePath": "" })).collect();
+        let status = json!({ "status": { "volumesAttached": attached, "volumesInUse": names } });
+        let path = format!("/api/v1/nodes/{}/status", node(index));
+        api::patch(client, &path, KUBELET, Patch::Merge, &status).await
+    })
+    .await?;
+    Ok(())
+}
+
+/// Creates a pod that runs, with a volume of `claim`.
+async fn pod(client: &Client, app: &App, number: u32, set: &str, claim: Option<&str>) -> Result<()> {
     let collection = format!("/api/v1/namespaces/{}/pods", app.namespace);
-    let (index, node) = (number % REPLICAS, format!("node-{}", number % NODES));
-    api::create(client, &collection, MANAGER, &app.pod(index, &node, set)).await?;
+    let index = number % REPLICAS;
+    let mut pod = app.pod(index, &node(number), set);
+    if let Some(claim) = claim {
+        objects::mount(&mut pod, claim);
+    }
+    api::create(client, &collection, MANAGER, &pod).await?;
     let status = format!("{collection}/{}/status", app.pod_name(index));
     api::patch(client, &status, KUBELET, Patch::Merge, &app.pod_status(number)).await
 }

@@ -1,5 +1,5 @@
-//! What a cluster is left to clean up and to watch: a namespace's end, garbage,
-//! nodes' leases, and all controllers at rest.
+//! Scenarios that share a control plane: deletion of a namespace, garbage collection, leases of nodes, and all
+//! controllers without work.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,30 +12,30 @@ use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::api::{self, LOOK_EVERY, Progress};
+use super::api::{self, POLL_INTERVAL, Progress};
 use super::kubelets::Kubelets;
 use super::measure::{Measurement, Scenario};
 use super::subject::{Binaries, GARBAGE, Mode, NAMESPACES, NODES, Running, Subject, all_controllers};
 
-/// How long anything may take before it is given up.
+/// Maximum time until any state is reached.
 const DEADLINE: Duration = Duration::from_secs(900);
 
-/// How much there is.
+/// Numbers of objects, and times.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     /// Objects of each of the 20 kinds in a namespace that is deleted.
     pub of_each_kind: u32,
-    /// Objects that are deleted,
+    /// Owners that are deleted.
     pub owners: u32,
-    /// and this many dependents of each.
+    /// Dependents of each owner.
     pub dependents: u32,
     /// Nodes.
     pub nodes: u32,
-    /// How long nothing happens.
+    /// Duration of scenarios without work.
     pub idle: Duration,
 }
 
-/// A control plane where managers take turns.
+/// A control plane on which managers run one after the other.
 pub struct Estate {
     cluster: ControlPlane,
     client: Client,
@@ -44,7 +44,7 @@ pub struct Estate {
 }
 
 impl Estate {
-    /// Starts a control plane without anything.
+    /// Starts an empty control plane.
     pub async fn start() -> Result<Self> {
         let options = Options { kwok: false, scheduler: false, audit: true, ..Options::default() };
         let cluster = ControlPlane::start(options).await?;
@@ -52,7 +52,7 @@ impl Estate {
         Ok(Self { cluster, client, kubelets: None, turns: 0 })
     }
 
-    /// Prepares a scenario, starts a manager, measures, and ends it; the manager's log is kept at `log`.
+    /// Prepares a scenario, starts a manager, measures, and ends the manager; its log is copied to `log`.
     pub async fn measure(
         &mut self,
         binaries: &Binaries,
@@ -83,7 +83,7 @@ impl Estate {
         };
         let manager = Running::start(&self.cluster, binaries, subject, mode, &chosen)?;
         let turn = Turn { client: &self.client, manager: &manager, namespace: &namespace, size };
-        let measured = turn.course((subject, mode, scenario)).await;
+        let measured = turn.run_scenario((subject, mode, scenario)).await;
         manager.keep_log(log)?;
         let ended = manager.end(&self.client).await;
         let measured = measured?;
@@ -101,10 +101,10 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    async fn course(&self, about: (Subject, Mode, Scenario)) -> Result<Measurement> {
+    async fn run_scenario(&self, about: (Subject, Mode, Scenario)) -> Result<Measurement> {
         self.manager.until_leader(self.client).await?;
         if about.2 == Scenario::NamespaceDelete {
-            // What comes once in a manager's life, such as its account's token, is done with an empty one.
+            // One-time work of a process, such as the request for its account's token, is done with an empty namespace.
             self.delete_namespace(&first(self.namespace)).await?;
         }
         self.manager.until_quiet().await?;
@@ -122,7 +122,7 @@ impl Turn<'_> {
                     api::delete(self.client, &owner).await
                 })
                 .await?;
-                self.until("there is garbage left", async || self.is_empty().await).await?;
+                self.until("garbage exists", async || self.is_empty().await).await?;
                 Some(start.elapsed())
             }
             _ => {
@@ -135,7 +135,7 @@ impl Turn<'_> {
             self.manager.until_quiet().await?;
         }
         let to = self.manager.mark()?;
-        let asked = self.manager.asked_since(&from)?;
+        let asked = self.manager.requests_since(&from)?;
         Ok(Measurement::new(about, wall.map(|wall| wall.as_secs_f64()), (&from, &to), asked))
     }
 
@@ -144,8 +144,8 @@ impl Turn<'_> {
         while !reached().await? {
             self.manager.check()?;
             ensure!(start.elapsed() < DEADLINE, "{waiting}:\n{}", self.manager.last_lines());
-            progress.say(|| format!("{:.0} s: {waiting}", start.elapsed().as_secs_f64()));
-            sleep(LOOK_EVERY).await;
+            progress.report(|| format!("{:.0} s: {waiting}", start.elapsed().as_secs_f64()));
+            sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
@@ -153,29 +153,29 @@ impl Turn<'_> {
     async fn delete_namespace(&self, name: &str) -> Result<()> {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         api::delete(self.client, &format!("/api/v1/namespaces/{name}")).await?;
-        let is_gone = async || Ok(namespaces.get_metadata_opt(name).await.context("look at the namespace")?.is_none());
-        self.until("the namespace is still there", is_gone).await
+        let is_deleted = async || Ok(namespaces.get_metadata_opt(name).await.context("read the namespace")?.is_none());
+        self.until("the namespace still exists", is_deleted).await
     }
 
     async fn is_empty(&self) -> Result<bool> {
         let objects: Api<ConfigMap> = Api::namespaced(self.client.clone(), self.namespace);
         let one = ListParams::default().limit(1);
-        Ok(objects.list_metadata(&one).await.context("look for garbage")?.items.is_empty())
+        Ok(objects.list_metadata(&one).await.context("list garbage")?.items.is_empty())
     }
 }
 
-/// Makes ConfigMaps that own others.
+/// Creates ConfigMaps that own others.
 async fn own(client: &Client, namespace: &str, size: Size) -> Result<()> {
     api::create_namespaces(client, [namespace.to_owned()]).await?;
     let collection = format!("/api/v1/namespaces/{namespace}/configmaps");
-    let owners = api::each("owners made", 0..size.owners, async |number| {
+    let owners = api::each("owners created", 0..size.owners, async |number| {
         let owner =
             json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": format!("owner-{number}") } });
         api::create(client, &collection, "bench", &owner).await
     })
     .await?;
     let dependents = 0..size.owners * size.dependents;
-    api::each("dependents made", dependents, async |number| {
+    api::each("dependents created", dependents, async |number| {
         let owner = number % size.owners;
         let reference = json!({
             "apiVersion": "v1", "kind": "ConfigMap", "name": format!("owner-{owner}"), "uid": owners[owner as usize],
@@ -193,12 +193,12 @@ fn first(namespace: &str) -> String {
     format!("{namespace}-first")
 }
 
-/// Makes a namespace with objects of many kinds.
+/// Creates a namespace with objects of many kinds.
 async fn fill(client: &Client, namespace: &str, of_each_kind: u32) -> Result<()> {
     api::create_namespaces(client, [namespace.to_owned()]).await?;
     let kinds = kinds();
     let count = kinds.len() as u32 * of_each_kind;
-    api::each("objects made", 0..count, async |number| {
+    api::each("objects created", 0..count, async |number| {
         let (api, resource, object) = &kinds[number as usize % kinds.len()];
         let mut object = object.clone();
         object["metadata"] = json!({ "name": format!("object-{}", number as usize / kinds.len()) });
@@ -209,8 +209,8 @@ async fn fill(client: &Client, namespace: &str, of_each_kind: u32) -> Result<()>
     Ok(())
 }
 
-/// Twenty kinds that ask for no other controller: where they are, and an object without its metadata. Deployments and
-/// other kinds are watched by no controller, because only the namespace controller runs.
+/// Returns twenty kinds that need no other controller: group and version, resource, and an object without metadata. No
+/// controller reconciles the Deployments and other workloads, because only the namespace controller runs.
 fn kinds() -> Vec<(&'static str, &'static str, Value)> {
     let labels = json!({ "app": "web" });
     let selector = json!({ "matchLabels": labels });
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_twenty_kinds() {
+    fn kinds_are_twenty_distinct_ones() {
         let kinds: BTreeSet<&str> = kinds().into_iter().map(|(_, resource, _)| resource).collect();
         assert_eq!(kinds.len(), 20);
     }

@@ -1,5 +1,4 @@
-//! Nodes whose leases are renewed, and nothing else: what managers see of a
-//! cluster's kubelets most of the time.
+//! Nodes whose leases are renewed without any other change, as by the kubelets of an idle cluster.
 
 use std::time::Duration;
 
@@ -12,39 +11,39 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::api::{self, Patch};
 
-/// How often a kubelet renews its lease.
-const RENEWED_EVERY: Duration = Duration::from_secs(10);
+/// Interval at which a kubelet renews its lease.
+const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 
-/// For how long a lease is good, in seconds.
-const GOOD_FOR: u32 = 40;
+/// The lease duration, in seconds.
+const LEASE_SECONDS: u32 = 40;
 
 /// The number of parallel renewals.
-const AT_ONCE: usize = 16;
+const PARALLEL: usize = 16;
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
-/// Kubelets that live until this is dropped.
+/// Simulated kubelets, which run until this is dropped.
 pub struct Kubelets {
     renewing: JoinHandle<()>,
 }
 
 impl Kubelets {
-    /// Makes Ready nodes, `node-0` and so on, and begins to renew their leases, one after the other at a steady rate.
+    /// Creates Ready nodes, `node-0` and so on, and starts to renew their leases, one after the other at a steady rate.
     pub async fn start(client: &Client, nodes: u32) -> Result<Self> {
-        api::each("nodes made", 0..nodes, async |number| register(client, &name(number)).await).await?;
+        api::each("nodes created", 0..nodes, async |number| register(client, &name(number)).await).await?;
         let client = client.clone();
-        let mut ticks = interval(RENEWED_EVERY / nodes.max(1));
+        let mut ticks = interval(RENEW_INTERVAL / nodes.max(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
         let turns = stream::unfold((ticks, 0), move |(mut ticks, number)| async move {
             ticks.tick().await;
             Some((number, (ticks, (number + 1) % nodes.max(1))))
         });
-        let renewals = turns.for_each_concurrent(AT_ONCE, move |number| {
+        let renewals = turns.for_each_concurrent(PARALLEL, move |number| {
             let client = client.clone();
             async move {
                 let lease = format!("{LEASES}/{}", name(number));
                 let renewed = json!({ "spec": { "renewTime": now() } });
-                // One that fails is made up for by the next, as with real kubelets.
+                // A failed renewal is ignored: the next one follows in time, as with real kubelets.
                 let _ = api::patch(&client, &lease, "kubelet", Patch::Merge, &renewed).await;
             }
         });
@@ -66,7 +65,7 @@ fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
 }
 
-/// Makes a node, takes admission's taint off it, and makes its lease.
+/// Creates a node, removes the taint that admission adds, and creates its lease.
 async fn register(client: &Client, name: &str) -> Result<()> {
     let uid = api::create(client, "/api/v1/nodes", "kubelet", &node(name)).await?;
     let open = json!({ "spec": { "taints": null } });
@@ -76,7 +75,7 @@ async fn register(client: &Client, name: &str) -> Result<()> {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
         "metadata": { "name": name, "namespace": "kube-node-lease", "ownerReferences": [owner] },
-        "spec": { "holderIdentity": name, "leaseDurationSeconds": GOOD_FOR, "renewTime": now() },
+        "spec": { "holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now() },
     });
     api::create(client, LEASES, "kubelet", &lease).await.map(drop)
 }
@@ -98,6 +97,7 @@ fn node(name: &str) -> Value {
         "metadata": {
             "name": name,
             "labels": { "kubernetes.io/hostname": name, "topology.kubernetes.io/zone": "zone-0" },
+            "annotations": { "volumes.kubernetes.io/controller-managed-attach-detach": "true" },
         },
         "status": {
             "capacity": room,

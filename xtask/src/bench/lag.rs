@@ -2,7 +2,7 @@
 //! number of writes that this takes.
 //!
 //! Each manager has an idle control plane of its own. Every case is measured in short blocks, with one manager and the
-//! other in turn, so that both meet the same conditions on a machine whose load changes.
+//! other in turn, so that the conditions are the same for both on a machine whose load changes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -27,13 +27,13 @@ use super::workload::App;
 
 const NAMESPACE: &str = "lag";
 
-/// Most endpoints in a slice.
+/// Maximum number of endpoints in a slice.
 const SLICE: u32 = 100;
 
 /// Pods of the Service whose changes are the load, and their changes a second.
 const LOAD: (u32, u32) = (250, 50);
 
-/// The most concurrent changes.
+/// Maximum number of concurrent changes.
 const CONCURRENT_CHANGES: usize = 24;
 
 /// The distance between two pods that change one after the other: a prime number, so that all pods get their turn and
@@ -114,7 +114,7 @@ async fn cases(tracks: &mut [Track<'_>], mode: Mode, size: Size) -> Result<Vec<M
             for track in &mut *tracks {
                 track.block(case, changes / BLOCKS).await?;
             }
-            // The first of a pair may find another machine than the second.
+            // The order alternates: the first manager of a pair changes the machine's state for the second one.
             tracks.reverse();
         }
         for track in &mut *tracks {
@@ -145,7 +145,7 @@ impl Plane {
         for app in size.apps() {
             services::create_service(&client, &app).await?;
             let pod = async |index| services::create_pod(&client, &app, index, first + index).await;
-            api::each("pods made", 0..app.replicas, pod).await?;
+            api::each("pods created", 0..app.replicas, pod).await?;
             first += app.replicas;
         }
         Ok(Self { cluster, client })
@@ -171,7 +171,7 @@ impl<'a> Track<'a> {
         manager.until_leader(&plane.client).await?;
         let slices: Api<EndpointSlice> = Api::namespaced(plane.client.clone(), NAMESPACE);
         let expected: u32 = size.apps().iter().map(|app| app.replicas.div_ceil(SLICE)).sum();
-        until_none(&manager, "slices are not made", async || {
+        until_none(&manager, "slices do not exist", async || {
             let made = slices.list_metadata(&ListParams::default()).await?.items.len();
             Ok((expected as usize).saturating_sub(made))
         })
@@ -250,7 +250,7 @@ impl Readiness {
         Self { ready: vec![true; app.replicas as usize], app, turn: 0 }
     }
 
-    /// Changes the readiness of one pod after the other at a steady rate; without `changes`, for ever.
+    /// Changes the readiness of one pod after the other at a steady rate; without `changes`, until it is dropped.
     async fn change(
         &mut self,
         client: &Client,

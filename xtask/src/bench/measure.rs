@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use super::requests::Tally;
 use super::subject::{Mark, Mode, Subject};
 
-/// A stretch of a manager's life that is measured.
+/// A scenario that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Scenario {
     /// Deployments are created, until all their pods are ready
@@ -17,7 +17,7 @@ pub enum Scenario {
     Update,
     /// Nothing happens in an empty cluster
     IdleEmpty,
-    /// Nothing happens beside the Deployments of `create`
+    /// Nothing happens while the Deployments of `create` exist
     Idle,
     /// A start among many pods, until the first new pod is created
     ColdStart,
@@ -27,7 +27,8 @@ pub enum Scenario {
     EndpointLag,
     /// Pods of many large Services become unready and ready again, a hundred a second
     EndpointChurn,
-    /// StatefulSets, DaemonSets, Jobs, CronJobs, autoscalers and budgets are created, and what can be is updated
+    /// StatefulSets, DaemonSets, Jobs, CronJobs, autoscalers and budgets are created, then StatefulSets and DaemonSets
+    /// updated
     Mixed,
     /// Thousands of autoscalers find nothing to do for three periods, then all of them scale
     Autoscaling,
@@ -43,18 +44,28 @@ pub enum Scenario {
     AllColdStart,
     /// All controllers, where nothing happens among many pods
     AllMemory,
+    /// Claims are created, until all of them and their volumes are bound
+    VolumesProvision,
+    /// Pods with a volume each are started, moved to other nodes and deleted
+    VolumesAttach,
+    /// The controllers of volumes, where nothing happens among bound claims
+    ClaimsAtRest,
+    /// All controllers: a start among many pods, half of which have a volume, until the first new pod is created
+    AllClaimsColdStart,
+    /// All controllers, where nothing happens among many pods, half of which have a volume
+    AllClaimsMemory,
 }
 
-/// Something that is measured.
+/// A measured value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Metric {
-    /// Seconds to the goal state.
+    /// Seconds until the final state.
     Wall,
-    /// Seconds of user and system time, trailing work included.
+    /// Seconds of user and system time, including work after the final state.
     Cpu,
-    /// MiB resident at the end.
+    /// Resident memory at the end, in MiB.
     Resident,
-    /// The most MiB ever resident.
+    /// Maximum resident memory, in MiB.
     Peak,
     /// Writes to objects, events included.
     Writes,
@@ -62,35 +73,37 @@ pub enum Metric {
     Events,
     /// All requests.
     Requests,
-    /// All requests but those that keep the Lease.
+    /// All requests except those for the Lease.
     WithoutLease,
-    /// Seconds until EndpointSlices showed a change, in the middle.
+    /// Seconds until EndpointSlices show a change: the median.
     LagMedian,
-    /// The same, of all but the slowest hundredth.
+    /// The same: the 99th percentile.
     LagTail,
     /// Writes of the EndpointSlices of the measured Service.
     SliceWrites,
+    /// Writes of nodes' statuses.
+    NodeStatusWrites,
 }
 
-/// What ours has to reach.
+/// A goal for our manager.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// The ratio ours to upstream is at most that.
+    /// The maximum of our value divided by upstream's.
     Ratio(f64),
-    /// Ours is at most that.
+    /// The maximum of our value.
     Most(f64),
-    /// Ours is zero.
+    /// Our value is zero.
     Zero,
 }
 
-/// A variant of a scenario that is measured and judged by itself.
+/// A variant of a scenario, with separate results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Case {
     /// Pods of other Services change at the same time.
     pub loaded: bool,
     /// Pods of the Service.
     pub pods: u32,
-    /// Changes of them a second.
+    /// Changes of these pods per second.
     pub rate: u32,
 }
 
@@ -104,11 +117,11 @@ impl fmt::Display for Case {
 /// One scenario of one run of one subject.
 #[derive(Clone, Debug)]
 pub struct Measurement {
-    /// Who.
+    /// The manager.
     pub subject: Subject,
-    /// Under which limits.
+    /// The limits of the managers.
     pub mode: Mode,
-    /// Doing what.
+    /// The scenario.
     pub scenario: Scenario,
     /// The variant of the scenario, if it has several.
     pub case: Option<Case>,
@@ -121,13 +134,13 @@ pub struct Measurement {
 /// A metric of one scenario, of both subjects.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Under which limits.
+    /// The limits of the managers.
     pub mode: Mode,
-    /// Doing what.
+    /// The scenario.
     pub scenario: Scenario,
     /// The variant of the scenario, if it has several.
     pub case: Option<Case>,
-    /// What was measured.
+    /// The metric.
     pub metric: Metric,
     /// The median of our runs.
     pub ours: Option<f64>,
@@ -155,14 +168,21 @@ impl Scenario {
             Scenario::AllIdle => "all-idle",
             Scenario::AllColdStart => "all-cold-start",
             Scenario::AllMemory => "all-memory",
+            Scenario::VolumesProvision => "volumes-provision",
+            Scenario::VolumesAttach => "volumes-attach",
+            Scenario::ClaimsAtRest => "claims-at-rest",
+            Scenario::AllClaimsColdStart => "all-claims-cold-start",
+            Scenario::AllClaimsMemory => "all-claims-memory",
         }
     }
 
-    /// What ours has to reach in a metric.
+    /// Returns the goal for a metric.
     pub fn goal(self, metric: Metric) -> Option<Goal> {
         match (self, metric) {
             (Scenario::IdleEmpty | Scenario::Idle | Scenario::Memory, Metric::Cpu) => None,
             (Scenario::AllIdle | Scenario::AllMemory, Metric::Cpu) => None,
+            (Scenario::ClaimsAtRest | Scenario::AllClaimsMemory, Metric::Cpu) => None,
+            (Scenario::VolumesAttach, Metric::Cpu) => Some(Goal::Ratio(0.25)),
             (_, Metric::Cpu) => Some(Goal::Ratio(1.0 / 3.0)),
             (Scenario::Create | Scenario::Update | Scenario::Mixed, Metric::Wall) => Some(Goal::Ratio(1.0)),
             (Scenario::GarbageCollection, Metric::Wall) => Some(Goal::Ratio(1.0)),
@@ -173,7 +193,7 @@ impl Scenario {
             (Scenario::NodeLeases | Scenario::AllIdle | Scenario::AllMemory, Metric::Writes) => Some(Goal::Zero),
             (Scenario::Memory, Metric::Resident | Metric::Peak) => Some(Goal::Ratio(1.0 / 6.0)),
             (Scenario::ColdStart | Scenario::AllColdStart, Metric::Wall) => Some(Goal::Ratio(1.0 / 3.0)),
-            // An endpoint that must not get traffic is the most urgent news of a cluster: no write is saved by delaying it.
+            // Endpoints that must not get traffic have to be removed quickly: no write is saved by a delay.
             (Scenario::EndpointLag | Scenario::EndpointChurn, Metric::LagMedian | Metric::LagTail) => {
                 Some(Goal::Ratio(1.0))
             }
@@ -183,6 +203,14 @@ impl Scenario {
             (Scenario::GarbageCollection, Metric::Requests) => Some(Goal::Ratio(0.6)),
             (Scenario::AllIdle, Metric::Resident) => Some(Goal::Most(25.0)),
             (Scenario::AllMemory, Metric::Resident | Metric::Peak) => Some(Goal::Ratio(1.0 / 8.0)),
+            (Scenario::VolumesProvision, Metric::Wall) => Some(Goal::Ratio(1.0 / 3.0)),
+            (Scenario::VolumesProvision, Metric::Writes) => Some(Goal::Ratio(0.8)),
+            (Scenario::VolumesAttach, Metric::Wall) => Some(Goal::Ratio(0.5)),
+            (Scenario::VolumesAttach, Metric::NodeStatusWrites) => Some(Goal::Ratio(1.0 / 3.0)),
+            (Scenario::ClaimsAtRest | Scenario::AllClaimsMemory, Metric::Writes) => Some(Goal::Zero),
+            (Scenario::ClaimsAtRest, Metric::Resident | Metric::Peak) => Some(Goal::Ratio(1.0 / 8.0)),
+            (Scenario::AllClaimsColdStart, Metric::Wall) => Some(Goal::Ratio(1.0 / 3.0)),
+            (Scenario::AllClaimsMemory, Metric::Resident | Metric::Peak) => Some(Goal::Ratio(0.1)),
             _ => None,
         }
     }
@@ -203,6 +231,7 @@ impl Metric {
             Metric::LagMedian => "endpoint lag, median (s)",
             Metric::LagTail => "endpoint lag, p99 (s)",
             Metric::SliceWrites => "slice writes",
+            Metric::NodeStatusWrites => "node status writes",
         }
     }
 
@@ -212,15 +241,16 @@ impl Metric {
             Metric::Wall | Metric::Cpu => format!("{value:.2}"),
             Metric::LagMedian | Metric::LagTail => format!("{value:.3}"),
             Metric::Resident | Metric::Peak => format!("{value:.1}"),
-            Metric::Writes | Metric::Events | Metric::Requests | Metric::WithoutLease | Metric::SliceWrites => {
+            Metric::Writes | Metric::Events | Metric::Requests | Metric::WithoutLease => {
                 format!("{value:.0}")
             }
+            Metric::SliceWrites | Metric::NodeStatusWrites => format!("{value:.0}"),
         }
     }
 }
 
 impl Measurement {
-    /// What lies between two marks; `wall` in seconds, if time mattered.
+    /// Creates one from two points in time; `wall` is in seconds, if the time is measured.
     pub fn new(
         (subject, mode, scenario): (Subject, Mode, Scenario),
         wall: Option<f64>,
@@ -258,8 +288,8 @@ impl Row {
         self.scenario.goal(self.metric)
     }
 
-    /// Whether the goal is met, by the two decimals that a ratio is printed with: a time that the scheduler sets for
-    /// both managers comes out one way or the other in the third. `None` if there is no goal or it cannot be decided.
+    /// Whether the goal is met, by the two printed decimals of a ratio: the third varies from run to run for times that
+    /// the scheduler determines. `None` if there is no goal or it cannot be decided.
     pub fn met(&self) -> Option<bool> {
         match self.goal()? {
             Goal::Ratio(most) => Some((self.ratio()? * 100.0).round() <= (most * 100.0).round()),
@@ -269,7 +299,7 @@ impl Row {
     }
 }
 
-/// What a row is about.
+/// The identity of a row.
 type Heading = (Mode, Scenario, Option<Case>, Metric);
 
 /// The medians of all runs, in the order of modes, scenarios and metrics.
@@ -329,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_goal_that_is_a_number_needs_no_upstream() {
+    fn absolute_goal_needs_no_upstream_value() {
         for (scenario, metric, good, bad) in
             [(Scenario::Idle, Metric::Writes, 0.0, 1.0), (Scenario::AllIdle, Metric::Resident, 25.0, 25.1)]
         {

@@ -1,5 +1,5 @@
-//! Workloads of every kind together: StatefulSets, DaemonSets, Jobs, CronJobs, autoscalers and budgets are created
-//! together, and what can be is updated, under one manager on a fresh control plane.
+//! Workloads of every kind: StatefulSets, DaemonSets, Jobs, CronJobs, autoscalers and budgets are created together,
+//! then StatefulSets and DaemonSets are updated, under one manager on a fresh control plane.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -25,18 +25,18 @@ use super::workload::App;
 const NAMESPACE: &str = "bench";
 
 /// The interval at which everything is polled.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long either half may take before it is given up.
+/// Maximum duration of the creation, and of the update.
 const DEADLINE: Duration = Duration::from_secs(900);
 
-/// What each pod is said to use: half of what it asks for, and twice what its autoscaler wants it to.
+/// The reported memory usage of each pod: half of its request, and twice the target of its autoscaler.
 const MEMORY_USED: &str = "64Mi";
 
-/// What an autoscaler makes of one pod.
+/// The number of pods to which an autoscaler scales one pod.
 const SCALED_TO: i32 = 2;
 
-/// How much there is of each kind.
+/// Numbers of objects of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     stateful_sets: u32,
@@ -47,16 +47,16 @@ pub struct Size {
     jobs: u32,
     /// Pods of each Job.
     completions: u32,
-    /// Each has one run to make up for.
+    /// CronJobs, each with one missed run.
     cron_jobs: u32,
-    /// Each has a ReplicationController of its own to scale.
+    /// Autoscalers, each with its own ReplicationController as its target.
     autoscalers: u32,
-    /// The first ones are for the StatefulSets, the others for the ReplicationControllers.
+    /// Budgets: the first ones are for the StatefulSets, the others for the ReplicationControllers.
     budgets: u32,
 }
 
 impl Size {
-    /// What goals are measured with.
+    /// The size for which goals are set.
     pub const WHOLE: Self = Self {
         stateful_sets: 20,
         ordinals: 10,
@@ -85,7 +85,7 @@ impl Size {
     }
 }
 
-/// Measures on a control plane that is made for it and ends with it; the manager's log is kept at `log`.
+/// Measures on a separate control plane; the manager's log is copied to `log`.
 pub async fn measure(
     binaries: &Binaries,
     (subject, mode): (Subject, Mode),
@@ -97,7 +97,7 @@ pub async fn measure(
     api::create_namespaces(&client, [NAMESPACE.to_owned()]).await?;
     Metrics::serve(&cluster).await?.set(NAMESPACE, "memory", MEMORY_USED);
     let manager = Running::start(&cluster, binaries, subject, mode, &[ALL_WORKLOADS])?;
-    let measured = Mix { client, manager: &manager, size }.course((subject, mode, Scenario::Mixed)).await;
+    let measured = Mix { client, manager: &manager, size }.run_scenario((subject, mode, Scenario::Mixed)).await;
     manager.keep_log(log)?;
     measured
 }
@@ -109,8 +109,9 @@ struct Mix<'a> {
 }
 
 impl Mix<'_> {
-    /// From the first request of ours to the end of the updates; CPU and requests to the rest after it.
-    async fn course(&self, about: (Subject, Mode, Scenario)) -> Result<Measurement> {
+    /// Runs the scenario. The time lasts from the first creation to the end of the updates; CPU and requests are
+    /// counted until the manager writes nothing.
+    async fn run_scenario(&self, about: (Subject, Mode, Scenario)) -> Result<Measurement> {
         self.manager.until_leader(&self.client).await?;
         self.manager.until_at_rest().await?;
         eprintln!("  {}: {:?}", Scenario::Mixed.name(), self.size);
@@ -123,18 +124,18 @@ impl Mix<'_> {
         let wall = start.elapsed().as_secs_f64();
         self.manager.until_at_rest().await?;
         let to = self.manager.mark()?;
-        Ok(Measurement::new(about, Some(wall), (&from, &to), self.manager.asked_since(&from)?))
+        Ok(Measurement::new(about, Some(wall), (&from, &to), self.manager.requests_since(&from)?))
     }
 
     async fn create(&self) -> Result<()> {
         let objects = objects(self.size);
-        api::each("objects made", objects.iter(), async |(collection, object)| {
+        api::each("objects created", objects.iter(), async |(collection, object)| {
             api::create(&self.client, &at(collection), "bench", object).await.map(drop)
         })
         .await?;
         // A CronJob that was last reconciled long ago starts one missed run as soon as it is no longer suspended.
         let cron_jobs = 0..self.size.cron_jobs;
-        api::each("CronJobs let go", cron_jobs, async |index| {
+        api::each("CronJobs resumed", cron_jobs, async |index| {
             let path = format!("{}/{}", at(CRON_JOBS), app("cron", index, 1).name);
             let last = json!({ "status": { "lastScheduleTime": "2025-06-01T00:00:00Z" } });
             api::patch(&self.client, &format!("{path}/status"), "bench", Patch::Merge, &last).await?;
@@ -144,7 +145,7 @@ impl Mix<'_> {
         Ok(())
     }
 
-    /// A new image for every StatefulSet and DaemonSet.
+    /// Changes the image of every StatefulSet and DaemonSet.
     async fn update(&self) -> Result<()> {
         let sets = (0..self.size.stateful_sets).map(|index| (STATEFUL_SETS, app("state", index, 1)));
         let daemons = (0..self.size.daemon_sets).map(|index| (DAEMON_SETS, app("agent", index, 1)));
@@ -189,12 +190,12 @@ impl Mix<'_> {
                 line(),
                 last_lines()
             );
-            progress.say(line);
-            sleep(LOOK_EVERY).await;
+            progress.report(line);
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// How many of this many objects of a kind are incomplete or missing.
+    /// Returns how many of the `expected` objects of a kind are incomplete or missing.
     async fn missing<K>(&self, expected: u32, is_complete: impl Fn(&K) -> bool) -> Result<usize>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
@@ -226,7 +227,7 @@ fn app(kind: &str, index: u32, replicas: u32) -> App {
     App { namespace: NAMESPACE.into(), name: format!("{kind}-{index}"), replicas }
 }
 
-/// Everything that is created, each with its collection.
+/// Returns all objects to create, each with its collection.
 fn objects(size: Size) -> Vec<(&'static str, Value)> {
     let mut all = Vec::new();
     let budgeted = |index: u32| match index.checked_sub(size.stateful_sets) {
@@ -278,7 +279,7 @@ fn job(app: &App) -> Value {
     object("batch/v1", "Job", app, job_spec(app))
 }
 
-/// One that is suspended, and would run once a year.
+/// Returns a suspended CronJob with a yearly schedule.
 fn cron_job(app: &App) -> Value {
     let spec = json!({ "schedule": "0 0 1 1 *", "suspend": true, "jobTemplate": { "spec": job_spec(app) } });
     object("batch/v1", "CronJob", app, spec)
@@ -347,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_has_some_of_everything() {
+    fn part_has_objects_of_every_kind() {
         let part = Size::WHOLE.part(20);
         assert_eq!((part.stateful_sets, part.daemon_sets, part.jobs, part.ordinals), (1, 1, 10, 10));
         let objects = objects(part);
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn complete_is_what_the_present_spec_asks_for() {
+    fn objects_are_complete_when_their_status_matches_the_current_spec() {
         let stateful = |generation: i64, updated: i32| -> StatefulSet {
             serde_json::from_value(json!({
                 "metadata": { "generation": generation },
@@ -371,7 +372,7 @@ mod tests {
             .unwrap()
         };
         assert!(is_stateful_set_complete(&stateful(2, 3), 3));
-        assert!(!is_stateful_set_complete(&stateful(3, 3), 3), "the change was not seen yet");
+        assert!(!is_stateful_set_complete(&stateful(3, 3), 3), "the change is not observed yet");
         assert!(!is_stateful_set_complete(&stateful(2, 2), 3), "one is not updated");
         let budget = |expected: i32, healthy: i32| -> PodDisruptionBudget {
             serde_json::from_value(json!({ "status": {

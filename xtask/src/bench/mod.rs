@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: this project's manager beside upstream's, on control
-//! planes of the same kind, one after the other; ratios instead of timings.
+//! `cargo xtask bench`: measures this project's manager and upstream's, one after the other, on identical control
+//! planes. Ratios are compared, not times.
 
 mod api;
 mod autoscaling;
@@ -18,6 +18,7 @@ mod rollout;
 mod services;
 mod slices;
 mod subject;
+mod volumes;
 mod workload;
 
 use std::path::PathBuf;
@@ -41,66 +42,66 @@ use report::Report;
 use rollout::Size;
 use subject::{Binaries, Mode, Subject};
 
-/// Measure our controller manager beside upstream's and print ratios.
+/// Measure our controller manager and upstream's, and print ratios.
 ///
-/// Both run the Deployment, ReplicaSet, service account and node lifecycle
-/// controllers, one after the other, each on a control plane of its own with fake nodes; the scenarios with many
-/// pods share one, where neither has anything to change, and so does the one
-/// with many Services, where both run the controllers of their endpoints, and those
-/// of namespaces, garbage and nodes. In mixed both run the controllers of all other
-/// workloads, in autoscaling that of autoscalers alone; where a scenario's name begins with all,
-/// both run all controllers that we have. Wall time, CPU,
-/// memory and API requests are compared; the report (Markdown, a plot, all
-/// measurements as JSON, the managers' logs) goes to a folder that is printed.
+/// The managers run one after the other, with the same controllers. In most scenarios, each has a separate control
+/// plane with fake nodes and runs the Deployment, ReplicaSet, service account and node lifecycle controllers. The
+/// scenarios with many pods share a control plane; so do those with many Services, and those of namespaces, garbage and
+/// nodes. In mixed, the managers run the controllers of all other workloads, in autoscaling only that of autoscalers, in
+/// volumes-provision, volumes-attach and claims-at-rest those of volumes, and in scenarios whose names begin with all, all controllers. Wall time, CPU, memory and API requests are compared.
+/// The report (Markdown, a plot, all measurements as JSON, the managers' logs) is written to a folder, whose path is
+/// printed.
 ///
-/// Builds our manager with --release, and upstream's with Go the first time.
-/// Takes some two hours; absolute figures depend on what else the machine does.
+/// Builds our manager with --release, and upstream's with Go the first time. Takes some two hours; absolute figures
+/// depend on the load of the machine.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
-  cargo xtask bench --quick                          # is it still fast? a few minutes
-  cargo xtask bench --scenario memory,cold-start     # the pods that are there already
+  cargo xtask bench --quick                          # a short check; a few minutes
+  cargo xtask bench --scenario memory,cold-start     # only some scenarios
   cargo xtask bench --scenario endpoint-lag --mode raised --profile quick
-  cargo xtask bench --real                           # real servers under load, what users feel; as root
-  cargo xtask bench aws                              # ccm beside upstream's AWS manager, on moto
+  cargo xtask bench --scenario volumes-provision,volumes-attach,claims-at-rest --mode raised
+  cargo xtask bench --real                           # real servers under load, effects on users; as root
+  cargo xtask bench aws                              # ccm and upstream's AWS manager, on moto
   cargo xtask bench --mode raised --runs 3 --assert  # medians of three; fails if a goal is missed")]
 pub struct Arguments {
-    /// Measure the cloud controller managers of this cloud instead: nodes that join, Services, what they ask of the cloud
-    #[arg(value_enum, conflicts_with_all = ["scenario", "mode", "pods", "only", "kcm", "report", "runs"])]
+    /// Measure the cloud controller managers of this cloud instead: joining nodes, Services, and calls of the cloud
+    #[arg(value_enum, group = "with_ccm", conflicts_with_all = ["scenario", "mode", "pods", "only", "kcm", "report", "runs"])]
     cloud: Option<Cloud>,
 
     /// Our cloud controller manager's binary, instead of building it
-    #[arg(long, value_name = "PATH", requires = "cloud")]
+    #[arg(long, value_name = "PATH", requires = "with_ccm")]
     ccm: Option<PathBuf>,
 
-    /// Measure what users feel instead: real servers under load, on a real cluster, as root
-    #[arg(long, conflicts_with_all = ["cloud", "scenario", "mode", "pods", "only", "runs", "assert"])]
+    /// Measure effects on users instead: real servers under load, on a real cluster, as root
+    #[arg(long, group = "with_ccm", conflicts_with_all = ["cloud", "scenario", "mode", "pods", "only", "runs", "assert"])]
     real: bool,
 
-    /// What to measure; everything by default
+    /// Scenarios to measure; all by default
     #[arg(long, value_name = "SCENARIO", value_delimiter = ',')]
     scenario: Vec<Scenario>,
 
-    /// Under which limits; both by default
+    /// Rate limits of the managers; both by default
     #[arg(long, value_name = "MODE", value_delimiter = ',')]
     mode: Vec<Mode>,
 
-    /// How often to do all of it; medians are compared
+    /// Number of runs; medians are compared
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
 
-    /// Small numbers: says whether it works, not how well
+    /// Small numbers of objects: checks that everything works; the figures mean little
     #[arg(long)]
     quick: bool,
 
-    /// How many pods there are in memory, cold-start, all-memory, all-cold-start and endpoint-churn [default: 20000, 50000 in endpoint-churn, or 1000 with --quick]
+    /// Number of pods in memory, cold-start, endpoint-churn and the scenarios of all controllers [default: 20000, 50000 in
+    /// endpoint-churn, or 1000 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_000))]
     pods: Option<u32>,
 
-    /// How many namespaces the Services of endpoint-churn are spread over
+    /// Number of namespaces of the Services in endpoint-churn
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     namespaces: u32,
 
-    /// Run one of the two only; there are no ratios then
+    /// Run only one of the managers; there are no ratios then
     #[arg(long)]
     only: Option<Subject>,
 
@@ -108,11 +109,12 @@ pub struct Arguments {
     #[arg(long, value_name = "PATH")]
     kcm: Option<PathBuf>,
 
-    /// Cargo profile to build our manager with; `quick` takes a fraction of the time, and its figures are not a release's
+    /// Cargo profile to build our manager with; `quick` builds faster, and its figures are worse than those of a
+    /// release
     #[arg(long, default_value = "release", value_name = "NAME", conflicts_with = "kcm")]
     profile: String,
 
-    /// Where to write the report [default: target/bench, a folder of the date]
+    /// Where to write the report [default: a new folder in target/bench]
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
 
@@ -130,8 +132,8 @@ impl Arguments {
         if self.mode.is_empty() { Mode::value_variants().to_vec() } else { self.mode.clone() }
     }
 
-    /// Who runs first changes from run to run, as what comes second finds
-    /// another machine.
+    /// Returns the managers in the order of this run. The order alternates, because the first manager changes the
+    /// machine's state for the second one.
     fn subjects(&self, run: u32) -> Vec<Subject> {
         let mut both = vec![Subject::Upstream, Subject::Ours];
         if run % 2 == 1 {
@@ -168,6 +170,17 @@ impl Arguments {
         }
     }
 
+    fn volumes(&self, mode: Mode) -> volumes::Size {
+        let (claims, nodes) = match (mode, self.quick) {
+            (Mode::Raised, false) => (2000, 100),
+            // Twenty requests a second.
+            (Mode::Default, false) => (200, 20),
+            (Mode::Raised, true) => (100, 10),
+            (Mode::Default, true) => (40, 5),
+        };
+        volumes::Size { claims, nodes }
+    }
+
     fn idle(&self) -> Duration {
         Duration::from_secs(if self.quick { 8 } else { 30 })
     }
@@ -192,10 +205,10 @@ impl Arguments {
     }
 }
 
-/// What one manager does on a control plane of its own, in this order.
+/// Scenarios of one manager on a separate control plane, in this order.
 const ROLLOUTS: [Scenario; 4] = [Scenario::IdleEmpty, Scenario::Create, Scenario::Update, Scenario::Idle];
 
-/// What managers take turns in, in this order: the emptiest first.
+/// Scenarios of the shared control plane, in this order: those with the fewest objects first.
 const ESTATES: [Scenario; 4] =
     [Scenario::AllIdle, Scenario::NamespaceDelete, Scenario::GarbageCollection, Scenario::NodeLeases];
 
@@ -207,7 +220,13 @@ pub fn run(arguments: Arguments) -> Result<()> {
     if arguments.real {
         let ours = arguments.kcm.map_or(Manager::Ours, Manager::Path);
         let folder = arguments.report.unwrap_or_else(|| crate::cargo::workspace().join("target/bench/real"));
-        return felt::bench(&ours, arguments.profile == "release", &folder);
+        let options = felt::Options {
+            ours: &ours,
+            cloud_manager: arguments.ccm.as_deref(),
+            release: arguments.profile == "release",
+            quick: arguments.quick,
+        };
+        return felt::bench(&options, &folder);
     }
     let upstream = match arguments.only {
         Some(Subject::Ours) => PathBuf::new(),
@@ -235,7 +254,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Every measurement that could be made, and a sentence for each that could not.
+/// Runs all scenarios; returns the measurements, and a sentence for each failed one.
 async fn measure(
     arguments: &Arguments,
     binaries: &Binaries,
@@ -253,6 +272,9 @@ async fn measure(
     let crowds = [Who::Workloads, Who::All].into_iter();
     let crowds: Vec<Who> =
         crowds.filter(|who| who.scenarios().iter().any(|scenario| scenarios.contains(scenario))).collect();
+    let volumes: Vec<Scenario> = volumes::FRESH.into_iter().filter(|fresh| scenarios.contains(fresh)).collect();
+    let with_rest = scenarios.contains(&Scenario::ClaimsAtRest);
+    let with_volumes = Who::Volumes.scenarios().iter().any(|scenario| scenarios.contains(scenario));
     let estates: Vec<Scenario> = ESTATES.into_iter().filter(|scenario| scenarios.contains(scenario)).collect();
     let rollouts: Vec<Scenario> = scenarios.into_iter().filter(|scenario| ROLLOUTS.contains(scenario)).collect();
     let (mut measurements, mut failures) = (Vec::new(), Vec::new());
@@ -295,6 +317,33 @@ async fn measure(
             note(name, measured.map(|measured| vec![measured]));
         }
     }
+    for scenario in volumes {
+        for (mode, subject, name) in turns(scenario.name()) {
+            eprintln!("{name}");
+            let (about, size) = ((subject, mode), arguments.volumes(mode));
+            let measured = volumes::measure(binaries, about, scenario, size, &report.log(&name)).await;
+            note(name, measured.map(|measured| vec![measured]));
+        }
+    }
+    if with_rest {
+        let claims = if arguments.quick { 500 } else { 10_000 };
+        match volumes::Rest::gather(claims).await {
+            Ok(rest) => {
+                if let Some((_, subject, _)) = turns("settle").next()
+                    && let Err(error) = rest.settle(binaries, subject).await
+                {
+                    note("settle".into(), Err(error));
+                }
+                for (mode, subject, name) in turns(Scenario::ClaimsAtRest.name()) {
+                    eprintln!("{name}");
+                    let about = (subject, mode);
+                    let measured = rest.measure(binaries, about, arguments.idle(), &report.log(&name)).await;
+                    note(name, measured.map(|measured| vec![measured]));
+                }
+            }
+            Err(error) => note("claims at rest".into(), Err(error)),
+        }
+    }
     if !estates.is_empty() {
         match Estate::start().await {
             Ok(mut estate) => {
@@ -310,14 +359,15 @@ async fn measure(
             Err(error) => note("estate".into(), Err(error)),
         }
     }
-    if !crowds.is_empty() {
+    let crowds = [crowds, with_volumes.then_some(Who::Volumes).into_iter().collect()];
+    for crowds in crowds.into_iter().filter(|crowds| !crowds.is_empty()) {
         let pods = arguments.pods(20_000);
         eprintln!("crowd of {pods} pods");
-        match Crowd::gather(pods).await {
+        match Crowd::gather(pods, crowds == [Who::Volumes]).await {
             Ok(mut crowd) => {
                 for who in crowds {
-                    if let (Who::All, Some((mode, subject, _))) = (who, turns("settle").next())
-                        && let Err(error) = crowd.settle(binaries, (subject, mode)).await
+                    if let (Who::All | Who::Volumes, Some((_, subject, _))) = (who, turns("settle").next())
+                        && let Err(error) = crowd.settle(binaries, (subject, Mode::Raised)).await
                     {
                         note("settle".into(), Err(error));
                     }
@@ -366,7 +416,7 @@ fn build(profile: &str) -> Result<PathBuf> {
         .stderr(Stdio::inherit())
         .output()
         .context("run cargo")?;
-    ensure!(output.status.success(), "kcm cannot be built: see cargo's words above");
+    ensure!(output.status.success(), "kcm cannot be built: see cargo's messages above");
     let messages = String::from_utf8(output.stdout).context("read cargo's messages")?;
     let binary = messages
         .lines()

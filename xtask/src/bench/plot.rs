@@ -9,7 +9,7 @@ const ROW: f64 = 22.0;
 const LABELS: f64 = 480.0;
 /// The width of a ratio of 1.
 const UNIT: f64 = 380.0;
-/// Longer bars are cut here.
+/// The maximum width of a bar; longer ones are cut.
 const MOST: f64 = 1.5;
 const TOP: f64 = 50.0;
 

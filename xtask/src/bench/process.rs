@@ -1,10 +1,10 @@
-//! What a process has used so far, as the kernel counts it under `/proc`.
+//! Resource usage of a process, from the kernel's counters in `/proc`.
 
 use std::fs;
 
 use anyhow::{Context, Result};
 
-/// Clock ticks a second in `/proc/<pid>/stat`: the kernel's USER_HZ, which is
+/// Clock ticks per second in `/proc/<pid>/stat`: the kernel's USER_HZ, which is
 /// the same on every architecture that Rust and Go both run on.
 const TICKS: f64 = 100.0;
 
@@ -15,13 +15,13 @@ pub struct Usage {
     pub cpu: f64,
     /// Resident memory now (VmRSS), in MiB.
     pub resident: f64,
-    /// The most resident memory it ever had (VmHWM), in MiB.
+    /// Maximum resident memory (VmHWM), in MiB.
     pub peak: f64,
 }
 
-/// Reads the usage of a living process.
+/// Reads the usage of a running process.
 pub fn usage(id: u32) -> Result<Usage> {
-    let read = |file: &str| fs::read_to_string(format!("/proc/{id}/{file}")).context("the manager's process is gone");
+    let read = |file: &str| fs::read_to_string(format!("/proc/{id}/{file}")).context("the manager's process has ended");
     let status = read("status")?;
     let memory = |name| memory(&status, name).with_context(|| format!("no {name} in /proc/{id}/status"));
     Ok(Usage {

@@ -1,5 +1,4 @@
-//! The report: a folder with a page to read, a plot, every measurement, and
-//! the managers' logs.
+//! The report: a folder with a page, a plot, all measurements, and the managers' logs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,7 +14,7 @@ use crate::cargo::workspace;
 use super::measure::{Goal, Measurement, Metric, Row, Scenario};
 use super::plot::plot;
 use super::subject::{
-    ALL_WORKLOADS, AUTOSCALING, ENDPOINTS, FLAGS, GARBAGE, Mode, NAMESPACES, NODES, Subject, WORKLOADS,
+    ALL_WORKLOADS, AUTOSCALING, ENDPOINTS, FLAGS, GARBAGE, Mode, NAMESPACES, NODES, Subject, VOLUMES, WORKLOADS,
 };
 
 /// A folder that a report is written to.
@@ -24,7 +23,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Makes the folder: the given one, else a new one under `target/bench`.
+    /// Creates the folder: the given one, or a new one in `target/bench`.
     pub fn create(folder: Option<PathBuf>) -> Result<Self> {
         let folder = folder.unwrap_or_else(|| {
             let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
@@ -36,17 +35,17 @@ impl Report {
         Ok(Self { folder })
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Where a manager's log is kept.
+    /// Returns the path of a manager's log.
     pub fn log(&self, name: &str) -> PathBuf {
         self.folder.join("logs").join(format!("{name}.log"))
     }
 
-    /// Writes page, plot and measurements.
+    /// Writes the page, the plot and the measurements.
     pub fn write(&self, measurements: &[Measurement], rows: &[Row], failures: &[String], runs: u32) -> Result<()> {
         let all: Vec<Value> = measurements.iter().map(to_json).collect();
         let files = [
@@ -82,7 +81,7 @@ fn page(measurements: &[Measurement], rows: &[Row], failures: &[String], runs: u
     let mut page = format!(
         "# Our controller manager beside upstream's
 
-{}, {cores} cores, load at the end {load}, runs: {runs} (medians). Both managers: `{}`, with `{WORKLOADS}`, or `{ENDPOINTS}` for endpoint-lag and endpoint-churn, `{ALL_WORKLOADS}` for mixed, `{AUTOSCALING}` for autoscaling, `{NAMESPACES}` for namespace-delete, `{GARBAGE}` for garbage-collection, `{NODES}` for node-leases, and the same list of all that we have where a scenario's name begins with all; mode raised adds `{}`.
+{}, {cores} cores, load at the end {load}, runs: {runs} (medians). Both managers: `{}`, with `{WORKLOADS}`, or `{ENDPOINTS}` for endpoint-lag and endpoint-churn, `{ALL_WORKLOADS}` for mixed, `{AUTOSCALING}` for autoscaling, `{NAMESPACES}` for namespace-delete, `{GARBAGE}` for garbage-collection, `{NODES}` for node-leases, `{VOLUMES}` for volumes-provision, volumes-attach and claims-at-rest, and the same list of all that we have where a scenario's name begins with all; mode raised adds `{}`.
 
 {}
 ![ratios](ratios.svg)
@@ -127,7 +126,7 @@ fn requests(measurements: &[Measurement]) -> BTreeMap<(Mode, Scenario), BTreeMap
     sums.into_iter().map(means).collect()
 }
 
-/// Values, ratios and goals, as a Markdown table that can also be read as it is.
+/// Values, ratios and goals, as a Markdown table that is also readable as plain text.
 pub fn table(rows: &[Row]) -> String {
     let show = |metric: Metric, value: Option<f64>| value.map_or("-".into(), |value| metric.show(value));
     let cells = |row: &Row| {

@@ -1,25 +1,34 @@
-//! What a manager asked of the API server, sorted into what counts as a write
-//! to objects and what does not.
+//! The requests of a manager to the API server, classified as writes of objects and others.
 
 use std::collections::BTreeMap;
 
 use control_plane::audit::{Counts, Request};
 
-/// Requests of one stretch of time.
+/// Requests of a period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Every request, leases and reviews included.
+    /// All requests, including those for leases and reviews.
     pub all: u64,
-    /// Those of [`Tally::all`] that keep the Lease.
+    /// Those of [`Tally::all`] for the Lease.
     pub leases: u64,
-    /// Creates, updates, patches and deletes of objects, events included;
-    /// leases, reviews and tokens are not objects that a user would see.
+    /// Creations, updates, patches and deletions of objects, including events; leases, reviews and tokens do not count,
+    /// because users do not see them.
     pub writes: u64,
     /// Those of [`Tally::writes`] that concern events.
     pub events: u64,
-    /// How often each kind of request was sent, by verb, resource and, if it
-    /// was refused, status.
+    /// Numbers of requests by verb, resource and, if refused, status.
     pub kinds: BTreeMap<String, u64>,
+}
+
+impl Tally {
+    /// Number of updates and patches of a resource and subresource, refused ones included.
+    pub fn of(&self, target: &str) -> u64 {
+        let writes = |kind: &str| {
+            let (verb, rest) = kind.split_once(' ').unwrap_or_default();
+            ["update", "patch"].contains(&verb) && rest.split(" (").next() == Some(target)
+        };
+        self.kinds.iter().filter(|(kind, _)| writes(kind)).map(|(_, count)| count).sum()
+    }
 }
 
 /// Sorts the counts of an audit log.
@@ -38,7 +47,7 @@ pub fn tally(counts: &Counts) -> Tally {
     tally
 }
 
-/// Whether nothing was asked but to stay the leader, and which kinds there are.
+/// Reports whether the only requests were those for the Lease and for discovery.
 pub fn is_quiet(counts: &Counts) -> bool {
     counts.keys().all(|request| is_lease(request) || is_discovery(request))
 }
@@ -73,7 +82,7 @@ fn is_lease(request: &Request) -> bool {
     request.resource == "leases.coordination.k8s.io"
 }
 
-/// Whether it asks for no object; controllers of every kind do so twice a minute, for ever.
+/// Reports whether it requests no object: discovery, which controllers of all kinds repeat twice a minute.
 fn is_discovery(request: &Request) -> bool {
     request.verb == "get" && request.resource.starts_with('/')
 }
@@ -114,6 +123,7 @@ mod tests {
         assert_eq!((tally.all, tally.leases, tally.writes, tally.events), (36, 7, 19, 7));
         assert_eq!(tally.kinds["update replicasets.apps/status (409)"], 1);
         assert_eq!(tally.kinds["create pods"], 10);
+        assert_eq!((tally.of("replicasets.apps/status"), tally.of("pods"), tally.of("serviceaccounts")), (1, 0, 0));
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! One manager on a fresh control plane: idle, Deployments created, updated,
-//! idle again.
+//! One manager on a fresh control plane: idle, then Deployments are created and updated, then idle again.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use kube::api::{Api, ListParams};
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::api::{self, LOOK_EVERY, Patch, Progress};
+use super::api::{self, POLL_INTERVAL, Patch, Progress};
 use super::measure::{Measurement, Scenario};
 use super::subject::{Binaries, Mode, Running, Subject, WORKLOADS};
 use super::workload::App;
@@ -23,22 +22,21 @@ const NAMESPACE: &str = "bench";
 /// Fake nodes.
 const NODES: u32 = 10;
 
-/// How long a rollout may take before it is given up.
+/// Maximum duration of a rollout.
 const DEADLINE: Duration = Duration::from_secs(600);
 
-/// How much there is to do.
+/// Numbers of objects, and times.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// How many Deployments.
+    /// Deployments.
     pub deployments: u32,
-    /// The pods of each.
+    /// Pods of each Deployment.
     pub replicas: u32,
-    /// How long nothing happens.
+    /// Duration of scenarios without work.
     pub idle: Duration,
 }
 
-/// Measures the scenarios that are `wanted`, on a control plane that is made
-/// for it and ends with it; the manager's log is kept at `log`.
+/// Measures the `wanted` scenarios on a separate control plane; the manager's log is copied to `log`.
 pub async fn measure(
     binaries: &Binaries,
     (subject, mode): (Subject, Mode),
@@ -91,12 +89,12 @@ impl Bench<'_> {
         sleep(self.size.idle).await;
         let to = self.manager.mark()?;
         let about = (self.subject, self.mode, scenario);
-        Ok(Measurement::new(about, None, (&from, &to), self.manager.asked_since(&from)?))
+        Ok(Measurement::new(about, None, (&from, &to), self.manager.requests_since(&from)?))
     }
 
     async fn create(&self) -> Result<Measurement> {
         let collection = deployments();
-        self.course(Scenario::Create, self.apps(), async |app| {
+        self.run_scenario(Scenario::Create, self.apps(), async |app| {
             api::create(&self.client, &collection, "bench", &app.deployment()).await.map(drop)
         })
         .await
@@ -104,7 +102,7 @@ impl Bench<'_> {
 
     async fn update(&self) -> Result<Measurement> {
         let collection = deployments();
-        self.course(Scenario::Update, self.apps(), async |app| {
+        self.run_scenario(Scenario::Update, self.apps(), async |app| {
             let containers = json!([{ "name": "main", "image": app.image("v1.5.0") }]);
             let patch = json!({ "spec": { "template": { "spec": { "containers": containers } } } });
             api::patch(&self.client, &format!("{collection}/{}", app.name), "bench", Patch::Strategic, &patch).await
@@ -112,9 +110,9 @@ impl Bench<'_> {
         .await
     }
 
-    /// From the first request of ours to the goal state; CPU and requests to
-    /// the silence after it.
-    async fn course(
+    /// Runs the scenario. The time lasts from the first request of the bench to the final state; CPU and requests are
+    /// counted until the manager is quiet.
+    async fn run_scenario(
         &self,
         scenario: Scenario,
         apps: Vec<App>,
@@ -130,7 +128,7 @@ impl Bench<'_> {
         self.manager.until_quiet().await?;
         let to = self.manager.mark()?;
         let about = (self.subject, self.mode, scenario);
-        Ok(Measurement::new(about, Some(wall), (&from, &to), self.manager.asked_since(&from)?))
+        Ok(Measurement::new(about, Some(wall), (&from, &to), self.manager.requests_since(&from)?))
     }
 
     async fn until_complete(&self, start: Instant) -> Result<()> {
@@ -159,8 +157,8 @@ impl Bench<'_> {
                 line(),
                 self.manager.last_lines()
             );
-            progress.say(line);
-            sleep(LOOK_EVERY).await;
+            progress.report(line);
+            sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -175,7 +173,7 @@ fn deployments() -> String {
     format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments")
 }
 
-/// Whether the newest template runs everywhere and nothing else does.
+/// Reports whether all pods have the newest template.
 fn is_complete(deployment: &Deployment) -> bool {
     let Some(status) = &deployment.status else { return false };
     let spec = &deployment.spec;
@@ -188,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn complete_means_seen_updated_available_and_nothing_more() {
+    fn deployment_is_complete_when_observed_updated_and_available_without_old_pods() {
         let deployment = |generation: i64, replicas: i32, updated: i32, available: i32| -> Deployment {
             serde_json::from_value(json!({
                 "metadata": { "generation": generation },
@@ -201,7 +199,7 @@ mod tests {
             .unwrap()
         };
         assert!(is_complete(&deployment(2, 3, 3, 3)));
-        assert!(!is_complete(&deployment(3, 3, 3, 3)), "the change was not seen yet");
+        assert!(!is_complete(&deployment(3, 3, 3, 3)), "the change is not observed yet");
         assert!(!is_complete(&deployment(2, 4, 3, 3)), "an old pod is left");
         assert!(!is_complete(&deployment(2, 3, 2, 3)), "one is not updated");
         assert!(!is_complete(&deployment(2, 3, 3, 2)), "one is not available");

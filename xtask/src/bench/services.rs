@@ -18,7 +18,7 @@ pub async fn create_nodes(client: &Client) -> Result<()> {
         let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata });
         api::create(client, "/api/v1/nodes", "bench", &node).await
     };
-    api::each("nodes made", 0..NODES, node).await.map(drop)
+    api::each("nodes created", 0..NODES, node).await.map(drop)
 }
 
 /// Creates the Service of an app.

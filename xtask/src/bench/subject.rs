@@ -1,5 +1,5 @@
-//! The two managers, started alike: same controllers, same identity, same
-//! limits; and a running one with what it used and asked.
+//! The two managers, started with the same controllers, identity and limits; and a running one with its usage and
+//! requests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,24 +13,24 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use tokio::time::sleep;
 
-use super::api::{self, LOOK_EVERY, Progress};
+use super::api::{self, POLL_INTERVAL, Progress};
 use super::process::{Usage, usage};
 use super::requests::{Tally, is_quiet, tally};
 
 /// The name of the manager's process in its control plane.
 const MANAGER: &str = "manager";
 
-/// How long a manager may take to become the leader.
+/// Maximum time until a manager becomes the leader.
 const LEADER_DEADLINE: Duration = Duration::from_secs(60);
 
-/// The pause without requests that counts as silence: longer than any delay, so that all that a scenario causes is
-/// counted.
+/// Time without requests after which a manager counts as quiet: longer than any delay, so that all effects of a
+/// scenario are counted.
 const SILENCE: Duration = Duration::from_secs(12);
 
-/// The pause without writes that counts as rest for controllers that poll: longer than their periods.
+/// Time without writes after which controllers that poll count as being at rest: longer than their periods.
 const REST: Duration = Duration::from_secs(20);
 
-/// How long silence is awaited.
+/// Maximum time until a manager is quiet or at rest.
 const SILENCE_DEADLINE: Duration = Duration::from_secs(120);
 
 /// One of the two that are compared.
@@ -70,7 +70,7 @@ impl Mode {
         }
     }
 
-    /// The flags that make it.
+    /// Returns its flags.
     pub fn flags(self) -> &'static [&'static str] {
         match self {
             Mode::Raised => &["--kube-api-qps=2000", "--kube-api-burst=4000"],
@@ -79,17 +79,16 @@ impl Mode {
     }
 }
 
-/// The flags that both managers get in every mode, but for the kubeconfig.
-/// Neither serves: a port and its certificate are no part of what is compared.
+/// Flags of both managers in every mode, in addition to the kubeconfig. Neither serves HTTPS, which is not compared.
 pub const FLAGS: [&str; 2] = ["--use-service-account-credentials=true", "--secure-port=0"];
 
-/// The controllers of workloads, and what they need.
+/// The controllers of Deployments, and those that they need.
 pub const WORKLOADS: &str = "--controllers=deployment,replicaset,serviceaccount,nodelifecycle";
 
-/// The controllers of what stands behind Services.
+/// The controllers of EndpointSlices and Endpoints.
 pub const ENDPOINTS: &str = "--controllers=endpointslice,endpoint";
 
-/// The controllers of workloads of every kind, and of what scales and guards them.
+/// The controllers of workloads of every kind, of autoscalers and of disruption budgets.
 pub const ALL_WORKLOADS: &str = "--controllers=statefulset-controller,daemonset-controller,job-controller,\
     cronjob-controller,ttl-after-finished-controller,replicationcontroller-controller,\
     horizontal-pod-autoscaler-controller,disruption-controller,serviceaccount-controller,node-lifecycle-controller";
@@ -97,14 +96,19 @@ pub const ALL_WORKLOADS: &str = "--controllers=statefulset-controller,daemonset-
 /// The controller of autoscalers alone.
 pub const AUTOSCALING: &str = "--controllers=horizontal-pod-autoscaler-controller";
 
-/// The controller of namespaces, beside the one that watches every kind, as in every cluster.
+/// The controller of namespaces, with the garbage collector, which watches every kind, as in every cluster.
 pub const NAMESPACES: &str = "--controllers=namespace,garbagecollector";
 
-/// The controller that deletes what has lost its owners.
+/// The garbage collector.
 pub const GARBAGE: &str = "--controllers=garbagecollector";
 
 /// The controllers of nodes.
 pub const NODES: &str = "--controllers=nodelifecycle,taint-eviction-controller,ttl";
+
+/// The controllers of volumes.
+pub const VOLUMES: &str = "--controllers=persistentvolume-binder-controller,\
+    persistentvolume-attach-detach-controller,persistentvolume-expander-controller,\
+    persistentvolume-protection-controller,persistentvolumeclaim-protection-controller,ephemeral-volume-controller";
 
 /// The generated list of controllers.
 const PAGE: &str = include_str!("../../../docs/status.md");
@@ -123,7 +127,8 @@ pub fn all_controllers(cluster: &ControlPlane) -> Vec<String> {
     ]
 }
 
-/// The controllers of a table of controllers (name, alias, whether it is on by default, state) that are complete and on.
+/// The controllers of a table of controllers (name, alias, whether it is on by default, state) that are complete and
+/// on.
 fn complete(table: &str) -> Vec<&str> {
     let rows = table.lines().skip_while(|line| !line.starts_with("| controller |"));
     let rows = rows.skip(2).map_while(|line| line.strip_prefix("| "));
@@ -159,12 +164,11 @@ pub struct Running<'a> {
     id: u32,
     /// Just before it was executed.
     pub started: Instant,
-    /// The beginning of its life.
+    /// The start of the process.
     pub born: Mark,
 }
 
-/// A moment in a manager's life: where the audit log ended and what it had
-/// used.
+/// A point in time: the end of the audit log, and the usage of the manager until then.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
     position: u64,
@@ -204,18 +208,18 @@ impl<'a> Running<'a> {
                 LEADER_DEADLINE.as_secs(),
                 self.last_lines()
             );
-            progress.say(|| "waiting for the manager to become the leader".into());
-            sleep(LOOK_EVERY).await;
+            progress.report(|| "waiting for the manager to become the leader".into());
+            sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
 
-    /// Waits until it asks for nothing but its Lease.
+    /// Waits until it sends no requests except for its Lease.
     pub async fn until_quiet(&self) -> Result<()> {
         self.until("quiet", SILENCE, is_quiet).await
     }
 
-    /// Waits until it writes nothing, though it may ask.
+    /// Waits until it writes nothing; it may read.
     pub async fn until_at_rest(&self) -> Result<()> {
         self.until("at rest", REST, |asked| tally(asked).writes == 0).await
     }
@@ -233,27 +237,27 @@ impl<'a> Running<'a> {
             }
             if Instant::now() > deadline {
                 bail!(
-                    "the manager is not {what} after {} s: in the last {} s it asked for {:?}",
+                    "the manager is not {what} after {} s: in the last {} s it requested {:?}",
                     SILENCE_DEADLINE.as_secs(),
                     time.as_secs(),
                     tally(&asked).kinds
                 );
             }
-            progress.say(|| format!("waiting for the manager to be {what}"));
+            progress.report(|| format!("waiting for the manager to be {what}"));
         }
     }
 
-    /// The present moment.
+    /// Returns the current point in time.
     pub fn mark(&self) -> Result<Mark> {
         Ok(Mark { position: self.cluster.audit_position()?, usage: usage(self.id)? })
     }
 
-    /// What it asked since a moment.
-    pub fn asked_since(&self, mark: &Mark) -> Result<Tally> {
+    /// Returns its requests since a point in time.
+    pub fn requests_since(&self, mark: &Mark) -> Result<Tally> {
         Ok(tally(&self.cluster.audit_counts(mark.position)?))
     }
 
-    /// Fails with the last words of a process that has ended by itself.
+    /// Fails if a process has ended by itself, with the end of its log.
     pub fn check(&self) -> Result<()> {
         self.cluster.check()
     }
@@ -271,7 +275,7 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// Kills it and takes its Lease and its log away, so that the next need not wait.
+    /// Kills it and deletes its Lease and its log, so that the next manager need not wait.
     pub async fn end(self, client: &Client) -> Result<()> {
         self.cluster.kill(MANAGER)?;
         fs::remove_file(self.cluster.log(MANAGER)).context("remove the manager's log")?;

@@ -1,24 +1,23 @@
-//! Objects such as real clusters hold: a container with environment, resources,
-//! a probe and volumes; as templates, and as pods that run already.
+//! Objects as in real clusters: a container with environment, resources, a probe and volumes; in templates, and in
+//! running pods.
 
 use serde_json::{Value, json};
 
-/// Names a Deployment's objects share.
+/// The common names of a Deployment's objects.
 #[derive(Clone, Debug)]
 pub struct App {
     /// The namespace.
     pub namespace: String,
     /// The Deployment's name.
     pub name: String,
-    /// The pods it wants.
+    /// Its desired number of pods.
     pub replicas: u32,
 }
 
 /// The version that Deployments begin with.
 pub const FIRST_VERSION: &str = "v1.4.0";
 
-/// What stands in the place of the hash that a manager computes: upstream
-/// recognizes a ReplicaSet by its template, not by its name.
+/// A constant instead of the hash that a manager computes: managers find a ReplicaSet by its template, not by its name.
 const HASH: &str = "7d9c5b8f46";
 
 /// When the pods that exist from the start were started.
@@ -41,7 +40,7 @@ impl App {
         })
     }
 
-    /// Those of its labels that its pods are found by.
+    /// Returns the labels of its selector.
     pub fn selector(&self) -> Value {
         json!({ "app.kubernetes.io/name": self.name })
     }
@@ -60,7 +59,7 @@ impl App {
         format!("{}-{HASH}", self.name)
     }
 
-    /// A Deployment whose manager has everything still to do.
+    /// Returns a Deployment without a ReplicaSet.
     pub fn deployment(&self) -> Value {
         json!({
             "apiVersion": "apps/v1",

@@ -18,7 +18,7 @@ use crate::interrupt::Interrupted;
 
 pub use programs::{Manager, check_machine, setup};
 
-/// How often processes are checked.
+/// Interval at which processes are checked.
 const CHECK_PERIOD: Duration = Duration::from_millis(500);
 
 /// Start a real Kubernetes cluster on this machine, managed by kcm and ccm, until Ctrl-C.
@@ -27,8 +27,9 @@ const CHECK_PERIOD: Duration = Duration::from_millis(500);
 /// ccm runs with the mock cloud, whose routes and load balancers work: the address of a Service of type LoadBalancer
 /// is reached from this machine. The kubeconfig that is printed works from this machine too.
 ///
-/// Needs Linux and root. What else is missing is listed. The nodes' programs are built once with Go, for some fifteen
-/// minutes, and cached outside the checkout. Nothing of the cluster is left when this command ends, even if it is killed.
+/// Requirements: Linux and root; other missing ones are listed. The nodes' programs are built once with Go, for some
+/// fifteen minutes, and cached outside the checkout. Nothing of the cluster is left when this command ends, even if it
+/// is killed.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask cluster                               # two nodes, managed by kcm
@@ -48,11 +49,11 @@ pub struct Arguments {
     #[arg(long, default_value = "ours", value_name = "MANAGER")]
     manager: Manager,
 
-    /// ccm, instead of building it
+    /// The binary of ccm, instead of building it
     #[arg(long, value_name = "PATH")]
     cloud_manager: Option<PathBuf>,
 
-    /// Test that a cluster comes up and serves real traffic, and end it
+    /// Test that a cluster starts and serves real traffic, and end it
     #[arg(long)]
     smoke: bool,
 

@@ -1,4 +1,4 @@
-//! The smoke test of a real cluster: it comes up, a Deployment is rolled while requests are served, nothing is left.
+//! The smoke test of a real cluster: it starts, a Deployment is updated while requests are served, and nothing is left.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ pub const ALWAYS: &str = "KCM_REAL_CLUSTER";
 /// The number of servers that are rolled.
 const SERVERS: u32 = 4;
 
-/// Requests per second are ten times as many.
+/// The number of clients, each of which sends ten requests per second.
 const CLIENTS: u32 = 4;
 
-/// How long a step may take on a machine that is busy with other work.
+/// Maximum duration of a step, on a machine that is busy with other programs.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// Why the smoke test does not run on this machine, or `None`.
+/// Returns the reason why the smoke test does not run on this machine, or `None`.
 pub fn obstacle() -> Result<Option<String>> {
     let programs = Programs::locate()?;
     let missing = requirements::missing(&programs);
@@ -34,7 +34,7 @@ pub fn obstacle() -> Result<Option<String>> {
         .then(|| format!("the nodes' programs are not built: cargo xtask cluster builds them once, or set {ALWAYS}=1")))
 }
 
-/// Plays it. Fails with the first thing that is not as it should be.
+/// Runs the smoke test, up to the first failure.
 pub fn run(setup: Setup) -> Result<()> {
     let index = tokio::runtime::Runtime::new()?.block_on(play(setup))?;
     let leaks = RealCluster::leaks(index);

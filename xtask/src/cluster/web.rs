@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use control_plane::{ControlPlane, Identity};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Service;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use real_cluster::{http, images};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -21,12 +21,16 @@ pub const PATH: &str = "/hostname";
 /// How often objects are read.
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// How long a server goes on after its pod is deleted, in seconds: longer than it takes to send requests elsewhere.
+/// Seconds that a server stays on a node after the node became unresponsive.
+const TOLERATION_SECONDS: u32 = 5;
+
+/// Seconds that a server continues after its pod is deleted: longer than it takes until requests go to other servers.
 const DRAIN_SECONDS: u32 = 5;
 
 /// The servers.
 pub struct Web {
     deployments: Api<Deployment>,
+    pods: Api<Pod>,
     services: Api<Service>,
 }
 
@@ -34,8 +38,19 @@ impl Web {
     /// Creates both objects.
     pub async fn create(cluster: &ControlPlane, replicas: u32) -> Result<Self> {
         let client = cluster.client(Identity::Admin).await?;
-        let web =
-            Self { deployments: Api::default_namespaced(client.clone()), services: Api::default_namespaced(client) };
+        let web = Self {
+            deployments: Api::default_namespaced(client.clone()),
+            pods: Api::default_namespaced(client.clone()),
+            services: Api::default_namespaced(client),
+        };
+        let tolerations = ["not-ready", "unreachable"].map(|taint| {
+            json!({
+                "key": format!("node.kubernetes.io/{taint}"),
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": TOLERATION_SECONDS,
+            })
+        });
         let deployment: Deployment = serde_json::from_value(json!({
             "metadata": { "name": NAME },
             "spec": {
@@ -45,6 +60,7 @@ impl Web {
                     "metadata": { "labels": { "app": NAME } },
                     "spec": {
                         "terminationGracePeriodSeconds": 2 * DRAIN_SECONDS,
+                        "tolerations": tolerations,
                         "containers": [{
                             "name": NAME,
                             "image": images::AGNHOST_OLD,
@@ -129,6 +145,28 @@ impl Web {
         }
     }
 
+    /// Waits until there are exactly `number` pods, terminating ones included.
+    pub async fn wait_for_pods(&self, number: u32, deadline: Duration) -> Result<()> {
+        self.wait_for(deadline, |pods| u32::try_from(pods.len()) == Ok(number)).await
+    }
+
+    /// Waits until all servers are ready on other nodes than this one.
+    pub async fn wait_for_evacuation(&self, node: &str, servers: u32, deadline: Duration) -> Result<()> {
+        self.wait_for(deadline, |pods| is_evacuated(pods, node, servers)).await
+    }
+
+    async fn wait_for(&self, deadline: Duration, is_reached: impl Fn(&[Pod]) -> bool) -> Result<()> {
+        let end = Instant::now() + deadline;
+        let selector = ListParams::default().labels(&format!("app={NAME}"));
+        while Instant::now() < end {
+            if is_reached(&self.pods.list(&selector).await.context("list the pods")?.items) {
+                return Ok(());
+            }
+            sleep(PERIOD).await;
+        }
+        bail!("the pods were not as desired after {} s", deadline.as_secs())
+    }
+
     /// Deletes both objects, and waits until they no longer exist.
     pub async fn delete(&self) -> Result<()> {
         let parameters = kube::api::DeleteParams::foreground();
@@ -150,6 +188,18 @@ fn is_complete(deployment: &Deployment) -> bool {
         && count(status.updated_replicas) == desired
         && count(status.replicas) == desired
         && count(status.available_replicas) == desired
+}
+
+/// Reports whether a node has only terminating servers, and other nodes have the desired number of ready ones.
+fn is_evacuated(pods: &[Pod], node: &str, servers: u32) -> bool {
+    let staying: Vec<&Pod> = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect();
+    let is_elsewhere = |pod: &&Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_deref() != Some(node));
+    u32::try_from(staying.len()) == Ok(servers) && staying.iter().all(|pod| is_elsewhere(pod) && is_ready(pod))
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 #[cfg(test)]
@@ -174,6 +224,26 @@ mod tests {
             let mut status = complete.clone();
             status[field] = value.into();
             assert!(!is_complete(&deployment(status)), "{field}");
+        }
+    }
+    #[test]
+    fn node_is_evacuated_when_all_servers_are_ready_elsewhere() {
+        let pod = |node: &str, ready: bool, deleted: bool| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": { "deletionTimestamp": deleted.then_some("2026-01-01T00:00:00Z") },
+                "spec": { "nodeName": node, "containers": [] },
+                "status": { "conditions": [{ "type": "Ready", "status": if ready { "True" } else { "False" } }] },
+            }))
+            .unwrap()
+        };
+        let (kept, lost) = (pod("a", true, false), pod("b", false, true));
+        for (name, pods, evacuated) in [
+            ("terminating pods on the node do not count", vec![kept.clone(), kept.clone(), lost.clone()], true),
+            ("too few servers", vec![kept.clone(), lost.clone()], false),
+            ("a server on the node", vec![kept.clone(), pod("b", true, false)], false),
+            ("a server that is not ready", vec![kept, pod("a", false, false)], false),
+        ] {
+            assert_eq!(is_evacuated(&pods, "b", 2), evacuated, "{name}");
         }
     }
 }

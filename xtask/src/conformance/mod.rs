@@ -3,7 +3,7 @@
 mod report;
 mod suite;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use real_cluster::RealCluster;
@@ -16,11 +16,12 @@ use report::Results;
 /// Run upstream's conformance suite on a real cluster, for our manager and for upstream's, and compare.
 ///
 /// Each manager gets a cluster of its own, one after the other. The specs are those of upstream's e2e.test with
-/// `[Conformance]` and without `[Serial]` in their names, unless chosen otherwise. The report (Markdown, the logs and JSON of
-/// the suite) goes to a folder that is printed. Fails if a spec passes with upstream's manager and not with ours.
+/// `[Conformance]` and without `[Serial]` in their names, unless chosen otherwise. The report (Markdown, the logs and
+/// JSON of the suite) is written to a folder, whose path is printed. Fails if a spec passes with upstream's manager and
+/// not with ours.
 ///
-/// Needs what `cargo xtask cluster` needs, and the Debian packages debootstrap and busybox-static, from which the images of
-/// the suite are made. A full run takes about 15 minutes for each manager on an idle machine.
+/// Requirements: those of `cargo xtask cluster`, and the Debian packages debootstrap, busybox-static and bash-static, from
+/// which the images of the suite are built. A full run takes about 15 minutes for each manager on an idle machine.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask conformance                                     # both managers, all parallel conformance specs
@@ -51,6 +52,10 @@ pub struct Arguments {
     #[arg(long)]
     debug: bool,
 
+    /// Our kcm, instead of building it
+    #[arg(long, value_name = "PATH")]
+    kcm: Option<PathBuf>,
+
     /// ccm, instead of building it
     #[arg(long, value_name = "PATH")]
     cloud_manager: Option<PathBuf>,
@@ -64,6 +69,7 @@ pub struct Arguments {
 pub fn run(arguments: Arguments) -> Result<()> {
     cluster::check_machine()?;
     let programs = Programs::locate()?;
+    suite_images::check(&programs)?;
     programs.build()?;
     programs.build_conformance()?;
     suite_images::file(&programs)?;
@@ -75,7 +81,9 @@ pub fn run(arguments: Arguments) -> Result<()> {
         println!("==> {manager}");
         let own = folder.join(manager.to_string().replace('/', "_"));
         std::fs::create_dir_all(&own).with_context(|| format!("make {}", own.display()))?;
-        let results = runtime.block_on(measure(&arguments, manager, &own))?;
+        let (results, index) = runtime.block_on(measure(&arguments, manager, &own))?;
+        let leaks = RealCluster::leaks(index);
+        ensure!(leaks.is_empty(), "the cluster left behind: {}", leaks.join(", "));
         println!("{manager}: {}", results.summary());
         all.push((manager.to_string(), results));
     }
@@ -88,8 +96,13 @@ pub fn run(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-async fn measure(arguments: &Arguments, manager: &Manager, folder: &std::path::Path) -> Result<Results> {
-    let mut setup = cluster::setup(2, manager, arguments.cloud_manager.as_deref(), !arguments.debug)?;
+/// Runs the suite on a cluster of its own. Returns the cluster's index too, once it has ended.
+async fn measure(arguments: &Arguments, manager: &Manager, folder: &Path) -> Result<(Results, u8)> {
+    let program = match (manager, &arguments.kcm) {
+        (Manager::Ours, Some(path)) => &Manager::Path(path.clone()),
+        _ => manager,
+    };
+    let mut setup = cluster::setup(2, program, arguments.cloud_manager.as_deref(), !arguments.debug)?;
     setup.images.push(suite_images::FILE.to_owned());
     let cluster = RealCluster::start(setup, |step| println!("{step}")).await?;
     let choice = suite::Choice {
@@ -98,5 +111,6 @@ async fn measure(arguments: &Arguments, manager: &Manager, folder: &std::path::P
         procs: arguments.procs,
         minutes: arguments.timeout,
     };
-    suite::run(&cluster, &choice, folder).await
+    let results = suite::run(&cluster, &choice, folder).await?;
+    Ok((results, cluster.addresses().index))
 }

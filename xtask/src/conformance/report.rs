@@ -1,4 +1,4 @@
-//! The results of runs, side by side.
+//! The results of runs, compared in a table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// How much of a failure's message is shown, in characters.
+/// Maximum length of a failure's message in the report, in characters.
 const MESSAGE: usize = 200;
 
 /// The result of each spec of a run that was not skipped.
@@ -31,7 +31,7 @@ impl Results {
         })
     }
 
-    /// How many passed, of how many, and how long it took.
+    /// Returns the numbers of passed and of all specs, and the duration.
     pub fn summary(&self) -> String {
         let passed = self.specs.values().filter(|failure| failure.is_none()).count();
         format!("{passed} of {} specs pass, in {:.0} s", self.specs.len(), self.seconds)

@@ -1,4 +1,4 @@
-//! The cloud half of the story: ccm over a mock cloud, and the machines of that cloud.
+//! The part of the scenario with ccm: a mock cloud and its instances.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -16,20 +16,20 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
+use super::scenario::Step;
 use super::stage::Stage;
-use super::story::Step;
 
 /// The name of the cloud manager's package, process and log.
 pub const CLOUD_MANAGER: &str = "ccm";
 
-/// The user that it runs as, with the rights of the manifest that comes with it.
+/// The user that it runs as, with the permissions of its manifest.
 const USER: &str = "system:cloud-controller-manager";
 const RIGHTS: &str = include_str!("../../../deploy/ccm-rbac.yaml");
 
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 
-/// Machines that join the cluster; they take no pods, for these would go with them.
+/// Instances that join the cluster. No pods are scheduled to them, because these would be deleted with them.
 const MACHINES: [&str; 2] = ["machine-a", "machine-b"];
 
 /// The addresses of all pods, and those of the machines' own.
@@ -38,35 +38,35 @@ const RANGES: [&str; 2] = ["10.244.7.0/24", "10.244.8.0/24"];
 
 const SERVICE: &str = "web";
 
-/// Machines join.
+/// Instances join the cluster.
 pub const JOIN: Step = Step {
-    title: "Two machines of a cloud join the cluster",
+    title: "Two instances of a cloud join the cluster",
     deadline: Duration::from_secs(60),
     play: |stage| join(stage).boxed(),
 };
 
-/// A Service gets a balancer, and gives it back.
+/// A Service gets a load balancer and is deleted.
 pub const BALANCE: Step = Step {
-    title: "A Service of type LoadBalancer gets an address, and leaves nothing in the cloud",
+    title: "A Service of type LoadBalancer gets an address, and its deletion leaves nothing in the cloud",
     deadline: Duration::from_secs(60),
     play: |stage| balance(stage).boxed(),
 };
 
-/// A machine is stopped, another one is deleted.
+/// An instance is stopped, another one is deleted.
 pub const LEAVE: Step = Step {
-    title: "One machine is stopped in the cloud, the other one deleted",
+    title: "One instance is stopped in the cloud, the other one deleted",
     deadline: Duration::from_secs(120),
     play: |stage| leave(stage).boxed(),
 };
 
-/// The cloud manager and the cloud that it has.
+/// The cloud manager, with its cloud.
 pub struct Cloud {
     binary: PathBuf,
     address: SocketAddr,
 }
 
 impl Cloud {
-    /// Gives the cloud manager its rights and starts it; the mock cloud lives in its process.
+    /// Grants the cloud manager its permissions and starts it; the mock cloud is in its process.
     pub fn start(cluster: &ControlPlane, binary: PathBuf) -> Result<Self> {
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|port| port.local_addr());
         let address = address.context("find a free port")?;
@@ -87,42 +87,42 @@ impl Cloud {
         Ok(Self { binary, address })
     }
 
-    /// What there is to say of it.
+    /// Returns a sentence about the process and its cloud.
     pub fn introduction(&self) -> String {
         format!(
-            "The cloud controller manager is {}; its cloud answers at http://{}",
+            "The cloud controller manager is {}; its cloud is served at http://{}",
             self.binary.display(),
             self.address
         )
     }
 
-    /// Does something to the cloud, by its own API.
+    /// Changes the cloud, by its API.
     async fn call(&self, stage: &Stage, method: &str, path: &str) -> Result<()> {
         stage.page.command(&format!("curl --request {method} http://{}{path}", self.address));
-        self.ask(method, path).await?;
+        self.request(method, path).await?;
         Ok(())
     }
 
-    /// Everything that there is in the cloud.
+    /// Returns the state of the cloud.
     async fn state(&self) -> Result<Value> {
-        self.ask("GET", "/state").await
+        self.request("GET", "/state").await
     }
 
-    async fn ask(&self, method: &str, path: &str) -> Result<Value> {
+    async fn request(&self, method: &str, path: &str) -> Result<Value> {
         let mut connection = TcpStream::connect(self.address).await.context("connect to the mock cloud")?;
         let request =
             format!("{method} {path} HTTP/1.1\r\nHost: cloud\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
-        connection.write_all(request.as_bytes()).await.context("ask the mock cloud")?;
+        connection.write_all(request.as_bytes()).await.context("send a request to the mock cloud")?;
         let mut answer = String::new();
-        connection.read_to_string(&mut answer).await.context("read the mock cloud's answer")?;
+        connection.read_to_string(&mut answer).await.context("read the mock cloud's response")?;
         let status = answer.lines().next().unwrap_or_default();
-        ensure!(status.contains(" 200 "), "{method} {path}: the mock cloud says {status:?}");
+        ensure!(status.contains(" 200 "), "{method} {path}: the mock cloud returned {status:?}");
         let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-        serde_json::from_str(body).with_context(|| format!("read what the mock cloud says to {method} {path}"))
+        serde_json::from_str(body).with_context(|| format!("read the mock cloud's response to {method} {path}"))
     }
 }
 
-/// A node as a kubelet registers it that leaves it to the cloud to say what it is.
+/// Returns a node as a kubelet with an external cloud provider registers it.
 fn registration(name: &str, range: &str) -> String {
     format!(
         "apiVersion: v1
@@ -141,7 +141,7 @@ fn has_taint(node: &Node, key: &str) -> bool {
     node.spec.iter().flat_map(|spec| &spec.taints).flatten().any(|taint| taint.key == key)
 }
 
-/// Polls a node until it is as wanted, or absent as wanted.
+/// Polls a node until `wanted` returns true; `None` is an absent node.
 async fn until(stage: &Stage, name: &str, wanted: impl Fn(Option<&Node>) -> bool) -> Result<Option<Node>> {
     loop {
         let node = node(stage, name).await?;
@@ -160,10 +160,10 @@ async fn join(stage: &Stage) -> Result<String> {
     let mut zones = Vec::new();
     for name in MACHINES {
         let node = until(stage, name, |node| node.is_some_and(|node| !has_taint(node, UNINITIALIZED))).await?;
-        let node = node.context("it was there")?;
+        let node = node.context("the node was deleted")?;
         let label = |key: &str| node.metadata.labels.iter().flatten().find(|(known, _)| *known == key);
         let zone = label("topology.kubernetes.io/zone").map(|(_, zone)| zone.clone()).context("it has no zone")?;
-        let id = node.spec.and_then(|spec| spec.provider_id).context("it has no provider id")?;
+        let id = node.spec.and_then(|spec| spec.provider_id).context("it has no provider ID")?;
         let addresses = node.status.and_then(|status| status.addresses).unwrap_or_default();
         ensure!(!addresses.is_empty(), "{name} has no addresses");
         stage.saw(&format!("{name} is {id} in {zone}, at {}", addresses[0].address));
@@ -172,10 +172,10 @@ async fn join(stage: &Stage) -> Result<String> {
     stage.kubectl(&["get", "nodes", "--label-columns=topology.kubernetes.io/zone"]).await?;
     until_cloud(stage, |cloud| RANGES.iter().all(|range| cloud["routes"].to_string().contains(range))).await?;
     stage.saw(&format!("the cloud routes {} to them", RANGES.join(" and ")));
-    Ok(format!("both have their provider ids, addresses and labels, and may be used, in {}", zones.join(" and ")))
+    Ok(format!("both have their provider IDs, addresses and labels, and are schedulable, in {}", zones.join(" and ")))
 }
 
-/// Polls the cloud until it is as wanted.
+/// Polls the cloud until `wanted` returns true.
 async fn until_cloud(stage: &Stage, wanted: impl Fn(&Value) -> bool) -> Result<()> {
     while !wanted(&stage.cloud.state().await?) {
         sleep(Duration::from_millis(100)).await;
@@ -199,21 +199,21 @@ async fn balance(stage: &Stage) -> Result<String> {
     stage.kubectl(&["delete", "service", SERVICE]).await?;
     let balancers = |cloud: &Value| cloud["balancers"].as_array().map_or(usize::MAX, Vec::len);
     until_cloud(stage, |cloud| balancers(cloud) == 0).await?;
-    Ok(format!("the Service had {address}; it is deleted, and the cloud holds no balancer any more"))
+    Ok(format!("the Service had {address}; it is deleted, and the cloud has no load balancer"))
 }
 
 async fn leave(stage: &Stage) -> Result<String> {
     let [stopped, deleted] = MACHINES;
     stage.cloud.call(stage, "POST", &format!("/instances/{stopped}/stop")).await?;
     stage.cloud.call(stage, "DELETE", &format!("/instances/{deleted}")).await?;
-    // What their kubelets, which are played, would not say.
+    // The simulated kubelets do not detect that their instances stopped: make the nodes unready.
     stage.kubectl(&["annotate", "nodes", stopped, deleted, &format!("{BEHAVIOUR}={UNREADY}")]).await?;
     until(stage, stopped, |node| node.is_some_and(|node| has_taint(node, SHUTDOWN))).await?;
     stage.saw(&format!("{stopped} has the taint {SHUTDOWN}"));
     until(stage, deleted, |node| node.is_none()).await?;
-    stage.saw(&format!("{deleted} is deleted: the cloud has said twice that its machine is gone"));
+    stage.saw(&format!("{deleted} is deleted: the cloud has reported twice that its instance does not exist"));
     match node(stage, stopped).await? {
-        Some(_) => Ok("a stopped machine keeps its node, a deleted one does not".into()),
-        None => bail!("{stopped} was deleted too, and its machine is still there"),
+        Some(_) => Ok("a stopped instance keeps its node, a deleted one does not".into()),
+        None => bail!("{stopped} was deleted, too, although its instance still exists"),
     }
 }

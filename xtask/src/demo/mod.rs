@@ -1,11 +1,11 @@
-//! `cargo xtask demo`: a story of a Deployment's life and of a cloud's machines, told by our managers on a real API
-//! server.
+//! `cargo xtask demo`: a scenario with a Deployment and with instances of a mock cloud, run by our managers on a real
+//! API server.
 
 mod cloud;
 mod pods;
+mod scenario;
 mod stage;
 mod steps;
-mod story;
 mod volumes;
 
 use std::path::PathBuf;
@@ -21,38 +21,39 @@ use crate::page::Page;
 use cloud::CLOUD_MANAGER;
 use stage::{MANAGER, Stage};
 
-/// Watch kcm run a Deployment, and ccm the machines of a mock cloud, on a real Kubernetes API server.
+/// Watch kcm manage a Deployment, and ccm the instances of a mock cloud, on a real Kubernetes API server.
 ///
-/// etcd, API server and scheduler are stock Kubernetes 1.37; kubelets are played by kwok, so pods become Ready without
-/// running anything. kcm runs with the flags and the rights that kubeadm gives to a kube-controller-manager. Everything
-/// lies in a temporary folder and ends with this command. ccm has a cloud in memory, which is its own process's.
+/// etcd, API server and scheduler are stock Kubernetes 1.37; kwok simulates kubelets, so that pods become Ready without
+/// running anything. kcm runs with the flags and the permissions that kubeadm gives to a kube-controller-manager. ccm
+/// has a mock cloud in the memory of its process. All files are in a temporary folder, which is removed when this
+/// command ends.
 ///
-/// What is missing is built first: kcm and ccm by cargo, the programs of the control plane once with Go, which takes some ten
-/// minutes (`cargo xtask control-plane --help` says where they are kept).
+/// Missing programs are built first: kcm and ccm by cargo, those of the control plane once with Go, which takes some
+/// ten minutes (`cargo xtask control-plane --help` names their folder).
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
-  cargo xtask demo                     # tell the story, then stay for your own kubectl
-  cargo xtask demo --once              # tell the story; the exit status is its result
+  cargo xtask demo                     # play the scenario, then keep running for your own kubectl
+  cargo xtask demo --once              # play the scenario; the exit status is its result
   cargo xtask demo --nodes 10 --keep-logs")]
 pub struct Arguments {
-    /// End after the story, with an exit status other than 0 if a step failed
+    /// Exit after the scenario, with an exit status other than 0 if a step failed
     #[arg(long)]
     once: bool,
 
-    /// How many fake nodes to make
+    /// Number of fake nodes
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     nodes: u32,
 
-    /// Keep the processes' logs in a folder of their own (they are kept anyway when a step fails)
+    /// Keep the processes' logs in a new folder (if a step fails, they are always kept)
     #[arg(long)]
     keep_logs: bool,
 
-    /// Another controller manager than ours, upstream's for instance, to see it do the same
+    /// The controller manager's binary instead of kcm, for example upstream's, for a comparison
     #[arg(long, value_name = "PATH")]
     manager: Option<PathBuf>,
 }
 
-/// Tells the story. A failure ends the process, after one sentence and when everything is cleaned up.
+/// Plays the scenario. A failure ends the process, after one sentence and the cleanup.
 pub fn run(arguments: Arguments) -> Result<()> {
     if let Err(error) = prepare_and_show(&arguments) {
         Page::error().failed(&format!("{error:#}"));
@@ -63,11 +64,11 @@ pub fn run(arguments: Arguments) -> Result<()> {
 
 fn prepare_and_show(arguments: &Arguments) -> Result<()> {
     let page = Page::output();
-    page.title("Getting ready");
+    page.title("Preparing");
     Assets::base()?;
     let manager = match &arguments.manager {
         Some(path) if path.is_file() => path.canonicalize().with_context(|| format!("resolve {}", path.display()))?,
-        Some(path) => bail!("--manager is {}, which is no file: give the path of a binary", path.display()),
+        Some(path) => bail!("--manager is {}, which is not a file: use the path of a binary", path.display()),
         None => cargo::build(MANAGER, &[])?,
     };
     let cloud_manager = cargo::build(CLOUD_MANAGER, &["--no-default-features"])?;
@@ -75,7 +76,7 @@ fn prepare_and_show(arguments: &Arguments) -> Result<()> {
     runtime.block_on(show(arguments, page, Binaries { manager, cloud_manager }))
 }
 
-/// What is shown.
+/// The managers' binaries.
 struct Binaries {
     manager: PathBuf,
     cloud_manager: PathBuf,
@@ -85,20 +86,20 @@ async fn show(arguments: &Arguments, page: Page, binaries: Binaries) -> Result<(
     let mut interrupted = Interrupted::listen()?;
     let options = Options { nodes: arguments.nodes, ..Options::default() };
     let stage = tokio::select! {
-        stage = set(options, page, binaries) => stage?,
+        stage = start(options, page, binaries) => stage?,
         () = interrupted.wait() => bail!("interrupted while the control plane was starting"),
     };
-    let told = tokio::select! {
-        told = story::tell(&stage, steps::STORY) => told,
-        () = interrupted.wait() => bail!("interrupted before the story's end"),
+    let played = tokio::select! {
+        played = scenario::play(&stage, steps::SCENARIO) => played,
+        () = interrupted.wait() => bail!("interrupted before the end of the scenario"),
     };
-    if told.is_err() || arguments.keep_logs {
+    if played.is_err() || arguments.keep_logs {
         match stage.keep_logs().await {
             Ok(folder) => page.line(&format!("The logs are in {}", folder.display())),
             Err(error) => page.line(&format!("The logs could not be kept: {error:#}")),
         }
     }
-    told?;
+    played?;
     if !arguments.once {
         page.line(&invitation(&stage)?);
         tokio::select! {
@@ -113,12 +114,12 @@ async fn show(arguments: &Arguments, page: Page, binaries: Binaries) -> Result<(
 }
 
 /// Starts the control plane and the managers.
-async fn set(options: Options, page: Page, binaries: Binaries) -> Result<Stage> {
+async fn start(options: Options, page: Page, binaries: Binaries) -> Result<Stage> {
     let nodes = options.nodes;
     let start = std::time::Instant::now();
     let cluster = ControlPlane::start(options).await?;
     page.line(&format!(
-        "Kubernetes 1.37 answers at {} with {nodes} fake nodes ({:.1} s).",
+        "Kubernetes 1.37 runs at {} with {nodes} fake nodes ({:.1} s).",
         cluster.server(),
         start.elapsed().as_secs_f64()
     ));
@@ -130,7 +131,7 @@ async fn set(options: Options, page: Page, binaries: Binaries) -> Result<Stage> 
 fn invitation(stage: &Stage) -> Result<String> {
     Ok(format!(
         "
-It keeps running; try it in another terminal:
+The cluster keeps running; try it in another terminal:
 
   export KUBECONFIG={}
   alias kubectl={}
@@ -147,7 +148,7 @@ Ctrl-C ends it and leaves nothing behind.",
     ))
 }
 
-/// Ends only when a process has ended by itself.
+/// Returns only if a process has ended by itself.
 async fn watch_over(cluster: &ControlPlane) -> Result<()> {
     loop {
         cluster.check()?;

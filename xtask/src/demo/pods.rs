@@ -1,5 +1,5 @@
-//! Every change of the story's pods, and of what its ReplicaSets ask for, so that the fewest available pods ever and
-//! the most that were requested are known and not guessed.
+//! All changes of the scenario's pods and of the replicas that its ReplicaSets request. They determine the smallest
+//! number of available pods and the largest number of requested pods.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 
 use super::stage::Stage;
 
-/// How often time alone may make a pod available, and the processes are looked after.
+/// How often pods may become available by time alone, and processes are checked.
 const TICK: Duration = Duration::from_millis(250);
 
 /// Pods by image, and those that count as available for a Deployment.
@@ -47,7 +47,7 @@ impl Count {
         self.images.values().sum()
     }
 
-    /// True when there are this many pods of one image, all available, and no others.
+    /// Reports whether there are this many pods of one image, all available, and no others.
     pub fn is_all(&self, image: &str, replicas: usize) -> bool {
         self.available == replicas && self.alive() == replicas && self.images.get(image) == Some(&replicas)
     }
@@ -74,23 +74,23 @@ fn ready_since(pod: &Pod) -> Option<Timestamp> {
     ready.last_transition_time.as_ref().map(|time| time.0)
 }
 
-/// The pods of one label and their ReplicaSets, followed from a moment on.
+/// The pods with one label and their ReplicaSets, watched from a point in time.
 pub struct Pods<'a> {
     stage: &'a Stage,
     min_ready: SignedDuration,
     changes: BoxStream<'static, Result<Change>>,
     pods: BTreeMap<String, Pod>,
-    /// How many pods each ReplicaSet asks for.
+    /// The number of pods that each ReplicaSet requests.
     sets: BTreeMap<String, i32>,
     shown: Count,
-    /// The fewest that were available at any moment.
+    /// The smallest number of available pods at any time.
     fewest: usize,
-    /// The most that the ReplicaSets requested together at any moment. Pods are not counted for this: one that goes and
-    /// the one that comes for it are of two ReplicaSets and may cross.
+    /// The largest number of pods that the ReplicaSets requested together at any time. Pods are not counted for this: a
+    /// deleted pod and its replacement belong to two ReplicaSets, and their events may arrive in either order.
     most: i32,
 }
 
-/// What one of the two watches told.
+/// An event of one of the two watches.
 enum Change {
     Pod(WatchEvent<Pod>),
     Set(WatchEvent<ReplicaSet>),
@@ -120,12 +120,12 @@ impl<'a> Pods<'a> {
         })
     }
 
-    /// How many there are now.
+    /// Returns the current counts.
     pub fn count(&self) -> Count {
         Count::of(self.pods.values(), self.min_ready, Timestamp::now())
     }
 
-    /// The names of those that are not being deleted, in order.
+    /// Returns the names of pods that are not being deleted, in order.
     pub fn names(&self) -> Vec<&str> {
         let alive = self.pods.values().filter(|pod| pod.metadata.deletion_timestamp.is_none());
         let mut names: Vec<_> = alive.filter_map(|pod| pod.metadata.name.as_deref()).collect();
@@ -133,7 +133,7 @@ impl<'a> Pods<'a> {
         names
     }
 
-    /// Follows the pods until they are as wanted, telling each change. The caller's step has the deadline.
+    /// Watches the pods until `reached` returns true, and prints each change. The caller's step has the deadline.
     pub async fn until(&mut self, mut reached: impl FnMut(&Count) -> bool) -> Result<()> {
         loop {
             let count = self.count();
@@ -164,16 +164,16 @@ impl<'a> Pods<'a> {
     /// Fails if there were fewer available pods, or more requested, than allowed at any moment; otherwise returns a
     /// summary.
     pub fn kept_within(&self, fewest: usize, most: i32) -> Result<String> {
-        ensure!(self.fewest >= fewest, "only {} pods were available at a time, {fewest} are promised", self.fewest);
-        ensure!(self.most <= most, "{} pods were asked for at a time, {most} are allowed", self.most);
+        ensure!(self.fewest >= fewest, "only {} pods were available at a time, {fewest} are required", self.fewest);
+        ensure!(self.most <= most, "{} pods were requested at a time, {most} are allowed", self.most);
         Ok(format!(
-            "never fewer than {} available (allowed: {fewest}), never more than {} pods asked for (allowed: {most})",
+            "never fewer than {} available (allowed: {fewest}), never more than {} pods requested (allowed: {most})",
             self.fewest, self.most
         ))
     }
 }
 
-/// What there is of a kind with a label, and what changes from then on.
+/// Returns the objects of a kind with a label, then their changes.
 async fn watched<K>(
     stage: &Stage,
     namespace: &str,
@@ -194,7 +194,7 @@ where
     Ok((list.items, events))
 }
 
-/// One watch that ends must not hide behind the other, which goes on.
+/// Ends a stream with an error: the end of one watch must be detected although the other one continues.
 fn ended(what: &str) -> impl Stream<Item = Result<Change>> + use<> {
     let error = anyhow!("the watch of the {what} ended");
     stream::once(async { Err(error) })
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_as_available() {
+    fn pod_is_available_after_min_ready() {
         let pods = [
             pod("old", Some(10), false),
             pod("old", Some(10), true),
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_an_image_are_available_ones_and_no_others() {
+    fn is_all_requires_available_pods_of_one_image_and_no_others() {
         let is_all = |pods: &[Pod]| Count::of(pods, SignedDuration::ZERO, Timestamp::now()).is_all("new", 1);
         assert!(is_all(&[pod("new", Some(1), false)]));
         assert!(is_all(&[pod("new", Some(1), false), pod("old", Some(1), true)]));

@@ -1,4 +1,4 @@
-//! Where the story plays: the cluster, the manager under test, and the user's hand with kubectl.
+//! The environment of the scenario: the cluster, the managers, and kubectl.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,29 +18,29 @@ use crate::page::Page;
 /// The name of the manager's package, process and log.
 pub const MANAGER: &str = "kcm";
 
-/// What the steps have to work with.
+/// The environment of the steps.
 pub struct Stage {
     /// The control plane.
     pub cluster: ControlPlane,
-    /// A client that may do everything.
+    /// A client with all permissions.
     pub client: kube::Client,
-    /// Where the story is printed.
+    /// The output.
     pub page: Page,
-    /// The cloud manager, which runs, and its cloud.
+    /// The running cloud manager, with its cloud.
     pub cloud: Cloud,
     manager: PathBuf,
     step: Mutex<(Instant, String)>,
 }
 
 impl Stage {
-    /// A stage with this manager's binary, which does not run yet, and this cloud manager's, which does.
+    /// Creates a stage: the cloud manager is started, the manager is not.
     pub async fn new(cluster: ControlPlane, page: Page, manager: PathBuf, cloud_manager: PathBuf) -> Result<Self> {
         let client = cluster.client(Identity::Admin).await?;
         let cloud = Cloud::start(&cluster, cloud_manager)?;
         Ok(Self { cluster, client, page, cloud, manager, step: Mutex::new((Instant::now(), String::new())) })
     }
 
-    /// Starts the manager as kubeadm does; answers its process id.
+    /// Starts the manager with kubeadm's flags; returns its process ID.
     pub fn start_manager(&self) -> Result<u32> {
         let arguments = kubeadm_flags(&self.cluster)?;
         let id = self.cluster.run(MANAGER, &self.manager, &arguments)?;
@@ -48,38 +48,38 @@ impl Stage {
         Ok(id)
     }
 
-    /// Kills the manager: it has no chance to finish or to give its Lease back.
+    /// Kills the manager: it cannot finish its work or release its Lease.
     pub fn kill_manager(&self) -> Result<()> {
         self.cluster.kill(MANAGER)
     }
 
-    /// Sets the step's clock to zero.
+    /// Restarts the step's clock.
     pub fn begin_step(&self) {
         *self.step.lock().unwrap_or_else(PoisonError::into_inner) = (Instant::now(), "nothing".into());
     }
 
-    /// How long the step has taken.
+    /// Returns the time since the step began.
     pub fn since_step(&self) -> Duration {
         self.step.lock().unwrap_or_else(PoisonError::into_inner).0.elapsed()
     }
 
-    /// The last thing that [`Stage::saw`] was told in this step.
+    /// Returns the last text given to [`Stage::saw`] in this step.
     pub fn last_seen(&self) -> String {
         self.step.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
-    /// Prints what happened, and keeps it for the error of an exceeded deadline.
+    /// Prints an event, and keeps it for the error of an exceeded deadline.
     pub fn saw(&self, text: &str) {
         self.page.happened(self.since_step(), text);
         text.clone_into(&mut self.step.lock().unwrap_or_else(PoisonError::into_inner).1);
     }
 
-    /// Shows a kubectl command and runs it as the admin; answers what it printed.
+    /// Prints a kubectl command and runs it as the admin; returns its output.
     pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.kubectl_with_input(arguments, "").await
     }
 
-    /// As [`Stage::kubectl`], with a text to read.
+    /// Same as [`Stage::kubectl`], with an input.
     pub async fn kubectl_with_input(&self, arguments: &[&str], input: &str) -> Result<String> {
         let shown = shown(arguments);
         self.page.command(&shown);
@@ -150,7 +150,7 @@ fn kubeadm_flags(cluster: &ControlPlane) -> Result<Vec<String>> {
     Ok(flags.into_iter().map(|(name, value): (&str, PathBuf)| format!("--{name}={}", value.display())).collect())
 }
 
-/// A command as one would type it.
+/// Returns a command as a user would type it.
 fn shown(arguments: &[&str]) -> String {
     let plain = |argument: &str| !argument.is_empty() && !argument.contains([' ', '"', '{', '*', '$']);
     let quoted = arguments.iter().map(|argument| match plain(argument) {
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_shown_as_one_would_type_them() {
+    fn commands_are_shown_as_a_user_would_type_them() {
         assert_eq!(shown(&["get", "pods", "--selector=app=web"]), "kubectl get pods --selector=app=web");
         assert_eq!(shown(&["patch", "x", r#"--patch={"a":1}"#]), r#"kubectl patch x '--patch={"a":1}'"#);
     }

@@ -1,4 +1,4 @@
-//! What the story shows, one function a step. The steps build upon each other.
+//! The steps of the scenario, one function each. A step depends on the previous ones.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use kube::api::{Api, ListParams};
 
 use super::cloud;
 use super::pods::Pods;
+use super::scenario::Step;
 use super::stage::{MANAGER, Stage};
-use super::story::Step;
 use super::volumes;
 
-/// The Deployment that the story is about.
+/// The Deployment of the scenario.
 pub const DEPLOYMENT: &str = "web";
 
 const NAMESPACE: &str = "default";
@@ -28,7 +28,7 @@ const FIRST: &str = "nginx:1.28";
 const SECOND: &str = "nginx:1.29";
 const THIRD: &str = "nginx:1.30";
 
-/// Seconds that a new pod must be Ready for in the last step: the rollout is slow enough to be broken off halfway.
+/// Seconds that a new pod must be Ready for in the last step: the rollout is slow enough to be interrupted halfway.
 const MIN_READY: i64 = 3;
 
 const MANIFEST: &str = "apiVersion: apps/v1
@@ -45,24 +45,20 @@ spec:
       - { name: nginx, image: 'nginx:1.28', ports: [{ containerPort: 80 }] }
 ";
 
-/// The story, in order.
-pub const STORY: &[Step] = &[
+/// The steps, in order.
+pub const SCENARIO: &[Step] = &[
     cloud::JOIN,
     Step {
-        title: "A Deployment with three replicas comes up",
+        title: "A Deployment with three replicas is created",
         deadline: Duration::from_secs(60),
         play: |stage| come_up(stage).boxed(),
     },
     Step {
-        title: "A deleted pod comes back",
+        title: "A deleted pod is replaced",
         deadline: Duration::from_secs(30),
         play: |stage| come_back(stage).boxed(),
     },
-    Step {
-        title: "A rolling update goes through",
-        deadline: Duration::from_secs(60),
-        play: |stage| roll(stage).boxed(),
-    },
+    Step { title: "A rolling update completes", deadline: Duration::from_secs(60), play: |stage| roll(stage).boxed() },
     Step { title: "The update is undone", deadline: Duration::from_secs(60), play: |stage| undo(stage).boxed() },
     Step {
         title: "The manager is killed in the middle of a rolling update, and started again",
@@ -90,13 +86,13 @@ async fn come_back(stage: &Stage) -> Result<String> {
     let before: Vec<String> = pods.names().into_iter().map(String::from).collect();
     let victim = before.first().context("there is no pod to delete")?;
     stage.kubectl(&["delete", "pod", victim, "--wait=false"]).await?;
-    pods.until(|count| count.available < REPLICAS).await.context("wait for the pod to go")?;
+    pods.until(|count| count.available < REPLICAS).await.context("wait for the pod's deletion")?;
     pods.until(|count| count.is_all(FIRST, REPLICAS)).await?;
     let new: Vec<_> = pods.names().into_iter().filter(|name| !before.iter().any(|old| old == name)).collect();
     ensure!(new.len() == 1, "one pod was deleted, but the new ones are: {new:?}");
     let others = before.iter().skip(1).filter(|name| pods.names().contains(&name.as_str())).count();
-    ensure!(others == REPLICAS - 1, "only {others} of the other {} pods are still there", REPLICAS - 1);
-    Ok(format!("{} stands in for {victim}; the other pods were left alone", new[0]))
+    ensure!(others == REPLICAS - 1, "only {others} of the other {} pods still exist", REPLICAS - 1);
+    Ok(format!("{} replaces {victim}; the other pods were not changed", new[0]))
 }
 
 async fn roll(stage: &Stage) -> Result<String> {
@@ -113,7 +109,7 @@ async fn undo(stage: &Stage) -> Result<String> {
     pods.until(|count| count.is_all(FIRST, REPLICAS)).await?;
     rolled_out(stage).await?;
     let sets = replica_sets(stage).await?;
-    ensure!(sets.len() == 2, "the first ReplicaSet was to be used again, but there are {}", sets.len());
+    ensure!(sets.len() == 2, "the first ReplicaSet should be used again, but there are {}", sets.len());
     let kept = pods.kept_within(FEWEST, MOST)?;
     Ok(format!("back at {FIRST} by its old ReplicaSet; {kept}"))
 }
@@ -132,11 +128,13 @@ async fn crash(stage: &Stage) -> Result<String> {
     stage.kill_manager()?;
     stage.page.command(&format!("kill -9 {MANAGER}"));
     let halfway = pods.count();
-    ensure!(halfway.images.contains_key(FIRST), "the update was over before the manager was killed: {halfway}");
+    ensure!(halfway.images.contains_key(FIRST), "the update was complete before the manager was killed: {halfway}");
     stage.saw(&format!("killed with the update half done; {halfway}"));
 
     stage.start_manager()?;
-    stage.saw("the new one waits until the Lease of the killed one has run out, up to 15 s and a little");
+    stage.saw(
+        "the new process waits until the Lease of the killed one has expired, for slightly more than 15 s at most",
+    );
     pods.until(|count| count.is_all(THIRD, REPLICAS)).await?;
     rolled_out(stage).await?;
     let sets = replica_sets(stage).await?;
@@ -144,7 +142,7 @@ async fn crash(stage: &Stage) -> Result<String> {
     ensure!(in_use.len() == 1, "one ReplicaSet should have pods, but these have: {in_use:?}");
     ensure!(sets.len() == 3, "three templates were used, but there are {} ReplicaSets: {sets:?}", sets.len());
     let kept = pods.kept_within(FEWEST, MOST)?;
-    Ok(format!("the update was finished and nothing was lost; {kept}"))
+    Ok(format!("the update was completed; {kept}"))
 }
 
 fn resource() -> String {
@@ -159,11 +157,11 @@ async fn set_image(stage: &Stage, image: &str) -> Result<()> {
 /// Waits until kubectl finds the rollout complete in the Deployment's status.
 async fn rolled_out(stage: &Stage) -> Result<()> {
     let output = stage.kubectl(&["rollout", "status", &resource()]).await?;
-    stage.saw(output.lines().last().unwrap_or("kubectl said nothing"));
+    stage.saw(output.lines().last().unwrap_or("kubectl printed nothing"));
     Ok(())
 }
 
-/// The names of the Deployment's ReplicaSets, and how many replicas each is to have.
+/// Returns the names of the Deployment's ReplicaSets, with their desired replicas.
 async fn replica_sets(stage: &Stage) -> Result<Vec<(String, i32)>> {
     let api: Api<ReplicaSet> = Api::namespaced(stage.client.clone(), NAMESPACE);
     let sets = api.list(&ListParams::default().labels(LABEL)).await.context("list ReplicaSets")?;

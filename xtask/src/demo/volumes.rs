@@ -10,8 +10,8 @@ use kube::api::Api;
 use serde::de::DeserializeOwned;
 use tokio::time::sleep;
 
+use super::scenario::Step;
 use super::stage::Stage;
-use super::story::Step;
 
 const VOLUME: &str = "disk";
 const CLAIM: &str = "data";
@@ -46,7 +46,7 @@ spec:
 
 /// A pod gets its volume and keeps it.
 pub const VOLUMES: Step = Step {
-    title: "A pod gets its volume, and keeps it while somebody deletes the claim",
+    title: "A pod gets its volume, and keeps it while the claim is being deleted",
     deadline: Duration::from_secs(60),
     play: |stage| keep(stage).boxed(),
 };
@@ -64,7 +64,7 @@ fn is_ready(pod: &Pod) -> bool {
     conditions.is_some_and(|all| all.iter().any(|each| each.type_ == "Ready" && each.status == "True"))
 }
 
-/// Reads an object until it, or its absence, is as wanted.
+/// Polls an object until `wanted` returns true; `None` is an absent object.
 async fn until<K>(api: &Api<K>, name: &str, wanted: impl Fn(Option<&K>) -> bool) -> Result<()>
 where
     K: Clone + Debug + DeserializeOwned,
@@ -91,8 +91,8 @@ async fn keep(stage: &Stage) -> Result<String> {
     stage.kubectl(&["get", "persistentvolumes,persistentvolumeclaims"]).await?;
 
     stage.kubectl(&["delete", "persistentvolumeclaim", CLAIM, "--wait=false"]).await?;
-    stage.saw("the claim is being deleted, and stays: a pod uses it");
-    let claim = claims.get(CLAIM).await.context("the claim was deleted under its pod")?;
+    stage.saw("the claim is being deleted, and still exists: a pod uses it");
+    let claim = claims.get(CLAIM).await.context("the claim was deleted while its pod used it")?;
     ensure!(claim.metadata.deletion_timestamp.is_some() && is_bound(&claim), "{:?}", claim.status);
     stage.kubectl(&["delete", "pod", POD]).await?;
     until(&claims, CLAIM, |claim| claim.is_none()).await?;

@@ -7,26 +7,26 @@ use anyhow::{Context, Result};
 
 use super::oci::Image;
 
-/// The result.
+/// The result of a run.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Ran {
+pub enum RunResult {
     /// It succeeded with this output.
-    Well(String),
+    Succeeded(String),
     /// It failed with this message.
-    Badly(String),
+    Failed(String),
     /// It cannot be run here, for this reason.
-    Not(String),
+    Unsupported(String),
 }
 
-/// Runs a command, which is searched on the image's own path.
-pub fn run(image: &Image, command: &[&str]) -> Result<Ran> {
+/// Runs a command, which is searched for on the image's own path.
+pub fn run(image: &Image, command: &[&str]) -> Result<RunResult> {
     let here = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
         other => other,
     };
     if image.architecture != here {
-        return Ok(Ran::Not(format!("this machine is {here}")));
+        return Ok(RunResult::Unsupported(format!("this machine is {here}")));
     }
     let root = tempfile::tempdir().context("make a folder")?;
     tar::Archive::new(&*image.layer).unpack(root.path()).context("unpack the layer")?;
@@ -35,17 +35,17 @@ pub fn run(image: &Image, command: &[&str]) -> Result<Ran> {
     let mut inside = isolated(root.path());
     let output = match inside.args(command).env_clear().envs(environment).output() {
         Ok(output) => output,
-        Err(error) => return Ok(Ran::Not(format!("unshare, of util-linux, cannot be run: {error}"))),
+        Err(error) => return Ok(RunResult::Unsupported(format!("unshare, of util-linux, cannot be run: {error}"))),
     };
     if output.status.success() {
-        return Ok(Ran::Well(String::from_utf8_lossy(&output.stdout).into_owned()));
+        return Ok(RunResult::Succeeded(String::from_utf8_lossy(&output.stdout).into_owned()));
     }
     // A trivial command shows whether the command failed or unshare may not isolate anything.
-    let (words, trial) = (complaint(&output), isolated(Path::new("/")).arg("true").output());
+    let (message, trial) = (error_text(&output), isolated(Path::new("/")).arg("true").output());
     Ok(match trial {
-        Ok(trial) if trial.status.success() => Ran::Badly(words),
-        Ok(trial) => Ran::Not(complaint(&trial)),
-        Err(error) => Ran::Not(error.to_string()),
+        Ok(trial) if trial.status.success() => RunResult::Failed(message),
+        Ok(trial) => RunResult::Unsupported(error_text(&trial)),
+        Err(error) => RunResult::Unsupported(error.to_string()),
     })
 }
 
@@ -56,6 +56,6 @@ fn isolated(root: &Path) -> Command {
     command
 }
 
-fn complaint(output: &Output) -> String {
+fn error_text(output: &Output) -> String {
     format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim_end())
 }

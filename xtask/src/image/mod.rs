@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 
 use build::{Arch, Toolchain};
-use empty_root::Ran;
+use empty_root::RunResult;
 use oci::Platform;
 use program::Program;
 
@@ -27,7 +27,7 @@ use program::Program;
 /// named. A release build takes about five minutes per program.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
-  cargo xtask image                                      # both programs, for each machine that can be built for
+  cargo xtask image                                      # both programs, for each architecture with a toolchain
   cargo xtask image kcm --arch amd64
   cargo xtask image kcm --registry registry.example.com/control --tag v0.1.0
 
@@ -80,7 +80,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
         oci::write(&layout, &name, &platforms)?;
         oci::pack(&layout, &tar)?;
         for image in oci::read(&layout)? {
-            println!("{}: {}", image.architecture, ran(program, &image)?);
+            println!("{}: {}", image.architecture, test_run(program, &image)?);
         }
         println!("{name}: {} and {} ({})", layout.display(), tar.display(), megabytes(fs::metadata(&tar)?.len()));
     }
@@ -99,7 +99,7 @@ fn toolchains(wanted: &[Arch]) -> Result<Vec<Toolchain>> {
             Err(missing) => println!("NOT BUILT for {}: {missing:#}", arch.oci()),
         }
     }
-    ensure!(!found.is_empty(), "no toolchain for static binaries is whole; what is missing is named above");
+    ensure!(!found.is_empty(), "no toolchain for static binaries is complete; the missing parts are named above");
     Ok(found)
 }
 
@@ -134,12 +134,14 @@ fn platform(program: Program, arch: Arch, binary: &Path, arguments: &Arguments) 
 }
 
 /// Runs kubeadm's command in the image, if this host allows that; returns the result.
-fn ran(program: Program, image: &oci::Image) -> Result<String> {
+fn test_run(program: Program, image: &oci::Image) -> Result<String> {
     let command = [program.command(), "--version"];
     Ok(match empty_root::run(image, &command)? {
-        Ran::Well(words) => format!("'{}' in an empty root says: {}", command.join(" "), words.trim_end()),
-        Ran::Badly(words) => bail!("'{}' fails in an empty root: {words}", command.join(" ")),
-        Ran::Not(why) => format!("read back, and NOT run in an empty root: {why}"),
+        RunResult::Succeeded(output) => {
+            format!("'{}' in an empty root prints: {}", command.join(" "), output.trim_end())
+        }
+        RunResult::Failed(message) => bail!("'{}' fails in an empty root: {message}", command.join(" ")),
+        RunResult::Unsupported(why) => format!("read back, and NOT run in an empty root: {why}"),
     })
 }
 

@@ -54,9 +54,9 @@ fn image_has_the_program_by_both_names_and_an_unprivileged_user() {
     let folder = tempfile::tempdir().unwrap();
     let images = written(folder.path(), tiny(0), &["amd64"]).unwrap();
     let [image] = images.as_slice() else { panic!("{} images", images.len()) };
-    let there = ["usr/", "usr/local/", "usr/local/bin/"];
+    let folders = ["usr/", "usr/local/", "usr/local/bin/"];
     let programs = ["usr/local/bin/kube-controller-manager", "usr/local/bin/kcm"];
-    assert_eq!(paths(image), [there.as_slice(), &programs].concat());
+    assert_eq!(paths(image), [folders.as_slice(), &programs].concat());
     let config = &image.config["config"];
     assert_eq!(config["User"], "65532:65532");
     assert_eq!(config["Entrypoint"][0], "/usr/local/bin/kube-controller-manager");
@@ -137,12 +137,12 @@ fn static_program_runs_in_an_empty_root_by_its_name() {
         empty_root::run(&images[0], &[command]).unwrap()
     };
     match run(0, "kube-controller-manager") {
-        Ran::Not(why) => eprintln!("nothing can be isolated here: {why}"),
-        well => {
-            assert_eq!(well, Ran::Well(String::new()));
-            assert_eq!(run(0, "kcm"), Ran::Well(String::new()));
-            assert!(matches!(run(3, "kcm"), Ran::Badly(words) if words.contains("exit status: 3")));
-            assert!(matches!(run(0, "sh"), Ran::Badly(words) if words.contains("sh")));
+        RunResult::Unsupported(why) => eprintln!("no program can be run in an empty root here: {why}"),
+        result => {
+            assert_eq!(result, RunResult::Succeeded(String::new()));
+            assert_eq!(run(0, "kcm"), RunResult::Succeeded(String::new()));
+            assert!(matches!(run(3, "kcm"), RunResult::Failed(words) if words.contains("exit status: 3")));
+            assert!(matches!(run(0, "sh"), RunResult::Failed(words) if words.contains("sh")));
         }
     }
 }

@@ -14,7 +14,7 @@ const COPIES: &str = "component/src/flags/mod.rs";
 /// Files that only validate values.
 const CHECKS: [&str; 2] = ["rules.rs", "validate.rs"];
 
-/// Flags without alternatives: every accepted value describes the program's behaviour.
+/// Flags that need no reader: every accepted value describes what the program does anyway.
 const ALWAYS_SO: [&str; 2] = ["leader-elect-resource-lock", "permit-address-sharing"];
 
 /// The prefix of names that a function of the autoscaler completes.
@@ -88,7 +88,7 @@ fn effective_flag_is_read_by_code() {
     let mut sources = Vec::new();
     FOLDERS.iter().for_each(|folder| collect(&workspace().join(folder), &mut sources));
     let flags: BTreeSet<&str> = sources.iter().flat_map(|source| source.text.lines().filter_map(declared)).collect();
-    assert!(flags.len() > 80, "{} flags are few", flags.len());
+    assert!(flags.len() > 80, "only {} flags were found", flags.len());
     let unread: Vec<&&str> =
         flags.iter().filter(|name| !ALWAYS_SO.contains(*name) && !is_read(name, &sources)).collect();
     assert!(unread.is_empty(), "declared effective and read nowhere: {unread:?}");

@@ -1,6 +1,8 @@
 //! `cargo xtask test`: all checks and tests in stages, the cheap ones first.
 
 #[cfg(test)]
+mod feature_gates;
+#[cfg(test)]
 mod flags;
 #[cfg(test)]
 mod layers;
@@ -24,8 +26,8 @@ pub use plan::one_program;
 /// The output ends with a table of the stages and, on a separate line, the sum of all tests: "N passed, N failed". The
 /// exit status is 0 only if every stage passed.
 ///
-/// Requirements: Rust with rustfmt and clippy, and Go, which builds the control plane once (about ten minutes) and
-/// finds upstream's files with the field numbers.
+/// Requirements: Rust with rustfmt and clippy; Go, which builds the control plane once (about ten minutes) and finds
+/// upstream's files with the field numbers; Python 3.10 or later, for a mock of AWS.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask test                       # everything, up to the first stage that fails
@@ -38,8 +40,8 @@ pub struct Arguments {
     #[arg(value_enum, value_name = "SELECTOR")]
     selectors: Vec<plan::Selector>,
 
-    /// Only tests with one of these texts in their names (with the selector faults alone: at
-    /// the beginning, behind 'faults::'); no lints then
+    /// Only tests with one of these texts in their names, and no lints (with only the selector faults, the name after
+    /// 'faults::' must begin with the text)
     #[arg(last = true, value_name = "TEST NAME")]
     names: Vec<String>,
 

@@ -27,8 +27,8 @@ pub fn missing_instance(node: &Node, age: i64) -> Option<String> {
     Some(match id {
         Some(id) => format!("the cloud has no instance with the provider ID {id}; the node stays uninitialized"),
         None => format!(
-            "the cloud has no instance of this cluster for the node name {:?}; the node stays uninitialized: let the kubelet set \
-             --provider-id, or name the node as the cloud names its instances",
+            "the cloud has no instance of this cluster for the node name {:?}; the node stays uninitialized: let the \
+             kubelet set --provider-id, or name the node as the cloud names its instances",
             &*node.meta.name
         ),
     })
@@ -37,7 +37,7 @@ pub fn missing_instance(node: &Node, age: i64) -> Option<String> {
 /// Labels to set.
 pub type Edits = BTreeMap<String, String>;
 
-/// The reason why a kubelet's configured addresses cannot be its node's.
+/// The reason why the addresses configured in the kubelet (`--node-ip`) are not valid for the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadNodeIp(pub String);
 
@@ -50,9 +50,11 @@ pub fn reconciled_labels(labels: &[(Str, Str)]) -> Edits {
     differing.collect()
 }
 
-/// Labels that a new node gets from its machine: both of each pair, over whatever is there, and the provider's own
-/// where no such label is there yet and its name is not one of Kubernetes' own (cloud-provider,
-/// CloudNodeController.getNodeModifiersFromCloudProvider). Returns those of the provider that were left out, too.
+/// Returns the labels that a new node gets from its instance, and the provider's labels that are left out.
+///
+/// Both labels of each pair replace existing ones. A label of the provider is left out if the node has another value
+/// for it, or if its name belongs to Kubernetes.
+/// Upstream: cloud-provider, CloudNodeController.getNodeModifiersFromCloudProvider.
 pub fn initial_labels<'a>(labels: &[(Str, Str)], instance: &'a Instance) -> (Edits, Vec<&'a str>) {
     let mut edits = Edits::new();
     let values = [&instance.zone, &instance.region, &instance.instance_type];

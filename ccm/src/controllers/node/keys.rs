@@ -4,6 +4,7 @@ use std::fmt;
 
 use kinds::Node;
 use kinds::meta::ObjectKey;
+use runtime::queue::QueueKey;
 use runtime::store::{Change, Index, index_key};
 
 use super::decide::reconciled_labels;
@@ -17,6 +18,8 @@ pub(super) enum Key {
     /// Compare all nodes' addresses with the cloud's.
     Addresses,
 }
+
+impl QueueKey for Key {}
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

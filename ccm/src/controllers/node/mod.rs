@@ -1,9 +1,9 @@
 //! cloud-node-controller: initializes new nodes with data of their cloud instances, and keeps their addresses up to
 //! date.
 //!
-//! A kubelet with an external cloud provider registers its node with a taint. The taint is removed together with
-//! setting provider ID and labels, after the addresses were set. Follows upstream
-//! k8s.io/cloud-provider/controllers/node.
+//! A kubelet with an external cloud provider registers its node with a taint. This controller sets the addresses first.
+//! Then one patch sets provider ID and labels, and removes the taint.
+//! Upstream: k8s.io/cloud-provider/controllers/node.
 
 mod decide;
 mod keys;
@@ -45,8 +45,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 /// Number of concurrently initialized nodes unless the command line sets it: their cloud requests are batched.
 const WORKERS: usize = 50;
 
-/// First and maximum delay before a node is requested again: each attempt for an instance that the cloud does not show
-/// yet costs a call.
+/// First and maximum delay before a node's instance is requested again: each attempt costs a call while the cloud does
+/// not list the instance yet.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
 fn prepare(context: &mut Context) -> anyhow::Result<Start> {

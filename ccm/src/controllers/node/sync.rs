@@ -1,4 +1,4 @@
-//! Initialization or labels of one node, and the round over all nodes' addresses.
+//! Initialization of a node, its labels, and the update of the addresses of all nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::cloud::taints::{initialized, is_uninitialized};
 use crate::context::Clock;
 
 /// Delay after an error that a user or operator must fix.
-const MISTAKE: Duration = Duration::from_secs(5 * 60);
+const MISCONFIGURED_WAIT: Duration = Duration::from_secs(5 * 60);
 
 pub(super) struct CloudNode {
     pub(super) cloud: Arc<Cloud>,
@@ -101,7 +101,7 @@ impl CloudNode {
         self.consistency.read(key, &self.nodes, self.queue.waker(&Key::Node(key.clone())))
     }
 
-    /// Addresses first, so that a usable node has them.
+    /// Initializes a node. Writes the addresses first, so that a node without the taint has them.
     async fn initialize(&self, key: &ObjectKey, node: &Node, instance: &Instance) -> Result<Outcome, ReconcileError> {
         let has_id = node.cloud.as_ref().is_some_and(|cloud| !cloud.provider_id.is_empty());
         if !has_id && instance.provider_id.is_empty() {
@@ -113,7 +113,7 @@ impl CloudNode {
                 let message = format!("provided node ip for node {:?} is not valid: {}", node.meta.name, bad.0);
                 warn!(message, "the node stays tainted");
                 self.recorder.event(&about(node), EventType::Warning, "InvalidProvidedNodeIP", message);
-                return Ok(Outcome::RequeueAfter(MISTAKE));
+                return Ok(Outcome::RequeueAfter(MISCONFIGURED_WAIT));
             }
         };
         let mut version = node.meta.version;
@@ -125,7 +125,10 @@ impl CloudNode {
         }
         let (labels, left_out) = initial_labels(&node.meta.labels, instance);
         if !left_out.is_empty() {
-            warn!(labels = left_out.join(","), "labels of the cloud provider that the node has or may not have");
+            warn!(
+                labels = left_out.join(","),
+                "labels of the cloud provider not set: the node has other values, or the names are reserved"
+            );
         }
         let mut spec = Map::from_iter([("taints".to_owned(), initialized(node))]);
         if !has_id {
@@ -161,7 +164,7 @@ impl CloudNode {
     }
 
     async fn write_addresses(&self, node: &Node, wanted: &[Address]) -> Result<Answer, WriteError> {
-        // There may be several of a kind, which a merge by kind would combine: the list is replaced.
+        // A strategic merge would combine several addresses of one type: the list is replaced instead.
         let entries = wanted.iter().map(|wanted| json!({"type": wanted.kind.as_str(), "address": wanted.address}));
         let list: Value = std::iter::once(json!({"$patch": "replace"})).chain(entries).collect();
         let patch = json!({"metadata": {"uid": node.meta.uid.to_string()}, "status": {"addresses": list}});
@@ -226,13 +229,13 @@ fn unknown(error: &CloudError) -> Result<Outcome, ReconcileError> {
         ErrorKind::Throttled { after: Some(after) } => Ok(Outcome::RequeueAfter(after)),
         ErrorKind::Invalid => {
             warn!(%error, "the cloud cannot identify the node's instance; it stays tainted");
-            Ok(Outcome::RequeueAfter(MISTAKE))
+            Ok(Outcome::RequeueAfter(MISCONFIGURED_WAIT))
         }
         _ => Err(ReconcileError::new(format!("the node's instance could not be read from the cloud: {error}"))),
     }
 }
 
-/// Handles a write that failed or may have been executed.
+/// Handles a failed write. It may have been executed nevertheless.
 fn refused(error: WriteError) -> Result<Outcome, ReconcileError> {
     match error {
         error if error.is_not_found() => Ok(Outcome::Done),

@@ -33,7 +33,7 @@ pub(crate) fn node(kubelet: &[(&str, &str)], provided: Option<&str>) -> Node {
     node
 }
 
-fn machine(addresses: &[(&str, &str)]) -> Instance {
+fn instance_with(addresses: &[(&str, &str)]) -> Instance {
     let addresses = addresses.iter().map(|(kind, address)| Address {
         kind: AddressKind::parse(kind).expect("a kind"),
         address: (*address).to_owned(),
@@ -52,7 +52,7 @@ fn edits(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn labels_follow_their_beta_labels() {
+fn stable_labels_follow_their_beta_labels() {
     let (beta, stable) = LABEL_PAIRS[0];
     for (labels, want) in [
         (&[][..], &[][..]),
@@ -67,7 +67,7 @@ fn labels_follow_their_beta_labels() {
 }
 
 #[test]
-fn new_nodes_get_their_instances_labels() {
+fn new_node_gets_the_labels_of_its_instance() {
     let [(zone_beta, zone), (region_beta, region), (type_beta, kind)] = LABEL_PAIRS;
     let given = |zone: &str, region: &str, kind: &str, labels: &[(&str, &str)]| Instance {
         zone: zone.into(),
@@ -159,14 +159,14 @@ fn addresses_are_the_clouds_with_the_kubelets_first() {
             Some(vec![("InternalIP", "10.0.0.1"), ("ExternalIP", "10.0.0.1")]),
         ),
     ] {
-        let got = addresses(&node(kubelet, provided), &machine(cloud)).expect("good addresses");
-        let want = want.map(|want| machine(&want).addresses);
+        let got = addresses(&node(kubelet, provided), &instance_with(cloud)).expect("good addresses");
+        let want = want.map(|want| instance_with(&want).addresses);
         assert_eq!(got, want, "{kubelet:?} {provided:?} {cloud:?}");
     }
 }
 
 #[test]
-fn impossible_addresses_are_refused() {
+fn invalid_provided_addresses_are_refused() {
     for (provided, cloud, why) in [
         ("10.0.0.9", &[("InternalIP", "10.0.0.1")][..], "the cloud has no address 10.0.0.9 for this instance"),
         ("10.0.0.1", &[], "the cloud has no address 10.0.0.1 for this instance"),
@@ -176,7 +176,7 @@ fn impossible_addresses_are_refused() {
         ("10.0.0.1,::", &[], "give one IP address"),
         ("10.0.0.1,fd00::1,fd00::2", &[], "give one IP address"),
     ] {
-        let refused = addresses(&node(&[], Some(provided)), &machine(cloud)).expect_err(provided);
+        let refused = addresses(&node(&[], Some(provided)), &instance_with(cloud)).expect_err(provided);
         assert!(refused.0.starts_with(why), "{provided}: {}", refused.0);
     }
 }
@@ -193,7 +193,7 @@ proptest! {
         let chosen = |list: &[(usize, usize)]| -> Vec<(&str, &str)> {
             list.iter().map(|(kind, text)| (KINDS[*kind], TEXTS[*text])).collect()
         };
-        let (before, instance) = (node(&chosen(&has), None), machine(&chosen(&cloud)));
+        let (before, instance) = (node(&chosen(&has), None), instance_with(&chosen(&cloud)));
         if let Some(wanted) = addresses(&before, &instance).expect("nothing is provided") {
             let written: Vec<(&str, &str)> =
                 wanted.iter().map(|wanted| (wanted.kind.as_str(), wanted.address.as_str())).collect();

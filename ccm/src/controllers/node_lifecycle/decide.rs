@@ -1,21 +1,21 @@
 //! The decision about a node that is not ready, given the state of its instance: policy, no IO.
 //!
-//! A node is deleted only when the cloud has reported twice, some time apart, that its instance does not exist, and
-//! only if the node is old enough for the cloud to show its instance. An existing instance resets the count; an error
-//! changes nothing.
+//! A node is deleted only after the cloud has reported twice, [`APART`] from each other, that its instance does not
+//! exist, and only if the node is older than [`YOUNG`]. An existing instance resets the count. An error changes
+//! nothing.
 
 use std::time::Duration;
 
 use providers::InstanceState;
 
-/// Minimum age of a node before its instance's absence counts: clouds show new instances with delay.
+/// Minimum age of a node that is deleted: clouds list new instances with delay.
 pub const YOUNG: Duration = Duration::from_secs(60);
 /// Minimum time between the first and the last confirmation.
 pub const APART: Duration = Duration::from_secs(4);
 /// Number of confirmations that the instance does not exist.
 pub const CONFIRMATIONS: u32 = 2;
 
-/// Reports that the instance does not exist, since it was last found.
+/// The cloud's reports that an instance does not exist, since it was last found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Missing {
     /// Their number.
@@ -40,9 +40,9 @@ pub struct Facts {
 /// The action for a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// None.
+    /// Change nothing.
     Leave,
-    /// None yet: its instance seems to be missing.
+    /// Change nothing yet: the instance seems to be missing, which is not confirmed.
     Suspect,
     /// Add the shutdown taint.
     MarkShutDown,
@@ -52,14 +52,15 @@ pub enum Verdict {
     Delete,
 }
 
-/// Reports whether the cloud is called for a node; a ready one exists (cloud-provider,
-/// CloudNodeLifecycleController.MonitorNodes).
+/// Reports whether the instance of a node is requested from the cloud. The instance of a ready node exists.
+///
+/// Upstream: cloud-provider, CloudNodeLifecycleController.MonitorNodes.
 pub fn asks(facts: &Facts) -> bool {
     !facts.ready
 }
 
-/// Returns the action for a node, given the current state of its instance if it was requested. `missing` includes that
-/// result.
+/// Returns the action for a node. `state` is the state of its instance, if it was requested. `facts.missing` includes
+/// that result.
 pub fn verdict(facts: &Facts, state: Option<&InstanceState>) -> Verdict {
     if facts.ready {
         return if facts.shut_down { Verdict::MarkStarted } else { Verdict::Leave };

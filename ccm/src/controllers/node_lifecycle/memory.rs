@@ -21,7 +21,7 @@ struct Entry {
 }
 
 impl Memory {
-    /// Records that this node's instance does not exist; returns all such reports.
+    /// Records a report that this node's instance does not exist. Returns all such reports since it was last found.
     pub(super) fn gone(&mut self, node: &Uid, now: Instant) -> Missing {
         let entry = self.missing.entry(node.clone()).or_insert(Entry { times: 0, first: now, deleted: false });
         entry.times = entry.times.saturating_add(1);
@@ -33,7 +33,7 @@ impl Memory {
         self.missing.remove(node);
     }
 
-    /// Reports whether the node was deleted and only has not disappeared from the cache yet.
+    /// Reports whether this controller has deleted the node. The cache may still contain it.
     pub(super) fn is_deleted(&self, node: &Uid) -> bool {
         self.missing.get(node).is_some_and(|entry| entry.deleted)
     }

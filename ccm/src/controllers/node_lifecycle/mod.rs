@@ -42,18 +42,18 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 /// Index of nodes that are not ready, or marked as shut down: a round processes only these.
-const TO_LOOK_AT: Index<Node> = Index {
+const TO_CHECK: Index<Node> = Index {
     name: "not ready or shut down",
     keys: |node, emit| {
         if node.ready() != Some("True") || is_shut_down(node) {
-            emit(to_look_at());
+            emit(to_check());
         }
     },
 };
 
-/// Returns the only value of [`TO_LOOK_AT`].
-fn to_look_at() -> u64 {
-    index_key("to look at")
+/// Returns the only value of [`TO_CHECK`].
+fn to_check() -> u64 {
+    index_key("to check")
 }
 
 fn prepare(context: &mut Context) -> anyhow::Result<Start> {
@@ -61,7 +61,7 @@ fn prepare(context: &mut Context) -> anyhow::Result<Start> {
 }
 
 fn watches(builder: &mut Builder, _: &Context) {
-    builder.need::<Node>(Node::CLOUD, &[TO_LOOK_AT]);
+    builder.need::<Node>(Node::CLOUD, &[TO_CHECK]);
 }
 
 fn start(manager: &mut Manager, context: &Context) {

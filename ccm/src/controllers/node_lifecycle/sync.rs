@@ -22,7 +22,7 @@ use tracing::{info, warn};
 use super::decide::{Facts, Verdict, asks, verdict};
 use super::memory::Memory;
 use super::metrics::Rounds;
-use super::{TO_LOOK_AT, to_look_at};
+use super::{TO_CHECK, to_check};
 use crate::cloud::Cloud;
 use crate::cloud::instances::{describe_all, instance_ref};
 use crate::cloud::taints::{is_shut_down, shut_down, started};
@@ -64,7 +64,7 @@ impl Lifecycle {
             return Ok(Outcome::RequeueAfter(wait));
         }
         let begun = Instant::now();
-        let nodes = self.to_decide_on();
+        let nodes = self.nodes_to_check();
         let asked: Vec<_> =
             nodes.iter().filter(|node| asks(&self.facts(node))).map(|node| instance_ref(node)).collect();
         let mut states = describe_all(&*self.instances, &asked).await.into_iter();
@@ -86,10 +86,10 @@ impl Lifecycle {
     }
 
     /// Returns the nodes that may need an action, without those whose last write is not in the cache yet.
-    fn to_decide_on(&self) -> Vec<Arc<Node>> {
-        let mut nodes = self.nodes.by_index(&TO_LOOK_AT, to_look_at());
-        let there: HashSet<&Uid> = nodes.iter().map(|node| &node.meta.uid).collect();
-        self.memory().retain(|known| there.contains(known));
+    fn nodes_to_check(&self) -> Vec<Arc<Node>> {
+        let mut nodes = self.nodes.by_index(&TO_CHECK, to_check());
+        let existing: HashSet<&Uid> = nodes.iter().map(|node| &node.meta.uid).collect();
+        self.memory().retain(|known| existing.contains(known));
         nodes.retain(|node| !node.meta.is_deleting() && !self.memory().is_deleted(&node.meta.uid));
         let read = |node: Arc<Node>| {
             let current = self.consistency.read(&node.meta.key(), &self.nodes, Wake::none()).current();
@@ -145,7 +145,7 @@ impl Lifecycle {
                     self.consistency.wrote(key, &self.nodes, meta.version);
                 }
             }
-            // Changed or deleted meanwhile: handled by the next round.
+            // The node was changed or deleted since it was read: the next round handles that.
             Err(error) if error.is_conflict() || error.is_not_found() => {}
             Err(error) => warn!(node = &*key.name, %error, "shutdown taint not changed"),
         }
@@ -161,7 +161,7 @@ impl Lifecycle {
             Ok(()) => {}
             Err(error) if error.is_not_found() => {}
             Err(error) => {
-                // The count restarts: another leader may get another result.
+                // The count restarts: absence is confirmed again before the next attempt.
                 self.memory().not_gone(&node.meta.uid);
                 let message = format!("Failed deleting node {name}: {error}");
                 warn!(node = &**name, %error, "node not deleted");

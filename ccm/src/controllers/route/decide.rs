@@ -1,4 +1,4 @@
-//! Desired routes, and the resulting condition of each node: no calls, no writes.
+//! Policy: the desired routes, and the resulting condition of each node. Pure functions.
 
 use std::collections::{HashMap, HashSet};
 use std::str::FromStr;
@@ -15,16 +15,16 @@ pub struct RouteNode {
     pub uid: String,
     /// Its addresses.
     pub addresses: Vec<Address>,
-    /// Its pod networks, as given.
+    /// Its pod networks, `spec.podCIDRs`, not parsed.
     pub pod_cidrs: Vec<String>,
-    /// Whether its condition reports its routes as created; `None` if there is no such condition, or another client's.
+    /// Whether its condition says that its routes exist; `None` if there is no condition, or another client wrote it.
     pub told: Option<bool>,
 }
 
 /// The result of one pass over all nodes and routes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Changes; each destination at most once.
+    /// Changes of routes; each destination at most once.
     pub changes: Vec<RouteChange>,
     /// The result for each node, in the nodes' order; `None`: nothing has to be reported.
     pub nodes: Vec<Option<NodeState>>,
@@ -33,15 +33,17 @@ pub struct Plan {
 /// The inputs of a node's condition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeState {
-    /// Required changes, by index.
+    /// Indexes of the changes that the node's routes need.
     pub needs: Vec<usize>,
     /// Reasons why a route can never exist: the network and the reason.
     pub terminal: Vec<(String, String)>,
-    /// It has no network, although there is a route to it.
+    /// The node has no pod network, although a route leads to it.
     pub bare: bool,
 }
 
-/// Parses `--cluster-cidr`: one or two networks, of different families if two (upstream: cloud-provider/app, processCIDRs).
+/// Parses `--cluster-cidr`: one network, or two of different families.
+///
+/// Upstream: cloud-provider/app, processCIDRs.
 ///
 /// # Errors
 /// The problem and the fix.
@@ -85,7 +87,7 @@ fn is_right(route: &Route, node: &RouteNode) -> bool {
     leads_to(route, node) && route.addresses.as_ref().is_none_or(same)
 }
 
-/// Returns the index of the node that owns each network: the one that has a route, or else the first that claims it.
+/// Returns the index of the node that owns each network: the node with a route for it, else the first that claims it.
 fn owners<'a>(nodes: &[RouteNode], leading: impl Fn(&IpNet) -> &'a [&'a Route]) -> HashMap<IpNet, usize> {
     let mut owners: HashMap<IpNet, usize> = HashMap::new();
     for (at, node) in nodes.iter().enumerate() {
@@ -101,18 +103,18 @@ fn owners<'a>(nodes: &[RouteNode], leading: impl Fn(&IpNet) -> &'a [&'a Route]) 
     owners
 }
 
-/// Compares nodes with routes. `nodes` are in the order of their claims to a network. Routes are removed only if
-/// `complete` confirms that all nodes are known.
+/// Compares nodes with routes. If several nodes claim a network, the first in `nodes` gets it. Routes are removed only
+/// if `complete`, which means that `nodes` contains all nodes.
 pub fn plan(nodes: &[RouteNode], routes: &[Route], cluster: &[IpNet], complete: bool) -> Plan {
     let mut by_destination: HashMap<IpNet, Vec<&Route>> = HashMap::new();
     for route in routes {
         by_destination.entry(route.destination.trunc()).or_default().push(route);
     }
-    let mut to_machine = HashSet::new();
+    let mut to_instance = HashSet::new();
     let mut to_node = HashSet::new();
     for route in routes {
         match &route.target {
-            RouteTarget::Instance(id) => _ = to_machine.insert(id.as_str()),
+            RouteTarget::Instance(id) => _ = to_instance.insert(id.as_str()),
             RouteTarget::Node(name) => _ = to_node.insert(name.as_str()),
             RouteTarget::Blackhole => {}
         }
@@ -121,17 +123,17 @@ pub fn plan(nodes: &[RouteNode], routes: &[Route], cluster: &[IpNet], complete: 
     let owners = owners(nodes, leading);
     let mut plan = Plan::default();
     for (at, node) in nodes.iter().enumerate() {
-        let mut fate = NodeState::default();
+        let mut state = NodeState::default();
         for cidr in &node.pod_cidrs {
             let Ok(net) = IpNet::from_str(cidr).map(|net| net.trunc()) else {
-                fate.terminal.push((cidr.clone(), "spec.podCIDRs contains an invalid network".to_owned()));
+                state.terminal.push((cidr.clone(), "spec.podCIDRs contains an invalid network".to_owned()));
                 continue;
             };
             if owners[&net] != at {
                 let owner = &nodes[owners[&net]].instance.node;
-                fate.terminal.push((cidr.clone(), format!("the network already belongs to node {owner}")));
+                state.terminal.push((cidr.clone(), format!("the network already belongs to node {owner}")));
             } else if !leading(&net).iter().any(|route| is_right(route, node)) {
-                fate.needs.push(plan.changes.len());
+                state.needs.push(plan.changes.len());
                 plan.changes.push(RouteChange::Set(RouteSpec {
                     destination: net,
                     instance: node.instance.clone(),
@@ -141,9 +143,9 @@ pub fn plan(nodes: &[RouteNode], routes: &[Route], cluster: &[IpNet], complete: 
             }
         }
         let id = node.instance.provider_id.as_deref();
-        fate.bare = node.pod_cidrs.is_empty();
-        let led_to = id.is_some_and(|id| to_machine.contains(id)) || to_node.contains(node.instance.node.as_str());
-        plan.nodes.push((!fate.bare || led_to).then_some(fate));
+        state.bare = node.pod_cidrs.is_empty();
+        let led_to = id.is_some_and(|id| to_instance.contains(id)) || to_node.contains(node.instance.node.as_str());
+        plan.nodes.push((!state.bare || led_to).then_some(state));
     }
     let mut removed = HashSet::new();
     for route in routes.iter().filter(|_| complete) {

@@ -53,7 +53,7 @@ fn route_node(node: &Node) -> RouteNode {
 
 /// Reports whether a change of a node can change routes (upstream: route controller, handleNodeUpdate).
 pub fn routes_differ(change: &Change<'_, Node>) -> bool {
-    let seen = |node: &Node| {
+    let relevant = |node: &Node| {
         let cloud = node.cloud.as_deref();
         (
             node.meta.uid.clone(),
@@ -62,7 +62,7 @@ pub fn routes_differ(change: &Change<'_, Node>) -> bool {
         )
     };
     match (change.old, change.new) {
-        (Some(old), Some(new)) => seen(old) != seen(new),
+        (Some(old), Some(new)) => relevant(old) != relevant(new),
         _ => true,
     }
 }
@@ -88,7 +88,7 @@ impl ClusterAccess for Kubernetes {
 
     async fn tell(&self, node: &RouteNode, created: bool) -> Result<(), String> {
         let key = kinds::meta::ObjectKey::new("", node.instance.node.as_str());
-        // A condition that was written a moment ago is not written again before it is seen: the next pass will see it.
+        // The cache does not contain the last own write: the next pass compares again.
         if !self.consistency.caught_up(&key, &self.nodes, Wake::none()) {
             return Ok(());
         }

@@ -20,6 +20,7 @@ use futures::future::BoxFuture;
 use kinds::{Node, Sections};
 use runtime::consistency::Consistency;
 use runtime::manager::Manager;
+use runtime::queue::QueueKey;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::by_namespace;
 use runtime::watch::Builder;
@@ -110,6 +111,8 @@ fn start(manager: &mut Manager, context: &Context) {
 /// The only key: all nodes and routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Pass;
+
+impl QueueKey for Pass {}
 
 impl fmt::Display for Pass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

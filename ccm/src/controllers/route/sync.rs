@@ -17,7 +17,7 @@ use super::decide::{self, NodeState, RouteNode};
 use crate::cloud::retry::{self, Told};
 
 /// Number of concurrent condition writes.
-const AT_ONCE: usize = 8;
+const CONCURRENT_WRITES: usize = 8;
 
 /// Maximum delay before a failed route is retried.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -31,7 +31,7 @@ pub trait ClusterAccess: Send + Sync + 'static {
     /// Records a warning about a route that could not be created.
     fn warn(&self, node: &RouteNode, message: String);
 
-    /// Writes a node's condition: whether its routes exist.
+    /// Writes a node's condition `NetworkUnavailable`: whether its routes exist.
     async fn tell(&self, node: &RouteNode, created: bool) -> Result<(), String>;
 }
 
@@ -91,19 +91,19 @@ impl<S: ClusterAccess> RouteTable<S> {
         let outcomes: Vec<_> = nodes
             .iter()
             .zip(&plan.nodes)
-            .filter_map(|(node, fate)| Some((node, self.outcome(node, fate.as_ref()?, &plan.changes, &results, now))))
+            .filter_map(|(node, state)| Some((node, self.outcome(node, state.as_ref()?, &plan.changes, &results, now))))
             .filter(|(node, created)| node.told != Some(*created))
             .collect();
         let mut failed = results.iter().any(Result::is_err);
-        for some in outcomes.chunks(AT_ONCE) {
-            let told: Vec<_> = some.iter().map(|(node, created)| self.kubernetes.tell(node, *created)).collect();
+        for chunk in outcomes.chunks(CONCURRENT_WRITES) {
+            let told: Vec<_> = chunk.iter().map(|(node, created)| self.kubernetes.tell(node, *created)).collect();
             for error in join_all(told).await.into_iter().filter_map(Result::err) {
                 failed = true;
                 warn!(error, "failed to set NetworkUnavailable on node");
             }
         }
         self.forget_others(&nodes);
-        // A delay of the cloud is limited to the period.
+        // A delay that the cloud requests is limited to the period.
         let next = again.map_or(self.period, |again| retry::again_after(again).min(self.period));
         let result = match failed {
             true => "error",
@@ -115,12 +115,12 @@ impl<S: ClusterAccess> RouteTable<S> {
 
     /// Applies the changes that are not in backoff; each result is a success, or the delay and the reason.
     async fn apply(&self, changes: &[RouteChange], now: Instant) -> Vec<Result<(), (Duration, String)>> {
-        let resting = |change: &RouteChange| {
+        let in_backoff = |change: &RouteChange| {
             let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
             let failed = failed.get(&change.destination()).filter(|failed| failed.change == *change)?;
             (now < failed.until).then(|| (failed.until - now, failed.words.clone()))
         };
-        let mut results: Vec<_> = changes.iter().map(|change| resting(change).map_or(Ok(()), Err)).collect();
+        let mut results: Vec<_> = changes.iter().map(|change| in_backoff(change).map_or(Ok(()), Err)).collect();
         let due: Vec<usize> = (0..changes.len()).filter(|at| results[*at].is_ok()).collect();
         if due.is_empty() {
             return results;
@@ -129,7 +129,11 @@ impl<S: ClusterAccess> RouteTable<S> {
         let mut answers = self.cloud.apply(&asked).await.into_iter();
         for (at, change) in due.into_iter().zip(&asked) {
             let answer = answers.next().unwrap_or_else(|| {
-                Err(CloudError::new(ErrorKind::Transient, "ApplyRoutes", "the provider did not answer for this change"))
+                Err(CloudError::new(
+                    ErrorKind::Transient,
+                    "ApplyRoutes",
+                    "the provider returned no result for this change",
+                ))
             });
             results[at] = self.note(change, answer, now);
         }
@@ -170,16 +174,16 @@ impl<S: ClusterAccess> RouteTable<S> {
     fn outcome(
         &self,
         node: &RouteNode,
-        fate: &NodeState,
+        state: &NodeState,
         changes: &[RouteChange],
         results: &[Result<(), (Duration, String)>],
         now: Instant,
     ) -> bool {
-        let failed = fate.needs.iter().filter_map(|at| {
+        let failed = state.needs.iter().filter_map(|at| {
             let (_, words) = results[*at].as_ref().err()?;
             Some((changes[*at].destination().to_string(), words.clone()))
         });
-        let failed: Vec<_> = failed.chain(fate.terminal.iter().cloned()).collect();
+        let failed: Vec<_> = failed.chain(state.terminal.iter().cloned()).collect();
         for (cidr, words) in &failed {
             let hint = &node.uid;
             let name = &node.instance.node;
@@ -189,8 +193,8 @@ impl<S: ClusterAccess> RouteTable<S> {
                 self.kubernetes.warn(node, message);
             }
         }
-        debug!(node = node.instance.node, failed = failed.len(), bare = fate.bare, "checked routes of node");
-        failed.is_empty() && !fate.bare
+        debug!(node = node.instance.node, failed = failed.len(), bare = state.bare, "checked routes of node");
+        failed.is_empty() && !state.bare
     }
 
     /// Removes the state of deleted nodes and of routes that no node needs.

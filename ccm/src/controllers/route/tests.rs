@@ -1,4 +1,4 @@
-//! Plans case by case, and passes over the mock cloud until nodes and routes agree.
+//! Tables of plans, and passes over the mock cloud until the routes match the nodes.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -53,14 +53,14 @@ fn planned(nodes: &[RouteNode], routes: &[Route]) -> (Vec<String>, Vec<String>) 
         RouteChange::Set(spec) => format!("set {} {}", spec.destination, spec.instance.node),
         RouteChange::Remove(route) => format!("remove {}", route.destination),
     };
-    let fate = |fate: &Option<super::decide::NodeState>| match fate {
+    let state = |state: &Option<super::decide::NodeState>| match state {
         None => "-".to_owned(),
-        Some(fate) if fate.bare => "bare".to_owned(),
-        Some(fate) if !fate.terminal.is_empty() => fate.terminal[0].1.clone(),
-        Some(fate) if fate.needs.is_empty() => "ok".to_owned(),
-        Some(fate) => format!("needs {:?}", fate.needs),
+        Some(state) if state.bare => "bare".to_owned(),
+        Some(state) if !state.terminal.is_empty() => state.terminal[0].1.clone(),
+        Some(state) if state.needs.is_empty() => "ok".to_owned(),
+        Some(state) => format!("needs {:?}", state.needs),
     };
-    (plan.changes.iter().map(change).collect(), plan.nodes.iter().map(fate).collect())
+    (plan.changes.iter().map(change).collect(), plan.nodes.iter().map(state).collect())
 }
 
 #[test]
@@ -106,35 +106,35 @@ fn plan_compares_routes_with_nodes() {
             &["needs [0]"],
         ),
         (
-            "a blackhole that nobody wants",
+            "a blackhole that no node needs",
             vec![],
             vec![route(b, RouteTarget::Blackhole)],
             &["remove 10.244.1.0/24"],
             &[],
         ),
         (
-            "a route of a node that is gone",
+            "a route of a deleted node",
             vec![node("a", &[a])],
             vec![route(a, to("a")), route(b, to("b"))],
             &["remove 10.244.1.0/24"],
             &["ok"],
         ),
         (
-            "what is not the cluster's",
+            "routes outside of the cluster's networks",
             vec![],
             vec![route("192.168.0.0/24", to("z")), route("192.0.2.0/24", RouteTarget::Blackhole)],
             &[],
             &[],
         ),
         (
-            "what reaches into the cluster's from outside",
+            "a route that contains the cluster's network",
             vec![],
             vec![route("10.244.0.0/15", to("z"))],
             &["remove 10.244.0.0/15"],
             &[],
         ),
         (
-            "a node whose network was taken away",
+            "a node whose network was removed",
             vec![node("a", &[])],
             vec![route(a, to("a"))],
             &["remove 10.244.0.0/24"],
@@ -155,14 +155,14 @@ fn plan_compares_routes_with_nodes() {
             &["needs [0]", "the network already belongs to node a"],
         ),
         (
-            "who has the route keeps it",
+            "the node with the route keeps it",
             vec![node("a", &[a]), node("b", &[a])],
             vec![route(a, to("b"))],
             &[],
             &["the network already belongs to node b", "ok"],
         ),
         (
-            "no network at all",
+            "an invalid network",
             vec![node("a", &["nonsense"])],
             vec![],
             &[],
@@ -176,15 +176,15 @@ fn plan_compares_routes_with_nodes() {
             &["set 10.244.0.0/24 a"],
             &["needs [0]"],
         ),
-        ("host bits mean nothing", vec![node("a", &["10.244.0.1/24"])], vec![route(a, to("a"))], &[], &["ok"]),
+        ("host bits are ignored", vec![node("a", &["10.244.0.1/24"])], vec![route(a, to("a"))], &[], &["ok"]),
     ];
-    for (case, nodes, routes, changes, fates) in cases {
-        let (did, became) = planned(&nodes, &routes);
-        assert_eq!(did, changes, "{case}");
-        assert_eq!(became, fates, "{case}");
+    for (case, nodes, routes, changes, states) in cases {
+        let (planned_changes, node_states) = planned(&nodes, &routes);
+        assert_eq!(planned_changes, changes, "{case}");
+        assert_eq!(node_states, states, "{case}");
     }
-    let half_known = plan(&[], &[route(b, to("b"))], &cluster(), false);
-    assert_eq!(half_known.changes, [], "nothing is removed while a node may be unreadable");
+    let incomplete = plan(&[], &[route(b, to("b"))], &cluster(), false);
+    assert_eq!(incomplete.changes, [], "nothing is removed while a node cannot be decoded");
 }
 
 #[test]
@@ -255,12 +255,12 @@ async fn pass_makes_one_list_and_one_change_per_route() {
     for _ in 0..5 {
         table.pass().await;
     }
-    assert_eq!((cloud.calls(Operation::ListRoutes).calls, cloud.changing_calls()), (6, 200), "then it only looks");
+    assert_eq!((cloud.calls(Operation::ListRoutes).calls, cloud.changing_calls()), (6, 200), "later passes only list");
     assert_eq!(*world.told.lock().expect("no panic"), 200);
 }
 
 #[tokio::test(start_paused = true)]
-async fn failed_route_stops_no_other() {
+async fn failed_route_does_not_block_others() {
     let (world, cloud, table) = world(&["a", "b", "c"]);
     let fault = Fault::always(Pattern::One(Operation::SetRoute), Effect::Denied).about("10.244.1.0/24");
     cloud.add_fault(fault).expect("a fault");
@@ -270,7 +270,7 @@ async fn failed_route_stops_no_other() {
     }
     assert_eq!(told(&world), [Some(true), Some(false), Some(true)]);
     let calls = cloud.calls(Operation::SetRoute).calls;
-    assert!((4..=5).contains(&calls), "{calls} calls: it is left alone for a while");
+    assert!((4..=5).contains(&calls), "{calls} calls: retries have a backoff");
     let warnings = world.warnings.lock().expect("no panic").clone();
     assert_eq!(
         warnings,
@@ -365,18 +365,19 @@ async fn history(seed: u64) {
     }
     let nodes = world.nodes.lock().expect("no panic").clone();
     let routes = cloud.snapshot().routes;
-    let machines = cloud.snapshot().instances;
+    let instances = cloud.snapshot().instances;
     for route in &routes {
         let wanted = |node: &RouteNode| node.pod_cidrs.iter().any(|cidr| net(cidr) == route.destination);
-        assert!(nodes.iter().any(wanted), "seed {seed}: {route:?} is nobody's");
+        assert!(nodes.iter().any(wanted), "seed {seed}: {route:?} belongs to no node");
     }
     for node in &nodes {
         for cidr in &node.pod_cidrs {
-            let there = routes.iter().any(|r| r.destination == net(cidr) && r.target == Some(to(&node.instance.node)));
+            let has_route =
+                routes.iter().any(|r| r.destination == net(cidr) && r.target == Some(to(&node.instance.node)));
             let rival = nodes.iter().any(|other| other.uid != node.uid && other.pod_cidrs.contains(cidr));
-            let machine = machines.contains_key(&node.instance.node);
-            assert!(there || rival || !machine, "seed {seed}: {node:?} has no route in {routes:?}");
-            assert_eq!(node.told, Some(there && machine), "seed {seed}: {node:?}, {routes:?}");
+            let instance = instances.contains_key(&node.instance.node);
+            assert!(has_route || rival || !instance, "seed {seed}: {node:?} has no route in {routes:?}");
+            assert_eq!(node.told, Some(has_route && instance), "seed {seed}: {node:?}, {routes:?}");
         }
     }
 }

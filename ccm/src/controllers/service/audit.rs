@@ -19,8 +19,8 @@ use super::decide;
 use super::metrics::Leaks;
 use crate::cloud::retry;
 
-/// Parts that a message names at most.
-const PARTS_TOLD: usize = 10;
+/// Maximum number of parts that a message names.
+const MAX_PARTS: usize = 10;
 
 /// The memory between two audits.
 pub struct Audit {
@@ -32,7 +32,7 @@ pub struct Audit {
     pub counted: Leaks,
     /// Resources without a Service, with the time of the first audit that found them.
     pub suspects: Mutex<HashMap<LoadBalancerId, Instant>>,
-    /// Leaks being deleted. A listing may lack them before the cloud reports that all of it is deleted.
+    /// Leaks being deleted. They may be missing in a listing before the cloud has deleted all of their parts.
     pub going: Mutex<Vec<Owned>>,
 }
 
@@ -49,7 +49,8 @@ pub struct Audited {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Leak {
     owned: Owned,
-    /// The API server has no Service that it may belong to. Otherwise there is one that wants no load balancer.
+    /// The API server has no Service that the resources may belong to. Otherwise a Service exists, but requests no load
+    /// balancer.
     absent: bool,
 }
 
@@ -85,9 +86,9 @@ impl Audit {
 
 /// Returns the resources without a Service: neither one that wants a load balancer nor one with the finalizer.
 pub fn unwanted(owned: Vec<Owned>, services: &[Arc<Service>], cluster: &str, cloud: &dyn LoadBalancers) -> Vec<Owned> {
-    let standing = services.iter().filter(|service| decide::concerns(service));
-    let standing: Vec<LoadBalancerId> = standing.map(|service| decide::id(&service.meta, cluster)).collect();
-    without(owned, &standing, cloud)
+    let concerned = services.iter().filter(|service| decide::concerns(service));
+    let concerned: Vec<LoadBalancerId> = concerned.map(|service| decide::id(&service.meta, cluster)).collect();
+    without(owned, &concerned, cloud)
 }
 
 /// Returns the resources that belong to none of these Services.
@@ -117,7 +118,7 @@ pub struct Scope<'a, S> {
 }
 
 impl Audit {
-    /// Finds cloud resources of Services that do not want them, records them, and deletes them if that is allowed.
+    /// Finds cloud resources that no Service requests, records them, and deletes them if that is allowed.
     ///
     /// # Errors
     /// The cloud's, or `Transient` if the API server could not be read. Nothing was deleted then.
@@ -163,7 +164,7 @@ impl<S: Cluster> Scope<'_, S> {
         match &result {
             Ok(Deletion::Gone) => {
                 info!(service = %owned.id, uid = owned.id.uid, "leaked cloud resources deleted");
-                let message = format!("Deleted what the cloud still held for this Service: {}", parts(owned));
+                let message = format!("Deleted leaked cloud resources of this Service: {}", parts(owned));
                 self.kubernetes.record_event(&about, Normal, "LeakedLoadBalancerDeleted", message);
             }
             Ok(Deletion::InProgress(_)) => {}
@@ -182,7 +183,11 @@ impl<S: Cluster> Scope<'_, S> {
             return Ok(Vec::new());
         }
         let live = self.kubernetes.live().await.map_err(|error| {
-            CloudError::new(ErrorKind::Transient, "ListServices", format!("the API server did not say: {error}"))
+            CloudError::new(
+                ErrorKind::Transient,
+                "ListServices",
+                format!("reading from the API server failed: {error}"),
+            )
         })?;
         let live: Vec<LoadBalancerId> = live
             .into_iter()
@@ -194,7 +199,7 @@ impl<S: Cluster> Scope<'_, S> {
             })
             .collect();
         let absent = without(suspects.clone(), &live, self.cloud);
-        // Services that only the API server has by now will be in the cache the next time.
+        // A Service that only the API server has so far is not a leak: the next audit finds it in the cache.
         let cached: Vec<LoadBalancerId> =
             self.kubernetes.services().iter().map(|one| decide::id(&one.meta, self.cluster)).collect();
         let uncached = without(suspects.clone(), &cached, self.cloud);
@@ -206,21 +211,21 @@ impl<S: Cluster> Scope<'_, S> {
     fn report(&self, leak: &Leak) {
         let Leak { owned, absent } = leak;
         warn!(service = %owned.id, uid = owned.id.uid, resources = parts(owned), "leaked cloud resources found");
-        let who = if *absent { "the Service is gone" } else { "the Service wants no load balancer here" };
+        let cause = if *absent { "the Service no longer exists" } else { "the Service requests no load balancer here" };
         let fix = match (absent, owned.certain) {
             (true, true) => "delete it by hand, or let --collect-leaked-load-balancers do it",
-            _ => "delete it by hand if nobody needs it",
+            _ => "delete it by hand if it is not needed",
         };
-        let message = format!("{who}, and the cloud holds for it: {}; {fix}", parts(owned));
+        let message = format!("{cause}, but the cloud has resources of it: {}; {fix}", parts(owned));
         self.kubernetes.record_event(&about(&owned.id, None), Warning, "LeakedLoadBalancer", message);
     }
 }
 
-/// The parts of a leak for a message, limited in number.
+/// Returns the parts of a leak for a message, limited in number.
 fn parts(owned: &Owned) -> String {
-    let mut parts: Vec<String> = owned.resources.iter().take(PARTS_TOLD).cloned().collect();
-    if owned.resources.len() > PARTS_TOLD {
-        parts.push(format!("<{} more>", owned.resources.len() - PARTS_TOLD));
+    let mut parts: Vec<String> = owned.resources.iter().take(MAX_PARTS).cloned().collect();
+    if owned.resources.len() > MAX_PARTS {
+        parts.push(format!("<{} more>", owned.resources.len() - MAX_PARTS));
     }
     parts.join(", ")
 }

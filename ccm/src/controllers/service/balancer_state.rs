@@ -1,4 +1,4 @@
-//! What this process remembers of one Service's load balancer: what it may have created, what it did last, and what failed.
+//! The state of one Service's load balancer between reconciles: resources that may exist, the last action, and failures.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,7 +37,7 @@ pub struct BalancerState {
     pub announced: Option<Announced>,
     /// Consecutive failed calls.
     pub failures: u32,
-    /// No call before this is over.
+    /// The pause after a failed call: no call before it ends.
     pub pause: Option<Pause>,
     /// The last event about a failure.
     pub told: Told,
@@ -100,7 +100,7 @@ impl BalancerState {
         }
     }
 
-    /// Returns whether the cloud asked for fewer calls, of whatever kind.
+    /// Returns whether the cloud throttles: then no call may be made, of any kind.
     pub fn is_throttled(&self) -> bool {
         self.pause.as_ref().is_some_and(|pause| pause.firm)
     }
@@ -122,7 +122,7 @@ pub struct BalancerStates(Mutex<All>);
 #[derive(Debug, Default)]
 struct All {
     states: HashMap<ObjectKey, BalancerState>,
-    /// By a Service, those that have it among their `others`.
+    /// For each Service, those that have it among their `others`.
     referring: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
 }
 

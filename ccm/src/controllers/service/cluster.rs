@@ -1,4 +1,4 @@
-//! What one reconcile needs of Kubernetes, so that it can be played without an API server.
+//! The part of Kubernetes that one reconcile needs, as a trait: tests implement it without an API server.
 
 use std::sync::Arc;
 
@@ -10,64 +10,64 @@ use runtime::events::{EventType, ObjectReference};
 
 use super::pod_conditions::PodCondition;
 
-/// Why a Service could not be changed.
+/// Reason why an object was not written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It is not there any more, or another one by now: whatever replaced it is a change of its own.
-    #[error("the Service is gone")]
+    /// The object was deleted, or replaced by one of the same name. The watch delivers that as a change of its own.
+    #[error("the object no longer exists")]
     Gone,
-    /// It may or may not have been done.
+    /// The write failed. The API server may have applied it nevertheless.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Kubernetes, as one reconcile sees it.
+/// Kubernetes as one reconcile reads and writes it.
 #[async_trait]
 pub trait Cluster: Send + Sync + 'static {
-    /// The Service of this name.
+    /// Returns the cached Service of this name.
     fn service(&self, key: &ObjectKey) -> Option<Arc<Service>>;
 
-    /// All Services, as the store has them.
+    /// Returns all cached Services.
     fn services(&self) -> Vec<Arc<Service>>;
 
-    /// The nodes that may take traffic: the same list, shared, until it changes.
+    /// Returns the nodes that may take traffic. The list is shared; calls return the same one until it changes.
     fn nodes(&self) -> Arc<[NodeTarget]>;
 
-    /// A Service's endpoints, ordered by port name, address and port; `None` if endpoints are not watched.
+    /// Returns a Service's endpoints, ordered by port name, address and port; `None` if endpoints are not watched.
     fn endpoints(&self, service: &Service) -> Option<Arc<[EndpointTarget]>>;
 
     /// Returns whether all Nodes, and all EndpointSlices if those are watched, could be decoded.
     fn decodes_all(&self) -> bool;
 
-    /// A pod with its readiness gates; `None` too if pods are not watched.
+    /// Returns a pod with its readiness gates, or `None` if it does not exist or pods are not watched.
     fn pod(&self, namespace: &str, name: &str) -> Option<Arc<GatedPod>>;
 
-    /// All pods of a namespace that have readiness gates; none if pods are not watched.
+    /// Returns all pods of a namespace that have readiness gates; none if pods are not watched.
     fn gated_pods(&self, namespace: &str) -> Vec<Arc<GatedPod>>;
 
     /// Writes the condition that a pod waits for.
     async fn set_pod_condition(&self, pod: &GatedPod, condition: &PodCondition) -> Result<(), Refusal>;
 
-    /// Says something about a Service.
+    /// Records an event about a Service.
     fn record_event(&self, about: &ObjectReference, kind: EventType, reason: &'static str, message: String);
 
-    /// Whether the server itself, not only a store, has this Service held by our finalizer and not being deleted.
+    /// Returns whether the Service has the finalizer and is not being deleted. This is an uncached read.
     async fn is_held(&self, service: &Service) -> Result<bool, Refusal>;
 
-    /// The Services that the server itself has, of whatever type, as namespace and name with their uid.
+    /// Returns the keys and UIDs of all Services, of every type. This is an uncached read.
     async fn live(&self) -> Result<Vec<(ObjectKey, Uid)>, Refusal>;
 
     /// Adds the finalizer.
     async fn hold(&self, service: &Service) -> Result<(), Refusal>;
 
-    /// Writes the ways in into the Service's status.
+    /// Writes the load balancer's addresses into the Service's status.
     async fn publish(&self, service: &Service, ingress: &[Ingress]) -> Result<(), Refusal>;
 
-    /// Removes the finalizer, and the ways in from the status, if asked.
+    /// Removes the finalizer. With `clear_status` it also removes the addresses from the status.
     async fn release(&self, service: &Service, clear_status: bool) -> Result<(), Refusal>;
 }
 
-/// A Service as events name it, also when it is gone.
+/// Returns the reference that events about a Service use. `service` is `None` after it was deleted.
 pub fn about(id: &LoadBalancerId, service: Option<&Service>) -> ObjectReference {
     ObjectReference {
         api_version: "v1".into(),

@@ -1,4 +1,4 @@
-//! What a Service asks of the cloud, and when a failed call is made again: no calls, no writes.
+//! Reads what a Service requests of the cloud, and converts the provider's status for the Service. Pure functions.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -15,35 +15,39 @@ use providers::{
 };
 use serde_json::{Value, json};
 
-/// Holds a Service until all that was made for it is gone (upstream: service/helpers, LoadBalancerCleanupFinalizer).
+/// Blocks the deletion of a Service until its cloud resources are deleted.
+/// Upstream: cloud-provider, service/helpers, LoadBalancerCleanupFinalizer.
 pub const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
-/// Who may connect, where the spec does not say (upstream: core/v1, AnnotationLoadBalancerSourceRangesKey).
+/// Annotation with the clients that may connect, if `spec.loadBalancerSourceRanges` is empty.
+/// Upstream: core/v1, AnnotationLoadBalancerSourceRangesKey.
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
-/// What is to come of a Service's balancer.
+/// Desired state of a Service's load balancer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
-    /// Not ours to act on.
+    /// None, or one of another controller: this controller does nothing.
     Nothing,
-    /// It is wanted.
+    /// This controller's load balancer.
     Balancer,
-    /// It is not wanted any more, and the finalizer says that there may be one.
+    /// None any longer. The finalizer is set, so that one may exist: it is deleted, then the finalizer is removed.
     Cleanup,
 }
 
-/// The Service holds our finalizer.
+/// Returns whether the Service has this controller's finalizer.
 pub fn is_held(meta: &Meta) -> bool {
     meta.finalizers.iter().any(|finalizer| &**finalizer == FINALIZER)
 }
 
-/// Whether a Service can have anything to do with a balancer: only then its changes are looked at.
+/// Returns whether a Service may have or request a load balancer. Changes of other Services are ignored.
 pub fn concerns(service: &Service) -> bool {
     service.kind == ServiceType::LoadBalancer || is_held(&service.meta)
 }
 
-/// What a Service wants (upstream: service controller, wantsLoadBalancer and needsCleanup). `ours` says that this
-/// process has made its balancer, which counts where the class is not one of ours any more.
+/// Returns the desired state of a Service's load balancer.
+///
+/// `ours` is set if this process created the load balancer. Then it is deleted if the Service's class now belongs to
+/// another controller. Upstream: cloud-provider, controllers/service, wantsLoadBalancer and needsCleanup.
 pub fn wish(service: &Service, classes: &ClassFilter, ours: bool) -> Wish {
     let balanced = service.kind == ServiceType::LoadBalancer;
     let held = is_held(&service.meta);
@@ -61,7 +65,7 @@ fn class(service: &Service) -> Option<&str> {
     service.balancing.as_ref()?.class.as_deref()
 }
 
-/// Whose balancer a Service's is.
+/// Returns the identity of a Service's load balancer.
 pub fn id(meta: &Meta, cluster: &str) -> LoadBalancerId {
     LoadBalancerId {
         cluster: cluster.to_owned(),
@@ -71,11 +75,12 @@ pub fn id(meta: &Meta, cluster: &str) -> LoadBalancerId {
     }
 }
 
-/// What a Service of type LoadBalancer asks for; of its annotations those whose names begin with one of `read`, or all
-/// if there is none.
+/// Returns the request of a Service of type LoadBalancer.
+///
+/// It contains the annotations whose names begin with one of `read`, or all annotations if `read` is empty.
 ///
 /// # Errors
-/// `Invalid` for what no cloud could do: the message names field or annotation, value, and the fix.
+/// `Invalid` if no cloud could provide it. The message names the field or annotation, its value, and the fix.
 pub fn spec(service: &Service, cluster: &str, read: &[String]) -> Result<LoadBalancerSpec, CloudError> {
     let missing = || CloudError::invalid_field("spec.type", "not LoadBalancer", "use LoadBalancer");
     let asked = service.balancing.as_deref().ok_or_else(missing)?;
@@ -110,7 +115,9 @@ pub fn spec(service: &Service, cluster: &str, read: &[String]) -> Result<LoadBal
     })
 }
 
-/// A Service as the balancer of another one sees it; ports that no cloud could serve are left out.
+/// Returns the fields of a Service that matter if another Service's load balancer sends traffic to it.
+///
+/// Invalid ports are left out.
 pub fn other(service: &Service) -> OtherService {
     OtherService {
         ports: service.ports.iter().filter_map(|asked| port(asked).ok()).collect(),
@@ -162,8 +169,10 @@ fn families(words: &[Str]) -> Vec<IpFamily> {
     if families.is_empty() { vec![IpFamily::IPv4] } else { families }
 }
 
-/// Who may connect; empty: anyone. The spec's ranges, or else the annotation's (upstream: service/helpers,
-/// GetLoadBalancerSourceRanges).
+/// Returns the IP ranges of clients that may connect; empty means any client.
+///
+/// The ranges of the spec win over those of the annotation. Upstream: cloud-provider, service/helpers,
+/// GetLoadBalancerSourceRanges.
 fn source_ranges(service: &Service, asked: &Balancing) -> Result<Vec<IpNet>, CloudError> {
     let parse = |text: &str| IpNet::from_str(text.trim()).ok().map(|net| net.trunc());
     if !asked.source_ranges.is_empty() {
@@ -184,14 +193,14 @@ fn source_ranges(service: &Service, asked: &Balancing) -> Result<Vec<IpNet>, Clo
     })
 }
 
-/// The time from one look for drift to the next: some more or less than `usual` for each Service, so that they do not
-/// all come at once.
+/// Returns the interval between two checks for drift: `usual`, changed by up to a quarter depending on the UID, so that
+/// the checks of all Services do not run at the same time.
 pub fn resync_after(usual: Duration, uid: &str) -> Duration {
     let hash = uid.bytes().fold(17u32, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
     usual.mul_f64(0.75 + f64::from(hash % 1000) / 2000.0)
 }
 
-/// A provider's status as a Service's status has it, with what the API server fills in.
+/// Converts a provider's status to a Service's status, with the defaults that the API server fills in.
 pub fn ingress(status: &LoadBalancerStatus) -> Vec<service::Ingress> {
     let mode = |ingress: &providers::Ingress| match (ingress.ip, ingress.ip_mode) {
         (None, _) => "",
@@ -215,7 +224,7 @@ pub fn ingress(status: &LoadBalancerStatus) -> Vec<service::Ingress> {
     status.ingress.iter().map(point).collect()
 }
 
-/// `status.loadBalancer` as a patch has it; no ways in at all are a `null`, which takes the field away.
+/// Returns the patch of `status.loadBalancer`. Without addresses it is `null`, which removes the field.
 pub fn ingress_patch(ingress: &[service::Ingress]) -> Value {
     if ingress.is_empty() {
         return json!({ "ingress": null });
@@ -239,7 +248,7 @@ pub fn ingress_patch(ingress: &[service::Ingress]) -> Value {
     json!({ "ingress": ingress.iter().map(point).collect::<Vec<_>>() })
 }
 
-/// What the Service's status says now.
+/// Returns the addresses in the Service's status.
 pub fn published(service: &Service) -> &[service::Ingress] {
     service.balancing.as_ref().map_or(&[], |asked| &asked.ingress)
 }

@@ -75,8 +75,8 @@ pub enum Action<'a> {
     Ensure { wanted: &'a Wanted, targets: &'a Targets, announce: bool, drift: bool },
 }
 
-/// Returns the load balancer of an earlier Service that is to be deleted first: the Service was deleted, or replaced by
-/// one of the same name, without waiting for the cleanup.
+/// Returns the load balancer of a previous Service, which has to be deleted first. That Service was deleted, or replaced
+/// by one of the same name, without waiting for the cleanup.
 pub fn previous(state: &BalancerState, own: Option<&LoadBalancerId>) -> Option<LoadBalancerId> {
     state.made.clone().filter(|made| Some(made) != own)
 }

@@ -1,4 +1,4 @@
-//! What the controller would do with each Service, for an operator who considers a takeover. Changes nothing.
+//! Lists what the controller would do with each Service, for an operator who considers a takeover. Changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::cloud::retry;
 /// Width of the column with the change.
 const CHANGE: usize = 9;
 
-/// Returns a line for each Service that has or had a load balancer: its name, the change, and why.
+/// Returns a line for each Service that has or had a load balancer: its name, the change, and the reason.
 pub async fn all(services: &[Service], cluster: &str, cloud: &dyn LoadBalancers) -> Vec<String> {
     let by_key: BTreeMap<ObjectKey, &Service> = services.iter().map(|one| (one.meta.key(), one)).collect();
     let mut rows = Vec::new();
@@ -44,7 +44,7 @@ async fn of(
     let spec = match read {
         Err(error) => return ("refused", retry::words(&error)),
         Ok((Targeting::Elsewhere, _)) if held => {
-            let reason = "its annotations name another controller: only what this one created is deleted, and the finalizer \
+            let reason = "its annotations name another controller: what this one created is deleted, and the finalizer is \
                           removed";
             return ("left", reason.to_owned());
         }

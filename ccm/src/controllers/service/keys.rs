@@ -1,4 +1,4 @@
-//! From changes to keys.
+//! Maps changes of objects to keys of the queue.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,25 +6,34 @@ use std::time::Duration;
 
 use kinds::meta::ObjectKey;
 use kinds::{EndpointSlice, GatedPod, Node, Service};
-use runtime::queue::Queue;
+use runtime::queue::{Queue, QueueKey};
 use runtime::store::{Change, Store};
 
 use super::balancer_state::BalancerStates;
 use super::decide::{self, concerns};
 use super::targets;
 
-/// Changes of nodes are taken together over this time.
+/// Changes of nodes are coalesced over this time.
 const NODES_TOGETHER: Duration = Duration::from_secs(1);
 
-/// What is to be looked at.
+/// A unit of work of this controller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Key {
     /// One Service.
     Service(ObjectKey),
     /// The nodes: which of them may take traffic.
     Nodes,
-    /// What the cloud holds that no Service wants.
+    /// The audit for leaked resources.
     Leaks,
+}
+
+impl QueueKey for Key {
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Service(key) => &key.namespace,
+            Self::Nodes | Self::Leaks => "",
+        }
+    }
 }
 
 impl fmt::Display for Key {
@@ -37,30 +46,32 @@ impl fmt::Display for Key {
     }
 }
 
-/// The Service to look at after a change of it, if it had or has anything to do with a balancer.
+/// Returns the key of a changed Service if it had, has or requests a load balancer.
 pub fn of_service(change: &Change<'_, Service>) -> Option<Key> {
     let concerned = [change.old, change.new].into_iter().flatten().any(|service| concerns(service));
     let service = change.new.or(change.old).filter(|_| concerned)?;
     Some(Key::Service(service.meta.key()))
 }
 
-/// Whether a change of a node can change what balancers send traffic to (upstream: service controller,
-/// shouldSyncUpdatedNode, which passes over autoscalers' taints: the node then gets new connections until it is gone).
+/// Returns whether a change of a node can change the targets of load balancers.
+///
+/// Upstream: cloud-provider, controllers/service, shouldSyncUpdatedNode. Differs from upstream: taints of autoscalers
+/// count. Otherwise the node would get new connections until it is deleted.
 pub fn nodes_differ(change: &Change<'_, Node>) -> bool {
-    let seen = |node: &Arc<Node>| (targets::included(node) && !targets::leaving(node)).then(|| targets::node(node));
+    let target = |node: &Arc<Node>| (targets::included(node) && !targets::leaving(node)).then(|| targets::node(node));
     match (change.old, change.new) {
-        (Some(old), Some(new)) => seen(old) != seen(new),
+        (Some(old), Some(new)) => target(old) != target(new),
         _ => true,
     }
 }
 
-/// The Service whose endpoints a slice has.
+/// Returns the Service that a slice belongs to.
 pub fn of_slice(change: &Change<'_, EndpointSlice>) -> Option<ObjectKey> {
     let slice = change.new.or(change.old)?;
     Some(ObjectKey { namespace: slice.meta.namespace.clone(), name: slice.service()?.into() })
 }
 
-/// Connects stores with the queue.
+/// Enqueues changed Services, and changes of nodes.
 pub fn subscribe(services: &Store<Service>, nodes: &Store<Node>, queue: &Arc<Queue<Key>>) {
     let changed = queue.clone();
     services.subscribe(move |change| of_service(change).into_iter().for_each(|key| changed.add(key)));
@@ -72,18 +83,18 @@ pub fn subscribe(services: &Store<Service>, nodes: &Store<Node>, queue: &Arc<Que
     });
 }
 
-/// The Services to look at after a change of another one that their balancers send traffic to.
+/// Returns the Services to reconcile because another Service changed that their load balancers send traffic to.
 pub fn referring(change: &Change<'_, Service>, states: &BalancerStates) -> Vec<ObjectKey> {
-    let seen = |service: &Arc<Service>| decide::other(service);
+    let relevant = |service: &Arc<Service>| decide::other(service);
     let Some(service) = change.new.or(change.old).filter(|_| states.refer_to_any()) else { return Vec::new() };
     let referring = states.referring(&service.meta.key());
-    match referring.is_empty() || change.old.map(seen) == change.new.map(seen) {
+    match referring.is_empty() || change.old.map(relevant) == change.new.map(relevant) {
         true => Vec::new(),
         false => referring,
     }
 }
 
-/// Connects the store of Services with the queue once more: one that others refer to wakes them.
+/// Enqueues the Services that refer to a changed Service.
 pub fn subscribe_others<S: Send + Sync + 'static>(
     services: &Store<Service>,
     queue: &Arc<Queue<Key>>,
@@ -96,8 +107,7 @@ pub fn subscribe_others<S: Send + Sync + 'static>(
     });
 }
 
-/// Connects the store of slices with the queue: their changes are taken together, and only those of Services count
-/// whose endpoints are targets.
+/// Enqueues the Services with endpoints as targets whose slices changed. The changes of one Service are coalesced.
 pub fn subscribe_slices<S: Send + Sync + 'static>(
     slices: &Store<EndpointSlice>,
     queue: &Arc<Queue<Key>>,
@@ -112,14 +122,14 @@ pub fn subscribe_slices<S: Send + Sync + 'static>(
     });
 }
 
-/// Whether a change of a pod can change what it waits for, or whether it may have traffic while it waits.
+/// Returns whether a change of a pod concerns its readiness gates, or whether it may get traffic while they are open.
 pub fn gates_differ(change: &Change<'_, GatedPod>, prefix: &str) -> bool {
-    let seen = |pod: &Arc<GatedPod>| (pod.waits_only_for(prefix), pod.gates.clone());
+    let relevant = |pod: &Arc<GatedPod>| (pod.waits_only_for(prefix), pod.gates.clone());
     let gated = [change.old, change.new].into_iter().flatten().any(|pod| pod.gates_of(prefix).next().is_some());
-    gated && change.old.map(seen) != change.new.map(seen)
+    gated && change.old.map(relevant) != change.new.map(relevant)
 }
 
-/// Connects the store of pods with the queue: a pod that waits wakes the Services that it is an endpoint of.
+/// Enqueues the Services that a pod with readiness gates is an endpoint of.
 pub fn subscribe_pods<S: Send + Sync + 'static>(
     (pods, prefix): (&Store<GatedPod>, &'static str),
     slices: &Arc<Store<EndpointSlice>>,

@@ -1,4 +1,4 @@
-//! Kubernetes as the API server has it: stores to look into, patches of the status subresource to write.
+//! The [`Cluster`] of the running controller: reads from the caches, writes as patches of the status subresource.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,15 +19,15 @@ use super::pod_conditions::{self, PodCondition};
 use super::targets;
 use crate::context::Clock;
 
-/// The API server, through stores and a writer.
+/// The API server, through caches and a writer.
 pub struct Kubernetes {
     pub services: Arc<Store<Service>>,
     pub nodes: Arc<Store<Node>>,
-    /// Only if the provider may ask for endpoints.
+    /// EndpointSlices, if the provider may have endpoints as targets.
     pub slices: Option<Arc<Store<EndpointSlice>>>,
-    /// Only if readiness gates are filled, and what they begin with.
+    /// Pods and the prefix of their readiness gates, if the controller sets the conditions of these gates.
     pub pods: Option<(Arc<Store<GatedPod>>, &'static str)>,
-    /// What was written for pods.
+    /// Own writes of pod conditions that the cache may not contain yet.
     pub told: Consistency,
     pub clock: Clock,
     pub writer: Writer,
@@ -38,7 +38,7 @@ pub struct Kubernetes {
 }
 
 impl Kubernetes {
-    /// Gathers the nodes anew; true if the list became another one.
+    /// Gathers the nodes again. Returns whether the list changed.
     pub fn gather_nodes(&self) -> bool {
         let nodes = self.nodes.by_index(&by_namespace(), index_key(""));
         let list = targets::nodes(&nodes);
@@ -50,12 +50,12 @@ impl Kubernetes {
         changed
     }
 
-    /// Whether the store shows what was written for a Service; if not, `wake` runs when it does.
+    /// Returns whether the cache contains the own writes of a Service. If not, `wake` runs once it does.
     pub fn caught_up(&self, key: &ObjectKey, wake: Wake) -> bool {
         self.consistency.caught_up(key, &self.services, wake)
     }
 
-    /// Forgets what was written for a Service that is gone.
+    /// Forgets the own writes of a Service that no longer exists.
     pub fn forget_if_gone(&self, key: &ObjectKey) {
         if self.services.get(key).is_none() {
             self.consistency.forget(key);
@@ -116,7 +116,7 @@ impl Cluster for Kubernetes {
     fn pod(&self, namespace: &str, name: &str) -> Option<Arc<GatedPod>> {
         let (pods, _) = self.pods.as_ref()?;
         let key = ObjectKey::new(namespace, name);
-        // Its own write comes back as a change of the pod.
+        // No wake needed: the own write arrives as a change of the pod, which requeues the Service.
         let caught_up = self.told.caught_up(&key, pods, Wake::none());
         let pod = pods.get(&key);
         if pod.is_none() {

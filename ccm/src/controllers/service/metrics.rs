@@ -1,11 +1,11 @@
-//! How often and how long balancers get other hosts, under upstream's names (cloud-provider, controllers/service), and
-//! what is left of Services that are gone.
+//! Metrics: updates of the hosts of load balancers, under upstream's names (cloud-provider, controllers/service), and
+//! leaked resources of deleted Services.
 
 use std::time::Duration;
 
 use runtime::metrics::{Count, Gauges, Metrics, Seconds, powers_of_two};
 
-/// What is counted about nodes behind balancers.
+/// Metrics of the nodes behind load balancers.
 pub struct Hosts {
     updates: Count,
     failures: Count,
@@ -14,7 +14,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Nothing counted yet.
+    /// Registers the metrics.
     pub fn register(metrics: &Metrics) -> Self {
         let bounds = powers_of_two(1.0, 15);
         Self {
@@ -39,50 +39,50 @@ impl Hosts {
         }
     }
 
-    /// One balancer was given other hosts, or could not be.
-    pub fn updated(&self, time: Duration, well: bool) {
+    /// Records an update of the hosts of one load balancer, and whether it succeeded.
+    pub fn updated(&self, time: Duration, succeeded: bool) {
         self.updates.add();
         self.update.observe(time.as_secs_f64());
-        if !well {
+        if !succeeded {
             self.failures.add();
         }
     }
 
-    /// The balancers that nodes' changes concern were found.
+    /// Records the time of finding the load balancers that a change of nodes concerns.
     pub fn passed(&self, time: Duration) {
         self.pass.observe(time.as_secs_f64());
     }
 }
 
-/// What is counted about what Services had left.
+/// Metrics of leaked resources.
 pub struct Leaks {
     there: Gauges<0>,
     collected: Count,
 }
 
 impl Leaks {
-    /// Nothing found yet.
+    /// Registers the metrics.
     pub fn register(metrics: &Metrics) -> Self {
         let there = metrics.gauges(
             "service_controller_leaked_loadbalancers",
-            "Services that are gone or want no load balancer and for which the cloud holds something, at the last audit",
+            "Services that were deleted or request no load balancer and for which cloud resources exist, at the last audit",
         );
         there.set([], 0.0);
         Self {
             there,
             collected: metrics.count(
                 "service_controller_leaked_loadbalancers_deleted",
-                "Services that are gone and whose leftovers in the cloud were deleted",
+                "Deleted Services whose leaked cloud resources were deleted",
             ),
         }
     }
 
-    /// There are so many leaks.
+    /// Sets the number of leaks that still exist.
     pub fn there_are(&self, count: usize) {
         self.there.set([], f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
     }
 
-    /// All of one is gone.
+    /// Counts a leak of which all resources are deleted.
     pub fn collected(&self) {
         self.collected.add();
     }

@@ -69,7 +69,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Write { verb: Verb::Patch, group: "", resource: "services/status" },
         Write { verb: Verb::Create, group: "", resource: "events" },
         Write { verb: Verb::Patch, group: "", resource: "events" },
-        // By rights of their own: for readiness gates, and for providers' records.
+        // Each has a role of its own: for readiness gates, and for the records of providers.
         Write { verb: Verb::Patch, group: "", resource: "pods/status" },
         Write { verb: Verb::Create, group: "", resource: "configmaps" },
         Write { verb: Verb::Patch, group: "", resource: "configmaps" },
@@ -96,7 +96,7 @@ fn watches(builder: &mut Builder, context: &Context) {
     }
 }
 
-/// The prefix of the pod conditions that are set, if any are.
+/// Returns the prefix of the pod conditions to set, or `None` if readiness gates are off.
 fn gates(context: &Context) -> Option<&'static str> {
     let features = context.cloud.provider().load_balancers()?.features();
     let wanted = features.endpoint_targets && context.options.values.get_bool("load-balancer-readiness-gates");
@@ -213,7 +213,7 @@ impl ServiceBalancers {
         outcome
     }
 
-    /// Requeues the Services whose load balancers have other targets now.
+    /// Gathers the nodes. If they changed, requeues the Services whose load balancers have nodes as targets.
     fn nodes(&self) -> Outcome {
         let begun = Instant::now();
         if self.balancers.kubernetes.gather_nodes() {

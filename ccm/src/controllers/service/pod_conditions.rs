@@ -1,4 +1,4 @@
-//! Conditions of pods with readiness gates: what they should be, without IO.
+//! Policy: the conditions of pods with readiness gates. Pure functions.
 //!
 //! A pod with such a gate gets traffic as soon as its containers are ready and no other gate is open. Otherwise the
 //! load balancer could never find it healthy. A condition that became true is not changed again
@@ -13,7 +13,7 @@ use kinds::{GatedPod, Uid};
 use providers::{EndpointTarget, Health, PodRef, ReadinessGate};
 use serde_json::{Value, json};
 
-/// Reason and message of a pod that the load balancer does not know yet.
+/// Reason and message for a pod that is not registered with the load balancer yet.
 const REGISTERING: (&str, &str) = ("Elb.RegistrationInProgress", "Target registration is in progress");
 
 /// Message for pods that wait for a deleted load balancer.

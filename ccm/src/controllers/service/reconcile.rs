@@ -51,7 +51,7 @@ struct Subject<'a> {
 }
 
 impl<S: Cluster> Balancers<S> {
-    /// What an audit compares.
+    /// Returns the scope of an audit.
     pub fn audited(&self) -> Scope<'_, S> {
         Scope { kubernetes: &self.kubernetes, cloud: &*self.cloud, cluster: &self.cluster, states: &self.states }
     }
@@ -119,8 +119,8 @@ impl<S: Cluster> Balancers<S> {
                 self.update_last(wanted, targets, state).await
             }
             Action::RejectUnwatched => {
-                let message = "what is asked for needs endpoints as targets, which are not watched here: ask for nodes \
-                               instead";
+                let message = "the requested load balancer needs endpoints as targets, and this process does not watch \
+                               EndpointSlices: request nodes as targets";
                 self.reject(subject, state, &CloudError::new(ErrorKind::Invalid, "ReadEndpoints", message));
                 Outcome::Done
             }
@@ -141,8 +141,8 @@ impl<S: Cluster> Balancers<S> {
         }))
     }
 
-    /// Reads what the Service requests. Remembers first which objects that depends on: from then on their changes wake
-    /// the Service.
+    /// Reads what the Service requests. First remembers the objects that the request depends on, so that their changes
+    /// requeue the Service.
     fn request(&self, subject: &Subject<'_>, state: &mut BalancerState) -> Request {
         let service = subject.service;
         match decide::wish(service, &self.cloud.features().classes, state.made.is_some()) {
@@ -162,7 +162,7 @@ impl<S: Cluster> Balancers<S> {
             }
             Ok((Targeting::Elsewhere, _)) => Request::Elsewhere,
             Ok((targeting, spec)) => {
-                // Changes of targets may already matter while a call is held back; they only wake the Service.
+                // Changes of targets may already matter while a call is held back; they only requeue the Service.
                 if state.targeting != Some(targeting) {
                     state.targeting = Some(targeting);
                     self.states.put(subject.key, state.clone());
@@ -177,7 +177,7 @@ impl<S: Cluster> Balancers<S> {
         Wanted { spec, targeting, targets }
     }
 
-    /// Finds the other Services that the load balancer sends traffic to. Changes of these wake this Service.
+    /// Finds the other Services that the load balancer sends traffic to. Changes of these requeue this Service.
     fn find_others(&self, key: &ObjectKey, spec: &mut LoadBalancerSpec, state: &mut BalancerState) {
         let named = |name: String| ObjectKey { namespace: key.namespace.clone(), name: name.into() };
         let others = self.cloud.others(spec).into_iter().map(named).collect();
@@ -217,12 +217,12 @@ impl<S: Cluster> Balancers<S> {
         self.kubernetes.record_event(&about(id, service), kind, reason, text.to_owned());
     }
 
-    /// Records that the request can never work.
+    /// Records that the request cannot be fulfilled.
     fn reject(&self, subject: &Subject<'_>, state: &mut BalancerState, error: &CloudError) {
         let message = format!("Error syncing load balancer: {}", retry::words(error));
         if state.told.tells(&message, Instant::now()) {
             self.record(&subject.id, Some(subject.service), Warning, "SyncLoadBalancerFailed", &message);
-            info!(service = %subject.id, %error, "request of the Service cannot work");
+            info!(service = %subject.id, %error, "rejected the request of a Service: it cannot be fulfilled");
         }
     }
 
@@ -233,7 +233,7 @@ impl<S: Cluster> Balancers<S> {
         result
     }
 
-    /// Updates the targets of a load balancer whose Service now requests what cannot work.
+    /// Updates the targets of an existing load balancer although the Service's current request is invalid.
     async fn update_last(&self, wanted: &Wanted, targets: &Targets, state: &mut BalancerState) -> Outcome {
         match self.set_targets(wanted, targets).await {
             Ok(()) => {
@@ -252,7 +252,7 @@ impl<S: Cluster> Balancers<S> {
             // An event already says why the request cannot work.
             Err(error) => {
                 state.failures = state.failures.saturating_add(1);
-                warn!(service = %wanted.spec.id, %error, "updating targets failed for a Service whose request cannot work");
+                warn!(service = %wanted.spec.id, %error, "updating targets of a Service with an invalid request failed");
                 let again = retry::retry_after(error.kind, state.failures);
                 let until = again.map(|again| Instant::now() + again);
                 let firm = error.retry_after().is_some();
@@ -355,7 +355,7 @@ impl<S: Cluster> Balancers<S> {
         state.made = Some(id.clone());
         state.settled = None;
         state.aimed = Some(targets.clone());
-        // The call may never return: from here on it counts.
+        // Stored before the call: even if it does not return, an audit must not report its resources as leaked.
         self.states.put(key, state.clone());
         let ensured = match self.cloud.ensure(spec, targets).await {
             Ok(ensured) => ensured,
@@ -399,7 +399,7 @@ impl<S: Cluster> Balancers<S> {
         if shown && state.confirmed {
             return Ok(true);
         }
-        // A predecessor may have released it since the cache was filled.
+        // The previous leader may have removed the finalizer after this cache was filled.
         if shown {
             match self.kubernetes.is_held(service).await {
                 Ok(true) => {
@@ -551,12 +551,12 @@ fn after(wait: Option<Duration>) -> Outcome {
     wait.map_or(Outcome::Done, Outcome::RequeueAfter)
 }
 
-/// The nodes of targets, by name and provider ID.
+/// Returns the nodes of targets as name and provider ID.
 fn names(targets: &Targets) -> impl Iterator<Item = (&str, Option<&str>)> {
     targets.nodes.iter().map(|node| (node.name.as_str(), node.provider_id.as_deref()))
 }
 
-/// Names of nodes for a message, limited in number (upstream: service controller, loggableNodeNames).
+/// Returns the names of nodes for a message, limited in number (upstream: service controller, loggableNodeNames).
 fn listed(nodes: &[NodeTarget]) -> String {
     let mut names: Vec<_> = nodes.iter().take(MAX_NODE_NAMES).map(|node| node.name.clone()).collect();
     if nodes.len() > MAX_NODE_NAMES {

@@ -1,4 +1,4 @@
-//! What a provider must not forget of a Service, in ConfigMaps of the Service's namespace that go with it.
+//! Records that a provider keeps of a Service: ConfigMaps in its namespace, which are deleted with the Service.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use providers::{CloudError, ErrorKind, LoadBalancerId, Records, async_trait};
 use runtime::write::{WriteError, Writer};
 use serde_json::{Value, json};
 
-/// Who writes the fields, for server-side apply.
+/// Field manager for server-side apply.
 const MANAGER: &str = "cloud-controller-manager";
 
 /// Records as ConfigMaps.

@@ -1,4 +1,4 @@
-//! Where balancers may send traffic: the nodes that are eligible, and endpoints as their slices list them.
+//! Targets of load balancers: the eligible nodes, and the endpoints that EndpointSlices list.
 
 use std::sync::Arc;
 
@@ -11,30 +11,32 @@ use kinds::{EndpointSlice, Node};
 use providers::{Address, AddressKind, EndpointTarget, NodeTarget, PodRef};
 use runtime::store::{Index, index_key};
 
-/// Keeps a node from balancers (core/v1, LabelNodeExcludeBalancers).
+/// Label that excludes a node from load balancers (core/v1, LabelNodeExcludeBalancers).
 const EXCLUDE: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
-/// Taints of nodes that an autoscaler is about to remove: the cluster autoscaler's (upstream: service controller,
-/// ToBeDeletedTaint), and Karpenter's, which the AWS Load Balancer Controller knows too.
+/// Taints of nodes that an autoscaler is about to remove: of the cluster autoscaler (upstream: service controller,
+/// ToBeDeletedTaint), and of Karpenter, which the AWS Load Balancer Controller respects too.
 const LEAVING: [&str; 2] = ["ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"];
 
-/// Whether an autoscaler is about to remove the node.
+/// Returns whether an autoscaler is about to remove the node.
 pub fn leaving(node: &Node) -> bool {
     node.taints.iter().any(|taint| LEAVING.contains(&&*taint.key))
 }
 
-/// Whether a node belongs to balancers, but for autoscalers' taints (upstream: service controller,
-/// nodeIncludedPredicate and nodeNotDeletedPredicate). A label that is neither true nor false excludes.
+/// Returns whether a node may be a target, regardless of autoscalers' taints.
+///
+/// A label value that is neither true nor false excludes the node. Upstream: cloud-provider, controllers/service,
+/// nodeIncludedPredicate and nodeNotDeletedPredicate.
 pub fn included(node: &Node) -> bool {
     let excluded = match label(&node.meta.labels, EXCLUDE) {
         None => false,
-        // The words of Go's strconv.ParseBool.
+        // The values that Go's strconv.ParseBool reads as false.
         Some(word) => !matches!(word, "0" | "f" | "F" | "false" | "False" | "FALSE"),
     };
     !excluded && !node.meta.is_deleting()
 }
 
-/// A node as providers see it.
+/// Converts a node for providers.
 pub fn node(node: &Node) -> NodeTarget {
     let cloud = node.cloud.as_deref();
     let address = |address: &kinds::node_cloud::NodeAddress| {
@@ -48,8 +50,10 @@ pub fn node(node: &Node) -> NodeTarget {
     }
 }
 
-/// The nodes that may take traffic, ordered by name. Whether they are ready is for health checks to find out
-/// (upstream: service controller, stableNodeSetPredicates).
+/// Returns the nodes that may take traffic, ordered by name.
+///
+/// Unready nodes are included: health checks of the load balancer take them out. Upstream: cloud-provider,
+/// controllers/service, stableNodeSetPredicates.
 pub fn nodes(all: &[Arc<Node>]) -> Vec<NodeTarget> {
     let mut nodes: Vec<_> =
         all.iter().filter(|node| included(node) && !leaving(node)).map(|record| node(record)).collect();
@@ -79,18 +83,19 @@ pub const BY_POD: Index<EndpointSlice> = Index {
     },
 };
 
-/// The key of a pod's slices.
+/// Returns the key of a pod in [`BY_POD`].
 pub fn slices_with(pod: &Meta) -> u64 {
     index_key((&*pod.namespace, &*pod.name))
 }
 
-/// The key of a Service's slices.
+/// Returns the key of a Service in [`BY_SERVICE`].
 pub fn slices_of(service: &Meta) -> u64 {
     index_key((&*service.namespace, &*service.name))
 }
 
-/// The endpoints of a Service's slices, ordered by port name, address and port, each once. What slices do not say of an
-/// endpoint means that it is fit (discovery/v1, EndpointConditions).
+/// Returns the endpoints of a Service's slices, ordered by port name, address and port, without duplicates.
+///
+/// An unset condition means that the endpoint is ready (discovery/v1, EndpointConditions).
 pub fn endpoints(slices: &[Arc<EndpointSlice>]) -> Vec<EndpointTarget> {
     let mut targets = Vec::new();
     for contents in slices.iter().map(|slice| &slice.contents) {

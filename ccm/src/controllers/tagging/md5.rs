@@ -2,7 +2,7 @@
 
 const SHIFTS: [[u32; 4]; 4] = [[7, 12, 17, 22], [5, 9, 14, 20], [4, 11, 16, 23], [6, 10, 15, 21]];
 
-/// Returns the sum in hexadecimal digits.
+/// Returns the MD5 sum in hexadecimal digits.
 pub(super) fn hex(text: &[u8]) -> String {
     let mut state: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
     let mut padded = text.to_vec();
@@ -59,7 +59,7 @@ mod tests {
         ] {
             assert_eq!(hex(text.as_bytes()), sum, "{text:?}");
         }
-        // Around the length at which a block is added.
+        // 55 bytes fit into one block with their padding, 56 do not.
         assert_eq!(hex(&[b'x'; 55]).len(), 32);
         assert_ne!(hex(&[b'x'; 56]), hex(&[b'x'; 64]));
     }

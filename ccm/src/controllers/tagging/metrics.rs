@@ -14,7 +14,7 @@ pub(super) struct Counted {
 impl Counted {
     pub(super) fn register(metrics: &Metrics) -> Self {
         Self {
-            // Without upstream's label of the instance: labels must be few.
+            // Differs from upstream: no label with the instance, which would be a time series for each instance.
             errors: metrics.counts(
                 "cloudprovider_aws_tagging_controller_work_item_errors",
                 "any error in dequeueing the work queue and processing workItem",

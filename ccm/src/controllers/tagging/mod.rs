@@ -1,6 +1,6 @@
 //! The tagging controller: adds the tags of the command line to the instances of Nodes.
 //!
-//! It records on each Node the tags of its instance, so that a restart makes no calls. New Nodes are processed in
+//! A label on each Node records the tags of its instance, so that a restart makes no calls. New Nodes are processed in
 //! batches, with one call of the provider. Follows upstream cloud-provider-aws, pkg/controllers/tagging.
 
 mod md5;
@@ -40,7 +40,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 const INSTANCE: &str = "instance";
 
 /// Time over which Nodes are batched.
-const GATHER: Duration = Duration::from_millis(200);
+const BATCH_WINDOW: Duration = Duration::from_millis(200);
 
 /// First and maximum delay after failures.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
@@ -65,10 +65,12 @@ fn prepare(context: &mut Context) -> anyhow::Result<Start> {
 }
 
 fn watches(builder: &mut Builder, _: &Context) {
-    builder.need::<Node>(Node::CLOUD, &[sync::MACHINE]);
+    builder.need::<Node>(Node::CLOUD, &[sync::BY_INSTANCE]);
 }
 
-/// Returns a Node's record of its instance's tags, equal to upstream's, so that either takes over without a call.
+/// Returns the checksum of tags for the label on Nodes.
+///
+/// It equals upstream's, so that a takeover in either direction makes no calls.
 fn checksum(tags: &BTreeMap<String, String>) -> String {
     let mut pairs: Vec<String> = tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
     pairs.sort();
@@ -85,7 +87,7 @@ fn start(manager: &mut Manager, context: &Context) {
     let (noting, changed) = (pending.clone(), queue.clone());
     nodes.subscribe(move |change| {
         if noting.note(change) {
-            changed.add_after(sync::Round, GATHER);
+            changed.add_after(sync::Round, BATCH_WINDOW);
         }
     });
     let reconciler = Tagger {

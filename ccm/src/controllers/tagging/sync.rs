@@ -1,4 +1,4 @@
-//! One round: Nodes without a current record, and instances of deleted Nodes.
+//! One round: tags the instances of Nodes without a current record, and removes the tags of deleted Nodes' instances.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,6 +10,7 @@ use futures::{FutureExt, StreamExt, stream};
 use kinds::meta::{ObjectKey, Time};
 use kinds::{Kind, Node};
 use providers::{CloudError, Tagging};
+use runtime::queue::QueueKey;
 use runtime::store::{Change, Index, Store, index_key};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
@@ -26,17 +27,17 @@ pub(super) const NOTE: &str = "k8s.io/cloud-provider-aws";
 /// A missing instance is retried while its Node is younger than this (cloud-provider-aws, pkg/controllers/tagging).
 const YOUNG: Duration = Duration::from_secs(5 * 60);
 
-/// Attempts to remove the tags of a deleted Node's instance, which no later event triggers.
+/// Maximum number of attempts to remove the tags of a deleted Node's instance. No later event triggers another one.
 const ATTEMPTS: u32 = 10;
 
 /// Number of concurrent Node writes.
-const AT_ONCE: usize = 8;
+const CONCURRENT_WRITES: usize = 8;
 
 /// Index of Nodes by their instances.
-pub(super) const MACHINE: Index<Node> = Index {
-    name: "machine",
+pub(super) const BY_INSTANCE: Index<Node> = Index {
+    name: "instance",
     keys: |node, emit| {
-        if let Some(id) = machine(node) {
+        if let Some(id) = instance(node) {
             emit(index_key(&id));
         }
     },
@@ -46,9 +47,11 @@ pub(super) const MACHINE: Index<Node> = Index {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Round;
 
+impl QueueKey for Round {}
+
 impl fmt::Display for Round {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("all machines without their tags")
+        f.write_str("all instances without their tags")
     }
 }
 
@@ -77,7 +80,7 @@ impl Pending {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the work of a change; returns whether there is any.
+    /// Adds the work that a change of a Node needs. Returns whether there is any.
     pub(super) fn note(&self, change: &Change<'_, Node>) -> bool {
         let mut work = self.work();
         match (change.new, change.old) {
@@ -85,7 +88,7 @@ impl Pending {
                 work.tag.remove(&node.meta.key());
                 false
             }
-            (Some(node), _) => match machine(node) {
+            (Some(node), _) => match instance(node) {
                 Some(id) if work.terminal.get(&node.meta.key()) != Some(&id) => {
                     work.tag.insert(node.meta.key());
                     true
@@ -95,17 +98,17 @@ impl Pending {
             (None, Some(gone)) => {
                 work.tag.remove(&gone.meta.key());
                 work.terminal.remove(&gone.meta.key());
-                machine(gone).is_some_and(|id| work.untag.insert(id, 0).is_none())
+                instance(gone).is_some_and(|id| work.untag.insert(id, 0).is_none())
             }
             (None, None) => false,
         }
     }
 
     /// Ignores a Node until it has another instance.
-    pub(super) fn give_up(&self, node: ObjectKey, machine: String) {
+    pub(super) fn give_up(&self, node: ObjectKey, instance: String) {
         let mut work = self.work();
         work.tag.remove(&node);
-        work.terminal.insert(node, machine);
+        work.terminal.insert(node, instance);
     }
 
     fn has_note(&self, node: &Node) -> bool {
@@ -114,11 +117,11 @@ impl Pending {
 }
 
 /// Returns the instance of a Node, once it has one.
-fn machine(node: &Node) -> Option<String> {
+fn instance(node: &Node) -> Option<String> {
     node.cloud.as_ref().map(|cloud| cloud.provider_id.to_string()).filter(|id| !id.is_empty())
 }
 
-/// Reports whether an error is worth another attempt.
+/// Reports whether a call is retried after this error.
 pub(super) fn again(error: &CloudError, young: bool) -> bool {
     if error.is_not_found() { young } else { !error.is_invalid() }
 }
@@ -143,49 +146,50 @@ impl Reconcile for Tagger {
                 return Ok(Outcome::RequeueAfter(wait));
             }
             // Remove tags first, then add them: the instance of a recreated Node has them in the end.
-            let (left, right) = (self.untag().await, self.tag().await);
-            Ok(if left || right { Outcome::RequeueWithBackoff } else { Outcome::Done })
+            let (untag_left, tag_left) = (self.untag().await, self.tag().await);
+            Ok(if untag_left || tag_left { Outcome::RequeueWithBackoff } else { Outcome::Done })
         }
         .boxed()
     }
 }
 
 impl Tagger {
-    /// Tags the instances of Nodes without a record, in one call of the provider; returns whether any is left.
+    /// Tags the instances of Nodes without a record, in one call of the provider; returns whether a retry is needed.
     async fn tag(&self) -> bool {
         let keys: Vec<ObjectKey> = self.pending.work().tag.iter().cloned().collect();
-        let (mut nodes, mut machines) = (Vec::new(), Vec::new());
+        let (mut nodes, mut instances) = (Vec::new(), Vec::new());
         for node in keys.iter().filter_map(|key| self.nodes.get(key)).filter(|node| !node.meta.is_deleting()) {
-            if let Some(id) = machine(&node) {
-                machines.push(id);
+            if let Some(id) = instance(&node) {
+                instances.push(id);
                 nodes.push(node);
             }
         }
-        if machines.is_empty() {
+        if instances.is_empty() {
             return false;
         }
-        let answers = self.tagging.tag(&machines, &self.tags).await;
+        let answers = self.tagging.tag(&instances, &self.tags).await;
         let (mut left, mut tagged) = (false, Vec::new());
-        for ((node, id), answer) in nodes.into_iter().zip(machines).zip(answers) {
+        for ((node, id), answer) in nodes.into_iter().zip(instances).zip(answers) {
             let Err(error) = answer else {
                 tagged.push(node);
                 continue;
             };
             let again = again(&error, self.is_young(&node));
             self.counted.failed(again);
-            warn!(node = &*node.meta.name, machine = id, %error, again, "instance not tagged");
+            warn!(node = &*node.meta.name, instance = id, %error, again, "instance not tagged");
             if again {
                 left = true;
             } else {
                 self.pending.give_up(node.meta.key(), id);
             }
         }
-        let noted = stream::iter(tagged).map(|node| async move { self.note(&node).await }).buffer_unordered(AT_ONCE);
-        let unnoted = noted.filter(|noted| std::future::ready(!noted)).count().await;
-        left || unnoted > 0
+        let records =
+            stream::iter(tagged).map(|node| async move { self.note(&node).await }).buffer_unordered(CONCURRENT_WRITES);
+        let failures = records.filter(|is_recorded| std::future::ready(!is_recorded)).count().await;
+        left || failures > 0
     }
 
-    /// Records on a Node that its instance is tagged; returns whether nothing is left to write.
+    /// Records on a Node that its instance is tagged. Returns whether that is done.
     async fn note(&self, node: &Node) -> bool {
         let key = node.meta.key();
         let labels = json!({ NOTE: self.pending.checksum });
@@ -205,41 +209,41 @@ impl Tagger {
         }
     }
 
-    /// Removes the tags of deleted Nodes' instances; returns whether any is left.
+    /// Removes the tags of deleted Nodes' instances; returns whether a retry is needed.
     async fn untag(&self) -> bool {
-        let machines: Vec<String> = self.pending.work().untag.keys().cloned().collect();
-        let (back, machines): (Vec<_>, Vec<_>) = machines.into_iter().partition(|id| self.has_node(id));
-        for id in back {
+        let instances: Vec<String> = self.pending.work().untag.keys().cloned().collect();
+        let (recreated, instances): (Vec<_>, Vec<_>) = instances.into_iter().partition(|id| self.has_node(id));
+        for id in recreated {
             self.pending.work().untag.remove(&id);
         }
-        if machines.is_empty() {
+        if instances.is_empty() {
             return false;
         }
-        let answers = self.tagging.untag(&machines, &self.tags).await;
+        let answers = self.tagging.untag(&instances, &self.tags).await;
         let mut work = self.pending.work();
-        for (id, answer) in machines.into_iter().zip(answers) {
+        for (id, answer) in instances.into_iter().zip(answers) {
             let attempts = work.untag.get(&id).copied().unwrap_or_default() + 1;
             match answer {
                 Err(error) if again(&error, false) => {
                     let again = attempts < ATTEMPTS;
                     self.counted.failed(again);
-                    warn!(machine = id, %error, again, "tags not removed from instance");
+                    warn!(instance = id, %error, again, "tags not removed from instance");
                     if again {
                         work.untag.insert(id, attempts);
                         continue;
                     }
                 }
-                Err(error) => info!(machine = id, %error, "instance no longer exists; no tags to remove"),
-                Ok(()) => info!(machine = id, "tags removed from instance"),
+                Err(error) => info!(instance = id, %error, "instance no longer exists; no tags to remove"),
+                Ok(()) => info!(instance = id, "tags removed from instance"),
             }
             work.untag.remove(&id);
         }
         !work.untag.is_empty()
     }
 
-    fn has_node(&self, machine: &str) -> bool {
-        let nodes = self.nodes.by_index(&MACHINE, index_key(machine));
-        nodes.iter().any(|node| self::machine(node).as_deref() == Some(machine))
+    fn has_node(&self, instance: &str) -> bool {
+        let nodes = self.nodes.by_index(&BY_INSTANCE, index_key(instance));
+        nodes.iter().any(|node| self::instance(node).as_deref() == Some(instance))
     }
 
     fn is_young(&self, node: &Node) -> bool {

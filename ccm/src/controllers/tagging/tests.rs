@@ -1,4 +1,4 @@
-//! Work that changes of Nodes lead to, and retries.
+//! Work that follows from changes of Nodes, and retries.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use runtime::store::Change;
 use super::checksum;
 use super::sync::{NOTE, Pending, again};
 
-fn node(machine: &str, note: Option<&str>) -> Arc<Node> {
+fn node(instance: &str, note: Option<&str>) -> Arc<Node> {
     let mut node = crate::controllers::node::tests::node(&[], None);
     if let Some(cloud) = node.cloud.as_mut() {
-        cloud.provider_id = machine.into();
+        cloud.provider_id = instance.into();
     }
     let labels: Vec<_> = note.map(|note| (NOTE.into(), note.into())).into_iter().collect();
     node.meta.labels = Arc::from(labels);
@@ -58,7 +58,7 @@ fn terminal_failure_is_ignored_until_the_instance_changes() {
 }
 
 #[test]
-fn temporary_failures_are_retried() {
+fn only_temporary_failures_are_retried() {
     for (kind, young, expected) in [
         (ErrorKind::NotFound, true, true),
         (ErrorKind::NotFound, false, false),

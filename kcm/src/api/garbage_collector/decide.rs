@@ -1,39 +1,40 @@
-//! What to do about an object, from how its owners stand: all policy, no IO.
+//! Policy: the action for an object, given the state of its owners.
 
 use kinds::{Str, Uid};
 use runtime::write::Propagation;
 
 use super::graph::{FOREGROUND, ORPHAN};
 
-/// How an owner stands, as the server says.
+/// The state of an owner on the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// It exists, and its dependents are to stay.
+    /// It exists, and its dependents stay.
     Solid,
     /// It does not exist.
     Dangling,
-    /// It is being deleted and waits for its dependents to go.
+    /// It is being deleted and waits for the deletion of its dependents.
     Waiting,
 }
 
-/// What to do about an object.
+/// The action for an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Plan {
     /// It is kept unchanged.
     Keep,
-    /// It stays, and its references to these owners go.
+    /// It stays; its references to these owners are removed.
     DropReferences(Vec<Uid>),
-    /// It goes after its own dependents; first it stops to block its owners if there may be a cycle.
+    /// It is deleted after its own dependents. If there may be a cycle, it first stops blocking the deletion of its
+    /// owners.
     DeleteForeground {
-        /// Stop to block the owners.
+        /// Stop blocking the deletion of the owners.
         unblock: bool,
     },
-    /// It goes.
+    /// It is deleted.
     Delete(Propagation),
 }
 
 /// Decides about an object with owners (pkg/controller/garbagecollector, attemptToDeleteItem). `in_cycle` is only
-/// asked when it matters.
+/// called when it matters.
 pub fn plan(
     owners: &[(Uid, Standing)],
     finalizers: &[Str],

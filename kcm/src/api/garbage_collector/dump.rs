@@ -1,4 +1,4 @@
-//! The graph as Graphviz draws it, served at `/debug/controllers/garbage-collector-controller/graph`.
+//! The graph in the format of Graphviz, served at `/debug/controllers/garbage-collector-controller/graph`.
 //!
 //! Follows upstream pkg/controller/garbagecollector, dump.
 
@@ -12,7 +12,7 @@ use super::graph::{Graph, Part};
 /// The media type of the drawing.
 pub const GRAPHVIZ: &str = "text/vnd.graphviz";
 
-/// A point of the drawing.
+/// A node of the drawing.
 struct Vertex<'a> {
     api_version: &'a str,
     kind: &'a str,
@@ -24,7 +24,7 @@ struct Vertex<'a> {
     a_virtual: bool,
 }
 
-/// Returns the objects that own or are owned, and who owns whom; with `uids` only those that hang together with these.
+/// Returns the objects with owners or dependents, and their references; with `uids` only those connected with these.
 pub fn draw(graph: &Graph, uids: &[Uid]) -> String {
     let parts: Vec<Part<'_>> = if uids.is_empty() { graph.parts().collect() } else { around(graph, uids) };
     let (mut vertices, mut edges) = (BTreeMap::new(), BTreeSet::new());
@@ -186,7 +186,7 @@ mod tests {
         ] {
             assert!(all.lines().any(|own| own == line), "{line} is not in\n{all}");
         }
-        assert!(!all.contains("alone"), "it owns nothing and is owned by nobody");
+        assert!(!all.contains("alone"), "it has neither owners nor dependents");
         let some = draw(&graph, &[Uid::parse("pod")]);
         assert!(some.contains("\"pod\" -> \"set\"") && !some.contains("orphan"), "{some}");
         assert_eq!(draw(&Graph::default(), &[]), "strict digraph full {\n}\n");

@@ -1,9 +1,9 @@
-//! The graph of owners and dependents: all objects by uid, as the watches show them, and the checks that each change
-//! leads to.
+//! The graph of owners and dependents: all objects by UID, as the watches deliver them, and the checks that follow from
+//! each change.
 //!
-//! An owner that no watch has shown is a virtual node, under the coordinates that a dependent gives it, until it was
-//! read from the API server. Nothing here does IO: a change returns effects. Upstream: pkg/controller/garbagecollector,
-//! GraphBuilder.
+//! An owner that no watch has delivered is a virtual node, with the coordinates of a dependent's reference, until it
+//! was read from the API server. Nothing here does IO: a change returns effects. Upstream:
+//! pkg/controller/garbagecollector, GraphBuilder.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub const FOREGROUND: &str = "foregroundDeletion";
 /// The finalizer of an object that waits until its dependents are orphaned.
 pub const ORPHAN: &str = "orphan";
 
-/// Work that a change of the graph leads to.
+/// Work that follows from a change of the graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Check whether this object has to be deleted, or exists at all.
@@ -40,7 +40,7 @@ pub enum Effect {
 /// The state of an object, apart from its place in the graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct State {
-    /// A watch has shown it.
+    /// A watch has delivered it.
     pub observed: bool,
     /// It has a deletion timestamp.
     pub deleting: bool,
@@ -82,7 +82,7 @@ pub struct View {
     pub state: State,
     /// It refers to owners.
     pub owned: bool,
-    /// The watches show all its owners, and none of them is deleted in the foreground: there is nothing to do.
+    /// The watches have delivered all its owners, and none is being deleted in the foreground: nothing has to be done.
     pub settled: bool,
 }
 
@@ -95,7 +95,7 @@ pub struct Blocking {
     pub deleting: bool,
 }
 
-/// An object in the graph, with those that it refers to as its owners.
+/// An object in the graph, with its owner references.
 #[derive(Debug, Clone, Copy)]
 pub struct Part<'a> {
     /// Its coordinates.
@@ -140,7 +140,7 @@ impl Graph {
         }
     }
 
-    /// Returns all objects, in no order.
+    /// Returns all objects, in no particular order.
     pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         self.nodes.values().map(Part::of)
     }
@@ -183,7 +183,7 @@ impl Graph {
         effects
     }
 
-    /// Compares an owner that a watch shows for the first time with the coordinates that its dependents have.
+    /// Compares an owner that a watch delivers for the first time with the coordinates in its dependents' references.
     fn contradict(&self, observed: &Identity, effects: &mut Vec<Effect>) {
         let (_, differing) = self.partition(observed);
         for dependent in differing {
@@ -305,7 +305,7 @@ impl Graph {
         effects
     }
 
-    /// Takes in that a kind is watched no longer: what there was of it may be there or not.
+    /// Applies that a kind is no longer watched: its objects may exist or not.
     pub fn left(&mut self, resource: &Resource) -> Vec<Effect> {
         let Some((api_version, kind)) = self.kinds.remove(resource) else { return Vec::new() };
         let of_kind = |node: &&Node| (&node.identity.api_version, &node.identity.kind) == (&api_version, &kind);
@@ -329,7 +329,7 @@ impl Graph {
         effects
     }
 
-    /// Returns all work that the present graph leads to, for a new leader.
+    /// Returns all work that follows from the present graph, for a new leader.
     pub fn unsettled(&self) -> Vec<Effect> {
         let mut effects = Vec::new();
         for (uid, node) in &self.nodes {
@@ -402,8 +402,8 @@ impl Graph {
         dependents.filter_map(|dependent| self.nodes.get(dependent))
     }
 
-    /// Returns the dependents that refer to an owner by these coordinates, and those that refer to it by others. One with
-    /// several references may be among both. Upstream: pkg/controller/garbagecollector, partitionDependents.
+    /// Returns the dependents that refer to an owner by these coordinates, and those that refer to it by others. One
+    /// with several references may be among both. Upstream: pkg/controller/garbagecollector, partitionDependents.
     fn partition(&self, owner: &Identity) -> (Vec<&Node>, Vec<&Node>) {
         let (mut matching, mut differing) = (Vec::new(), Vec::new());
         for dependent in self.dependents_of(&owner.uid) {
@@ -419,7 +419,7 @@ impl Graph {
         (matching, differing)
     }
 
-    /// Returns the number of objects, and of owners that no watch has shown.
+    /// Returns the number of objects, and of owners that no watch has delivered.
     pub fn len(&self) -> (usize, usize) {
         (self.nodes.len(), self.nodes.values().filter(|node| !node.state.observed).count())
     }

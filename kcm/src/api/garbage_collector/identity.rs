@@ -1,4 +1,4 @@
-//! How objects are named in the graph: by all their coordinates, for a reference may have some of them wrong.
+//! The identity of objects in the graph: all their coordinates, because a reference may have some of them wrong.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -23,7 +23,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the owner that a reference means, if it is in this namespace.
+    /// Returns the owner of a reference, assuming that it is in this namespace.
     pub fn of_owner(owner: &OwnerRef, namespace: &Str) -> Self {
         Self {
             kind: owner.kind.clone(),
@@ -51,7 +51,7 @@ impl Identity {
     }
 }
 
-/// As upstream's events spell it.
+/// Formats it as upstream's events do.
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, api_version, namespace, name, uid } = self;
@@ -59,8 +59,8 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The last owners that are known not to exist. A uid is never given twice, so that what is absent stays absent; one
-/// that was pushed out only costs another look.
+/// The owners that were last found not to exist. A UID is never used twice, so that an absent owner stays absent. One
+/// that was dropped only costs another read.
 #[derive(Debug, Default)]
 pub struct Absent {
     known: HashSet<Identity>,

@@ -32,7 +32,7 @@ use sync::{Collector, Links, Orphaner, Work};
 /// Name of the event source.
 const COMPONENT: &str = "garbage-collector-controller";
 
-/// Multiple of the usual rate limit: a deletion may need a read besides. Upstream: cmd/kube-controller-manager/app,
+/// Multiple of the usual rate limit: a deletion may need a read, too. Upstream: cmd/kube-controller-manager/app,
 /// core.go.
 const QPS: u16 = 2;
 
@@ -78,7 +78,7 @@ fn start(manager: &mut Manager, context: &Context) {
     let links = Arc::new(Links::new(checks.clone(), orphans.clone(), recorder));
     let kinds = manager.registry().every_kind();
     let watched = links.clone();
-    kinds.subscribe(move |change| watched.take_in(change));
+    kinds.subscribe(move |change| watched.apply_event(change));
     manager.collect(SyncErrors(kinds.clone()));
     let drawn = links.clone();
     manager.add_page(format!("/debug/controllers/{}/graph", DESCRIPTOR.name), dump::GRAPHVIZ, move |query| {
@@ -99,7 +99,7 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(options, checks, collector);
 }
 
-/// Failures to read which kinds are served, under upstream's name. Upstream: pkg/controller/garbagecollector/metrics.
+/// Failures to read the served kinds, under upstream's name. Upstream: pkg/controller/garbagecollector/metrics.
 struct SyncErrors(Arc<EveryKind>);
 
 impl fmt::Debug for SyncErrors {

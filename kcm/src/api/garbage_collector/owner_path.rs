@@ -1,30 +1,31 @@
-//! Which object an owner's name leads to.
+//! The object that is read for an owner's name.
 //!
-//! The API server does not check the names in ownerReferences: they may hold anything, and no object can have most of
-//! that as its name. A name must never shape the path of a request, so that names with path separators and percent signs
-//! are decided on here, without a request. The result is upstream's, whose client joins the name to the path and removes
-//! dot segments: a path to another object, or to nothing, means that the owner does not exist; a path to a list or to a
-//! discovery document, or one that the API server refuses, is an error, and the dependent stays.
+//! The API server does not check the names in ownerReferences: they may contain anything, also what no object can have
+//! as its name. A name must never change the path of a request, so that names with path separators and percent signs
+//! are decided on here, without a request. The result is upstream's, whose client joins the name to the path and
+//! removes dot segments: a path to another object, or to nothing, means that the owner does not exist; a path to a list
+//! or to a discovery document, or one that the API server refuses, is an error, and the dependent stays.
 
 use kinds::Resource;
 
 /// Longest name in bytes that is looked up. Percent-encoded, a longer one may not fit into a request.
 const LONGEST_NAME: usize = 5 * 1024;
 
-/// What a name means in the place of an object's name in a path.
+/// The meaning of a name at the end of an object's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target<'a> {
     /// The object with this name.
     Object(&'a str),
     /// No object: the owner does not exist.
     Nothing,
-    /// Not an object: it cannot be found out whether the owner exists, and never will.
+    /// Not an object: no read can ever show whether the owner exists.
     Undecidable,
 }
 
 /// Returns what `name` means for a resource in a namespace.
 pub fn target<'a>(resource: &Resource, namespace: &str, name: &'a str) -> Target<'a> {
-    // The API server refuses to look up a name with a percent sign, which is not the same as that there is no such object.
+    // The API server refuses to look up a name with a percent sign, which is not the same as that there is no such
+    // object.
     if name.is_empty() || name.len() > LONGEST_NAME || name.contains('%') {
         return Target::Undecidable;
     }

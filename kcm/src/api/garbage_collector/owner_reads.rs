@@ -1,9 +1,9 @@
-//! What the API server returned for owners within the last second.
+//! Results of reading owners from the API server within the last second.
 //!
 //! Many dependents of one owner are checked together; without this memory each of them would read the owner again.
-//! A result must not outlive a change of its owner: the checks that a deletion leads to are the only ones, so that a
-//! dependent that is kept because of an older result would never be checked again. Every change of an object in the
-//! graph therefore discards what was read of it, and what is being read while it changes.
+//! A result must not outlive a change of its owner: only the deletion of the owner causes a check, so that a dependent
+//! that is kept because of an older result would never be checked again. Every change of an object in the graph
+//! therefore discards results about it, and results of reads that are in progress.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::decide::Standing;
 use super::identity::Identity;
 
-/// Longest use of a result. Bounds what an owner can do that no watch shows.
+/// Maximum age of a result. It limits the delay for owners that no watch delivers.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// The number of changes before a read began.
@@ -41,7 +41,7 @@ impl OwnerReads {
         Ticket(self.changes)
     }
 
-    /// Returns how the owner with these coordinates stood, if that is known and recent.
+    /// Returns the state of the owner with these coordinates, if it is known and recent.
     pub fn get(&self, owner: &Identity, now: Instant) -> Option<Standing> {
         let read = self.reads.get(&owner.uid).filter(|read| read.identity == *owner)?;
         (now.saturating_duration_since(read.at) < MAX_AGE).then_some(read.standing)
@@ -56,7 +56,7 @@ impl OwnerReads {
         self.reads.insert(owner.uid.clone(), Read { identity: owner, standing, at: now });
     }
 
-    /// Discards what was read of an object, and what is being read of any.
+    /// Discards results about an object, and all results of reads in progress.
     pub fn forget(&mut self, uid: &Uid) {
         self.changes += 1;
         self.reads.remove(uid);

@@ -10,7 +10,7 @@ pub fn drop_references(dependent: &Uid, owners: &[Uid]) -> Value {
     json!({ "metadata": { "uid": dependent.to_string(), "ownerReferences": gone } })
 }
 
-/// Returns the patch for all other kinds: the list without them, if the object is still in this version.
+/// Returns the patch for all other kinds: the list without these owners, valid for this version of the object only.
 pub fn without_references(meta: &Meta, owners: &[Uid]) -> Value {
     owner_list(meta, meta.owners.iter().filter(|owner| !owners.contains(&owner.uid)).map(reference))
 }
@@ -27,7 +27,7 @@ pub fn unblocked(meta: &Meta) -> Value {
     owner_list(meta, meta.owners.iter().map(not_blocking))
 }
 
-/// Removes a finalizer, if the object is still in this version; `None` if it has it no longer.
+/// Returns the patch that removes a finalizer from this version of the object; `None` if the object does not have it.
 pub fn without_finalizer(meta: &Meta, finalizer: &str) -> Option<Value> {
     let kept: Vec<&Str> = meta.finalizers.iter().filter(|found| ***found != *finalizer).collect();
     if kept.len() == meta.finalizers.len() {

@@ -12,7 +12,7 @@ use kinds::meta::{Meta, ObjectKey, OwnerRef};
 use kinds::{Resource, Str, Uid};
 use runtime::discovery::Discovery;
 use runtime::events::{EventType, ObjectReference, Recorder};
-use runtime::queue::Queue;
+use runtime::queue::{Queue, QueueKey};
 use runtime::watch::{EveryKind, MetaChange};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Deletion, Propagation, WriteError, Writer};
@@ -26,7 +26,7 @@ use super::identity::Identity;
 use super::owner_path::{self, Target};
 use super::patch;
 
-/// Longest wait for the first lists; then work begins without the kinds that are missing. Upstream:
+/// Maximum wait for the first lists. Then work begins without the kinds that are missing. Upstream:
 /// cmd/kube-controller-manager/app, core.go.
 const FIRST_LISTS: Duration = Duration::from_secs(30);
 
@@ -44,6 +44,8 @@ pub enum Work {
     /// Check this object.
     Check(Uid),
 }
+
+impl QueueKey for Work {}
 
 impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -73,7 +75,7 @@ impl Links {
     }
 
     /// Applies a watch event.
-    pub fn take_in(&self, change: &MetaChange<'_>) {
+    pub fn apply_event(&self, change: &MetaChange<'_>) {
         let mut graph = self.graph();
         let mut effects = Vec::new();
         match change {
@@ -136,11 +138,11 @@ impl Links {
 /// Reasons why a check could not be finished.
 #[derive(Debug)]
 enum Trouble {
-    /// The API server has no such object under these coordinates.
+    /// The API server has no object with these coordinates.
     Gone(Identity),
-    /// An object without namespace refers to an owner that must have one: nothing can be looked up, ever.
+    /// An object without namespace refers to an owner that must have one: the owner can never be read.
     NamespacedOwner,
-    /// The name of an owner cannot be the name of any object, and upstream could not decide on it either.
+    /// The name of an owner cannot be the name of any object; upstream retries for ever.
     UndecidableName,
     /// Another attempt may succeed.
     Failed(ReconcileError),
@@ -152,7 +154,7 @@ impl From<WriteError> for Trouble {
     }
 }
 
-/// What the workers share.
+/// The state that the workers share.
 pub struct Collector {
     pub links: Arc<Links>,
     pub kinds: Arc<EveryKind>,
@@ -207,11 +209,11 @@ impl Collector {
                 Ok(Outcome::Done)
             }
             Err(Trouble::NamespacedOwner) => {
-                debug!("cluster-scoped object refers to a namespaced owner; leaving it alone");
+                debug!("cluster-scoped object refers to a namespaced owner; keeping it");
                 Ok(Outcome::Done)
             }
             Err(Trouble::UndecidableName) => {
-                debug!("owner's name cannot be looked up; leaving the dependent alone");
+                debug!("owner's name cannot be read from the API server; keeping the dependent");
                 Ok(Outcome::Done)
             }
             Err(Trouble::Failed(error)) => Err(error),
@@ -228,7 +230,7 @@ impl Collector {
             if blocking.is_empty() {
                 return self.remove_finalizer(&view.identity, FOREGROUND).await;
             }
-            // Whatever the last check of a dependent was based on: the next one finds its owner being deleted.
+            // Results about this owner are discarded, so that the next check of a dependent finds it being deleted.
             for dependent in blocking.into_iter().filter(|dependent| !dependent.deleting) {
                 self.links.checks.add(Work::Check(dependent.uid));
             }
@@ -242,8 +244,8 @@ impl Collector {
         self.collect(&resource, &view.identity, &meta).await
     }
 
-    /// Reads an owner that no watch has shown. If it exists, it is checked as any other object, for it may be of a kind
-    /// that cannot be watched; then it is read again until a watch shows it or it no longer exists.
+    /// Reads an owner that no watch has delivered. If it exists, it is checked like any other object, because its kind
+    /// may not be watchable. Then it is read again until a watch delivers it or it no longer exists.
     async fn verify(&self, view: &View) -> Result<Outcome, Trouble> {
         let resource = self.resource(&view.identity.api_version, &view.identity.kind).await?;
         let meta = self.live(&resource, &view.identity).await?;
@@ -253,7 +255,7 @@ impl Collector {
         Ok(Outcome::RequeueWithBackoff)
     }
 
-    /// Decides about an object, and carries that out.
+    /// Decides about an object, and executes the decision.
     async fn collect(&self, resource: &Resource, item: &Identity, meta: &Meta) -> Result<Outcome, Trouble> {
         let mut owners = Vec::with_capacity(meta.owners.len());
         for owner in meta.owners.iter() {
@@ -282,7 +284,7 @@ impl Collector {
         }
     }
 
-    /// Deletes an object in the version that was decided on, or in a later one with the same owners.
+    /// Deletes an object in the version of the decision, or in a later one with the same owners.
     async fn delete(
         &self,
         resource: &Resource,
@@ -314,7 +316,7 @@ impl Collector {
         Ok(Outcome::RequeueWithBackoff)
     }
 
-    /// Returns how an owner stands: from the absent ones, a recent read, or the API server.
+    /// Returns the state of an owner: from the absent owners, a recent read, or the API server.
     async fn standing(&self, owner: &OwnerRef, namespace: &Str) -> Result<Standing, Trouble> {
         let mut identity = Identity::of_owner(owner, &Str::from(""));
         let known_absent = |identity: &Identity| self.links.graph().absent.has(identity);
@@ -351,7 +353,7 @@ impl Collector {
         }
     }
 
-    /// Returns the object as the watch shows it. Every write that is based on it has its version or uid as a
+    /// Returns the object as the watch has delivered it. Every write that is based on it has its version or UID as a
     /// precondition.
     async fn latest(&self, resource: &Resource, item: &Identity) -> Result<Meta, Trouble> {
         let source = self.kinds.source(resource.group, resource.plural);

@@ -1,4 +1,4 @@
-//! What is left of a namespace, its conditions, and when to check again: all policy, no IO.
+//! Policy: the remaining content of a namespace, its conditions, and the time of the next check.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use runtime::worker::Outcome;
 /// The finalizer of namespaces that this controller removes.
 pub const FINALIZER: &str = "kubernetes";
 
-/// How long objects with finalizers are given, in seconds (pkg/controller/namespace/deletion,
+/// The expected time until objects with finalizers are deleted, in seconds (pkg/controller/namespace/deletion,
 /// finalizerEstimateSeconds).
 const FINALIZER_ESTIMATE: i64 = 15;
 
-/// Types of the conditions with reason and message of when all is well, in upstream's order.
+/// Types of the conditions, with reason and message without problems, in upstream's order.
 const CONDITIONS: [(&str, &str, &str); 5] = [
     (DISCOVERY, "ResourcesDiscovered", "All resources successfully discovered"),
     ("NamespaceDeletionGroupVersionParsingFailure", "ParsedGroupVersions", "All legacy kube types successfully parsed"),
@@ -32,13 +32,13 @@ const FINALIZERS: &str = "NamespaceFinalizersRemaining";
 /// The outcome of deleting the objects of one resource.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Remains {
-    /// Objects that are still there.
+    /// Objects that still exist.
     pub objects: usize,
-    /// How many of them each finalizer holds.
+    /// The number of them by finalizer.
     pub finalizers: BTreeMap<Str, usize>,
-    /// Seconds that they are expected to take.
+    /// Expected seconds until they are deleted.
     pub estimate: i64,
-    /// What went wrong.
+    /// The failure.
     pub problem: Option<String>,
 }
 
@@ -48,7 +48,7 @@ impl Remains {
         Self { problem: Some(problem.to_string()), ..Self::default() }
     }
 
-    /// Returns what is left after everything was deleted (pkg/controller/namespace/deletion,
+    /// Returns the objects that remain after everything was deleted (pkg/controller/namespace/deletion,
     /// deleteAllContentForGroupVersionResource).
     pub fn of<'a>(
         resource: &Resource,
@@ -86,12 +86,12 @@ pub fn pods_estimate(longest_grace: i64, deleted_at: Time, now: Timestamp) -> i6
     if now.as_second() - deleted_at.0 >= longest_grace { 0 } else { longest_grace }
 }
 
-/// All that was found in one pass.
+/// The results of one pass.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// Why not all resources are known.
+    /// The reason why not all resources are known.
     discovery: Option<String>,
-    /// What is left, by resource and group.
+    /// The number of remaining objects, by resource and group.
     remaining: BTreeMap<(Str, Str), usize>,
     finalizers: BTreeMap<Str, usize>,
     problems: Vec<String>,
@@ -99,12 +99,12 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Returns empty findings; `discovery` says why not all resources are known.
+    /// Returns empty findings; `discovery` is the reason why not all resources are known.
     pub fn after_discovery(discovery: Option<String>) -> Self {
         Self { discovery, ..Self::default() }
     }
 
-    /// Adds what is left of one resource.
+    /// Adds the remaining objects of one resource.
     pub fn add(&mut self, resource: &Resource, remains: &Remains) {
         self.estimate = self.estimate.max(remains.estimate);
         self.problems.extend(remains.problem.clone());
@@ -116,18 +116,18 @@ impl Findings {
         }
     }
 
-    /// Reports whether the namespace may go as far as these findings tell.
+    /// Reports whether the namespace may be deleted according to these findings.
     pub fn is_clean(&self) -> bool {
         self.discovery.is_none() && self.problems.is_empty() && self.estimate == 0
     }
 
-    /// Returns what went wrong, in one text.
+    /// Returns all failures as one text.
     pub fn problem(&self) -> Option<String> {
         let all: Vec<&str> = self.discovery.iter().chain(&self.problems).map(String::as_str).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 
-    /// Returns when to check again what is left (pkg/controller/namespace, worker).
+    /// Returns the delay before the next check of the remaining objects (pkg/controller/namespace, worker).
     pub fn look_again(&self) -> Duration {
         Duration::from_secs(u64::try_from(self.estimate / 2 + 1).unwrap_or(1))
     }
@@ -162,8 +162,8 @@ impl Findings {
         }
     }
 
-    /// Returns the conditions after this pass, if they are not the same as before. `totals` is false while pods hold up
-    /// all else: what is left is not counted then (pkg/controller/namespace/deletion, deleteAllContent).
+    /// Returns the conditions after this pass, if they changed. `totals` is false while pods delay the deletion of all
+    /// else: then remaining objects are not counted (pkg/controller/namespace/deletion, deleteAllContent).
     pub fn conditions(&self, before: &[Condition], totals: bool, now: Timestamp) -> Option<Vec<Condition>> {
         let mut after = before.to_vec();
         for (kind, well, message) in CONDITIONS {
@@ -192,7 +192,7 @@ impl Findings {
     }
 }
 
-/// Returns what the discovery condition says of groups that do not answer (client-go, ErrGroupDiscoveryFailed).
+/// Returns the discovery condition's text about groups that do not respond (client-go, ErrGroupDiscoveryFailed).
 pub fn discovery_problem(failed: &BTreeMap<String, String>) -> Option<String> {
     if failed.is_empty() {
         return None;

@@ -1,9 +1,8 @@
-//! What is known of namespaces that are being deleted, and which of them hold so much that they are emptied within their
-//! grace already.
+//! State of namespaces that are being deleted. Those with very many objects are emptied before their grace period ends.
 //!
-//! Until that is over other API servers may let new objects in. So whatever was emptied early counts only if its watch
-//! shows that afterwards there is still nothing; else it is emptied once more. A watch that brings nothing new shows
-//! nothing of what came afterwards, so it is best not to be done before the grace ends.
+//! Until it ends, other API servers may accept new objects. Therefore a resource that was emptied early counts only if
+//! its watch shows that it is still empty afterwards; otherwise it is emptied again. A watch without any later event
+//! proves nothing, so that the early work should not be finished before the grace period ends.
 
 use std::collections::HashSet;
 use std::collections::hash_map::{Entry, HashMap};
@@ -20,7 +19,7 @@ use super::GRACE;
 /// Deleting a namespace with this many objects takes the server longer than listing each of its kinds once more.
 const MANY: usize = 1000;
 
-/// Namespaces that are deleted at about the same time share one count of what there is.
+/// Namespaces that are deleted at about the same time share one count of their objects.
 const COUNT_AGE: Duration = Duration::from_secs(2);
 
 /// This many deletions are enough to measure the server's speed.
@@ -29,8 +28,8 @@ const A_SAMPLE: usize = 100;
 /// The deletion of a pod costs the server as much as that of this many other objects.
 pub const LIKE_A_POD: usize = 4;
 
-/// How much faster kinds are deleted in parallel than one after the other: 1.8 times where the server has two cores. It
-/// is better to begin a little late than to be done too early, and to list everything again.
+/// Speed of deleting kinds in parallel compared with one after the other: 1.8 if the server has two cores. It is better
+/// to begin a little late than to finish too early, and to list everything again.
 const SIDE_BY_SIDE: f64 = 2.2;
 
 /// A resource, whatever its version.
@@ -41,20 +40,20 @@ pub type Name = (&'static str, &'static str);
 pub struct Ending {
     /// When this process first saw it.
     since: Instant,
-    /// Resources that were found empty in an earlier pass: they are listed again only once nothing else is left, so
-    /// that what waits for one broken group asks for nothing but that.
+    /// Resources that were found empty in an earlier pass. They are listed again only once nothing else remains, so
+    /// that a namespace that waits for one broken group sends requests for that group only.
     pub emptied: HashSet<Name>,
-    /// A version that the server had after the grace, if resources were emptied before.
+    /// A resourceVersion from after the grace period, if resources were emptied before its end.
     pub after_grace: Option<u64>,
     /// The namespace as it was read then.
     pub read: Option<Arc<NamespaceEnding>>,
 }
 
-/// A namespace with very many objects: how many of each kind that has some.
+/// A namespace with very many objects: the number of objects by kind.
 pub type Crowd = Arc<[(Name, usize)]>;
 
-/// Returns how long before a moment to begin with kinds that are emptied side by side, so that it lasts until then:
-/// `sample` objects took `took`, and `left` are left.
+/// Returns how long before the end of the grace period to begin emptying kinds in parallel, so that the work lasts until
+/// then. `sample` objects took `took`, and `left` remain.
 pub fn begin_before(sample: usize, took: Duration, left: usize) -> Duration {
     if sample < A_SAMPLE {
         return Duration::MAX;
@@ -67,12 +66,12 @@ impl Ending {
         Self { since: Instant::now(), emptied: HashSet::new(), after_grace: None, read: None }
     }
 
-    /// Returns what is left of the grace.
+    /// Returns the remaining time of the grace period.
     pub fn grace(&self) -> Option<Duration> {
         GRACE.checked_sub(self.since.elapsed()).filter(|left| !left.is_zero())
     }
 
-    /// Takes note of whether a resource was found empty.
+    /// Records whether a resource was found empty.
     pub fn found(&mut self, resource: Name, is_empty: bool) {
         if is_empty {
             self.emptied.insert(resource);
@@ -94,7 +93,7 @@ impl Endings {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of a namespace that is being deleted; true if it is new.
+    /// Records a namespace that is being deleted. Returns true if it is new.
     pub fn begin(&self, uid: &Uid) -> bool {
         match self.known().entry(uid.clone()) {
             Entry::Vacant(entry) => {
@@ -105,12 +104,12 @@ impl Endings {
         }
     }
 
-    /// Returns what is known of a namespace.
+    /// Returns the state of a namespace.
     pub fn get(&self, uid: &Uid) -> Ending {
         self.known().get(uid).cloned().unwrap_or_else(Ending::now)
     }
 
-    /// Changes what is known of a namespace, if that is not forgotten.
+    /// Changes the state of a namespace, unless it was forgotten.
     pub fn change(&self, uid: &Uid, change: impl FnOnce(&mut Ending)) {
         if let Some(ending) = self.known().get_mut(uid) {
             change(ending);
@@ -122,7 +121,7 @@ impl Endings {
         self.known().remove(uid);
     }
 
-    /// Returns what a namespace with very many objects has, as far as they are watched.
+    /// Returns the watched objects of a namespace with very many objects.
     pub fn crowd(&self, namespace: &str, sources: impl FnOnce() -> Vec<Arc<dyn Source>>) -> Option<Crowd> {
         let mut crowded = self.crowded.lock().unwrap_or_else(PoisonError::into_inner);
         if crowded.as_ref().is_none_or(|(at, _)| at.elapsed() > COUNT_AGE) {
@@ -151,8 +150,8 @@ fn crowds(sources: &[Arc<dyn Source>]) -> HashMap<Str, Crowd> {
     namespaces.into_iter().map(|(namespace, kinds)| (namespace, kinds.into())).collect()
 }
 
-/// Reports whether objects of a group get their versions where namespaces get theirs, so that they can be compared:
-/// those of API servers of other people may count by themselves.
+/// Reports whether resourceVersions of a group can be compared with those of namespaces. Aggregated API servers may
+/// have their own.
 pub fn counts_alike(group: &str) -> bool {
     !group.contains('.') || group.ends_with(".k8s.io")
 }
@@ -162,10 +161,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_begins_so_late_that_it_lasts_until_the_grace_ends() {
+    fn early_work_begins_late_enough_to_last_until_the_grace_period_ends() {
         let seconds = |sample, took, left| begin_before(sample, Duration::from_millis(took), left).as_secs_f64();
         assert!((1.7..2.0).contains(&seconds(1000, 850, 4750)), "{}", seconds(1000, 850, 4750));
-        assert!(seconds(1000, 8500, 4750) > 5.0, "a slow server is begun with at once");
-        assert_eq!(begin_before(99, Duration::ZERO, 5000), Duration::MAX, "nobody knows");
+        assert!(seconds(1000, 8500, 4750) > 5.0, "with a slow server it begins immediately");
+        assert_eq!(begin_before(99, Duration::ZERO, 5000), Duration::MAX, "the speed is unknown");
     }
 }

@@ -1,8 +1,8 @@
-//! namespace-controller: empties namespaces that are being deleted, and lets them go.
+//! namespace-controller: empties namespaces that are being deleted, and removes their finalizer.
 //!
-//! Pods go first, then everything else that discovery shows; conditions say what is still there and why. A group that
-//! does not answer is named, keeps the namespace, and keeps nothing else from going. Follows upstream
-//! pkg/controller/namespace.
+//! Pods are deleted first, then everything else that discovery lists. Conditions report the remaining objects and the
+//! reasons. A group that does not respond is named in a condition and blocks the namespace, but not the deletion of
+//! other objects. Follows upstream pkg/controller/namespace.
 
 mod decide;
 mod early;
@@ -22,11 +22,11 @@ use runtime::worker::WorkOptions;
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
 use sync::Namespaces;
 
-/// How long a deletion is left alone, for all API servers to see it and refuse new objects (pkg/controller/namespace,
-/// namespaceDeletionGracePeriod).
+/// Grace period: a deletion begins after this time, so that all API servers know of it and refuse new objects
+/// (pkg/controller/namespace, namespaceDeletionGracePeriod).
 const GRACE: Duration = Duration::from_secs(5);
 
-/// The longest wait after a failure (pkg/controller/namespace, nsControllerRateLimiter).
+/// Maximum delay after a failure (pkg/controller/namespace, nsControllerRateLimiter).
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
 
 /// It sends many requests in a burst (cmd/kube-controller-manager, namespace controller).

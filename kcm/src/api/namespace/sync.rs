@@ -22,23 +22,23 @@ use super::decide::{FINALIZER, Findings, Remains, discovery_problem, pods_estima
 use super::early::{Endings, LIKE_A_POD, Name, begin_before, counts_alike};
 use crate::context::Clock;
 
-/// Resources of one namespace that are dealt with at the same time.
+/// Number of resources of one namespace that are emptied concurrently.
 const RESOURCES_AT_ONCE: usize = 32;
 
-/// Deletions of single objects that are under way together.
+/// Number of concurrent deletions of single objects.
 const DELETIONS_AT_ONCE: usize = 10;
 
 /// Namespaces that are deleted at about the same time share one discovery.
 const DISCOVERY_AGE: Duration = Duration::from_secs(2);
 
-/// How long to wait for the watch of a resource to show the deletions before the server is queried.
+/// Maximum wait for the watch of a resource to deliver the deletions; then the objects are listed.
 const SHOWN_WITHIN: Duration = Duration::from_secs(1);
 
 const PODS: Name = ("", "pods");
 const EVENTS: Name = ("", "events");
 const EVENTS_TWIN: Name = ("events.k8s.io", "events");
 
-/// What is left of a resource.
+/// The remaining objects of a resource.
 #[derive(Default)]
 struct Left {
     remains: Remains,
@@ -48,9 +48,9 @@ struct Left {
 /// The outcome of one pass.
 struct Pass {
     findings: Findings,
-    /// False while pods hold up all else.
+    /// False while pods delay the deletion of all else.
     totals: bool,
-    /// The objects that are still there.
+    /// The remaining objects.
     left: Vec<(Name, Vec<Meta>)>,
 }
 
@@ -89,7 +89,7 @@ impl Namespaces {
             return Ok(Outcome::Done);
         };
         if let Some(grace) = self.endings.get(&known.meta.uid).grace() {
-            // The end of the grace brings it back.
+            // It is requeued at the end of the grace period.
             return self.begin_early(key, &known.meta.uid, grace).await.map(|()| Outcome::Done);
         }
         let Some(mut namespace) = self.read(key, &known.meta.uid).await? else { return Ok(Outcome::Done) };
@@ -105,7 +105,7 @@ impl Namespaces {
             let object = namespace.status_update(&conditions);
             match self.writer.replace(&Namespace::RESOURCE, key, Some("status"), &object).await {
                 Ok(answer) => namespace = answer.decode(&decoding()).map_err(WriteError::from)?,
-                Err(error) => warn!(%error, "the namespace's conditions could not be written"),
+                Err(error) => warn!(%error, "conditions of the namespace not written"),
             }
         }
         if let Some(problem) = findings.problem() {
@@ -119,7 +119,7 @@ impl Namespaces {
         self.finalize(key, namespace).await
     }
 
-    /// Returns the namespace as it was read at the end of its grace, else as the server has it now.
+    /// Returns the namespace as it was read at the end of its grace period, or reads it from the API server.
     async fn read(&self, key: &ObjectKey, uid: &Uid) -> Result<Option<NamespaceEnding>, ReconcileError> {
         let mut read = None;
         self.endings.change(uid, |ending| read = ending.read.take());
@@ -130,7 +130,7 @@ impl Namespaces {
         }
     }
 
-    /// Empties a namespace with very many objects while its grace lasts.
+    /// Empties a namespace with very many objects during its grace period.
     async fn begin_early(&self, key: &ObjectKey, uid: &Uid, grace: Duration) -> Result<(), ReconcileError> {
         let ends = Instant::now() + grace;
         let Some(crowd) = self.endings.crowd(&key.name, || self.watched.sources()) else { return Ok(()) };
@@ -149,8 +149,8 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Empties the pods, or else the kind with the most objects, and, as that tells how long the others will take, these
-    /// so that they are not done before the grace ends.
+    /// Deletes the pods, or else the kind with the most objects. The time that this takes determines when to begin with
+    /// the other kinds, so that they are not finished before the grace period ends.
     async fn empty_early(&self, namespace: &NamespaceEnding, crowd: &[(Name, usize)], ends: Instant) {
         let snapshot = self.discovery.current();
         let count = |served: &Served| crowd.iter().find(|(kind, _)| *kind == name(served)).map(|(_, count)| *count);
@@ -180,7 +180,7 @@ impl Namespaces {
         });
     }
 
-    /// Reports whether the watch of a resource that was emptied early shows that nothing came afterwards.
+    /// Reports whether the watch of a resource that was emptied early shows that no object was created afterwards.
     fn stays_empty(&self, served: &Served, namespace: &str, after_grace: u64) -> bool {
         let source = self.source(served).filter(|_| counts_alike(served.resource.group));
         source.is_some_and(|source| is_empty_since(&*source, namespace, after_grace))
@@ -191,7 +191,7 @@ impl Namespaces {
         self.watched.source(group, plural)
     }
 
-    /// Looks again as soon as the watches show that nothing is left, so that the deletion is not delayed unnecessarily.
+    /// Requeues the namespace as soon as the watches show that nothing remains, so that its deletion is not delayed.
     fn wake_when_gone(&self, key: &ObjectKey, left: Vec<(Name, Vec<Meta>)>, at_most: Duration) {
         let sources = left.into_iter().map(|((group, plural), left)| Some((self.watched.source(group, plural)?, left)));
         let Some(sources) = sources.collect::<Option<Vec<_>>>() else { return };
@@ -207,7 +207,7 @@ impl Namespaces {
         tokio::spawn(tokio::time::timeout(at_most, all_gone));
     }
 
-    /// Returns the namespace as the server has it, marked as terminating; `None` if it no longer exists, or is not
+    /// Returns the namespace from the API server, marked as terminating; `None` if it no longer exists, or is not
     /// being deleted.
     async fn terminating(&self, key: &ObjectKey) -> Result<Option<NamespaceEnding>, ReconcileError> {
         let mut uid = None;
@@ -239,7 +239,7 @@ impl Namespaces {
         }
     }
 
-    /// Deletes what there is; answers what is left.
+    /// Deletes all objects of the namespace. Returns the remaining ones.
     async fn pass(&self, namespace: &NamespaceEnding) -> Pass {
         let (snapshot, problem) = match self.discovery.at_most_old(DISCOVERY_AGE).await {
             Ok(snapshot) => (snapshot.clone(), discovery_problem(snapshot.failed())),
@@ -262,7 +262,7 @@ impl Namespaces {
             others.into_iter().partition(|served| ending.emptied.contains(&name(served)));
         self.empty_all(&open, namespace, &mut pass).await;
         if pass.findings.is_clean() {
-            // All of it once more before the namespace goes.
+            // All resources are listed again before the finalizer is removed.
             if let Some(version) = ending.after_grace {
                 known.retain(|served| !self.stays_empty(served, &namespace.meta.name, version));
             }
@@ -285,7 +285,7 @@ impl Namespaces {
             .await
     }
 
-    /// Deletes all objects of a resource; answers what is left.
+    /// Deletes all objects of a resource. Returns the remaining ones.
     async fn empty(&self, served: &Served, namespace: &NamespaceEnding) -> Left {
         let left = match self.delete_all(served, &namespace.meta.name).await {
             Ok(Some(found)) if self.are_gone(served, &found).await => Ok(Left::default()),
@@ -295,8 +295,8 @@ impl Namespaces {
         left.unwrap_or_else(|error| Left { remains: Remains::failed(error), objects: Vec::new() })
     }
 
-    /// Reports whether nothing is left of what was there when it was deleted, as the watch of the resource shows; false
-    /// also when it does not show it.
+    /// Reports whether the watch of the resource has delivered the deletion of all these objects. Returns false if the
+    /// resource is not watched.
     async fn are_gone(&self, served: &Served, found: &[Meta]) -> bool {
         if found.is_empty() {
             return true;
@@ -309,7 +309,7 @@ impl Namespaces {
         tokio::time::timeout(SHOWN_WITHIN, gone(&*source, found, is_kept)).await.unwrap_or(false)
     }
 
-    /// Returns what the server says is left of a resource.
+    /// Returns the remaining objects of a resource from the API server.
     async fn left(&self, served: &Served, namespace: &NamespaceEnding) -> Result<Left, WriteError> {
         let (objects, estimate) = if name(served) == PODS {
             self.pods(served, namespace).await?
@@ -321,7 +321,7 @@ impl Namespaces {
         Ok(Left { remains, objects })
     }
 
-    /// Returns the pods that are left, and how many seconds they may take to go.
+    /// Returns the remaining pods, and the seconds until they may be deleted.
     async fn pods(&self, served: &Served, namespace: &NamespaceEnding) -> Result<(Vec<Meta>, i64), WriteError> {
         let (mut pods, mut longest) = (Vec::new(), 0);
         let interner = Interner::default();
@@ -334,7 +334,7 @@ impl Namespaces {
         Ok((pods, pods_estimate(longest, namespace.meta.deletion, (self.clock)())))
     }
 
-    /// Deletes all objects of a resource; answers what there was, if the server says so.
+    /// Deletes all objects of a resource. Returns the objects that existed, if the API server returns them.
     async fn delete_all(&self, served: &Served, namespace: &str) -> Result<Option<Vec<Meta>>, WriteError> {
         if served.verbs.contains(Verbs::DELETE_COLLECTION) {
             match self.writer.delete_collection(&served.resource, namespace).await {
@@ -354,7 +354,7 @@ impl Namespaces {
             .buffer_unordered(DELETIONS_AT_ONCE)
             .collect()
             .await;
-        // One that became another object meanwhile is found by the list that follows.
+        // An object that was replaced since is found by the list that follows.
         let failed = |error: &WriteError| !is_unsupported(error) && !error.is_conflict();
         match deleted.into_iter().filter_map(Result::err).find(failed) {
             Some(error) => Err(error),
@@ -393,7 +393,7 @@ impl Namespaces {
                 None => break,
             }
         }
-        info!("nothing is left in the namespace");
+        info!("namespace is empty");
         Ok(Outcome::Done)
     }
 }

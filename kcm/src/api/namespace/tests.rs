@@ -40,12 +40,12 @@ const WELL: [&str; 5] = [
 ];
 
 #[test]
-fn what_is_left_says_how_long_to_wait() {
+fn delay_follows_from_the_remaining_objects() {
     let (none, one, two) = (finalizers(&[]), finalizers(&["a/x"]), finalizers(&["a/x", "b/y"]));
     let of = |objects: &[&Vec<Str>], estimate| {
         Remains::of(&WIDGETS, "n", objects.iter().map(|finalizers| finalizers.as_slice()), estimate)
     };
-    assert_eq!(of(&[], 30), Remains::default(), "nothing is left");
+    assert_eq!(of(&[], 30), Remains::default(), "nothing remains");
     let waits = of(&[&none], 30);
     assert_eq!((waits.objects, waits.estimate, waits.problem), (1, 30, None));
     let held = of(&[&one, &two, &none], 0);
@@ -60,7 +60,7 @@ fn what_is_left_says_how_long_to_wait() {
 }
 
 #[test]
-fn pods_are_given_their_grace_once() {
+fn pods_get_their_grace_period_once() {
     for (grace, passed, expected) in [(30, 0, 30), (30, 29, 30), (30, 30, 0), (0, 0, 0), (600, 60, 600)] {
         assert_eq!(pods_estimate(grace, Time(1000), at(1000 + passed)), expected, "{grace} {passed}");
     }
@@ -74,7 +74,7 @@ fn pods_are_given_their_grace_once() {
 }
 
 #[test]
-fn conditions_come_all_five_in_order() {
+fn all_five_conditions_are_set_in_order() {
     let after = Findings::default().conditions(&[], true, at(5)).expect("they are new");
     assert_eq!(texts(&after), WELL);
     assert!(after.iter().all(|condition| condition.last_transition == Time(5)));
@@ -83,7 +83,7 @@ fn conditions_come_all_five_in_order() {
 }
 
 #[test]
-fn conditions_say_what_is_wrong() {
+fn conditions_report_the_problems() {
     let mut findings = Findings::after_discovery(discovery_problem(&BTreeMap::from([
         ("b.io/v1".to_owned(), "stale GroupVersion discovery: b.io/v1".to_owned()),
         ("a.io/v1".to_owned(), "down".to_owned()),
@@ -117,14 +117,14 @@ fn conditions_say_what_is_wrong() {
     let moved: Vec<i64> = after.iter().map(|condition| condition.last_transition.0).collect();
     assert_eq!(moved, [9, 5, 9, 9, 9]);
     let pods_hold_it_up = findings.conditions(&[], false, at(9)).expect("they are new");
-    assert_eq!(texts(&pods_hold_it_up)[3..], WELL[3..], "what is left is not counted yet");
+    assert_eq!(texts(&pods_hold_it_up)[3..], WELL[3..], "remaining objects are not counted yet");
     assert!(!findings.is_clean() && findings.problem().is_some_and(|problem| problem.contains("first")));
     let well_again = Findings::default().conditions(&after, true, at(12)).expect("they differ");
     assert_eq!(texts(&well_again), WELL);
 }
 
 #[test]
-fn conditions_of_others_stay_where_they_are() {
+fn foreign_conditions_are_kept_in_place() {
     let other = Condition {
         kind: "Other".into(),
         status: "True".into(),
@@ -138,7 +138,7 @@ fn conditions_of_others_stay_where_they_are() {
 }
 
 #[test]
-fn only_our_finalizer_goes() {
+fn only_own_finalizer_is_removed() {
     assert_eq!(without_ours(&finalizers(&["z/z", "kubernetes", "a/x"])), finalizers(&["a/x", "z/z"]));
     assert!(without_ours(&finalizers(&["kubernetes"])).is_empty());
 }

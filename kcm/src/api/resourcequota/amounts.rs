@@ -25,7 +25,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// All of them, with their resources.
+    /// All kinds, with their resources.
     pub const ALL: [(Self, &'static str, &'static str); 4] = [
         (Self::Pods, "", "pods"),
         (Self::Services, "", "services"),
@@ -92,7 +92,7 @@ pub fn takes(pod: &Pod, grace: i64, now: Timestamp) -> bool {
     !pod.is_terminal() && (!pod.meta.is_deleting() || now.as_second() <= pod.meta.deletion.0 + grace)
 }
 
-/// Returns what a pod counts for; `taking` as [`takes`] says.
+/// Returns the amounts that a pod counts for; `taking` is the result of [`takes`].
 pub fn of_pod(name: &str, usage: &Usage<'_>, taking: bool) -> Amount {
     let from = |amounts: &kinds::amount::Amounts<'_>, key: &str| amounts.get(key).copied().unwrap_or(Amount::ZERO);
     match name {
@@ -109,7 +109,7 @@ pub fn of_pod(name: &str, usage: &Usage<'_>, taking: bool) -> Amount {
     }
 }
 
-/// Returns what a Service counts for. A load balancer without node ports counts those that it was given all the same.
+/// Returns the amounts that a Service counts for. A load balancer without node ports counts those that it still has.
 pub fn of_service(name: &str, service: &Service) -> Amount {
     let all = || i64::try_from(service.ports.len()).unwrap_or(i64::MAX);
     let given = || i64::try_from(service.ports.iter().filter(|port| port.node_port != 0).count()).unwrap_or(i64::MAX);
@@ -123,7 +123,7 @@ pub fn of_service(name: &str, service: &Service) -> Amount {
     })
 }
 
-/// Returns what a PersistentVolumeClaim counts for.
+/// Returns the amounts that a PersistentVolumeClaim counts for.
 pub fn of_volume_claim(name: &str, claim: &StorageClaim) -> Amount {
     let what = match name.split_once(BY_STORAGE_CLASS) {
         Some((class, what)) if claim.class.as_deref() == Some(class) => what,
@@ -174,8 +174,8 @@ impl Classes {
     }
 }
 
-/// Returns what a ResourceClaim counts for. `pod` is what the pod counts for that the claim was made for: devices that
-/// its requests count already are not counted twice.
+/// Returns the amounts that a ResourceClaim counts for. `pod` are the amounts of the pod that the claim was created
+/// for: devices that its requests count already are not counted twice.
 pub fn of_device_claim(name: &str, claim: &ResourceClaim, classes: &Classes, pod: Option<&Usage<'_>>) -> Amount {
     let devices = |counts: &dyn Fn(&str) -> bool| {
         let counted = claim.devices.iter().filter(|(class, _)| counts(class));

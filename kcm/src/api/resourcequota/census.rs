@@ -17,7 +17,7 @@ pub struct Census {
 
 impl Census {
     /// Applies one change of one object.
-    pub fn take_in(&self, change: &MetaChange<'_>) {
+    pub fn apply(&self, change: &MetaChange<'_>) {
         match change {
             MetaChange::Object { resource, old: None, new: Some(new) } => self.add(resource, new),
             MetaChange::Object { resource, old: Some(old), new: None } => self.remove(resource, old),

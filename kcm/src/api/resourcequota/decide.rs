@@ -1,4 +1,4 @@
-//! The usage of a namespace, and the status to write: all policy, no IO.
+//! Policy: the usage of a namespace, and the status to write.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub struct Content {
     pub classes: Classes,
     /// Counts of other kinds, by resource name; `None`: not known yet, or there is no such kind.
     pub objects: HashMap<Str, Option<usize>>,
-    /// Families of which something cannot be read: they would be counted too low.
+    /// Families with objects that cannot be decoded: they would be counted too low.
     pub unreadable: BTreeSet<Family>,
 }
 
@@ -57,14 +57,14 @@ pub struct Used {
     pub amounts: BTreeMap<Str, Amount>,
     /// Resources that cannot be counted, but may be later.
     pub unknown: Vec<Str>,
-    /// When a pod that is being deleted stops counting.
+    /// The earliest time at which a pod that is being deleted stops counting.
     pub recheck: Option<Duration>,
 }
 
 /// Numbers of pods with the same usage: those that still use something, and those that do not.
 type Alike<'a> = HashMap<&'a PackedUsage, (usize, usize)>;
 
-/// Counts what a quota limits.
+/// Returns the usage of the resources that a quota limits.
 pub fn used(quota: &ResourceQuota, content: &Content, now: Timestamp) -> Used {
     let mut used = Used::default();
     let alike = alike(&content.pods, now, &mut used.recheck);
@@ -143,9 +143,10 @@ fn sum(family: Family, name: &str, scopes: &[Scope], content: &Content, alike: &
     }
 }
 
-/// Returns the `used` of the new status: what was counted, and the old amount where that could not be counted. The old
-/// text stays where the amount is the same, or would become lower and must not. `None`: nothing is to be written. Upstream:
-/// pkg/controller/resourcequota, syncResourceQuota.
+/// Returns the `used` of the new status, or `None` if nothing has to be written.
+///
+/// Resources that could not be counted keep their old amount. The old text stays if the amount is the same, or if it
+/// would become lower and must not. Upstream: pkg/controller/resourcequota, syncResourceQuota.
 pub fn to_write(quota: &ResourceQuota, used: &Used, mode: CountMode) -> Option<Quantities> {
     let stays = |counted: &Amount, written: &str| {
         let written = Amount::parse(written);
@@ -163,6 +164,17 @@ pub fn to_write(quota: &ResourceQuota, used: &Used, mode: CountMode) -> Option<Q
         texts.push((name.clone(), text));
     }
     (!same(&quota.hard, &quota.status_hard) || !same(&texts, &quota.status_used)).then_some(texts)
+}
+
+/// Returns true if the status has more of something than was counted.
+///
+/// Either its object is not stored yet, or it was deleted before the cache showed that admission had counted it: then
+/// the count after its deletion found a status that seemed right.
+pub fn status_exceeds(quota: &ResourceQuota, used: &Used) -> bool {
+    quota.status_used.iter().any(|(name, text)| {
+        let counted = used.amounts.get(name).filter(|_| quota.hard.iter().any(|(limited, _)| limited == name));
+        counted.is_some_and(|counted| Amount::parse(text).is_some_and(|written| written > *counted))
+    })
 }
 
 /// Returns true if both lists have the same resources in the same amounts.

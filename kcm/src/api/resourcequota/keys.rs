@@ -12,12 +12,12 @@ use super::amounts::Family;
 use super::decide::{counted_objects, same};
 use super::recounts::{CountMode, Recounts};
 
-/// Turns changes into keys on the queue. All but additions may lower what is used.
+/// Enqueues the quotas that a change concerns. All changes except additions may lower the usage.
 pub fn subscribe(registry: &Registry, queue: &Arc<Queue<ObjectKey>>, recounts: &Arc<Recounts>) {
     let quotas = registry.store::<ResourceQuota>();
     let (added, every, full) = (queue.clone(), registry.every_kind(), recounts.clone());
     quotas.subscribe(move |change| {
-        // First what is new, so that no kind that stays is dropped in between.
+        // New kinds are added first, so that a kind that stays is not dropped in between.
         counted_by(change.new).for_each(|(group, plural)| every.want(group, plural));
         counted_by(change.old).for_each(|(group, plural)| every.unwant(group, plural));
         if needs_full_count(change)
@@ -25,6 +25,8 @@ pub fn subscribe(registry: &Registry, queue: &Arc<Queue<ObjectKey>>, recounts: &
         {
             full.request(&quota.meta.key());
             added.add(quota.meta.key());
+        } else if let Some(key) = with_other_use(change) {
+            added.add_coalesced(key);
         }
     });
     let waker = Waker { queue: queue.clone(), quotas, recounts: recounts.clone() };
@@ -64,7 +66,7 @@ pub fn subscribe(registry: &Registry, queue: &Arc<Queue<ObjectKey>>, recounts: &
     });
 }
 
-/// Wakes the quotas that count an object.
+/// Enqueues the quotas that count an object.
 #[derive(Clone)]
 struct Waker {
     queue: Arc<Queue<ObjectKey>>,
@@ -91,7 +93,7 @@ fn counted_by(quota: Option<&Arc<ResourceQuota>>) -> impl Iterator<Item = (&str,
     quota.into_iter().flat_map(|quota| quota.hard.iter().filter_map(|(name, _)| counted_objects(name)))
 }
 
-/// Reports whether a quota is new, limits something else than before, or is deleted; not whether its use was written.
+/// Reports whether a quota is new, was deleted, or limits other resources than before. Written usage does not count.
 pub fn needs_full_count(change: &Change<'_, ResourceQuota>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => {
@@ -101,7 +103,14 @@ pub fn needs_full_count(change: &Change<'_, ResourceQuota>) -> bool {
     }
 }
 
-/// Reports whether a pod counts for something else than before. Upstream: pkg/quota/v1/install, DefaultUpdateFilter.
+/// Returns the key of a quota whose use was written. It is compared with the objects in the cache: admission's number may
+/// arrive after the deletion of the object that it counted.
+pub fn with_other_use(change: &Change<'_, ResourceQuota>) -> Option<ObjectKey> {
+    let (old, new) = (change.old?, change.new?);
+    (!same(&old.status_used, &new.status_used)).then(|| new.meta.key())
+}
+
+/// Reports whether a pod's amounts changed. Upstream: pkg/quota/v1/install, DefaultUpdateFilter.
 pub fn counts_for_else(old: &Pod, new: &Pod) -> bool {
     old.usage != new.usage
         || old.is_terminal() != new.is_terminal()

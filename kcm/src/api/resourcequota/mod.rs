@@ -1,8 +1,8 @@
-//! resourcequota-controller: writes into each ResourceQuota's status what its namespace uses.
+//! resourcequota-controller: writes the usage of a namespace into each ResourceQuota's status.
 //!
-//! Admission adds to that number when objects are created; this controller counts when a quota is new or changed, when
-//! objects are added or deleted or count for something else, and once a period. Everything is counted from stores and
-//! from the census of all kinds, nothing is listed. Upstream: pkg/controller/resourcequota and pkg/quota.
+//! Admission adds to the usage when objects are created. This controller counts when a quota is new or changed, when
+//! objects are added or deleted or their amounts change, and once a period. It counts from caches and from the census
+//! of all kinds, and lists nothing. Upstream: pkg/controller/resourcequota and pkg/quota.
 
 mod amounts;
 mod census;
@@ -30,9 +30,9 @@ use census::Census;
 use recounts::Recounts;
 use sync::Quotas;
 
-/// Changes are coalesced over this time at first,
+/// Changes are coalesced over this time at first.
 const WINDOW: Duration = Duration::from_millis(100);
-/// and over up to this time while many objects change.
+/// Maximum of that time, while many objects change.
 const LONGEST_WINDOW: Duration = Duration::from_millis(800);
 
 /// Longest time between two checks for a kind that a quota counts and that the server does not serve.
@@ -49,7 +49,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-/// All device classes, under one key: there are few.
+/// Index of all device classes, under one key: there are few.
 const CLASSES: Index<DeviceClass> = Index { name: "all", keys: |_, emit| emit(index_key(())) };
 
 /// Returns the parts of pods to read. The gates decide on what the resources of the pod itself count for.
@@ -80,7 +80,7 @@ fn start(manager: &mut Manager, context: &Context) {
     let registry = manager.registry();
     let census = Arc::new(Census::default());
     let counted = census.clone();
-    registry.every_kind().subscribe(move |change| counted.take_in(change));
+    registry.every_kind().subscribe(move |change| counted.apply(change));
     let recounts = Arc::new(Recounts::default());
     let reconciler = Arc::new(Quotas {
         quotas: registry.store(),

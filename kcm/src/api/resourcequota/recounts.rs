@@ -12,17 +12,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use kinds::meta::ObjectKey;
 use tokio::time::Instant;
 
-/// Whether a count may lower the status.
+/// The use of a count that is lower than the status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountMode {
-    /// The status becomes what was counted.
+    /// The counted amounts are written, also lower ones.
     Full,
-    /// Amounts that would become lower stay.
+    /// Amounts that would become lower are kept.
     RaiseOnly,
 }
 
-/// When the next full count of each quota is due. A quota that was never counted has no entry; `None`: not before
-/// something requests it.
+/// The time of the next full count of each quota. A quota that was never counted has no entry. `None`: only on request.
 #[derive(Debug, Default)]
 pub struct Recounts(Mutex<HashMap<ObjectKey, Option<Instant>>>);
 
@@ -63,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn full_count_is_due_at_first_on_request_and_at_its_time() {
+    fn full_count_is_due_first_and_on_request_and_at_its_time() {
         let (recounts, key, now) = (Recounts::default(), ObjectKey::new("n", "quota"), Instant::now());
         let at = |seconds| now + Duration::from_secs(seconds);
         assert_eq!(recounts.begin(&key, now), CountMode::Full, "it was never counted");

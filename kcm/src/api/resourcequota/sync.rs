@@ -1,4 +1,4 @@
-//! One reconcile of a quota: gather what its namespace has, add up, write the status if it differs.
+//! One reconcile of a quota: gather the objects of its namespace, add up, write the status if it differs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,6 +22,10 @@ use super::census::Census;
 use super::decide::{self, Content, Used};
 use super::recounts::{CountMode, Recounts};
 use crate::context::Clock;
+
+/// The time after which an object that admission counted is stored and in the cache. A status that still has more than
+/// was counted is too high.
+const OBJECTS_ARRIVE: Duration = Duration::from_secs(5);
 
 /// The controller's state.
 pub struct Quotas {
@@ -80,29 +84,36 @@ impl Quotas {
                 }
             }
         }
-        self.schedule(key, &used, &content)
+        let exceeds = mode == CountMode::RaiseOnly && decide::status_exceeds(&quota, &used);
+        self.schedule(key, &used, &content, exceeds.then_some(OBJECTS_ARRIVE))
     }
 
     /// Sets the time of the next count.
-    fn schedule(&self, key: &ObjectKey, used: &Used, content: &Content) -> Result<Outcome, ReconcileError> {
+    fn schedule(
+        &self,
+        key: &ObjectKey,
+        used: &Used,
+        content: &Content,
+        doubted: Option<Duration>,
+    ) -> Result<Outcome, ReconcileError> {
         let now = Instant::now();
         let period = Some(self.period).filter(|period| !period.is_zero());
-        let next = [period, used.recheck].into_iter().flatten().min();
+        let next = [period, used.recheck, doubted].into_iter().flatten().min();
         let next = self.recounts.schedule(key, next.map(|delay| now + delay));
         if !content.unreadable.is_empty() {
             let families: Vec<String> = content.unreadable.iter().map(|family| format!("{family:?}")).collect();
             let message =
-                format!("not all objects can be decoded (see the log): {}; old numbers stay", families.join(", "));
+                format!("not all objects can be decoded (see the log): {}; keeping old amounts", families.join(", "));
             return Err(ReconcileError::new(message));
         }
-        // The kind may be listed in a moment, or may come one day.
+        // The kind may not be listed yet, or may be served later.
         if !used.unknown.is_empty() {
             return Ok(Outcome::RequeueWithBackoff);
         }
         Ok(next.map_or(Outcome::Done, |at| Outcome::RequeueAfter(at.saturating_duration_since(now))))
     }
 
-    /// Returns what of the namespace the quota may count.
+    /// Returns the objects of the namespace that the quota may count.
     fn content(&self, quota: &ResourceQuota) -> Content {
         let namespace = &quota.meta.namespace;
         let here = index_key(&**namespace);
@@ -151,8 +162,8 @@ impl Quotas {
         content
     }
 
-    /// Returns the pod whose extended resources a claim was made for: it says so itself, or, as long as it says
-    /// nothing, the oldest of such claims of the pod is meant (pkg/quota/v1/evaluator/core, getVerifiedPodUsage).
+    /// Returns the pod whose extended resources a claim was created for. The pod's status names the claim. Until it
+    /// does, it is the pod's oldest claim of this sort (pkg/quota/v1/evaluator/core, getVerifiedPodUsage).
     fn pod_of(&self, claim: &ResourceClaim) -> Option<Arc<Pod>> {
         let owner = claim.meta.controller().filter(|_| claim.for_extended_resources)?;
         if (&*owner.kind, &*owner.api_version) != ("Pod", "v1") {

@@ -1,4 +1,4 @@
-//! Tables and random histories for what a namespace uses of a quota.
+//! Tables and random histories of the usage of a quota.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +24,8 @@ use runtime::watch::MetaChange;
 
 use super::amounts::{Classes, Family, of_device_claim, volume_claim_in};
 use super::census::Census;
-use super::decide::{Content, Used, counted_objects, to_write, used};
-use super::keys::{concerns, counts_for_else, needs_full_count};
+use super::decide::{Content, Used, counted_objects, status_exceeds, to_write, used};
+use super::keys::{concerns, counts_for_else, needs_full_count, with_other_use};
 use super::recounts::CountMode;
 
 const NOW: i64 = 1_000_000;
@@ -70,7 +70,7 @@ fn scope(name: &str, operator: &str, values: &[&str]) -> Scope {
     Scope { name: name.into(), operator: operator.into(), values: values.iter().map(|value| (*value).into()).collect() }
 }
 
-/// Returns a pod of one container that asks for these, and has the same limits.
+/// Returns a pod of one container with these requests, and the same limits.
 fn pod(name: &str, requests: &[(&str, &str)], spec: impl FnOnce(&mut Vec<u8>)) -> Pod {
     let mut object = Vec::new();
     object.put_message(pod_fields::METADATA, meta(name));
@@ -104,7 +104,7 @@ fn of_pods(hard: &[&str], scopes: Vec<Scope>, pods: Vec<Pod>) -> Vec<String> {
 }
 
 #[test]
-fn pods_count_with_all_that_they_ask_for() {
+fn pods_count_for_all_their_requests() {
     let requests = [
         ("cpu", "250m"),
         ("memory", "64Mi"),
@@ -147,7 +147,7 @@ fn pods_count_with_all_that_they_ask_for() {
 }
 
 #[test]
-fn a_pod_counts_until_it_ends_or_its_node_had_its_time() {
+fn pod_counts_until_it_ends_or_its_grace_period_is_over() {
     let changed = |change: fn(&mut Pod)| {
         let mut pod = pod("a", &[("cpu", "1")], |_| {});
         change(&mut pod);
@@ -169,7 +169,7 @@ fn a_pod_counts_until_it_ends_or_its_node_had_its_time() {
 }
 
 #[test]
-fn scopes_choose_pods() {
+fn scopes_select_pods() {
     let pods = || {
         vec![
             pod("plain", &[], |_| {}),
@@ -200,7 +200,7 @@ fn scopes_choose_pods() {
 }
 
 #[test]
-fn services_count_their_ports_as_they_are_reached() {
+fn services_count_their_node_ports() {
     let of_type = |name: &str, kind: &str, allocate: bool, ports: &[i64]| {
         let mut object = Vec::new();
         object.put_message(service::METADATA, meta(name));
@@ -295,7 +295,7 @@ fn device_class(name: &str, resource: Option<&str>, created: i64) -> DeviceClass
 }
 
 #[test]
-fn devices_count_by_class_and_by_the_resource_that_stands_for_it() {
+fn devices_count_by_class_and_by_extended_resource() {
     let mut claim: ResourceClaim = named("claim");
     claim.devices = [("gpu".into(), 3), ("nic".into(), 1)].into();
     let pod = Arc::new(pod("p", &[("example.com/gpu", "2")], |_| {}));
@@ -337,7 +337,7 @@ fn devices_count_by_class_and_by_the_resource_that_stands_for_it() {
 }
 
 #[test]
-fn all_other_kinds_are_counted_and_unknown_ones_keep_their_number() {
+fn other_kinds_are_counted_and_unknown_ones_keep_their_amount() {
     for (name, expected) in [
         ("count/configmaps", Some(("", "configmaps"))),
         ("secrets", Some(("", "secrets"))),
@@ -360,7 +360,7 @@ fn all_other_kinds_are_counted_and_unknown_ones_keep_their_number() {
 }
 
 #[test]
-fn what_cannot_be_read_keeps_its_number() {
+fn resources_that_cannot_be_counted_keep_their_amount() {
     let content = Content { unreadable: [Family::Pods].into(), ..Content::default() };
     let found = used(&quota(&["pods", "services"]), &content, now());
     assert_eq!((texts(&found), found.unknown), (vec!["services=0".to_owned()], vec!["pods".into()]));
@@ -406,6 +406,11 @@ fn count_after_an_addition_raises_and_never_lowers() {
         assert_eq!(to_write(&quota, &found, CountMode::RaiseOnly), texts(raised), "{cpu} {pods}");
         assert_eq!(to_write(&quota, &found, CountMode::Full), texts(full), "{cpu} {pods}");
     }
+    for (cpu, pods, exceeds) in [("3", "5", true), ("2", "6", true), ("2", "5", false), ("1", "4", false)] {
+        let mut quota = quota(&["cpu", "pods"]);
+        quota.status_used = pairs(&[("cpu", cpu), ("pods", pods), ("removed", "9")]);
+        assert_eq!(status_exceeds(&quota, &found), exceeds, "{cpu} {pods}");
+    }
     let mut never_counted = quota(&["cpu", "pods"]);
     never_counted.status_hard = never_counted.hard.clone();
     let written = to_write(&never_counted, &found, CountMode::RaiseOnly);
@@ -413,7 +418,7 @@ fn count_after_an_addition_raises_and_never_lowers() {
 }
 
 #[test]
-fn quotas_are_woken_by_what_they_limit() {
+fn quotas_are_requeued_by_changes_of_what_they_limit() {
     for (hard, group, plural, expected) in [
         ("pods", "", "pods", true),
         ("requests.example.com/gpu", "", "pods", true),
@@ -431,7 +436,10 @@ fn quotas_are_woken_by_what_they_limit() {
     let mut counted = quota(&["pods"]);
     counted.status_used = pairs(&[("pods", "3")]);
     for (new, expected) in [(counted, false), (quota(&["pods", "cpu"]), true)] {
-        assert_eq!(needs_full_count(&Change { old: Some(&old), new: Some(&Arc::new(new)) }), expected);
+        let new = Arc::new(new);
+        let change = Change { old: Some(&old), new: Some(&new) };
+        assert_eq!(needs_full_count(&change), expected);
+        assert_eq!(with_other_use(&change).is_some(), !expected, "its use is compared with the cache");
     }
     let base = pod("a", &[("cpu", "1")], |_| {});
     let mut ended = base.clone();
@@ -451,7 +459,7 @@ fn any_usage() -> impl Strategy<Value = (u32, bool)> {
 proptest! {
     /// The sum over pods does not depend on their order, and is what adding them one by one gives.
     #[test]
-    fn sums_are_sums(pods in prop::collection::vec(any_usage(), 0..30)) {
+    fn sum_over_pods_does_not_depend_on_their_order(pods in prop::collection::vec(any_usage(), 0..30)) {
         let all: Vec<Arc<Pod>> = pods.iter().enumerate().map(|(at, (milli, ended))| {
             let mut pod = pod(&at.to_string(), &[("cpu", &format!("{milli}m"))], |_| {});
             if *ended {
@@ -469,9 +477,9 @@ proptest! {
         prop_assert_eq!(one.amounts.get("count/pods").copied(), Some(Amount::count(pods.len() as i64)));
     }
 
-    /// Whatever comes and goes, the census equals a count of what is there.
+    /// After any additions and deletions, the census equals a count of the existing objects.
     #[test]
-    fn the_census_is_right(changes in prop::collection::vec((0usize..2, 0usize..3, 0usize..5), 0..80)) {
+    fn census_equals_a_count(changes in prop::collection::vec((0usize..2, 0usize..3, 0usize..5), 0..80)) {
         const KINDS: [Resource; 2] = [Pod::RESOURCE, Service::RESOURCE];
         let census = Census::default();
         let mut there = std::collections::HashSet::new();
@@ -485,7 +493,7 @@ proptest! {
                 there.remove(&(kind, namespace, name));
                 MetaChange::Object { resource, old: Some(&object), new: None }
             };
-            census.take_in(&change);
+            census.apply(&change);
             for (at, resource) in KINDS.iter().enumerate() {
                 for namespace in 0..3 {
                     let expected = there.iter().filter(|(kind, of, _)| (*kind, *of) == (at, namespace)).count();
@@ -493,7 +501,7 @@ proptest! {
                 }
             }
         }
-        census.take_in(&MetaChange::Left { resource: &KINDS[0] });
+        census.apply(&MetaChange::Left { resource: &KINDS[0] });
         prop_assert_eq!(census.count("", "pods", "0"), 0);
     }
 }

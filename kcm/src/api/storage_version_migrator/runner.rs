@@ -29,7 +29,7 @@ pub struct Runner {
     pub consistency: Consistency,
     /// The queue of resources.
     pub queue: Arc<Queue<GroupResource>>,
-    /// The time of day.
+    /// The current time.
     pub clock: Clock,
 }
 

@@ -64,7 +64,7 @@ pub struct Migrator {
     pub consistency: Consistency,
     /// The queue of migrations.
     pub queue: Arc<Queue<ObjectKey>>,
-    /// The time of day.
+    /// The current time.
     pub clock: Clock,
     /// The migrations that are under way in this process.
     pub passes: Mutex<HashMap<ObjectKey, Pass>>,

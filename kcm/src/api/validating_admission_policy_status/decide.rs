@@ -1,4 +1,4 @@
-//! Which kinds a policy's expressions are checked over, and the warnings.
+//! Policy: the kinds that a policy's expressions are checked for, and the warnings.
 
 use std::collections::BTreeSet;
 
@@ -11,17 +11,17 @@ use kinds::meta::Meta;
 use kinds::validating_admission_policy::{ParamKind, PolicySpec, ResourceRule};
 use serde_json::{Value, json};
 
-/// The number of kinds that one policy is checked over. The count starts with 0 at each rule, as upstream's does.
+/// Maximum number of kinds that one policy is checked for. The count restarts at each rule, as upstream's does.
 const MAX_KINDS: usize = 10;
 
-/// The length of all warnings of a policy in bytes. The API server accepts no object of more than some MiB, and refuses a
-/// larger status with each retry.
+/// Maximum length of all warnings of a policy in bytes. The API server accepts no object of more than some MiB, and
+/// would refuse a larger status with each retry.
 const MAX_WARNING_BYTES: usize = 256 << 10;
 
-/// The end of a warning that is cut.
+/// The end of a truncated warning.
 const CUT: &str = "\n(the rest was cut)\n";
 
-/// The owner of the fields of the status.
+/// Field manager of the status.
 pub const FIELD_MANAGER: &str = "validatingadmissionpolicy-status";
 
 /// A mistake in a policy.
@@ -36,9 +36,9 @@ pub struct ExpressionWarning {
 /// The kinds of a policy.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct MatchedKinds {
-    /// In order, each once.
+    /// The kinds in order, without duplicates.
     pub kinds: BTreeSet<GroupVersionKind>,
-    /// A resource is not known.
+    /// Whether a resource is not known.
     pub has_unknown: bool,
 }
 
@@ -48,7 +48,7 @@ pub struct MatchedKinds {
 pub fn matched_kinds(rules: &[ResourceRule], find: impl Fn(&str, &str, &str) -> Vec<GroupVersionKind>) -> MatchedKinds {
     let mut matched = MatchedKinds::default();
     for rule in rules.iter().filter(|rule| !has_wildcard(&rule.groups) && !has_wildcard(&rule.versions)) {
-        // Kinds that come twice count twice.
+        // A kind that occurs twice counts twice.
         let mut count = 0;
         for (group, version, resource) in combinations(rule) {
             let found = find(group, version, resource);
@@ -142,7 +142,7 @@ fn expressions(spec: &PolicySpec) -> impl Iterator<Item = (String, &str)> {
     })
 }
 
-/// Cuts a text to a length; returns whether it was longer.
+/// Truncates a text. Returns whether it was longer.
 fn cut(text: &mut String, left: usize) -> bool {
     if text.len() <= left {
         return false;
@@ -152,7 +152,7 @@ fn cut(text: &mut String, left: usize) -> bool {
     true
 }
 
-/// The status to apply. The uid keeps it off another policy of the same name.
+/// Returns the status to apply. The UID prevents a write to another policy of the same name.
 pub fn application(meta: &Meta, warnings: &[ExpressionWarning]) -> Value {
     let mut checking = json!({});
     if !warnings.is_empty() {

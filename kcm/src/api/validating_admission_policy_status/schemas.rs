@@ -1,4 +1,4 @@
-//! The schemas of kinds, as the API server has them.
+//! The schemas of kinds, from the API server's OpenAPI documents.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,13 +10,13 @@ use runtime::openapi::{Index, OpenApi, OpenApiError};
 use tokio::time::Instant;
 use tracing::warn;
 
-/// The number of documents in memory.
+/// Maximum number of documents in memory.
 const MAX_DOCUMENTS: usize = 8;
 /// The time after which a document in memory is forgotten when another one is read.
 const MAX_AGE: Duration = Duration::from_secs(300);
 /// The time during which a document that cannot be read delays policies. After that they are checked without it.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The number of documents that failed and are remembered.
+/// Maximum number of remembered failed documents.
 const MAX_FAILURES: usize = 1_024;
 
 /// A document that was read.
@@ -33,7 +33,7 @@ struct Failure {
 
 #[derive(Default)]
 struct Cache {
-    /// By their paths, which change with the documents.
+    /// Documents by path. A path contains a hash of its document.
     documents: HashMap<String, Entry>,
     failures: HashMap<String, Failure>,
 }
@@ -50,7 +50,7 @@ impl Schemas {
         Self { openapi, cache: Mutex::default() }
     }
 
-    /// Reads which documents there are.
+    /// Reads the list of documents.
     ///
     /// # Errors
     /// When the API server does not return them.
@@ -62,7 +62,7 @@ impl Schemas {
     /// for some time.
     ///
     /// # Errors
-    /// When the document cannot be read, but perhaps soon.
+    /// When the document cannot be read now, so that a retry may succeed.
     pub async fn type_of(&self, index: &Index, kind: &GroupVersionKind) -> Result<Option<Type>, OpenApiError> {
         let Some(path) = index.path(&kind.group, &kind.version) else { return Ok(None) };
         Ok(self.document(path).await?.and_then(|document| type_of_kind(&document, kind)))
@@ -116,7 +116,7 @@ impl Cache {
         self.documents.insert(path.to_owned(), Entry { document, used: now });
     }
 
-    /// Reports whether a document has failed for some time, and a moment ago.
+    /// Reports whether a document has failed for some time, and recently.
     fn is_given_up(&self, path: &str) -> bool {
         self.failures.get(path).is_some_and(|failure| {
             failure.last.duration_since(failure.first) >= PATIENCE && failure.last.elapsed() < PATIENCE
@@ -126,7 +126,7 @@ impl Cache {
     /// Records a failure, and reports whether the document has failed for some time.
     fn is_failing_for_long(&mut self, path: &str) -> bool {
         let now = Instant::now();
-        // A document that was not needed for some time gets the whole time again.
+        // A document that was not needed for some time is retried for the whole time again.
         self.failures.retain(|_, failure| now.duration_since(failure.last) < MAX_AGE);
         if self.failures.len() >= MAX_FAILURES && !self.failures.contains_key(path) {
             return true;
@@ -168,7 +168,7 @@ mod tests {
         tokio::time::advance(PATIENCE / 2).await;
         assert!(cache.is_failing_for_long("slow") && cache.is_given_up("slow"));
         tokio::time::advance(PATIENCE).await;
-        assert!(!cache.is_given_up("slow"), "it is tried again");
+        assert!(!cache.is_given_up("slow"), "it is retried");
         cache.keep("slow", document());
         assert!(!cache.is_failing_for_long("slow"));
     }

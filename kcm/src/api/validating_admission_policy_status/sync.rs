@@ -21,7 +21,7 @@ use tracing::{debug, info};
 use super::decide::{self, ExpressionWarning, MatchedKinds};
 use super::schemas::Schemas;
 
-/// How long known resources are taken from the cache of discovery.
+/// Maximum age of the cached discovery for known resources.
 const KNOWN_MAX_AGE: Duration = Duration::from_secs(30);
 
 /// Checks policies and writes their statuses.
@@ -63,7 +63,7 @@ impl TypeChecker {
         let status = decide::application(&policy.meta, &warnings);
         let manager = decide::FIELD_MANAGER;
         match self.writer.apply(&ValidatingAdmissionPolicy::RESOURCE, key, Some("status"), manager, &status).await {
-            // Perhaps another policy has the name by now: it is read again.
+            // Another policy may have the name by now: it is read again.
             Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) if error.is_gone() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
@@ -104,7 +104,7 @@ impl TypeChecker {
         Ok(warnings)
     }
 
-    /// The kinds of the resources. If one is not known, reads once which there are now.
+    /// Returns the kinds of the resources. If one is not known, discovery is read once.
     async fn matched_kinds(&self, rules: &[ResourceRule]) -> Result<BTreeSet<GroupVersionKind>, DiscoveryError> {
         let known = kinds_in(&*self.discovery.at_most_old(KNOWN_MAX_AGE).await?, rules);
         if !known.has_unknown {

@@ -1,13 +1,13 @@
-//! Which secrets are an account's, what a token secret lacks, and what a token says: all policy, no IO.
+//! Policy: the secrets of an account, the missing fields of a token secret, and the claims of a token.
 
 use kinds::meta::{Meta, Uid};
 use kinds::secret::AccountToken;
 use serde_json::{Value, json};
 
-/// The issuer of tokens that live in Secrets (pkg/serviceaccount, LegacyIssuer).
+/// The issuer of tokens that are stored in Secrets (pkg/serviceaccount, LegacyIssuer).
 const ISSUER: &str = "kubernetes/serviceaccount";
 
-/// What a token secret lacks.
+/// The fields that a token secret lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingFields {
     /// `ca.crt` differs from the root CA.
@@ -19,13 +19,13 @@ pub struct MissingFields {
 }
 
 impl MissingFields {
-    /// Returns true if something is to be filled in.
+    /// Returns true if any field is missing.
     pub fn any(self) -> bool {
         self.ca || self.namespace || self.token
     }
 }
 
-/// Compares a token secret with what it should hold (secretUpdateNeeded). Without a root CA those that are there stay.
+/// Returns the fields that a token secret lacks (secretUpdateNeeded). Without a root CA, an existing `ca.crt` stays.
 pub fn lacks(token: &AccountToken, root_ca: &[u8]) -> MissingFields {
     MissingFields {
         ca: !root_ca.is_empty() && *token.ca != *root_ca,
@@ -34,18 +34,18 @@ pub fn lacks(token: &AccountToken, root_ca: &[u8]) -> MissingFields {
     }
 }
 
-/// Reports whether an account is the one that was named; without a uid the name is enough.
+/// Reports whether this is the referenced account. A reference without a UID matches every account of the name.
 pub fn is_named(account: &Meta, uid: Option<&Uid>) -> bool {
     uid.is_none_or(|uid| *uid == account.uid)
 }
 
-/// Reports whether a token is one of an account with this uid (apiserver, IsServiceAccountToken); their names are the
-/// same.
+/// Reports whether a token belongs to the account with this UID (apiserver, IsServiceAccountToken). The caller has
+/// compared the names.
 pub fn is_token_of(token: &AccountToken, uid: &Uid) -> bool {
     token.account_uid.as_ref().is_none_or(|named| named == uid)
 }
 
-/// Returns the claims of a token for an account, kept in a secret (pkg/serviceaccount, LegacyClaims).
+/// Returns the claims of an account's token that is stored in a secret (pkg/serviceaccount, LegacyClaims).
 pub fn claims(account: &Meta, secret: &str) -> Value {
     let (namespace, name) = (&*account.namespace, &*account.name);
     json!({

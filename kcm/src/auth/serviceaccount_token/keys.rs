@@ -1,11 +1,11 @@
-//! Which accounts and secrets a change concerns. Keys contain uids: a later object of the same name is another one.
+//! Maps changes to accounts and secrets. Keys contain UIDs: a later object of the same name is another one.
 
 use std::fmt;
 use std::sync::Arc;
 
 use kinds::meta::{ObjectKey, Uid};
 use kinds::{Kind, Secret, ServiceAccount, Str};
-use runtime::queue::Queue;
+use runtime::queue::{Queue, QueueKey};
 use runtime::store::{Change, Index, Store, index_key};
 
 /// Token secrets by namespace and account.
@@ -26,24 +26,32 @@ pub fn of(namespace: &str, account: &str) -> u64 {
 /// A key of the queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Key {
-    /// An account that may be gone.
+    /// An account that was deleted.
     Account {
         /// Its namespace and name.
         account: ObjectKey,
         /// Its uid.
         uid: Uid,
     },
-    /// A token secret that is there or was.
+    /// A token secret that exists or was deleted.
     Secret {
         /// Its namespace and name.
         secret: ObjectKey,
         /// Its uid.
         uid: Uid,
-        /// The account that it named.
+        /// The account that it references.
         account: Str,
-        /// The uid of that account, if it named one.
+        /// The UID in that reference, if there is one.
         account_uid: Option<Uid>,
     },
+}
+
+impl QueueKey for Key {
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Account { account: key, .. } | Self::Secret { secret: key, .. } => &key.namespace,
+        }
+    }
 }
 
 impl fmt::Display for Key {
@@ -55,7 +63,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// Turns changes into keys on the queue.
+/// Enqueues the keys of changed objects.
 pub fn subscribe(accounts: &Arc<Store<ServiceAccount>>, secrets: &Arc<Store<Secret>>, queue: &Arc<Queue<Key>>) {
     let (of_accounts, of_secrets) = (queue.clone(), queue.clone());
     accounts.subscribe(move |change| of_account(change).into_iter().for_each(|key| of_accounts.add(key)));

@@ -1,8 +1,8 @@
-//! serviceaccount-token-controller: fills the Secrets in which users ask for a service account's token, and deletes
-//! them with their account.
+//! serviceaccount-token-controller: fills the token Secrets that users create for a service account, and deletes them
+//! when the account is deleted.
 //!
-//! It writes as the process itself: the other controllers' accounts depend on it. Follows upstream
-//! pkg/controller/serviceaccount, TokensController.
+//! It writes with the identity of the process, because the accounts of the other controllers depend on it. Follows
+//! upstream pkg/controller/serviceaccount, TokensController.
 
 mod decide;
 mod keys;
@@ -66,7 +66,7 @@ fn start(manager: &mut Manager, context: &Context) {
         key,
         root_ca: context.credentials.root_ca.clone(),
     });
-    // As many for accounts as for secrets.
+    // The flag sets the workers for accounts, and as many for secrets; here they share one queue.
     let workers = 2 * context.workers("concurrent-serviceaccount-token-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: Some(MAX_RETRIES) }, queue, reconciler);
 }

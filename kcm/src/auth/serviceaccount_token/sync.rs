@@ -106,7 +106,7 @@ impl Tokens {
         }
     }
 
-    /// Fills in what a secret lacks.
+    /// Adds the fields that a secret lacks.
     async fn fill(
         &self,
         known: &Secret,
@@ -123,7 +123,7 @@ impl Tokens {
             Err(error) => return Err(error.into()),
         };
         if live.meta.version != known.meta.version {
-            debug!(secret = %key, "it has changed; that change leads here again");
+            debug!(secret = %key, "token secret has changed; its change requeues the key");
             return Ok(Outcome::Done);
         }
         let Some(token) = live.account_token() else { return Ok(Outcome::Done) };
@@ -151,12 +151,12 @@ impl Tokens {
         }
     }
 
-    /// Returns the account in the store, if it is the one that was named.
+    /// Returns the cached account, if it is the referenced one.
     fn known(&self, account: &ObjectKey, uid: Option<&Uid>) -> Option<Arc<ServiceAccount>> {
         self.accounts.get(account).filter(|known| is_named(&known.meta, uid))
     }
 
-    /// Returns the account that was named, looked for on the server too before it counts as gone.
+    /// Returns the referenced account. If the cache does not contain it, an uncached read decides.
     async fn find(&self, account: &ObjectKey, uid: Option<&Uid>) -> Result<Option<Arc<ServiceAccount>>, WriteError> {
         match self.known(account, uid) {
             Some(known) => Ok(Some(known)),
@@ -182,16 +182,16 @@ impl Tokens {
     }
 }
 
-/// Returns a single object, read whole.
+/// Returns the decoding of a single object with these sections.
 fn reading(sections: kinds::Sections) -> Decode {
     Decode { interner: Arc::new(Interner::default()), sections }
 }
 
-/// Returns the body of a PUT, overwritten when it is dropped.
+/// Returns the body of a PUT, which is zeroized when it is dropped: it may contain a token.
 fn whole(object: Option<Result<Vec<u8>, kinds::wire::WireError>>) -> Result<Zeroizing<Vec<u8>>, ReconcileError> {
     match object {
         Some(Ok(object)) => Ok(Zeroizing::new(object)),
         Some(Err(error)) => Err(ReconcileError::new(error.to_string())),
-        None => Err(ReconcileError::new("the object was not read whole")),
+        None => Err(ReconcileError::new("the object was decoded without the sections that a PUT needs")),
     }
 }

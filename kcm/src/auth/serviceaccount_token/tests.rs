@@ -1,4 +1,4 @@
-//! Decisions and keys, as tables.
+//! Tables of decisions and keys.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ fn secret(kind: &str, uid: &str, account_uid: &str, data: &[(&str, &str)]) -> Ar
 }
 
 #[test]
-fn what_a_secret_lacks() {
+fn missing_fields_of_a_token_secret_are_found() {
     let full = [("ca.crt", "CA"), ("namespace", "other"), ("token", "t")];
     let without = |name: &str| -> Vec<(&str, &str)> { full.into_iter().filter(|(key, _)| *key != name).collect() };
     let none = MissingFields { ca: false, namespace: false, token: false };
@@ -64,7 +64,7 @@ fn what_a_secret_lacks() {
 }
 
 #[test]
-fn uids_are_binding_where_they_are_given() {
+fn uid_of_a_reference_has_to_match_if_given() {
     for (named, is, expected) in [("", "1", true), ("1", "1", true), ("2", "1", false)] {
         let secret = secret(ACCOUNT_TOKEN, "s1", named, &[]);
         let token = secret.account_token().expect("a token");
@@ -74,7 +74,7 @@ fn uids_are_binding_where_they_are_given() {
 }
 
 #[test]
-fn a_token_says_whose_it_is() {
+fn token_claims_identify_the_account() {
     let expected = json!({
         "iss": "kubernetes/serviceaccount",
         "sub": "system:serviceaccount:a:robot",
@@ -87,7 +87,7 @@ fn a_token_says_whose_it_is() {
 }
 
 #[test]
-fn changes_lead_to_what_they_concern() {
+fn changes_are_mapped_to_accounts_and_secrets() {
     let (first, second) = (account("1"), account("2"));
     let gone = |uid| Some(Key::Account { account: ObjectKey::new("a", "robot"), uid: Uid::parse(uid) });
     assert_eq!(of_account(&Change { old: None, new: Some(&first) }), None);

@@ -19,10 +19,10 @@ const ATTRIBUTES: u8 = 0xa0;
 
 const MALFORMED: &str = "the request is malformed";
 
-/// What a request contains.
+/// The contents of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// Whose certificate it is.
+    /// The subject of the certificate.
     pub subject: Subject,
     /// DNS names.
     pub dns_names: Vec<String>,
@@ -42,7 +42,7 @@ impl Contents {
     /// Reads a request. Its signature is not checked: that is the signer's part.
     ///
     /// # Errors
-    /// When the text holds no request; the error says why.
+    /// When the text contains no request; the error has the reason.
     pub fn read(pem: &[u8]) -> Result<Self, String> {
         let block =
             parse_x509_pem(pem).ok().map(|(_, block)| block).filter(|block| block.label == "CERTIFICATE REQUEST");
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_holds_no_request_is_refused() {
+    fn text_without_a_request_is_refused() {
         for (text, words) in [
             (b"".to_vec(), "PEM block type must be CERTIFICATE REQUEST"),
             (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".to_vec(), "PEM block type"),

@@ -103,7 +103,7 @@ impl Subject {
     }
 }
 
-/// Encodes a set of attributes of one type. DER has the values of a set in the order of their bytes.
+/// Encodes a set of attributes of one type. DER orders the values of a set by their bytes.
 fn attributes(number: u8, texts: &[String]) -> Vec<u8> {
     let id = der(OBJECT_IDENTIFIER, &[X520[0], X520[1], number]);
     let attribute = |text: &String| {
@@ -119,7 +119,7 @@ fn is_printable(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b" '()+,-./:=?".contains(&byte)
 }
 
-/// Returns the text of a value; `None` if it is not of a type of texts. Upstream: encoding/asn1.
+/// Returns the text of a value; `None` if its type is not a text type. Upstream: encoding/asn1.
 fn text(value: DerValue<'_>) -> Result<Option<String>, String> {
     let ascii = |allowed: fn(u8) -> bool, name: &str| {
         let fits = value.content.iter().all(|byte| byte.is_ascii() && allowed(*byte));
@@ -131,14 +131,14 @@ fn text(value: DerValue<'_>) -> Result<Option<String>, String> {
         PRINTABLE_STRING => ascii(|byte| is_printable(byte) || matches!(byte, b'*' | b'&'), "PrintableString")?,
         NUMERIC_STRING => ascii(|byte| byte.is_ascii_digit() || byte == b' ', "NumericString")?,
         IA5_STRING => ascii(|_| true, "IA5String")?,
-        // Read as Latin-1, as everybody does.
+        // Read as Latin-1, as other implementations do.
         T61_STRING => value.content.iter().copied().map(char::from).collect(),
         BMP_STRING => bmp(value.content).ok_or("the subject has an invalid BMPString")?,
         _ => return Ok(None),
     }))
 }
 
-/// Returns text in two bytes a character, without surrogates and noncharacters.
+/// Returns text of two bytes per character; `None` if it has surrogates or noncharacters.
 fn bmp(content: &[u8]) -> Option<String> {
     let content = content.strip_suffix(&[0, 0]).unwrap_or(content);
     let (points, []) = content.as_chunks::<2>() else { return None };

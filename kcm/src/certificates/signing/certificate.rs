@@ -1,4 +1,4 @@
-//! A certificate, from the contents of a request and the policy of the authority, in the form of upstream's.
+//! Creates a certificate from the contents of a request and the policy of the authority, in upstream's form.
 //!
 //! Upstream: pkg/controller/certificates/authority, PermissiveSigningPolicy.
 
@@ -14,9 +14,9 @@ use crate::certificates::request::Contents;
 use crate::credentials::authority::Authority;
 use crate::credentials::der::{BIT_STRING, INTEGER, OCTET_STRING, SEQUENCE, bits, der, nested, unsigned};
 
-/// Clocks may be behind by this many seconds.
+/// Seconds by which the validity begins before now: clocks of clients may be behind.
 const BACKDATE: i64 = 5 * 60;
-/// Certificates that are good for less end when they were asked to.
+/// Lifetime in seconds below which the end of the validity is not moved back by [`BACKDATE`] too.
 const SHORT: i64 = 8 * 60 * 60;
 
 /// Object identifiers of extensions, as DER.
@@ -57,7 +57,7 @@ const PURPOSES: [(&str, &[u8]); 13] = [
     ("netscape sgc", &[0x60, 0x86, 0x48, 1, 0x86, 0xf8, 0x42, 4, 1]),
 ];
 
-/// Returns the first and last second, since 1970, of a certificate that is to be good for a time.
+/// Returns the first and last second of a certificate's validity, as Unix times.
 pub fn validity(lifetime: Duration, now: i64, authority_end: i64) -> Result<(i64, i64), String> {
     let lifetime = i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX / 2);
     let end = now.saturating_add(if lifetime < SHORT { lifetime } else { lifetime - BACKDATE });
@@ -74,7 +74,7 @@ fn readable(seconds: i64) -> String {
 /// Returns a signed certificate as PEM.
 ///
 /// # Errors
-/// When a usage is unknown, the authority has expired, or the system has no randomness.
+/// When a usage is unknown, the authority has expired, or the system provides no random numbers.
 pub fn sign<'a>(
     authority: &Authority,
     contents: &Contents,
@@ -113,7 +113,7 @@ fn pem(certificate: &[u8]) -> String {
     format!("-----BEGIN CERTIFICATE-----\n{lines}-----END CERTIFICATE-----\n")
 }
 
-/// Returns a time, in the short form while there is one.
+/// Returns a time as DER: a UTCTime before 2050, a GeneralizedTime from then on.
 fn time(seconds: i64) -> Result<Vec<u8>, String> {
     let time = Timestamp::from_second(seconds).map_err(|error| error.to_string())?;
     let long = time.strftime("%Y%m%d%H%M%SZ").to_string();
@@ -131,7 +131,7 @@ fn extensions<'a>(
         let purpose = PURPOSES.iter().position(|(name, _)| *name == usage);
         match (USAGES.iter().find(|(name, _)| *name == usage), purpose) {
             (Some((_, bit)), _) => flags |= 0x8000 >> bit,
-            // The first of those that mean the same.
+            // Several names can have the same identifier: the first of them is used.
             (None, Some(found)) => {
                 let first = PURPOSES.iter().position(|(_, id)| *id == PURPOSES[found].1);
                 purposes.extend(first);
@@ -156,7 +156,7 @@ fn extensions<'a>(
     }
     let names = names(contents);
     if !names.is_empty() {
-        // A certificate without a subject is known by these alone.
+        // Without a subject, only these names identify the holder.
         let critical = subject == der(SEQUENCE, &[]);
         extensions.push(extension(SUBJECT_ALT_NAME, critical, &der(SEQUENCE, &names)));
     }
@@ -168,7 +168,7 @@ fn extension(id: &[u8], critical: bool, value: &[u8]) -> Vec<u8> {
     nested(SEQUENCE, &[id, critical, &der(OCTET_STRING, value)])
 }
 
-/// Flags as a bit string that ends with the last one set.
+/// Returns flags as a bit string that ends with the last bit set.
 fn flag_bits(flags: u16) -> Vec<u8> {
     let bytes = flags.to_be_bytes();
     let used = if bytes[1] == 0 { &bytes[..1] } else { &bytes[..] };

@@ -44,7 +44,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-/// As many as upstream's four signers together.
+/// Number of workers: as many as upstream's four signers together.
 const WORKERS: usize = 20;
 
 fn prepare(context: &mut Context) -> anyhow::Result<Start> {
@@ -72,7 +72,7 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
 }
 
-/// Approved, not denied, and neither signed nor failed yet.
+/// Returns whether a request is approved, not denied, and neither signed nor failed yet.
 fn is_due(request: &CertificateSigningRequest) -> bool {
     let failed = request.conditions.iter().any(|condition| &*condition.kind == "Failed" && condition.holds);
     request.certificate.is_empty() && request.has("Approved") && !request.has("Denied") && !failed

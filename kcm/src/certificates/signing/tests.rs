@@ -1,4 +1,4 @@
-//! Tests of what is signed, for how long, and how an independent parser reads the certificates.
+//! Tests of signed requests, lifetimes, and the certificates as an independent parser reads them.
 
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ fn long_certificates_are_backdated_as_a_whole() {
 
 /// Signs the kubelet's request with each kind of authority and verifies the result with OpenSSL's certificate parser.
 #[test]
-fn certificates_say_what_was_asked_for() {
+fn certificates_contain_the_request() {
     for name in ["rsa", "p256"] {
         let (certificate, key) = (path(&format!("{name}-ca.crt")), path(&format!("{name}-ca.key")));
         let signers = Signers::one(KUBELET_SERVING, &certificate, &key);

@@ -1,4 +1,4 @@
-//! When a pod has to go because of its devices' taints, and because of which rules.
+//! Policy: the time at which a pod is evicted because of its devices' taints, and the rules that cause it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use kinds::resource_claim::ResourceClaim;
 use kinds::taint::{NO_EXECUTE, Taint};
 use kinds::{DeviceTaintRule, Pod, ResourceSlice, Time, Uid};
 
-/// A taint of a device that drives pods away.
+/// A taint of a device that evicts pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Active<'a> {
     /// The taint.
     pub taint: &'a Taint,
-    /// The rule that it is from; `None`: the driver published it.
+    /// The rule that adds it; `None`: the driver published it.
     pub rule: Option<&'a Uid>,
 }
 
-/// That a pod has to go.
+/// The eviction of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Eviction {
-    /// When.
+    /// Its time.
     pub at: Time,
-    /// The rules that drive it away.
+    /// The rules that cause it.
     pub rules: BTreeSet<Uid>,
 }
 
@@ -37,8 +37,8 @@ impl Eviction {
     }
 }
 
-/// Returns the taints of a device that drive pods away: those in the newest generation of its pool's slices, and those
-/// of rules (allEvictingDeviceTaints). `slices` may hold slices of other pools.
+/// Returns the taints of a device that evict pods: those in the newest generation of its pool's slices, and those of
+/// rules (allEvictingDeviceTaints). `slices` may contain slices of other pools.
 pub fn active<'a>(
     device: &AllocatedDevice,
     slices: impl Iterator<Item = &'a ResourceSlice> + Clone,
@@ -56,7 +56,7 @@ pub fn active<'a>(
 
 /// Returns when a taint evicts the users of a device: when it was added plus the tolerated time; `None` if it is
 /// tolerated forever. A taint without the time when it was added evicts no pod (claimEvictionTime).
-fn goes_at(device: &AllocatedDevice, taint: &Taint) -> Option<Time> {
+fn eviction_time(device: &AllocatedDevice, taint: &Taint) -> Option<Time> {
     let mut least: Option<i64> = None;
     for toleration in device.tolerations() {
         if toleration.effect == NO_EXECUTE && toleration.tolerates(taint, false) {
@@ -71,15 +71,16 @@ fn goes_at(device: &AllocatedDevice, taint: &Taint) -> Option<Time> {
 pub fn of_claim<'a>(claim: &ResourceClaim, active: impl Fn(&AllocatedDevice) -> Vec<Active<'a>>) -> Option<Eviction> {
     let devices = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
     let evictions = devices.flat_map(|device| {
-        let goes = active(device).into_iter().filter_map(|active| Some((goes_at(device, active.taint)?, active.rule)));
+        let goes =
+            active(device).into_iter().filter_map(|active| Some((eviction_time(device, active.taint)?, active.rule)));
         goes.map(|(at, rule)| Eviction { at, rules: rule.cloned().into_iter().collect() }).collect::<Vec<_>>()
     });
     evictions.reduce(Eviction::and)
 }
 
-/// Reports whether a pod uses a claim: it names it, or it was created for it or for its PodGroup, and the claim is reserved
-/// for one of both (k8s.io/dynamic-resource-allocation/resourceclaim, IsForPod and IsReservedForPod). PodGroups count only
-/// with `with_groups` (gate DRAWorkloadResourceClaims); a pod does not know the uid of its group.
+/// Reports whether a pod uses a claim: it names it, or it was created for it or for its PodGroup, and the claim is
+/// reserved for one of both (k8s.io/dynamic-resource-allocation/resourceclaim, IsForPod and IsReservedForPod).
+/// PodGroups count only with `with_groups` (gate DRAWorkloadResourceClaims); a pod does not know the uid of its group.
 pub fn uses(pod: &Pod, used: UsedClaim<'_>, claim: &ResourceClaim, with_groups: bool) -> bool {
     let group = pod.devices.as_ref().and_then(|devices| devices.group.as_ref()).filter(|_| with_groups);
     let is_of_group = |owner: &OwnerRef| {

@@ -1,4 +1,4 @@
-//! Which pods and rules a change concerns.
+//! Maps changes to pods and rules.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use kinds::meta::ObjectKey;
 use kinds::resource_claim::ResourceClaim;
 use kinds::resource_slice::Device;
 use kinds::{DeviceTaintRule, Pod, ResourceSlice, Str};
+use runtime::queue::QueueKey;
 use runtime::store::{Change, Index, Store, index_key};
 
 use super::sync::Evictions;
@@ -14,10 +15,19 @@ use super::sync::Evictions;
 /// A key of the queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Key {
-    /// Whether a pod has to go.
+    /// Check whether a pod has to be evicted.
     Pod(ObjectKey),
-    /// What a rule's status says.
+    /// Update the status of a rule.
     Rule(Str),
+}
+
+impl QueueKey for Key {
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Pod(key) => &key.namespace,
+            Self::Rule(_) => "",
+        }
+    }
 }
 
 impl fmt::Display for Key {
@@ -81,8 +91,8 @@ pub fn pool(driver: &str, pool: &str) -> u64 {
     index_key((driver, pool))
 }
 
-/// Turns changes into keys on the queue. A store shows a change before its subscribers hear of it, so that whichever of
-/// a pod, its claim and the taint comes last finds the others.
+/// Enqueues the keys of changed objects. A cache contains a change before its subscribers are called, so that the last
+/// one of a pod, its claim and the taint finds the others.
 pub fn subscribe(all: &Arc<Evictions>) {
     let (queue, pending) = (all.queue.clone(), all.pending.clone());
     all.pods.subscribe(move |change| {
@@ -106,11 +116,9 @@ pub fn subscribe(all: &Arc<Evictions>) {
             }
         }
     });
-    if !all.with_rules {
-        return;
-    }
+    let Some(rules) = &all.rules else { return };
     let (queue, claims, members) = (all.queue.clone(), all.claims.clone(), all.members.clone());
-    all.rules.subscribe(move |change| {
+    rules.subscribe(move |change| {
         if !is_another(change) {
             return;
         }
@@ -131,7 +139,7 @@ pub fn is_about(rule: &DeviceTaintRule, claim: &ResourceClaim) -> bool {
     devices.any(|device| rule.is_about(&device.driver, &device.pool, &device.name))
 }
 
-/// The pods that a claim is reserved for.
+/// Returns the pods that a claim is reserved for.
 fn pods_of(claim: &ResourceClaim) -> impl Iterator<Item = ObjectKey> {
     let pods = claim.allocation.iter().flat_map(|allocation| &allocation.pods);
     pods.map(|(name, _)| ObjectKey { namespace: claim.meta.namespace.clone(), name: name.clone() })
@@ -154,7 +162,7 @@ impl Members {
     }
 }
 
-/// The pod, if it came, went, was bound, or uses other claims now.
+/// Returns the pod, if it was created, deleted or bound, or uses other claims now.
 pub fn moved<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
     let same = change.old.zip(change.new).is_some_and(|(old, new)| {
         (&old.meta.uid, &old.node, &old.devices, old.meta.is_deleting())
@@ -163,7 +171,7 @@ pub fn moved<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
     change.new.or(change.old).filter(|_| !same)
 }
 
-/// The pods that a change of a claim may concern: those that it was and is reserved for.
+/// Returns the pods that a change of a claim may concern: those that it was or is reserved for.
 pub fn users(
     change: &Change<'_, ResourceClaim>,
     users_of: impl Fn(&ResourceClaim) -> Vec<ObjectKey>,
@@ -183,8 +191,8 @@ pub fn users(
     keys
 }
 
-/// Returns the pools whose taints a change of a slice may change. One without taints counts too, as its generation may
-/// put an end to older ones.
+/// Returns the pools whose taints a change of a slice may change. A slice without taints counts too, because its
+/// generation may replace older slices.
 pub fn tainted_anew(change: &Change<'_, ResourceSlice>) -> Vec<u64> {
     fn shown(slice: &ResourceSlice) -> impl PartialEq + '_ {
         let tainted: Vec<&Device> = slice.devices.iter().filter(|device| !device.taints.is_empty()).collect();
@@ -199,7 +207,7 @@ pub fn tainted_anew(change: &Change<'_, ResourceSlice>) -> Vec<u64> {
     pools
 }
 
-/// Reports whether a rule came, went, or says something else than before; not if only its status was written.
+/// Reports whether a rule was created or deleted, or its spec changed. A status write does not count.
 pub fn is_another(change: &Change<'_, DeviceTaintRule>) -> bool {
     change.old.zip(change.new).is_none_or(|(old, new)| {
         (&old.meta.uid, &old.selector, &old.taint) != (&new.meta.uid, &new.selector, &new.taint)

@@ -1,4 +1,4 @@
-//! What the controller counts, under upstream's names (pkg/controller/devicetainteviction/metrics).
+//! Metrics of the controller, under upstream's names (pkg/controller/devicetainteviction/metrics).
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use runtime::metrics::{Histograms, counters};
 /// Upper bounds of latencies, in seconds.
 const BOUNDS: [f64; 12] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0];
 
-/// The counts.
+/// The metrics.
 #[derive(Debug)]
 pub struct Metrics {
     deletions: AtomicU64,

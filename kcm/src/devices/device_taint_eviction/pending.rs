@@ -1,4 +1,4 @@
-//! The pods that have to go, by name.
+//! The pods that are evicted, by name.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,18 +6,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use kinds::Uid;
 use kinds::meta::ObjectKey;
 
-/// How far the end of a pod is.
+/// The stage of a pod's eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Its time runs.
+    /// Its countdown is running.
     Waits,
-    /// Its time is up; the event says so already.
+    /// It is due, and the event was recorded.
     Told,
     /// It was deleted.
     Deleted,
 }
 
-/// All that is under way.
+/// All evictions.
 #[derive(Debug, Default)]
 pub struct Pending(Mutex<HashMap<ObjectKey, (Uid, Stage)>>);
 
@@ -31,12 +31,12 @@ impl Pending {
         self.lock().get(key).filter(|(of, _)| of == uid).map(|(_, stage)| *stage)
     }
 
-    /// Reports whether anything is under way for a pod of this name.
+    /// Reports whether a pod of this name has an eviction.
     pub fn contains(&self, key: &ObjectKey) -> bool {
         self.lock().contains_key(key)
     }
 
-    /// Remembers how far the end of a pod is.
+    /// Sets the stage of a pod's eviction.
     pub fn set(&self, key: &ObjectKey, uid: &Uid, stage: Stage) {
         self.lock().insert(key.clone(), (uid.clone(), stage));
     }

@@ -1,23 +1,23 @@
-//! What a rule's status says about its eviction.
+//! Policy: the status of a rule about its evictions.
 
 use kinds::device_taint_rule::{EVICTION_IN_PROGRESS, Progress};
 use kinds::taint::NO_EXECUTE;
 use kinds::{DeviceTaintRule, Kind, Time};
 use serde_json::{Value, json};
 
-/// The effect that only shows what eviction would do.
+/// The effect that only reports the evictions that NoExecute would cause.
 pub const NO_EFFECT: &str = "None";
 
-/// What there is of a rule's devices and of their pods.
+/// Numbers of a rule's devices and of their pods.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     /// Devices of slices that the rule is about; needed for [`NO_EFFECT`] only.
     pub published: usize,
     /// Devices of claims that the rule is about; needed for [`NO_EFFECT`] only.
     pub allocated: usize,
-    /// Pods that have to go, or would have to.
+    /// Pods that are evicted, or would be.
     pub pods: usize,
-    /// The namespaces that they are in.
+    /// The number of their namespaces.
     pub namespaces: usize,
     /// Pods that were evicted because of the rule since this process began.
     pub evicted: u64,
@@ -31,7 +31,7 @@ fn number(count: impl TryInto<u64>, one: &str, many: &str) -> String {
     }
 }
 
-/// Reports whether eviction goes on, the reason and the message (maybeUpdateRuleStatus).
+/// Returns whether eviction is in progress, the reason and the message (maybeUpdateRuleStatus).
 pub fn progress(effect: &str, counts: &Counts) -> (bool, &'static str, String) {
     let Counts { published, allocated, pods, namespaces, evicted } = *counts;
     let spread = number(namespaces, "namespace", "different namespaces");
@@ -62,7 +62,7 @@ pub fn progress(effect: &str, counts: &Counts) -> (bool, &'static str, String) {
     (goes_on, reason, message)
 }
 
-/// Returns what to apply to a rule's status, or nothing if it says so already. `now` is written as a time of its own.
+/// Returns the object to apply to a rule's status; `None` if nothing changes. `now` is the time of the condition.
 pub fn to_apply(rule: &DeviceTaintRule, counts: &Counts, now: &str) -> Option<Value> {
     let (goes_on, reason, message) = progress(&rule.taint.effect, counts);
     let status = if goes_on { "True" } else { "False" };
@@ -85,8 +85,8 @@ pub fn to_apply(rule: &DeviceTaintRule, counts: &Counts, now: &str) -> Option<Va
     }))
 }
 
-/// Returns for how many seconds the status of a rule must not be written again: while eviction goes on everything
-/// changes all the time. A status of another generation need not stay.
+/// Returns the cooldown of a rule's status in seconds: it would change continuously while pods are evicted. A status of
+/// another generation has no cooldown.
 pub fn rests(rule: &DeviceTaintRule, now: Time, period: i64) -> Option<i64> {
     let said = rule.progress.as_ref().filter(|said| said.generation == rule.meta.generation)?;
     let left = period.saturating_sub(now.0.saturating_sub(said.since.0));

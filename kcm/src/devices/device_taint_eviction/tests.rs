@@ -1,4 +1,4 @@
-//! Who has to go when, what rules say, and which changes matter, as tables; evictions under random taints.
+//! Tables of evictions, statuses of rules and relevant changes; evictions with random taints.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use super::decide::{Eviction, active, of_claim, of_pod, uses};
 use super::keys::{MEMBERS, Members, is_another, moved, pool, tainted_anew, users};
 use super::rules::{Counts, progress, rests, to_apply};
 
-/// Key, effect and the second that it was added in.
+/// Key, effect, and the Unix time at which it was added.
 type Taint<'a> = (&'a str, &'a str, i64);
-/// Key (empty: all), effect, and for how many seconds.
+/// Key (empty: all), effect, and toleration seconds.
 type Toleration<'a> = (&'a str, &'a str, Option<i64>);
 
 fn decode<K: Kind>(object: &[u8]) -> Arc<K> {
@@ -124,15 +124,15 @@ fn put_result(result: &mut Vec<u8>, device: &str, tolerations: &[Toleration<'_>]
     }
 }
 
-/// A pod whose name is its uid, with the claim `claim`, made for it or not.
-fn pod(name: &str, node: &str, is_made: bool) -> Arc<Pod> {
+/// A pod whose name is its UID, with the claim `claim`, created from a template for it or not.
+fn pod(name: &str, node: &str, is_from_template: bool) -> Arc<Pod> {
     let mut object = Vec::new();
     meta(&mut object, f::pod::METADATA, name, name, None);
     object.put_message(f::pod::SPEC, |spec| {
         spec.put_str(f::pod_spec::NODE_NAME, node);
         spec.put_message(f::pod_spec::RESOURCE_CLAIMS, |entry| {
             entry.put_str(f::pod_resource_claim::NAME, "gpu");
-            let (number, of) = match is_made {
+            let (number, of) = match is_from_template {
                 true => (f::pod_resource_claim::RESOURCE_CLAIM_TEMPLATE_NAME, "template"),
                 false => (f::pod_resource_claim::RESOURCE_CLAIM_NAME, "claim"),
             };
@@ -158,7 +158,7 @@ const NO_EXECUTE: &str = "NoExecute";
 fn the_earliest_taint_that_is_not_tolerated_counts() {
     let taint = |added| [("k", NO_EXECUTE, added)];
     let two = [("k", NO_EXECUTE, 100), ("l", NO_EXECUTE, 90)];
-    let for_ever: Toleration<'_> = ("k", NO_EXECUTE, None);
+    let forever: Toleration<'_> = ("k", NO_EXECUTE, None);
     let all = |seconds| ("", NO_EXECUTE, Some(seconds));
     for (taints, tolerations, expected) in [
         (&[][..], &[][..], None),
@@ -166,15 +166,15 @@ fn the_earliest_taint_that_is_not_tolerated_counts() {
         (&taint(0), &[], None),
         (&[("k", "NoSchedule", 100)], &[], None),
         (&[("k", "None", 100)], &[], None),
-        (&taint(100), &[for_ever], None),
+        (&taint(100), &[forever], None),
         (&taint(100), &[("other", NO_EXECUTE, None)], Some(100)),
-        // Only tolerations of just this effect count.
+        // A toleration has to name this effect.
         (&taint(100), &[("k", "", None)], Some(100)),
         (&taint(100), &[all(30)], Some(130)),
         (&taint(100), &[all(-30)], Some(100)),
         (&taint(100), &[all(30), all(10), all(20)], Some(110)),
-        (&taint(100), &[all(30), for_ever], None),
-        (&two, &[for_ever], Some(90)),
+        (&taint(100), &[all(30), forever], None),
+        (&two, &[forever], Some(90)),
         (&two, &[all(5)], Some(95)),
         (&two, &[("l", NO_EXECUTE, Some(60))], Some(100)),
     ] {
@@ -206,7 +206,7 @@ fn only_the_newest_generation_of_a_pool_counts_and_rules_add_to_it() {
 }
 
 #[test]
-fn only_pods_on_nodes_go_and_only_with_claims_that_are_theirs() {
+fn only_bound_pods_that_use_the_claim_are_evicted() {
     let slices = [slice(1, "a", &[("k", NO_EXECUTE, 100)])];
     let of = |owner, pods: &[&str]| claim(owner, &[("a", &[])], pods);
     for (pod, claim, expected) in [
@@ -219,13 +219,13 @@ fn only_pods_on_nodes_go_and_only_with_claims_that_are_theirs() {
         (pod("p", "node", true), Some(of(Some("q"), &["p"])), false),
         (pod("p", "node", true), Some(of(None, &["p"])), false),
     ] {
-        let goes = of_pod(&pod, false, |_| claim.clone(), |claim| asked(claim, &slices, &[]));
-        assert_eq!(goes.is_some(), expected, "{pod:?} {claim:?}");
+        let deletion = of_pod(&pod, false, |_| claim.clone(), |claim| asked(claim, &slices, &[]));
+        assert_eq!(deletion.is_some(), expected, "{pod:?} {claim:?}");
     }
 }
 
 #[test]
-fn a_status_tells_how_far_it_is() {
+fn status_reports_the_progress_of_the_eviction() {
     let counts = |pods, namespaces, evicted| Counts { published: 1, allocated: 2, pods, namespaces, evicted };
     let unfinished = "This information will not be updated again. Recreate the DeviceTaintRule to trigger an update.";
     for (effect, counts, expected) in [
@@ -269,7 +269,7 @@ fn a_status_tells_how_far_it_is() {
 }
 
 #[test]
-fn a_status_is_written_when_it_differs_and_rests_a_while() {
+fn status_is_written_when_it_differs_and_has_a_cooldown() {
     let said = |message: &str, generation| Progress {
         status: "False".into(),
         reason: "NotStarted".into(),
@@ -292,7 +292,7 @@ fn a_status_is_written_when_it_differs_and_rests_a_while() {
 }
 
 #[test]
-fn only_changes_that_can_matter_are_looked_at() {
+fn only_relevant_changes_are_reconciled() {
     let (p, other_node) = (pod("p", "a", false), pod("p", "b", false));
     for (old, new, expected) in [
         (None, Some(&p), true),
@@ -336,7 +336,7 @@ proptest! {
     /// Whatever the taints and tolerations: no pod is deleted before a taint was added, nor one that tolerates all
     /// taints forever; one more taint never makes the deletion later, and one more toleration never earlier.
     #[test]
-    fn taints_hasten_and_tolerations_delay(
+    fn another_taint_never_delays_and_another_toleration_never_hastens_a_deletion(
         taints in proptest::collection::vec((0usize..3, 1i64..1000), 0..6),
         tolerations in proptest::collection::vec((0usize..3, proptest::option::of(-5i64..500)), 0..4),
     ) {
@@ -348,18 +348,18 @@ proptest! {
             let claim = claim(None, &[("a", tolerations)], &[]);
             asked(&claim, &[slice(1, "a", taints)], &[]).map_or(i64::MAX, |eviction| eviction.at.0)
         };
-        let goes = at(&taints, &tolerations);
-        prop_assert!(taints.iter().map(|taint| taint.2).min().is_none_or(|first| goes >= first));
+        let deletion = at(&taints, &tolerations);
+        prop_assert!(taints.iter().map(|taint| taint.2).min().is_none_or(|first| deletion >= first));
         if let Some((_, fewer)) = taints.split_last() {
-            prop_assert!(at(fewer, &tolerations) >= goes);
+            prop_assert!(at(fewer, &tolerations) >= deletion);
         }
-        prop_assert!(at(&taints, &[]) <= goes);
+        prop_assert!(at(&taints, &[]) <= deletion);
         prop_assert_eq!(at(&taints, &[("", NO_EXECUTE, None)]), i64::MAX);
     }
 }
 
 #[test]
-fn devices_of_other_pools_are_left_alone() {
+fn devices_of_other_pools_are_not_tainted() {
     let slices = [slice(1, "a", &[("k", NO_EXECUTE, 100)])];
     let allocated = claim(None, &[("a", &[])], &[]);
     let device: &AllocatedDevice = &allocated.allocation.as_ref().expect("allocated").devices[0];
@@ -385,12 +385,12 @@ fn group_claim(kind: &str, owner: &str) -> ResourceClaim {
 
 #[test]
 fn members_of_a_group_use_its_claims_only_with_the_gate() {
-    let member = |group: Option<&str>, is_made| {
-        let mut pod = Arc::unwrap_or_clone(pod("p", "node", is_made));
+    let member = |group: Option<&str>, is_from_template| {
+        let mut pod = Arc::unwrap_or_clone(pod("p", "node", is_from_template));
         pod.devices.as_mut().expect("it has a claim").group = group.map(Into::into);
         pod
     };
-    for (name, group, is_made, claim, expected) in [
+    for (name, group, is_from_template, claim, expected) in [
         ("member", Some("g"), false, group_claim("PodGroup", "g"), true),
         ("created for the group", Some("g"), true, group_claim("PodGroup", "g"), true),
         ("created for another group", Some("g"), true, group_claim("PodGroup", "h"), false),
@@ -398,7 +398,7 @@ fn members_of_a_group_use_its_claims_only_with_the_gate() {
         ("of another group", Some("h"), false, group_claim("PodGroup", "g"), false),
         ("without a group", None, false, group_claim("PodGroup", "g"), false),
     ] {
-        let pod = member(group, is_made);
+        let pod = member(group, is_from_template);
         let used = pod.devices.as_ref().expect("it has a claim").claims().next().expect("one");
         assert_eq!(uses(&pod, used, &claim, true), expected, "{name}");
         assert!(!uses(&pod, used, &claim, false), "{name}, without the gate");

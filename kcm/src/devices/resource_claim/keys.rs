@@ -1,4 +1,4 @@
-//! Which pods, PodGroups and claims a change concerns.
+//! Maps changes to pods, PodGroups and claims.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kinds::claim_entry::ResolvedClaim;
 use kinds::meta::ObjectKey;
 use kinds::{Pod, PodGroup, ResourceClaim, ResourceClaimTemplate, Str};
-use runtime::queue::Queue;
+use runtime::queue::{Queue, QueueKey};
 use runtime::store::{Change, Store};
 
 use super::decide::{self, Cached, Gates};
@@ -25,6 +25,14 @@ pub enum Key {
     Group(ObjectKey),
     /// A claim is released.
     Claim(ObjectKey),
+}
+
+impl QueueKey for Key {
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Pod(key) | Self::Group(key) | Self::Claim(key) => &key.namespace,
+        }
+    }
 }
 
 impl fmt::Display for Key {

@@ -1,7 +1,7 @@
-//! resourcepoolstatusrequest-controller: answers a ResourcePoolStatusRequest with the state of a driver's device pools.
+//! resourcepoolstatusrequest-controller: writes the state of a driver's device pools into ResourcePoolStatusRequests.
 //!
-//! A request is answered once, when all slices of the pools that it asks for are published, and is deleted some time
-//! later. Upstream: pkg/controller/resourcepoolstatusrequest.
+//! It writes the status of a request once, when all slices of the requested pools are published, and deletes the
+//! request some time later. Upstream: pkg/controller/resourcepoolstatusrequest.
 
 mod decide;
 mod metrics;
@@ -31,9 +31,9 @@ const NAME: &str = "resourcepoolstatusrequest-controller";
 /// The gate with which rules taint devices.
 const TAINT_RULES: &str = "DRADeviceTaintRules";
 
-/// Slices of a pool that are published one after the other wake its requests once in this time,
+/// Changes of a driver's slices are coalesced over this time.
 const SLICE_WINDOW: Duration = Duration::from_millis(100);
-/// and at least once in this time.
+/// Longest such time, while slices keep changing.
 const LONGEST_SLICE_WINDOW: Duration = Duration::from_secs(1);
 
 /// The controller.
@@ -51,7 +51,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-/// Requests without an answer, by the driver that they ask for.
+/// Index of requests without a status, by their driver.
 const PENDING: Index<ResourcePoolStatusRequest> = Index {
     name: "pending by driver",
     keys: |request, emit| {
@@ -61,7 +61,7 @@ const PENDING: Index<ResourcePoolStatusRequest> = Index {
     },
 };
 
-/// Slices by their driver.
+/// Index of slices by their driver.
 const BY_DRIVER: Index<ResourceSlice> =
     Index { name: "driver", keys: |slice, emit| emit(index_key(("driver", &*slice.driver))) };
 

@@ -11,7 +11,7 @@ use kinds::published_slice::{Counters, PublishedDevice, PublishedSlice};
 
 use super::decide::{PoolUse, count};
 
-/// Largest number of entries of a list in the status.
+/// Maximum number of entries of a list in the status.
 const MOST_ENTRIES: usize = 32;
 
 type CounterSets = BTreeMap<String, Counters>;
@@ -129,7 +129,7 @@ impl<'a> PoolDevices<'a> {
         Ok(groups)
     }
 
-    /// Returns the counters without what the devices in use take, each once.
+    /// Returns the counters that are left after each device in use is deducted once.
     fn unused_counters(&self) -> CounterSets {
         let mut left = self.counters.clone();
         for grouped in self.devices.iter().filter(|grouped| self.is_used(&grouped.device)) {
@@ -171,16 +171,16 @@ impl<'a> PoolDevices<'a> {
     }
 }
 
-/// Returns the value of the grouping attribute. The domain of an attribute is the driver's when it has none; the name with
-/// its domain comes first.
+/// Returns the value of the grouping attribute. An attribute of the driver may have no domain in its name; the name
+/// with the domain is looked up first.
 fn partition_type(driver: &str, device: &PublishedDevice, attribute: &str) -> Option<String> {
     let bare = || attribute.strip_prefix(driver)?.strip_prefix('/');
     let value = device.attributes.get(attribute).or_else(|| device.attributes.get(bare()?));
     value.filter(|_| !attribute.is_empty()).cloned().flatten()
 }
 
-/// The counters that a device takes, as a text that is the same for the same ones. Amounts are compared as they are
-/// written, as upstream does.
+/// Returns the counters that a device takes as a text, to compare devices. Amounts are compared as they are written, as
+/// upstream does.
 fn cost(device: &PublishedDevice) -> String {
     let of_set = |(set, counters): &(String, Counters)| {
         counters.iter().map(|(name, amount)| format!("{set}/{name}={amount}")).collect::<Vec<_>>()
@@ -190,7 +190,7 @@ fn cost(device: &PublishedDevice) -> String {
     parts.join(",")
 }
 
-/// Returns the number of devices that fit into the counters one after the other.
+/// Returns the number of devices that fit into the counters, if they are taken in this order.
 fn fitting(devices: &[&PublishedDevice], mut left: CounterSets) -> usize {
     let mut fit = 0;
     for device in devices {

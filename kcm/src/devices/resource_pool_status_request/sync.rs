@@ -36,7 +36,7 @@ pub struct Requests {
     pub consistency: Consistency,
     /// The queue of requests.
     pub queue: Arc<Queue<ObjectKey>>,
-    /// The time of day.
+    /// The current time.
     pub clock: Clock,
     /// Counts of answers.
     pub metrics: Arc<Metrics>,

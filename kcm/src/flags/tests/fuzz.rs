@@ -1,4 +1,4 @@
-//! Command lines near to those that are allowed, and any others.
+//! Random command lines, similar to valid ones and arbitrary.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

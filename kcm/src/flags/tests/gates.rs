@@ -1,4 +1,4 @@
-//! Gates, as upstream settles them.
+//! Resolution of feature gates, compared with upstream's.
 
 use component::flags::gates::GateError;
 
@@ -13,7 +13,7 @@ fn settle(gates: &str, emulated: &str, compatible: &str) -> Result<Gates, Vec<St
 }
 
 #[test]
-fn gates_are_settled_as_upstream_settles_them() {
+fn gates_are_resolved_like_upstreams() {
     for (gates, emulated, compatible, gate, want) in [
         ("", "", "", "DeploymentReplicaSetTerminatingReplicas", true),
         ("", "1.34", "", "DeploymentReplicaSetTerminatingReplicas", false),
@@ -31,7 +31,7 @@ fn gates_are_settled_as_upstream_settles_them() {
 }
 
 #[test]
-fn the_minimum_compatibility_follows_the_emulated_version() {
+fn minimum_compatibility_follows_the_emulated_version() {
     for (emulated, compatible, want) in
         [("", "", (37, 36)), ("1.36", "", (36, 35)), ("1.34", "", (34, 34)), ("1.36", "1.34", (36, 34))]
     {
@@ -116,22 +116,6 @@ fn the_table_is_in_order_and_its_dependencies_exist() {
 
 #[test]
 #[should_panic(expected = "not in the table")]
-fn asking_for_a_gate_that_does_not_exist_is_a_defect() {
+fn reading_an_unknown_gate_is_a_defect() {
     Gates::of(&super::GATES).enabled("NoSuchGate");
-}
-
-#[test]
-fn gate_that_cannot_be_switched_off_is_refused_only_by_its_name() {
-    let gate = "StaleControllerConsistencyJob";
-    for (flags, is_refused) in [
-        (&["--feature-gates=StaleControllerConsistencyJob=false"][..], true),
-        (&["--feature-gates=StaleControllerConsistencyJob=true"], false),
-        (&["--feature-gates=AllBeta=false"], false),
-        (&["--emulated-version=1.35"], false),
-        (&[], false),
-    ] {
-        let problems = crate::flags::parse(flags.iter().map(|flag| (*flag).to_owned()));
-        let text = problems.err().map(|problems| problems.to_string()).unwrap_or_default();
-        assert_eq!(text.contains(&format!("{gate} cannot be switched off")), is_refused, "{flags:?}: {text}");
-    }
 }

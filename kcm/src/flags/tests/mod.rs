@@ -1,6 +1,7 @@
 //! Whole command lines: what they give, what they are refused for.
 
 mod fuzz;
+mod gate_effects;
 mod gates;
 mod help;
 mod pflag;
@@ -152,7 +153,7 @@ fn help_and_version_go_in_upstreams_order() {
 }
 
 #[test]
-fn each_rule_refuses_and_says_why() {
+fn each_violated_rule_is_reported_with_its_reason() {
     for (line, want) in [
         ("--max-endpoints-per-slice=0", "max-endpoints-per-slice must not be less than 1, but got 0"),
         ("--max-endpoints-per-slice=1001", "max-endpoints-per-slice must not be more than 1000, but got 1001"),
@@ -241,7 +242,7 @@ fn each_rule_refuses_and_says_why() {
 }
 
 #[test]
-fn what_upstream_lets_pass_passes() {
+fn values_that_upstream_accepts_are_accepted() {
     for line in [
         "--concurrent-deployment-syncs=0",
         "--leader-elect=false --leader-elect-resource-lock=endpoints --leader-elect-lease-duration=1s",
@@ -253,6 +254,7 @@ fn what_upstream_lets_pass_passes() {
         "--terminated-pod-gc-threshold=-1",
         "--controllers=",
         "--logging-format=json",
+        "--requestheader-uid-headers=X-Remote-Uid",
     ] {
         let words: Vec<&str> = line.split(' ').collect();
         options(&words);
@@ -260,7 +262,7 @@ fn what_upstream_lets_pass_passes() {
 }
 
 #[test]
-fn mistakes_of_every_sort_are_told_at_once() {
+fn errors_of_all_kinds_are_reported_together() {
     let told = refusals(&["--nope=1", "--kube-api-qps=x", "--controllers=deploymnt", "--max-endpoints-per-slice=0"]);
     assert_eq!(told.len(), 5, "{told:?}");
     assert_eq!(told[2], "max-endpoints-per-slice must not be less than 1, but got 0");

@@ -86,7 +86,7 @@ fn each_mistake_has_its_message() {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once() {
+fn all_errors_are_reported_together() {
     let parsed = read(&["--nope", "x", "--v=a", "stray", "--kube-api-qps", "b", "--master"]);
     assert_eq!(parsed.errors.len(), 5, "{:?}", parsed.errors);
     assert_eq!(parsed.broken, ["v", "kube-api-qps", "master"]);

@@ -1,4 +1,4 @@
-//! What the Endpoints of a Service should say: all policy, no IO.
+//! Policy: the desired Endpoints of a Service.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use kinds::{Pod, Service};
 use crate::network::service_endpoints::pods::{addresses, hostname, is_endpoint, network, ports};
 use crate::network::service_endpoints::subsets::{Reachable, identity, pack, repack};
 
-/// Label: who takes care of an Endpoints object (pkg/controller/endpoint, LabelManagedBy).
+/// Label: the manager of an Endpoints object (pkg/controller/endpoint, LabelManagedBy).
 pub const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
-/// [`MANAGED_BY`] of those that are made here.
+/// The value of [`MANAGED_BY`] for this controller.
 pub const MANAGER: &str = "endpoint-controller";
-/// Most addresses in an Endpoints object (maxCapacity).
+/// Maximum number of addresses in an Endpoints object (maxCapacity).
 pub const CAPACITY: usize = 1000;
 /// The value of [`OVER_CAPACITY`].
 pub const TRUNCATED: &str = "truncated";
 
-/// What an Endpoints object should be.
+/// The desired Endpoints object.
 #[derive(Debug, PartialEq)]
 pub struct Desired {
     /// Its subsets.
@@ -31,19 +31,19 @@ pub struct Desired {
     pub is_truncated: bool,
 }
 
-/// How soon an object has to be written.
+/// The urgency of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Write {
-    /// Not at all.
+    /// No write is needed.
     No,
-    /// Addresses are to be removed that are not to be used.
+    /// Only addresses without traffic are removed: the write may be delayed.
     Later,
-    /// Now.
+    /// Write immediately.
     Now,
 }
 
-/// Returns the address that a Service has for a pod: of its first family, or else of its own address's, or else the
-/// pod's first (pkg/controller/endpoint, podToEndpointAddressForService).
+/// Returns the address of a pod for a Service: of the Service's first family, or else of its cluster IP's family, or
+/// else the pod's first (pkg/controller/endpoint, podToEndpointAddressForService).
 fn address(service: &Service, pod: &Arc<Pod>) -> Option<Address> {
     let first = || addresses(pod).next().and_then(|ip| ip.family());
     let family = service.families().next().or_else(|| service.cluster_ip_family()).or_else(first);
@@ -59,7 +59,7 @@ fn address(service: &Service, pod: &Arc<Pod>) -> Option<Address> {
     })
 }
 
-/// Returns what a Service's Endpoints should be (pkg/controller/endpoint, syncService).
+/// Returns the desired Endpoints of a Service (pkg/controller/endpoint, syncService).
 pub fn desired(service: &Service, pods: &[Arc<Pod>]) -> Desired {
     let is_wanted =
         |pod: &&Arc<Pod>| is_endpoint(pod) && (service.publish_not_ready_addresses || !pod.meta.is_deleting());
@@ -90,8 +90,8 @@ fn labels(service: &Service) -> Labels {
     labels.into()
 }
 
-/// Leaves out what is more than `most` addresses, those that are not ready first, and of each subset about the same
-/// part; true when it did (truncateEndpoints).
+/// Removes addresses beyond `most`: those that are not ready first, and about the same share of each subset. Returns
+/// true if any were removed (truncateEndpoints).
 pub fn truncate(subsets: &mut [Subset], most: usize) -> bool {
     let ready: usize = subsets.iter().map(|subset| subset.ready.len()).sum();
     let not_ready: usize = subsets.iter().map(|subset| subset.not_ready.len()).sum();
@@ -115,7 +115,7 @@ pub fn truncate(subsets: &mut [Subset], most: usize) -> bool {
     true
 }
 
-/// Compares an object with what it should be.
+/// Compares an object with the desired one.
 pub fn write(current: Option<&Endpoints>, desired: &Desired) -> Write {
     let Some(current) = current else { return Write::Now };
     let is_marked = current.annotation(OVER_CAPACITY);

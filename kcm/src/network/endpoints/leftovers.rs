@@ -1,5 +1,5 @@
-//! Endpoints that are there when this process begins to lead: those without a Service are left over from one that was
-//! deleted meanwhile (pkg/controller/endpoint, checkLeftoverEndpoints).
+//! Endpoints that exist when this process becomes leader. Those without a Service belong to one that was deleted while
+//! no leader was running (pkg/controller/endpoint, checkLeftoverEndpoints).
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +9,7 @@ use kinds::endpoints::LEADER;
 use kinds::meta::ObjectKey;
 use runtime::store::Change;
 
-/// All Endpoints except leader election locks, until they are handed out.
+/// All Endpoints except leader election locks, until they are taken.
 #[derive(Debug)]
 pub struct Leftovers(Mutex<Option<HashSet<ObjectKey>>>);
 
@@ -20,7 +20,7 @@ impl Default for Leftovers {
 }
 
 impl Leftovers {
-    /// Takes in a change.
+    /// Applies a change.
     pub fn see(&self, change: &Change<'_, Endpoints>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(known) = known.as_mut() else { return };
@@ -31,7 +31,7 @@ impl Leftovers {
         }
     }
 
-    /// Hands all out, once; from then on nothing is remembered.
+    /// Returns all of them, once. From then on nothing is remembered.
     pub fn take(&self) -> HashSet<ObjectKey> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
     }

@@ -116,7 +116,7 @@ impl AllEndpoints {
                 self.gate.close(&key.namespace);
                 Ok(Outcome::Done)
             }
-            // What was decided on is no longer true, or not yet seen.
+            // The decision was based on outdated objects, or the cache does not contain the latest ones yet.
             Err(error) if error.is_conflict() || error.is_not_found() || error.is_already_exists() => {
                 Ok(Outcome::RequeueWithBackoff)
             }
@@ -128,7 +128,7 @@ impl AllEndpoints {
         }
     }
 
-    /// Returns the version that the write made; `None` if nothing can be created in the namespace.
+    /// Returns the version of the written object; `None` if nothing can be created in the namespace.
     async fn write(
         &self,
         key: &ObjectKey,
@@ -153,7 +153,7 @@ impl AllEndpoints {
         Ok(Some(answer.meta()?.version))
     }
 
-    /// Says that a write failed, where the owner of the Endpoints would look.
+    /// Records an event about a failed write, on the Endpoints if they exist, else on the Service.
     fn say(&self, key: &ObjectKey, current: Option<&Endpoints>, error: &WriteError) {
         let (about, reason, message) = match current {
             Some(current) => {
@@ -174,14 +174,14 @@ impl AllEndpoints {
         self.recorder.event(&about, EventType::Warning, reason, message);
     }
 
-    /// Deletes the Endpoints of a deleted Service. The server is asked whether it still exists, because the watch of
-    /// Services may be behind, and Endpoints that a person wrote could not be made again.
+    /// Deletes the Endpoints of a deleted Service. An uncached read confirms the deletion, because the watch of
+    /// Services may lag, and Endpoints that a user wrote could not be restored.
     async fn clean_up(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(left) = self.endpoints.get(key).filter(|endpoints| !endpoints.meta.is_deleting()) else {
             return Ok(Outcome::Done);
         };
         match self.writer.get(&Service::RESOURCE, key).await {
-            // Its watch will show it.
+            // The watch will deliver the Service.
             Ok(_) => return Ok(Outcome::Done),
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error.into()),

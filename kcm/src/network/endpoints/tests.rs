@@ -1,4 +1,4 @@
-//! What Endpoints should say, and when they are written: upstream's cases.
+//! Desired Endpoints, and the urgency of their writes: upstream's cases.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use runtime::store::Change;
 use super::decide::{CAPACITY, Desired, TRUNCATED, Write, desired, truncate, write};
 use super::leftovers::Leftovers;
 
-/// Returns an object of which nothing is known but its name.
+/// Returns an object with only a name.
 fn read<K: Kind>(name: &str, sections: Sections) -> K {
     let mut object = Vec::new();
     object.put_message(1, |meta| {
@@ -118,7 +118,7 @@ fn object(desired: &Desired) -> Endpoints {
 }
 
 #[test]
-fn addresses_are_those_of_pods() {
+fn addresses_follow_from_pods_and_service() {
     let headless = || Service { cluster_ips: vec!["None".into()], ports: Vec::new(), ..service() };
     let two = || [port("a", IntOrString::Int(80)), port("b", IntOrString::Int(81))].into();
     let named = || Service { ports: vec![port("", IntOrString::Text("http".into()))], ..service() };
@@ -163,7 +163,7 @@ fn addresses_are_those_of_pods() {
 }
 
 #[test]
-fn an_address_names_its_pod_its_node_and_its_host() {
+fn address_names_its_pod_node_and_hostname() {
     let mut named = pod(1);
     named.network.as_mut().expect("a network").host = Some(Box::new(("a".into(), "web".into())));
     let address = of(&service(), vec![named]).subsets.remove(0).ready.remove(0);
@@ -172,7 +172,7 @@ fn an_address_names_its_pod_its_node_and_its_host() {
 }
 
 #[test]
-fn labels_are_the_services_and_who_made_it() {
+fn labels_are_those_of_the_service_and_the_manager() {
     let headless = Service { cluster_ips: vec!["None".into()], ..service() };
     let mut stolen = service();
     stolen.meta.labels =
@@ -188,7 +188,7 @@ fn labels_are_the_services_and_who_made_it() {
 }
 
 #[test]
-fn too_many_addresses_are_left_out_evenly() {
+fn surplus_addresses_are_removed_evenly() {
     // (ready and not ready of each subset) -> the same after
     for (before, most, after) in [
         (vec![(10, 0), (5, 5)], 20, vec![(10, 0), (5, 5)]),
@@ -215,7 +215,7 @@ fn too_many_addresses_are_left_out_evenly() {
 }
 
 #[test]
-fn an_object_at_its_limit_is_marked_and_written_once() {
+fn object_at_its_capacity_is_annotated_and_written_once() {
     let all = of(&service(), (0..CAPACITY + 10).map(pod).collect());
     assert!(all.is_truncated && all.subsets[0].ready.len() == CAPACITY);
     let written = object(&all);
@@ -225,7 +225,7 @@ fn an_object_at_its_limit_is_marked_and_written_once() {
 }
 
 #[test]
-fn writes_are_as_urgent_as_what_they_change() {
+fn urgency_of_a_write_follows_from_its_changes() {
     let before = || vec![pod(1), unready(pod(2))];
     let mut relabelled = service();
     relabelled.meta.labels = labels(&[]);
@@ -234,7 +234,7 @@ fn writes_are_as_urgent_as_what_they_change() {
         ("one more that is not ready", service(), vec![pod(1), unready(pod(2)), unready(pod(3))], Write::Now),
         ("one less that is not ready", service(), vec![pod(1)], Write::Later),
         ("one becomes ready", service(), vec![pod(1), pod(2)], Write::Now),
-        ("one goes", service(), vec![unready(pod(2))], Write::Now),
+        ("one is removed", service(), vec![unready(pod(2))], Write::Now),
         ("labels", relabelled, before(), Write::Now),
     ] {
         let current = object(&of(&self::service(), before()));
@@ -244,7 +244,7 @@ fn writes_are_as_urgent_as_what_they_change() {
 }
 
 #[test]
-fn the_order_in_which_others_wrote_subsets_does_not_matter() {
+fn order_of_subsets_does_not_matter() {
     let mut wanted = of(&service(), vec![pod(1), pod(2), pod(3)]);
     wanted.subsets[0].ready.reverse();
     let current = object(&wanted);
@@ -252,7 +252,7 @@ fn the_order_in_which_others_wrote_subsets_does_not_matter() {
 }
 
 #[test]
-fn what_is_there_at_the_start_is_looked_at_once() {
+fn endpoints_that_exist_at_the_start_are_checked_once() {
     let leftovers = Leftovers::default();
     let plain = Arc::new(object(&of(&service(), vec![])));
     let lock = {
@@ -271,12 +271,12 @@ fn what_is_there_at_the_start_is_looked_at_once() {
     }
     assert_eq!(leftovers.take(), [plain.meta.key()].into());
     leftovers.see(&Change { old: None, new: Some(&plain) });
-    assert!(leftovers.take().is_empty(), "who comes later is not left over");
+    assert!(leftovers.take().is_empty(), "Endpoints that are created later do not count");
 }
 
 proptest! {
     #[test]
-    fn every_pod_is_told_of_once_whatever_the_order(
+    fn every_pod_is_listed_once_in_any_order(
         pods in prop::collection::btree_map(0usize..30, (any::<bool>(), any::<bool>(), 80i32..83), 0..20),
         turn in 0usize..20,
     ) {

@@ -17,7 +17,7 @@ use super::topology::Shares;
 use crate::network::service_endpoints::pods::families;
 use crate::network::service_endpoints::slice_writes::Plan;
 
-/// What is decided on.
+/// The input of a decision.
 pub struct View<'a> {
     /// The Service.
     pub service: &'a Service,
@@ -27,13 +27,13 @@ pub struct View<'a> {
     pub existing: &'a [Arc<EndpointSlice>],
     /// The labels that slices should have.
     pub labels: &'a Labels,
-    /// Most endpoints in a slice.
+    /// Maximum number of endpoints in a slice.
     pub most: usize,
     /// Whether surplus endpoints are removed.
     pub may_go: &'a dyn Fn(&Endpoint) -> bool,
     /// The zones' shares of the cluster's CPU; `None` when they are unknown.
     pub shares: Option<&'a Shares>,
-    /// Whether endpoints of this Service were allotted to zones before.
+    /// Whether endpoints of this Service were allocated to zones before.
     pub was_allotted: bool,
 }
 
@@ -47,7 +47,7 @@ pub struct Decision {
     pub now: Plan,
     /// Removals of endpoints that get no traffic.
     pub later: Plan,
-    /// What to say.
+    /// Events to record.
     pub events: Vec<EventText>,
     /// The number of endpoints for each zone, in the families where they are allocated.
     pub allotted: BTreeMap<Family, Allotted>,
@@ -58,19 +58,19 @@ pub struct Decision {
 /// Counts of one decision.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct SliceCounts {
-    /// Endpoints that there should be.
+    /// Number of desired endpoints.
     pub endpoints: usize,
-    /// Slices that there will be.
+    /// Number of slices after the writes.
     pub slices: usize,
-    /// The fewest slices that would do.
+    /// Minimum number of slices.
     pub fewest: usize,
-    /// Endpoints that come.
+    /// Endpoints to add.
     pub added: usize,
-    /// Endpoints that go.
+    /// Endpoints to remove.
     pub removed: usize,
 }
 
-/// Returns the labels of a Service's slices: its own, and who they belong to (k8s.io/endpointslice,
+/// Returns the labels of a Service's slices: those of the Service, its name, and the manager (k8s.io/endpointslice,
 /// setEndpointSliceLabels).
 pub fn labels(service: &Service) -> Labels {
     let reserved = [SERVICE_NAME, MANAGED_BY, HEADLESS];
@@ -182,7 +182,7 @@ fn pack_family(view: &View<'_>, family: Family, tally: &mut SliceCounts) -> Pack
         all.added += packed.added;
         all.removed += packed.removed;
     }
-    // Slices with ports that no pod has: their endpoints go, but for those of pods that cannot be read.
+    // Slices with ports that no pod has: their endpoints are removed, except those of pods that cannot be decoded.
     for slice in owned {
         if slice.contents.endpoints.iter().all(|endpoint| (view.may_go)(endpoint)) {
             all.removed += slice.contents.endpoints.len();
@@ -196,7 +196,7 @@ fn pack_family(view: &View<'_>, family: Family, tally: &mut SliceCounts) -> Pack
     all
 }
 
-/// A Service without endpoints has one empty slice, which shows that endpoints were looked for.
+/// Keeps one empty slice for a Service without endpoints: it shows that the Service was reconciled.
 fn keep_a_place(all: &mut Packed, view: &View<'_>, family: Family) {
     if !all.kept.is_empty() || !all.drafts.is_empty() {
         return;

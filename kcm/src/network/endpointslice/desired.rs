@@ -10,22 +10,22 @@ use kinds::{Pod, Service, Str};
 
 use crate::network::service_endpoints::pods::{addresses, hostname, is_endpoint, network, ports};
 
-/// Where a pod's node is.
+/// The location of a pod's node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// The node is there, in this zone if it says so.
+    /// The node exists, in this zone if it has the label.
     Known(Option<Str>),
-    /// There is no such node.
+    /// The node does not exist.
     Missing,
 }
 
 /// Pods that have the same ports for a Service.
 #[derive(Debug)]
 pub struct Group {
-    /// Their ports; all others of the Service they don't have.
+    /// Their ports; they lack all other ports of the Service.
     pub ports: Arc<[Port]>,
-    /// Each with its zone, in the order in which they came: those that came together often go or change together, so
-    /// that the fewest slices are written where they share one.
+    /// The pods with their zones, in the order of creation. Pods that were created together often change together, so
+    /// that fewer slices are written if they share one.
     pub members: Vec<(Arc<Pod>, Option<Str>)>,
 }
 
@@ -34,7 +34,7 @@ pub struct Group {
 pub struct Members {
     /// Groups of pods, none of them empty.
     pub groups: Vec<Group>,
-    /// Pods, and their nodes, that are left out because the node is not there.
+    /// Pods that are left out because their node does not exist, with the node.
     pub stranded: Vec<(Str, Str)>,
 }
 
@@ -65,7 +65,7 @@ pub fn members(service: &Service, pods: &[Arc<Pod>], place: impl Fn(&Str) -> Pla
         members.groups[group].members.push((pod.clone(), zone));
     }
     for group in &mut members.groups {
-        // Many are created within a second; their versions tell more.
+        // Many pods are created within a second; their versions are a finer order.
         group.members.sort_unstable_by(|(a, _), (b, _)| {
             let came = |pod: &Pod| (pod.meta.created, pod.meta.version);
             came(a).cmp(&came(b)).then_with(|| a.meta.name.cmp(&b.meta.name))
@@ -83,7 +83,7 @@ impl Members {
     }
 }
 
-/// Returns true if two lists hold the same ports, in whatever order.
+/// Returns true if two lists contain the same ports, in any order.
 pub fn same_ports(a: &[Port], b: &[Port]) -> bool {
     let sorted = |ports: &[Port]| {
         let mut ports: Vec<Port> = ports.to_vec();
@@ -94,7 +94,7 @@ pub fn same_ports(a: &[Port], b: &[Port]) -> bool {
 }
 
 impl Group {
-    /// Returns the endpoints that these pods are in a family (k8s.io/endpointslice, podToEndpoint).
+    /// Returns the endpoints of these pods in an address family (k8s.io/endpointslice, podToEndpoint).
     pub fn endpoints(&self, service: &Service, family: Family) -> Vec<Endpoint> {
         let endpoint = |(pod, zone): &(Arc<Pod>, Option<Str>)| {
             let addresses: Box<[_]> = addresses(pod).filter(|address| address.family() == Some(family)).collect();

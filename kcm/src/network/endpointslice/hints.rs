@@ -1,4 +1,4 @@
-//! Hints on who should use an endpoint: zones by their share of the cluster's CPU, or nearby clients.
+//! Hints for the clients of an endpoint: zones by their share of the cluster's CPU, or nearby clients.
 //!
 //! Follows upstream k8s.io/endpointslice, topologycache and trafficdist.
 
@@ -14,7 +14,7 @@ use super::decide::{Decision, View};
 use super::pack::{Draft, Packed};
 use super::topology::{Allocation, Shares};
 
-/// Endpoints that each zone is to use.
+/// Number of endpoints for each zone.
 pub type Allotted = BTreeMap<Str, usize>;
 
 const ENABLED: &str = "TopologyAwareHintsEnabled";
@@ -35,11 +35,11 @@ fn close(traffic_distribution: Option<&str>) -> Option<Close> {
     }
 }
 
-/// Gives a family's endpoints their hints; slices that stay but for them become drafts. Annotations win over
+/// Sets the hints of a family's endpoints. Slices that only need other hints become drafts. Annotations win over
 /// `trafficDistribution`. The allocation and events are added to `decision`.
 pub fn spread(view: &View<'_>, family: Family, mut packed: Packed, decision: &mut Decision) -> Packed {
     if view.service.wants_topology_hints() {
-        match allot(&mut packed, view.shares) {
+        match allocate(&mut packed, view.shares) {
             Ok(allotted) => {
                 if !view.was_allotted && decision.allotted.is_empty() {
                     say(decision, EventType::Normal, ENABLED, "Topology Aware Hints has been enabled", family);
@@ -78,16 +78,16 @@ fn near(endpoint: &Endpoint, close: Close) -> Option<Box<Hints>> {
     (is_ready(endpoint) && !(zones.is_empty() && nodes.is_empty())).then(|| Box::new(Hints { zones, nodes }))
 }
 
-/// Which hints of an unchanged slice must be corrected.
+/// The hints of an unchanged slice that must be corrected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Strictly {
-    /// All.
+    /// All hints.
     All,
     /// The endpoints that are ready: hints of others are not read, and would cost a write.
     Ready,
 }
 
-/// Gives every endpoint the hints that `hints` says.
+/// Sets the hints of every endpoint to the result of `hints`.
 fn hint(packed: &mut Packed, strictly: Strictly, hints: impl Fn(&Endpoint) -> Option<Box<Hints>>) {
     let stays = |slice: &Arc<EndpointSlice>| {
         let mut endpoints = slice.contents.endpoints.iter();
@@ -110,9 +110,9 @@ fn endpoints_of(drafts: &mut [Draft]) -> impl Iterator<Item = &mut Endpoint> {
     drafts.iter_mut().flat_map(|draft| &mut draft.contents.endpoints)
 }
 
-/// Spreads ready endpoints over zones by these shares (topologycache, AddHints). Slices whose hints still do are left
-/// alone. An error says why hints are of no use.
-fn allot(packed: &mut Packed, shares: Option<&Shares>) -> Result<Allotted, String> {
+/// Spreads ready endpoints over zones by these shares (topologycache, AddHints). Slices with usable hints do not
+/// change. An error is the reason why no hints are set.
+fn allocate(packed: &mut Packed, shares: Option<&Shares>) -> Result<Allotted, String> {
     let kept = packed.kept.iter().flat_map(|slice| &slice.contents.endpoints);
     let drafted = packed.drafts.iter().flat_map(|draft| &draft.contents.endpoints);
     let endpoints = kept.chain(drafted).filter(|endpoint| is_ready(endpoint)).count();
@@ -150,8 +150,8 @@ fn for_zone(zone: Str) -> Option<Box<Hints>> {
     Some(Box::new(Hints { zones: vec![zone], nodes: Vec::new() }))
 }
 
-/// Returns the endpoints of a slice by the zones that they have hints for; `None` when the hints are no longer usable:
-/// a ready endpoint has none, a zone is no more, or gets too many (topologycache, getHintsByZone).
+/// Returns the endpoints of a slice by the zones of their hints; `None` if the hints are no longer usable: a ready
+/// endpoint has none, or a zone no longer exists or has too many (topologycache, getHintsByZone).
 pub fn hints_of(
     slice: &EndpointSlice,
     allotted: &Allotted,
@@ -185,7 +185,7 @@ fn redistribute(packed: &mut Packed, allotted: &mut Allotted, allocations: &BTre
     }
 }
 
-/// Returns how many endpoints zones give and receive (topologycache, getGivingAndReceivingZones).
+/// Returns the numbers of endpoints that zones give and receive (topologycache, getGivingAndReceivingZones).
 pub fn exchange(allotted: &Allotted, allocations: &BTreeMap<Str, Allocation>) -> (Allotted, Allotted) {
     let (mut surplus, mut lack) = (BTreeMap::<Str, f64>::new(), BTreeMap::<Str, f64>::new());
     for (zone, allocation) in allocations {

@@ -1,4 +1,4 @@
-//! What the controller counts, under upstream's names (k8s.io/endpointslice/metrics).
+//! Metrics of the controller, under upstream's names (k8s.io/endpointslice/metrics).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,10 +14,10 @@ use runtime::worker::{Outcome, ReconcileError};
 use super::decide::{Decision, SliceCounts};
 use crate::network::service_endpoints::slice_writes::Written;
 
-/// Bounds of what upstream leaves at its library's defaults.
+/// Bounds of histograms for which upstream uses its library's defaults.
 const DEFAULT_BOUNDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// The counts.
+/// The metrics.
 #[derive(Debug)]
 pub struct Metrics {
     state: Mutex<State>,
@@ -31,7 +31,7 @@ struct State {
     services: HashMap<ObjectKey, (SliceCounts, Option<Str>)>,
     /// Successful creations, updates and deletions.
     changes: [u64; 3],
-    /// Syncs that went well, that had to wait for the store, and that failed.
+    /// Syncs that succeeded, that had to wait for the cache, and that failed.
     syncs: [u64; 3],
 }
 
@@ -66,7 +66,7 @@ impl Metrics {
         self.with(|state| drop(state.services.insert(key.clone(), (decision.tally, distribution))));
     }
 
-    /// Counts what was written.
+    /// Counts the writes.
     pub fn wrote(&self, service: &Service, written: &Written) {
         let topology = if service.wants_topology_hints() { "Auto" } else { "Disabled" };
         let distribution = distribution(service).map_or("", |value| value);

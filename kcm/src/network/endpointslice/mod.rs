@@ -35,10 +35,10 @@ use sync::{EndpointSlices, lock};
 /// Name of the event source.
 const COMPONENT: &str = "endpoint-slice-controller";
 
-/// First and longest wait after a failure (pkg/controller/endpointslice, defaultSyncBackOff and maxSyncBackOff).
+/// First and longest delay after a failure (pkg/controller/endpointslice, defaultSyncBackOff and maxSyncBackOff).
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(1000));
 
-/// The minimum delay between someone else's change of a slice and the sync of its Service
+/// The minimum delay between another client's change of a slice and the sync of its Service
 /// (endpointSliceChangeMinSyncDelay).
 const SLICE_CHANGE_DELAY: Duration = Duration::from_secs(1);
 

@@ -1,8 +1,9 @@
-//! Endpoints laid into slices with as few writes as can be.
+//! Packs endpoints into slices with as few writes as possible.
 //!
-//! Slices are never balanced: an endpoint stays where it is. New ones fill the slices that have to be written anyhow,
-//! then the one that they fit into best, and only then new slices. (k8s.io/endpointslice, reconcileByPortMapping)
-//! Upstream takes them in any order; here they keep that of the load, so that neighbours share slices.
+//! Slices are never balanced: an endpoint stays in its slice. New endpoints fill the slices that have to be written
+//! anyway, then the one that they fit into best, and only then new slices (k8s.io/endpointslice,
+//! reconcileByPortMapping). Upstream packs them in any order; here they keep the given order, so that neighbours share
+//! slices.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -14,7 +15,7 @@ use kinds::endpoint_slice::{Contents, Endpoint};
 use kinds::intern::Labels;
 use kinds::ip::{Family, Ip};
 
-/// What makes two endpoints the same one: it may change otherwise (k8s.io/endpointslice/util, hashEndpoint).
+/// The identity of an endpoint: its other fields may change (k8s.io/endpointslice/util, hashEndpoint).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity<'a> {
     target: Option<(&'a str, &'a str)>,
@@ -31,44 +32,44 @@ pub fn identity(endpoint: &Endpoint) -> Identity<'_> {
     }
 }
 
-/// Returns true if nothing but hints may differ of two endpoints of one identity (EndpointsEqualBeyondHash).
+/// Returns true if two endpoints of one identity differ at most in their hints (EndpointsEqualBeyondHash).
 pub fn is_same(a: &Endpoint, b: &Endpoint) -> bool {
     (&a.node, &a.zone, a.conditions, &a.target) == (&b.node, &b.zone, b.conditions, &b.target)
 }
 
-/// A slice that is to be written.
+/// A slice to write.
 #[derive(Debug, Clone)]
 pub struct Draft {
     /// The slice that it replaces, if any.
     pub of: Option<Arc<EndpointSlice>>,
-    /// What is to be in it.
+    /// Its new contents.
     pub contents: Contents,
 }
 
-/// Slices, sorted by what becomes of them.
+/// Slices by their treatment.
 #[derive(Debug, Default)]
 pub struct Packed {
-    /// Slices that stay as they are.
+    /// Unchanged slices.
     pub kept: Vec<Arc<EndpointSlice>>,
     /// Slices to write.
     pub drafts: Vec<Draft>,
     /// Slices that became empty.
     pub dropped: Vec<Arc<EndpointSlice>>,
-    /// Endpoints that come.
+    /// Number of added endpoints.
     pub added: usize,
-    /// Endpoints that go.
+    /// Number of removed endpoints.
     pub removed: usize,
 }
 
-/// What is packed.
+/// The input of packing.
 pub struct Load<'a> {
     /// Family of the addresses.
     pub family: Family,
     /// Ports of all of them.
     pub ports: Arc<[Port]>,
-    /// The endpoints that there should be; new ones are laid into slices in this order.
+    /// The desired endpoints; new ones are packed in this order.
     pub endpoints: Vec<Endpoint>,
-    /// Most endpoints in a slice.
+    /// Maximum number of endpoints in a slice.
     pub most: usize,
     /// The labels that slices should have.
     pub labels: &'a Labels,
@@ -76,7 +77,7 @@ pub struct Load<'a> {
     pub may_go: &'a dyn Fn(&Endpoint) -> bool,
 }
 
-/// Where an endpoint of an existing slice is taken from.
+/// The source of an endpoint of an existing slice.
 enum Slot {
     Wanted(usize),
     Left(usize),
@@ -129,7 +130,7 @@ fn head_of(slice: &EndpointSlice) -> Contents {
     Contents { family: slice.contents.family, ports: slice.contents.ports.clone(), endpoints: Vec::new() }
 }
 
-/// Lays the endpoints in `left`, last first, into slices.
+/// Packs the endpoints in `left` into slices, last first.
 fn fill(packed: &mut Packed, left: &mut Vec<Endpoint>, load: &Load<'_>) {
     let top_up = |endpoints: &mut Vec<Endpoint>, left: &mut Vec<Endpoint>| {
         let room = load.most.saturating_sub(endpoints.len()).min(left.len());

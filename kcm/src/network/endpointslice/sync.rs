@@ -1,4 +1,4 @@
-//! One reconcile of a Service's slices: gather, decide, write, say.
+//! One reconcile of a Service's slices: gather, decide, write, record events.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -43,11 +43,11 @@ pub struct EndpointSlices {
     pub debouncer: StatusDebouncer,
     pub metrics: Arc<Metrics>,
     pub clock: Clock,
-    /// Most endpoints in a slice.
+    /// Maximum number of endpoints in a slice.
     pub most: usize,
-    /// Services of which some pods are left out because their node is missing.
+    /// Services with pods that are left out because their node is missing.
     pub stranded: Arc<Mutex<HashSet<ObjectKey>>>,
-    /// Services from before this leadership term whose slices were compared with the server's.
+    /// Services from before this leadership term whose slices were compared with the API server's.
     pub looked: Mutex<HashSet<ObjectKey>>,
     /// When this leadership term began.
     pub begun: OnceLock<Timestamp>,
@@ -123,7 +123,7 @@ impl EndpointSlices {
     /// Returns the outcome of a reconcile whose write failed.
     fn not_written(&self, key: &ObjectKey, service: &Service, failed: Failed) -> Result<Outcome, ReconcileError> {
         match failed {
-            // The decision was based on outdated objects: the change that is on its way leads to another one.
+            // The decision was based on outdated objects. The watch will deliver their change, which requeues the key.
             Failed { error, .. } if error.is_conflict() || error.is_not_found() => Ok(Outcome::RequeueWithBackoff),
             Failed { error: error @ WriteError::NotLeading, .. } => Err(error.into()),
             Failed { error, what } => {
@@ -142,7 +142,7 @@ impl EndpointSlices {
         lock(&self.stranded).remove(key);
     }
 
-    /// Returns the place of a node. A pod that is on none counts as one whose node is missing, as upstream has it.
+    /// Returns the location of a node. A pod that is not bound counts as one whose node is missing, as in upstream.
     fn place(&self, node: &Str) -> Place {
         match self.nodes.get(&ObjectKey::new("", node.clone())) {
             Some(node) => {
@@ -154,7 +154,7 @@ impl EndpointSlices {
     }
 
     fn decide(&self, key: &ObjectKey, service: &Service, members: &Members, labels: &Labels) -> decide::Decision {
-        // The pod of an endpoint that seems surplus may be one of those that cannot be read.
+        // The pod of an endpoint that seems surplus may be one that cannot be decoded.
         let unreadable = self.pods.undecodable() > 0;
         let is_readable = |endpoint: &Endpoint| {
             let target = endpoint.target.as_ref();
@@ -173,7 +173,7 @@ impl EndpointSlices {
     }
 
     /// Compares the slices with the API server's once, before the first creation for a Service that is older than this
-    /// leadership term. Ends the reconcile then: it was decided on what the cache showed before the comparison.
+    /// leadership term. Then the reconcile ends, because its decision is older than the comparison.
     async fn compare(&self, key: &ObjectKey, service: &Service) -> Result<Option<Outcome>, ReconcileError> {
         let begun = self.begun.get_or_init(|| (self.clock)());
         if service.meta.created.0 > begun.as_second() || !self.looked().insert(key.clone()) {
@@ -201,7 +201,7 @@ impl EndpointSlices {
         self.writes.write(key, &heads, plan).await
     }
 
-    /// Remembers whether pods were left out, and says so.
+    /// Remembers whether pods were left out, and records an event.
     fn settle(&self, key: &ObjectKey, service: &Service, members: &Members) -> Result<(), ReconcileError> {
         if members.stranded.is_empty() {
             lock(&self.stranded).remove(key);

@@ -1,4 +1,4 @@
-//! The zones of the cluster: how much CPU is in each, and which Services have endpoints allotted to them.
+//! The zones of the cluster: their CPU, and the Services with endpoints allocated to them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use runtime::store::Change;
 
 use super::hints::Allotted;
 
-/// By how much of its share a zone may fall short before endpoints are reallocated (topologycache, overloadThreshold).
+/// Share by which a zone may be overloaded before endpoints are reallocated (topologycache, overloadThreshold).
 const OVERLOAD: f64 = 0.2;
 
 /// Nodes with these labels are not counted.
@@ -22,7 +22,7 @@ const EXCLUDED: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shares(BTreeMap<Str, f64>);
 
-/// How many endpoints a zone should use.
+/// The number of endpoints that a zone should use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Allocation {
     /// The largest number.
@@ -43,7 +43,7 @@ impl Shares {
         (total * share * (1.0 / (1.0 + OVERLOAD))).ceil() as usize
     }
 
-    /// Spreads this many endpoints over the zones (topologycache, getAllocations).
+    /// Spreads this number of endpoints over the zones (topologycache, getAllocations).
     ///
     /// # Errors
     /// There are too few endpoints; users see this text in an event.
@@ -92,7 +92,7 @@ pub struct Topology {
 struct State {
     /// Nodes that take part, with zone and CPU; without a zone where one of the two is missing.
     nodes: HashMap<Str, Option<(Str, i64)>>,
-    /// How many of them lack something.
+    /// Number of nodes without zone or CPU.
     lacking: usize,
     /// Nodes and CPU in each zone.
     zones: BTreeMap<Str, (usize, i64)>,
@@ -143,7 +143,7 @@ impl State {
 }
 
 impl Topology {
-    /// Applies a change of a node; returns the Services whose endpoints have to be reallocated.
+    /// Applies a change of a node. Returns the Services whose endpoints have to be reallocated.
     pub fn see(&self, change: &Change<'_, Node>) -> Vec<ObjectKey> {
         let node = |node: Option<&Arc<Node>>| node.and_then(|node| part(node));
         let (before, after) = (node(change.old), node(change.new));
@@ -165,12 +165,12 @@ impl Topology {
         self.lock().shares()
     }
 
-    /// Reports whether endpoints of a Service are allotted to zones.
+    /// Reports whether endpoints of a Service are allocated to zones.
     pub fn is_allotted(&self, key: &ObjectKey) -> bool {
         self.lock().services.contains_key(key)
     }
 
-    /// Remembers what of a Service is allotted to zones: nothing, if it is empty.
+    /// Remembers the endpoints of a Service that are allocated to zones; removes an empty allocation.
     pub fn set(&self, key: &ObjectKey, allotted: BTreeMap<Family, Allotted>) {
         let mut state = self.lock();
         if allotted.is_empty() {

@@ -1,4 +1,4 @@
-//! What the mirrored slices of Endpoints should be: all policy, no IO.
+//! Policy: the desired mirrored slices of Endpoints.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use crate::network::service_endpoints::subsets::repack;
 /// A decision.
 #[derive(Debug, Default)]
 pub struct Decision {
-    /// What is to be done.
+    /// The writes.
     pub plan: Plan,
-    /// Addresses that are none.
+    /// Number of invalid addresses.
     pub invalid: usize,
-    /// Addresses that are not mirrored, those that are none among them.
+    /// Number of addresses that are not mirrored, including invalid ones.
     pub skipped: usize,
 }
 
-/// Returns the labels of mirrored slices: those of the Endpoints, and who they belong to.
+/// Returns the labels of mirrored slices: those of the Endpoints, the Service's name, and the manager.
 pub fn labels(endpoints: &Endpoints) -> Labels {
     let reserved = [SERVICE_NAME, MANAGED_BY];
     let own = endpoints.meta.labels.iter().filter(|(key, _)| !reserved.contains(&&**key)).cloned();
@@ -33,7 +33,7 @@ pub fn labels(endpoints: &Endpoints) -> Labels {
     sorted(own.chain(more))
 }
 
-/// Returns the annotations of mirrored slices: those of the Endpoints, but not when they last changed.
+/// Returns the annotations of mirrored slices: those of the Endpoints, except the time of the last change.
 pub fn annotations(endpoints: &Endpoints) -> Labels {
     sorted(endpoints.annotations.iter().filter(|(key, _)| **key != *LAST_CHANGE_TRIGGER_TIME).cloned())
 }
@@ -44,7 +44,7 @@ fn sorted(pairs: impl Iterator<Item = (Str, Str)>) -> Labels {
     pairs.into()
 }
 
-/// Returns the family and the endpoint that an address stands for; `None` if it is none (addressToEndpoint).
+/// Returns the family and the endpoint of an address; `None` if it is invalid (addressToEndpoint).
 fn endpoint(address: &Address, ready: bool) -> Option<(Family, Endpoint)> {
     let ip = address.ip.canonical()?;
     let endpoint = Endpoint {
@@ -94,13 +94,13 @@ pub fn decide(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>], most: usiz
             let mirrors = |slice: &Arc<EndpointSlice>| {
                 slice.contents.family == Some(family) && sorted_ports(&slice.contents.ports) == *contents.ports
             };
-            // Further slices with these ports stay in `left`, and go.
+            // Further slices with these ports stay in `left`, and are deleted.
             let Some(at) = left.iter().position(mirrors) else {
                 decision.plan.create.push(contents);
                 continue;
             };
             let slice = left.remove(at);
-            let same = says(&slice.contents, &contents)
+            let same = same_endpoints(&slice.contents, &contents)
                 && slice.meta.labels == labels
                 && slice.annotations == annotations
                 && !is_of_another(&slice, endpoints);
@@ -120,8 +120,8 @@ fn sorted_ports(ports: &[Port]) -> Vec<Port> {
     ports
 }
 
-/// Returns true if both hold the same endpoints, in whatever order.
-fn says(a: &Contents, b: &Contents) -> bool {
+/// Returns true if both contain the same endpoints, in any order.
+fn same_endpoints(a: &Contents, b: &Contents) -> bool {
     fn count(contents: &Contents) -> impl PartialEq {
         let mut counts = HashMap::new();
         for endpoint in &contents.endpoints {

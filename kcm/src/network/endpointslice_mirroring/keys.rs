@@ -1,4 +1,4 @@
-//! Which Endpoints a change concerns.
+//! Maps changes to Endpoints.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ pub fn may_be_mirrored(endpoints: &Endpoints) -> bool {
     label(&endpoints.meta.labels, SKIP) != Some("true") && endpoints.annotation(LEADER).is_none()
 }
 
-/// Endpoints that may have to be mirrored now, or no more.
+/// Returns the key of Endpoints that may have to be mirrored now, or no longer.
 pub fn of_endpoints(change: &Change<'_, Endpoints>) -> Option<ObjectKey> {
     let mirrored = |endpoints: Option<&Arc<Endpoints>>| endpoints.is_some_and(|endpoints| may_be_mirrored(endpoints));
     let key = change.new.or(change.old)?.meta.key();
     (mirrored(change.old) || mirrored(change.new)).then_some(key)
 }
 
-/// Endpoints of a Service that has no selector, now or before but not both.
+/// Returns the key of the Endpoints of a Service that lost or got its selector.
 pub fn of_service(change: &Change<'_, Service>) -> Option<ObjectKey> {
     let is_bare = |service: &Arc<Service>| service.selector.is_empty();
     let concerns = match (change.old, change.new) {
@@ -35,7 +35,7 @@ pub fn of_service(change: &Change<'_, Service>) -> Option<ObjectKey> {
     change.new.or(change.old).filter(|_| concerns).map(|service| service.meta.key())
 }
 
-/// Turns changes into keys on the queue.
+/// Enqueues the keys of changed objects.
 pub fn subscribe(endpoints: &Arc<Store<Endpoints>>, services: &Arc<Store<Service>>, queue: &Arc<Queue<ObjectKey>>) {
     let (of_those, of_these) = (queue.clone(), queue.clone());
     endpoints.subscribe(move |change| of_endpoints(change).into_iter().for_each(|key| of_those.add(key)));

@@ -1,4 +1,4 @@
-//! What the controller counts, under upstream's names (pkg/controller/endpointslicemirroring/metrics).
+//! Metrics of the controller, under upstream's names (pkg/controller/endpointslicemirroring/metrics).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,10 +17,10 @@ use runtime::store::Store;
 use super::decide::Decision;
 use crate::network::service_endpoints::slice_writes::Plan;
 
-/// The counts, and the store that the sizes are read from.
+/// The metrics, and the cache that the sizes are read from.
 pub struct Counts {
     slices: Arc<Store<EndpointSlice>>,
-    /// Most addresses of a subset that are mirrored.
+    /// Maximum number of mirrored addresses of a subset.
     most: usize,
     /// Successful creations, updates and deletions.
     changes: [AtomicU64; 3],
@@ -88,7 +88,7 @@ impl Counts {
         self.removed.observe([], tally.removed as f64);
     }
 
-    /// Counts creations, updates and deletions that went well.
+    /// Counts successful creations, updates and deletions.
     pub fn wrote(&self, writes: [usize; 3]) {
         for (sum, count) in self.changes.iter().zip(writes) {
             sum.fetch_add(count as u64, Ordering::Relaxed);
@@ -100,7 +100,7 @@ impl Counts {
         self.duration.observe([], time.as_secs_f64());
     }
 
-    /// Endpoints in mirrored slices, the slices, and how many there would be if each were full.
+    /// Returns the number of endpoints in mirrored slices, of the slices, and of slices if each were full.
     fn sizes(&self) -> [usize; 3] {
         let slices = self.slices.all().into_iter().filter(|slice| slice.manager() == Some(MIRRORED));
         slices.fold([0; 3], |[endpoints, slices, fewest], slice| {
@@ -116,7 +116,7 @@ impl fmt::Debug for Counts {
     }
 }
 
-/// The counts as a source of metrics.
+/// The source of metrics.
 #[derive(Debug)]
 pub struct Told(pub Arc<Counts>);
 

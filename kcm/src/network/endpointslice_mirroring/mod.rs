@@ -1,4 +1,4 @@
-//! endpointslice-mirroring-controller: turns Endpoints that people write into EndpointSlices.
+//! endpointslice-mirroring-controller: mirrors Endpoints that users write to EndpointSlices.
 //!
 //! It watches Endpoints, Services and EndpointSlices, and writes EndpointSlices. Follows upstream
 //! pkg/controller/endpointslicemirroring.
@@ -31,7 +31,7 @@ use sync::Mirror;
 /// Name of the event source.
 const COMPONENT: &str = "endpoint-slice-mirroring-controller";
 
-/// First and longest wait after a failure (defaultSyncBackOff and maxSyncBackOff).
+/// First and longest delay after a failure (defaultSyncBackOff and maxSyncBackOff).
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(100));
 
 /// The controller.

@@ -1,4 +1,4 @@
-//! One reconcile of mirrored slices: gather, decide, write, say.
+//! One reconcile of mirrored slices: gather, decide, write, record events.
 
 use std::sync::Arc;
 
@@ -23,9 +23,9 @@ pub struct Mirror {
     pub services: Arc<Store<Service>>,
     pub writes: SliceWrites,
     pub recorder: Recorder,
-    /// Most addresses of a subset that are mirrored.
+    /// Maximum number of mirrored addresses of a subset.
     pub most: usize,
-    /// What is counted.
+    /// The metrics.
     pub counts: Arc<Counts>,
 }
 
@@ -77,8 +77,8 @@ impl Mirror {
         }
     }
 
-    /// Deletes what mirrors Endpoints that are not to be mirrored. If something is `missing` it must not be one of
-    /// those that cannot be read.
+    /// Deletes the slices of Endpoints that must not be mirrored. If the Endpoints or the Service are `missing`, this
+    /// needs a cache without objects that cannot be decoded: the missing one may be among them.
     async fn delete_all(&self, key: &ObjectKey, missing: bool) -> Result<Outcome, ReconcileError> {
         let slices = self.writes.existing(key);
         if slices.is_empty() {

@@ -1,4 +1,4 @@
-//! What mirrored slices should be: upstream's cases.
+//! Desired mirrored slices: upstream's cases.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -163,7 +163,7 @@ fn slices_are_updated_recycled_and_deleted() {
         ("the same", before.to_vec(), (0, 0, 0)),
         ("the same, in another order", vec![before[1].clone(), before[0].clone()], (0, 0, 0)),
         ("one more address", vec![subset(&["10.0.0.1", "10.0.0.3"], &[], &[80]), before[1].clone()], (0, 1, 0)),
-        ("not ready any more", vec![subset(&[], &["10.0.0.1"], &[80]), before[1].clone()], (0, 1, 0)),
+        ("no longer ready", vec![subset(&[], &["10.0.0.1"], &[80]), before[1].clone()], (0, 1, 0)),
         ("another port", vec![subset(&["10.0.0.1"], &[], &[82]), before[1].clone()], (0, 1, 0)),
         ("one less", vec![before[0].clone()], (0, 0, 1)),
         ("another family", vec![subset(&["fd00::1"], &[], &[80]), before[1].clone()], (1, 0, 1)),
@@ -177,7 +177,7 @@ fn slices_are_updated_recycled_and_deleted() {
 }
 
 #[test]
-fn a_second_slice_with_the_same_ports_goes() {
+fn second_slice_with_the_same_ports_is_deleted() {
     let endpoints = endpoints(&[subset(&["10.0.0.1"], &[], &[80])]);
     let one = mirrored(&endpoints);
     let create = Plan { create: vec![one[0].contents.clone()], ..Plan::default() };
@@ -187,7 +187,7 @@ fn a_second_slice_with_the_same_ports_goes() {
 }
 
 #[test]
-fn what_is_no_address_or_too_much_is_counted() {
+fn invalid_and_surplus_addresses_are_counted() {
     for (subsets, most, invalid, skipped, expected) in [
         (vec![subset(&["10.0.0.1", "db.example.com"], &["nowhere"], &[80])], 10, 2, 2, vec!["IPv4 80: 10.0.0.1"]),
         (
@@ -215,7 +215,7 @@ fn what_is_no_address_or_too_much_is_counted() {
 }
 
 #[test]
-fn locks_and_those_who_ask_for_it_are_not_mirrored() {
+fn locks_and_labelled_endpoints_are_not_mirrored() {
     for (labels, annotations, expected) in [
         (&[][..], &[][..], true),
         (&[(SKIP, "true")], &[], false),
@@ -230,7 +230,7 @@ fn locks_and_those_who_ask_for_it_are_not_mirrored() {
 proptest! {
     /// From any mirrored Endpoints to any others: one decision is enough, and no address is published twice on a port.
     #[test]
-    fn one_decision_leads_to_the_end(
+    fn one_decision_reaches_the_desired_state(
         before in prop::collection::vec((prop::collection::vec((0u8..6, any::<bool>()), 0..5), 80i32..83), 0..4),
         now in prop::collection::vec((prop::collection::vec((0u8..6, any::<bool>()), 0..5), 80i32..83), 0..4),
     ) {

@@ -1,13 +1,13 @@
-//! The flags for ranges of addresses, checked. Upstream: cmd/kube-controller-manager/app, core.go.
+//! Validation of the flags for address ranges. Upstream: cmd/kube-controller-manager/app, core.go.
 
 use ipnet::IpNet;
 
 use crate::flags::Values;
 
-/// Longest way from a cluster's range of IPv6 to a node's: 65,536 nodes.
+/// Maximum difference between the prefix lengths of a node's IPv6 range and the cluster's: 65,536 nodes.
 const LONGEST_V6: u8 = 16;
 
-/// A range of the cluster and the size of each node's share.
+/// A range of the cluster, and the size of each node's part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
     /// The cluster's range.
@@ -19,15 +19,15 @@ pub struct Share {
 /// All ranges.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// One, or one of each family, in the order in which nodes get them.
+    /// One range, or one of each family, in the order in which nodes get them.
     pub shares: Vec<Share>,
     /// Ranges of services: no node gets a part of them.
     pub services: Vec<IpNet>,
-    /// What the flag for ranges of services holds besides, and is not a range. Upstream only warns of it.
+    /// Invalid parts of the flag for ranges of services. Upstream only warns about them.
     pub ignored_services: Vec<String>,
 }
 
-/// A flag that cannot be followed.
+/// An invalid flag.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("--{flag}={value}: {problem}")]
 pub struct ConfigError {
@@ -36,10 +36,10 @@ pub struct ConfigError {
     problem: String,
 }
 
-/// Reads the flags; `None` when nodes are to get no ranges.
+/// Reads the flags; `None` if nodes get no ranges.
 ///
 /// # Errors
-/// When ranges or sizes contradict each other; names the flag and what would be right.
+/// When ranges or sizes contradict each other. The error names the flag and the fix.
 pub fn read(values: &Values) -> Result<Option<Config>, ConfigError> {
     if !values.get_bool("allocate-node-cidrs") {
         return Ok(None);
@@ -101,7 +101,7 @@ fn ranges(text: &str) -> Result<Vec<IpNet>, String> {
     within_limits(ranges.collect::<Result<_, _>>()?)
 }
 
-/// Ranges of services, and what is not a range.
+/// Returns the ranges of services, and the invalid parts of the flag.
 fn services(text: &str) -> (Vec<IpNet>, Vec<String>) {
     let mut ignored = Vec::new();
     let ranges = parts(text).filter_map(|part| {

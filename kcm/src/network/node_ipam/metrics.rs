@@ -1,4 +1,5 @@
-//! How full the cluster's ranges are, under upstream's names (pkg/controller/nodeipam/ipam/cidrset, metrics).
+//! Metrics of the usage of the cluster's ranges, under upstream's names (pkg/controller/nodeipam/ipam/cidrset,
+//! metrics).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +11,7 @@ use runtime::metrics::{counters, gauges};
 use super::pool::Pool;
 use super::range::Range;
 
-/// Looks into the pool when it is asked.
+/// Reads the pool when metrics are collected.
 #[derive(Debug)]
 pub struct Usage(pub Arc<Mutex<Pool>>);
 
@@ -34,7 +35,7 @@ impl Collector for Usage {
             "Counter measuring total number of CIDR releases.",
             each(|range| range.counts().releases as f64),
         )?;
-        // Upstream spells it so.
+        // Upstream's spelling.
         gauges(
             encoder,
             "node_ipam_controller_cirdset_max_cidrs",
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_tell_how_full_they_are() {
+    fn usage_of_ranges_is_reported() {
         let share = Share { range: "10.0.0.0/22".parse().expect("a range"), prefix: 24 };
         let mut pool = Pool::new(&Config { shares: vec![share], services: vec![], ignored_services: vec![] });
         pool.set_aside(&"a".into(), &Uid::parse("a")).expect("room");

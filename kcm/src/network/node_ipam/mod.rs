@@ -1,7 +1,7 @@
-//! node-ipam-controller: gives every node a range of addresses for its pods, or one of each family.
+//! node-ipam-controller: allocates a pod CIDR to every node, or one of each family.
 //!
-//! It runs where `--allocate-node-cidrs` asks for it. A node keeps the ranges that it has; a range is free again when
-//! its node is deleted. Follows upstream pkg/controller/nodeipam.
+//! It runs with `--allocate-node-cidrs`. A node keeps the ranges that it has; a range is free again when its node is
+//! deleted. Follows upstream pkg/controller/nodeipam.
 
 pub mod config;
 mod metrics;

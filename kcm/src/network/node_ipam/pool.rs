@@ -1,4 +1,4 @@
-//! Which node has which ranges.
+//! The allocation of ranges to nodes.
 
 use std::collections::HashMap;
 
@@ -9,23 +9,23 @@ use runtime::metrics::{Histograms, powers};
 use super::config::Config;
 use super::range::{Parts, Range};
 
-/// Why a node's ranges cannot be taken note of, or why it gets none.
+/// The reason why a node's ranges cannot be recorded, or why it gets none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
-    /// A node has something else than a range.
+    /// An entry of a node's list is not a range.
     #[error("spec.podCIDRs[{index}] is {text:?}, which is no range of addresses")]
     NoRange {
-        /// Place in the list.
+        /// Index in the list.
         index: usize,
-        /// What is there.
+        /// The entry.
         text: String,
     },
-    /// A node has a range that is not the cluster's.
+    /// A node has a range that is not part of the cluster's.
     #[error("spec.podCIDRs[{index}] is {range}, which is not part of --cluster-cidr")]
     Outside {
-        /// Place in the list.
+        /// Index in the list.
         index: usize,
-        /// What is there.
+        /// The entry.
         range: IpNet,
     },
     /// All parts of a range are taken.
@@ -35,39 +35,40 @@ pub enum PoolError {
     Exhausted(usize),
 }
 
-/// What a node holds.
+/// The ranges of a node.
 #[derive(Debug)]
 struct Held {
     uid: Uid,
     ranges: Vec<IpNet>,
 }
 
-/// The cluster's ranges and their holders.
+/// The cluster's ranges, and the nodes that have parts of them.
 #[derive(Debug)]
 pub struct Pool {
     ranges: Vec<Range>,
     held: HashMap<Str, Held>,
-    /// How many parts were tried for each allocation.
+    /// Histogram of the number of parts that were tried for each allocation.
     tries: Histograms<1>,
 }
 
 impl Pool {
-    /// Creates a pool in which everything is free.
+    /// Creates a pool without allocations.
     pub fn new(config: &Config) -> Self {
         let range = |share| Range::new(share, &config.services);
         let tries = Histograms::new(powers(1.0, 5.0, 5));
         Self { ranges: config.shares.iter().copied().map(range).collect(), held: HashMap::new(), tries }
     }
 
-    /// Returns the cluster's ranges, and how many parts were tried for each allocation.
+    /// Returns the cluster's ranges, and the number of parts that were tried for each allocation.
     pub fn usage(&self) -> (&[Range], Histograms<1>) {
         (&self.ranges, self.tries.clone())
     }
 
-    /// Takes note of what a node has; what was set aside for it and is not its own is free again.
+    /// Records the ranges of a node. A range that was reserved for it, and that it did not get, is free again.
     ///
     /// # Errors
-    /// When the node has something that is not the cluster's; the rest is taken note of all the same.
+    /// When the node has an invalid range, or one that is not part of the cluster's. Its other ranges are recorded
+    /// nevertheless.
     pub fn hold(&mut self, node: &Node) -> Result<(), PoolError> {
         if node.pod_cidrs.is_empty() {
             if self.held.get(&node.meta.name).is_some_and(|held| held.uid != node.meta.uid) {
@@ -95,7 +96,7 @@ impl Pool {
         if inside { Ok(range) } else { Err(PoolError::Outside { index, range }) }
     }
 
-    /// Does something to the parts of each range that a list of ranges touches.
+    /// Calls a function for the parts of each cluster range that overlap with a list of ranges.
     fn each(&mut self, ranges: &[IpNet], mut what: impl FnMut(&mut Range, Parts)) {
         for range in ranges {
             for own in &mut self.ranges {
@@ -106,10 +107,10 @@ impl Pool {
         }
     }
 
-    /// Sets a range of each family aside for a node: the same ones when it is asked again.
+    /// Reserves a range of each family for a node. Another call returns the same ranges.
     ///
     /// # Errors
-    /// When a family is exhausted; then nothing of the other one is set aside either.
+    /// When a family is exhausted. Then no range of the other family is reserved either.
     pub fn set_aside(&mut self, name: &Str, uid: &Uid) -> Result<Vec<IpNet>, PoolError> {
         match self.held.get(name) {
             Some(held) if held.uid == *uid => return Ok(held.ranges.clone()),
@@ -127,7 +128,7 @@ impl Pool {
         Ok(taken)
     }
 
-    /// Frees the parts of a node, if its uid is the one that holds them.
+    /// Frees the parts of a node, if they belong to this UID.
     pub fn release(&mut self, name: &Str, uid: &Uid) {
         if self.held.get(name).is_some_and(|held| held.uid == *uid) {
             self.forget(name);

@@ -1,4 +1,4 @@
-//! A range of addresses cut into parts of one size, which are taken one after the other, round and round.
+//! A range of addresses, divided into parts of one size, which are allocated in a round-robin order.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,20 +7,20 @@ use ipnet::IpNet;
 
 use super::config::Share;
 
-/// Parts of a range by their numbers, the last one included.
+/// Parts of a range by their numbers, including the last one.
 pub type Parts = (u128, u128);
 
-/// A range and who may still have a part of it.
+/// A range, and its allocated parts.
 #[derive(Debug)]
 pub struct Range {
     share: Share,
-    /// How many parts it has.
+    /// Number of its parts.
     count: u128,
-    /// Where the search for a free part begins: a part that was given back is not the next one to be given.
+    /// Start of the search for a free part, so that a part that was just freed is not allocated next.
     next: u128,
     /// Parts that are never allocated.
     reserved: Option<Parts>,
-    /// Taken parts and how often: two nodes may have one by mistake.
+    /// Allocated parts, with the number of nodes: two nodes may have the same one by mistake.
     taken: BTreeMap<u128, u32>,
     /// Statistics of its parts.
     counts: Counts,
@@ -45,7 +45,7 @@ fn number(address: IpAddr) -> u128 {
 }
 
 impl Range {
-    /// Creates a range of which nothing is taken, but for what overlaps with the ranges of services.
+    /// Creates a range without allocations; parts that overlap with ranges of services are reserved.
     pub fn new(share: Share, services: &[IpNet]) -> Self {
         let count = 1 << (share.prefix - share.range.prefix_len());
         let mut range =
@@ -59,7 +59,7 @@ impl Range {
         u32::from(self.share.range.max_prefix_len() - self.share.prefix)
     }
 
-    /// Returns the parts that a range touches; `None` if it lies outside.
+    /// Returns the parts that overlap with a range; `None` if it lies outside.
     pub fn parts(&self, other: IpNet) -> Option<Parts> {
         let all = self.share.range;
         if all.contains(&other) {
@@ -80,11 +80,11 @@ impl Range {
         IpNet::new(address, self.share.prefix).unwrap_or(self.share.range)
     }
 
-    /// Returns true if nothing is left to take.
+    /// Returns true if no part is free.
     pub fn is_full(&self) -> bool {
         let reserved = self.reserved.map_or(0, |(first, last)| last - first + 1);
         let taken = self.taken.len() as u128;
-        // Some of what is taken may be reserved too; that is worth counting only when little is left.
+        // Allocated parts may be reserved, too; that is counted only if few parts are left.
         taken + reserved >= self.count && {
             let both = self.taken.keys().filter(|index| self.is_reserved(**index)).count();
             taken + reserved - both as u128 >= self.count
@@ -100,7 +100,7 @@ impl Range {
         self.share.range
     }
 
-    /// Returns how many parts it has, and how many of them are taken.
+    /// Returns the number of its parts, and of its allocated parts.
     pub fn fill(&self) -> (u128, usize) {
         (self.count, self.taken.len())
     }
@@ -110,7 +110,7 @@ impl Range {
         self.counts
     }
 
-    /// Takes the next free part; `None` if there is none.
+    /// Allocates the next free part; `None` if there is none.
     pub fn take(&mut self) -> Option<IpNet> {
         if self.is_full() {
             return None;
@@ -129,7 +129,7 @@ impl Range {
         Some(self.part(index))
     }
 
-    /// Takes parts that a node has already.
+    /// Marks parts as allocated that a node has already.
     pub fn occupy(&mut self, (first, last): Parts) {
         for index in first..=last {
             let times = self.taken.entry(index).or_default();
@@ -138,7 +138,7 @@ impl Range {
         }
     }
 
-    /// Gives parts back.
+    /// Frees parts.
     pub fn release(&mut self, (first, last): Parts) {
         for index in first..=last {
             if let Some(times) = self.taken.get_mut(&index) {

@@ -1,4 +1,4 @@
-//! One reconcile of a node without ranges: set some aside, write them into the node.
+//! One reconcile of a node without ranges: reserve ranges, write them into the node.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,7 +25,7 @@ pub struct Allocator {
     pub writer: Writer,
     pub recorder: Recorder,
     pub queue: Arc<Queue<ObjectKey>>,
-    /// Set once all nodes were listed from the server.
+    /// Set once all nodes were listed from the API server.
     pub listed: OnceCell<()>,
 }
 
@@ -35,11 +35,11 @@ fn lock(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
 
 fn hold(pool: &mut Pool, node: &Node) {
     if let Err(problem) = pool.hold(node) {
-        error!(node = %node.meta.name, %problem, "the node's range cannot be kept from others: correct --cluster-cidr");
+        error!(node = %node.meta.name, %problem, "range of the node is not part of --cluster-cidr and may be allocated twice: correct the flag");
     }
 }
 
-/// Keeps the pool equal to what nodes have, and turns nodes without ranges into keys.
+/// Keeps the pool equal to the ranges of nodes, and enqueues nodes without ranges.
 pub fn subscribe(nodes: &Arc<Store<Node>>, queue: &Arc<Queue<ObjectKey>>, pool: &Arc<Mutex<Pool>>) {
     let (queue, pool) = (queue.clone(), pool.clone());
     nodes.subscribe(move |change| match (change.old, change.new) {
@@ -77,14 +77,14 @@ impl Allocator {
         self.listed.get_or_try_init(|| self.list()).await?;
         let ranges = lock(&self.pool).set_aside(&key.name, &node.meta.uid);
         let ranges = ranges.map_err(|problem| {
-            self.tell(&node, "CIDRNotAvailable");
+            self.record_event(&node, "CIDRNotAvailable");
             ReconcileError::new(problem.to_string())
         })?;
         self.assign(key, &node, &ranges).await
     }
 
-    /// Records the ranges that the server's nodes have: what another leader gave last may not have reached our store
-    /// when we began.
+    /// Records the ranges of the nodes on the API server: at the start of a leadership term, the cache may not contain
+    /// the last allocations of the previous leader.
     async fn list(&self) -> Result<(), ReconcileError> {
         let mut unreadable = 0;
         let listed =
@@ -118,8 +118,8 @@ impl Allocator {
                 Ok(Outcome::Done)
             }
             Err(error) => {
-                self.tell(node, "CIDRAssignmentFailed");
-                // What may have been written stays set aside for this node, and is written again.
+                self.record_event(node, "CIDRAssignmentFailed");
+                // The write may have been executed: the ranges stay reserved for this node, and are written again.
                 if !error.is_lost() {
                     self.release(key, node);
                 }
@@ -128,7 +128,7 @@ impl Allocator {
         }
     }
 
-    /// Gives back what was set aside for a node, unless the node has it by now.
+    /// Frees the ranges that were reserved for a node, unless the node has them by now.
     fn release(&self, key: &ObjectKey, node: &Node) {
         let mut pool = lock(&self.pool);
         pool.release(&key.name, &node.meta.uid);
@@ -137,7 +137,7 @@ impl Allocator {
         }
     }
 
-    fn tell(&self, node: &Node, reason: &'static str) {
+    fn record_event(&self, node: &Node, reason: &'static str) {
         let message = format!("Node {} status is now: {reason}", node.meta.name);
         self.recorder.event(&about(node), EventType::Normal, reason, message);
     }

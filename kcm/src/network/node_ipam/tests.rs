@@ -1,4 +1,4 @@
-//! Ranges and flags as tables; and any history of nodes that come, take and go.
+//! Tables of ranges and flags, and random histories of nodes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ fn parts_are_counted_across_all_bits() {
 }
 
 #[test]
-fn other_ranges_touch_parts() {
+fn overlapping_parts_of_other_ranges_are_found() {
     for (range, prefix, other, expected) in [
         ("10.0.0.0/16", 24, "10.0.4.0/22", Some((4, 7))),
         ("10.0.0.0/16", 24, "10.0.4.128/25", Some((4, 4))),
@@ -88,7 +88,7 @@ fn other_ranges_touch_parts() {
 }
 
 #[test]
-fn services_keep_their_addresses() {
+fn ranges_of_services_are_not_allocated() {
     for (service, expected) in [
         ("10.10.0.0/24", Some("10.10.1.0/24")),
         ("10.10.0.0/23", Some("10.10.2.0/24")),
@@ -103,14 +103,14 @@ fn services_keep_their_addresses() {
 }
 
 #[test]
-fn a_part_that_was_given_back_comes_last() {
+fn freed_part_is_allocated_last() {
     let mut pool = Pool::new(&config(&[("10.0.0.0/22", 24)], &[]));
     let one = |text: &str| Ok(vec![text.to_owned()]);
     assert_eq!(asked(&mut pool, "a"), one("10.0.0.0/24"));
     assert_eq!(asked(&mut pool, "b"), one("10.0.1.0/24"));
     gone(&mut pool, "a");
     assert_eq!(asked(&mut pool, "c"), one("10.0.2.0/24"));
-    assert_eq!(asked(&mut pool, "c"), one("10.0.2.0/24"), "asked again, it gets the same");
+    assert_eq!(asked(&mut pool, "c"), one("10.0.2.0/24"), "another call returns the same range");
     assert_eq!(asked(&mut pool, "d"), one("10.0.3.0/24"));
     assert_eq!(asked(&mut pool, "e"), one("10.0.0.0/24"));
     assert_eq!(asked(&mut pool, "f"), Err(PoolError::Exhausted(0)));
@@ -119,7 +119,7 @@ fn a_part_that_was_given_back_comes_last() {
 }
 
 #[test]
-fn an_exhausted_family_costs_the_other_nothing() {
+fn exhausted_family_does_not_use_up_the_other() {
     let mut pool = Pool::new(&config(&[("10.0.0.0/22", 24), ("fd00::/63", 64)], &[]));
     assert_eq!(asked(&mut pool, "a"), Ok(vec!["10.0.0.0/24".to_owned(), "fd00::/64".to_owned()]));
     assert_eq!(asked(&mut pool, "b"), Ok(vec!["10.0.1.0/24".to_owned(), "fd00:0:0:1::/64".to_owned()]));
@@ -127,24 +127,24 @@ fn an_exhausted_family_costs_the_other_nothing() {
         assert_eq!(asked(&mut pool, "c"), Err(PoolError::Exhausted(1)));
     }
     gone(&mut pool, "a");
-    let both = asked(&mut pool, "c").expect("there is one of each again");
+    let both = asked(&mut pool, "c").expect("one of each family is free again");
     assert_eq!(both[1], "fd00::/64");
 }
 
 #[test]
-fn what_nodes_have_is_theirs() {
+fn ranges_of_nodes_are_recorded() {
     let mut pool = Pool::new(&config(&[("10.0.0.0/22", 24)], &[]));
     pool.hold(&node("a", "a", &["10.0.0.0/24"])).expect("inside");
     pool.hold(&node("a", "a", &["10.0.0.0/24"])).expect("twice is once");
     pool.hold(&node("twin", "twin", &["10.0.0.0/24"])).expect("by mistake");
     gone(&mut pool, "twin");
-    assert_eq!(asked(&mut pool, "b").expect("free"), ["10.0.1.0/24"], "a has its own still");
-    // Another writer was faster.
+    assert_eq!(asked(&mut pool, "b").expect("free"), ["10.0.1.0/24"], "a still has its range");
+    // Another client wrote first.
     pool.hold(&node("b", "b", &["10.0.3.0/24"])).expect("inside");
     assert_eq!(asked(&mut pool, "c").expect("free"), ["10.0.2.0/24"]);
     assert_eq!(asked(&mut pool, "d").expect("free again"), ["10.0.1.0/24"]);
-    // The node of the name is another one now.
-    pool.hold(&node("c", "new", &[])).expect("nothing to hold");
+    // Another node has the name now.
+    pool.hold(&node("c", "new", &[])).expect("no range to record");
     assert_eq!(asked(&mut pool, "e").expect("free again"), ["10.0.2.0/24"]);
 
     let problem = pool.hold(&node("x", "x", &["10.9.0.0/24"])).expect_err("outside");
@@ -163,7 +163,7 @@ fn flags(line: &str) -> Result<Option<Config>, String> {
 }
 
 #[test]
-fn flags_make_shares() {
+fn flags_determine_ranges_and_sizes() {
     let on = "--allocate-node-cidrs";
     for (line, shares, services) in [
         (format!("{on} --cluster-cidr=10.0.0.0/16"), vec![("10.0.0.0/16", 24)], vec![]),
@@ -251,8 +251,8 @@ fn flags_that_contradict_each_other_are_named() {
 }
 
 proptest! {
-    /// Whatever the order of allocations, retries and releases: no two nodes ever have the same part, none has a
-    /// service's, and none is refused while there is a free part of each family.
+    /// For any order of allocations, retries and releases: no two nodes ever have the same part, no node has a part of
+    /// a service range, and no node is refused while a part of each family is free.
     #[test]
     fn every_part_has_one_holder(steps in proptest::collection::vec((0u8..12, any::<bool>()), 1..200)) {
         let mut pool = Pool::new(&config(&[("10.0.0.0/21", 24), ("fd00::/61", 64)], &["10.0.2.0/23"]));

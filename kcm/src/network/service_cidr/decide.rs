@@ -1,4 +1,4 @@
-//! Which addresses a range of Services' addresses holds, and whether it may go.
+//! Policy: the addresses in a ServiceCIDR, and whether it may be deleted.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use kinds::status::Condition;
 use kinds::{IpAddress, ServiceCidr};
 use serde_json::{Value, json};
 
-/// The finalizer that keeps a range until it may be deleted.
+/// The finalizer that blocks the deletion of a range while it is needed.
 pub const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 
-/// How long after the request to delete a range API servers may still allocate addresses from it.
+/// The time after the request to delete a range in which API servers may still allocate addresses from it.
 const GRACE: i64 = 10;
 
 /// The condition of a range.
@@ -28,7 +28,7 @@ pub struct Readiness {
 /// Addresses are allocated from it.
 pub const READY: Readiness = Readiness { status: "True", reason: "", message: "Kubernetes Service CIDR is ready" };
 
-/// It is to go, and Services need it.
+/// It is being deleted, but Services need it.
 pub const TERMINATING: Readiness = Readiness {
     status: "False",
     reason: "Terminating",
@@ -38,7 +38,7 @@ pub const TERMINATING: Readiness = Readiness {
 const CONDITION: &str = "Ready";
 
 impl Readiness {
-    /// Reports whether a range's status says so.
+    /// Reports whether a range's status has this condition.
     pub fn is_said(&self, range: &ServiceCidr) -> bool {
         let same = |said: &Condition| {
             (&*said.status, &*said.reason, &*said.message) == (self.status, self.reason, self.message)
@@ -46,7 +46,7 @@ impl Readiness {
         range.conditions.iter().find(|condition| &*condition.kind == CONDITION).is_some_and(same)
     }
 
-    /// Returns what is applied to the status to say so.
+    /// Returns the object to apply to the status for this condition.
     pub fn application(&self, range: &Meta, now: Timestamp) -> Value {
         json!({
             "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
@@ -60,11 +60,11 @@ impl Readiness {
 }
 
 /// Returns true if the range has this controller's finalizer.
-pub fn is_held(range: &Meta) -> bool {
+pub fn has_finalizer(range: &Meta) -> bool {
     range.finalizers.iter().any(|finalizer| &**finalizer == FINALIZER)
 }
 
-/// Returns the address, if an API server gave it to a Service.
+/// Returns the address, if an API server allocated it to a Service.
 pub fn managed(address: &IpAddress) -> Option<IpAddr> {
     let by = address.meta.labels.iter().find(|(key, _)| &**key == "ipaddress.kubernetes.io/managed-by");
     by.filter(|(_, manager)| &**manager == "ipallocator.k8s.io")?;
@@ -75,8 +75,8 @@ fn prefixes(range: &ServiceCidr) -> impl Iterator<Item = IpNet> {
     range.cidrs.iter().filter_map(|text| text.parse().ok())
 }
 
-/// Reports whether a Service could have this address from the range: its network's own address and the broadcast
-/// address of IPv4 are never allocated (pkg/api/servicecidr, PrefixContainsIP).
+/// Reports whether this address can be allocated from the range: the network address and the broadcast address of IPv4
+/// never are (pkg/api/servicecidr, PrefixContainsIP).
 pub fn holds(range: &ServiceCidr, address: IpAddr) -> bool {
     prefixes(range).any(|prefix| {
         let is_broadcast = address.is_ipv4() && prefix.broadcast() == address;
@@ -105,7 +105,7 @@ fn others<'a>(range: &ServiceCidr, ranges: &'a [Arc<ServiceCidr>]) -> impl Itera
     ranges.iter().filter(move |other| other.meta.name != name)
 }
 
-/// Returns how long a range that is to go stays at least; nothing once that is over.
+/// Returns the remaining grace period of a range that is being deleted; `None` once it is over.
 pub fn stays(range: &Meta, now: Timestamp) -> Duration {
     let left = range.deletion.0.saturating_add(GRACE).saturating_sub(now.as_second());
     Duration::from_secs(u64::try_from(left).unwrap_or(0))
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_in_the_ranges_that_could_have_given_it() {
+    fn address_is_in_the_ranges_that_can_allocate_it() {
         for (cidrs, address, expected) in [
             (&["10.0.0.0/24"][..], "10.0.0.1", true),
             (&["10.0.0.0/24"], "10.0.0.0", false),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_within_others_may_go() {
+    fn range_within_others_may_be_deleted() {
         for (own, others, expected) in [
             (&["10.0.0.0/24"][..], &[][..], false),
             (&["10.0.0.0/24"], &[&["10.0.0.0/24"][..]][..], true),
@@ -195,13 +195,13 @@ mod tests {
     }
 
     #[test]
-    fn an_address_needs_its_only_range() {
+    fn address_needs_its_only_range() {
         let all = [range("a", &["10.0.0.0/24"]), range("b", &["10.0.0.0/25"]), range("c", &["10.9.0.0/24"])];
         for (address, name, expected) in [
             ("10.0.0.200", 0, true),
             ("10.0.0.20", 0, false),
             ("10.0.0.20", 1, false),
-            // The narrower one could not have given its broadcast address.
+            // The narrower range never allocates its broadcast address.
             ("10.0.0.127", 0, true),
             ("10.9.0.1", 2, true),
             ("10.9.0.1", 0, false),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn only_addresses_of_api_servers_count() {
+    fn only_addresses_that_api_servers_allocated_count() {
         let address = |name: &str, manager: &str| {
             let mut object = Vec::new();
             object.put_message(ip_address::METADATA, |meta| {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_already_is_not_said_again() {
+    fn unchanged_condition_is_not_written_again() {
         let ready = ("Ready", "True", "", "Kubernetes Service CIDR is ready");
         for (conditions, expected) in [
             (&[][..], false),
@@ -247,9 +247,9 @@ mod tests {
     }
 
     #[test]
-    fn a_range_stays_for_the_grace_period() {
+    fn range_is_kept_for_the_grace_period() {
         let range = range("a", &[]);
-        assert!(is_held(&range.meta));
+        assert!(has_finalizer(&range.meta));
         for (now, left) in [(1000, 10), (1009, 1), (1010, 0), (5000, 0)] {
             let now = Timestamp::from_second(now).expect("a time");
             assert_eq!(stays(&range.meta, now), Duration::from_secs(left), "{now}");

@@ -1,5 +1,5 @@
-//! service-cidr-controller: says which ranges Services may have addresses from, and keeps a range until no Service
-//! needs it.
+//! service-cidr-controller: marks the ranges from which Services get addresses as ready, and blocks the deletion of a
+//! range while a Service needs it.
 //!
 //! Follows upstream pkg/controller/servicecidrs.
 
@@ -56,7 +56,7 @@ fn start(manager: &mut Manager, context: &Context) {
     let (changed, all) = (queue.clone(), ranges.clone());
     ranges.subscribe(move |change| {
         change.new.or(change.old).into_iter().for_each(|range| changed.add(range.meta.key()));
-        // A range that comes can take over what one that is to go still holds.
+        // A new range may contain the addresses of one that is being deleted.
         if let (None, Some(new)) = (change.old, change.new) {
             let going = all.all().into_iter().filter(|range| range.meta.is_deleting() && decide::overlap(range, new));
             going.for_each(|range| changed.add(range.meta.key()));
@@ -64,7 +64,7 @@ fn start(manager: &mut Manager, context: &Context) {
     });
     let (changed, all) = (queue.clone(), ranges.clone());
     addresses.subscribe(move |change| {
-        // What is in a range matters only to one that is to go.
+        // Addresses matter only for a range that is being deleted.
         if change.old.is_some() == change.new.is_some() {
             return;
         }

@@ -30,7 +30,7 @@ pub struct Ranges {
     pub consistency: Consistency,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
-    /// By range, the address that prevented its deletion at the last sync: while that exists, no other is checked.
+    /// For each range, the address that prevented its deletion at the last sync. While it exists, no other is checked.
     pub in_the_way: Mutex<HashMap<ObjectKey, ObjectKey>>,
 }
 
@@ -52,11 +52,11 @@ impl Ranges {
             }
             Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
-        if range.meta.is_deleting() { self.let_go(key, &range).await } else { self.hold(key, &range).await }
+        if range.meta.is_deleting() { self.release(key, &range).await } else { self.hold(key, &range).await }
     }
 
     async fn hold(&self, key: &ObjectKey, range: &ServiceCidr) -> Result<Outcome, ReconcileError> {
-        if !decide::is_held(&range.meta) {
+        if !decide::has_finalizer(&range.meta) {
             self.patch(key, range, json!({"finalizers": [FINALIZER]})).await?;
         }
         self.say(key, range, READY).await.inspect_err(|_| {
@@ -73,19 +73,19 @@ impl Ranges {
         Ok(Outcome::Done)
     }
 
-    async fn let_go(&self, key: &ObjectKey, range: &ServiceCidr) -> Result<Outcome, ReconcileError> {
-        if !decide::is_held(&range.meta) {
+    async fn release(&self, key: &ObjectKey, range: &ServiceCidr) -> Result<Outcome, ReconcileError> {
+        if !decide::has_finalizer(&range.meta) {
             return Ok(Outcome::Done);
         }
         let unreadable = self.ranges.undecodable() + self.addresses.undecodable();
         if unreadable > 0 {
-            let problem = format!("not letting it go while {unreadable} objects cannot be decoded (see the log)");
+            let problem = format!("keeping the finalizer while {unreadable} objects cannot be decoded (see the log)");
             return Err(ReconcileError::new(problem));
         }
-        let in_the_way = self.look_for(key, range);
+        let in_the_way = self.find_orphaned_address(key, range);
         self.remember(key, in_the_way.clone());
         if let Some(address) = in_the_way {
-            info!(range = &*key.name, address = &*address.name, "a Service needs this range");
+            info!(range = &*key.name, address = &*address.name, "keeping the finalizer: a Service needs this range");
             self.say(key, range, TERMINATING).await?;
             return Ok(Outcome::Done);
         }
@@ -98,7 +98,7 @@ impl Ranges {
     }
 
     /// Returns an address that would no longer be in any range (upstream: canDeleteCIDR).
-    fn look_for(&self, key: &ObjectKey, range: &ServiceCidr) -> Option<ObjectKey> {
+    fn find_orphaned_address(&self, key: &ObjectKey, range: &ServiceCidr) -> Option<ObjectKey> {
         let ranges = self.ranges.all();
         if decide::has_parents(range, &ranges) {
             return None;
@@ -128,14 +128,14 @@ impl Ranges {
         self.wrote(key, answer)
     }
 
-    /// Patches the metadata of this very range: another one may have its name by now.
+    /// Patches the metadata of this range only: another one may have its name by now.
     async fn patch(&self, key: &ObjectKey, range: &ServiceCidr, mut metadata: Value) -> Result<(), WriteError> {
         metadata["uid"] = range.meta.uid.to_string().into();
         let answer = self.writer.patch(&ServiceCidr::RESOURCE, key, &json!({ "metadata": metadata })).await;
         self.wrote(key, answer)
     }
 
-    /// A range that no longer exists needs nothing.
+    /// Returns the result of a write. A range that no longer exists is no failure.
     fn wrote(&self, key: &ObjectKey, answer: Result<Answer, WriteError>) -> Result<(), WriteError> {
         match answer {
             Ok(answer) => {

@@ -1,9 +1,9 @@
-//! What the controllers of Service endpoints share: which pods stand behind a Service, on which ports, and since when.
+//! Shared parts of the controllers of Service endpoints: the pods of a Service, their ports, and the times of changes.
 //!
-//! Traffic follows what these controllers write, and an endpoint that must not get traffic is the most urgent news of a
-//! cluster. Unless a flag sets a batch period, a change is written immediately if no write of its Service is in flight;
-//! changes that arrive during a write share the next one, at a bounded [`pace`]. The exception is the removal of endpoints
-//! that get no traffic ([`IDLE_REMOVAL_DELAY`]).
+//! Traffic follows the writes of these controllers, and the removal of an endpoint that must not get traffic is the
+//! most urgent one. Unless a flag sets a batch period, a change is written immediately if no write of its Service is in
+//! flight; changes that arrive during a write share the next one, at a bounded [`pace`]. The exception is the removal
+//! of endpoints that get no traffic ([`IDLE_REMOVAL_DELAY`]).
 
 pub mod pace;
 pub mod pods;
@@ -15,7 +15,7 @@ pub mod trigger;
 
 use std::time::Duration;
 
-/// After this many failures in a row a key is dropped until it changes (pkg/controller/endpoint and others,
+/// Number of consecutive failures after which a key is dropped until it changes (pkg/controller/endpoint and others,
 /// maxRetries).
 pub const MAX_RETRIES: u32 = 15;
 

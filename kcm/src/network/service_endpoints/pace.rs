@@ -1,9 +1,10 @@
 //! The pace of writes while the pods of a Service change faster than they are written.
 //!
-//! The slices of a batch are written concurrently, and the next batch is decided on as soon as the cache shows them.
-//! Without a gap this leads to up to twice as many writes as upstream, which writes slices in sequence and begins the next
-//! batch only with the next change. The gap is the sum of the writes' times: on average, less than one write of a Service
-//! is in flight. It applies only to changes that arrive during a batch; changes that arrive one by one are never delayed.
+//! The slices of a batch are written concurrently, and the next batch is decided as soon as the cache contains them.
+//! Without a gap this leads to up to twice as many writes as upstream, which writes slices in sequence and begins the
+//! next batch only with the next change. The gap is the sum of the writes' times: on average, less than one write of a
+//! Service is in flight. It applies only to changes that arrive during a batch; changes that arrive one by one are
+//! never delayed.
 
 use std::future::Future;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Pods as endpoints: which are, on which ports and addresses, and which changes of them matter.
+//! Pods as endpoints: their ports and addresses, and the relevant changes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use runtime::store::{Change, Store};
 
 use super::selectors::Selectors;
 
-/// Returns a pod's network identity; not kept without [`Pod::NETWORK`].
+/// Returns a pod's network identity, which is decoded only with [`Pod::NETWORK`].
 pub fn network(pod: &Pod) -> Option<&Network> {
     pod.network.as_deref()
 }
 
-/// Returns true if a pod belongs among the endpoints: it has an address and has not ended (k8s.io/endpointslice/util,
+/// Returns true if a pod is an endpoint: it has an address and has not ended (k8s.io/endpointslice/util,
 /// ShouldPodBeInEndpoints).
 pub fn is_endpoint(pod: &Pod) -> bool {
     !pod.is_terminal() && network(pod).is_some_and(|network| !network.ips.is_empty())
@@ -48,7 +48,7 @@ fn number(port: &ServicePort, named: &[NamedPort]) -> Option<i32> {
     }
 }
 
-/// Returns the ports of a Service on pods with these named ports; those that they don't have are left out.
+/// Returns the ports of a Service on pods with these named ports. Missing ports are left out.
 pub fn ports(service: &Service, named: &[NamedPort]) -> Vec<Port> {
     let port = |port: &ServicePort| {
         Some(Port {
@@ -73,7 +73,7 @@ pub fn families(service: &Service) -> BTreeSet<Family> {
     }
 }
 
-/// Returns what of a pod its endpoints show.
+/// Returns the fields of a pod that its endpoints contain.
 fn shown(pod: &Pod) -> impl PartialEq {
     let network = network(pod).map(|network| (network.ips.clone(), network.host.clone()));
     (pod.meta.uid.clone(), pod.meta.is_deleting(), pod.ready, network)
@@ -106,8 +106,8 @@ pub fn services_of(change: &Change<'_, Pod>, selectors: &Selectors) -> Vec<Objec
     }
 }
 
-/// Turns changes of Services and pods into keys of Services on the queue. Changes of pods are delayed by the batch
-/// period; if it is zero, as by default, they are not delayed at all.
+/// Enqueues the Services that changes of Services and pods concern. Changes of pods are delayed by the batch period,
+/// which is zero by default.
 pub fn subscribe(
     services: &Arc<Store<Service>>,
     pods: &Arc<Store<Pod>>,

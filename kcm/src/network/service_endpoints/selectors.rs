@@ -1,7 +1,7 @@
 //! Finds the Services that select a pod, and the pods that a Service selects, by label and without a scan.
 //!
-//! Each Service is filed under one pair of its selector, the one under which fewest others are: a pair that many share,
-//! such as the name of a Helm release, leads to few Services nevertheless.
+//! Each Service is indexed under one pair of its selector, the one with the fewest other Services. So a pair that many
+//! Services share, such as the name of a Helm release, does not make look-ups slow.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ pub fn selects(selector: &Labels, labels: &Labels) -> bool {
     selector.iter().all(|wanted| labels.binary_search(wanted).is_ok())
 }
 
-/// Returns the pods that a Service with a selector selects, in no order.
+/// Returns the pods that a Service with a selector selects, in no particular order.
 pub fn pods_of(service: &Service, pods: &Store<Pod>) -> Vec<Arc<Pod>> {
     let namespace = &service.meta.namespace;
     let mut found = pods.by_rarest(&by_label(), service.selector.iter().map(|label| pair(namespace, label)));
@@ -40,7 +40,7 @@ struct Filed {
 }
 
 impl Selectors {
-    /// Takes in a change of a Service.
+    /// Applies a change of a Service.
     pub fn see(&self, change: &Change<'_, Service>) {
         if let Some(service) = change.new {
             let selector = (service.kind != ServiceType::ExternalName).then_some(&service.selector);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_that_all_share_is_not_what_they_are_filed_under() {
+    fn services_are_not_indexed_under_a_pair_that_all_share() {
         let selectors = Selectors::default();
         for app in 0..100 {
             selectors.put(ObjectKey::new("n", app.to_string()), Some(&labels(&[(0, 0), (1, app)])));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     proptest! {
-        /// For any sequence of changes, the same Services are found as by trying them all.
+        /// After any sequence of changes, a look-up finds the same Services as a scan.
         #[test]
         fn look_ups_agree_with_a_scan(
             changes in prop::collection::vec((0u8..6, prop::option::of(prop::collection::vec((0u8..3, 0u8..3), 1..3))), 1..40),

@@ -1,4 +1,4 @@
-//! Detects which changes of EndpointSlices were made by others, so that their Service has to be synced.
+//! Detects changes of EndpointSlices by other clients, after which their Service has to be reconciled.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use kinds::{EndpointSlice, Uid};
 use runtime::queue::Queue;
 use runtime::store::{Change, Index, Store, index_key};
 
-/// Returns the index of slices by their Service and by who takes care of them. Look up by [`slices_of`].
+/// Returns the index of slices by their Service and their manager. Look up by [`slices_of`].
 pub const fn by_service() -> Index<EndpointSlice> {
     Index {
         name: "service",
@@ -21,26 +21,26 @@ pub const fn by_service() -> Index<EndpointSlice> {
     }
 }
 
-/// Returns the key of a Service's slices that one manager takes care of.
+/// Returns the key of a Service's slices of one manager.
 pub fn slices_of(namespace: &str, service: &str, manager: &str) -> u64 {
     index_key((namespace, service, manager))
 }
 
-/// What this controller does to slices, as long as the watch has not shown it.
+/// Own writes of slices that the watch has not delivered yet.
 #[derive(Debug, Default)]
 pub struct OwnChanges(Mutex<Own>);
 
 #[derive(Debug, Default)]
 struct Own {
-    /// Versions that it made.
+    /// Versions of own writes.
     versions: HashSet<u64>,
-    /// Slices that it is updating, with the versions of them that the watch shows before the answer is there.
+    /// Slices with an update in flight, with the versions that the watch delivers before the response arrives.
     updates: HashMap<Uid, Vec<u64>>,
-    /// Slices that it requested to delete.
+    /// Slices with a deletion in flight or accepted.
     deletions: HashSet<Uid>,
 }
 
-/// Above this many remembered versions those are dropped that the watch has passed without showing them.
+/// Number of remembered versions above which those are dropped that the watch has passed without delivering them.
 const MANY: usize = 1024;
 
 impl Own {
@@ -65,13 +65,13 @@ impl OwnChanges {
         self.lock().wrote(store, version);
     }
 
-    /// Remembers that a slice is about to be updated: the watch may be faster than the answer.
+    /// Remembers that a slice is about to be updated: the watch may be faster than the response.
     pub fn updating(&self, uid: &Uid) {
         self.lock().updates.insert(uid.clone(), Vec::new());
     }
 
-    /// Records the outcome of [`OwnChanges::updating`]: the version that was written, if one is known. Returns whether
-    /// the watch has shown a version that someone else wrote.
+    /// Records the result of [`OwnChanges::updating`]: the written version, if it is known. Returns whether the watch
+    /// has delivered a version of another client.
     pub fn updated(&self, store: &Store<EndpointSlice>, uid: &Uid, made: Option<u64>) -> bool {
         let mut own = self.lock();
         let shown = own.updates.remove(uid).unwrap_or_default();
@@ -86,12 +86,12 @@ impl OwnChanges {
         self.lock().deletions.insert(uid.clone());
     }
 
-    /// Takes [`OwnChanges::deleting`] back.
+    /// Reverts [`OwnChanges::deleting`].
     pub fn not_deleting(&self, uid: &Uid) {
         self.lock().deletions.remove(uid);
     }
 
-    /// Reports whether a version that the watch shows is this controller's, or will be judged by
+    /// Reports whether a version that the watch delivers is an own write, or will be checked by
     /// [`OwnChanges::updated`].
     fn made(&self, slice: &Meta) -> bool {
         let mut own = self.lock();
@@ -107,17 +107,17 @@ impl OwnChanges {
     }
 }
 
-/// How soon the Service of a slice has to be synced.
+/// The urgency of the reconcile of a slice's Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
-    /// It may be waiting for this.
+    /// Immediately: the Service may be waiting for this change.
     Now,
-    /// Someone else changed the slice, and may be about to change others.
+    /// Delayed: another client changed the slice, and may be about to change others.
     Soon,
 }
 
-/// Returns the keys that a change of a slice concerns. `is_own` and `is_own_deletion` say whether the change is our
-/// doing.
+/// Returns the keys that a change of a slice concerns. `is_own` and `is_own_deletion` report whether the change is an
+/// own write.
 pub fn of_slice(
     change: &Change<'_, EndpointSlice>,
     manager: &str,
@@ -142,7 +142,7 @@ pub fn of_slice(
     }
 }
 
-/// Turns changes of slices into keys on the queue; changes of others are processed after `delay`.
+/// Enqueues the Services of changed slices. Changes of other clients are processed after `delay`.
 pub fn subscribe(
     slices: &Arc<Store<EndpointSlice>>,
     manager: &'static str,
@@ -171,13 +171,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_update_that_the_watch_shows_before_its_answer_is_nobody_elses() {
+    fn update_that_the_watch_delivers_before_its_response_is_an_own_write() {
         let mut needs = Builder::default();
         needs.need::<EndpointSlice>(Sections::default(), &[]);
         let store = needs.build().store::<EndpointSlice>();
         let own = OwnChanges::default();
         let slice = |version| Meta { uid: Uid::parse("u"), ..meta("n", "web-x", version) };
-        // (what the watch shows before the answer, what the answer says, whether someone else changed it, too)
+        // (versions delivered before the response, version in the response, whether another client changed it, too)
         for (shown, made, others) in [
             (&[][..], Some(5), false),
             (&[6], Some(6), false),
@@ -187,11 +187,11 @@ mod tests {
             (&[11], None, true),
         ] {
             own.updating(&Uid::parse("u"));
-            shown.iter().for_each(|version| assert!(own.made(&slice(*version)), "{version} is judged later"));
+            shown.iter().for_each(|version| assert!(own.made(&slice(*version)), "{version} is checked later"));
             assert_eq!(own.updated(&store, &Uid::parse("u"), made), others, "{shown:?} {made:?}");
             let late = made.filter(|made| !shown.contains(made));
-            late.into_iter().for_each(|version| assert!(own.made(&slice(version)), "{version} comes later"));
+            late.into_iter().for_each(|version| assert!(own.made(&slice(version)), "{version} is delivered later"));
         }
-        assert!(!own.made(&slice(12)), "somebody else's");
+        assert!(!own.made(&slice(12)), "another client's");
     }
 }

@@ -1,4 +1,5 @@
-//! EndpointSlices written as planned: created, updated, deleted, in this order, and read back before the next decision.
+//! Writes EndpointSlices as planned: creations, updates, deletions, in this order. The next decision waits for the
+//! cache.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,40 +19,40 @@ use super::pace::Pace;
 use super::slice_keys::{OwnChanges, by_service, slices_of};
 use crate::pods::creation_gate::CreationGate;
 
-/// Slices of one Service that are updated at the same time.
+/// Number of slices of one Service that are written concurrently.
 const UPDATES_AT_ONCE: usize = 4;
 
-/// What is to be done about the slices of a Service.
+/// The writes of a Service's slices.
 #[derive(Debug, Default)]
 pub struct Plan {
     /// Slices to create.
     pub create: Vec<Contents>,
-    /// Slices to update, and to what.
+    /// Slices to update, with their new contents.
     pub update: Vec<(Arc<EndpointSlice>, Contents)>,
     /// Slices to delete.
     pub delete: Vec<Arc<EndpointSlice>>,
 }
 
 impl Plan {
-    /// Returns true if there is nothing to do.
+    /// Returns true if nothing has to be written.
     pub fn is_empty(&self) -> bool {
         self.writes() == 0
     }
 
-    /// Returns how many writes this takes.
+    /// Returns the number of writes.
     pub fn writes(&self) -> usize {
         self.create.len() + self.update.len() + self.delete.len()
     }
 
-    /// Adds what is in another plan.
+    /// Adds another plan.
     pub fn append(&mut self, mut other: Self) {
         self.create.append(&mut other.create);
         self.update.append(&mut other.update);
         self.delete.append(&mut other.delete);
     }
 
-    /// Turns a creation and a deletion into one update where they are of one family and `may` be: slices change less
-    /// than when they are created and deleted (k8s.io/endpointslice, finalize).
+    /// Replaces a creation and a deletion of one family by one update, if `may` allows it: this takes fewer writes
+    /// (k8s.io/endpointslice, finalize).
     pub fn recycle(&mut self, may: impl Fn(&EndpointSlice) -> bool) {
         let mut kept = Vec::new();
         for slice in self.delete.drain(..) {
@@ -65,7 +66,7 @@ impl Plan {
     }
 }
 
-/// What was done of a plan.
+/// The executed part of a plan.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
     /// Slices created.
@@ -79,19 +80,19 @@ pub struct Written {
 /// A write that failed.
 #[derive(Debug)]
 pub struct Failed {
-    /// What was tried: `create`, `update` or `delete`, and the slice's name if it has one.
+    /// The write: `create`, `update` or `delete`, and the slice's name if it has one.
     pub what: String,
-    /// Why it failed.
+    /// The error.
     pub error: WriteError,
 }
 
 /// Metadata of slices.
 pub struct Heads<'a> {
-    /// The beginning of new slices' names.
+    /// Prefix of new slices' names.
     pub prefix: &'a str,
-    /// Of new ones.
+    /// Metadata of new slices.
     pub new: Head<'a>,
-    /// Of those that are updated.
+    /// Metadata of updated slices.
     pub updated: Head<'a>,
 }
 
@@ -101,13 +102,13 @@ pub struct SliceWrites {
     pub slices: Arc<Store<EndpointSlice>>,
     /// Sends the writes.
     pub writer: Writer,
-    /// What the store has to show before a key is decided on.
+    /// Own writes that the cache has to contain before the next decision about a key.
     pub consistency: Arc<Consistency>,
     /// The changes made here, which need no further reconcile.
     pub own: Arc<OwnChanges>,
     /// The queue to which keys are added again.
     pub queue: Arc<Queue<ObjectKey>>,
-    /// Who takes care of them.
+    /// The value of the label of the manager.
     pub manager: &'static str,
     /// Delay of the reconcile after another client changed a slice.
     pub delay: Duration,
@@ -116,7 +117,7 @@ pub struct SliceWrites {
 }
 
 impl SliceWrites {
-    /// Returns the slices of a Service that are not going away.
+    /// Returns the slices of a Service that are not being deleted.
     pub fn existing(&self, key: &ObjectKey) -> Vec<Arc<EndpointSlice>> {
         let mut found = self.slices.by_index(&by_service(), slices_of(&key.namespace, &key.name, self.manager));
         found.retain(|slice| !slice.meta.is_deleting());
@@ -124,19 +125,19 @@ impl SliceWrites {
         found
     }
 
-    /// Returns true if the store shows all that was written and deleted for a key; if not, the key is requeued when it
+    /// Returns true if the cache contains all own writes and deletions of a key. If not, the key is requeued once it
     /// does. The slices have to be read afterwards.
     pub fn caught_up(&self, key: &ObjectKey) -> bool {
         self.consistency.caught_up(key, &self.slices, self.queue.waker(key))
             && self.consistency.observe(key, &self.slices, |_| ()).are_deletions_seen
     }
 
-    /// Reports whether the store shows all slices that the server has for a key; if not, the key is requeued when it
+    /// Reports whether the cache contains all slices that the server has for a key; if not, the key is requeued when it
     /// does. Before the first creation in this term this shows what another leader did last, and after a lost response
     /// the outcome of the request.
     ///
     /// # Errors
-    /// When the server cannot be asked; then it is asked again next time.
+    /// When the API server cannot be read. Then the next reconcile reads it again.
     pub async fn look(&self, key: &ObjectKey) -> Result<bool, WriteError> {
         let selector = format!("{SERVICE_NAME}={},{MANAGED_BY}={}", key.name, self.manager);
         let listed = self.writer.list_meta(&EndpointSlice::RESOURCE, &key.namespace, &selector).await;
@@ -154,8 +155,8 @@ impl SliceWrites {
         Ok(self.caught_up(key))
     }
 
-    /// Reads a slice that a list by labels lacks: its labels may have been changed, and then it is not being deleted. A key
-    /// that waited for that would do nothing.
+    /// Reads a slice that a list by labels lacks: its labels may have been changed, and then it is not being deleted. A
+    /// key that waited for that would do nothing.
     async fn is_deleted(&self, slice: &Meta) -> Result<bool, WriteError> {
         let fresh = self.writer.get(&EndpointSlice::RESOURCE, &slice.key()).await.and_then(|answer| Ok(answer.meta()?));
         match fresh {
@@ -165,8 +166,8 @@ impl SliceWrites {
         }
     }
 
-    /// Does what is planned; what comes later is not begun after a failure. Slices are not created where the namespace
-    /// is going away. Changes that arrive meanwhile are written at their [`Pace`].
+    /// Executes a plan. After a failure, later stages are not begun. No slice is created if the namespace is being
+    /// deleted. Changes that arrive during the writes are written at their [`Pace`].
     ///
     /// # Errors
     /// The first failure.
@@ -179,7 +180,7 @@ impl SliceWrites {
 
     async fn write_at(&self, pace: &Pace, key: &ObjectKey, heads: &Heads<'_>, plan: &Plan) -> Result<Written, Failed> {
         first(join_all(plan.create.iter().map(|contents| pace.add(self.create(key, heads, contents)))).await)?;
-        // None is dropped under way, or it would not be known what it wrote.
+        // No write is cancelled: otherwise its result would be unknown.
         let updates: Vec<_> =
             plan.update.iter().map(|(slice, contents)| pace.add(self.update(key, heads, slice, contents))).collect();
         first(stream::iter(updates).buffer_unordered(UPDATES_AT_ONCE).collect().await)?;
@@ -265,8 +266,8 @@ fn first(results: Vec<Result<(), Failed>>) -> Result<(), Failed> {
     results.into_iter().collect()
 }
 
-/// Returns the beginning of the names of an object's slices (k8s.io/endpointslice, getEndpointSlicePrefix): what is too
-/// long is cut by the server.
+/// Returns the prefix of the names of an object's slices (k8s.io/endpointslice, getEndpointSlicePrefix). The API server
+/// truncates it.
 pub fn prefix(name: &str) -> String {
     format!("{name}-")
 }

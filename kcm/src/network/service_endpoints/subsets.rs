@@ -1,4 +1,4 @@
-//! Subsets in one canonical form, whatever way their addresses and ports were given.
+//! The canonical form of subsets, regardless of the order of their addresses and ports.
 //!
 //! (pkg/api/v1/endpoints, RepackSubsets)
 
@@ -17,7 +17,7 @@ pub fn identity(address: &Address) -> (&Ip, Option<&Uid>) {
     (&address.ip, address.target.as_ref().map(Target::uid))
 }
 
-/// Returns everything that subsets say, one by one.
+/// Returns all combinations of addresses and ports of subsets.
 pub fn unpack(subsets: &[Subset]) -> Vec<Reachable> {
     let mut all = Vec::new();
     for subset in subsets {
@@ -34,8 +34,8 @@ pub fn unpack(subsets: &[Subset]) -> Vec<Reachable> {
     all
 }
 
-/// Subsets in canonical form: ports that have the same addresses stand together, and everything is sorted. Of two
-/// addresses that are the same one the first counts; who is once not ready is not ready.
+/// Returns subsets in canonical form: ports with the same addresses share a subset, and everything is sorted. Of
+/// duplicate addresses the first counts; an address that is not ready once is not ready.
 pub fn pack(all: &[Reachable]) -> Vec<Subset> {
     let mut addresses: Vec<&Address> = all.iter().map(|(address, ..)| address).collect();
     addresses.sort_by_cached_key(|address| (address.ip.to_string(), identity(address).1.map(ToString::to_string)));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reached_on_the_same_ports_stands_together() {
+    fn addresses_with_the_same_ports_share_a_subset() {
         for (given, expected) in [
             (vec![], vec![]),
             (vec![subset(&["b", "a"], &[], &[2, 1])], vec![subset(&["a", "b"], &[], &[1, 2])]),

@@ -1,6 +1,6 @@
-//! When the change began that the next write of a Service's endpoints will show.
+//! The time of the change that the next write of a Service's endpoints publishes.
 //!
-//! Others measure by it how long the network takes to follow (k8s.io/endpointslice/util, TriggerTimeTracker).
+//! Clients use it to measure the delay of network programming (k8s.io/endpointslice/util, TriggerTimeTracker).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use kinds::meta::ObjectKey;
 use kinds::{Pod, Service, Time};
 use runtime::store::index_key;
 
-/// What was seen of all Services.
+/// The state of all Services.
 #[derive(Debug, Default)]
 pub struct TriggerTimes {
     known: Mutex<HashMap<ObjectKey, Known>>,
@@ -21,13 +21,13 @@ struct Known {
     service: Time,
     /// Last change of readiness, by the hash of the pod's uid.
     pods: HashMap<u64, Time>,
-    /// When the first change began that is not written yet.
+    /// The time of the first change that is not written yet.
     unwritten: Option<Time>,
 }
 
 impl TriggerTimes {
-    /// Takes in a Service and its pods as they are now; answers what the next write is to say. Changes that are not
-    /// written add up until [`TriggerTimes::settled`].
+    /// Applies the current Service and its pods. Returns the time for the next write. Unwritten changes accumulate
+    /// until [`TriggerTimes::settled`].
     pub fn see(&self, key: &ObjectKey, service: &Service, pods: &[Arc<Pod>]) -> Option<Time> {
         let mut all = self.lock();
         let is_new = !all.contains_key(key);
@@ -51,7 +51,7 @@ impl TriggerTimes {
         known.unwritten
     }
 
-    /// Says that the endpoints show all that was seen.
+    /// Records that the endpoints contain all changes so far.
     pub fn settled(&self, key: &ObjectKey) {
         if let Some(known) = self.lock().get_mut(key) {
             known.unwritten = None;
@@ -68,7 +68,7 @@ impl TriggerTimes {
     }
 }
 
-/// Returns a time as the annotation has it.
+/// Formats a time for the annotation.
 pub fn text(time: Time) -> Option<String> {
     Timestamp::from_second(time.0).ok().map(|time| time.to_string())
 }

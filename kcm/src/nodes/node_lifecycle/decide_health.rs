@@ -1,4 +1,4 @@
-//! When a node counts as silent: neither its status nor its lease has moved for its grace period.
+//! Policy: a node is unresponsive if neither its status nor its Lease has changed for its grace period.
 //!
 //! Only this process's clock counts; the times that kubelets write are compared for change and never with this clock
 //! (pkg/controller/nodelifecycle, tryUpdateNodeHealth).
@@ -10,18 +10,18 @@ use kinds::node::{ConditionEdit, NodeCondition, READY};
 use kinds::{Lease, Node};
 use tokio::time::Instant;
 
-/// What is remembered of a node from pass to pass.
+/// The state of a node from pass to pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// When the node last gave a sign of life, by this process's clock.
+    /// The time of the last heartbeat, by this process's clock.
     pub alive: Instant,
-    /// The heartbeat of its Ready condition then; `None` if it had no such condition.
+    /// The heartbeat time of its Ready condition then; `None` without such a condition.
     heartbeat: Option<Time>,
-    /// Its lease then.
+    /// Its Lease then.
     lease: Option<Renewal>,
 }
 
-/// A lease as it was seen.
+/// A Lease at its last observation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Renewal {
     version: u64,
@@ -29,27 +29,27 @@ struct Renewal {
 }
 
 impl Health {
-    /// Returns the version of the lease that was the last sign of life; zero if there was none.
+    /// Returns the version of the Lease of the last heartbeat; zero without a Lease.
     pub fn lease_version(&self) -> u64 {
         self.lease.map_or(0, |lease| lease.version)
     }
 
-    /// Reports whether a lease is a newer sign of life.
+    /// Reports whether a Lease was renewed since.
     pub fn is_renewed_by(&self, lease: &Lease) -> bool {
         self.lease.is_none_or(|saved| saved.at.is_some() && saved.at < lease.renewed)
     }
 }
 
-/// The times a node may be silent.
+/// Grace periods for missing heartbeats.
 #[derive(Debug, Clone, Copy)]
 pub struct Grace {
     /// A node whose kubelet has never posted a status.
     pub startup: Duration,
-    /// Any other.
+    /// Any other node.
     pub running: Duration,
 }
 
-/// Takes in what a node and its lease show now. `age` is how long ago the node was made.
+/// Applies the current node and its Lease. `age` is the age of the node.
 pub fn observe(
     before: Option<Health>,
     ready: Option<&NodeCondition>,
@@ -61,7 +61,7 @@ pub fn observe(
     let fresh = Health { alive: now, heartbeat, lease: None };
     let mut health = match (before, ready) {
         (None, None) => Health { alive: now.checked_sub(age).unwrap_or(now), ..fresh },
-        // A condition that was removed is no sign of life.
+        // The removal of a condition is not a heartbeat.
         (Some(before), None) => Health { heartbeat: None, ..before },
         (Some(before), Some(_)) if before.heartbeat == heartbeat => before,
         (_, Some(_)) => fresh,
@@ -73,16 +73,16 @@ pub fn observe(
     health
 }
 
-/// Returns true if the node has been silent for longer than it may.
+/// Returns true if the node has had no heartbeat for longer than its grace period.
 pub fn is_silent(health: &Health, grace: Grace, now: Instant) -> bool {
     let grace = if health.heartbeat.is_some() { grace.running } else { grace.startup };
     now.saturating_duration_since(health.alive) > grace
 }
 
-/// The conditions that only the kubelet can know. The network condition is set by others.
+/// The conditions that only the kubelet sets. Other clients set the network condition.
 const OF_THE_KUBELET: [&str; 4] = [READY, "MemoryPressure", "DiskPressure", "PIDPressure"];
 
-/// Returns what a silent node's status becomes; nothing if its Ready condition says so already.
+/// Returns the new status of an unresponsive node; `None` if its Ready condition is Unknown already.
 pub fn silenced(node: &Node, now: Time) -> Vec<ConditionEdit> {
     if node.ready() == Some("Unknown") {
         return Vec::new();

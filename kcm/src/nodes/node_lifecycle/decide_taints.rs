@@ -8,9 +8,9 @@ use kinds::taint::{NO_EXECUTE, NO_SCHEDULE, Taint};
 use kinds::{Node, Str};
 use serde_json::{Map, Value, json};
 
-/// The node says that it is not ready.
+/// The node reports that it is not ready.
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
-/// The node is silent.
+/// The node is unresponsive.
 pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
@@ -25,7 +25,7 @@ const OF_CONDITIONS: [(&str, &str, &str); 6] = [
     ("PIDPressure", "True", "node.kubernetes.io/pid-pressure"),
 ];
 
-/// A label and the older one that must be equal to it.
+/// A label, and the older label that must have the same value.
 const LABELS: [(&str, &str); 2] =
     [("kubernetes.io/os", "beta.kubernetes.io/os"), ("kubernetes.io/arch", "beta.kubernetes.io/arch")];
 
@@ -33,7 +33,7 @@ fn taint(key: &str, effect: &str, now: Time) -> Taint {
     Taint { key: key.into(), value: "".into(), effect: effect.into(), added: now }
 }
 
-/// Returns the node's taints when its `NoSchedule` taints follow its conditions; `None` if they do. Taints of other
+/// Returns the node's taints with the `NoSchedule` taints of its conditions; `None` if nothing changes. Taints of other
 /// keys and effects are ignored (doNoScheduleTaintingPass).
 pub fn no_schedule(node: &Node, now: Time) -> Option<Vec<Taint>> {
     let of_conditions = OF_CONDITIONS
@@ -48,15 +48,15 @@ pub fn no_schedule(node: &Node, now: Time) -> Option<Vec<Taint>> {
     changed(node, |taint| !ours(taint) || wanted.contains(&&*taint.key), &wanted, NO_SCHEDULE, now)
 }
 
-/// Returns the node's taints when its `NoExecute` taints say that it is not ready, unreachable, or (`None`) neither;
-/// `None` if they do.
+/// Returns the node's taints with the `NoExecute` taint for not ready or unreachable, or (`None`) with neither; `None`
+/// if nothing changes.
 pub fn no_execute(node: &Node, wanted: Option<&str>, now: Time) -> Option<Vec<Taint>> {
     let ours = |taint: &Taint| taint.is(NOT_READY, NO_EXECUTE) || taint.is(UNREACHABLE, NO_EXECUTE);
     let keep = |taint: &Taint| !ours(taint) || Some(&*taint.key) == wanted;
     changed(node, keep, wanted.as_slice(), NO_EXECUTE, now)
 }
 
-/// Returns the taints that `keep` lets stay, and those of `wanted` that are missing; `None` if that changes nothing.
+/// Returns the taints for which `keep` is true, and the missing ones of `wanted`; `None` if nothing changes.
 fn changed(node: &Node, keep: impl Fn(&Taint) -> bool, wanted: &[&str], effect: &str, now: Time) -> Option<Vec<Taint>> {
     let mut taints: Vec<Taint> = node.taints.iter().filter(|taint| keep(taint)).cloned().collect();
     let kept = taints.len();
@@ -68,7 +68,7 @@ fn changed(node: &Node, keep: impl Fn(&Taint) -> bool, wanted: &[&str], effect: 
     (kept != node.taints.len() || kept != taints.len()).then_some(taints)
 }
 
-/// Returns the `NoExecute` taint that a Ready condition's status asks for.
+/// Returns the `NoExecute` taint for the status of a Ready condition.
 pub fn execution(ready: &str) -> Option<&'static str> {
     match ready {
         "False" => Some(NOT_READY),
@@ -77,7 +77,7 @@ pub fn execution(ready: &str) -> Option<&'static str> {
     }
 }
 
-/// Labels to set: an older name follows the newer one, if that is there (reconcileNodeLabels).
+/// Returns the labels to set: an older name follows the newer one, if that exists (reconcileNodeLabels).
 pub fn labels(node: &Node) -> Vec<(&'static str, &str)> {
     let labels = &node.meta.labels;
     LABELS
@@ -87,7 +87,7 @@ pub fn labels(node: &Node) -> Vec<(&'static str, &str)> {
         .collect()
 }
 
-/// Returns a strategic merge patch of a node in the version that the decision is based on.
+/// Returns a strategic merge patch of a node, valid for the version that the decision is based on.
 pub fn patch(node: &Node, taints: Option<&[Taint]>, labels: &[(&'static str, &str)]) -> Value {
     let mut patch = json!({ "metadata": { "resourceVersion": node.meta.version.to_string() } });
     if let Some(taints) = taints {

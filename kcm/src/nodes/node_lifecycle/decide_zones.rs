@@ -1,7 +1,7 @@
 //! Rates at which nodes of a zone are tainted, by the number of its nodes that are not ready.
 //!
-//! A zone in which most nodes fail is more likely disconnected than dead. In a cluster in which all nodes fail it is this
-//! process that is disconnected: no node is tainted. Upstream: pkg/controller/nodelifecycle, handleDisruption.
+//! A zone in which most nodes fail is more likely disconnected than dead. In a cluster in which all nodes fail it is
+//! this process that is disconnected: no node is tainted. Upstream: pkg/controller/nodelifecycle, handleDisruption.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -37,8 +37,8 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Returns the rate for a zone with `size` nodes. A zone without any ready node has the normal rate: its pods can run
-    /// in another zone.
+    /// Returns the rate for a zone with `size` nodes. A zone without any ready node has the normal rate: its pods can
+    /// run in another zone.
     fn of(&self, state: State, size: usize) -> f64 {
         match state {
             State::Partial if size > self.large => self.reduced,
@@ -48,12 +48,12 @@ impl Rates {
     }
 }
 
-/// Number of nodes of a zone, without excluded ones.
+/// Numbers of nodes of a zone, without excluded ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Census {
-    /// All of them.
+    /// All nodes.
     pub size: usize,
-    /// Ready ones.
+    /// Ready nodes.
     pub ready: usize,
 }
 
@@ -97,7 +97,7 @@ impl Pace {
         Some(if missing == 0.0 { Duration::ZERO } else { Duration::from_secs_f64(missing) + Duration::from_millis(1) })
     }
 
-    /// Takes the token that [`Pace::wait`] said is there.
+    /// Takes the token after [`Pace::wait`] returned zero.
     pub fn take(&mut self) {
         self.tokens = (self.tokens - 1.0).max(0.0);
     }
@@ -128,8 +128,8 @@ pub struct Zone {
     pub waiting: Waiting,
 }
 
-/// Names of nodes, each once, oldest first. In a large outage all nodes of a zone are here, and each pass looks for each
-/// of them.
+/// Names of nodes, each once, oldest first. In a large outage all nodes of a zone are here, and each pass looks for
+/// each of them.
 #[derive(Debug, Default)]
 pub struct Waiting {
     order: VecDeque<Str>,
@@ -137,7 +137,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Adds a node behind the others, if it is not here yet.
+    /// Adds a node at the end, unless it is contained already.
     pub fn add(&mut self, name: &Str) {
         if self.names.insert(name.clone()) {
             self.order.push_back(name.clone());
@@ -180,8 +180,8 @@ pub enum Turn {
     SightRegained,
 }
 
-/// Updates the states and rates of all zones from a census. Zones without counted nodes keep their state; if there is no
-/// other zone, nothing changes.
+/// Updates the states and rates of all zones from a census. Zones without counted nodes keep their state; if there is
+/// no other zone, nothing changes.
 pub fn turn(zones: &mut BTreeMap<Str, Zone>, census: &BTreeMap<Str, Census>, rates: &Rates, now: Instant) -> Turn {
     let state = |name: &Str| census.get(name).map_or(State::Initial, |census| census.state(rates.threshold));
     let counted = || census.iter().filter(|(_, census)| census.size > 0).map(|(name, _)| name);
@@ -189,7 +189,7 @@ pub fn turn(zones: &mut BTreeMap<Str, Zone>, census: &BTreeMap<Str, Census>, rat
         return Turn::None;
     }
     let all_fail = counted().all(|name| state(name) == State::Full);
-    // A new zone does not end the disruption by being new.
+    // A new zone alone does not end the disruption.
     let before = |name: &Str| zones.get(name).map_or(State::Initial, |zone| zone.state);
     let all_failed = counted().any(|name| before(name) == State::Full)
         && counted().all(|name| matches!(before(name), State::Full | State::Initial));

@@ -1,4 +1,4 @@
-//! Which nodes a change concerns.
+//! Maps changes to nodes.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use kinds::meta::ObjectKey;
 use runtime::queue::Queue;
 use runtime::store::{Change, Store};
 
-/// Turns changes into keys on the queue.
+/// Enqueues the keys of changed objects.
 pub fn subscribe(nodes: &Arc<Store<Node>>, queue: &Arc<Queue<ObjectKey>>) {
     let queue = queue.clone();
     nodes.subscribe(move |change| of_node(change).into_iter().for_each(|key| queue.add(key)));
 }
 
-/// Returns a node whose taints or labels may have to change: a heartbeat changes neither.
+/// Returns a node whose taints or labels may have to change. A heartbeat changes neither.
 pub fn of_node(change: &Change<'_, Node>) -> Option<ObjectKey> {
     let new = change.new?;
     let statuses = |node: &Node| -> Vec<_> {

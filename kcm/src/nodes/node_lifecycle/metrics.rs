@@ -1,4 +1,4 @@
-//! How zones fare, under upstream's names (pkg/controller/nodelifecycle, metrics).
+//! Metrics of zones, under upstream's names (pkg/controller/nodelifecycle, metrics).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +9,7 @@ use runtime::metrics::{Counts, Gauges, Metrics, Seconds, powers};
 
 use super::decide_zones::Census;
 
-/// What is counted.
+/// The metrics.
 pub struct ZoneMetrics {
     size: Gauges<1>,
     health: Gauges<1>,
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zones_are_told_of_also_when_they_are_gone() {
+    fn zones_are_reported_after_their_last_node_was_deleted() {
         let metrics = Metrics::default();
         let zones = ZoneMetrics::register(&metrics);
         let has = |line: &str| {

@@ -1,8 +1,8 @@
 //! node-lifecycle-controller: detects nodes that stop sending heartbeats, sets their conditions, and taints them.
 //!
-//! It watches Nodes, their Leases, and Pods. A node's conditions become taints; a node that gives no sign of life for
-//! its grace period gets conditions with status Unknown; its pods are marked not ready; and it gets the taint that
-//! drives its pods away, at a rate that depends on how its zone fares. Follows upstream pkg/controller/nodelifecycle.
+//! It watches Nodes, their Leases, and Pods. A node's conditions become taints. A node without heartbeat for its grace
+//! period gets conditions with status Unknown, its pods are marked not ready, and it gets the taint that evicts its
+//! pods, at a rate that depends on the state of its zone. Follows upstream pkg/controller/nodelifecycle.
 
 mod decide_health;
 mod decide_taints;
@@ -59,10 +59,10 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-/// How late a renewed lease may be seen: nothing next to the seconds from one pass over the nodes to the next.
+/// Delay of events of Leases: short compared with the interval between two passes over the nodes.
 const LEASE_LAG: Duration = Duration::from_millis(250);
 
-/// All nodes, for a pass over them: look up by zero.
+/// Index of all nodes, for a pass over them. Look up by zero.
 const EVERY: Index<Node> = Index { name: "every", keys: |_, emit| emit(0) };
 
 fn watches(builder: &mut Builder, _: &Context) {

@@ -1,7 +1,7 @@
 //! The pass over all nodes, and the taints and conditions of unresponsive ones.
 //!
-//! A pass gathers first and decides for all nodes together, so that no node is tainted before the number of failing ones
-//! is known.
+//! A pass gathers first and decides for all nodes together, so that no node is tainted before the number of failing
+//! ones is known.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -15,7 +15,7 @@ use kinds::meta::{ObjectKey, Time};
 use kinds::node::{READY, with_conditions};
 use kinds::{Kind, Lease, Node, Pod, Str, Uid};
 use runtime::events::{EventType, ObjectReference, Recorder};
-use runtime::queue::Queue;
+use runtime::queue::{Queue, QueueKey};
 use runtime::store::{Cached, Store};
 use runtime::wake::Wake;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
@@ -68,6 +68,8 @@ impl Loop {
     /// How many there are.
     pub const ALL: usize = 2;
 }
+
+impl QueueKey for Loop {}
 
 impl fmt::Display for Loop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -179,7 +181,7 @@ impl Monitor {
         Ok(Outcome::RequeueAfter(self.limits.period))
     }
 
-    /// Reports whether a missing heartbeat means anything now.
+    /// Reports whether missing heartbeats can be trusted now.
     fn may_conclude(&self, now: Instant) -> bool {
         let version = self.leases.progress().version();
         let mut state = self.state();
@@ -246,7 +248,7 @@ impl Monitor {
         stream::iter(nodes).for_each_concurrent(AT_ONCE, |node| self.set_taint(node, |_| true, None)).await;
     }
 
-    /// Gives a node the wanted `NoExecute` taint of this controller, or none, if it still `fits`.
+    /// Sets the `NoExecute` taint of this controller on a node, or removes it, if the node still `fits`.
     async fn set_taint(&self, node: &Arc<Node>, fits: impl Fn(&Node) -> bool, wanted: Option<&str>) {
         let now = self.now();
         let edit = |node: &Node| fits(node).then(|| no_execute(node, wanted, now)).flatten();
@@ -281,9 +283,10 @@ impl Monitor {
                 Some(Seen { node, ready })
             })
             .collect();
-        if self.weigh(&places, &seen, now) == Turn::SightLost {
+        if self.update_zones(&places, &seen, now) == Turn::SightLost {
             error!("no node is ready: no pod is evicted until one is");
-            // All of them, also those whose heartbeat could not be verified. What the pass read of them is older than this.
+            // All of them, also those whose heartbeat could not be verified. What the pass read of them is older than
+            // this.
             self.untaint(&all).await;
         } else {
             stream::iter(&seen).for_each_concurrent(AT_ONCE, |seen| self.update_execution(seen)).await;
@@ -296,8 +299,8 @@ impl Monitor {
         stream::iter(silent).for_each_concurrent(AT_ONCE, |seen| self.mark_pods(&seen.node)).await;
     }
 
-    /// Records all heartbeats. Returns the nodes without one for longer than their grace period that are not marked yet,
-    /// with the versions of their last Leases.
+    /// Records all heartbeats. Returns the nodes without one for longer than their grace period that are not marked
+    /// yet, with the versions of their last Leases.
     fn observe(&self, nodes: &[Arc<Node>], now: Instant) -> Vec<(Arc<Node>, u64)> {
         let today = (self.clock)().as_second();
         let mut state = self.state();
@@ -343,7 +346,7 @@ impl Monitor {
             Ok(_) => Looked::Silent,
             Err(error) if error.is_not_found() => Looked::Silent,
             Err(error) => {
-                warn!(node = %node.meta.name, %error, "the node's lease cannot be read: skipping the node");
+                warn!(node = %node.meta.name, %error, "Lease of the node cannot be read; skipping the node");
                 Looked::Unclear
             }
         }
@@ -353,14 +356,14 @@ impl Monitor {
         self.leases.get(&lease_key(node)).map_or(0, |lease| lease.meta.version)
     }
 
-    /// Sets the conditions of unresponsive nodes to Unknown. Returns which of them are marked so now; the others have to
-    /// be skipped.
+    /// Sets the conditions of unresponsive nodes to Unknown. Returns the nodes that are marked so now; the others have
+    /// to be skipped.
     async fn silence(&self, silent: Vec<(Arc<Node>, bool)>) -> HashMap<Str, bool> {
         stream::iter(silent)
             .map(|(node, certain)| async move {
                 let written = if certain { self.write_silence(&node).await } else { Ok(false) };
                 let written = written.unwrap_or_else(|error| {
-                    warn!(node = %node.meta.name, %error, "the node's status cannot be written: skipping the node");
+                    warn!(node = %node.meta.name, %error, "status of the node cannot be written; skipping the node");
                     false
                 });
                 (node.meta.name.clone(), written)
@@ -370,8 +373,8 @@ impl Monitor {
             .await
     }
 
-    /// Writes the status of one unresponsive node. Returns false if the API server's node has a heartbeat that the cache
-    /// does not have.
+    /// Writes the status of one unresponsive node. Returns false if the API server's node has a heartbeat that the
+    /// cache does not have.
     async fn write_silence(&self, node: &Arc<Node>) -> Result<bool, WriteError> {
         let key = node.meta.key();
         let heartbeat = |node: &Node| node.condition(READY).map(|condition| condition.heartbeat);
@@ -389,8 +392,8 @@ impl Monitor {
             if edits.is_empty() {
                 return Ok(true);
             }
-            if heartbeat(&live) != heartbeat(node) || self.is_heard(node) {
-                debug!(node = %node.meta.name, "node has a newer heartbeat after all");
+            if heartbeat(&live) != heartbeat(node) || self.is_renewed(node) {
+                debug!(node = %node.meta.name, "node has a newer heartbeat on the API server");
                 return Ok(false);
             }
             let object = answer.object().and_then(|object| Ok(with_conditions(object, &edits)?))?;
@@ -411,7 +414,7 @@ impl Monitor {
     }
 
     /// Reports whether a node's Lease was renewed since the pass read it.
-    fn is_heard(&self, node: &Node) -> bool {
+    fn is_renewed(&self, node: &Node) -> bool {
         let lease = self.leases.get(&lease_key(node));
         let state = self.state();
         let health = state.nodes.get(&node.meta.name).and_then(|known| known.health.as_ref());
@@ -419,7 +422,7 @@ impl Monitor {
     }
 
     /// Updates the zones' states and rates. All grace periods restart when the first node of a lost cluster is ready.
-    fn weigh(&self, places: &BTreeSet<Str>, seen: &[Seen], now: Instant) -> Turn {
+    fn update_zones(&self, places: &BTreeSet<Str>, seen: &[Seen], now: Instant) -> Turn {
         let mut census: BTreeMap<Str, Census> = BTreeMap::new();
         for Seen { node, ready } in seen {
             let count = census.entry(zone(node)).or_default();
@@ -459,7 +462,7 @@ impl Monitor {
                     self.set_taint(node, |node| node.ready() == Some(ready), None).await;
                 }
             }
-            // It has had its turn: another reason needs no other turn.
+            // Its zone's token was used already: a change of the reason needs no further one.
             Some(wanted) if tainted => self.set_taint(node, |_| true, Some(wanted)).await,
             Some(_) => {
                 if let Some(zone) = self.zones().get_mut(&zone(node)) {
@@ -491,7 +494,7 @@ impl Monitor {
         }
     }
 
-    /// Gives waiting nodes their `NoExecute` taints, at the rates of their zones.
+    /// Sets the `NoExecute` taints of waiting nodes, at the rates of their zones.
     async fn taint(&self) -> Result<Outcome, ReconcileError> {
         let names: Vec<Str> = self.zones().keys().cloned().collect();
         let mut next: Option<Duration> = None;
@@ -527,7 +530,7 @@ impl Monitor {
                     }
                     self.taint_node(zone_name, &node, wanted).await
                 }
-                // Deleted, ready, tainted, or in another zone by now.
+                // The node was deleted, became ready, was tainted, or is in another zone by now.
                 _ => true,
             };
             let mut zones = self.zones();

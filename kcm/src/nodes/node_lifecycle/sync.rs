@@ -15,7 +15,7 @@ use runtime::write::{WriteError, Writer};
 use super::decide_taints as decide;
 use crate::context::Clock;
 
-/// Tries of a patch before it waits for the next occasion.
+/// Maximum number of attempts of a patch in one reconcile or pass.
 const TRIES: usize = 5;
 
 /// The reconciler of taints and labels.
@@ -58,8 +58,8 @@ impl Nodes {
     }
 }
 
-/// Writes the taints that `edit` makes of a node, if any; recomputed from the server's node if the cached one was
-/// outdated. Returns whether something was written.
+/// Writes the taints that `edit` returns for a node, if any. If the cached node is outdated, `edit` is called again
+/// with the API server's node. Returns whether something was written.
 pub async fn edit_taints(
     nodes: &Store<Node>,
     writer: &Writer,

@@ -1,4 +1,4 @@
-//! Tables of the decisions, and zones and signs of life over time.
+//! Tables of decisions, and of zones and heartbeats over time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ fn no_schedule_taints_follow_conditions() {
 }
 
 #[test]
-fn one_no_execute_taint_excludes_the_other() {
+fn not_ready_and_unreachable_taints_exclude_each_other() {
     let (own, down, silent) = (("own", "NoExecute"), (NOT_READY, "NoExecute"), (UNREACHABLE, "NoExecute"));
     for (taints, wanted, expected) in [
         (&[own][..], None, None),
@@ -154,7 +154,7 @@ fn older_labels_follow_newer_ones() {
 }
 
 #[test]
-fn a_patch_is_bound_to_what_it_is_based_on() {
+fn patch_is_valid_for_its_version_only() {
     let made = node(&Made { conditions: &[("Ready", "False")], ..Made::default() });
     let taints = no_schedule(&made, NOW).expect("one is missing");
     assert_eq!(
@@ -185,7 +185,7 @@ fn zones_are_named_by_either_label() {
 }
 
 #[test]
-fn a_heartbeat_is_no_reason_to_look() {
+fn heartbeat_does_not_requeue_a_node() {
     let ready = Made { conditions: &[("Ready", "True")], heartbeat: 1, ..Made::default() };
     let old = node(&ready);
     let look = |made: &Made<'_>| of_node(&Change { old: Some(&old), new: Some(&node(made)) }).is_some();
@@ -200,12 +200,12 @@ fn a_heartbeat_is_no_reason_to_look() {
 
 const GRACE: Grace = Grace { startup: Duration::from_secs(60), running: Duration::from_secs(40) };
 
-/// Sees a node: seconds that passed, heartbeat of its Ready condition, renewal of its lease (its version too); and
-/// whether it is silent then.
+/// An observation of a node: seconds that passed, heartbeat of its Ready condition, renewal of its Lease (and its
+/// version); and whether it is unresponsive then.
 type Look = (u64, Option<i64>, Option<i64>, bool);
 
 #[test]
-fn silence_is_measured_by_our_clock() {
+fn missing_heartbeat_is_measured_by_the_own_clock() {
     let histories: &[(&str, u64, &[Look])] = &[
         ("never reported, young", 10, &[(0, None, None, false), (50, None, None, false), (51, None, None, true)]),
         ("never reported, old", 100, &[(0, None, None, true)]),
@@ -235,18 +235,18 @@ fn silence_is_measured_by_our_clock() {
                 (41, Some(1), Some(3), true),
             ],
         ),
-        ("an older lease is no news", 9, &[(0, Some(1), Some(5), false), (41, Some(1), Some(4), true)]),
+        ("an older Lease is no heartbeat", 9, &[(0, Some(1), Some(5), false), (41, Some(1), Some(4), true)]),
         (
-            "the first status is life",
+            "the first status is a heartbeat",
             100,
             &[(0, None, None, true), (1, Some(1), None, false), (41, Some(1), None, true)],
         ),
         (
-            "a status taken away is none",
+            "a removed status is no heartbeat",
             9,
             &[(0, Some(1), None, false), (30, None, None, false), (31, None, None, true)],
         ),
-        ("it comes back", 9, &[(0, Some(1), None, false), (41, Some(1), None, true), (9, Some(2), None, false)]),
+        ("it is renewed again", 9, &[(0, Some(1), None, false), (41, Some(1), None, true), (9, Some(2), None, false)]),
     ];
     for (what, age, looks) in histories {
         let (mut now, mut health): (Instant, Option<Health>) = (Instant::now() + Duration::from_secs(1000), None);
@@ -267,7 +267,7 @@ fn silence_is_measured_by_our_clock() {
 }
 
 #[test]
-fn a_lease_without_a_time_is_taken_once() {
+fn lease_without_a_time_is_one_heartbeat() {
     let now = Instant::now();
     let first = observe(None, None, Some(&leased(3, None)), Duration::ZERO, now);
     assert_eq!((first.lease_version(), first.is_renewed_by(&leased(4, Some(9)))), (3, false));
@@ -276,7 +276,7 @@ fn a_lease_without_a_time_is_taken_once() {
 }
 
 #[test]
-fn a_silent_node_says_so_in_four_conditions() {
+fn unresponsive_node_gets_four_unknown_conditions() {
     let edits = silenced(&node(&Made::default()), NOW);
     let written: Vec<_> = edits.iter().map(|edit| (edit.kind, edit.reason, edit.heartbeat)).collect();
     let never = |kind| (kind, "NodeStatusNeverUpdated", Some(Time(NOW.0 - 100)));
@@ -297,7 +297,7 @@ fn a_silent_node_says_so_in_four_conditions() {
 }
 
 #[test]
-fn a_zone_is_what_its_nodes_are() {
+fn state_of_a_zone_follows_from_its_nodes() {
     for (size, ready, expected) in [
         (0, 0, State::Initial),
         (1, 0, State::Full),
@@ -323,7 +323,7 @@ fn census(count: Count<'_>) -> BTreeMap<Str, Census> {
     count.iter().map(|(name, size, ready)| (Str::from(*name), Census { size: *size, ready: *ready })).collect()
 }
 
-/// How long a zone's next node waits after a node of the zone was tainted; `None`: forever.
+/// Returns how long a zone's next node waits after a node of the zone was tainted; `None`: forever.
 fn wait(zone: &Zone, now: Instant) -> Option<u64> {
     let mut pace = zone.pace;
     pace.wait(now)?;
@@ -331,21 +331,21 @@ fn wait(zone: &Zone, now: Instant) -> Option<u64> {
     pace.wait(now).map(|wait| wait.as_secs())
 }
 
-/// A census, what it leads to, and the shortest waits of the zones then.
+/// A census, its consequence, and the shortest waits of the zones then.
 type Step<'a> = (Count<'a>, Turn, &'a [Option<u64>]);
 
 #[test]
-fn the_cluster_turns_between_sight_and_blindness() {
+fn loss_and_return_of_all_nodes_stop_and_resume_evictions() {
     let histories: &[(&str, &[Step<'_>])] = &[
         (
-            "one zone of two dies",
+            "one zone of two fails",
             &[
                 (&[("a", 3, 3), ("b", 3, 3)], Turn::None, &[Some(10), Some(10)]),
                 (&[("a", 3, 0), ("b", 3, 3)], Turn::None, &[Some(10), Some(10)]),
             ],
         ),
         (
-            "all die and one returns",
+            "all fail and one returns",
             &[
                 (&[("a", 3, 3), ("b", 3, 3)], Turn::None, &[Some(10), Some(10)]),
                 (&[("a", 3, 0), ("b", 3, 0)], Turn::SightLost, &[None, None]),
@@ -354,16 +354,16 @@ fn the_cluster_turns_between_sight_and_blindness() {
                 (&[("a", 3, 3), ("b", 3, 3)], Turn::None, &[Some(10), Some(10)]),
             ],
         ),
-        ("all are dead from the start", &[(&[("a", 3, 0), ("b", 1, 0)], Turn::SightLost, &[None, None])]),
+        ("all are failed from the start", &[(&[("a", 3, 0), ("b", 1, 0)], Turn::SightLost, &[None, None])]),
         (
-            "a new zone of living nodes",
+            "a new zone of ready nodes",
             &[
                 (&[("a", 3, 0)], Turn::SightLost, &[None]),
                 (&[("a", 3, 0), ("b", 1, 1)], Turn::SightRegained, &[Some(10), Some(10)]),
             ],
         ),
         (
-            "a new zone of dead nodes",
+            "a new zone of failed nodes",
             &[(&[("a", 3, 0)], Turn::SightLost, &[None]), (&[("a", 3, 0), ("b", 1, 0)], Turn::None, &[None, None])],
         ),
         ("most of a small zone", &[(&[("a", 9, 4)], Turn::None, &[None]), (&[("a", 9, 5)], Turn::None, &[Some(10)])]),
@@ -399,7 +399,7 @@ fn the_cluster_turns_between_sight_and_blindness() {
 }
 
 #[test]
-fn a_bucket_gives_one_token_at_its_rate() {
+fn bucket_returns_one_token_at_its_rate() {
     let begun = Instant::now();
     let mut pace = Pace::new(0.1, begun);
     assert_eq!(pace.wait(begun), Some(Duration::ZERO));
@@ -418,7 +418,7 @@ fn a_bucket_gives_one_token_at_its_rate() {
     pace.set_rate(0.0, later);
     assert_eq!(pace.wait(later + SECOND * 100), None);
     pace.set_rate(0.1, later);
-    assert!(pace.wait(later).is_some_and(|wait| wait >= SECOND * 10), "out of a standstill it begins empty");
+    assert!(pace.wait(later).is_some_and(|wait| wait >= SECOND * 10), "after a rate of zero it begins empty");
     let full = later + SECOND * 20;
     pace.set_rate(0.5, full);
     assert_eq!(pace.wait(full), Some(Duration::ZERO), "a full one stays full");
@@ -500,10 +500,10 @@ fn waiting_node_is_listed_once_in_the_order_of_arrival() {
 }
 
 proptest! {
-    /// Over any history of dying and returning zones, the tokens that are given never exceed the normal rate, and while
-    /// no node is ready none is given.
+    /// For any history of failing and returning zones, the tokens never exceed the normal rate, and while no node is
+    /// ready there is none.
     #[test]
-    fn nobody_is_tainted_faster_than_allowed(
+    fn nodes_are_never_tainted_faster_than_the_rate(
         steps in proptest::collection::vec((1u64..40, 0usize..4, 0usize..4), 1..60)
     ) {
         let begun = Instant::now();

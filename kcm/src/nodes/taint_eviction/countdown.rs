@@ -1,4 +1,4 @@
-//! The pods whose time runs, by name.
+//! Countdowns of pods to their eviction, by name.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,27 +7,27 @@ use kinds::Uid;
 use kinds::meta::ObjectKey;
 use tokio::time::Instant;
 
-/// What is under way for a pod.
+/// The state of a pod's eviction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stage {
-    /// It is deleted then.
+    /// The pod is deleted at this time.
     Until(Instant),
-    /// Its time is up; the event says so already.
+    /// The pod is due, and the event was recorded.
     Told,
-    /// It was deleted.
+    /// The pod was deleted.
     Deleted,
 }
 
-/// A pod that has to go.
+/// A pod that is evicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Countdown {
     /// The pod.
     pub uid: Uid,
-    /// How far its end is.
+    /// The state of its eviction.
     pub stage: Stage,
 }
 
-/// All that is under way.
+/// All evictions.
 #[derive(Debug, Default)]
 pub struct Countdowns(Mutex<HashMap<ObjectKey, Countdown>>);
 
@@ -36,22 +36,22 @@ impl Countdowns {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what is under way for the pod of this name.
+    /// Returns the eviction of the pod of this name.
     pub fn get(&self, key: &ObjectKey) -> Option<Countdown> {
         self.lock().get(key).cloned()
     }
 
-    /// Reports whether anything is under way for the pod of this name.
+    /// Reports whether the pod of this name has an eviction.
     pub fn contains(&self, key: &ObjectKey) -> bool {
         self.lock().contains_key(key)
     }
 
-    /// Remembers what is under way for a pod.
+    /// Sets the eviction of a pod.
     pub fn set(&self, key: &ObjectKey, uid: &Uid, stage: Stage) {
         self.lock().insert(key.clone(), Countdown { uid: uid.clone(), stage });
     }
 
-    /// Forgets the pod of this name; true if its time was running.
+    /// Removes the eviction of the pod of this name. Returns true if its countdown was running.
     pub fn stop(&self, key: &ObjectKey) -> bool {
         self.lock().remove(key).is_some_and(|countdown| matches!(countdown.stage, Stage::Until(_)))
     }

@@ -1,4 +1,4 @@
-//! Whether a pod may stay on its node, and for how long.
+//! Policy: the time for which a pod may stay on its tainted node.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use tokio::time::Instant;
 
 use super::countdown::Stage;
 
-/// For how long a pod bears its node's taints.
+/// The time for which a pod tolerates its node's taints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bears {
     /// Not at all.
     Never,
     /// For this time.
     For(Duration),
-    /// For ever.
+    /// Forever.
     Always,
 }
 
-/// Returns those taints that drive pods away.
+/// Returns the taints that evict pods.
 pub fn executing(taints: &[Taint]) -> impl Iterator<Item = &Taint> {
     taints.iter().filter(|taint| &*taint.effect == NO_EXECUTE)
 }
@@ -38,19 +38,19 @@ pub fn bears<'a>(taints: impl Iterator<Item = &'a Taint>, tolerations: Option<&T
     shortest.map_or(Bears::Always, |seconds| Bears::For(Duration::from_secs(seconds)))
 }
 
-/// What is done about a pod.
+/// The action for a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// It stays; a countdown ends.
+    /// It stays; a running countdown is cancelled.
     Stay,
     /// It is deleted now.
     Evict,
-    /// Its time runs until then.
+    /// Its countdown ends at this time.
     Wait(Instant),
 }
 
-/// Decides on a pod. A countdown that runs is kept whatever finite time would be given now: an earlier beginning makes
-/// it end sooner than a new one (processPodOnNode).
+/// Decides about a pod. A running countdown is kept, whatever finite time the pod tolerates now: it began earlier than
+/// a new one would (processPodOnNode).
 pub fn decide(bears: Bears, running: Option<&Stage>, now: Instant) -> Decision {
     match (bears, running) {
         (Bears::Always, _) => Decision::Stay,
@@ -58,7 +58,7 @@ pub fn decide(bears: Bears, running: Option<&Stage>, now: Instant) -> Decision {
         (Bears::For(_), Some(Stage::Until(end))) if *end > now => Decision::Wait(*end),
         (Bears::For(_), Some(_)) => Decision::Evict,
         (Bears::For(time), None) if time.is_zero() => Decision::Evict,
-        // A time that the clock cannot express does not end.
+        // A time beyond the range of the clock never ends.
         (Bears::For(time), None) => now.checked_add(time).map_or(Decision::Stay, Decision::Wait),
     }
 }

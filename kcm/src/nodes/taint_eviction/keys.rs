@@ -1,4 +1,4 @@
-//! Which pods a change concerns.
+//! Maps changes to pods.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use super::countdown::Countdowns;
 use super::decide::executing;
 use crate::pods::indexes::{by_node, on_node};
 
-/// Turns changes into keys on the queue. A store shows a change before its subscribers hear of it, so that whichever of
-/// a pod and its node's taint comes last finds the other.
+/// Enqueues the pods that changes concern. A cache contains a change before its subscribers are called, so that the
+/// later one of a pod and its node's taint finds the other.
 pub fn subscribe(
     nodes: &Arc<Store<Node>>,
     pods: &Arc<Store<Pod>>,
@@ -45,7 +45,7 @@ pub fn newly_tainted<'a>(change: &Change<'a, Node>) -> Option<&'a Arc<Node>> {
     (!executing(before).eq(executing(&new.taints))).then_some(new)
 }
 
-/// Returns the pod, if it came, went, was bound, or bears other taints now.
+/// Returns the pod, if it was created, deleted or bound, or tolerates other taints now.
 pub fn moved<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
     let same = change.old.zip(change.new).is_some_and(|(old, new)| {
         (&old.meta.uid, &old.node, &old.tolerations) == (&new.meta.uid, &new.node, &new.tolerations)

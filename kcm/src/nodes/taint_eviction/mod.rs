@@ -1,7 +1,7 @@
-//! taint-eviction-controller: deletes pods that do not bear the `NoExecute` taints of their node, or no longer.
+//! taint-eviction-controller: deletes pods that do not tolerate the `NoExecute` taints of their node, or no longer.
 //!
-//! A pod that bears them for a time is counted down from when this process first saw pod and taints together; a running
-//! countdown is not changed by other finite times. Follows upstream pkg/controller/tainteviction.
+//! For a pod that tolerates them for a time, a countdown begins when this process first observes pod and taints
+//! together. Other finite times do not change a running countdown. Follows upstream pkg/controller/tainteviction.
 
 mod countdown;
 mod decide;

@@ -1,4 +1,4 @@
-//! One reconcile of a pod on a tainted node: decide, look once more at the server, and delete.
+//! One reconcile of a pod on a tainted node: decide, confirm with an uncached read, and delete.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,13 +21,13 @@ use super::decide::{Bears, Decision, bears, decide, executing};
 use crate::context::Clock;
 use crate::pods::disruption_target;
 
-/// For how long the server's word on a node's taints counts for all pods on it.
+/// Time for which an uncached read of a node's taints is used for all pods on it.
 const WORD: Duration = Duration::from_secs(1);
 
-/// When the server said what of a node; `None`: there is no such node.
+/// The time and result of an uncached read of a node; `None`: the node does not exist.
 type Word = (Instant, Option<Arc<Node>>);
 
-/// Deletions and how late they were, under upstream's names (pkg/controller/tainteviction/metrics).
+/// Metrics of deletions and their delay, under upstream's names (pkg/controller/tainteviction/metrics).
 pub struct Deletions {
     total: Count,
     latency: Seconds,
@@ -65,11 +65,11 @@ pub struct Evictions {
     pub recorder: Recorder,
     pub clock: Clock,
     pub countdowns: Arc<Countdowns>,
-    /// Whether the operators `Lt` and `Gt` of tolerations count.
+    /// Whether the operators `Lt` and `Gt` of tolerations are supported.
     pub comparing: bool,
-    /// What the server said last.
+    /// The last uncached reads, by node.
     pub asked: Mutex<HashMap<Str, Word>>,
-    /// What is counted.
+    /// The metrics.
     pub deletions: Deletions,
 }
 
@@ -121,7 +121,7 @@ impl Evictions {
         bears(executing(&node.taints), pod.tolerations.as_ref(), self.comparing)
     }
 
-    /// Ends what is under way for a pod; says so if its time was running.
+    /// Removes the eviction of a pod. Records an event if its countdown was running.
     fn stop(&self, key: &ObjectKey) {
         if self.countdowns.stop(key) {
             self.event(key, format!("Cancelling deletion of Pod {key}"));
@@ -149,14 +149,14 @@ impl Evictions {
         if let Some(node) = self.ask(&pod.node).await?
             && decide(self.bears(&node, pod), running, Instant::now()) != Decision::Evict
         {
-            warn!(pod = %key, node = %pod.node, "the server's node has other taints than our watch shows: waiting for it");
+            warn!(pod = %key, node = %pod.node, "taints of the node on the API server differ from the cache: waiting for the cache");
             return Ok(Outcome::RequeueAfter(WORD));
         }
         if running != Some(&Stage::Told) {
             if matches!(running, Some(Stage::Until(end)) if *end > Instant::now()) {
                 self.event(key, format!("Cancelling deletion of Pod {key}"));
             }
-            info!(pod = %key, node = %pod.node, "deleting the pod: it does not bear its node's taints");
+            info!(pod = %key, node = %pod.node, "deleting pod: it does not tolerate its node's taints");
             self.event(key, format!("Marking for deletion Pod {key}"));
             self.countdowns.set(key, &pod.meta.uid, Stage::Told);
         }
@@ -172,7 +172,7 @@ impl Evictions {
         }
     }
 
-    /// Says in the pod's status why it goes, and deletes it.
+    /// Sets the condition `DisruptionTarget` of the pod, and deletes it.
     async fn delete(&self, key: &ObjectKey, pod: &Pod) -> Result<(), WriteError> {
         let live = self.writer.get(&Pod::RESOURCE, key).await?;
         let patch = disruption_target::patch(
@@ -188,7 +188,7 @@ impl Evictions {
         self.writer.delete(&Pod::RESOURCE, key, &pod.meta.uid).await
     }
 
-    /// Returns the server's node, current as of this request: a stalled watch must not evict pods that may stay.
+    /// Returns the node from the API server, as of this request: a stalled watch must not evict pods that may stay.
     async fn ask(&self, name: &Str) -> Result<Option<Arc<Node>>, WriteError> {
         let asked = || self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! Who may stay for how long, as tables; and countdowns under random changes.
+//! Tables of tolerated times, and countdowns under random changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +66,7 @@ fn asked(taints: Taints<'_>, tolerations: Tolerations<'_>) -> Bears {
 }
 
 #[test]
-fn the_shortest_of_the_answers_counts() {
+fn shortest_toleration_counts() {
     let seconds = |seconds| Bears::For(Duration::from_secs(seconds));
     for (taints, tolerations, expected) in [
         (&[][..], &[][..], Bears::Always),
@@ -77,7 +77,7 @@ fn the_shortest_of_the_answers_counts() {
         (&[("k", "NoExecute")], &[("k", Some(5))], seconds(5)),
         (&[("k", "NoExecute")], &[("k", Some(0))], seconds(0)),
         (&[("k", "NoExecute")], &[("k", Some(-7))], seconds(0)),
-        // The first that answers a taint, not the best.
+        // The first toleration that matches a taint counts, not the longest.
         (&[("k", "NoExecute")], &[("k", Some(5)), ("k", Some(1))], seconds(5)),
         (&[("k", "NoExecute"), ("l", "NoExecute")], &[("k", Some(5))], Bears::Never),
         (&[("k", "NoExecute"), ("l", "NoExecute")], &[("k", Some(5)), ("l", Some(3))], seconds(3)),
@@ -89,7 +89,7 @@ fn the_shortest_of_the_answers_counts() {
 }
 
 #[test]
-fn a_running_time_is_not_changed_by_another() {
+fn running_countdown_is_not_changed_by_another_time() {
     let now = Instant::now();
     let at = |seconds| now + Duration::from_secs(seconds);
     let time = |seconds| Bears::For(Duration::from_secs(seconds));
@@ -111,7 +111,7 @@ fn a_running_time_is_not_changed_by_another() {
 }
 
 #[test]
-fn only_changes_that_can_matter_are_looked_at() {
+fn only_relevant_changes_are_reconciled() {
     let tainted = node(&[("k", "NoExecute")]);
     for (old, new, expected) in [
         (None, Some(&tainted), true),
@@ -138,11 +138,11 @@ fn only_changes_that_can_matter_are_looked_at() {
 }
 
 proptest! {
-    /// Whatever taints and tolerations do: a pod that tolerates its taints forever is never deleted, one that tolerates
-    /// them for a time has at least that time from when it began, and one that does not tolerate them is evicted
+    /// For any changes of taints and tolerations: a pod that tolerates its taints forever is never deleted, one that
+    /// tolerates them for a time stays for at least that time, and one that does not tolerate them is evicted
     /// immediately.
     #[test]
-    fn nobody_goes_too_early(steps in proptest::collection::vec((0u64..30, 0u8..6), 1..40)) {
+    fn no_pod_is_evicted_too_early(steps in proptest::collection::vec((0u64..30, 0u8..6), 1..40)) {
         let begun = Instant::now();
         let (mut now, mut running): (Instant, Option<Stage>) = (begun, None);
         let mut least: Option<Instant> = None;

@@ -1,16 +1,16 @@
-//! The data of a revision: a patch, byte for byte as Go writes it, from the workload as the server spells it.
+//! The data of a revision: a patch, byte for byte as Go writes it, made from the workload's JSON on the API server.
 
 use kinds::meta::Uid;
 use serde_json::{Map, Value};
 
-/// What a workload looked like when the server was asked: all that a new revision takes from it.
+/// The state of a workload on the API server, as far as a new revision needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     /// The workload's uid.
     pub uid: Uid,
     /// The generation of its spec.
     pub generation: i64,
-    /// The patch that puts its template back.
+    /// The patch that restores its template.
     pub data: Vec<u8>,
     /// Labels of its template.
     pub labels: Vec<(String, String)>,
@@ -19,10 +19,10 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads a workload as the server spells it in JSON.
+    /// Reads a workload from the API server's JSON.
     ///
     /// # Errors
-    /// Names what is missing; the server sends no such object.
+    /// When a field is missing, which the API server's objects never do.
     pub fn read(mut workload: Value) -> Result<Self, String> {
         let meta = &workload["metadata"];
         let uid = Uid::parse(meta["uid"].as_str().ok_or("metadata.uid is missing")?);
@@ -42,7 +42,7 @@ impl Snapshot {
     }
 }
 
-/// Returns the pod template in a revision's data; `None` when the data is no patch of a template.
+/// Returns the pod template in a revision's data; `None` if the data is not a patch of a template.
 pub fn template_of(data: &[u8]) -> Option<Map<String, Value>> {
     let mut patch: Value = serde_json::from_slice(data).ok()?;
     let Some(Value::Object(mut template)) = patch.pointer_mut("/spec/template").map(Value::take) else { return None };

@@ -1,15 +1,15 @@
-//! Whether two revisions' data mean the same template although their bytes differ.
+//! Compares templates in the data of revisions semantically, although their bytes differ.
 //!
-//! An API server that learnt a new default writes it into every template, and one that stopped writing a field at zero
-//! leaves it out. Neither is a change that pods should be replaced for. (upstream: pkg/controller/statefulset,
-//! setMatchesLatestExistingRevision, which applies the defaults; here what is at its default is left out.)
+//! An API server with a new default writes it into every template, and one that no longer writes a field at zero omits
+//! it. Pods should not be replaced for either. Upstream: pkg/controller/statefulset, setMatchesLatestExistingRevision,
+//! which applies the defaults; here fields at their default are removed.
 
 use serde_json::{Map, Value, json};
 
 use super::data::template_of;
 
-/// Returns true if both patches put back templates that the API server fills up to the same. Data that is no patch of a
-/// template means nothing.
+/// Returns true if both patches restore templates that are equal after defaulting. Data that is not a patch of a
+/// template equals nothing.
 pub fn same_meaning(a: &[u8], b: &[u8]) -> bool {
     match (template_of(a), template_of(b)) {
         (Some(mut a), Some(mut b)) => {
@@ -21,7 +21,7 @@ pub fn same_meaning(a: &[u8], b: &[u8]) -> bool {
     }
 }
 
-/// Leaves out nulls and fields at their default, at any depth. `place` is the name of the field that holds the object.
+/// Removes nulls and fields at their default, at any depth. `place` is the name of the field that contains the object.
 fn strip(object: &mut Map<String, Value>, place: &str) {
     for (name, value) in object.iter_mut() {
         match value {

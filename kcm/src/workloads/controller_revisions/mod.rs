@@ -1,8 +1,8 @@
 //! The history of a workload's template as ControllerRevisions: what StatefulSets and DaemonSets share.
 //!
-//! A revision's data is a patch that puts the template back. Two managers agree on what is new only if they write the
-//! same bytes, so `data` writes them as Go's JSON encoder does, from the object as the server spells it. The server
-//! is asked only when a template is seen that [`Memory`] does not know. Follows upstream pkg/controller/history.
+//! A revision's data is a patch that restores the template. Two managers agree on new templates only if they write the
+//! same bytes, so `data` writes them as Go's JSON encoder does, from the object's JSON on the API server. That is read
+//! only for a template that [`Memory`] does not contain. Follows upstream pkg/controller/history.
 
 mod data;
 mod meaning;
@@ -34,8 +34,8 @@ pub fn revision_name(owner: &str, hash: &str) -> String {
     format!("{}-{hash}", owner.get(..LONGEST_PREFIX).unwrap_or(owner))
 }
 
-/// Returns the hash in a revision's name, moved on by name collisions (pkg/controller/history, HashControllerRevision:
-/// FNV-1 of 32 bits).
+/// Returns the hash in a revision's name, which depends on the number of name collisions (pkg/controller/history,
+/// HashControllerRevision: FNV-1 of 32 bits).
 pub fn hash(data: &[u8], collisions: Option<i32>) -> String {
     const OFFSET: u32 = 2_166_136_261;
     const PRIME: u32 = 16_777_619;
@@ -44,7 +44,8 @@ pub fn hash(data: &[u8], collisions: Option<i32>) -> String {
     safe_name(bytes.fold(OFFSET, |hash, byte| hash.wrapping_mul(PRIME) ^ u32::from(*byte)))
 }
 
-/// Oldest first: by number, then by age, then by name (pkg/controller/history, SortControllerRevisions).
+/// Orders revisions oldest first: by number, then by age, then by name (pkg/controller/history,
+/// SortControllerRevisions).
 pub fn by_number(a: &ControllerRevision, b: &ControllerRevision) -> Ordering {
     a.revision.cmp(&b.revision).then_with(|| a.meta.by_creation(&b.meta))
 }
@@ -69,20 +70,20 @@ pub fn surplus(sorted: &[Arc<ControllerRevision>], live: &HashSet<Str>, limit: i
     history
 }
 
-/// Which revision each workload's template is, so that the server need not be asked again.
+/// The revision of each workload's template, so that it is not read from the API server again.
 #[derive(Debug, Default)]
 pub struct Memory {
     known: Mutex<HashMap<Uid, (Template, Str)>>,
 }
 
 impl Memory {
-    /// Returns the name of the revision that a workload's template was found to be.
+    /// Returns the name of the remembered revision of a workload's template.
     pub fn recall(&self, owner: &Uid, template: &Template) -> Option<Str> {
         let known = lock(&self.known);
         known.get(owner).filter(|(seen, _)| seen == template).map(|(_, name)| name.clone())
     }
 
-    /// Remembers which revision a workload's template is.
+    /// Remembers the revision of a workload's template.
     pub fn remember(&self, owner: &Uid, template: &Template, revision: &Str) {
         let mut known = lock(&self.known);
         known.insert(owner.clone(), (template.clone(), revision.clone()));

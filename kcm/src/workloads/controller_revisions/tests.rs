@@ -1,4 +1,4 @@
-//! What revisions are called, what is in them, and which of them stay.
+//! Names, data and retention of revisions.
 
 use kinds::template::Template;
 use kinds::{Interner, Meta, Time};
@@ -33,7 +33,7 @@ fn data(template: Value) -> Vec<u8> {
 }
 
 #[test]
-fn names_are_cut_and_hashed() {
+fn names_are_truncated_and_have_a_hash() {
     assert_eq!(revision_name("web", "abc"), "web-abc");
     assert_eq!(revision_name(&"x".repeat(253), "abc").len(), 227);
     let hashes = [hash(b"a", None), hash(b"a", Some(0)), hash(b"a", Some(1)), hash(b"b", None)];
@@ -45,7 +45,7 @@ fn names_are_cut_and_hashed() {
 }
 
 #[test]
-fn data_is_written_as_go_does() {
+fn data_equals_gos_encoding() {
     let template = json!({
         "spec": {"z": 1, "a": [true, null, -3, 9_223_372_036_854_775_807_i64], "b": "<a>&\"\\\u{1}\u{7f}\u{2028}\n\u{8}\u{c}é"},
         "metadata": {"labels": {"app": "web"}},
@@ -62,7 +62,7 @@ fn data_is_written_as_go_does() {
 }
 
 #[test]
-fn a_snapshot_has_what_a_revision_takes() {
+fn snapshot_contains_all_that_a_revision_needs() {
     let snapshot = Snapshot::read(json!({
         "metadata": {"uid": "u", "generation": 7, "annotations": {"note": "x"}},
         "spec": {"template": {"metadata": {"labels": {"app": "web"}}, "spec": {}}},
@@ -80,7 +80,7 @@ fn a_snapshot_has_what_a_revision_takes() {
 }
 
 #[test]
-fn defaults_change_no_meaning() {
+fn templates_that_differ_by_defaults_are_equal() {
     let short = json!({
         "metadata": {"creationTimestamp": null, "labels": {"app": "web"}},
         "spec": {
@@ -127,11 +127,11 @@ fn defaults_change_no_meaning() {
         *other.pointer_mut(path).expect("a field") = value;
         assert!(!same_meaning(&data(short.clone()), &data(other)), "{path}");
     }
-    assert!(!same_meaning(b"{}", b"{}"), "data that is no patch means nothing");
+    assert!(!same_meaning(b"{}", b"{}"), "data that is not a patch equals nothing");
 }
 
 #[test]
-fn pull_policies_follow_the_tag() {
+fn default_pull_policy_follows_the_tag() {
     let with = |image: &str, policy: Option<&str>| {
         let mut container = json!({"name": "c", "image": image});
         if let Some(policy) = policy {
@@ -155,7 +155,7 @@ fn pull_policies_follow_the_tag() {
 }
 
 #[test]
-fn the_order_is_by_number_then_age_then_name() {
+fn revisions_are_ordered_by_number_then_age_then_name() {
     let mut revisions =
         vec![revision("d", 2, 1, b""), revision("c", 1, 9, b""), revision("b", 1, 5, b""), revision("a", 1, 9, b"")];
     revisions.sort_by(|a, b| by_number(a, b));
@@ -165,7 +165,7 @@ fn the_order_is_by_number_then_age_then_name() {
 }
 
 #[test]
-fn the_newest_of_equals_is_found() {
+fn newest_of_equal_revisions_is_found() {
     let sorted = [revision("a", 1, 1, b"x"), revision("b", 2, 1, b"y"), revision("c", 3, 1, b"x")];
     assert_eq!(find_equal(&sorted, b"x").map(|found| found.meta.name.clone()).as_deref(), Some("c"));
     assert_eq!(find_equal(&sorted, b"y").map(|found| found.meta.name.clone()).as_deref(), Some("b"));
@@ -173,7 +173,7 @@ fn the_newest_of_equals_is_found() {
 }
 
 #[test]
-fn what_lives_stays_and_does_not_count() {
+fn live_revisions_are_kept_and_do_not_count() {
     let sorted: Vec<_> = ["a", "b", "c", "d"].iter().zip(1..).map(|(name, at)| revision(name, at, 1, b"")).collect();
     for (live, limit, gone) in [
         (&["d"][..], 10, &[][..]),
@@ -191,7 +191,7 @@ fn what_lives_stays_and_does_not_count() {
 }
 
 #[test]
-fn a_template_is_recalled_until_it_changes() {
+fn template_is_remembered_until_it_changes() {
     let template = |spec: &[u8]| Template { labels: [].into(), meta: [].into(), spec: spec.into() };
     let (memory, uid) = (Memory::default(), Uid::parse("u"));
     memory.remember(&uid, &template(b"1"), &"web-a".into());

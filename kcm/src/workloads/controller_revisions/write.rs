@@ -15,7 +15,7 @@ use runtime::write::{WriteError, Writer};
 use super::{Snapshot, by_number, hash, revision_name};
 use crate::pods::creation_gate::CreationGate;
 
-/// The history of one workload, and what is needed to change it.
+/// The history of one workload, with the client and caches to change it.
 #[derive(Clone, Copy)]
 pub struct History<'a> {
     /// The workload.
@@ -24,7 +24,7 @@ pub struct History<'a> {
     pub reference: &'a OwnerRef,
     /// All revisions; indexed by controller.
     pub revisions: &'a Arc<Store<ControllerRevision>>,
-    /// What the controller has written.
+    /// The controller's own writes that the cache may not contain yet.
     pub consistency: &'a Consistency,
     /// The controller's client.
     pub writer: &'a Writer,
@@ -44,7 +44,7 @@ pub enum Unmatched {
 /// A revision before its creation.
 #[derive(Debug, Clone)]
 pub struct Draft {
-    /// Its labels, that with the hash among them.
+    /// Its labels, including that with the hash.
     pub labels: Vec<(String, String)>,
     /// Its annotations.
     pub annotations: Vec<(String, String)>,
@@ -55,7 +55,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Creates a revision of what the server showed, with one more label.
+    /// Creates a draft from the state on the API server, with one more label.
     pub fn new(snapshot: Snapshot, label: (&str, String), revision: i64) -> Self {
         let mut labels = snapshot.labels;
         labels.retain(|(key, _)| key != label.0);
@@ -67,11 +67,11 @@ impl Draft {
 /// The result of the creation of a revision.
 #[derive(Debug)]
 pub enum Created {
-    /// It was made.
+    /// It was created.
     Made(Arc<ControllerRevision>),
-    /// One of that name and data exists: another leader created it, or the answer was lost.
+    /// It exists already with the same name and data: a previous leader created it, or the response was lost.
     Known(Arc<ControllerRevision>),
-    /// The name is taken by one with other data.
+    /// A revision with this name and other data exists.
     Taken,
 }
 
@@ -109,7 +109,7 @@ impl History<'_> {
         Ok(revisions)
     }
 
-    /// Asks the server for the workload as it is now, for a revision of its template.
+    /// Reads the workload from the API server, for a revision of its template.
     ///
     /// # Errors
     /// When it no longer exists, or another one has its name.
@@ -125,8 +125,8 @@ impl History<'_> {
         Ok(snapshot)
     }
 
-    /// Creates a revision under the name that its hash and the collisions so far make; a name that is taken by other
-    /// data counts as one more collision (pkg/controller/history, CreateControllerRevision).
+    /// Creates a revision named by its hash, which includes the collisions so far. A name that is taken by other data
+    /// counts as one more collision (pkg/controller/history, CreateControllerRevision).
     ///
     /// # Errors
     /// When the server refuses it for another reason.
@@ -188,7 +188,7 @@ impl History<'_> {
         Ok(ControllerRevision::data_of(answer.object()?).to_vec())
     }
 
-    /// Gives a revision another place in the history.
+    /// Changes the number of a revision.
     ///
     /// # Errors
     /// A conflict when it has changed, or another one has its name.
@@ -206,7 +206,7 @@ impl History<'_> {
         Ok(Arc::new(renumbered))
     }
 
-    /// Gives a revision one more label.
+    /// Adds a label to a revision.
     ///
     /// # Errors
     /// A conflict when it has changed, or another one has its name.
@@ -219,7 +219,7 @@ impl History<'_> {
         Ok(())
     }
 
-    /// Deletes a revision; one that no longer exists is no failure.
+    /// Deletes a revision. It is no failure if it no longer exists.
     ///
     /// # Errors
     /// When the server refuses.

@@ -1,4 +1,4 @@
-//! Which run of a CronJob is due, which Jobs are history, what its status lists. All policy, no IO.
+//! Policy: the run of a CronJob that is due, the finished Jobs to delete, and the missed runs.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use kinds::{CronJob, Job, Time};
 
 use super::schedule::{Schedule, ScheduleError, zone};
 
-/// Added to each wait, for clocks that are not quite together (pkg/controller/cronjob, nextScheduleDelta).
+/// Added to each wait, because clocks differ (pkg/controller/cronjob, nextScheduleDelta).
 const MARGIN: SignedDuration = SignedDuration::from_millis(100);
 
 /// Number of missed runs above which the user gets a warning.
 const MANY: i64 = 100;
 
-/// How many runs were missed, roughly.
+/// The approximate number of missed runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missed {
     /// None.
@@ -26,7 +26,7 @@ pub enum Missed {
     Many,
 }
 
-/// The schedule can never be due.
+/// The schedule is never due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("time difference between two schedules is less than 1 second")]
 pub struct NeverDue;
@@ -38,18 +38,18 @@ pub struct Due {
     pub since: Timestamp,
     /// The last run that was due, if one was.
     pub last: Option<Timestamp>,
-    /// How many were due.
+    /// The number of runs that were due.
     pub missed: Missed,
 }
 
-/// Reads a CronJob's schedule in its zone, or in this process's (pkg/controller/cronjob, formatSchedule). A schedule
-/// that names a zone itself is taken as it is.
+/// Parses a CronJob's schedule in its time zone, or in this process's (pkg/controller/cronjob, formatSchedule). A
+/// schedule that contains a time zone is used unchanged.
 pub fn schedule(cron_job: &CronJob) -> Result<Schedule, ScheduleError> {
     let named = cron_job.time_zone.as_deref().filter(|_| !names_zone(cron_job)).and_then(zone);
     Schedule::parse(&cron_job.schedule, named.unwrap_or_else(TimeZone::system))
 }
 
-/// Returns true if the schedule itself names a zone, which the API refuses by now.
+/// Returns true if the schedule itself contains a time zone, which the API no longer accepts.
 pub fn names_zone(cron_job: &CronJob) -> bool {
     cron_job.schedule.contains("TZ")
 }
@@ -58,8 +58,8 @@ fn timestamp(time: Time) -> Timestamp {
     Timestamp::from_second(time.0).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// Returns the last run that was due (pkg/controller/cronjob, mostRecentScheduleTime). A long time is not walked
-/// through: the first two runs say how far apart they are, and the search begins two such distances ago.
+/// Returns the last run that was due (pkg/controller/cronjob, mostRecentScheduleTime). After a long time the runs are
+/// not enumerated: the first two runs give the interval, and the search begins two intervals ago.
 pub fn due(cron_job: &CronJob, schedule: &Schedule, now: Timestamp, with_deadline: bool) -> Result<Due, NeverDue> {
     let known = cron_job.status.last_schedule;
     let mut since = timestamp(if known.is_zero() { cron_job.meta.created } else { known });
@@ -125,7 +125,7 @@ pub fn missed_message(scheduled: Timestamp) -> String {
 pub fn beyond(mut ended: Vec<&Job>, limit: Option<i32>) -> Vec<&Job> {
     let Some(limit) = limit else { return Vec::new() };
     let surplus = ended.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
-    // Who has not started is the youngest.
+    // A Job that has not started counts as the youngest.
     let age = |job: &Job| (job.status.start.is_zero(), job.status.start);
     ended.sort_by(|a, b| age(a).cmp(&age(b)).then_with(|| a.meta.name.cmp(&b.meta.name)));
     ended.truncate(surplus);

@@ -1,4 +1,4 @@
-//! Which CronJobs a change concerns.
+//! Maps changes to CronJobs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::decide::{schedule, until_next};
 use super::schedule::Schedule;
 use super::sync::CronJobs;
 
-/// Turns changes into keys on the queue.
+/// Enqueues the keys of changed objects.
 pub fn subscribe(
     cron_jobs: &Arc<Store<CronJob>>,
     jobs: &Arc<Store<Job>>,
@@ -42,7 +42,7 @@ pub fn subscribe(
 }
 
 /// Returns the time until a CronJob with a new schedule is reconciled: its next run. If there is none, it is reconciled
-/// now, and says so in an event.
+/// now, which records an event.
 pub fn reconcile_after(cron_job: &CronJob, schedule: &Schedule, now: Timestamp) -> Duration {
     until_next(cron_job, schedule, now).unwrap_or(Duration::ZERO)
 }
@@ -53,7 +53,7 @@ pub fn is_rescheduled(change: &Change<'_, CronJob>) -> bool {
     old.meta.uid == new.meta.uid && (&old.schedule, &old.time_zone) != (&new.schedule, &new.time_zone)
 }
 
-/// Returns the owners of a Job, before and after.
+/// Returns the old and the new owner of a Job.
 pub fn owners(change: &Change<'_, Job>) -> Vec<ObjectKey> {
     let mut owners: Vec<ObjectKey> =
         change.old.into_iter().chain(change.new).filter_map(|job| owner(&job.meta)).collect();

@@ -1,7 +1,8 @@
-//! Cron schedules as upstream reads them (robfig/cron v3, ParseStandard), and when they are due next.
+//! Cron schedules in upstream's syntax (robfig/cron v3, ParseStandard), and their next times.
 //!
-//! A schedule is compared with the clock on the wall of its zone. An hour that is skipped there in spring fires nothing,
-//! one that comes twice in autumn fires twice: that is upstream's way, and the tests hold it to upstream's own table.
+//! A schedule is compared with the local time of its zone. An hour that is skipped in spring has no runs, an hour that
+//! occurs twice in autumn has its runs twice. This is upstream's behaviour; the tests compare with a table of
+//! upstream's.
 
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
@@ -16,7 +17,7 @@ const SECOND: SignedDuration = SignedDuration::from_secs(1);
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
-/// Why a schedule cannot be read.
+/// The reason why a schedule cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
     /// The text is empty.
@@ -46,7 +47,7 @@ pub enum ScheduleError {
     /// A range ends before it begins.
     #[error("beginning of range ({0}) beyond end of range ({1}): {2}")]
     Backwards(u64, u64, String),
-    /// A range would never move on.
+    /// The step of a range is zero.
     #[error("step of range should be a positive number: {0}")]
     NoStep(String),
     /// An unknown word after `@`.
@@ -64,7 +65,7 @@ pub enum ScheduleError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Field {
     bits: u64,
-    /// It was `*` or `?` without a step: for days that means "whatever the other field says".
+    /// It was `*` or `?` without a step: for days this means that only the other field counts.
     any: bool,
 }
 
@@ -74,7 +75,7 @@ impl Field {
     }
 }
 
-/// What a field may hold.
+/// The allowed values of a field.
 struct Bounds {
     low: u64,
     high: u64,
@@ -91,16 +92,16 @@ const MONTHS: Bounds = Bounds {
 };
 const WEEKDAYS: Bounds = Bounds { low: 0, high: 6, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] };
 
-/// When something is due.
+/// A schedule.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Schedule {
-    /// By the calendar and clock of a zone.
+    /// By calendar and local time of a zone.
     Wall(Box<Wall>),
-    /// At a constant distance in whole seconds.
+    /// At a constant interval in whole seconds.
     Every(SignedDuration),
 }
 
-/// A schedule by calendar and clock.
+/// A schedule by calendar and local time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Wall {
     minute: Field,
@@ -111,7 +112,7 @@ pub struct Wall {
     zone: TimeZone,
 }
 
-/// Returns a zone by its name as Go's LoadLocation takes it: empty is UTC, `Local` is this process's.
+/// Returns a zone by its name, as Go's LoadLocation does: empty is UTC, `Local` is this process's zone.
 pub fn zone(name: &str) -> Option<TimeZone> {
     match name {
         "" | "UTC" => Some(TimeZone::UTC),
@@ -122,7 +123,7 @@ pub fn zone(name: &str) -> Option<TimeZone> {
 }
 
 impl Schedule {
-    /// Reads a schedule; it is meant in `local` unless it begins with a zone of its own (`TZ=` or `CRON_TZ=`).
+    /// Parses a schedule in the zone `local`, unless it begins with a zone (`TZ=` or `CRON_TZ=`).
     pub fn parse(text: &str, local: TimeZone) -> Result<Self, ScheduleError> {
         if text.is_empty() {
             return Err(ScheduleError::Empty);
@@ -150,7 +151,7 @@ impl Schedule {
         })))
     }
 
-    /// Returns the first time after this one at which it is due; `None` if that is not within five years.
+    /// Returns the first due time after this one; `None` if there is none within five years.
     pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
         let whole = Timestamp::from_second(after.as_second()).unwrap_or(after);
         match self {
@@ -241,8 +242,8 @@ fn number(text: &str) -> Result<u64, ScheduleError> {
     u64::try_from(number).map_err(|_| ScheduleError::Negative(text.to_owned()))
 }
 
-/// Returns the moment at which the clock of a zone shows this time. Of a time that is skipped or comes twice it is one
-/// of the moments to either side, chosen as Go's time.Date does.
+/// Returns the instant of this local time in a zone. If the local time is skipped or occurs twice, the choice is that
+/// of Go's time.Date.
 fn moment(zone: &TimeZone, wall: DateTime) -> Option<Timestamp> {
     let as_utc = TimeZone::UTC.to_timestamp(wall).ok()?;
     let before = |offset: jiff::tz::Offset| as_utc.checked_sub(SignedDuration::from_secs(offset.seconds().into())).ok();
@@ -308,7 +309,7 @@ impl Wall {
 mod tests {
     use super::*;
 
-    /// Made by upstream's library itself: `next`, zone, schedule, a time, and the three due after it; `parse`, a
+    /// Generated with upstream's library: `next`, zone, schedule, a time, and the three due after it; `parse`, a
     /// schedule as a Go string, and `ok` or why it is refused.
     const TABLE: &str = include_str!("schedule_table.tsv");
 
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_that_is_skipped_holds_nothing_up() {
+    fn skipped_day_does_not_block_the_search() {
         // Samoa had no 30th of December 2011; upstream's library never returns from here.
         let schedule = Schedule::parse("0 12 * * 6", zone("Pacific/Apia").expect("a zone")).expect("a schedule");
         let eve: Timestamp = "2011-12-29T20:00:00Z".parse().expect("a time");

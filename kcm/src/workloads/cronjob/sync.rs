@@ -60,7 +60,7 @@ impl CronJobs {
         };
         let jobs = self.jobs.by_index(&by_controller(), owned_by(&cron_job.meta.uid));
         if !self.is_list_current(key, &cron_job, &jobs).await? {
-            // Without the runs that the list lacks, another one could start in parallel.
+            // The active list may lack runs: then another one could start in parallel.
             let is_caught_up = self.is_caught_up(key);
             return Ok(if is_caught_up { Outcome::RequeueAfter(Duration::ZERO) } else { Outcome::WaitingForCache });
         }
@@ -77,21 +77,20 @@ impl CronJobs {
         // After the status write: once they are deleted, a successor of this process could not count them.
         let there = jobs.iter().map(|job| &**job).filter(|job| !job.meta.is_deleting());
         for job in decide::history(&cron_job, there) {
-            // A failure is an event, and is retried with the next change.
+            // A failure is recorded as an event, and is retried with the next change.
             self.delete(&cron_job, &job.meta, &mut status).await;
         }
         run
     }
 
-    /// Returns true if the stores show everything that was written for a key. If not, the stores requeue the key when
-    /// they do.
+    /// Returns true if the caches contain all own writes for a key. If not, the key is requeued once they do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         self.consistency.caught_up(key, &self.cron_jobs, wake()) && self.consistency.caught_up(key, &self.jobs, wake())
     }
 
-    /// Reads the CronJob from the API server if a running Job is missing in its active list. False if the server's list
-    /// has the Job: the cache is behind, and waits for that version.
+    /// Reads the CronJob from the API server if a running Job is missing in its active list. Returns false if the list
+    /// on the API server has the Job: then the key waits until the cache contains that version.
     async fn is_list_current(
         &self,
         key: &ObjectKey,
@@ -118,7 +117,7 @@ impl CronJobs {
         Ok(true)
     }
 
-    /// Brings the active list up to date and starts what is due (pkg/controller/cronjob, syncCronJob).
+    /// Updates the active list and starts the run that is due (pkg/controller/cronjob, syncCronJob).
     async fn run(
         &self,
         cron_job: &CronJob,
@@ -184,7 +183,7 @@ impl CronJobs {
     ) -> Result<bool, ReconcileError> {
         let name = decide::job_name(&cron_job.meta, scheduled);
         if let Some(job) = jobs.iter().find(|job| *job.meta.name == *name) {
-            // It exists, but is missing in the status: this process or another leader stopped in between.
+            // It exists, but is missing in the status: this process or a previous leader stopped in between.
             if job.status.finished().is_none() && !is_active(status, &job.meta.uid) {
                 status.active.push(ActiveJob::of(&job.meta));
             }
@@ -246,7 +245,7 @@ impl CronJobs {
         Ok(())
     }
 
-    /// Returns false if a run is too late, was made already, or must not overlap with another.
+    /// Returns false if a run is too late, was started already, or must not overlap with another.
     fn may_start(&self, cron_job: &CronJob, status: &CronJobStatus, scheduled: Timestamp, now: Timestamp) -> bool {
         let late = now.duration_since(scheduled);
         if cron_job.starting_deadline.is_some_and(|deadline| late > jiff::SignedDuration::from_secs(deadline)) {
@@ -255,7 +254,7 @@ impl CronJobs {
         }
         let name = decide::job_name(&cron_job.meta, scheduled);
         if status.active.iter().any(|job| *job.name == *name) || status.last_schedule == Time(scheduled.as_second()) {
-            debug!(name, "this run was made already");
+            debug!(name, "run was started already");
             return false;
         }
         if cron_job.concurrency == Concurrency::Forbid && !status.active.is_empty() {
@@ -279,7 +278,7 @@ impl CronJobs {
         Ok(())
     }
 
-    /// Deletes a Job, its pods after it, and its entry in the active list. True if it was deleted.
+    /// Deletes a Job with its pods, and its entry in the active list. Returns true if it was deleted.
     async fn delete(&self, cron_job: &CronJob, job: &Meta, status: &mut CronJobStatus) -> bool {
         let deletion = Deletion { uid: &job.uid, version: None, propagation: Propagation::Background };
         if let Err(error) = self.writer.delete_object(&Job::RESOURCE, &job.key(), deletion).await {
@@ -292,8 +291,8 @@ impl CronJobs {
         true
     }
 
-    /// Creates the Job of a run and lists it. A Job of that name that this CronJob owns is listed too: it exists, but is
-    /// missing in the status. False if another object has the name.
+    /// Creates the Job of a run and lists it. A Job of that name that this CronJob owns is listed too: it exists, but
+    /// is missing in the status. False if another object has the name.
     async fn create(
         &self,
         cron_job: &CronJob,

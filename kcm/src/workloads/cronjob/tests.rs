@@ -40,7 +40,7 @@ fn cron_job(text: &str, created: &str, last: Option<&str>, deadline: Option<i64>
 }
 
 #[test]
-fn the_last_run_that_was_due_is_found_without_a_walk() {
+fn last_due_run_is_found_without_enumerating_all_runs() {
     const CREATED: &str = "2024-01-01T00:00:30Z";
     for (text, last, deadline, now, expected, missed) in [
         ("0 * * * *", None, None, "2024-01-01T00:30:00Z", None, Missed::None),
@@ -52,7 +52,7 @@ fn the_last_run_that_was_due_is_found_without_a_walk() {
         ("0 * * * *", None, Some(3600), "2024-01-01T04:30:00Z", Some("2024-01-01T04:00:00Z"), Missed::None),
         ("* * * * *", None, None, "2025-01-01T00:00:00Z", Some("2025-01-01T00:00:00Z"), Missed::Many),
         ("30 6-16/4 * * 1-5", None, None, "2024-06-03T12:00:00Z", Some("2024-06-03T10:30:00Z"), Missed::Many),
-        // Two of the first distances back there is nothing: upstream leaves Friday's run out.
+        // No run lies within two of the first intervals: upstream misses Friday's run.
         ("30 6-16/4 * * 1-5", None, None, "2024-06-02T12:00:00Z", None, Missed::Many),
         ("0 0 1 1 *", None, None, "2026-06-01T00:00:00Z", Some("2026-01-01T00:00:00Z"), Missed::Few),
         ("@every 1h", None, None, "2024-01-01T03:10:00Z", Some("2024-01-01T03:00:30Z"), Missed::Few),
@@ -64,7 +64,7 @@ fn the_last_run_that_was_due_is_found_without_a_walk() {
 }
 
 #[test]
-fn a_schedule_that_is_never_due_says_so() {
+fn schedule_that_is_never_due_is_detected() {
     let never = cron_job("0 0 31 2 *", "2024-01-01T00:00:00Z", None, None);
     let read = schedule(&never).expect("a schedule");
     assert_eq!(due(&never, &read, at("2024-06-01T00:00:00Z"), true), Err(NeverDue));
@@ -72,7 +72,7 @@ fn a_schedule_that_is_never_due_says_so() {
 }
 
 #[test]
-fn the_wait_ends_a_little_after_the_next_run() {
+fn wait_ends_shortly_after_the_next_run() {
     for (last, now, seconds) in [
         (None, "2024-01-01T00:30:00Z", 1800),
         (Some("2024-01-01T03:00:00Z"), "2024-01-01T03:00:01Z", 3599),
@@ -85,7 +85,7 @@ fn the_wait_ends_a_little_after_the_next_run() {
 }
 
 #[test]
-fn names_and_times_are_upstreams() {
+fn names_and_times_equal_upstreams() {
     let cron_job = cron_job("* * * * *", "2024-01-01T00:00:00Z", None, None);
     assert_eq!(job_name(&cron_job.meta, at("2024-01-01T03:04:00Z")), "nightly-28401304");
     let berlin = zone("Europe/Berlin").expect("a zone");
@@ -97,7 +97,7 @@ fn names_and_times_are_upstreams() {
 }
 
 #[test]
-fn the_oldest_jobs_go_first_and_unstarted_ones_last() {
+fn oldest_jobs_are_deleted_first_and_unstarted_ones_last() {
     let job = |name: &str, start: i64| {
         let mut object = Vec::new();
         object.put_message(j::METADATA, |meta| {

@@ -1,4 +1,4 @@
-//! Which pods are created and deleted so that each node has the right ones, and the status. Policy without IO.
+//! Policy: the pods to create and delete so that each node has the right ones, and the status.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::pods::status_delay::CHANGING_COUNTS;
 /// The largest number of pods created, and of pods deleted, in one reconcile (pkg/controller/daemon, BurstReplicas).
 pub const BURST: usize = 250;
 
-/// News for the DaemonSet's user, reported by an event.
+/// A finding that is reported to the user by an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
     /// A failed pod was found, and is deleted.
@@ -25,14 +25,14 @@ pub enum Notice {
     Succeeded(Str),
 }
 
-/// What to do about pods.
+/// The pods to create and delete.
 #[derive(Debug, Default)]
 pub struct Plan {
     /// Nodes that need a pod.
     pub create: Vec<Str>,
     /// Pods to delete.
     pub delete: Vec<Arc<Pod>>,
-    /// News, each with its node.
+    /// Events, each with its node.
     pub notices: Vec<(Str, Notice)>,
     /// When a waiting failed pod may be deleted.
     pub again: Option<Duration>,
@@ -45,10 +45,10 @@ impl Plan {
     }
 }
 
-/// Returns the nodes that get their pods in one attempt, in order.
+/// Returns the nodes whose pods are created in one attempt, in order.
 ///
-/// An attempt ends with the first refusal. Each attempt after a refusal begins with another node, so that one node whose pod
-/// is refused does not keep all others from theirs.
+/// An attempt ends with the first refusal. Each attempt after a refusal begins with another node, so that one node
+/// whose pod is refused does not block all others.
 pub fn attempt_order(mut nodes: Vec<Str>, refused: usize) -> Vec<Str> {
     let first = refused % nodes.len().max(1);
     nodes.rotate_left(first);
@@ -56,12 +56,12 @@ pub fn attempt_order(mut nodes: Vec<Str>, refused: usize) -> Vec<Str> {
     nodes
 }
 
-/// The revision that pods should be of.
+/// The revision that pods should have.
 #[derive(Debug, Clone, Copy)]
 pub struct Revision<'a> {
     /// Value of the hash label.
     pub hash: &'a str,
-    /// The template's generation, by which pods from before there were hashes are known.
+    /// The template's generation, which identifies pods that were created without a hash label.
     pub generation: Option<i64>,
 }
 
@@ -90,8 +90,8 @@ pub fn allows_surge(set: &DaemonSet) -> bool {
     }
 }
 
-/// Returns what each node needs (pkg/controller/daemon, manage). `waits` says for how long failed pods of a node have
-/// to stay, if they have to: a kubelet that refuses pods is not to be flooded with them.
+/// Returns the pods to create and delete for each node (pkg/controller/daemon, manage). `waits` returns the time for
+/// which failed pods of a node are kept, if any, so that a kubelet that refuses pods is not flooded with them.
 pub fn manage(
     set: &DaemonSet,
     places: &[Place],
@@ -129,7 +129,7 @@ pub fn manage(
 }
 
 impl Plan {
-    /// Plans the end of a node's ended pods; true when a failed one has to wait.
+    /// Plans the deletion of a node's ended pods. Returns whether a failed one is kept for now.
     fn take_ended(&mut self, place: &Place, waits: &impl Fn(&str) -> Option<Duration>) -> bool {
         let mut wait = waits(&place.node);
         let mut waiting = false;
@@ -141,7 +141,7 @@ impl Plan {
                         waiting = true;
                         continue;
                     }
-                    // One after the other.
+                    // The next failed pod of the node is kept for the first delay.
                     wait = Some(Backoff::FIRST);
                     Notice::Failed(pod.meta.name.clone())
                 }
@@ -166,7 +166,7 @@ fn order(pod: &Pod) -> (bool, kinds::Time, &str) {
 }
 
 /// Returns a node's surplus pods during a surge. The node keeps the first pod of the current revision and the first
-/// other one; of the two the other one goes when it is not ready, or when the current one can replace it.
+/// other one. The other one is surplus too if it is not ready, or if the current one is available.
 fn surplus_in_surge(
     running: Vec<Arc<Pod>>,
     min_ready_seconds: i32,
@@ -187,8 +187,8 @@ pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
 }
 
-/// Returns the status (pkg/controller/daemon, updateDaemonSetStatus). `acted` is false when nothing could be decided
-/// on: then the generation has not been observed.
+/// Returns the status (pkg/controller/daemon, updateDaemonSetStatus). `acted` is false if nothing could be decided:
+/// then the generation does not count as observed.
 pub fn status(
     set: &DaemonSet,
     places: &[Place],
@@ -251,17 +251,17 @@ pub fn next_check(places: &[Place], min_ready_seconds: i32, now: Timestamp) -> O
     waiting.filter(|_| min_ready_seconds > 0)
 }
 
-/// How long failed pods of each node have to wait (client-go/util/flowcontrol, Backoff): a time that doubles each time
-/// a failed pod is deleted, and that restarts when there was none for long.
+/// Backoff of the failed pods of each node (client-go/util/flowcontrol, Backoff): a delay that doubles each time a
+/// failed pod is deleted, and restarts after a long time without one.
 #[derive(Debug, Clone, Default)]
 pub struct Backoff {
     nodes: BTreeMap<Str, (Duration, Timestamp)>,
 }
 
 impl Backoff {
-    /// The first wait.
+    /// The first delay.
     pub const FIRST: Duration = Duration::from_secs(1);
-    /// The longest.
+    /// The longest delay.
     pub const LONGEST: Duration = Duration::from_secs(15 * 60);
 
     fn known(&self, node: &str, now: Timestamp) -> Option<(Duration, Duration)> {

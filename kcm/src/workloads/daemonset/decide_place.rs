@@ -1,4 +1,4 @@
-//! Where a DaemonSet's pods belong, and which pods are there.
+//! Policy: the nodes that run a DaemonSet's pods, with their pods.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,9 +7,8 @@ use kinds::placement::Placement;
 use kinds::taint::{NO_EXECUTE, NO_SCHEDULE};
 use kinds::{Node, Pod, Str, Taint, Toleration};
 
-/// What every daemon pod bears: what is wrong with a node is no reason to take its daemons away
-/// (pkg/controller/daemon/util, AddOrUpdateDaemonPodTolerations). The last one is for those that do without the pod
-/// network.
+/// Tolerations of every daemon pod: a problem of its node is no reason to evict it (pkg/controller/daemon/util,
+/// AddOrUpdateDaemonPodTolerations). The last one is only for pods of the host network.
 const ADDED: [Toleration<'static>; 7] = [
     Toleration::of("node.kubernetes.io/not-ready", NO_EXECUTE),
     Toleration::of("node.kubernetes.io/unreachable", NO_EXECUTE),
@@ -25,22 +24,22 @@ pub fn added_tolerations(host_network: bool) -> &'static [Toleration<'static>] {
     if host_network { &ADDED } else { &ADDED[..ADDED.len() - 1] }
 }
 
-/// What a node is to a DaemonSet.
+/// The fitness of a node for a DaemonSet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fit {
-    /// A pod should be there.
+    /// The node should have a pod.
     pub runs: bool,
-    /// A pod that is there may stay.
+    /// An existing pod may stay.
     pub stays: bool,
 }
 
 impl Fit {
-    /// No pod is created there, and none may stay.
+    /// No pod is created on the node, and none may stay.
     pub const NONE: Fit = Fit { runs: false, stays: false };
 }
 
-/// Judges a node (pkg/controller/daemon, nodeShouldRunDaemonPod). Resources and ports do not count. `comparing` says
-/// whether tolerations may compare numbers.
+/// Returns the fitness of a node (pkg/controller/daemon, nodeShouldRunDaemonPod). Resources and ports do not count.
+/// With `comparing`, tolerations may compare numbers.
 pub fn fit(placement: &Placement, node: &Node, comparing: bool) -> Fit {
     let another = !placement.node_name.is_empty() && placement.node_name != node.meta.name;
     if another || !placement.selects(&node.meta) {
@@ -56,26 +55,26 @@ pub fn fit(placement: &Placement, node: &Node, comparing: bool) -> Fit {
     Fit { runs: stays && !refused_by(NO_SCHEDULE), stays }
 }
 
-/// A node as far as a DaemonSet is concerned.
+/// A node with the DaemonSet's pods on it.
 #[derive(Debug, Clone)]
 pub struct Place {
     /// Its name.
     pub node: Str,
-    /// What it is to the DaemonSet; `None` when there is no such node.
+    /// Its fitness; `None` if the node does not exist.
     pub fit: Option<Fit>,
-    /// The DaemonSet's pods that are there or aimed at it.
+    /// The DaemonSet's pods that are bound to the node, or require it by affinity.
     pub pods: Vec<Arc<Pod>>,
 }
 
 impl Place {
-    /// Returns true if a pod should be here.
+    /// Returns true if the node should have a pod.
     pub fn runs(&self) -> bool {
         self.fit.is_some_and(|fit| fit.runs)
     }
 }
 
 /// Returns all nodes, followed by deleted ones that still have pods. Pods that have ended and are being deleted are
-/// left out: there is nothing more to do about them (pkg/controller/daemon, getNodesToDaemonPods).
+/// left out: they need no action (pkg/controller/daemon, getNodesToDaemonPods).
 pub fn places(placement: &Placement, nodes: &[Arc<Node>], pods: &[Arc<Pod>], comparing: bool) -> Vec<Place> {
     let mut at: HashMap<Str, usize> = HashMap::with_capacity(nodes.len());
     let mut places: Vec<Place> = Vec::with_capacity(nodes.len());

@@ -1,4 +1,4 @@
-//! Which of a DaemonSet's revisions is the current one, and which are kept: no IO.
+//! Policy: the current revision of a DaemonSet, and the revisions to keep.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use kinds::intern::label;
 
 use crate::workloads::controller_revisions::next_number;
 
-/// A DaemonSet's revisions, sorted out.
+/// A DaemonSet's revisions by their template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sorted {
-    /// The newest one of the current template.
+    /// The newest revision of the current template.
     pub current: Option<Arc<ControllerRevision>>,
-    /// Further ones of the current template, which should not be.
+    /// Duplicates: further revisions of the current template.
     pub twins: Vec<Arc<ControllerRevision>>,
-    /// Those of other templates, oldest first.
+    /// Revisions of other templates, oldest first.
     pub old: Vec<Arc<ControllerRevision>>,
 }
 
@@ -29,19 +29,19 @@ impl Sorted {
         Self { current: same.pop(), twins: same, old }
     }
 
-    /// Returns the number that the current revision should at least have.
+    /// Returns the minimum number of the current revision.
     pub fn number(&self) -> i64 {
         next_number(&self.old)
     }
 }
 
-/// Returns the hash by which pods know a revision. One without the label is known by its name, so that nothing need be
-/// computed that may collide.
+/// Returns the hash in the label of a revision's pods. For a revision without the label it is the revision's name, so
+/// that no hash has to be computed that may collide.
 pub fn hash_of(revision: &ControllerRevision) -> &str {
     label(&revision.meta.labels, REVISION_HASH_LABEL).unwrap_or(&revision.meta.name)
 }
 
-/// Returns the old revisions beyond the limit, oldest first; those that pods still carry count and stay
+/// Returns the old revisions beyond the limit, oldest first. Revisions of existing pods count and are kept
 /// (pkg/controller/daemon, cleanupHistory).
 pub fn surplus<'a>(
     old: &'a [Arc<ControllerRevision>],

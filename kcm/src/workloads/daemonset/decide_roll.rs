@@ -1,4 +1,4 @@
-//! How pods of old revisions are replaced within the strategy's bounds: no IO.
+//! Policy: the replacement of pods of old revisions within the strategy's bounds.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub struct Bounds {
 }
 
 /// Returns the bounds, or `None` when pods are not replaced by the controller (pkg/controller/daemon,
-/// updatedDesiredNodeCounts). Both bounds round up; if both are zero, one node may be without.
+/// updatedDesiredNodeCounts). Both bounds round up; if both are zero, one node may be without an available pod.
 ///
 /// # Errors
 /// When a bound is neither a number nor a percentage.
@@ -32,8 +32,8 @@ pub fn bounds(set: &DaemonSet, places: &[Place]) -> Result<Option<Bounds>, Strin
     let count = |name: &str, bound: &Option<IntOrString>| {
         let Some(bound) = bound else { return Ok(0) };
         let scaled = bound.scaled(i32::try_from(desired).unwrap_or(i32::MAX), true);
-        let scaled =
-            scaled.ok_or_else(|| format!("invalid value for {name}: {bound:?} is no number and no percentage"))?;
+        let scaled = scaled
+            .ok_or_else(|| format!("invalid value for {name}: {bound:?} is neither a number nor a percentage"))?;
         Ok::<usize, String>(usize::try_from(scaled).unwrap_or(0))
     };
     let (unavailable, surge) = (count("maxUnavailable", max_unavailable)?, count("maxSurge", max_surge)?);
@@ -55,8 +55,8 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Returns the next step of a rolling update (pkg/controller/daemon, rollingUpdate). Superfluous and missing pods are
-/// left to [`super::decide::manage`], which has nothing left to do when this is asked.
+/// Returns the next step of a rolling update (pkg/controller/daemon, rollingUpdate). This is called only if
+/// [`super::decide::manage`] finds neither surplus nor missing pods.
 pub fn roll(set: &DaemonSet, places: &[Place], bounds: Bounds, revision: Revision<'_>, now: Timestamp) -> Plan {
     let available = |pod: &Arc<Pod>| is_available(pod, set.min_ready_seconds, now);
     // A pod missing from a node where nothing should run does not count as unavailable.
@@ -93,8 +93,8 @@ fn replace<'a>(
     Plan { delete: useless, ..Plan::default() }
 }
 
-/// With surge: creates a new pod immediately on nodes whose old pod is not available, others as many at a time as
-/// allowed; an old pod goes when its successor is available.
+/// With surge: creates a new pod immediately on nodes whose old pod is not available, and on as many other nodes as the
+/// surge allows. An old pod is deleted when its successor is available.
 fn surge<'a>(
     places: impl Iterator<Item = &'a Place>,
     bounds: Bounds,
@@ -122,8 +122,7 @@ fn surge<'a>(
             (Some(_), Some(_)) => surging += 1,
         }
     }
-    // A surge must not leave a node without a pod: pods on nodes that are to have none go when those that are to have
-    // one are served.
+    // Pods on nodes that should have none are deleted only if enough pods are available otherwise.
     misplaced.truncate(up.saturating_sub(bounds.desired));
     candidates.truncate(bounds.surge.saturating_sub(surging));
     create.extend(candidates);

@@ -1,4 +1,4 @@
-//! Which DaemonSets a change concerns.
+//! Maps changes to DaemonSets.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub const ALL: Index<DaemonSet> = Index { name: "all", keys: |_, emit| emit(inde
 /// All nodes, for a reconcile.
 pub const ALL_NODES: Index<Node> = Index { name: "all", keys: |_, emit| emit(index_key(())) };
 
-/// Turns changes into keys on the queue.
+/// Enqueues the DaemonSets that changes concern.
 pub fn subscribe(reconciler: &DaemonSets) {
     let DaemonSets { sets, control, nodes, revisions, queue, comparing, .. } = reconciler;
     let (wake, consistency, memory) = (queue.clone(), control.consistency.clone(), reconciler.memory.clone());
@@ -59,7 +59,7 @@ pub fn subscribe(reconciler: &DaemonSets) {
     });
 }
 
-/// An update of the status alone, as this controller writes it, may be coalesced.
+/// Returns the urgency of a DaemonSet's change. An update of the status alone may be coalesced.
 pub fn of_set(change: &Change<'_, DaemonSet>) -> Urgency {
     match (change.old, change.new) {
         (Some(old), Some(new))
@@ -73,19 +73,19 @@ pub fn of_set(change: &Change<'_, DaemonSet>) -> Urgency {
     }
 }
 
-/// Returns the owners of a revision that was changed or deleted, before and after. A new one is this controller's own
-/// work (pkg/controller/daemon, addHistory).
+/// Returns the old and new owners of a revision that was changed or deleted. A new revision is an own write of this
+/// controller (pkg/controller/daemon, addHistory).
 pub fn of_revision(change: &Change<'_, ControllerRevision>) -> Vec<ObjectKey> {
     if change.old.is_some() { owners_of::<DaemonSet, _>(change) } else { Vec::new() }
 }
 
-/// Returns true for a kubelet's periodic reports: nothing changed that a DaemonSet depends on.
+/// Returns true if nothing changed that a DaemonSet depends on, as in a kubelet's periodic reports.
 pub fn says_the_same(change: &Change<'_, Node>) -> bool {
     matches!((change.old, change.new), (Some(old), Some(new))
         if old.meta.labels == new.meta.labels && old.taints == new.taints)
 }
 
-/// Returns true if a change decides otherwise whether a node runs the DaemonSet's pod.
+/// Returns true if a change of a node changes whether it runs the DaemonSet's pod.
 pub fn concerns(set: &DaemonSet, change: &Change<'_, Node>, comparing: bool) -> bool {
     let Some(placement) = &set.placement else { return false };
     let judge = |node: Option<&Arc<Node>>| node.map_or(Fit::NONE, |node| fit(placement, node, comparing));

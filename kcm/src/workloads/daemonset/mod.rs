@@ -1,8 +1,8 @@
 //! daemonset-controller: keeps one pod of a template on each node that the template allows.
 //!
-//! It watches DaemonSets, their revisions and pods, and nodes; it creates and deletes pods, keeps revisions to go back
-//! to, and writes DaemonSet statuses. The policy is pure: `decide_place` knows where pods belong, `decide` what each
-//! node needs, `decide_roll` how old pods are replaced, `decide_revision` which revision is which.
+//! It watches DaemonSets, their revisions and pods, and nodes; it creates and deletes pods, keeps revisions for
+//! rollbacks, and writes DaemonSet statuses. The policy is pure: `decide_place` assigns pods to nodes, `decide` plans
+//! what each node needs, `decide_roll` replaces old pods, `decide_revision` finds the current revision.
 //! Follows upstream pkg/controller/daemon.
 
 mod decide;
@@ -37,7 +37,7 @@ const COMPONENT: &str = "daemonset-controller";
 
 /// Shortest time between two reconciles for changes of pods that only change counts in the status.
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
-/// The same while many pods change.
+/// Longest such time, while many pods change.
 const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(800);
 
 /// The controller.

@@ -17,26 +17,26 @@ use super::decide_revision::{Sorted, hash_of};
 use super::sync::{DaemonSets, Work};
 use crate::workloads::controller_revisions::{self, Created, Draft, History, Snapshot, Unmatched};
 
-/// What a sync knows about revisions.
+/// The revisions of a DaemonSet.
 pub struct Known {
-    /// The hash of the current one.
+    /// The hash of the current revision.
     hash: String,
-    /// Those of other templates, oldest first.
+    /// The revisions of other templates, oldest first.
     pub old: Vec<Arc<ControllerRevision>>,
 }
 
 impl Known {
-    /// Returns what pods should be of.
+    /// Returns the revision that pods should have.
     pub fn revision(&self, set: &DaemonSet) -> Revision<'_> {
         Revision { hash: &self.hash, generation: set.template_generation() }
     }
 }
 
-/// Why a sync stops before it acts.
+/// Reason to end a sync before it changes pods.
 pub enum Stop {
-    /// An object that was decided on has changed. The change leads to another decision.
+    /// An object has changed since it was read. That change requeues the key.
     Outdated,
-    /// Something is wrong.
+    /// A read or write failed.
     Failed(ReconcileError),
 }
 
@@ -53,7 +53,7 @@ impl From<ReconcileError> for Stop {
 }
 
 impl DaemonSets {
-    /// Finds the revision of the current template, or makes it (pkg/controller/daemon, constructHistory).
+    /// Finds the revision of the current template, or creates it (pkg/controller/daemon, constructHistory).
     pub async fn know_revisions(&self, work: &Work<'_>) -> Result<Known, Stop> {
         let Some(template) = &work.set.template else { return Err(Stop::Outdated) };
         let reference = work.set.controller_ref();
@@ -82,7 +82,7 @@ impl DaemonSets {
         Ok(Known { hash: hash_of(&current).to_owned(), old: sorted.old })
     }
 
-    /// Sorts the revisions; asks the server for the template's data only when it is not known which revision it is.
+    /// Sorts the revisions. Reads the template from the API server only if its revision is not remembered.
     async fn sort(
         &self,
         work: &Work<'_>,
@@ -102,7 +102,7 @@ impl DaemonSets {
         Ok((Sorted::by(revisions, Fingerprint::of(&snapshot.data)), Some(snapshot)))
     }
 
-    /// Makes a revision of the current template (pkg/controller/daemon, snapshot).
+    /// Creates a revision of the current template (pkg/controller/daemon, snapshot).
     async fn make(
         &self,
         work: &Work<'_>,
@@ -137,8 +137,8 @@ impl DaemonSets {
         Ok(Stop::Outdated)
     }
 
-    /// Gives all pods the label of the one current revision and deletes the others of the same template, so that no pod
-    /// is replaced for their sake (pkg/controller/daemon, dedupCurHistories).
+    /// Merges revisions of the same template: labels all pods with the current one, and deletes the others. Otherwise
+    /// pods of the others would be replaced (pkg/controller/daemon, dedupCurHistories).
     async fn merge_twins(
         &self,
         work: &Work<'_>,
@@ -166,7 +166,7 @@ impl DaemonSets {
         for twin in twins {
             history.delete(twin).await?;
         }
-        // The pods as they were are not to be decided on.
+        // The pods have changed: the next reconcile decides on them.
         Err(Stop::Outdated)
     }
 }

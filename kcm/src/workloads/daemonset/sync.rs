@@ -54,16 +54,16 @@ pub struct DaemonSets {
     pub refusals: Refusals,
 }
 
-/// One DaemonSet at work.
+/// The DaemonSet of one reconcile.
 pub struct Work<'a> {
     pub key: &'a ObjectKey,
     pub set: &'a DaemonSet,
     pub placement: &'a Placement,
-    /// Number of pods that it owns, in any state.
+    /// Number of pods that the DaemonSet owns, in any state.
     owned: usize,
     /// Its pods.
     pub pods: Vec<Arc<Pod>>,
-    /// The cache showed all earlier deletions before the pods were read from it.
+    /// The cache contained all earlier own deletions when the pods were read from it.
     are_deletions_seen: bool,
 }
 
@@ -89,7 +89,7 @@ impl DaemonSets {
             return Ok(Outcome::Done);
         };
         if let Selector::Invalid(why) = &set.selector {
-            error!(why, "the DaemonSet's selector is invalid; nothing is done for it");
+            error!(why, "skipping a DaemonSet with an invalid selector");
             return Ok(Outcome::Done);
         }
         if set.selector.is_everything() {
@@ -101,7 +101,7 @@ impl DaemonSets {
             return Ok(Outcome::Done);
         };
         if !self.control.gate.is_open(&key.namespace) {
-            debug!("nothing is done for it: the namespace is being deleted");
+            debug!("skipping a DaemonSet: its namespace is being deleted");
             return Ok(Outcome::Done);
         }
         if self.control.consistency.take_lost(key) {
@@ -160,8 +160,7 @@ impl DaemonSets {
         self.debouncer.forget(key);
     }
 
-    /// Returns true if the stores show everything that was written for a key. If not, the stores requeue the key when
-    /// they do.
+    /// Returns true if the caches contain all own writes for a key. If not, the key is requeued once they do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         let consistency = &self.control.consistency;
@@ -210,7 +209,7 @@ impl DaemonSets {
         }
     }
 
-    /// Creates, deletes and replaces pods, unless an earlier deletion is not seen yet.
+    /// Creates, deletes and replaces pods, unless the cache does not contain an earlier own deletion yet.
     async fn act(&self, work: &Work<'_>, places: &[Place], known: &Known) -> Acted {
         if !work.are_deletions_seen {
             return Acted { again: Some(handover::RECHECK), ..Acted::default() };
@@ -250,14 +249,14 @@ impl DaemonSets {
         self.clean_history(work, known).await
     }
 
-    fn with_backoff<T>(&self, work: &Work<'_>, see: impl FnOnce(&mut Backoff) -> T) -> T {
+    fn with_backoff<T>(&self, work: &Work<'_>, use_backoff: impl FnOnce(&mut Backoff) -> T) -> T {
         let (uid, generation) = (&work.set.meta.uid, work.set.status.observed_generation);
         let mut backoffs = lock(&self.backoffs);
         let entry = backoffs.entry(work.key.clone()).or_insert_with(|| (uid.clone(), generation, Backoff::default()));
         if (&entry.0, entry.1) != (uid, generation) {
             *entry = (uid.clone(), generation, Backoff::default());
         }
-        see(&mut entry.2)
+        use_backoff(&mut entry.2)
     }
 
     async fn carry_out(
@@ -269,7 +268,7 @@ impl DaemonSets {
     ) -> Result<(), ReconcileError> {
         let Plan { create, mut delete, notices, .. } = plan;
         for (node, notice) in notices {
-            self.tell(work, &node, notice);
+            self.record_notice(work, &node, notice);
         }
         delete.truncate(BURST);
         let created = if create.is_empty() {
@@ -285,7 +284,7 @@ impl DaemonSets {
         }
     }
 
-    fn tell(&self, work: &Work<'_>, node: &kinds::Str, notice: Notice) {
+    fn record_notice(&self, work: &Work<'_>, node: &kinds::Str, notice: Notice) {
         let namespace = &work.key.namespace;
         let (kind, reason, message) = match notice {
             Notice::Failed(pod) => {
@@ -379,7 +378,7 @@ impl DaemonSets {
         }
     }
 
-    /// Writes the status if it differs and need not wait.
+    /// Writes the status if it differs and the write is due.
     async fn report(
         &self,
         work: &Work<'_>,
@@ -402,7 +401,7 @@ impl DaemonSets {
     }
 }
 
-/// Old revisions that are kept when the DaemonSet does not say how many; the API server always says.
+/// Number of old revisions that are kept if the spec does not set it. The API server always does.
 const DEFAULT_HISTORY_LIMIT: i32 = 10;
 
 /// The state of the status at the end of a reconcile.
@@ -416,15 +415,15 @@ enum Reported {
     Outdated,
 }
 
-/// What creating, deleting and replacing pods led to.
+/// The result of creating, deleting and replacing pods.
 #[derive(Debug, Default)]
 struct Acted {
-    /// Nothing was done yet: the cache has to catch up first.
+    /// Nothing was done: the cache has to be up to date first.
     waiting_for_cache: bool,
     /// The pods were decided on, so that the generation counts as observed.
     is_decided: bool,
     /// When to reconcile again: a failed pod may be deleted, or a refused creation repeated.
     again: Option<Duration>,
-    /// What the reconcile ends with.
+    /// The error of the reconcile.
     failure: Option<ReconcileError>,
 }

@@ -1,4 +1,4 @@
-//! Tables and random histories for what is decided about a DaemonSet's pods.
+//! Tables and random histories of decisions about a DaemonSet's pods.
 
 mod histories;
 mod tables;
@@ -25,7 +25,7 @@ fn now() -> Timestamp {
     Timestamp::from_second(NOW).expect("in range")
 }
 
-/// Returns an object of which only the metadata is set.
+/// Returns an object with metadata only.
 fn bare<K: Kind>(name: &str, labels: &[(&str, &str)]) -> K {
     let mut object = Vec::new();
     object.put_message(pod::METADATA, |meta| {

@@ -1,7 +1,7 @@
-//! What a sync of a Deployment is about: which ReplicaSet is the newest, which course to take, which step comes next.
+//! Policy: the newest ReplicaSet of a Deployment, the course of a sync, and the next step of a rollout.
 //!
-//! All policy of the controller lives in the `decide*` files, as pure functions over records. Writes answer with the
-//! updated records; put them back with [`Sets::replace`], so that later decisions of the same sync see them.
+//! All policy of the controller is in the `decide*` files, as pure functions over records. Writes return updated
+//! records: put them back with [`Sets::replace`], so that later decisions of the same sync use them.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::decide_scale::{Scale, is_stale, roll_new, roll_old, scale_to};
 pub struct Sets {
     /// The set with the Deployment's template; the oldest of several.
     pub new: Option<Arc<ReplicaSet>>,
-    /// All others, oldest first.
+    /// All other sets, oldest first.
     pub old: Vec<Arc<ReplicaSet>>,
 }
 
@@ -41,8 +41,8 @@ impl Sets {
         self.all().filter(|set| set.replicas > 0)
     }
 
-    /// Puts an updated record in the place of the one with the same uid. A set that is not here yet was just created
-    /// and becomes the new one.
+    /// Replaces the record with the same UID. A set that is not contained yet was just created, and becomes the new
+    /// one.
     pub fn replace(&mut self, updated: Arc<ReplicaSet>) {
         match self.old.iter_mut().find(|set| set.meta.uid == updated.meta.uid) {
             Some(place) => *place = updated,
@@ -50,43 +50,43 @@ impl Sets {
         }
     }
 
-    /// Pods that all sets together should have.
+    /// Returns the number of pods that all sets together should have.
     pub fn total(&self) -> i32 {
         sum(self.all().map(|set| set.replicas))
     }
 }
 
-/// The sum of numbers of pods, at most the largest number of its type: a scale may be that.
+/// Returns the sum of numbers of pods. It saturates, because a scale may be the largest number of its type.
 pub fn sum(counts: impl IntoIterator<Item = i32>) -> i32 {
     counts.into_iter().fold(0, i32::saturating_add)
 }
 
-/// True when the set makes the pods that the Deployment wants (pkg/controller/deployment/util, EqualIgnoreHash).
+/// Returns true if the set has the Deployment's template (pkg/controller/deployment/util, EqualIgnoreHash).
 pub fn has_template_of(set: &ReplicaSet, deployment: &Deployment) -> bool {
     matches!((&set.template, &deployment.template), (Some(a), Some(b)) if a.equal_ignoring_hash(b))
 }
 
-/// Returns the oldest old set whose template may after all be the Deployment's: it differs only as one version of the
-/// server writes objects differently from another.
+/// Returns the oldest old set whose template may be the Deployment's nevertheless: it differs only as objects differ
+/// that were written by different versions of the API server.
 pub fn doubtful<'a>(deployment: &Deployment, sets: &'a Sets) -> Option<&'a Arc<ReplicaSet>> {
     let wanted = deployment.template.as_ref()?;
     sets.old.iter().find(|set| set.template.as_ref().is_some_and(|template| template.may_equal_ignoring_hash(wanted)))
 }
 
-/// What a sync of a Deployment does.
+/// The course of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Course {
-    /// It selects everything, which is refused: only its generation is acknowledged.
+    /// The Deployment selects everything, which is refused: only its generation is acknowledged.
     Refuse,
-    /// It is being deleted: only its status is kept up to date.
+    /// The Deployment is being deleted: only its status is kept up to date.
     Report,
-    /// It is paused: all sets are scaled in proportion, and old history is deleted.
+    /// The Deployment is paused: all sets are scaled in proportion, and old history is deleted.
     Hold,
     /// Its template is rolled back to a revision; 0 stands for the previous one.
     RollBack(i64),
     /// Its scale was changed: its sets are scaled in proportion.
     Resize,
-    /// Its pods are brought to the newest template.
+    /// Its pods are rolled out to the newest template.
     Rollout,
 }
 
@@ -110,15 +110,15 @@ pub fn course(deployment: &Deployment, sets: &Sets) -> Course {
 /// The next step of a rollout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Create the new set (see [`super::decide_revision::new_replica_set`]), then ask again.
+    /// Create the new set (see [`super::decide_revision::new_replica_set`]), then call this again.
     Create,
     /// Write these scales, in this order, then only the status.
     Scale(Vec<Scale>),
-    /// Old pods are still there.
+    /// Old pods still exist.
     Wait,
-    /// Nothing is left to be scaled; surplus history may go if the rollout is complete.
+    /// Nothing has to be scaled. Surplus history is deleted if the rollout is complete.
     Settled,
-    /// The strategy has an unknown type; holds it.
+    /// The strategy has this unknown type.
     Unsupported(String),
 }
 
@@ -157,8 +157,8 @@ pub fn old_pods_running<'a>(sets: &Sets, pods: impl IntoIterator<Item = &'a Pod>
     sets.old.iter().any(|set| set.status.replicas > 0) || pods.into_iter().any(|pod| !pod.is_terminal())
 }
 
-/// Returns the old sets to be deleted, in this order (pkg/controller/deployment, cleanupDeployment): those beyond the
-/// history limit by revision, unless they have pods or were changed a moment ago. None while a rollback is requested.
+/// Returns the old sets to delete, in this order (pkg/controller/deployment, cleanupDeployment): those beyond the
+/// history limit by revision, unless they have pods or their status is outdated. None while a rollback is requested.
 pub fn surplus_history(deployment: &Deployment, sets: &Sets) -> Vec<Arc<ReplicaSet>> {
     let limit = deployment.revision_history_limit.filter(|limit| *limit != i32::MAX);
     let Some(limit) = limit.filter(|_| rollback_requested(deployment).is_none()) else { return Vec::new() };

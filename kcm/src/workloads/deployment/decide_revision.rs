@@ -1,4 +1,4 @@
-//! Revisions: the annotations that a new ReplicaSet carries, its name, and going back to an older one.
+//! Policy: revisions, the annotations and the name of a new ReplicaSet, and rollbacks.
 
 use kinds::deployment::{Deployment, NewReplicaSet, Strategy};
 use kinds::template::{POD_TEMPLATE_HASH, Template};
@@ -8,16 +8,16 @@ use kinds::{ReplicaSet, Str};
 use super::decide::{Notice, Sets, edit, has_template_of};
 use super::decide_scale::{DESIRED_REPLICAS, MAX_REPLICAS, most_pods, new_replicas};
 
-/// Annotation: which rollout a ReplicaSet belongs to; on a Deployment, that of its newest ReplicaSet.
+/// Annotation: the revision of a ReplicaSet; on a Deployment, that of its newest ReplicaSet.
 pub const REVISION: &str = "deployment.kubernetes.io/revision";
 /// Annotation: earlier revisions of a ReplicaSet that was rolled back to, separated by commas.
 pub const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
 /// Annotation: a request to roll back, left over from extensions/v1beta1.
 pub const ROLLBACK_TO: &str = "deprecated.deployment.rollback.to";
 
-/// Bytes that the revision history may take.
+/// Maximum length of the revision history in bytes.
 const HISTORY_LIMIT: usize = 2000;
-/// Bytes that a ReplicaSet's name may take.
+/// Maximum length of a ReplicaSet's name in bytes.
 const LONGEST_NAME: usize = 253;
 
 /// Annotations that belong to one object alone and are never copied (pkg/controller/deployment/util,
@@ -65,9 +65,9 @@ pub fn appended_history(history: &str, revision: &str, limit: usize) -> Option<S
     Some(format!("{kept},{revision}"))
 }
 
-/// Returns the annotations to change on the new set that exists: the Deployment's own are copied, the revision is
-/// raised and the former one kept in the history (pkg/controller/deployment, getNewReplicaSet). Nothing changes when
-/// the set's revision is no number.
+/// Returns the annotations to change on an existing new set: the Deployment's own are copied, the revision is raised,
+/// and the previous one is kept in the history (pkg/controller/deployment, getNewReplicaSet). Nothing changes if the
+/// set's revision is not a number.
 pub fn synced_annotations(deployment: &Deployment, new: &ReplicaSet, next_revision: i64) -> AnnotationEdits {
     let mut edits = AnnotationEdits::new();
     let text = new.annotation(REVISION).unwrap_or_default();
@@ -86,8 +86,8 @@ pub fn synced_annotations(deployment: &Deployment, new: &ReplicaSet, next_revisi
     edits
 }
 
-/// Returns the update that the existing new set needs before anything else: annotations, or the minimal ready time.
-/// `None` when it has all (pkg/controller/deployment, getNewReplicaSet). Write it with the Deployment's
+/// Returns the update that an existing new set needs before anything else: of annotations, or of `minReadySeconds`.
+/// `None` if none is needed (pkg/controller/deployment, getNewReplicaSet). Write it with the Deployment's
 /// `min_ready_seconds`.
 pub fn new_set_update(deployment: &Deployment, sets: &Sets) -> Option<AnnotationEdits> {
     let new = sets.new.as_ref()?;
@@ -125,7 +125,7 @@ pub fn new_replica_set(deployment: &Deployment, sets: &Sets) -> Option<NewReplic
     Some(NewReplicaSet { name: set_name(&deployment.meta.name, &hash), hash, replicas, annotations })
 }
 
-/// Returns a Deployment's name and a hash; the name is cut so that both fit (pkg/controller/deployment,
+/// Returns a Deployment's name and a hash; the name is truncated so that both fit (pkg/controller/deployment,
 /// generateReplicaSetName).
 pub fn set_name(deployment: &str, hash: &str) -> String {
     let room = LONGEST_NAME.checked_sub(1 + hash.len()).filter(|room| *room > 0);
@@ -145,19 +145,19 @@ pub fn rollback_requested(deployment: &Deployment) -> Option<i64> {
     deployment.annotation(ROLLBACK_TO)?.parse().ok()
 }
 
-/// A requested rollback: how the Deployment is updated (without status), and the event about it.
+/// A requested rollback: the update of the Deployment (without status), and its event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rollback {
     /// The template to roll back to; `None` keeps the current one.
     pub template: Option<Template>,
     /// Annotations to change; the request is always among them.
     pub annotations: AnnotationEdits,
-    /// What to say once the update was accepted.
+    /// The event to record once the update was accepted.
     pub notice: Notice,
 }
 
-/// Returns how the Deployment is rolled back to `revision` (pkg/controller/deployment, rollback). The sets must include
-/// the new one: it decides which revision is the previous one.
+/// Returns the rollback of the Deployment to `revision` (pkg/controller/deployment, rollback). The sets must include
+/// the new one: it determines the previous revision.
 pub fn rollback(deployment: &Deployment, sets: &Sets, revision_asked: i64) -> Rollback {
     let refuse = |reason, message: String| Rollback {
         template: None,
@@ -189,8 +189,8 @@ pub fn rollback(deployment: &Deployment, sets: &Sets, revision_asked: i64) -> Ro
     }
 }
 
-/// Returns the edits that give a Deployment the annotations which a set has (pkg/controller/deployment/util,
-/// SetDeploymentAnnotationsTo), so that for instance the change cause is rolled back too.
+/// Returns the edits that give a Deployment the annotations of a set (pkg/controller/deployment/util,
+/// SetDeploymentAnnotationsTo), so that for example the change cause is rolled back too.
 fn annotations_of(deployment: &Deployment, set: &ReplicaSet) -> AnnotationEdits {
     let foreign = |(key, _): &&(Str, Str)| !is_own(key);
     let gone = deployment.annotations.iter().filter(foreign).filter(|(key, _)| set.annotation(key).is_none());

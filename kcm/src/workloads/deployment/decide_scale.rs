@@ -1,7 +1,7 @@
-//! How many pods each ReplicaSet should have: bounds of a rolling update, its steps, and scaling in proportion.
+//! Policy: the scale of each ReplicaSet: bounds of a rolling update, its steps, and scaling in proportion.
 //!
-//! A set counts as having no more available pods than it should have: pods above its scale will be deleted, and
-//! counting it would let one scale-down be paid for twice while the set's status lags behind.
+//! The available pods of a set count only up to its scale. Pods above it will be deleted: if they counted, one
+//! scale-down would be done twice while the set's status is outdated.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -13,32 +13,32 @@ use kinds::workload::AnnotationEdits;
 
 use super::decide::{Notice, Sets, edit, sum};
 
-/// Annotation of a ReplicaSet: the Deployment's scale when the set was last scaled. Another scale on the Deployment
-/// means that it was scaled since.
+/// Annotation of a ReplicaSet: the Deployment's scale when the set was last scaled. If the Deployment has another
+/// scale, it was scaled since.
 pub const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-replicas";
-/// Annotation of a ReplicaSet: the most pods that the Deployment could have then; proportions are taken from it.
+/// Annotation of a ReplicaSet: the Deployment's maximum number of pods at that time, the base of proportions.
 pub const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
 
 /// A change to a set's scale, or only to its annotations about the Deployment's scale.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scale {
-    /// The set as it is.
+    /// The current set.
     pub set: Arc<ReplicaSet>,
-    /// The scale that it gets.
+    /// Its new scale.
     pub replicas: i32,
     /// Annotations to change.
     pub annotations: AnnotationEdits,
 }
 
 impl Scale {
-    /// Returns what to say once the write was accepted; nothing when only annotations changed
+    /// Returns the event to record once the write was accepted; none if only annotations change
     /// (pkg/controller/deployment, scaleReplicaSet).
     pub fn notice(&self) -> Option<Notice> {
         scaled_notice(&self.set.meta.name, self.set.replicas, self.replicas)
     }
 }
 
-/// Returns what to say about a set that got another scale; a set that was just created had 0.
+/// Returns the event about a set with another scale. A set that was just created had 0.
 pub fn scaled_notice(set: &str, from: i32, to: i32) -> Option<Notice> {
     let direction = match to.cmp(&from) {
         Ordering::Greater => "up",
@@ -49,8 +49,9 @@ pub fn scaled_notice(set: &str, from: i32, to: i32) -> Option<Notice> {
     Some(Notice { warning: false, reason: "ScalingReplicaSet", message })
 }
 
-/// Pods that may be added and pods that may be missing; `None` when a bound is no number and no percentage
-/// (pkg/controller/deployment/util, ResolveFenceposts). One of them is never zero, or a rollout could not start.
+/// Returns the numbers of pods that may be added and that may be missing; `None` if a bound is neither a number nor a
+/// percentage (pkg/controller/deployment/util, ResolveFenceposts). They are never both zero, so that a rollout can
+/// start.
 pub fn fenceposts(
     max_surge: Option<&IntOrString>,
     max_unavailable: Option<&IntOrString>,
@@ -72,18 +73,18 @@ fn bounds(deployment: &Deployment) -> (i32, i32) {
     }
 }
 
-/// Pods that a rolling update may add (pkg/controller/deployment/util, MaxSurge); 0 for other strategies.
+/// Returns the number of pods that a rolling update may add (pkg/controller/deployment/util, MaxSurge), else 0.
 pub fn max_surge(deployment: &Deployment) -> i32 {
     bounds(deployment).0
 }
 
-/// Pods that a Deployment may have at the same time. The scale may be the largest number that there is.
+/// Returns the maximum number of pods of a Deployment. It saturates, because the scale may be the largest number.
 pub fn most_pods(deployment: &Deployment) -> i32 {
     deployment.replicas.saturating_add(max_surge(deployment))
 }
 
-/// Pods that may be missing during a rolling update (pkg/controller/deployment/util, MaxUnavailable); 0 for other
-/// strategies.
+/// Returns the number of pods that may be missing during a rolling update (pkg/controller/deployment/util,
+/// MaxUnavailable), else 0.
 pub fn max_unavailable(deployment: &Deployment) -> i32 {
     bounds(deployment).1.min(deployment.replicas)
 }
@@ -94,13 +95,13 @@ pub fn count_annotation(set: &ReplicaSet, key: &str) -> Option<i32> {
     set.annotation(key).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
 }
 
-/// Returns true if the set was last scaled for another scale of the Deployment. An annotation that cannot be read says
-/// nothing (pkg/controller/deployment, isScalingEvent).
+/// Returns true if the set was last scaled for another scale of the Deployment. An invalid annotation is ignored
+/// (pkg/controller/deployment, isScalingEvent).
 pub fn is_stale(deployment: &Deployment, set: &ReplicaSet) -> bool {
     count_annotation(set, DESIRED_REPLICAS).is_some_and(|desired| desired != deployment.replicas)
 }
 
-/// Returns the edits that make a set's annotations state the Deployment's scale (pkg/controller/deployment/util,
+/// Returns the edits that set the annotations about the Deployment's scale (pkg/controller/deployment/util,
 /// SetReplicasAnnotations).
 pub fn scale_annotations(deployment: &Deployment, set: &ReplicaSet) -> AnnotationEdits {
     let mut edits = AnnotationEdits::new();
@@ -111,21 +112,21 @@ pub fn scale_annotations(deployment: &Deployment, set: &ReplicaSet) -> Annotatio
     edits
 }
 
-/// Returns the set at this scale with its annotations refreshed; `None` when there is nothing to change.
+/// Returns the set with this scale and up-to-date annotations; `None` if nothing changes.
 fn refreshed(deployment: &Deployment, set: &Arc<ReplicaSet>, replicas: i32) -> Option<Scale> {
     let annotations = scale_annotations(deployment, set);
     let changes = set.replicas != replicas || !annotations.is_empty();
     changes.then(|| Scale { set: set.clone(), replicas, annotations })
 }
 
-/// Returns the set at this scale; `None` when it has it, whatever its annotations say (pkg/controller/deployment,
-/// scaleReplicaSet).
+/// Returns the set with this scale; `None` if it has this scale already, regardless of its annotations
+/// (pkg/controller/deployment, scaleReplicaSet).
 pub fn scale_to(deployment: &Deployment, set: &Arc<ReplicaSet>, replicas: i32) -> Option<Scale> {
     if set.replicas == replicas { None } else { refreshed(deployment, set, replicas) }
 }
 
-/// Pods that a new set should have when all sets together should have `total` and the new one `current`
-/// (pkg/controller/deployment/util, NewRSNewReplicas).
+/// Returns the next scale of the new set, if the scales of all sets add up to `total` and that of the new one is
+/// `current` (pkg/controller/deployment/util, NewRSNewReplicas).
 pub fn new_replicas(deployment: &Deployment, total: i32, current: i32) -> i32 {
     match deployment.strategy {
         Strategy::RollingUpdate { .. } => {
@@ -136,7 +137,7 @@ pub fn new_replicas(deployment: &Deployment, total: i32, current: i32) -> i32 {
     }
 }
 
-/// Returns how the new set is scaled next in a rolling update (pkg/controller/deployment, reconcileNewReplicaSet).
+/// Returns the next scale of the new set in a rolling update (pkg/controller/deployment, reconcileNewReplicaSet).
 pub fn roll_new(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> Option<Scale> {
     let target = if new.replicas > deployment.replicas {
         deployment.replicas
@@ -151,10 +152,9 @@ fn available(set: &ReplicaSet, replicas: i32) -> i32 {
     set.status.available_replicas.min(replicas)
 }
 
-/// Returns how the old sets are scaled down next in a rolling update (pkg/controller/deployment,
-/// reconcileOldReplicaSets): first pods that are not available, then as many others as may be missing; oldest sets
-/// first. Pods of the new set that are not available count as missing already. One write a set, where upstream makes
-/// two.
+/// Returns the next scales of the old sets in a rolling update (pkg/controller/deployment, reconcileOldReplicaSets):
+/// first pods that are not available are removed, then as many others as may be missing; oldest sets first. Unavailable
+/// pods of the new set count as missing. There is one write per set; upstream makes two.
 pub fn roll_old(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> Vec<Scale> {
     let least = deployment.replicas - max_unavailable(deployment);
     let new_available = available(new, new.replicas);
@@ -189,7 +189,7 @@ pub fn active_or_latest(sets: &Sets) -> Option<&Arc<ReplicaSet>> {
     }
 }
 
-/// Returns true if the new set has, and was last told to have, all pods of the Deployment, and all are available
+/// Returns true if scale and annotation of the new set equal the Deployment's scale, and all its pods are available
 /// (pkg/controller/deployment/util, IsSaturated).
 pub fn is_saturated(deployment: &Deployment, set: &ReplicaSet) -> bool {
     count_annotation(set, DESIRED_REPLICAS) == Some(deployment.replicas)
@@ -197,11 +197,10 @@ pub fn is_saturated(deployment: &Deployment, set: &ReplicaSet) -> bool {
         && set.status.available_replicas == deployment.replicas
 }
 
-/// Returns how the sets follow the scale of a Deployment that is paused or was scaled (pkg/controller/deployment,
-/// scale).
+/// Returns the scales of the sets of a Deployment that is paused or was scaled (pkg/controller/deployment, scale).
 ///
-/// Unlike upstream, a set that has the right scale but the wrong annotations is corrected, also with a strategy that
-/// does not scale in proportion: each sync would be taken for a scaling event otherwise, and no rollout would happen.
+/// Differs from upstream: a set with the right scale but wrong annotations is corrected, also with a strategy that does
+/// not scale in proportion. Otherwise each sync would count as a scaling event, and no rollout would happen.
 pub fn resize(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
     let corrected = |set| refreshed(deployment, set, set.replicas).filter(|_| is_stale(deployment, set));
     if let Some(set) = active_or_latest(sets) {
@@ -245,8 +244,8 @@ fn in_proportion(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
     active.into_iter().zip(targets).filter_map(|(set, target)| refreshed(deployment, set, target)).collect()
 }
 
-/// Returns how much a set would grow if it kept its proportion of the Deployment; negative when it shrinks
-/// (pkg/controller/deployment/util, getReplicaSetFraction). A lost annotation is stood in for by the pods there are.
+/// Returns the growth of a set that keeps its proportion of the Deployment; negative if it shrinks
+/// (pkg/controller/deployment/util, getReplicaSetFraction). Without the annotation, the existing pods are the base.
 pub fn share(deployment: &Deployment, set: &ReplicaSet) -> i32 {
     if deployment.replicas == 0 {
         return -set.replicas;

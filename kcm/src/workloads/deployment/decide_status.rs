@@ -1,8 +1,7 @@
 //! The status of a Deployment: its counts, its conditions, and when a rollout without progress is reconciled again.
 //!
-//! A sync starts from a copy of the status, records in it what it does (`note_*`), and at its end replaces it by
-//! [`status`], which keeps these records. One write is enough: what would be overwritten in the same sync is never
-//! seen.
+//! A sync starts from a copy of the status, records its actions in it (`note_*`), and at its end replaces it by
+//! [`status`], which keeps these records. So one write per sync is enough.
 
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ pub const PROGRESSING: &str = "Progressing";
 /// Condition: pods could not be created or deleted.
 pub const REPLICA_FAILURE: &str = "ReplicaFailure";
 
-/// Reason: the newest set has all pods, available.
+/// Reason: all pods are those of the newest set, and available.
 pub const NEW_SET_AVAILABLE: &str = "NewReplicaSetAvailable";
 /// Reason: pods were added or removed since the last sync.
 pub const SET_UPDATED: &str = "ReplicaSetUpdated";
@@ -29,7 +28,7 @@ pub const SET_UPDATED: &str = "ReplicaSetUpdated";
 pub const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 /// Reason: the new set was created.
 pub const CREATED: &str = "NewReplicaSetCreated";
-/// Reason: the new set was there already.
+/// Reason: the new set existed already.
 pub const FOUND: &str = "FoundNewReplicaSet";
 /// Reason: the new set could not be created.
 pub const CREATE_FAILED: &str = "ReplicaSetCreateError";
@@ -55,8 +54,8 @@ fn stamped(kind: &str, value: &str, reason: &str, message: &str, now: Time) -> C
     }
 }
 
-/// Sets a condition unless one with the same value and reason is there; the time of transition moves only with the
-/// value (pkg/controller/deployment/util, SetDeploymentCondition).
+/// Sets a condition unless it exists with the same value and reason. The time of transition changes only with the value
+/// (pkg/controller/deployment/util, SetDeploymentCondition).
 pub fn set_condition(status: &mut DeploymentStatus, mut new: Condition) {
     if let Some(old) = condition(status, &new.kind).filter(|old| old.status == new.status) {
         if old.reason == new.reason {
@@ -203,9 +202,9 @@ pub fn status(
     status
 }
 
-/// Returns how long a status may wait to be written, from when it first differed from the Deployment's: counts that are
-/// on their way need not hurry. A final state, another condition and an observed change do, for people and tools wait
-/// for them (kubectl, rollout status).
+/// Returns the maximum delay of a status write, from when the status first differed from the Deployment's. Changing
+/// counts are delayed. A final state, a changed condition and a new observed generation are not, because users and
+/// tools wait for them (kubectl rollout status).
 pub fn patience(deployment: &Deployment, status: &DeploymentStatus) -> Duration {
     let was = &deployment.status;
     let news_of = |status: &DeploymentStatus| {
@@ -222,7 +221,7 @@ pub fn patience(deployment: &Deployment, status: &DeploymentStatus) -> Duration 
         (status.observed_generation, status.collision_count, conditions)
     };
     let is_news = news_of(status) != news_of(was) || is_complete(deployment, status);
-    // While pods terminate, their number goes up and down; that none does is the end of the rollout.
+    // The number of terminating pods varies during a rollout; it is zero at its end.
     let still_terminates = status.differs_only_in_terminating(was) && status.terminating_replicas.unwrap_or(0) > 0;
     if status == was || is_news && !still_terminates { Duration::ZERO } else { CHANGING_COUNTS }
 }
@@ -255,7 +254,7 @@ fn judge_progress(
         if let Some(current) = current.filter(|current| *current.status == *"True") {
             updated.last_transition = current.last_transition;
         }
-        // Replaced even with the same reason: its update time says when progress was last seen.
+        // Replaced even with the same reason: its update time is that of the last progress.
         remove_condition(status, PROGRESSING);
         status.conditions.push(updated);
     } else if is_timed_out(deployment, status, now) {
@@ -263,8 +262,8 @@ fn judge_progress(
     }
 }
 
-/// Pods being deleted, of all sets. A set that was never synced counts none; `None` when one that was synced does not
-/// say (pkg/controller/deployment/util, GetTerminatingReplicaCountForReplicaSets).
+/// Returns the number of terminating pods of all sets. A set that was never synced counts as zero; `None` if a synced
+/// set does not have the number (pkg/controller/deployment/util, GetTerminatingReplicaCountForReplicaSets).
 fn terminating(sets: &Sets) -> Option<i32> {
     let counted =
         sets.all().filter(|set| set.status.observed_generation != 0 || set.status.terminating_replicas.is_some());
@@ -284,8 +283,8 @@ fn replica_failure(sets: &Sets) -> Option<Condition> {
 /// Returns when to reconcile a rollout again that no change would requeue: one second after its deadline
 /// (pkg/controller/deployment, requeueStuckDeployment). `status` is the one at the end of the sync.
 ///
-/// Unlike upstream, a rollout that was completed once is not reconciled again: time cannot change anything about it, and
-/// upstream wakes without pause while one of its pods is not available.
+/// Differs from upstream: a rollout that was completed once is not reconciled again, because time changes nothing about
+/// it. Upstream requeues it continuously while one of its pods is not available.
 pub fn recheck_after(deployment: &Deployment, status: &DeploymentStatus, now: Time) -> Option<Duration> {
     let deadline = progress_deadline(deployment)?;
     let current = condition(status, PROGRESSING)?;

@@ -1,4 +1,4 @@
-//! Which Deployments a change concerns.
+//! Maps changes to Deployments.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use runtime::consistency::Consistency;
 use runtime::queue::Queue;
 use runtime::store::{Change, Store};
 
-/// Turns changes into keys on the queue.
+/// Enqueues the keys of changed objects.
 pub fn subscribe(
     deployments: &Arc<Store<Deployment>>,
     sets: &Arc<Store<ReplicaSet>>,
@@ -38,7 +38,7 @@ pub fn subscribe(
         let Some(pod) = stopped(change) else { return };
         let set = owner_of::<ReplicaSet>(&pod.meta).and_then(|key| sets.get(&key));
         let key = set.and_then(|set| owner_of::<Deployment>(&set.meta));
-        // Only this strategy waits for pods; the others wait for what their sets report.
+        // Only this strategy waits for pods; the others depend on the statuses of their sets.
         if let Some(key) =
             key.filter(|key| deployments.get(key).is_some_and(|found| found.strategy == Strategy::Recreate))
         {

@@ -1,9 +1,9 @@
 //! deployment-controller: keeps ReplicaSets so that a Deployment's pods follow its template and scale.
 //!
 //! It never scales beyond the strategy's surge, removes no more available pods than the strategy allows, and keeps a
-//! history for rollbacks. The policy is pure: `decide` chooses what a sync does,
-//! `decide_revision` knows revisions and rollbacks, `decide_scale` knows numbers of pods, `decide_status` reports.
-//! Follows upstream pkg/controller/deployment.
+//! history for rollbacks. The policy is pure: `decide` chooses the course of a sync, `decide_revision` computes
+//! revisions and rollbacks, `decide_scale` numbers of pods, `decide_status` the status. Follows upstream
+//! pkg/controller/deployment.
 
 mod decide;
 mod decide_revision;
@@ -33,10 +33,10 @@ const COMPONENT: &str = "deployment-controller";
 
 /// Shortest time between two reconciles for changes of ReplicaSets' statuses.
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
-/// The same while they keep coming.
+/// Longest such time, while they keep changing.
 const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(200);
 
-/// A Deployment that fails this often in a row is not retried until it changes.
+/// Number of consecutive failures after which a Deployment is not retried until it changes.
 const MAX_RETRIES: u32 = 15;
 
 /// The controller.

@@ -1,4 +1,4 @@
-//! One reconcile of a Deployment: gather, claim, act on the course that was decided, report.
+//! One reconcile of a Deployment: gather, claim, follow the decided course, write the status.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,9 +48,9 @@ pub struct Deployments {
     pub counts_terminating: bool,
 }
 
-/// Why a reconcile stops halfway.
+/// The reason why a reconcile ends early.
 enum Stop {
-    /// An object that was decided on has changed. The change leads to another decision.
+    /// An object has changed since it was read. That change requeues the key.
     Outdated,
     /// The new ReplicaSet cannot be created: the namespace is being deleted.
     NamespaceTerminating,
@@ -66,14 +66,14 @@ impl From<WriteError> for Stop {
     }
 }
 
-/// One Deployment at work.
+/// The Deployment of one reconcile.
 struct Work<'a> {
     key: &'a ObjectKey,
     deployment: &'a Deployment,
     sets: Sets,
-    /// The status with the conditions of what was done.
+    /// The status with the conditions that record the actions so far.
     noted: DeploymentStatus,
-    /// The cache showed all earlier deletions before the sets were read from it.
+    /// The cache contained all earlier own deletions when the sets were read from it.
     are_deletions_seen: bool,
     now: Time,
 }
@@ -98,7 +98,7 @@ impl Deployments {
             return Ok(Outcome::Done);
         };
         if let Selector::Invalid(why) = &deployment.selector {
-            error!(why, "the Deployment's selector is invalid; nothing is done for it");
+            error!(why, "skipping a Deployment with an invalid selector");
             return Ok(Outcome::Done);
         }
         let observed = self.consistency.observe(key, &self.sets, |sets| candidates(&deployment, sets));
@@ -136,12 +136,12 @@ impl Deployments {
         Ok(again.map_or(Outcome::Done, Outcome::RequeueAfter))
     }
 
-    /// Ends a reconcile that stopped halfway.
+    /// Ends a reconcile early.
     async fn end_early(&self, work: &Work<'_>, stop: Stop) -> Result<Outcome, ReconcileError> {
-        // The status must record what was done: the next reconcile cannot recognise it.
+        // The status must record the actions so far: the next reconcile cannot detect them.
         if work.noted != work.deployment.status {
             let written = self.put_status(work.key, work.deployment, &work.noted, &AnnotationEdits::new()).await;
-            written.unwrap_or_else(|error| info!(%error, "could not write the status after a failure"));
+            written.unwrap_or_else(|error| info!(%error, "status not written after a failure"));
         }
         match stop {
             Stop::Outdated => Ok(Outcome::RequeueWithBackoff),
@@ -151,21 +151,20 @@ impl Deployments {
         }
     }
 
-    /// Returns true if the stores show everything that was written for a key. If not, the stores requeue the key when
-    /// they do.
+    /// Returns true if the caches contain all own writes for a key. If not, the key is requeued once they do.
     fn caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         self.consistency.caught_up(key, &self.deployments, wake())
             && self.consistency.caught_up(key, &self.sets, wake())
     }
 
-    /// Reads the sets again. `None` if one was just written by another controller of this process, or is about to be, and
-    /// the store does not show it yet: what is decided now would be outdated, and its writes refused. The key is requeued
-    /// when it does.
+    /// Reads the sets again. Returns `None` if another controller of this process has just written one, or is about to,
+    /// and the cache does not contain that yet: a decision would be outdated, and its writes refused. The key is
+    /// requeued once the cache is up to date.
     fn read_settled(&self, key: &ObjectKey, claimed: Vec<Arc<ReplicaSet>>) -> Option<Vec<Arc<ReplicaSet>>> {
         let read = |set: Arc<ReplicaSet>| match self.sets.read_settled(&set.meta.key(), self.queue.waker(key)) {
             Cached::Lagging => None,
-            // The store may still show a set as it was before its adoption.
+            // The cache may not contain the adoption of a set yet.
             Cached::Current(newer) if newer.meta.uid == set.meta.uid && newer.meta.version > set.meta.version => {
                 Some(newer)
             }
@@ -196,7 +195,7 @@ impl Deployments {
     async fn act(&self, work: &mut Work<'_>, course: Course) -> Result<Option<DeploymentStatus>, Stop> {
         match course {
             Course::Refuse => {
-                self.tell(work.deployment, &Notice::selecting_all());
+                self.record_notice(work.deployment, &Notice::selecting_all());
                 let generation = work.deployment.meta.generation.max(work.noted.observed_generation);
                 return Ok(Some(DeploymentStatus { observed_generation: generation, ..work.noted.clone() }));
             }
@@ -224,7 +223,7 @@ impl Deployments {
         Ok(Some(self.status(work, course == Course::Rollout)))
     }
 
-    /// Records a pause, and updates the new set, if it exists, from the Deployment.
+    /// Records a pause, and updates the new set from the Deployment, if it exists.
     async fn keep_new_set(&self, work: &mut Work<'_>) -> Result<(), Stop> {
         note_pause(work.deployment, &mut work.noted, work.now);
         let Some(new) = work.sets.new.clone() else { return Ok(()) };
@@ -289,7 +288,7 @@ impl Deployments {
                 self.take(work, &answer)?;
                 note_created(deployment, &mut work.noted, &new.name, work.now);
                 if let Some(notice) = scaled_notice(&new.name, 0, new.replicas) {
-                    self.tell(deployment, &notice);
+                    self.record_notice(deployment, &notice);
                 }
                 Ok(())
             }
@@ -315,14 +314,14 @@ impl Deployments {
                     self.refusals.refused(work.key, attempt, text.clone());
                 }
                 let notice = note_create_failed(deployment, &mut work.noted, &new.name, &text, work.now);
-                self.tell(deployment, &notice);
+                self.record_notice(deployment, &notice);
                 Err(Stop::Failed(error.into()))
             }
         }
     }
 
-    /// Returns an old set whose template may be the Deployment's after all, only written by another version of the
-    /// server, is read again together with the Deployment. True if it is the new set.
+    /// Reads an old set and the Deployment again if their templates may be equal, but were written by different
+    /// versions of the API server. Returns true if the old set is the new one.
     async fn settle_doubt(&self, work: &mut Work<'_>) -> Result<bool, Stop> {
         let Some(doubtful) = doubtful(work.deployment, &work.sets) else { return Ok(false) };
         let set = self.writer.get(&ReplicaSet::RESOURCE, &doubtful.meta.key()).await?;
@@ -344,7 +343,7 @@ impl Deployments {
         for scale in scales {
             self.put_set(work, &scale.set, scale.replicas, scale.set.min_ready_seconds, &scale.annotations).await?;
             if let Some(notice) = scale.notice() {
-                self.tell(work.deployment, &notice);
+                self.record_notice(work.deployment, &notice);
             }
         }
         Ok(())
@@ -355,7 +354,7 @@ impl Deployments {
         let body = work.deployment.update(back.template.as_ref(), &back.annotations).ok_or_else(no_template)?;
         let answer = self.writer.replace(&Deployment::RESOURCE, work.key, None, &body).await?;
         self.wrote_deployment(work.key, &answer);
-        self.tell(work.deployment, &back.notice);
+        self.record_notice(work.deployment, &back.notice);
         Ok(())
     }
 
@@ -368,7 +367,7 @@ impl Deployments {
             self.consistency.deleting(work.key, &surplus.meta);
             match self.writer.delete(&ReplicaSet::RESOURCE, &surplus.meta.key(), uid).await {
                 Ok(()) => {}
-                // Already deleted, or replaced by another set of its name: the store will show it.
+                // Already deleted, or replaced by another set of its name: the watch will deliver that.
                 Err(error) if error.is_gone() => {}
                 Err(error) => {
                     self.consistency.not_deleting(work.key, uid);
@@ -394,7 +393,7 @@ impl Deployments {
         self.take(work, &answer)
     }
 
-    /// Continues with a set as the server returned it.
+    /// Continues with the set that the API server returned.
     fn take(&self, work: &mut Work<'_>, answer: &Answer) -> Result<(), Stop> {
         let set: ReplicaSet = answer.decode(self.sets.decoding()).map_err(WriteError::from)?;
         self.consistency.wrote(work.key, &self.sets, set.meta.version);
@@ -422,17 +421,18 @@ impl Deployments {
         }
     }
 
-    fn tell(&self, deployment: &Deployment, notice: &Notice) {
+    fn record_notice(&self, deployment: &Deployment, notice: &Notice) {
         let kind = if notice.warning { EventType::Warning } else { EventType::Normal };
         self.recorder.event(&about(deployment), kind, notice.reason, notice.message.clone());
     }
 }
 
 fn no_template() -> Stop {
-    Stop::Failed(ReconcileError::new("spec.template is missing; a write without it would lose it"))
+    Stop::Failed(ReconcileError::new("spec.template is missing; a write would remove it from the object"))
 }
 
-/// ReplicaSets of a Deployment in the cache, and those without a controller in its namespace. An empty selector selects none.
+/// ReplicaSets of a Deployment in the cache, and those without a controller in its namespace. An empty selector selects
+/// none.
 fn candidates(deployment: &Deployment, sets: &Store<ReplicaSet>) -> Vec<Arc<ReplicaSet>> {
     if deployment.selector.is_everything() {
         return Vec::new();

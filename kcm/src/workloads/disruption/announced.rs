@@ -1,4 +1,5 @@
-//! Withdraws announcements of disruptions that did not happen: the condition `DisruptionTarget` of a pod that lives on.
+//! Withdraws announcements of disruptions that did not happen: the condition `DisruptionTarget` of a pod that still
+//! runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tracing::info;
 use super::keys::is_announced;
 use crate::context::Clock;
 
-/// For how long an announcement is believed.
+/// The time for which an announcement is valid.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The part of the controller that reconciles pods.
@@ -44,12 +45,12 @@ impl Announced {
             Some(wait) if !wait.is_zero() => return Ok(Outcome::RequeueAfter(wait)),
             Some(_) => {}
         }
-        match self.writer.patch_status(&Pod::RESOURCE, key, &taken_back(&pod, now)).await {
+        match self.writer.patch_status(&Pod::RESOURCE, key, &withdrawal(&pod, now)).await {
             Ok(_) => {
-                info!("the disruption that was announced did not come; taken back");
+                info!("announced disruption did not happen; condition removed");
                 Ok(Outcome::Done)
             }
-            // Changed, or replaced by another pod, since we saw it: reconcile the current one.
+            // The pod was changed or replaced since it was read: reconcile the current one.
             Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) if error.is_not_found() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
@@ -57,15 +58,15 @@ impl Announced {
     }
 }
 
-/// Returns how much longer an announcement is believed; `None` if there is none.
+/// Returns how much longer an announcement is valid; `None` if there is none.
 pub fn remaining(pod: &Pod, now: jiff::Timestamp) -> Option<Duration> {
     let since = pod.disruption.as_ref()?.target_since.filter(|_| is_announced(pod))?;
     let due = i128::from(since.0) * 1_000_000_000 + PATIENCE.as_nanos() as i128;
     Some(u64::try_from(due - now.as_nanosecond()).map_or(Duration::ZERO, Duration::from_nanos))
 }
 
-/// Returns the patch that turns the condition off, of this very version of the pod.
-pub fn taken_back(pod: &Pod, now: jiff::Timestamp) -> Value {
+/// Returns the patch that sets the condition to false, for this version of the pod only.
+pub fn withdrawal(pod: &Pod, now: jiff::Timestamp) -> Value {
     let seconds = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now);
     json!({
         "metadata": {"uid": pod.meta.uid.to_string(), "resourceVersion": pod.meta.version.to_string()},

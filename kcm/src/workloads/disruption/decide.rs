@@ -1,4 +1,4 @@
-//! The number of pods that may be disrupted: all policy, no IO.
+//! Policy: the number of pods that may be disrupted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::pods::status_delay::MINOR_CHANGE;
 /// Longest time from a granted eviction to the pod's deletion. Upstream: pkg/controller/disruption, DeletionTimeout.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long the write of a larger number of allowed disruptions may wait.
+/// Maximum delay of writing a larger number of allowed disruptions.
 const BEFORE_MORE_GO: Duration = Duration::from_secs(1);
 
 /// Labels that a pod must have for a selector to match it.
@@ -24,22 +24,22 @@ pub fn labels_asked_for(selector: &Selector) -> Vec<(Str, Str)> {
     labels.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// How many pods should be there, and how many of them healthy.
+/// The expected number of pods, and the required number of healthy ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bounds {
-    /// Pods that should be there.
+    /// Number of expected pods.
     pub expected: i32,
-    /// Pods that must be healthy.
+    /// Number of pods that must be healthy.
     pub desired: i32,
 }
 
-/// Returns true if the budget refers to a share of what the pods' owners want.
+/// Returns true if the budget refers to a share of the scale of the pods' owners.
 pub fn needs_scale(budget: &PodDisruptionBudget) -> bool {
     budget.max_unavailable.is_some() || matches!(budget.min_available, Some(IntOrString::Text(_)))
 }
 
-/// Returns the budget's bounds (pkg/controller/disruption, getExpectedPodCount), for this many pods or, if
-/// [`needs_scale`], for this many that their owners want. Parts are rounded up in both directions.
+/// Returns the budget's bounds (pkg/controller/disruption, getExpectedPodCount), for this number of pods or, if
+/// [`needs_scale`], for this scale of their owners. Percentages round up in both directions.
 ///
 /// # Errors
 /// When a text is no percentage.
@@ -59,16 +59,16 @@ pub fn bounds(budget: &PodDisruptionBudget, count: i32) -> Result<Bounds, String
 /// Granted evictions whose pods still exist.
 #[derive(Debug, Default)]
 pub struct Disrupted {
-    /// Those whose pods may still be deleted.
+    /// Evictions whose pods may still be deleted.
     pub pending: Vec<(Str, Time)>,
-    /// Pods that should be deleted by now and are not.
+    /// Pods that should be deleted by now, but still exist.
     pub overdue: Vec<Arc<Pod>>,
-    /// When the next one is overdue.
+    /// Time until the next one is overdue.
     pub recheck: Option<Duration>,
 }
 
-/// Sorts granted evictions by the state of their pods. A pod that is being deleted or no longer exists needs no note;
-/// nor does one that was created after the eviction: it replaces the evicted pod under its name, as a StatefulSet's do.
+/// Sorts granted evictions by the state of their pods. An eviction is dropped if its pod is being deleted or no longer
+/// exists, or was created after the eviction: then it replaces the evicted pod under its name, as a StatefulSet's does.
 /// Upstream: pkg/controller/disruption, buildDisruptedPodMap.
 ///
 /// Both times are whole seconds of the API server. Within the same second the pod may be the evicted one.
@@ -104,7 +104,7 @@ pub fn count(pods: usize) -> i32 {
 }
 
 /// Returns the status of a budget whose pods were counted (pkg/controller/disruption, updatePdbStatus). Without
-/// expected pods none may be disrupted: a budget that was made before its pods is safe when they come.
+/// expected pods none may be disrupted, so that a budget that was created before its pods protects them from the start.
 pub fn status(
     budget: &PodDisruptionBudget,
     bounds: Bounds,
@@ -126,10 +126,12 @@ pub fn status(
     }
 }
 
-/// Returns how long a status may wait to be written, from when it first differed. Counts by which no eviction is
-/// decided wait: how many are healthy and expected, as long as as many may go and the budget is kept, or not, as
-/// before. That more may go waits a moment, too: in a rollout the next pod goes as soon as another one is ready, and an
-/// eviction between the two would be one too many. Nothing else waits, above all not that fewer may go.
+/// Returns the maximum delay of a status write, from when the status first differed.
+///
+/// Counts on which no eviction depends are delayed: healthy and expected pods, while the number of allowed disruptions
+/// does not change. A larger number of allowed disruptions is delayed briefly, too: in a rollout the next pod is
+/// deleted as soon as another one is ready, and an eviction in between would be one too many. Nothing else is delayed,
+/// above all not a smaller number of allowed disruptions.
 pub fn patience(before: &BudgetStatus, after: &BudgetStatus) -> Duration {
     let is_kept = |status: &BudgetStatus| status.current_healthy >= status.desired_healthy;
     let counts =
@@ -145,7 +147,7 @@ pub fn patience(before: &BudgetStatus, after: &BudgetStatus) -> Duration {
     }
 }
 
-/// Returns true if the only news is that more pods may be disrupted.
+/// Returns true if the only change is that more pods may be disrupted.
 fn opens(before: &BudgetStatus, after: &BudgetStatus) -> bool {
     let BudgetStatus { observed_generation, desired_healthy, disrupted_pods, .. } = after;
     (*observed_generation, *desired_healthy, disrupted_pods)

@@ -1,14 +1,15 @@
-//! Which budgets and which announcements a change concerns.
+//! Maps changes to budgets and announcements.
 
 use std::sync::Arc;
 
 use kinds::meta::ObjectKey;
+use kinds::selector::Selector;
 use kinds::{Pod, PodDisruptionBudget};
 use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
 use runtime::store::{Change, Store, by_namespace, index_key};
 
-/// Turns changes into keys on the queues.
+/// Enqueues the keys of changed objects.
 pub fn subscribe(
     budgets: &Arc<Store<PodDisruptionBudget>>,
     pods: &Arc<Store<Pod>>,
@@ -33,28 +34,29 @@ pub fn subscribe(
         let candidates = budgets.by_index(&by_namespace(), index_key(&*pod.meta.namespace));
         let mut protecting: Vec<&PodDisruptionBudget> = Vec::new();
         for budget in &candidates {
-            let selects = |pod: Option<&Arc<Pod>>| pod.is_some_and(|pod| budget.selector.matches(&pod.meta.labels));
-            if selects(change.new) {
+            if change.new.is_some_and(|new| budget.selector.matches(&new.meta.labels)) {
                 protecting.push(budget);
             }
-            if selects(change.old) || selects(change.new) {
-                changed.add_coalesced(budget.meta.key());
+            match urgency(change, &budget.selector) {
+                None => {}
+                Some(Urgency::Immediate) => changed.add(budget.meta.key()),
+                Some(Urgency::Coalesced) => changed.add_coalesced(budget.meta.key()),
             }
         }
         if protecting.len() > 1 && joins(change) {
-            tell_of_many(&recorder, pod, &protecting);
+            warn_about_multiple_budgets(&recorder, pod, &protecting);
         }
     });
 }
 
-/// Returns the key of a budget that changed. A deleted one is reconciled too, so that nothing is remembered about it when
+/// Returns the key of a budget that changed. A deleted one is reconciled too, so that its state is forgotten before
 /// another one of its name is created.
 pub fn budget_key(change: &Change<'_, PodDisruptionBudget>) -> Option<ObjectKey> {
     Some(change.new.or(change.old)?.meta.key())
 }
 
-/// Reports whether a budget was created or deleted, or has another spec. A change of its status alone, this controller's
-/// own or the eviction API's, is coalesced: the eviction API has counted its pod already.
+/// Reports whether a budget was created or deleted, or has another spec. A change of its status alone, this
+/// controller's own or the eviction API's, is coalesced: the eviction API has counted its pod already.
 fn is_new_to_us(change: &Change<'_, PodDisruptionBudget>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => old.meta.generation != new.meta.generation || old.meta.uid != new.meta.uid,
@@ -62,11 +64,34 @@ fn is_new_to_us(change: &Change<'_, PodDisruptionBudget>) -> bool {
     }
 }
 
-/// Returns what a budget counts of a pod: readiness, deletion, who owns it, and whether it is selected.
+/// Returns true if the fields of a pod changed that budgets use: readiness, deletion, labels, owners, and UID.
 pub fn concerns_budgets(change: &Change<'_, Pod>) -> bool {
     let (Some(old), Some(new)) = (change.old, change.new) else { return true };
     (old.ready, old.meta.is_deleting(), &old.meta.labels, &old.meta.owners, &old.meta.uid)
         != (new.ready, new.meta.is_deleting(), &new.meta.labels, &new.meta.owners, &new.meta.uid)
+}
+
+/// How soon a budget has to count its pods again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Urgency {
+    /// Fewer pods may be disrupted: an eviction that is granted by the previous number is one too many.
+    Immediate,
+    /// More pods may be disrupted, or the number stays.
+    Coalesced,
+}
+
+/// Returns how soon the budget with this selector has to count a change of a pod; `None` if the change does not concern
+/// it.
+pub fn urgency(change: &Change<'_, Pod>, selector: &Selector) -> Option<Urgency> {
+    let [old, new] = [change.old, change.new].map(|pod| pod.filter(|pod| selector.matches(&pod.meta.labels)));
+    let is_healthy = |pod: Option<&Arc<Pod>>| pod.is_some_and(|pod| pod.ready && !pod.meta.is_deleting());
+    match (old, new) {
+        (None, None) => None,
+        // One more pod is expected to be healthy.
+        (None, Some(_)) => Some(Urgency::Immediate),
+        _ if is_healthy(old) && !is_healthy(new) => Some(Urgency::Immediate),
+        _ => Some(Urgency::Coalesced),
+    }
 }
 
 /// Returns true if the pod is new, or has other labels than before.
@@ -82,7 +107,7 @@ pub fn is_announced(pod: &Pod) -> bool {
     told && pod.is_active()
 }
 
-fn tell_of_many(recorder: &Recorder, pod: &Pod, protecting: &[&PodDisruptionBudget]) {
+fn warn_about_multiple_budgets(recorder: &Recorder, pod: &Pod, protecting: &[&PodDisruptionBudget]) {
     let Some(first) = protecting.iter().map(|budget| &*budget.meta.name).min() else { return };
     let (namespace, name) = (&*pod.meta.namespace, &*pod.meta.name);
     let message =

@@ -1,7 +1,8 @@
-//! disruption-controller: says for each PodDisruptionBudget how many of its pods may be evicted now.
+//! disruption-controller: writes for each PodDisruptionBudget the number of its pods that may be evicted now.
 //!
-//! The eviction API takes the number from the budget's status and counts down; this controller recounts whenever pods
-//! change. It also takes back announcements of disruptions that never came. Follows upstream pkg/controller/disruption.
+//! The eviction API reads the number from the budget's status and decrements it; this controller recounts when pods
+//! change. It also withdraws announcements of disruptions that did not happen. Follows upstream
+//! pkg/controller/disruption.
 
 mod announced;
 mod decide;
@@ -32,9 +33,9 @@ use sync::Budgets;
 /// Name of the event source (pkg/controller/disruption, NewDisruptionControllerInternal).
 const COMPONENT: &str = "controllermanager";
 
-/// Changes of pods are taken together over this time at first,
+/// The first time over which changes of pods are coalesced that cannot lower the number of allowed disruptions.
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
-/// and over up to this time while many pods change.
+/// The longest such time, while many pods change.
 const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(400);
 
 /// The controller.

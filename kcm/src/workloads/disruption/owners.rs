@@ -1,4 +1,4 @@
-//! How many pods the owners of pods want: from the stores where there is one, else from the scale that they serve.
+//! The desired number of pods of their owners: from the caches of known kinds, else from the scale subresource.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use kinds::{Deployment, Kind, Pod, ReplicaSet, ReplicationController, StatefulSe
 use runtime::scale::{Scales, qualified};
 use runtime::store::Store;
 
-/// Where owners are found.
+/// The sources of owners' scales.
 pub struct Owners {
     pub replication_controllers: Arc<Store<ReplicationController>>,
     pub replica_sets: Arc<Store<ReplicaSet>>,
@@ -17,21 +17,21 @@ pub struct Owners {
     pub scales: Scales,
 }
 
-/// What owners want together.
+/// The sum of the owners' scales.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Pods.
+    /// Desired number of pods.
     pub pods: i32,
     /// Names of pods without an owner.
     pub unmanaged: Vec<String>,
 }
 
-/// Why it is not known what owners want.
+/// The reason why a scale is not known.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unknown {
-    /// For the event and the condition.
+    /// The message of the event and the condition.
     pub message: String,
-    /// The server did not answer: another try may help although nothing changes.
+    /// The API server could not be read: a retry may succeed although nothing changes.
     pub passing: bool,
 }
 
@@ -41,7 +41,7 @@ impl Unknown {
     }
 }
 
-/// The controller that counts, and its scale; the pod's own owner may itself be owned.
+/// The controller whose scale counts, and its scale; the pod's owner may itself have an owner.
 type Scale = (Uid, i32);
 
 impl Owners {
@@ -101,7 +101,7 @@ impl Owners {
         }
     }
 
-    /// Returns the scale that the server tells of an owner of any kind.
+    /// Returns the scale of an owner of any kind from the API server.
     async fn served(&self, owner: &OwnerRef, namespace: &str) -> Result<Option<Scale>, Unknown> {
         let passing = |message: String| Unknown { message, passing: true };
         let (kind, version) = (&*owner.kind, &*owner.api_version);

@@ -1,4 +1,4 @@
-//! One reconcile of a budget: find its pods, ask what their owners want, count, write the status.
+//! One reconcile of a budget: find its pods, read the scale of their owners, count, write the status.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,9 +31,9 @@ pub struct Budgets {
     pub recorder: Recorder,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
-    /// What was last told about each budget, so that it is not told again as long as it stays so.
+    /// The last events about each budget, so that they are not repeated while nothing changes.
     pub told: Mutex<HashMap<ObjectKey, Vec<Word>>>,
-    /// Since when counts that no eviction is decided by wait to be written.
+    /// The time since which counts without effect on evictions wait to be written.
     pub debouncer: StatusDebouncer,
 }
 
@@ -72,20 +72,20 @@ impl Budgets {
         };
         let mut words = Vec::new();
         let counted = self.count(&budget, &mut words).await;
-        self.tell(key, &budget, words);
+        self.record_new(key, &budget, words);
         let now = (self.clock)();
         let (status, then) = match counted {
             Ok((bounds, pods)) => {
                 let disrupted = decide::disrupted(&budget.status.disrupted_pods, &pods, now);
                 for pod in &disrupted.overdue {
-                    self.tell_overdue(&budget, pod);
+                    self.record_overdue(&budget, pod);
                 }
                 let healthy = decide::healthy(&pods, &disrupted.pending);
                 let status = decide::status(&budget, bounds, healthy, disrupted.pending, now);
                 (status, disrupted.recheck.map_or(Outcome::Done, Outcome::RequeueAfter))
             }
             Err(unknown) => {
-                warn!(why = unknown.message, "the pods cannot be counted; none may be disrupted");
+                warn!(why = unknown.message, "pods of the budget cannot be counted; no disruption is allowed");
                 let then = if unknown.passing { Outcome::RequeueWithBackoff } else { Outcome::Done };
                 (decide::failed(&budget, &unknown.message, now), then)
             }
@@ -118,14 +118,14 @@ impl Budgets {
                 }
                 Ok(then)
             }
-            // The eviction API was quicker: what it noted must not be lost.
+            // The eviction API wrote first: its record must not be lost.
             Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) if error.is_not_found() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Returns the budget's pods and bounds; messages for events go to `words`.
+    /// Returns the budget's pods and bounds; events are added to `words`.
     async fn count(
         &self,
         budget: &PodDisruptionBudget,
@@ -170,7 +170,7 @@ impl Budgets {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, key: &ObjectKey, budget: &PodDisruptionBudget, words: Vec<Word>) {
+    fn record_new(&self, key: &ObjectKey, budget: &PodDisruptionBudget, words: Vec<Word>) {
         let before =
             if words.is_empty() { self.told().remove(key) } else { self.told().insert(key.clone(), words.clone()) };
         let before = before.unwrap_or_default();
@@ -180,7 +180,7 @@ impl Budgets {
     }
 
     /// The message names the namespace twice, as upstream's does (pkg/controller/disruption, buildDisruptedPodMap).
-    fn tell_overdue(&self, budget: &PodDisruptionBudget, pod: &Pod) {
+    fn record_overdue(&self, budget: &PodDisruptionBudget, pod: &Pod) {
         let namespace = &budget.meta.namespace;
         let message = format!("Pod was expected by PDB {namespace}/{namespace} to be deleted but it wasn't");
         self.recorder.event(&about(pod), EventType::Warning, "NotDeleted", message);

@@ -1,4 +1,4 @@
-//! Tables and random histories for what is decided about budgets and announcements.
+//! Tables and property tests of decisions about budgets and announcements.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use proptest::prelude::*;
 use runtime::store::Change;
 use serde_json::json;
 
-use super::announced::{remaining, taken_back};
+use super::announced::{remaining, withdrawal};
 use super::decide::{Bounds, bounds, disrupted, failed, healthy, labels_asked_for, needs_scale, patience, status};
-use super::keys::{budget_key, concerns_budgets, is_announced};
+use super::keys::{Urgency, budget_key, concerns_budgets, is_announced, urgency};
 
 const NOW: i64 = 1_000_000;
 
@@ -57,7 +57,7 @@ fn text(text: &str) -> IntOrString {
 }
 
 #[test]
-fn labels_with_one_value_lead_to_the_pods() {
+fn required_labels_of_a_selector_are_found() {
     let is =
         |key: &str, values: &[&str]| Requirement::In(key.into(), values.iter().map(|value| (*value).into()).collect());
     for (selector, expected) in [
@@ -75,7 +75,7 @@ fn labels_with_one_value_lead_to_the_pods() {
 }
 
 #[test]
-fn bounds_follow_the_budget() {
+fn bounds_follow_from_the_budget() {
     let int = IntOrString::Int;
     let bound = |expected, desired| Ok(Bounds { expected, desired });
     for (min, max, count, scaled, expected) in [
@@ -100,7 +100,7 @@ fn bounds_follow_the_budget() {
 }
 
 #[test]
-fn granted_evictions_are_noted_until_they_show_or_are_overdue() {
+fn granted_evictions_are_kept_until_the_pod_is_deleted_or_overdue() {
     let pods = [pod("a", |_| {}), pod("b", |_| {}), pod("c", |_| {}), pod("gone", |pod| pod.meta.deletion = Time(NOW))];
     let noted: Vec<(Str, Time)> = [("a", 60), ("b", 121), ("c", 100), ("gone", 5), ("never", 5)]
         .map(|(name, ago)| (name.into(), Time(NOW - ago)))
@@ -109,7 +109,7 @@ fn granted_evictions_are_noted_until_they_show_or_are_overdue() {
     assert_eq!(found.pending, [("a".into(), Time(NOW - 60)), ("c".into(), Time(NOW - 100))]);
     assert_eq!(found.overdue.iter().map(|pod| &*pod.meta.name).collect::<Vec<_>>(), ["b"]);
     assert_eq!(found.recheck, Some(Duration::from_millis(20_001)));
-    assert_eq!(healthy(&pods, &found.pending), 1, "only b is there and stays");
+    assert_eq!(healthy(&pods, &found.pending), 1, "only b exists and is not being deleted");
     assert_eq!(healthy(&[pod("a", |pod| pod.ready = false)], &[]), 0);
 }
 
@@ -130,7 +130,7 @@ fn pod_created_after_an_eviction_is_not_the_evicted_one() {
 }
 
 #[test]
-fn as_many_as_are_to_spare_may_go() {
+fn allowed_disruptions_are_the_surplus_of_healthy_pods() {
     let empty = budget(|_| {});
     for (expected, desired, healthy, spare, reason) in [
         (3, 2, 3, 1, "SufficientPods"),
@@ -151,13 +151,13 @@ fn as_many_as_are_to_spare_may_go() {
 }
 
 #[test]
-fn what_decides_nothing_waits_and_that_fewer_may_go_does_not() {
+fn counts_without_effect_are_delayed_and_fewer_allowed_disruptions_are_not() {
     let of = |budget: &PodDisruptionBudget, desired, expected, healthy| {
         status(budget, Bounds { desired, expected }, healthy, Vec::new(), now())
     };
     let new = budget(|_| {});
     let (at_once, a_moment, longer) = (0, 1, 2);
-    assert_eq!(patience(&new.status, &of(&new, 2, 4, 0)), Duration::ZERO, "the first status is awaited");
+    assert_eq!(patience(&new.status, &of(&new, 2, 4, 0)), Duration::ZERO, "the first status is written immediately");
     for (before, after, expected) in [
         ((4, 5, 1), (4, 5, 1), at_once),
         ((4, 5, 1), (4, 5, 2), longer),
@@ -175,11 +175,15 @@ fn what_decides_nothing_waits_and_that_fewer_may_go_does_not() {
         assert_eq!(patience(&before, &after).as_secs(), expected, "{before:?} -> {after:?}");
     }
     let noted = BudgetStatus { disrupted_pods: vec![("a".into(), Time(NOW))], ..of(&new, 4, 5, 4) };
-    assert_eq!(patience(&noted, &of(&new, 4, 5, 5)), Duration::ZERO, "an eviction that has shown is no note any more");
+    assert_eq!(
+        patience(&noted, &of(&new, 4, 5, 5)),
+        Duration::ZERO,
+        "an eviction whose pod is being deleted is no longer kept"
+    );
 }
 
 #[test]
-fn a_condition_keeps_its_time_while_its_status_stays() {
+fn condition_time_changes_only_with_its_status() {
     let of = |was: &str| {
         let allowed = AllowedCondition { status: was.into(), last_transition: Time(5), ..AllowedCondition::default() };
         budget(|budget| budget.status.allowed = Some(allowed))
@@ -192,7 +196,7 @@ fn a_condition_keeps_its_time_while_its_status_stays() {
 }
 
 #[test]
-fn what_cannot_be_counted_may_not_be_disrupted_and_keeps_its_numbers() {
+fn budget_that_cannot_be_counted_allows_no_disruption_and_keeps_its_counts() {
     let known = BudgetStatus {
         observed_generation: 2,
         disrupted_pods: vec![("a".into(), Time(1))],
@@ -220,7 +224,7 @@ fn budget_is_reconciled_after_its_deletion_too() {
 }
 
 #[test]
-fn budgets_care_for_some_changes_of_pods_only() {
+fn only_relevant_pod_changes_requeue_budgets() {
     let base = pod("a", |_| {});
     let interner = Interner::default();
     let owner = OwnerRef {
@@ -245,8 +249,44 @@ fn budgets_care_for_some_changes_of_pods_only() {
     }
 }
 
+/// The eviction API grants evictions by the status, so that a lost pod must not wait.
 #[test]
-fn announcements_are_believed_for_two_minutes() {
+fn change_that_may_lower_the_allowed_disruptions_is_counted_immediately() {
+    let interner = Interner::default();
+    let labelled = |app: &str| {
+        let labels = interner.labels(vec![("app".into(), app.into())]);
+        move |edit: fn(&mut Pod)| {
+            pod("a", |pod| {
+                pod.meta.labels = labels.clone();
+                edit(pod);
+            })
+        }
+    };
+    let (web, other) = (labelled("web"), labelled("other"));
+    let selector = Selector::of_labels(&interner, [("app", "web")]);
+    let unready: fn(&mut Pod) = |pod| pod.ready = false;
+    let deleting: fn(&mut Pod) = |pod| pod.meta.deletion = Time(NOW);
+    let as_is: fn(&mut Pod) = |_| {};
+    for (old, new, expected) in [
+        (Some(web(as_is)), Some(web(unready)), Some(Urgency::Immediate)),
+        (Some(web(as_is)), Some(web(deleting)), Some(Urgency::Immediate)),
+        (Some(web(as_is)), Some(other(as_is)), Some(Urgency::Immediate)),
+        (Some(web(as_is)), None, Some(Urgency::Immediate)),
+        (None, Some(web(unready)), Some(Urgency::Immediate)),
+        (Some(other(as_is)), Some(web(as_is)), Some(Urgency::Immediate)),
+        (Some(web(unready)), Some(web(as_is)), Some(Urgency::Coalesced)),
+        (Some(web(deleting)), None, Some(Urgency::Coalesced)),
+        (Some(web(unready)), None, Some(Urgency::Coalesced)),
+        (Some(other(as_is)), Some(other(unready)), None),
+        (None, Some(other(as_is)), None),
+    ] {
+        let change = Change { old: old.as_ref(), new: new.as_ref() };
+        assert_eq!(urgency(&change, &selector), expected, "{change:?}");
+    }
+}
+
+#[test]
+fn announcements_are_valid_for_two_minutes() {
     let told = |ago: i64, by_kubelet: bool| {
         Some(Box::new(Disruption { evicted: false, target_since: Some(Time(NOW - ago)), by_kubelet }))
     };
@@ -264,16 +304,16 @@ fn announcements_are_believed_for_two_minutes() {
         assert_eq!(remaining(&pod, now()), expected.map(Duration::from_secs), "{pod:?}");
         assert_eq!(is_announced(&pod), expected.is_some());
     }
-    let patch = taken_back(&pod("a", |_| {}), now());
+    let patch = withdrawal(&pod("a", |_| {}), now());
     assert_eq!(patch["metadata"], json!({"uid": "a", "resourceVersion": "7"}));
     assert_eq!(patch["status"]["conditions"][0]["status"], "False");
 }
 
 proptest! {
-    /// Whatever is there: no more may go than leaves the healthy ones that are needed, and granted evictions count as
-    /// gone already.
+    /// For any pods: after all allowed disruptions the required healthy pods remain, and granted evictions count as
+    /// deleted already.
     #[test]
-    fn what_may_go_leaves_enough(
+    fn allowed_disruptions_leave_the_required_healthy_pods(
         pods in prop::collection::vec((any::<bool>(), any::<bool>(), prop::option::of(0i64..300)), 0..20),
         min in 0i32..20,
         percent in prop::option::of(0u32..101),

@@ -1,4 +1,4 @@
-//! What the controller counts, under upstream's names (pkg/controller/podautoscaler/monitor).
+//! Metrics of the controller, under upstream's names (pkg/controller/podautoscaler/monitor).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use runtime::lock::lock;
 use runtime::metrics::{Histograms, counters, gauges, powers_of_two};
 use runtime::store::Store;
 
-/// What a sync, or a metric, did to the number of pods.
+/// The change of the number of pods by a sync or a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
     /// More.
@@ -44,14 +44,14 @@ impl Action {
     }
 }
 
-/// Whose fault an error is.
+/// The cause of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// The object's.
+    /// The autoscaler's spec.
     Spec,
-    /// Anybody else's.
+    /// Anything else.
     Internal,
-    /// There is none.
+    /// No error.
     None,
 }
 
@@ -76,7 +76,7 @@ struct State {
     stale: u64,
 }
 
-/// The counts.
+/// The metrics.
 pub struct Counts {
     state: Mutex<State>,
     reconciled: Histograms<2>,
@@ -117,7 +117,7 @@ impl Counts {
         self.with(|state| state.desired.insert(key.clone(), replicas));
     }
 
-    /// Records that a sync had to wait for the store.
+    /// Records that a sync had to wait for the cache.
     pub fn stale(&self) {
         self.with(|state| state.stale += 1);
     }

@@ -1,5 +1,6 @@
-//! What becomes of a target and of its autoscaler's status, given what metrics ask for (pkg/controller/podautoscaler,
-//! reconcileAutoscaler): all policy, no IO.
+//! Policy: the number of pods of a target and its autoscaler's status, given the metrics' proposals.
+//!
+//! Upstream: pkg/controller/podautoscaler, reconcileAutoscaler.
 
 use std::time::Duration;
 
@@ -12,25 +13,25 @@ use kinds::horizontal_pod_autoscaler::{
 use super::pace::{Limited, Memory, Range};
 use super::replicas::{Measured, Tolerances};
 
-/// The condition that says whether the target can be scaled.
+/// Condition: whether the target can be scaled.
 pub const ABLE_TO_SCALE: &str = "AbleToScale";
-/// The condition that says whether metrics scale it.
+/// Condition: whether metrics scale the target.
 pub const SCALING_ACTIVE: &str = "ScalingActive";
-/// The condition that says whether something holds the number of pods back.
+/// Condition: whether a limit changed the number of pods that metrics propose.
 pub const SCALING_LIMITED: &str = "ScalingLimited";
-/// The condition that says whether the autoscaler has scaled to zero.
+/// Condition: whether the autoscaler has scaled the target to zero.
 pub const SCALED_TO_ZERO: &str = "ScaledToZero";
 
 /// A status that is being written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Draft {
-    /// So far.
+    /// The status with the changes so far.
     pub status: AutoscalerStatus,
     now: Time,
 }
 
 impl Draft {
-    /// Begins with what the status says.
+    /// Creates a draft that equals the current status.
     pub fn of(autoscaler: &HorizontalPodAutoscaler, now: Timestamp) -> Self {
         Self { status: autoscaler.status.clone(), now: Time(now.as_second()) }
     }
@@ -59,12 +60,12 @@ impl Draft {
         }
     }
 
-    /// Takes a condition away.
+    /// Removes a condition.
     pub fn remove(&mut self, kind: &str) {
         self.status.conditions.retain(|condition| *condition.kind != *kind);
     }
 
-    /// Puts what was seen of the target and its metrics.
+    /// Sets the observed state of the target and its metrics.
     pub fn seen(
         &mut self,
         autoscaler: &HorizontalPodAutoscaler,
@@ -77,7 +78,7 @@ impl Draft {
         self.status.current_metrics = metrics;
     }
 
-    /// Puts that the target was scaled just now.
+    /// Sets the time of the last scaling to now.
     pub fn scaled(&mut self) {
         self.status.last_scale = Some(self.now);
     }
@@ -98,7 +99,7 @@ pub struct Gates {
     pub optimized_selectors: bool,
 }
 
-/// Returns the tolerances: the part of their targets by which an object's metrics may differ from them without scaling.
+/// Returns the tolerances: the relative deviation of an object's metrics from their targets that does not scale.
 pub fn tolerances(autoscaler: &HorizontalPodAutoscaler, usual: f64, gates: Gates) -> Tolerances {
     let behavior = autoscaler.behavior.as_deref().filter(|_| gates.configurable_tolerance);
     let own = |tolerance: Option<f64>| tolerance.unwrap_or(usual);
@@ -108,41 +109,41 @@ pub fn tolerances(autoscaler: &HorizontalPodAutoscaler, usual: f64, gates: Gates
     }
 }
 
-/// Where the number of pods comes from.
+/// The source of the number of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Course {
-    /// Nothing is decided: a user scaled the target to zero.
+    /// None: a user scaled the target to zero, which disables the autoscaler.
     Disabled,
-    /// The spec's bounds say it, for this reason.
+    /// A bound of the spec, with the reason.
     Bound(i32, &'static str),
-    /// Metrics say it.
+    /// The metrics.
     Metrics,
 }
 
-/// Returns the least pods; one where it is not given.
+/// Returns the minimum number of pods; 1 if the spec does not set it.
 pub fn least(autoscaler: &HorizontalPodAutoscaler) -> i32 {
     autoscaler.min_replicas.unwrap_or(1)
 }
 
-fn counts_something_else(autoscaler: &HorizontalPodAutoscaler) -> bool {
+fn has_metrics_without_pods(autoscaler: &HorizontalPodAutoscaler) -> bool {
     let others = |metric: &Metric| matches!(metric.source, Source::Object { .. } | Source::External(_));
     autoscaler.metrics.iter().any(others)
 }
 
 fn has_scaled_to_zero(autoscaler: &HorizontalPodAutoscaler, gates: Gates) -> bool {
-    let said = autoscaler.status.condition(SCALED_TO_ZERO).is_some_and(|condition| &*condition.status == "True");
-    gates.scale_to_zero && said
+    let is_set = autoscaler.status.condition(SCALED_TO_ZERO).is_some_and(|condition| &*condition.status == "True");
+    gates.scale_to_zero && is_set
 }
 
 const BELOW_MIN: &str = "Current number of replicas below Spec.MinReplicas";
 
-/// Says where the number of pods comes from for a target that asks for `current`.
+/// Returns the source of the number of pods for a target with `current` replicas.
 pub fn course(autoscaler: &HorizontalPodAutoscaler, current: i32, gates: Gates) -> Course {
     let min = least(autoscaler);
     if current == 0 {
-        let ours = has_scaled_to_zero(autoscaler, gates);
-        let back = ours && (min != 0 || counts_something_else(autoscaler));
-        if back { Course::Metrics } else { Course::Disabled }
+        let is_own_zero = has_scaled_to_zero(autoscaler, gates);
+        let can_scale_up = is_own_zero && (min != 0 || has_metrics_without_pods(autoscaler));
+        if can_scale_up { Course::Metrics } else { Course::Disabled }
     } else if current > autoscaler.max_replicas {
         Course::Bound(autoscaler.max_replicas, "Current number of replicas above Spec.MaxReplicas")
     } else if current < min {
@@ -154,11 +155,11 @@ pub fn course(autoscaler: &HorizontalPodAutoscaler, current: i32, gates: Gates) 
 
 /// Returns true if scaling to `to` sets the condition `ScaledToZero`.
 pub fn goes_to_zero(autoscaler: &HorizontalPodAutoscaler, current: i32, to: i32, gates: Gates) -> bool {
-    let may = gates.scale_to_zero && least(autoscaler) == 0 && counts_something_else(autoscaler);
-    may && current > 0 && to == 0
+    let is_allowed = gates.scale_to_zero && least(autoscaler) == 0 && has_metrics_without_pods(autoscaler);
+    is_allowed && current > 0 && to == 0
 }
 
-/// Puts the condition `ScaledToZero` after the target was scaled.
+/// Sets the condition `ScaledToZero` after the target was scaled; removes it without the gate.
 pub fn tell_of_zero(draft: &mut Draft, zero: bool, gates: Gates) {
     match (gates.scale_to_zero, zero) {
         (false, _) => draft.remove(SCALED_TO_ZERO),
@@ -171,7 +172,7 @@ pub fn tell_of_zero(draft: &mut Draft, zero: bool, gates: Gates) {
     }
 }
 
-/// Takes the condition `ScaledToZero` back from a target that has pods.
+/// Sets the condition `ScaledToZero` to false if the target has pods.
 ///
 /// It is set before the target is scaled to zero. If another client scales it at the same time, or this process ends in
 /// between, the condition would make a later zero of the user look like this controller's own, and scale it up again.
@@ -181,31 +182,31 @@ pub fn withdraw_zero(autoscaler: &HorizontalPodAutoscaler, current: i32, draft: 
     }
 }
 
-/// Why a metric has no usable value.
+/// The reason why a metric has no usable value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// Reason of the event, and of the condition.
     pub reason: &'static str,
-    /// What went wrong, for both.
+    /// Message of the event, and of the condition.
     pub message: String,
-    /// What went wrong, as the last of several words of it.
+    /// Message of the sync's error, which wraps `message`.
     pub outer: String,
-    /// It is the object's own fault.
+    /// The cause is the autoscaler's spec.
     pub spec: bool,
 }
 
-/// What a metric asks for.
+/// The number of pods that a metric proposes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proposal {
     /// Pods.
     pub replicas: i32,
-    /// The metric's name, for people.
+    /// The metric's name in messages.
     pub name: String,
-    /// What it was.
+    /// The measured value.
     pub status: MetricStatus,
 }
 
-/// Gives what was measured of a metric its names (pkg/controller/podautoscaler, computeStatusFor...Metric).
+/// Returns the proposal or failure of a metric (pkg/controller/podautoscaler, computeStatusFor...Metric).
 pub fn proposal(metric: &Metric, measured: Measured) -> Result<Proposal, Failure> {
     let (reason, name) = match &metric.source {
         Source::Resource { name } => {
@@ -238,16 +239,16 @@ pub fn proposal(metric: &Metric, measured: Measured) -> Result<Proposal, Failure
     }
 }
 
-/// Returns true if each pod should have a part of an object's metric.
+/// Returns true if an object's metric is divided by the number of pods.
 pub fn is_shared(metric: &Metric) -> bool {
     &*metric.target.kind == "AverageValue"
 }
 
-fn failure(metric: &Metric, reason: &'static str, said: String) -> Failure {
+fn failure(metric: &Metric, reason: &'static str, detail: String) -> Failure {
     let of_resource = |name: &str| match (metric.target.average_value, metric.target.average_utilization) {
-        (Some(_), _) => format!("failed to get {name} usage: {said}"),
-        (None, Some(_)) => format!("failed to get {name} utilization: {said}"),
-        (None, None) => said.clone(),
+        (Some(_), _) => format!("failed to get {name} usage: {detail}"),
+        (None, Some(_)) => format!("failed to get {name} utilization: {detail}"),
+        (None, None) => detail.clone(),
     };
     let known = has_goal(metric);
     let (message, outer) = match &metric.source {
@@ -261,24 +262,24 @@ fn failure(metric: &Metric, reason: &'static str, said: String) -> Failure {
             let outer = format!("failed to get {container} container metric value: {message}");
             (message, outer)
         }
-        Source::Pods(_) => (said.clone(), format!("failed to get pods metric value: {said}")),
+        Source::Pods(_) => (detail.clone(), format!("failed to get pods metric value: {detail}")),
         Source::Object { metric: id, .. } => {
             let inner = if is_shared(metric) && known {
-                format!("failed to get {} object metric: {said}", id.name)
+                format!("failed to get {} object metric: {detail}", id.name)
             } else {
-                said.clone()
+                detail.clone()
             };
-            (said, format!("failed to get object metric value: {inner}"))
+            (detail, format!("failed to get object metric value: {inner}"))
         }
         Source::External(id) => {
             let inner = match (metric.target.average_value, known) {
-                (Some(_), _) => format!("failed to get {} external metric: {said}", id.name),
-                (None, true) => format!("failed to get external metric {}: {said}", id.name),
-                (None, false) => said.clone(),
+                (Some(_), _) => format!("failed to get {} external metric: {detail}", id.name),
+                (None, true) => format!("failed to get external metric {}: {detail}", id.name),
+                (None, false) => detail.clone(),
             };
-            (said, format!("failed to get {} external metric value: {inner}", id.name))
+            (detail, format!("failed to get {} external metric value: {inner}", id.name))
         }
-        Source::Unknown(_) => (said.clone(), said),
+        Source::Unknown(_) => (detail.clone(), detail),
     };
     let spec = matches!(metric.source, Source::Unknown(_));
     Failure { reason, message, outer, spec }
@@ -299,21 +300,21 @@ pub fn has_goal(metric: &Metric) -> bool {
     }
 }
 
-/// What all metrics ask for together.
+/// The combined proposal of all metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Combined {
-    /// Pods, and the name of the metric that wants most; `None` when too little is known to scale.
+    /// The highest number of pods and its metric's name; `None` if too few metrics are known to scale.
     pub wanted: Option<(i32, String)>,
-    /// What was measured.
+    /// The measured values.
     pub statuses: Vec<MetricStatus>,
-    /// What failed, even if enough is known to scale.
+    /// The failures of metrics, even if enough are known to scale.
     pub error: Option<String>,
-    /// What failed is the object's own fault.
+    /// The cause of the first failure is the autoscaler's spec.
     pub spec: bool,
 }
 
-/// Takes what asks for most. Where some metrics say nothing, the others must not scale down
-/// (pkg/controller/podautoscaler, computeReplicasForMetrics).
+/// Returns the highest proposal. If a metric failed, the others must not scale down (pkg/controller/podautoscaler,
+/// computeReplicasForMetrics).
 pub fn combine(proposals: Vec<Result<Proposal, Failure>>, current: i32, draft: &mut Draft) -> Combined {
     let (mut wanted, mut statuses, mut failures) = (None::<(i32, String)>, Vec::new(), Vec::new());
     let metrics = proposals.len();
@@ -353,7 +354,7 @@ pub fn combine(proposals: Vec<Result<Proposal, Failure>>, current: i32, draft: &
     Combined { wanted: known, statuses, error, spec }
 }
 
-/// Returns the number of pods that the target gets where metrics want `wanted`, and why it changes; puts conditions.
+/// Returns the number of pods that the target gets if metrics propose `wanted`, and the reason. Sets conditions.
 pub fn settle(
     autoscaler: &HorizontalPodAutoscaler,
     memory: &mut Memory,
@@ -373,7 +374,7 @@ pub fn settle(
     let Limited { mut replicas, able, limited, limit } = paced;
     draft.set(ABLE_TO_SCALE, true, able.0, able.1);
     draft.set(SCALING_LIMITED, limited, limit.0, limit.1);
-    // It was scaled to zero when that was allowed; now it is not.
+    // The controller scaled to zero while that was allowed; it no longer is.
     if current == 0 && range.min != 0 && has_scaled_to_zero(autoscaler, gates) && replicas < range.min {
         replicas = range.min;
         if reason.is_empty() {

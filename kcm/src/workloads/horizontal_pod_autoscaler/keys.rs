@@ -1,4 +1,4 @@
-//! Which autoscalers a change concerns.
+//! Maps changes to autoscalers.
 
 use std::sync::Arc;
 
@@ -7,8 +7,7 @@ use kinds::meta::ObjectKey;
 use runtime::queue::Queue;
 use runtime::store::{Change, Store};
 
-/// Turns changes into keys on the queue; `generation`: a change of the spec is processed immediately (gate
-/// HPAGeneration).
+/// Enqueues changed autoscalers. With `generation`, a spec change is reconciled immediately (gate HPAGeneration).
 pub fn subscribe(autoscalers: &Arc<Store<HorizontalPodAutoscaler>>, queue: &Arc<Queue<ObjectKey>>, generation: bool) {
     let queue = queue.clone();
     autoscalers.subscribe(move |change| {
@@ -22,12 +21,12 @@ pub fn subscribe(autoscalers: &Arc<Store<HorizontalPodAutoscaler>>, queue: &Arc<
 /// next periodic sync.
 pub fn concerned(change: &Change<'_, HorizontalPodAutoscaler>, generation: bool) -> Option<ObjectKey> {
     let object = change.new.or(change.old)?;
-    let at_once = match (change.old, change.new) {
+    let is_immediate = match (change.old, change.new) {
         (Some(old), Some(new)) => {
             let edited = generation && old.meta.generation != new.meta.generation;
             edited || old.meta.uid != new.meta.uid
         }
         _ => true,
     };
-    at_once.then(|| object.meta.key())
+    is_immediate.then(|| object.meta.key())
 }

@@ -1,4 +1,4 @@
-//! Asks the metrics APIs what an autoscaler's metrics are, and the arithmetic what they ask for.
+//! Reads an autoscaler's metrics from the metrics APIs, and returns the numbers of pods that they propose.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -21,8 +21,8 @@ use super::replicas::{self, Goal, Measured, Patience, Tolerances};
 
 type Answer = Result<Arc<Value>, String>;
 
-/// Answers of the metrics APIs, shared by all that ask the same at about the same time: several metrics of one
-/// autoscaler, and autoscalers that read the same metric.
+/// Responses of the metrics APIs. Equal requests at about the same time share one: several metrics of one autoscaler,
+/// and autoscalers that read the same metric.
 pub struct Answers {
     writer: Writer,
     fresh: Duration,
@@ -45,7 +45,7 @@ impl Answers {
         let cell = self.cell(&question.path);
         let ask = || async {
             let answer = self.writer.get_json_at(question.path.clone()).await;
-            answer.map(Arc::new).map_err(|error| said(&error, &question.what))
+            answer.map(Arc::new).map_err(|error| error_message(&error, &question.what))
         };
         cell.get_or_init(ask).await.clone()
     }
@@ -65,9 +65,9 @@ impl Answers {
     }
 }
 
-/// Returns a refusal in the server's words, or, where these are no words of an API, in client-go's
+/// Returns the message of an error: the API server's, or client-go's if the response has none
 /// (apimachinery/pkg/api/errors, NewGenericServerResponse).
-fn said(error: &WriteError, what: &str) -> String {
+fn error_message(error: &WriteError, what: &str) -> String {
     match error.refused().map(|status| (status.reason.is_empty(), status.code)) {
         Some((true, 404)) => format!("the server could not find the requested resource (get {what})"),
         Some((true, 503)) => format!("the server is currently unable to handle the request (get {what})"),
@@ -75,7 +75,7 @@ fn said(error: &WriteError, what: &str) -> String {
     }
 }
 
-/// What all metrics of an autoscaler are measured by.
+/// The autoscaler of one measurement, with its target and pods.
 pub struct Subject<'a> {
     pub autoscaler: &'a HorizontalPodAutoscaler,
     pub scale: &'a Scale,
@@ -94,10 +94,10 @@ pub struct Measuring {
 }
 
 impl Measuring {
-    /// Returns the number of pods that a metric asks for.
+    /// Returns the number of pods that a metric proposes.
     ///
     /// # Errors
-    /// Why it has no usable value, in upstream's wording.
+    /// The reason why the metric has no usable value, in upstream's wording.
     pub async fn measure(&self, metric: &Metric, subject: &Subject<'_>) -> Measured {
         if !has_goal(metric) {
             return Err(without_goal(&metric.source));
@@ -144,8 +144,8 @@ impl Measuring {
     }
 
     fn of_pods(&self, samples: replicas::Samples, goal: (Goal<'_>, bool), subject: &Subject<'_>) -> Measured {
-        let with_care = (self.patience, subject.now);
-        replicas::of_pods(subject.pods, samples, subject.scale.replicas, goal, subject.tolerances, with_care)
+        let patience = (self.patience, subject.now);
+        replicas::of_pods(subject.pods, samples, subject.scale.replicas, goal, subject.tolerances, patience)
     }
 
     async fn object(
@@ -179,7 +179,7 @@ impl Measuring {
     ) -> Result<i64, String> {
         let version = self.custom_version().await?;
         let group = described.api_version.rsplit_once('/').map_or("", |(group, _)| group);
-        // An autoscaler sees its own namespace only, whatever the name says.
+        // The path has the autoscaler's own namespace, whatever name the reference has.
         let question = if group.is_empty() && &*described.kind == "Namespace" {
             Question::object(&version, namespace, None, metric, of)
         } else {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::replicas::{Sample, Samples};
 
-/// The group of metrics that people define.
+/// API group of custom metrics.
 pub const CUSTOM: &str = "custom.metrics.k8s.io";
 
 /// The window of a metric without its own (pkg/controller/podautoscaler/metrics).
@@ -20,11 +20,11 @@ const DEFAULT_WINDOW: Duration = Duration::from_secs(60);
 pub struct Question {
     /// Path and query.
     pub path: String,
-    /// What it is called in errors: resource and group, and the name if there is one.
+    /// Its name in errors: resource and group, and the object's name if there is one.
     pub what: String,
 }
 
-/// Returns a query's text; nothing is asked by a selector that is not given.
+/// Returns a query string. Selectors that are `None` or empty are left out.
 fn query(selectors: &[(&str, Option<&Selector>)]) -> String {
     let parts = selectors.iter().filter_map(|(name, selector)| {
         let text = selector.as_ref()?.query().filter(|text| !text.is_empty())?;
@@ -35,7 +35,7 @@ fn query(selectors: &[(&str, Option<&Selector>)]) -> String {
 }
 
 impl Question {
-    /// Returns the resources that pods use.
+    /// Returns the request for the resource usage of pods.
     pub fn resources(namespace: &str, pods: &Selector) -> Self {
         let query = query(&[("labelSelector", Some(pods))]);
         Self {
@@ -44,7 +44,7 @@ impl Question {
         }
     }
 
-    /// Returns a metric of pods.
+    /// Returns the request for a metric of pods.
     pub fn pods(version: &str, namespace: &str, pods: &Selector, metric: &str, of: &Selector) -> Self {
         let query = query(&[("labelSelector", Some(pods)), ("metricLabelSelector", Some(of))]);
         let metric = percent_encode(metric);
@@ -54,7 +54,7 @@ impl Question {
         }
     }
 
-    /// Returns a metric of an object; of the namespace itself if `object` is `None`.
+    /// Returns the request for a metric of an object, or of the namespace itself if `object` is `None`.
     pub fn object(version: &str, namespace: &str, object: Option<(&str, &str)>, metric: &str, of: &Selector) -> Self {
         let query = query(&[("metricLabelSelector", Some(of))]);
         let encoded = percent_encode(metric);
@@ -67,7 +67,7 @@ impl Question {
         Self { path: format!("/apis/{CUSTOM}/{version}/namespaces/{namespace}/{place}{query}"), what }
     }
 
-    /// Returns a metric of something outside the cluster.
+    /// Returns the request for an external metric.
     pub fn external(namespace: &str, metric: &str, of: &Selector) -> Self {
         let query = query(&[("labelSelector", Some(of))]);
         let encoded = percent_encode(metric);
@@ -78,11 +78,11 @@ impl Question {
     }
 }
 
-/// Returns the version of the custom metrics API to ask, of those that are registered, the preferred one first
-/// (k8s.io/metrics/pkg/client/custom_metrics, PreferredVersion).
+/// Returns the version of the custom metrics API to use: the first registered one that is known. `registered` begins
+/// with the preferred one (k8s.io/metrics/pkg/client/custom_metrics, PreferredVersion).
 ///
 /// # Errors
-/// When there is none that is known.
+/// When no known version is registered.
 pub fn custom_version(registered: &[String]) -> Result<&str, String> {
     if registered.is_empty() {
         return Err(format!("no custom metrics API ({CUSTOM}) registered"));
@@ -108,7 +108,7 @@ fn time(item: &Value) -> Time {
     read.map_or(Time::default(), |time| Time(time.as_second()))
 }
 
-/// Returns the use of a resource by pods, or by one container of each. A pod with a missing value is left out.
+/// Returns the usage of a resource by pods, or by one container of each. A pod with a missing value is left out.
 ///
 /// # Errors
 /// When the response has no items.
@@ -162,7 +162,7 @@ pub fn object_value(answer: &Value) -> Result<i64, String> {
     }
 }
 
-/// Metrics of something outside the cluster.
+/// Returns the values of an external metric.
 ///
 /// # Errors
 /// When the response has no items.
@@ -218,7 +218,7 @@ mod tests {
         }
     }
 
-    /// Parts of answers: quantities, times and windows that are valid, nearly so, or of another type.
+    /// Parts of responses: quantities, times and windows that are valid, nearly so, or of another type.
     fn part() -> impl Strategy<Value = Value> {
         let text = prop_oneof![
             "[-+]?[0-9]{0,20}(\\.[0-9]{0,20})?(n|m|k|Ki|E|e[0-9]{1,6})?",
@@ -237,7 +237,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_answer_of_a_metrics_api_is_read_or_refused(
+        fn any_response_of_a_metrics_api_is_read_or_refused(
             parts in proptest::collection::vec((part(), part(), part(), part()), 0..4),
         ) {
             let items: Vec<Value> = parts

@@ -1,6 +1,6 @@
-//! horizontal-pod-autoscaler-controller: keeps the scale of targets where metrics want it.
+//! horizontal-pod-autoscaler-controller: scales targets by their metrics.
 //!
-//! It watches HorizontalPodAutoscalers and Pods, asks the metrics APIs every sync period, and writes the scale of
+//! It watches HorizontalPodAutoscalers and Pods, reads the metrics APIs every sync period, and writes the scale of
 //! targets of any kind and the autoscalers' status. Follows upstream pkg/controller/podautoscaler.
 
 mod counts;
@@ -44,7 +44,7 @@ const COMPONENT: &str = "horizontal-pod-autoscaler";
 const QPS: u16 = 25;
 const BURST: u32 = 10;
 
-/// For how long answers of metrics APIs are shared, at most; samples are taken far less often.
+/// Maximum age of responses of metrics APIs that are shared; samples are taken far less often.
 const SHARED_FOR: Duration = Duration::from_secs(1);
 
 /// The controller.
@@ -72,7 +72,7 @@ fn start(manager: &mut Manager, context: &Context) {
     let flag = |name: &str| context.options.values.get_duration(&format!("horizontal-pod-autoscaler-{name}"));
     let gate = |name: &str| context.options.gates.enabled(name);
     let period = flag("sync-period").max(Duration::from_millis(10));
-    // What fails has its turn as all else does, a period later.
+    // A failed autoscaler is reconciled a period later, like all others: no backoff.
     let queue = Queue::new(QueueOptions {
         base_delay: period,
         max_delay: period,

@@ -14,15 +14,15 @@ use crate::pods::indexes::by_label;
 
 /// The selectors of all autoscalers' targets.
 #[derive(Debug, Default)]
-pub struct Overlaps(Mutex<Filed>);
+pub struct Overlaps(Mutex<SelectorIndex>);
 
 #[derive(Debug, Default)]
-struct Filed {
+struct SelectorIndex {
     by_pair: HashMap<u64, Vec<ObjectKey>>,
     selectors: HashMap<ObjectKey, (u64, Arc<Selector>)>,
 }
 
-/// Returns the index values of pods one of which every pod has that a selector matches; `None` where no label says so.
+/// Returns the index value of a label that every matching pod has; `None` if the selector requires no label value.
 fn narrow(namespace: &str, selector: &Selector) -> Option<u64> {
     let Selector::All(requirements) = selector else { return None };
     certain_labels(namespace, requirements).next()
@@ -56,14 +56,14 @@ pub fn pods_of(namespace: &str, selector: &Selector, pods: &Store<Pod>) -> Vec<A
 impl Overlaps {
     /// Replaces an autoscaler's selector.
     pub fn put(&self, key: &ObjectKey, selector: &Arc<Selector>) {
-        let mut filed = self.lock();
-        if filed.selectors.get(key).is_some_and(|(_, known)| known == selector) {
+        let mut index = self.lock();
+        if index.selectors.get(key).is_some_and(|(_, known)| known == selector) {
             return;
         }
-        filed.remove(key);
+        index.remove(key);
         let place = narrow(&key.namespace, selector).unwrap_or_else(|| anywhere(&key.namespace));
-        filed.by_pair.entry(place).or_default().push(key.clone());
-        filed.selectors.insert(key.clone(), (place, selector.clone()));
+        index.by_pair.entry(place).or_default().push(key.clone());
+        index.selectors.insert(key.clone(), (place, selector.clone()));
     }
 
     /// Forgets an autoscaler.
@@ -73,7 +73,7 @@ impl Overlaps {
 
     /// Returns the first `most` autoscalers of a namespace that select some of these pods.
     pub fn wanting(&self, namespace: &str, pods: &[Arc<Pod>], most: usize) -> Vec<ObjectKey> {
-        let filed = self.lock();
+        let index = self.lock();
         // Pods of one template share their labels.
         let mut seen = HashSet::new();
         let mut found = BTreeSet::new();
@@ -81,9 +81,9 @@ impl Overlaps {
             let labels = &pod.meta.labels;
             let pairs = labels.iter().map(|(key, value)| index_key((namespace, &**key, &**value)));
             for place in pairs.chain([anywhere(namespace)]) {
-                for key in filed.by_pair.get(&place).into_iter().flatten() {
-                    let wants = |(_, selector): &(u64, Arc<Selector>)| selector.matches(labels);
-                    if *key.namespace == *namespace && filed.selectors.get(key).is_some_and(wants) {
+                for key in index.by_pair.get(&place).into_iter().flatten() {
+                    let selects = |(_, selector): &(u64, Arc<Selector>)| selector.matches(labels);
+                    if *key.namespace == *namespace && index.selectors.get(key).is_some_and(selects) {
                         found.insert(key);
                     }
                 }
@@ -92,16 +92,16 @@ impl Overlaps {
         found.into_iter().take(most).cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Filed> {
+    fn lock(&self) -> MutexGuard<'_, SelectorIndex> {
         lock(&self.0)
     }
 }
 
-impl Filed {
+impl SelectorIndex {
     fn remove(&mut self, key: &ObjectKey) {
         let Some((place, _)) = self.selectors.remove(key) else { return };
         if let Some(keys) = self.by_pair.get_mut(&place) {
-            keys.retain(|filed| filed != key);
+            keys.retain(|other| other != key);
             if keys.is_empty() {
                 self.by_pair.remove(&place);
             }

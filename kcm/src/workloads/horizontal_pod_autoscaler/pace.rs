@@ -1,43 +1,43 @@
-//! How fast an autoscaler may go where its metrics point (pkg/controller/podautoscaler, normalizeDesiredReplicas and
-//! normalizeDesiredReplicasWithBehaviors): all policy, no IO.
+//! Policy: limits of the rate of scaling (pkg/controller/podautoscaler, normalizeDesiredReplicas and
+//! normalizeDesiredReplicasWithBehaviors).
 
 use std::time::Duration;
 
 use kinds::horizontal_pod_autoscaler::{Behavior, Policy, Rules, Select};
 
-/// What is remembered of an autoscaler from sync to sync. Times are since the process's start, so that a change of the
-/// clock changes no pace.
+/// The state of an autoscaler between syncs. Times are relative to the start of the process, so that a change of the
+/// clock has no effect.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// What metrics recommended, before stabilization.
+    /// Recommendations of metrics, before stabilization.
     recommendations: Vec<(i32, Duration)>,
-    /// Pods added.
+    /// Numbers of pods added.
     ups: Vec<(i32, Duration)>,
-    /// Pods taken away.
+    /// Numbers of pods removed.
     downs: Vec<(i32, Duration)>,
 }
 
-/// A number of pods, and what held it back.
+/// A number of pods, and the limit that changed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limited {
     /// Pods.
     pub replicas: i32,
     /// Reason of the condition `AbleToScale`, and its message.
     pub able: (&'static str, &'static str),
-    /// Something holds the number back.
+    /// A limit changed the number.
     pub limited: bool,
     /// Reason of the condition `ScalingLimited`, and its message.
     pub limit: (&'static str, &'static str),
 }
 
-/// The bounds of an autoscaler's spec, and where it stands.
+/// The bounds of an autoscaler's spec, and the current number of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
-    /// The least pods.
+    /// Minimum number of pods.
     pub min: i32,
-    /// The most pods.
+    /// Maximum number of pods.
     pub max: i32,
-    /// Pods that the target asks for now.
+    /// Number of pods that the target requests now.
     pub current: i32,
 }
 
@@ -59,15 +59,16 @@ const DOWN_LIMIT: (&str, &str) =
     ("ScaleDownLimit", "the desired replica count is decreasing faster than the maximum scale rate");
 
 impl Memory {
-    /// Records the target's number as recommended when it is seen first: a start removes no pods.
+    /// Records the current number as a recommendation if there is none, so that a restart of the process removes no
+    /// pods.
     pub fn begin(&mut self, replicas: i32, now: Duration) {
         if self.recommendations.is_empty() {
             self.recommendations.push((replicas, now));
         }
     }
 
-    /// Returns how many pods the target gets, where metrics ask for `wanted`; `window` is that of scaling down where
-    /// the object gives none.
+    /// Returns the number of pods that the target gets if metrics propose `wanted`. `window` is the default
+    /// stabilization window of scaling down.
     pub fn pace(
         &mut self,
         wanted: i32,
@@ -87,7 +88,7 @@ impl Memory {
         Limited { replicas, able: if stable == wanted { READY } else { slowed }, limited: replicas != stable, limit }
     }
 
-    /// Remembers that the target was scaled; only with rules of which it may matter.
+    /// Records that the target was scaled. Only autoscalers with a `behavior` need this.
     pub fn scaled(&mut self, from: i32, to: i32, behavior: Option<&Behavior>, now: Duration) {
         let Some(behavior) = behavior else { return };
         let periods = behavior.up.policies.iter().chain(&behavior.down.policies).map(|policy| policy.period);
@@ -179,7 +180,7 @@ impl Memory {
     }
 }
 
-/// Returns how far a policy lets a number of pods go: further up by as much as makes a whole pod, and down by no more.
+/// Returns the number of pods that a policy allows at most (`up`) or at least; percentages round up.
 fn reach(start: i32, policy: &Policy, up: bool) -> i32 {
     match (policy.percent, up) {
         (false, true) => start.saturating_add(policy.value),
@@ -189,13 +190,13 @@ fn reach(start: i32, policy: &Policy, up: bool) -> i32 {
     }
 }
 
-/// Pods that were changed in the period that ends now.
+/// Returns the number of pods added or removed in the period that ends now.
 fn changed(events: &[(i32, Duration)], period: i32, now: Duration) -> i32 {
     let recent = events.iter().filter(|(_, at)| now.saturating_sub(*at) < seconds(period));
     recent.fold(0, |sum, (change, _)| sum.saturating_add(*change))
 }
 
-/// Returns the limits without rules: a target may double, or grow to four pods.
+/// Returns the limits without a `behavior`: a target may double, or grow to four pods.
 fn plain_limits(wanted: i32, Range { min, max, current }: Range) -> (i32, (&'static str, &'static str)) {
     let limit = current.saturating_mul(2).max(4);
     let (most, why) = if max > limit { (limit, UP_LIMIT) } else { (max, TOO_MANY) };

@@ -1,4 +1,4 @@
-//! How many pods a metric asks for (pkg/controller/podautoscaler, ReplicaCalculator): all arithmetic, no IO.
+//! Policy: the number of pods that a metric proposes (pkg/controller/podautoscaler, ReplicaCalculator).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use kinds::{Pod, Time};
 
 use super::requests;
 
-/// What was measured of one pod.
+/// A measurement of one pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     /// The amount, in thousandths.
     pub value: i64,
-    /// When it was measured.
+    /// The end of the measurement.
     pub time: Time,
-    /// Over how long a time before that.
+    /// The duration of the measurement.
     pub window: Duration,
 }
 
-/// What was measured, by the pods' names.
+/// Measurements by the pods' names.
 pub type Samples = HashMap<String, Sample>;
 
-/// By which part of the target a metric may differ from it without scaling.
+/// Relative deviations of a metric from its target that do not scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tolerances {
     /// Below the target.
@@ -40,19 +40,19 @@ impl Tolerances {
     }
 }
 
-/// For how long pods that start are judged with care.
+/// Times after the start of a pod in which its samples may be unusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
-    /// How long after its start a pod's CPU samples may be left out.
+    /// The time after its start in which a pod's CPU samples may be left out.
     pub cpu_initialization: Duration,
-    /// How long after its start a change of readiness counts as the first.
+    /// The time after its start in which a change of readiness counts as the first one.
     pub initial_readiness: Duration,
 }
 
-/// What a pod's metric should be.
+/// The target of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal<'a> {
-    /// A percentage of what the pods, or one container of each, request of a resource.
+    /// A percentage of the requests of a resource, by the pods or by one container of each.
     Utilization {
         /// Percent.
         percent: i32,
@@ -63,14 +63,14 @@ pub enum Goal<'a> {
         /// Pod-level requests count (gate PodLevelResources).
         pod_level: bool,
     },
-    /// This many thousandths per pod.
+    /// An amount per pod, in thousandths.
     Amount(i64),
 }
 
-/// Number of pods that a metric asks for, and what it is now.
+/// The number of pods that a metric proposes, and the metric's current value.
 pub type Measured = Result<(i32, Current), String>;
 
-/// How samples compare with a goal.
+/// The ratio of samples to their goal.
 struct Usage {
     ratio: f64,
     current: Current,
@@ -78,16 +78,16 @@ struct Usage {
 
 const NO_PODS: &str = "no pods returned by selector while calculating replica count";
 
-/// Pods by what their samples are worth.
+/// Pods grouped by the use of their samples.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Groups<'a> {
     /// Pods whose samples count.
     pub ready: usize,
-    /// Pods that do not work yet.
+    /// Pods that are not ready yet.
     pub unready: Vec<&'a str>,
     /// Pods without samples.
     pub missing: Vec<&'a str>,
-    /// Pods that are going or failed.
+    /// Pods that are being deleted or failed.
     pub ignored: Vec<&'a str>,
 }
 
@@ -111,7 +111,7 @@ fn is_warming_up(pod: &Pod, requests: &Requests, sample: &Sample, patience: Pati
     }
 }
 
-/// Sorts pods by what their samples are worth (pkg/controller/podautoscaler, groupPods).
+/// Groups pods by the use of their samples (pkg/controller/podautoscaler, groupPods).
 pub(super) fn group<'a>(
     pods: &'a [Arc<Pod>],
     samples: &Samples,
@@ -120,10 +120,10 @@ pub(super) fn group<'a>(
     now: Timestamp,
 ) -> Groups<'a> {
     let mut groups = Groups::default();
-    let untold = Requests::default();
+    let unknown = Requests::default();
     for pod in pods {
         let name = &*pod.meta.name;
-        let told = pod.requests.as_deref().unwrap_or(&untold);
+        let requests = pod.requests.as_deref().unwrap_or(&unknown);
         if pod.meta.is_deleting() || pod.phase == Phase::Failed {
             groups.ignored.push(name);
         } else if pod.phase == Phase::Pending {
@@ -131,7 +131,7 @@ pub(super) fn group<'a>(
         } else {
             match samples.get(name) {
                 None => groups.missing.push(name),
-                Some(sample) if cpu && is_warming_up(pod, told, sample, patience, now) => groups.unready.push(name),
+                Some(sample) if cpu && is_warming_up(pod, requests, sample, patience, now) => groups.unready.push(name),
                 Some(_) => groups.ready += 1,
             }
         }
@@ -139,12 +139,12 @@ pub(super) fn group<'a>(
     groups
 }
 
-/// Returns the number of pods that something measured of each pod asks for; `cpu` if it is their use of CPU
-/// (GetResourceReplicas, GetRawResourceReplicas, GetMetricReplicas). Pods that are missing or not ready yet count
-/// against a change, and never turn its direction.
+/// Returns the number of pods that a metric of each pod proposes; `cpu` if it is their CPU usage (GetResourceReplicas,
+/// GetRawResourceReplicas, GetMetricReplicas). Pods without samples, and pods that are not ready yet, make the change
+/// smaller, but never reverse it.
 ///
 /// # Errors
-/// When nothing can be said of the pods.
+/// When no sample is usable, or a request is missing.
 pub fn of_pods(
     pods: &[Arc<Pod>],
     mut samples: Samples,
@@ -170,8 +170,8 @@ pub fn of_pods(
         Goal::Amount(_) => HashMap::new(),
     };
     let Usage { ratio, current } = usage(&samples, goal, &requests)?;
-    let held_up = !groups.unready.is_empty() && ratio > 1.0;
-    if !held_up && groups.missing.is_empty() {
+    let is_up_limited = !groups.unready.is_empty() && ratio > 1.0;
+    if !is_up_limited && groups.missing.is_empty() {
         let wanted = if tolerances.allow(ratio) { replicas } else { rounded_up(ratio * groups.ready as f64) };
         return Ok((wanted, current));
     }
@@ -185,20 +185,20 @@ pub fn of_pods(
             assume(name, 0);
         }
     }
-    if held_up {
+    if is_up_limited {
         groups.unready.iter().for_each(|name| assume(name, 0));
     }
-    let careful = usage(&samples, goal, &requests)?.ratio;
-    let turned = ratio < 1.0 && careful > 1.0 || ratio > 1.0 && careful < 1.0;
-    if tolerances.allow(careful) || turned {
+    let adjusted = usage(&samples, goal, &requests)?.ratio;
+    let is_reversed = ratio < 1.0 && adjusted > 1.0 || ratio > 1.0 && adjusted < 1.0;
+    if tolerances.allow(adjusted) || is_reversed {
         return Ok((replicas, current));
     }
-    let wanted = rounded_up(careful * samples.len() as f64);
-    let backwards = careful < 1.0 && wanted > replicas || careful > 1.0 && wanted < replicas;
-    Ok((if backwards { replicas } else { wanted }, current))
+    let wanted = rounded_up(adjusted * samples.len() as f64);
+    let is_backwards = adjusted < 1.0 && wanted > replicas || adjusted > 1.0 && wanted < replicas;
+    Ok((if is_backwards { replicas } else { wanted }, current))
 }
 
-/// Returns what a pod without samples is taken to use before others are taken away.
+/// Returns the usage that is assumed for a pod without samples before scaling down.
 fn full_use(goal: Goal<'_>, requests: &HashMap<&str, i64>, name: &str) -> i64 {
     match goal {
         Goal::Utilization { percent, .. } => {
@@ -240,11 +240,11 @@ fn usage(samples: &Samples, goal: Goal<'_>, requests: &HashMap<&str, i64>) -> Re
     }
 }
 
-/// Returns the number of pods that a metric of something else than the pods asks for, which should have a certain value
-/// (GetObjectMetricReplicas, GetExternalMetricReplicas). A target without pods gets as many as the ratio says.
+/// Returns the number of pods that an object or external metric with a target value proposes (GetObjectMetricReplicas,
+/// GetExternalMetricReplicas). For a target without pods it is the ratio itself, rounded up.
 ///
 /// # Errors
-/// When there are no pods although the target asks for some.
+/// When no pods exist although the target requests some.
 pub fn of_value(
     value: i64,
     target: i64,
@@ -268,17 +268,17 @@ pub fn of_value(
     Ok((rounded_up(ratio * ready as f64), current))
 }
 
-/// Returns the number of pods that a metric of something else than the pods asks for, of which each pod should have a
-/// part (GetObjectPerPodMetricReplicas, GetExternalPerPodMetricReplicas). `existing` pods share it now.
+/// Returns the number of pods that an object or external metric with a target per pod proposes
+/// (GetObjectPerPodMetricReplicas, GetExternalPerPodMetricReplicas). `existing` pods share it now.
 pub fn of_share(value: i64, each: i64, existing: i32, tolerances: Tolerances) -> (i32, Current) {
     let ratio = value as f64 / (each as f64 * f64::from(existing));
     let wanted = if tolerances.allow(ratio) { existing } else { rounded_up(value as f64 / each as f64) };
-    // Without pods there is nothing to share between.
+    // Without pods the whole value is the average.
     let share = if value == i64::MAX { value } else { (value as f64 / f64::from(existing.max(1))).ceil() as i64 };
     (wanted, Current { average_value: Some(share), ..Current::default() })
 }
 
-/// Values added up, as far as numbers go.
+/// Returns the sum of values; it saturates.
 pub fn total(values: impl IntoIterator<Item = i64>) -> i64 {
     narrowed(values.into_iter().map(i128::from).sum())
 }
@@ -288,6 +288,6 @@ fn narrowed(number: i128) -> i64 {
 }
 
 fn rounded_up(pods: f64) -> i32 {
-    // What is too large for a number of pods becomes the largest one.
+    // The conversion saturates.
     pods.ceil() as i32
 }

@@ -1,4 +1,4 @@
-//! How much pods ask for of a resource (pkg/controller/podautoscaler, calculateRequests).
+//! Requests of pods for a resource (pkg/controller/podautoscaler, calculateRequests).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 use kinds::Pod;
 use kinds::pod::{Asked, Part};
 
-/// Returns what each pod requests, or one container of it, in thousandths by the pods' names. `pod_level`: what is
-/// requested for a pod as a whole counts before what its containers ask for.
+/// Returns the request of each pod, or of one container of it, in thousandths by the pods' names. With `pod_level`, the
+/// request of the pod itself wins over those of its containers.
 ///
 /// # Errors
-/// When a part that counts does not ask for the resource.
+/// When a container or pod that counts does not request the resource.
 pub fn of_pods<'a>(
     pods: &'a [Arc<Pod>],
     container: &str,
@@ -20,8 +20,9 @@ pub fn of_pods<'a>(
     let of_pod = |pod: &'a Arc<Pod>| {
         let name = &*pod.meta.name;
         let asked = pod.requests.as_deref().map_or(&[][..], |requests| &*requests.asked);
-        let request = if pod_level && container.is_empty() && asks_as_a_whole(asked) {
-            whole(asked, resource).ok_or_else(|| format!("missing pod-level request for {resource} in Pod {name}"))?
+        let request = if pod_level && container.is_empty() && has_pod_level_requests(asked) {
+            pod_request(asked, resource)
+                .ok_or_else(|| format!("missing pod-level request for {resource} in Pod {name}"))?
         } else {
             of_containers(asked, container, resource, name)?
         };
@@ -42,28 +43,29 @@ fn of_containers(asked: &[Asked], container: &str, resource: &str, pod: &str) ->
     found.of(resource).ok_or_else(|| missing(container))
 }
 
-/// Resources that can be requested at pod level (component-helpers/resource, IsSupportedPodLevelResource).
-fn is_for_pods(resource: &str) -> bool {
+/// Returns true for resources that can be requested at pod level (component-helpers/resource,
+/// IsSupportedPodLevelResource).
+fn is_pod_level_resource(resource: &str) -> bool {
     matches!(resource, "cpu" | "memory") || resource.starts_with("hugepages-")
 }
 
-fn asks_as_a_whole(asked: &[Asked]) -> bool {
+fn has_pod_level_requests(asked: &[Asked]) -> bool {
     let mut pod = asked.iter().filter(|asked| asked.part == Part::Pod);
-    pod.any(|asked| asked.resources.iter().any(|(name, _)| is_for_pods(name)))
+    pod.any(|asked| asked.resources.iter().any(|(name, _)| is_pod_level_resource(name)))
 }
 
-/// Returns what a pod occupies of a node (component-helpers/resource, PodRequests).
-fn whole(asked: &[Asked], resource: &str) -> Option<i64> {
+/// Returns the amount of a resource that a pod occupies on a node (component-helpers/resource, PodRequests).
+fn pod_request(asked: &[Asked], resource: &str) -> Option<i64> {
     let part = |part: Part| asked.iter().find(|asked| asked.part == part).and_then(|asked| asked.of(resource));
-    let own = part(Part::Pod).filter(|_| is_for_pods(resource));
-    match (own.or_else(|| together(asked, resource)), part(Part::Overhead)) {
+    let own = part(Part::Pod).filter(|_| is_pod_level_resource(resource));
+    match (own.or_else(|| container_requests(asked, resource)), part(Part::Overhead)) {
         (None, None) => None,
         (asked, overhead) => Some(asked.unwrap_or(0).saturating_add(overhead.unwrap_or(0))),
     }
 }
 
-/// Returns what containers take together, at most: sidecars run alongside all later ones.
-fn together(asked: &[Asked], resource: &str) -> Option<i64> {
+/// Returns the maximum amount that containers use at the same time. Sidecars run alongside all later containers.
+fn container_requests(asked: &[Asked], resource: &str) -> Option<i64> {
     let mut known = false;
     let (mut containers, mut sidecars, mut starting) = (0i64, 0i64, 0i64);
     for part in asked {

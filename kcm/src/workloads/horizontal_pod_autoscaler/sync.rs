@@ -26,20 +26,20 @@ use super::overlap::{self, Overlaps};
 use super::pace::Memory;
 use crate::context::Clock;
 
-/// How often a conflicting change of a scale is tried (client-go/util/retry, DefaultRetry).
+/// Maximum number of attempts to change a scale, if conflicts occur (client-go/util/retry, DefaultRetry).
 const TRIES: usize = 5;
 
 /// The delay of the next decision after another client scaled the target.
 const SOON: Duration = Duration::from_millis(100);
 
-/// What the command line says.
+/// Settings from the command line.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// Between syncs of an autoscaler.
+    /// Interval between syncs of an autoscaler.
     pub period: Duration,
-    /// How far back recommendations count where an object does not say.
+    /// Default stabilization window: the age up to which recommendations count.
     pub window: Duration,
-    /// By which part of its target a metric may differ where an object does not say.
+    /// Default tolerance: the relative deviation of a metric from its target that does not scale.
     pub tolerance: f64,
 }
 
@@ -50,19 +50,19 @@ pub struct Autoscalers {
     pub measuring: Measuring,
     pub overlaps: Overlaps,
     pub memories: Mutex<HashMap<ObjectKey, Arc<Mutex<Memory>>>>,
-    /// The targets' scales as they were read last, by autoscaler: they are read again once the targets have changed.
+    /// The last read scale of each autoscaler's target. It is read again once the target has changed.
     pub scales: Mutex<HashMap<ObjectKey, Arc<Scale>>>,
     pub recorder: Recorder,
     pub queue: Arc<Queue<ObjectKey>>,
     pub counts: Arc<Counts>,
     pub clock: Clock,
     pub settings: Settings,
-    /// Times in memories are since then.
+    /// Start of the process; times in memories are relative to it.
     pub start: Instant,
     pub interner: Interner,
 }
 
-/// Why a sync could not be finished.
+/// The failure of a sync.
 struct SyncError {
     message: String,
     fault: Fault,
@@ -83,14 +83,14 @@ struct Recommendation {
     problem: Option<SyncError>,
 }
 
-/// How a sync ended.
+/// The result of a sync.
 struct SyncResult {
     action: Action,
     problem: Option<SyncError>,
     then: Outcome,
 }
 
-/// How a change of the scale ended.
+/// The result of a change of the scale.
 enum Rescaled {
     Done,
     /// Another client scaled the target at the same time.
@@ -108,7 +108,7 @@ impl Reconcile for Autoscalers {
 
 impl Autoscalers {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        // Waits for the store to show the autoscaler as this process wrote it last.
+        // Waits until the cache contains the last own write of the autoscaler.
         let autoscaler = match self.autoscalers.read_settled(key, self.queue.waker(key)) {
             Cached::Current(autoscaler) => autoscaler,
             Cached::Absent => {
@@ -160,7 +160,7 @@ impl Autoscalers {
             if zero {
                 autoscaler = self.announce_zero(key, autoscaler, draft).await?;
             }
-            // The watch may show it unchanged for a moment.
+            // For a moment the cache may not contain the change: the old scale would count as current.
             lock(&self.scales).remove(key);
             match self.rescale(&resource, &autoscaler, scale, desired).await {
                 Rescaled::Done => {}
@@ -309,7 +309,7 @@ impl Autoscalers {
         let Some(served) = served else {
             return Err(SyncError::new(format!("no matches for kind {kind:?} in group {group:?}")));
         };
-        // Whether it has a scale subresource is left to the API server, whose words are the message.
+        // If the resource has no scale subresource, the error of the API server becomes the message.
         let resource = served.resource;
         let target = target_key(autoscaler);
         let known = lock(&self.scales).get(key).cloned();
@@ -322,7 +322,7 @@ impl Autoscalers {
         Ok((resource, scale))
     }
 
-    /// Returns what the autoscaler's metrics ask for.
+    /// Returns the combined proposal of the autoscaler's metrics.
     async fn combine(
         &self,
         key: &ObjectKey,
@@ -356,7 +356,7 @@ impl Autoscalers {
         decide::combine(proposals, scale.replicas, draft)
     }
 
-    /// Returns the selector of the target's pods, and the pods, unless others scale them too
+    /// Returns the selector of the target's pods, and the pods, unless another autoscaler scales them too
     /// (pkg/controller/podautoscaler, validateAndParseSelector).
     fn pods_of(
         &self,
@@ -391,8 +391,8 @@ impl Autoscalers {
         Ok((selector, pods))
     }
 
-    /// Sets `ScaledToZero` before a target is scaled to zero. If this process ended right after the scaling, the zero would
-    /// look like the user's own, and the target would never be scaled up again.
+    /// Sets `ScaledToZero` before a target is scaled to zero. Otherwise, if this process ended right after the scaling,
+    /// the zero would look like the user's own, and the target would never be scaled up again.
     async fn announce_zero(
         &self,
         key: &ObjectKey,
@@ -405,8 +405,8 @@ impl Autoscalers {
         Ok(self.write(key, &autoscaler, &announced).await?.unwrap_or(autoscaler))
     }
 
-    /// Changes the scale. A target that changed in another respect is read and changed again; the decision holds as
-    /// long as what it is based on does.
+    /// Changes the scale. After a conflict, the scale is read and changed again, unless the number of pods, the
+    /// selector or the UID has changed: the decision depends on these.
     async fn rescale(
         &self,
         resource: &Resource,
@@ -442,7 +442,7 @@ impl Autoscalers {
     /// Writes the status after another failure. A failure of the write is only logged.
     async fn write_anyway(&self, key: &ObjectKey, autoscaler: &HorizontalPodAutoscaler, draft: &Draft) {
         if let Err(problem) = self.write(key, autoscaler, draft).await {
-            warn!(error = problem.message, "the status could not be written");
+            warn!(error = problem.message, "status of the autoscaler not written");
         }
     }
 

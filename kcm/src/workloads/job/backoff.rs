@@ -1,4 +1,4 @@
-//! How long to wait before failed pods are replaced: ten seconds, doubled by each failure, ten minutes at most.
+//! Backoff of the replacement of failed pods: ten seconds, doubled by each failure, ten minutes at most.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ const FIRST: SignedDuration = SignedDuration::from_secs(10);
 /// Longest wait (pkg/controller/job, MaxJobPodFailureBackOff).
 const LONGEST: SignedDuration = SignedDuration::from_mins(10);
 
-/// Failures of a Job since its last success, as far as this process has seen them.
+/// Failures of a Job since its last success, as far as this process knows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Backoff {
     failures: i32,
@@ -19,8 +19,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Returns the state with pods that finished since (pkg/controller/job, newBackoffRecord): only failures after the
-    /// last success count.
+    /// Returns the state after more pods finished (pkg/controller/job, newBackoffRecord). Only failures after the last
+    /// success count.
     pub fn with(self, succeeded: &[Arc<Pod>], failed: &[Arc<Pod>]) -> Self {
         let last_success = succeeded.iter().map(|pod| finished_at(pod)).max();
         let since = failed.iter().map(|pod| finished_at(pod)).filter(|at| Some(*at) > last_success);
@@ -33,19 +33,19 @@ impl Backoff {
         }
     }
 
-    /// Returns what is left of the wait.
+    /// Returns the remaining delay.
     pub fn remaining(self, now: Timestamp) -> SignedDuration {
         self.last.map_or(SignedDuration::ZERO, |last| remaining(self.failures, last, now))
     }
 }
 
-/// Returns what is left of the wait of one index whose last failed pod is this one (pkg/controller/job,
+/// Returns the remaining delay of one index whose last failed pod is this one (pkg/controller/job,
 /// getRemainingTimePerIndex).
 pub fn remaining_of_index(last_failed: &Pod, now: Timestamp) -> SignedDuration {
     remaining(index_failures(last_failed).saturating_add(1), finished_at(last_failed), now)
 }
 
-/// Failures of a pod's index before it, ignored ones among them.
+/// Returns the number of earlier failures of a pod's index, including ignored ones.
 pub fn index_failures(pod: &Pod) -> i32 {
     pod.ending.as_deref().map_or(0, |ending| ending.failures.saturating_add(ending.ignored_failures))
 }

@@ -1,4 +1,4 @@
-//! Which pods are a Job's: adopted with the tracking finalizer, released without it.
+//! Claims the pods of a Job: adopts pods with the tracking finalizer, releases pods without it.
 //!
 //! A pod without the finalizer would never be counted, and one that keeps it after its release could never be deleted.
 
@@ -10,19 +10,19 @@ use runtime::controller_ref::{Claim, adoption, claim, release};
 use runtime::write::{WriteError, Writer};
 use serde_json::{Value, json};
 
-/// What claiming led to.
+/// The result of claiming pods.
 #[derive(Debug, Default)]
 pub struct Claimed {
-    /// Pods that are the Job's.
+    /// The Job's pods.
     pub pods: Vec<Arc<Pod>>,
-    /// Versions at which pods were changed.
+    /// Versions of the pods that were written.
     pub written: Vec<u64>,
     /// Failed adoptions and releases.
     pub errors: Vec<String>,
 }
 
-/// Adopts and releases pods by the Job's selector (pkg/controller, PodControllerRefManager). An adopted pod is not
-/// among the claimed ones before the store shows it with its finalizer.
+/// Adopts and releases pods by the Job's selector (pkg/controller, PodControllerRefManager). An adopted pod is claimed
+/// only once the cache contains it with its finalizer.
 pub async fn claim_pods(writer: &Writer, job: &Job, children: Vec<Arc<Pod>>) -> Claimed {
     let mut claimed = Claimed::default();
     let mut may_adopt: Option<Result<(), String>> = None;
@@ -39,7 +39,7 @@ pub async fn claim_pods(writer: &Writer, job: &Job, children: Vec<Arc<Pod>>) -> 
             },
             Claim::Adopt => {
                 if may_adopt.is_none() {
-                    may_adopt = Some(still_there(writer, job).await);
+                    may_adopt = Some(check_still_exists(writer, job).await);
                 }
                 if let Some(Err(why)) = &may_adopt {
                     claimed.errors.push(format!("can't adopt Pod {} ({}): {why}", meta.key(), meta.uid));
@@ -68,7 +68,7 @@ fn releasing(job: &Job, pod: &Pod) -> Value {
     patch
 }
 
-/// Returns the patch that takes the tracking finalizer from a pod; fails if the pod is another one by now.
+/// Returns the patch that removes the tracking finalizer from a pod. It fails if the pod was replaced since.
 pub fn untracking(pod: &Pod) -> Value {
     json!({"metadata": {
         "uid": pod.meta.uid.to_string(),
@@ -82,8 +82,8 @@ pub async fn patch(writer: &Writer, pod: &Pod, patch: Value) -> Result<Option<u6
     Ok(answer.meta().ok().map(|meta| meta.version))
 }
 
-/// Asks the server itself whether the Job is still the cached one and is not being deleted.
-async fn still_there(writer: &Writer, job: &Job) -> Result<(), String> {
+/// Reads from the API server whether the Job is still the cached one and is not being deleted.
+async fn check_still_exists(writer: &Writer, job: &Job) -> Result<(), String> {
     let key = job.meta.key();
     let fresh = writer.get(&Job::RESOURCE, &key).await.map_err(|error| error.to_string())?;
     let fresh = fresh.meta().map_err(|error| error.to_string())?;

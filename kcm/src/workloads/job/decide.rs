@@ -1,4 +1,4 @@
-//! The state of a Job: its pods by result, its indexes, and whether it is decided. All policy, no IO.
+//! Policy: the state of a Job: its pods by result, its indexes, and the condition that decides it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use super::backoff::{Backoff, finished_at, index_failures};
 use super::indexes::Indexes;
 use super::policy;
 
-/// Condition: the Job will fail; its pods are being ended.
+/// Condition: the Job will fail; its pods are being terminated.
 pub const FAILURE_TARGET: &str = "FailureTarget";
-/// Condition: the Job will be complete; its pods are being ended.
+/// Condition: the Job will be complete; its pods are being terminated.
 pub const SUCCESS_CRITERIA_MET: &str = "SuccessCriteriaMet";
 /// Condition: the Job failed.
 pub const FAILED: &str = "Failed";
 /// Condition: the Job is complete.
 pub const COMPLETE: &str = "Complete";
-/// Condition: nothing of the Job shall run.
+/// Condition: the Job is suspended.
 pub const SUSPENDED: &str = "Suspended";
 
-/// What is known about a Job.
+/// The input of a decision about a Job.
 #[derive(Debug, Clone)]
 pub struct View<'a> {
     /// Whether a Job that is suspended loses its start time.
@@ -33,30 +33,30 @@ pub struct View<'a> {
     pub job: &'a Job,
     /// Its pods, by index.
     pub pods: &'a [Arc<Pod>],
-    /// Pods that the store still shows with a finalizer that was removed.
+    /// Pods that the cache still contains with a finalizer that was removed.
     pub settled: &'a HashSet<Uid>,
     /// Failures before this reconcile.
     pub backoff: Backoff,
-    /// The store shows all earlier deletions.
+    /// The cache contains all earlier own deletions.
     pub satisfied: bool,
-    /// The time of day.
+    /// The current time.
     pub now: Timestamp,
 }
 
-/// How a Job stands.
+/// The state of a Job.
 #[derive(Debug, Clone)]
 pub struct Standing {
     /// The status to start from.
     pub status: JobStatus,
-    /// Pods that neither ended nor are being deleted.
+    /// Active pods: neither ended nor being deleted.
     pub active: Vec<Arc<Pod>>,
-    /// Ready ones of them.
+    /// Active pods that are ready.
     pub ready: i32,
     /// Pods that are being deleted and have not ended.
     pub terminating: i32,
-    /// Pods that failed and count, the new ones among them.
+    /// Pods that failed and count, including new ones.
     pub failed: i32,
-    /// Pods or indexes that succeeded, the new ones among them.
+    /// Pods or indexes that succeeded, including new ones.
     pub succeeded: i32,
     /// Only of an Indexed Job.
     pub indexed: Option<Indexed>,
@@ -68,12 +68,12 @@ pub struct Standing {
     pub deadline_in: Option<SignedDuration>,
 }
 
-/// How the indexes of a Job stand.
+/// The state of a Job's indexes.
 #[derive(Debug, Clone, Default)]
 pub struct Indexed {
     /// Completed according to the status.
     pub before: Indexes,
-    /// Completed, the new ones among them.
+    /// Completed, including new ones.
     pub completed: Indexes,
     /// Failed for good; only with a limit per index.
     pub failed: Option<Indexes>,
@@ -86,7 +86,7 @@ pub fn index_of(pod: &Pod) -> Option<i32> {
     pod.ending.as_deref()?.index
 }
 
-/// Returns a condition that is true since now.
+/// Returns a condition that is true from now on.
 pub fn condition(kind: &str, reason: &str, message: &str, now: Timestamp) -> Condition {
     let now = Time(now.as_second());
     Condition {
@@ -160,7 +160,7 @@ impl View<'_> {
         }
     }
 
-    /// Pods that ended and are neither counted nor about to be (pkg/controller/job, getNewFinishedPods).
+    /// Returns the pods that ended and are neither counted nor recorded yet (pkg/controller/job, getNewFinishedPods).
     fn newly_ended(&self, uncounted: &Uncounted) -> (Vec<Arc<Pod>>, Vec<Arc<Pod>>) {
         let new = pods_where(self.pods, |pod| self.is_tracked(pod) && self.is_in_range(pod));
         let succeeded =
@@ -188,7 +188,7 @@ impl View<'_> {
         indexed
     }
 
-    /// Returns true if a pod's failure is one too many for its index (pkg/controller/job, isIndexFailed).
+    /// Returns true if a pod's failure exceeds the limit of its index (pkg/controller/job, isIndexFailed).
     fn fails_its_index(&self, pod: &Pod, limit: i32) -> bool {
         if !self.is_failed(pod) {
             return false;
@@ -262,7 +262,7 @@ impl View<'_> {
         (success.map(|message| condition(SUCCESS_CRITERIA_MET, "SuccessPolicy", &message, now)), deadline_in)
     }
 
-    /// Returns why a pod fails the whole Job, if one does.
+    /// Returns the reason if a pod's failure fails the whole Job.
     fn failing_pod(&self) -> Option<String> {
         let policy = Some(self.job.failure_policy.as_ref()?);
         self.pods.iter().filter(|pod| self.is_failed(pod)).find_map(|pod| policy::judge(policy, pod).fail_job)
@@ -279,7 +279,7 @@ impl View<'_> {
     }
 }
 
-/// Returns true if the store shows a pod with the tracking finalizer.
+/// Returns true if the cached pod has the tracking finalizer.
 pub fn has_finalizer(pod: &Pod) -> bool {
     pod.meta.finalizers.iter().any(|finalizer| &**finalizer == TRACKING_FINALIZER)
 }

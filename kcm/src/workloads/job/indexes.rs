@@ -1,4 +1,4 @@
-//! Sets of completion indexes as a Job's status spells them: `1,3-5`.
+//! Sets of completion indexes in the format of a Job's status: `1,3-5`.
 
 use std::fmt;
 
@@ -57,7 +57,7 @@ impl Indexes {
         self.0.iter().map(|(first, last)| last - first + 1).sum()
     }
 
-    /// Returns true if there are none.
+    /// Returns true if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -68,7 +68,7 @@ impl Indexes {
         self.0.get(at).is_some_and(|(first, _)| *first <= index)
     }
 
-    /// Returns how many indexes both sets have.
+    /// Returns the number of indexes that both sets have.
     pub fn common(&self, other: &Self) -> i32 {
         let (mut left, mut right) = (self.0.iter().peekable(), other.0.iter().peekable());
         let mut common = 0;
@@ -98,7 +98,7 @@ impl Indexes {
 }
 
 impl fmt::Display for Indexes {
-    /// A run of two is two numbers; only longer ones are ranges.
+    /// Two consecutive indexes are two numbers; only three or more are a range.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, (first, last)) in self.0.iter().enumerate() {
             let comma = if at > 0 { "," } else { "" };
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cost_of_a_huge_job_is_that_of_its_ranges() {
+    fn cost_depends_on_the_number_of_ranges() {
         let almost = Indexes::parse("0-999999,1000001-2000000000", i32::MAX);
         assert_eq!(almost.first_missing(3, i32::MAX), [1_000_000, 2_000_000_001, 2_000_000_002]);
         assert_eq!(Indexes::default().first_missing(2, i32::MAX), [0, 1]);
@@ -150,7 +150,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_set_is_a_set(a: BTreeSet<u8>, b: BTreeSet<u8>, count in 0usize..20, end in 0i32..300) {
+        fn operations_equal_those_of_a_plain_set(a: BTreeSet<u8>, b: BTreeSet<u8>, count in 0usize..20, end in 0i32..300) {
             let set = |values: &BTreeSet<u8>| Indexes::of(values.iter().map(|value| i32::from(*value)));
             let (left, right) = (set(&a), set(&b));
             prop_assert_eq!(Indexes::parse(&left.to_string(), 256), left.clone());

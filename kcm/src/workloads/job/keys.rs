@@ -1,4 +1,4 @@
-//! Which Jobs, and which pods that lost their Job, a change concerns.
+//! Maps changes to Jobs, and to pods that lost their Job.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use runtime::store::{Change, Store};
 use super::decide::has_finalizer;
 use super::orphans::OrphanKey;
 
-/// Turns changes into keys on the queues.
+/// Enqueues the keys of changed objects.
 pub fn subscribe(
     jobs: &Arc<Store<Job>>,
     pods: &Arc<Store<Pod>>,
@@ -58,7 +58,7 @@ pub fn left_behind(change: &Change<'_, Job>) -> Vec<Arc<Job>> {
     deleted(change).into_iter().chain(ended).cloned().collect()
 }
 
-/// Returns the owners of a pod, before and after, if anything about the pod changed.
+/// Returns the old and new owners of a pod, if the pod changed.
 pub fn owners(change: &Change<'_, Pod>) -> Vec<ObjectKey> {
     if let (Some(old), Some(new)) = (change.old, change.new)
         && !old.differs(new)
@@ -68,8 +68,8 @@ pub fn owners(change: &Change<'_, Pod>) -> Vec<ObjectKey> {
     owners_of::<Job, _>(change)
 }
 
-/// Returns true for a pod with a finalizer that no Job will remove: it has no controller, or is being deleted while its
-/// Job has finished or no longer exists.
+/// Returns true for a pod whose finalizer no Job will remove: it has no controller, or is being deleted while its Job
+/// has finished or no longer exists.
 fn may_be_orphan(pod: &Pod, jobs: &Store<Job>) -> bool {
     if !has_finalizer(pod) {
         return false;

@@ -1,4 +1,4 @@
-//! Which pods are created and deleted, and the status that results. Policy without IO.
+//! Policy: the pods to create and delete, and the resulting status.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,25 +19,25 @@ use crate::pods::status_delay::CHANGING_COUNTS;
 /// The largest number of pods created or deleted in one reconcile (pkg/controller/job, MaxPodCreateDeletePerSync).
 pub const BURST: usize = 500;
 
-/// A pod to be.
+/// A pod to create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NewPod {
     /// Its index.
     pub index: Option<i32>,
-    /// Failures of its index so far, those that count and those ignored; only with a limit per index.
+    /// Failures of its index so far, counted and ignored ones; only with a limit per index.
     pub failures: Option<(i32, i32)>,
 }
 
-/// What to do about a Job's pods.
+/// The action for a Job's pods.
 #[derive(Debug, Clone)]
 pub enum Plan {
-    /// Nothing now.
+    /// Do nothing now.
     Nothing,
-    /// The Job is decided: delete what is active and count it.
+    /// The Job is decided: delete the active pods and count them.
     End(Vec<Arc<Pod>>),
-    /// Delete these and don't count them.
+    /// Delete these, and do not count them.
     Remove(Vec<Arc<Pod>>),
-    /// Create some, but not before this time.
+    /// Create pods, but only after this time.
     Wait(SignedDuration),
     /// Create these.
     Create(Vec<NewPod>),
@@ -50,7 +50,7 @@ pub struct PodChanges {
     pub created: i32,
     /// Pods whose deletion was accepted.
     pub deleted: i32,
-    /// Those of them that were ready.
+    /// Deleted pods that were ready.
     pub deleted_ready: i32,
 }
 
@@ -66,13 +66,13 @@ pub enum SuspensionChange {
 /// The state of a Job after its pods were created or deleted.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Its status but for the account of its pods.
+    /// Its status, without the counts of finished pods.
     pub status: JobStatus,
     /// The condition that decides it.
     pub verdict: Option<Condition>,
     /// The status must be written.
     pub flush: bool,
-    /// Counts of running pods have changed: for how long they may wait to be written.
+    /// Maximum delay of the status write if only counts of running pods changed.
     pub counts: Option<Duration>,
     /// A change of suspension.
     pub turn: Option<SuspensionChange>,
@@ -92,7 +92,7 @@ impl View<'_> {
         self.satisfied && !self.job.meta.is_deleting()
     }
 
-    /// Compares the active pods with what is wanted (pkg/controller/job, deleteActivePods and manageJob).
+    /// Compares the active pods with the desired number (pkg/controller/job, deleteActivePods and manageJob).
     pub fn plan(&self, standing: &Standing) -> Plan {
         let active = many(standing.active.len());
         if standing.verdict.is_some() {
@@ -201,7 +201,7 @@ impl View<'_> {
         let left = active - pod_changes.deleted + pod_changes.created;
         if matches!(plan, Plan::End(_)) {
             if pod_changes.deleted != active || !self.satisfied {
-                // Pods may be left, or missing in the store.
+                // Pods may remain, or may be missing in the cache.
                 outcome.verdict = None;
             }
         } else {
@@ -249,9 +249,9 @@ impl View<'_> {
     }
 }
 
-/// Returns how long counts of running pods may wait to be written; `None` when they are the same. Pods that are on
-/// their way, or have ended while others run, need not hurry; that a Job has begun, that all its pods are ready, and
-/// that one is no longer ready do.
+/// Returns the maximum delay for writing counts of running pods; `None` if they did not change. Pods that are starting,
+/// or that ended while others run, are delayed. The start of a Job, the readiness of its last pod, and a pod that is no
+/// longer ready are not.
 fn patience(was: &JobStatus, status: &JobStatus) -> Option<Duration> {
     let counts = |status: &JobStatus| (status.active, status.ready, status.terminating);
     if counts(was) == counts(status) {
@@ -264,7 +264,7 @@ fn patience(was: &JobStatus, status: &JobStatus) -> Option<Duration> {
     Some(if was.start != status.start || is_settled || lost { Duration::ZERO } else { CHANGING_COUNTS })
 }
 
-/// Sets a condition. True if that changed anything. One that is false is not added
+/// Sets a condition. Returns true if it changed. A false condition is not added
 /// (pkg/controller/job, ensureJobConditionStatus).
 pub fn ensure(conditions: &mut Vec<Condition>, new: &Condition) -> bool {
     match conditions.iter_mut().find(|known| known.kind == new.kind) {

@@ -1,4 +1,4 @@
-//! What the controller counts, under upstream's names (pkg/controller/job/metrics).
+//! Metrics of the controller, under upstream's names (pkg/controller/job/metrics).
 
 use std::time::Duration;
 
@@ -10,27 +10,27 @@ use runtime::store::Change;
 use super::decide::{COMPLETE, has_finalizer};
 use super::indexes::Indexes;
 
-/// What a sync came to.
+/// The result of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncAction {
-    /// It was not to make or delete pods.
+    /// Pods were not managed.
     Reconciling,
-    /// There are as many pods as there are to be.
+    /// The number of pods was right.
     Tracking,
     /// There were too few pods.
     Created,
-    /// There were too many.
+    /// There were too many pods.
     Deleted,
 }
 
-/// Why a pod is made.
+/// The reason why a pod is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// None has failed.
+    /// No pod has failed.
     New,
-    /// Others failed or are ending.
+    /// Other pods failed or are terminating.
     TerminatingOrFailed,
-    /// Others failed, and those that are ending do not count.
+    /// Other pods failed; terminating ones do not count.
     Failed,
 }
 
@@ -54,7 +54,7 @@ fn mode(job: &Job) -> String {
     if job.is_indexed() { "Indexed" } else { "NonIndexed" }.to_owned()
 }
 
-/// The counts.
+/// The metrics.
 #[derive(Debug)]
 pub struct JobMetrics {
     took: Histograms<3>,
@@ -114,7 +114,8 @@ impl JobMetrics {
         self.finished.add([("completion_mode", mode(job)), ("result", result), ("reason", reason.to_owned())]);
     }
 
-    /// Records what a written status counts and the previous one did not (pkg/controller/job, recordJobPodFinished).
+    /// Records the pods that a written status counts and the previous one did not (pkg/controller/job,
+    /// recordJobPodFinished).
     pub fn counted(&self, job: &Job, before: &JobStatus, after: &JobStatus) {
         let pods = |good, count: i32| {
             let labels = [("completion_mode", mode(job)), ("result", result(good))];
@@ -181,18 +182,18 @@ mod tests {
     use super::*;
     use crate::workloads::job::tests::builders::{a_job, with};
 
-    fn told(act: impl FnOnce(&JobMetrics)) -> String {
+    fn encoded(act: impl FnOnce(&JobMetrics)) -> String {
         let metrics = Metrics::default();
         act(&JobMetrics::new(&metrics));
         metrics.text().replace("job_controller_", "")
     }
 
     fn has(text: &str, line: &str) {
-        assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
+        assert!(text.lines().any(|encoded| encoded == line), "{line} is not in\n{text}");
     }
 
     #[test]
-    fn a_status_is_counted_by_what_is_new_in_it() {
+    fn only_new_counts_of_a_status_are_recorded() {
         let status = |succeeded, failed, completed: &str, failed_indexes: Option<&str>| JobStatus {
             succeeded,
             failed,
@@ -200,7 +201,7 @@ mod tests {
             failed_indexes: failed_indexes.map(Into::into),
             ..JobStatus::default()
         };
-        let plain = told(|tally| {
+        let plain = encoded(|tally| {
             tally.counted(&a_job(1, None), &status(1, 0, "", None), &status(3, 1, "", None));
         });
         has(&plain, "job_pods_finished_total{completion_mode=\"NonIndexed\",result=\"succeeded\"} 2");
@@ -210,17 +211,17 @@ mod tests {
         let mut job = with(a_job(1, Some(5)), |job| job.completion_mode = CompletionMode::Indexed);
         let before = status(4, 0, "0,1,8-9", Some("2"));
         let after = status(3, 2, "0,1,3", Some("2,4"));
-        let global = told(|tally| tally.counted(&job, &before, &after));
+        let global = encoded(|tally| tally.counted(&job, &before, &after));
         has(&global, "job_pods_finished_total{completion_mode=\"Indexed\",result=\"succeeded\"} 1");
         has(&global, "job_finished_indexes_total{status=\"succeeded\",backoffLimit=\"global\"} 1");
         assert!(!global.contains("status=\"failed\""), "{global}");
         job.backoff_limit_per_index = Some(1);
-        let each = told(|tally| tally.counted(&job, &before, &after));
+        let each = encoded(|tally| tally.counted(&job, &before, &after));
         has(&each, "job_finished_indexes_total{status=\"failed\",backoffLimit=\"perIndex\"} 1");
     }
 
     #[test]
-    fn a_pods_need_follows_what_became_of_others() {
+    fn reason_of_a_creation_follows_from_failed_and_terminating_pods() {
         for (only_failed, failed, terminating, need) in [
             (false, 0, 0, Need::New),
             (false, 1, 0, Need::TerminatingOrFailed),
@@ -237,7 +238,7 @@ mod tests {
     #[test]
     fn names_and_labels_are_upstreams() {
         let job = a_job(1, None);
-        let text = told(|tally| {
+        let text = encoded(|tally| {
             tally.synced(&job, SyncAction::Created, true, Duration::from_millis(5));
             tally.synced(&job, SyncAction::Tracking, false, Duration::ZERO);
             tally.finished(&job, COMPLETE, "CompletionsReached");

@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use kinds::meta::{ObjectKey, OwnerRef};
 use kinds::{Job, Kind, Pod, Uid};
 use runtime::lock::lock;
-use runtime::queue::Queue;
+use runtime::queue::{Queue, QueueKey};
 use runtime::store::{Store, by_controller, orphans_in, owned_by};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
@@ -18,7 +18,7 @@ use runtime::write::Writer;
 use super::claim::{patch, untracking};
 use super::decide::has_finalizer;
 
-/// Uids of Jobs known to be gone that are remembered at most.
+/// Maximum number of remembered UIDs of deleted Jobs.
 const REMEMBERED: usize = 1024;
 
 /// A key of the queue.
@@ -51,6 +51,15 @@ impl Hash for OrphanKey {
     }
 }
 
+impl QueueKey for OrphanKey {
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Pod(key) => &key.namespace,
+            Self::Of(job) => &job.meta.namespace,
+        }
+    }
+}
+
 impl fmt::Display for OrphanKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -66,7 +75,7 @@ pub struct Orphans {
     pub pods: Arc<Store<Pod>>,
     pub writer: Writer,
     pub queue: Arc<Queue<OrphanKey>>,
-    /// Jobs that the server itself confirmed as deleted.
+    /// Jobs of which the API server confirmed the deletion.
     pub gone: Mutex<HashSet<Uid>>,
 }
 
@@ -98,8 +107,8 @@ impl Orphans {
         failed.map_or(Ok(Outcome::Done), Err)
     }
 
-    /// Reads a pod again. `None` if it no longer has the finalizer, or if the store does not show yet what was written to it
-    /// last, most often that it was released; then the pod is requeued when it does.
+    /// Reads a pod again. Returns `None` if it no longer has the finalizer, or if the cache does not contain the last
+    /// own write yet, most often its release; then the pod is requeued once it does.
     fn read_settled(&self, pod: &Pod) -> Option<Arc<Pod>> {
         let key = pod.meta.key();
         let current = self.pods.read_settled(&key, self.queue.waker(&OrphanKey::Pod(key.clone()))).current();
@@ -115,7 +124,7 @@ impl Orphans {
         }
         match patch(&self.writer, pod, untracking(pod)).await {
             Ok(_) => Ok(()),
-            // Gone, or another pod has its name by now.
+            // It no longer exists, or another pod has its name.
             Err(error) if error.is_gone() => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -134,8 +143,8 @@ impl Orphans {
         if self.gone().contains(uid) {
             return Ok(false);
         }
-        // The pods' store may be ahead of the Jobs' store: with a finalizer removed too early, the pod is never
-        // counted.
+        // The cache of pods may be newer than that of Jobs: if the finalizer were removed too early, the pod would
+        // never be counted.
         let key = ObjectKey { namespace: namespace.clone(), name: controller.name.clone() };
         match self.writer.get(&Job::RESOURCE, &key).await {
             Ok(answer) if answer.meta().map_err(|error| ReconcileError::new(error.to_string()))?.uid == *uid => {

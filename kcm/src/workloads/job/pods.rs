@@ -1,4 +1,4 @@
-//! What a Job's pods are made of: the template, and by index a name, a hostname, a label, annotations, a variable.
+//! New pods of a Job: the template, and by index a name, a hostname, a label, annotations and a variable.
 
 use kinds::job::{COMPLETION_INDEX, INDEX_FAILURE_COUNT, INDEX_IGNORED_FAILURE_COUNT, TRACKING_FINALIZER};
 use kinds::meta::ObjectKey;
@@ -8,14 +8,14 @@ use kinds::{Job, Kind};
 
 use super::manage::NewPod;
 
-/// The variable with which a container learns its index.
+/// The environment variable with a container's index.
 const INDEX_VARIABLE: FieldEnv<'_> =
     FieldEnv { name: "JOB_COMPLETION_INDEX", path: "metadata.labels['batch.kubernetes.io/job-completion-index']" };
 
 /// Longest prefix of a generated name (apiserver/pkg/storage/names, MaxGeneratedNameLength).
 const LONGEST_PREFIX: usize = 58;
 
-/// The `Pod` message of a new pod (pkg/controller/job, manageJob), in this PodGroup if there is one.
+/// Returns the `Pod` message of a new pod (pkg/controller/job, manageJob), in this PodGroup if there is one.
 pub fn new_pod(job: &Job, key: &ObjectKey, template: &Template, new: NewPod, group: Option<&str>) -> Vec<u8> {
     let mut edits = PodEdits {
         generate_name: format!("{}-", key.name),
@@ -39,7 +39,7 @@ pub fn new_pod(job: &Job, key: &ObjectKey, template: &Template, new: NewPod, gro
     pod_from(template, key, &job.controller_ref(), &edits)
 }
 
-/// Returns the name's beginning. The index must stay in it, so it is the Job's name that is cut
+/// Returns the prefix of the generated name. It must contain the index, so that the Job's name is truncated
 /// (podGenerateNameWithIndex).
 fn prefix(job: &str, index: i32) -> String {
     let suffix = format!("-{index}-");
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_names_are_cut_before_the_index() {
+    fn long_names_are_truncated_before_the_index() {
         for (job, index, expected) in
             [("pi", 3, "pi-3-".to_owned()), (&*"x".repeat(63), 12, format!("{}-12-", "x".repeat(54)))]
         {

@@ -1,11 +1,11 @@
-//! What a Job's policies say about failed pods and completed indexes.
+//! Policy: the rules of a Job's spec for failed pods and completed indexes.
 
 use kinds::job::{Action, ExitCodes, FailurePolicy, On, SuccessRule};
 use kinds::{Job, Pod};
 
 use super::indexes::Indexes;
 
-/// What a failure policy says about a failed pod.
+/// The result of a failure policy for a failed pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyVerdict {
     /// The reason if the whole Job fails.
@@ -16,7 +16,7 @@ pub struct PolicyVerdict {
     pub action: Option<Action>,
 }
 
-/// Judges a failed pod by the first rule that matches (pkg/controller/job, matchPodFailurePolicy).
+/// Returns the result of the first rule that matches a failed pod (pkg/controller/job, matchPodFailurePolicy).
 pub fn judge(policy: Option<&FailurePolicy>, pod: &Pod) -> PolicyVerdict {
     let rules = policy.map_or(&[][..], |policy| &policy.rules);
     for (at, rule) in rules.iter().enumerate() {
@@ -31,7 +31,7 @@ pub fn judge(policy: Option<&FailurePolicy>, pod: &Pod) -> PolicyVerdict {
     PolicyVerdict { fail_job: None, counts: true, action: None }
 }
 
-/// Returns why a rule matches, as its message begins; `None` if it does not.
+/// Returns the beginning of the message if a rule matches; `None` if it does not.
 fn matched(on: &On, pod: &Pod) -> Option<String> {
     let ending = pod.ending.as_deref()?;
     let (namespace, name) = (&pod.meta.namespace, &pod.meta.name);
@@ -52,7 +52,7 @@ fn fits(codes: &ExitCodes, container: &str, code: i32) -> bool {
         && codes.within.is_some_and(|within| codes.values.contains(&code) == within)
 }
 
-/// Returns true if a pod counts as failed: it did, or it is being deleted and need not be waited for
+/// Returns true if a pod counts as failed: it failed, or it is being deleted and the Job does not wait for its end
 /// (pkg/controller/job, isPodFailed).
 pub fn is_failed(job: &Job, pod: &Pod) -> bool {
     use kinds::pod::Phase;

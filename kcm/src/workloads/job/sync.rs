@@ -1,4 +1,4 @@
-//! One reconcile of a Job: gather, claim, manage, write down, release, count.
+//! One reconcile of a Job: gather, claim, manage, record, release, count.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -34,16 +34,16 @@ use super::track::{self, Account};
 use crate::context::Clock;
 use crate::pods::control::{CreateError, PodControl};
 
-/// The longest time until a Job is reconciled again for its deadline. The API has no upper bound for deadlines, but clocks
-/// have one.
+/// The longest time until a Job is reconciled again for its deadline. The API has no upper bound for deadlines, but
+/// timers have one.
 const LONGEST_TIMER: Duration = Duration::from_secs(24 * 3600);
 
-/// What is remembered about a Job between two reconciles.
+/// The state of a Job between reconciles.
 #[derive(Debug, Clone, Default)]
 pub struct Memory {
     uid: Uid,
     backoff: Backoff,
-    /// Pods that no longer exist, or have lost their finalizer, although the store may still show them with it.
+    /// Pods that no longer exist or have no finalizer, although the cache may still contain them with it.
     settled: HashSet<Uid>,
 }
 
@@ -78,7 +78,7 @@ impl Reconcile for Jobs {
 /// Returns the outcome of a reconcile whose status was not written.
 fn not_written(error: WriteError) -> Result<Outcome, ReconcileError> {
     match error {
-        // The status was computed from an outdated Job. The change that is on its way leads to another one.
+        // The status was computed from an outdated Job. The watch will deliver its change, which requeues the key.
         error if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
         error if error.is_not_found() => Ok(Outcome::Done),
         error => Err(error.into()),
@@ -120,7 +120,7 @@ impl Jobs {
             return Ok(Outcome::Done);
         }
         if let Selector::Invalid(why) = &job.selector {
-            error!(why, "the Job's selector is invalid; nothing is done for it");
+            error!(why, "skipping a Job with an invalid selector");
             return Ok(Outcome::Done);
         }
         let (mut action, started) = (SyncAction::Reconciling, Instant::now());
@@ -137,7 +137,7 @@ impl Jobs {
     async fn work(&self, key: &ObjectKey, job: &Arc<Job>, action: &mut SyncAction) -> Result<Outcome, ReconcileError> {
         if self.control.consistency.take_lost(key) {
             self.handover.require(&job.meta);
-            // Pods that the cache does not show yet would not be counted, and the Job may be outdated, too.
+            // Pods that the cache does not contain yet would not be counted, and the Job may be outdated, too.
             return self.compare(key, job).await;
         }
         let observed = self.handover.observe(&self.children(job), |pods| {
@@ -169,7 +169,7 @@ impl Jobs {
         let plan = view.plan(&standing);
         let acts = ended || !matches!(plan, Plan::Nothing | Plan::Wait(_));
         if acts && self.handover.is_due(&job.meta, view.now) {
-            // The API server may have more pods than were decided on above.
+            // The API server may have more pods than the cache had above.
             return self.compare(key, job).await;
         }
         if let Some(deadline) = standing.deadline_in {
@@ -215,8 +215,8 @@ impl Jobs {
         self.control.recorder.event(&about(job), EventType::Normal, reason, message.to_owned());
     }
 
-    /// Writes the status, removes finalizers, and counts (pkg/controller/job, trackJobStatusAndRemoveFinalizers). An error is what the
-    /// reconcile ends with.
+    /// Writes the status, removes finalizers, and counts (pkg/controller/job, trackJobStatusAndRemoveFinalizers). An
+    /// error is the error of the reconcile.
     async fn track(
         &self,
         key: &ObjectKey,
@@ -268,7 +268,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// Returns true if counts may wait to be written. The Job is requeued for the time when they may no longer.
+    /// Returns true if the write of counts is delayed. The Job is requeued for the end of the delay.
     fn waits(&self, key: &ObjectKey, patience: Duration) -> bool {
         let wait = self.debouncer.wait(key, patience);
         wait.into_iter().for_each(|wait| self.queue.add_after(key.clone(), wait));
@@ -310,7 +310,7 @@ impl Jobs {
             match released {
                 Ok(version) => version.into_iter().for_each(|version| {
                     self.control.consistency.wrote(key, &self.control.pods, version);
-                    // For the queue of orphans: the store may not show yet that this pod was released.
+                    // For the queue of orphans: the cache may not contain the release of this pod yet.
                     self.control.pods.wrote(&pod.meta.key(), version);
                 }),
                 // It no longer exists, or another pod has its name.
@@ -329,7 +329,7 @@ impl Jobs {
         failure
     }
 
-    /// Creates and deletes as planned. Returns what was done, and the first failure.
+    /// Creates and deletes pods as planned. Returns the changes, and the first failure.
     async fn act(
         &self,
         key: &ObjectKey,
@@ -353,7 +353,7 @@ impl Jobs {
         }
     }
 
-    /// Deletes pods concurrently; those that are not to be counted lose their finalizer first.
+    /// Deletes pods concurrently. Pods that must not be counted lose their finalizer first.
     async fn delete(
         &self,
         key: &ObjectKey,
@@ -429,8 +429,7 @@ impl Jobs {
         (PodChanges { created, ..PodChanges::default() }, failure)
     }
 
-    /// Returns true if the stores show everything that was written for a key. If not, the stores requeue the key when
-    /// they do.
+    /// Returns true if the caches contain all own writes for a key. If not, the key is requeued once they do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         let consistency = &self.control.consistency;
@@ -448,13 +447,13 @@ impl Jobs {
         }
     }
 
-    /// Compares the Job and its pods with the API server's, and requeues the key for the time when the cache is up to date:
-    /// what was read before may be outdated.
+    /// Compares the Job and its pods with those on the API server, and requeues the key for the time when the cache is
+    /// up to date: records that were read before may be outdated.
     async fn compare(&self, key: &ObjectKey, job: &Job) -> Result<Outcome, ReconcileError> {
         let control = &self.control;
         let fresh = match control.writer.get(&Job::RESOURCE, key).await {
             Err(error) if error.is_not_found() => {
-                // Its deletion wakes the key.
+                // The watch will deliver its deletion, which requeues the key.
                 self.queue.add_after(key.clone(), handover::RECHECK);
                 return Ok(Outcome::WaitingForCache);
             }
@@ -471,7 +470,7 @@ impl Jobs {
         Ok(Outcome::WaitingForCache)
     }
 
-    /// Changes what is remembered about a Job, and returns it.
+    /// Changes the state of a Job, and returns it.
     fn remember(&self, key: &ObjectKey, uid: &Uid, change: impl FnOnce(&mut Memory)) -> Memory {
         let mut memory = self.memory();
         let known = memory.entry(key.clone()).or_default();
@@ -495,13 +494,13 @@ impl Jobs {
     }
 }
 
-/// Returns the delay of a timer; a time that has passed is due now.
+/// Returns the delay until a time; a time in the past is due now.
 fn timer(left: SignedDuration) -> Duration {
     Duration::try_from(left).unwrap_or_default().min(LONGEST_TIMER)
 }
 
-/// Returns the reason of the event for a failed Job. Reasons are a fixed set; a condition with another one, of another
-/// client, gets the general one.
+/// Returns the reason of the event for a failed Job. Reasons are a fixed set; a condition of another client with
+/// another reason gets the general one.
 fn failure_reason(reason: &str) -> &'static str {
     const REASONS: [&str; 5] =
         ["PodFailurePolicy", "BackoffLimitExceeded", "DeadlineExceeded", "MaxFailedIndexesExceeded", "FailedIndexes"];

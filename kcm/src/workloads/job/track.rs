@@ -1,8 +1,8 @@
-//! The account of a Job's pods: each is counted exactly once, whatever crashes when. All policy, no IO.
+//! Policy: counts a Job's finished pods. Each is counted exactly once, even if the process crashes at any time.
 //!
-//! A finished pod is first recorded in the status by its uid (or by its index), then loses its finalizer, then moves
-//! into a counter. A reader in between knows by the status that it was seen, and by the finalizer that it is not in a
-//! counter yet.
+//! A finished pod is first recorded in the status by its UID (or by its index), then loses its finalizer, then moves
+//! into a counter. In between, its record in the status shows that it was noticed, and its finalizer that it is not in
+//! a counter yet.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,19 +22,19 @@ use super::manage::{Outcome, ensure};
 use super::policy;
 use crate::pods::status_delay::CHANGING_COUNTS;
 
-/// Pods in the list of the uncounted at most, so that a status stays small (pkg/controller/job, MaxUncountedPods).
+/// Maximum number of uncounted pods in a status, so that it stays small (pkg/controller/job, MaxUncountedPods).
 const MOST_UNCOUNTED: usize = 500;
 
-/// What to record in the status, and what to do then.
+/// The status to write, and the actions after the write.
 #[derive(Debug, Clone)]
 pub struct Account {
-    /// The status with everything that is to be counted.
+    /// The status with everything that has to be counted.
     pub status: JobStatus,
-    /// It must be written before any finalizer is removed: how long both may wait.
+    /// The status must be written before any finalizer is removed: the maximum delay of both.
     pub flush: Option<Duration>,
-    /// It has other counts: for how long they may wait to be written.
+    /// The counts differ: the maximum delay of their write.
     pub counts: Option<Duration>,
-    /// How long counters may wait to be written after the finalizers were removed.
+    /// The maximum delay of counters after the finalizers were removed.
     pub patience: Duration,
     /// Pods whose finalizer may be removed after that.
     pub release: Vec<Arc<Pod>>,
@@ -42,18 +42,18 @@ pub struct Account {
     pub tracked: HashSet<Uid>,
     /// The condition with which the Job ends once all is counted.
     pub end: Option<Condition>,
-    /// What its failure policy said of pods that failed, where one of its rules matched.
+    /// Actions of the failure policy's rules that matched failed pods.
     pub judged: Vec<Action>,
 }
 
 impl View<'_> {
-    /// Writes down what ended (pkg/controller/job, trackJobStatusAndRemoveFinalizers, its first half).
+    /// Records the pods that ended (pkg/controller/job, trackJobStatusAndRemoveFinalizers, its first half).
     pub fn account(&self, standing: &Standing, outcome: Outcome) -> Account {
         let Outcome { mut status, verdict, mut flush, counts, .. } = outcome;
         let tracked_pods: Vec<&Arc<Pod>> = self.pods.iter().filter(|pod| self.is_tracked(pod)).collect();
         let tracked: HashSet<Uid> = tracked_pods.iter().map(|pod| pod.meta.uid.clone()).collect();
         let known_failed = self.job.status.uncounted.clone().unwrap_or_default();
-        // What is recorded is safe: while other pods run, the counters can be written with the next pods that finish.
+        // Recorded pods are safe: while other pods run, the counters can be written with the next finished pods.
         let patience = if status.active > 0 { CHANGING_COUNTS } else { Duration::ZERO };
         let settled = settle(&mut status, &tracked).then_some(patience);
         let counts = counts.into_iter().chain(settled).min();
@@ -89,7 +89,7 @@ impl View<'_> {
             {
                 let judged = policy::judge(self.job.failure_policy.as_ref(), pod);
                 judgements.extend(judged.action);
-                // Of a Job that failed all that was still running failed.
+                // If a Job failed, its pods that were still running count as failed.
                 if judged.counts {
                     uncounted.failed.push(uid.clone());
                     flush = true;
@@ -111,7 +111,7 @@ impl View<'_> {
         Account { status, flush, counts, patience, release, tracked, end, judged }
     }
 
-    /// Returns true if nothing but the count still needs a pod (pkg/controller/job, canRemoveFinalizer).
+    /// Returns true if a pod is needed only for counting (pkg/controller/job, canRemoveFinalizer).
     fn may_release(&self, indexed: Option<&Indexed>, decided: bool, pod: &Pod, failed: bool) -> bool {
         if self.job.meta.is_deleting() || decided || pod.phase == Phase::Succeeded {
             return true;
@@ -123,7 +123,7 @@ impl View<'_> {
         failed && !waiting()
     }
 
-    /// Adds the condition that announces the end; answers the one that is the end, and whether one was added.
+    /// Adds the condition that announces the end. Returns the final condition, and whether one was added.
     fn enter(&self, status: &mut JobStatus, verdict: Option<Condition>) -> (Option<Condition>, bool) {
         let Some(verdict) = verdict else { return (None, false) };
         let then = |kind| Some(condition(kind, &verdict.reason, &verdict.message, self.now));
@@ -155,8 +155,8 @@ fn write_indexes(status: &mut JobStatus, indexed: &Indexed, new: Vec<i32>) -> bo
     changed
 }
 
-/// Moves pods that are recorded and have lost their finalizer into the counters; returns whether there were any
-/// (pkg/controller/job, cleanUncountedPodsWithoutFinalizers).
+/// Moves recorded pods without finalizer into the counters. Returns whether there were any (pkg/controller/job,
+/// cleanUncountedPodsWithoutFinalizers).
 pub fn settle(status: &mut JobStatus, tracked: &HashSet<Uid>) -> bool {
     let uncounted = status.uncounted.get_or_insert_default();
     let mut moved = false;
@@ -171,7 +171,8 @@ pub fn settle(status: &mut JobStatus, tracked: &HashSet<Uid>) -> bool {
     moved
 }
 
-/// Ends a Job if nothing is left to be counted or waited for (pkg/controller/job, enactJobFinished); answers whether.
+/// Finishes a Job if no pod has to be counted or waited for (pkg/controller/job, enactJobFinished). Returns whether it
+/// did.
 pub fn finish(status: &mut JobStatus, end: Option<&Condition>, now: Timestamp) -> bool {
     let left = status.uncounted.as_ref().is_some_and(|pods| !(pods.succeeded.is_empty() && pods.failed.is_empty()));
     let Some(end) = end.filter(|_| !left && status.terminating.unwrap_or(0) == 0) else { return false };

@@ -1,4 +1,4 @@
-//! Which pods have to go, and why.
+//! Policy: the pods to delete, and the reasons.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,10 +9,10 @@ use kinds::{Node, Pod, Str, Time};
 use runtime::lock::lock;
 use serde_json::{Value, json};
 
-/// The taint by which an administrator declares a node out of service.
+/// The taint with which an administrator declares a node out of service.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// What is known of all pods without looking at them: how many have ended, and how many each node has.
+/// Counts over all pods, updated with each change: finished pods, and pods per node.
 #[derive(Debug, Default)]
 pub struct Census {
     pub(super) finished: AtomicUsize,
@@ -20,8 +20,8 @@ pub struct Census {
 }
 
 impl Census {
-    /// Takes in one change of a pod.
-    pub fn take_in(&self, old: Option<&Pod>, new: Option<&Pod>) {
+    /// Applies one change of a pod.
+    pub fn apply(&self, old: Option<&Pod>, new: Option<&Pod>) {
         let ended = |pod: Option<&Pod>| pod.is_some_and(Pod::is_terminal);
         match (ended(old), ended(new)) {
             (false, true) => drop(self.finished.fetch_add(1, Ordering::Relaxed)),
@@ -47,19 +47,19 @@ impl Census {
         }
     }
 
-    /// Returns the nodes that have pods and that `known` does not know.
+    /// Returns the nodes that have pods and for which `known` is false.
     pub fn missing(&self, known: impl Fn(&Str) -> bool) -> Vec<Str> {
         let nodes = lock(&self.nodes);
         nodes.keys().filter(|node| !known(node)).cloned().collect()
     }
 }
 
-/// Returns how many of the pods that have ended are too many; a threshold of zero or less keeps all.
+/// Returns the number of finished pods beyond the threshold; a threshold of zero or less keeps all.
 pub fn surplus(finished: usize, threshold: i32) -> usize {
     usize::try_from(threshold).ok().filter(|most| *most > 0).map_or(0, |most| finished.saturating_sub(most))
 }
 
-/// Returns the `count` pods that go first: evicted before others, then the oldest, then by name (pkg/controller/podgc,
+/// Returns the `count` pods that are deleted first: evicted ones, then the oldest, then by name (pkg/controller/podgc,
 /// byEvictionAndCreationTimestamp).
 pub fn first_to_go(mut finished: Vec<Arc<Pod>>, count: usize) -> Vec<Arc<Pod>> {
     let kept = |pod: &Pod| !pod.disruption.as_ref().is_some_and(|told| told.evicted);
@@ -73,10 +73,10 @@ pub fn first_to_go(mut finished: Vec<Arc<Pod>>, count: usize) -> Vec<Arc<Pod>> {
     finished
 }
 
-/// Why a pod is ended by force; the word is for metrics and logs.
+/// The reason for which a pod is force-deleted; its text is for metrics and logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// Too many have ended.
+    /// There are too many finished pods.
     Terminated,
     /// It is being deleted, and its node is out of service.
     OutOfService,
@@ -98,7 +98,7 @@ impl Reason {
     }
 }
 
-/// Returns why a pod that is being deleted has to be helped; `node` is what is known of its node.
+/// Returns the reason to force-delete a pod that is being deleted; `node` is its node, if it is cached.
 pub fn stuck(pod: &Pod, node: Option<&Node>) -> Option<Reason> {
     if !pod.meta.is_deleting() {
         return None;
@@ -111,8 +111,8 @@ pub fn stuck(pod: &Pod, node: Option<&Node>) -> Option<Reason> {
     node.is_some_and(out_of_service).then_some(Reason::OutOfService)
 }
 
-/// Returns the patch of its status that says that a pod failed; `None` if it has ended already. A pod whose node was
-/// deleted also gets a condition that says so.
+/// Returns the patch that sets a pod's phase to failed; `None` if it has ended already. A pod whose node was deleted
+/// also gets a condition with that reason.
 pub fn failure(pod: &Pod, reason: Reason, now: jiff::Timestamp) -> Option<Value> {
     if pod.is_terminal() {
         return None;
@@ -123,7 +123,7 @@ pub fn failure(pod: &Pod, reason: Reason, now: jiff::Timestamp) -> Option<Value>
             "type": DISRUPTION_TARGET, "status": "True", "observedGeneration": pod.meta.generation,
             "reason": "DeletionByPodGC", "message": "PodGC: node no longer exists",
         });
-        // A condition that is true already has become so at its own time.
+        // A condition that is true already keeps its transition time.
         if pod.disruption.as_ref().is_none_or(|told| told.target_since.is_none()) {
             let seconds = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now);
             condition["lastTransitionTime"] = seconds.to_string().into();
@@ -133,8 +133,8 @@ pub fn failure(pod: &Pod, reason: Reason, now: jiff::Timestamp) -> Option<Value>
     Some(json!({"metadata": {"uid": pod.meta.uid.to_string()}, "status": status}))
 }
 
-/// Returns when a pod that was ended by force is worth another try: one with finalizers stays, and another deletion of
-/// it would change nothing.
+/// Returns whether a pod that was force-deleted is due for another attempt. A pod with finalizers stays, and an early
+/// attempt would change nothing.
 pub fn is_due_again(since: Time, now: Time) -> bool {
     const PATIENCE_SECONDS: i64 = 600;
     now.0 - since.0 >= PATIENCE_SECONDS

@@ -1,4 +1,4 @@
-//! How many pods were ended by force, and how many could not be, under upstream's names (pkg/controller/podgc/metrics).
+//! Metrics of force-deleted pods and of failures, under upstream's names (pkg/controller/podgc/metrics).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,10 +12,10 @@ use runtime::metrics::counters;
 
 use super::decide::Reason;
 
-/// By namespace and reason: tries, and those that failed.
+/// By namespace and reason: attempts, and failed ones.
 type Tries = BTreeMap<(Str, &'static str), [u64; 2]>;
 
-/// The counts.
+/// The metrics.
 #[derive(Debug, Clone, Default)]
 pub struct Counts(Arc<Mutex<Tries>>);
 

@@ -40,7 +40,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-/// Pods that have ended, all under one key, and pods that are being deleted, all under another.
+/// Index of pods that have ended, all under one key, and of pods that are being deleted, all under another.
 const ENDING: Index<Pod> = Index {
     name: "ending",
     keys: |pod, emit| {
@@ -80,7 +80,7 @@ fn start(manager: &mut Manager, context: &Context) {
     );
     let forgets = reconciler.clone();
     pods.subscribe(move |change| {
-        counted.take_in(change.old.map(|pod| &**pod), change.new.map(|pod| &**pod));
+        counted.apply(change.old.map(|pod| &**pod), change.new.map(|pod| &**pod));
         if let Some(old) = change.old.filter(|old| change.new.is_none_or(|new| new.meta.uid != old.meta.uid)) {
             forgets.forget(&old.meta.uid);
         }
@@ -90,7 +90,7 @@ fn start(manager: &mut Manager, context: &Context) {
 }
 
 impl Census {
-    /// Returns how many pods have ended.
+    /// Returns the number of finished pods.
     fn finished(&self) -> usize {
         self.finished.load(Ordering::Relaxed)
     }

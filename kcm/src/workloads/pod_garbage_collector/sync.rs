@@ -10,7 +10,7 @@ use futures::{FutureExt, StreamExt, stream};
 use kinds::meta::{ObjectKey, Uid};
 use kinds::{Kind, Node, Pod, Str, Time};
 use runtime::lock::lock;
-use runtime::queue::Queue;
+use runtime::queue::{Queue, QueueKey};
 use runtime::store::{Store, index_key};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
@@ -22,23 +22,25 @@ use super::metrics::Counts;
 use crate::context::Clock;
 use crate::pods::indexes::{by_node, on_node};
 
-/// Time between two looks.
+/// Interval between two rounds.
 const PERIOD: Duration = Duration::from_secs(20);
 
-/// How long a node must be missing before the server is asked whether it was deleted.
+/// Time for which a node must be missing before the API server is read for it.
 const QUARANTINE: Duration = Duration::from_secs(40);
 
-/// Pods that are ended at the same time; the rate limit decides how fast it goes.
+/// Number of pods that are deleted concurrently; the rate limit applies, too.
 const AT_ONCE: usize = 20;
 
-/// What there is to do.
+/// A unit of work.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Task {
-    /// Look through all that may have to go.
+    /// Check all pods that may have to be deleted.
     LookThrough,
     /// Check whether this node was deleted.
     Missing(Str),
 }
+
+impl QueueKey for Task {}
 
 impl fmt::Display for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -59,7 +61,7 @@ pub struct PodGc {
     pub writer: Writer,
     pub queue: Arc<Queue<Task>>,
     pub clock: Clock,
-    /// Pods that were force-deleted and still exist in the store, and since when.
+    /// Pods that were force-deleted and are still in the cache, with the time of the attempt.
     pub forced: Mutex<HashMap<Uid, Time>>,
 }
 
@@ -70,11 +72,11 @@ impl Reconcile for PodGc {
         async move {
             match task {
                 Task::LookThrough => {
-                    self.look_through().await;
+                    self.check_all().await;
                     Ok(Outcome::RequeueAfter(PERIOD))
                 }
                 Task::Missing(node) => {
-                    self.look_for(node).await;
+                    self.check_missing_node(node).await;
                     Ok(Outcome::Done)
                 }
             }
@@ -93,7 +95,7 @@ impl PodGc {
         lock(&self.forced)
     }
 
-    async fn look_through(&self) {
+    async fn check_all(&self) {
         let surplus = decide::surplus(self.census.finished(), self.threshold);
         if surplus > 0 {
             let finished = self.pods.by_index(&ENDING, index_key("finished"));
@@ -111,9 +113,9 @@ impl PodGc {
         self.nodes.get(&ObjectKey::new("", name.clone()))
     }
 
-    /// Ends the pods of a node that the server does not know either. If it cannot be asked, the next look brings the
-    /// node back here.
-    async fn look_for(&self, node: &Str) {
+    /// Deletes the pods of a node that the API server does not have either. If it cannot be read, the next round checks
+    /// the node again.
+    async fn check_missing_node(&self, node: &Str) {
         if self.node(node).is_some() {
             return;
         }
@@ -122,7 +124,7 @@ impl PodGc {
                 let orphans = self.pods.by_index(&by_node(), on_node(node));
                 self.end_all(orphans, |_| Some(Reason::Orphaned)).await;
             }
-            Err(error) => error!(%error, %node, "it is not known whether the node is gone"),
+            Err(error) => error!(%error, %node, "node could not be read from the API server"),
             Ok(_) => {}
         }
     }
@@ -132,7 +134,7 @@ impl PodGc {
             let reason = why(&pod)?;
             self.is_due(&pod.meta.uid).then_some((pod, reason))
         });
-        stream::iter(due).for_each_concurrent(AT_ONCE, |(pod, reason)| self.end_or_tell(pod, reason)).await;
+        stream::iter(due).for_each_concurrent(AT_ONCE, |(pod, reason)| self.force_delete_or_warn(pod, reason)).await;
     }
 
     fn is_due(&self, uid: &Uid) -> bool {
@@ -143,22 +145,22 @@ impl PodGc {
         Time((self.clock)().as_second())
     }
 
-    async fn end_or_tell(&self, pod: Arc<Pod>, reason: Reason) {
+    async fn force_delete_or_warn(&self, pod: Arc<Pod>, reason: Reason) {
         let (key, uid, why) = (pod.meta.key(), &pod.meta.uid, reason.as_str());
         self.forced().insert(uid.clone(), self.now());
         let ended = self.end(&pod, reason).await;
         let is_there_no_more = |error: &WriteError| error.is_gone();
         let failed = ended.as_ref().is_err_and(|error| !is_there_no_more(error));
         self.counts.count(&key.namespace, reason, failed);
-        // One that the store no longer has will not be forgotten by its deletion event.
+        // If the cache no longer has the pod, no deletion event will remove its entry.
         if ended.is_err() || self.pods.get_with_uid(&key.namespace, &key.name, uid).is_none() {
             self.forget(uid);
         }
         match ended {
-            Ok(()) => info!(pod = %key, why, "deleted by force"),
-            // Gone, or replaced by another pod of its name.
+            Ok(()) => info!(pod = %key, why, "force-deleted pod"),
+            // It no longer exists, or another pod has its name.
             Err(error) if is_there_no_more(&error) => {}
-            Err(error) => error!(pod = %key, why, %error, "could not be deleted by force"),
+            Err(error) => error!(pod = %key, why, %error, "pod could not be force-deleted"),
         }
     }
 

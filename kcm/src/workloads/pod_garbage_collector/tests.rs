@@ -1,4 +1,4 @@
-//! Tables and random histories for which pods have to go.
+//! Tables and property tests of the pods to delete.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ fn names(pods: &[Arc<Pod>]) -> Vec<&str> {
 }
 
 #[test]
-fn only_what_is_beyond_the_threshold_is_too_much() {
+fn only_finished_pods_beyond_the_threshold_are_surplus() {
     for (finished, threshold, expected) in
         [(0, 1, 0), (2, 2, 0), (3, 2, 1), (5, 0, 0), (5, -1, 0), (20_000, 12_500, 7_500)]
     {
@@ -69,7 +69,7 @@ fn only_what_is_beyond_the_threshold_is_too_much() {
 }
 
 #[test]
-fn evicted_ones_go_first_then_the_oldest_then_by_name() {
+fn evicted_pods_are_deleted_first_then_the_oldest_then_by_name() {
     let finished = |name: &str, created: i64, evicted: bool| {
         Arc::new(pod(name, |pod| {
             (pod.phase, pod.meta.created) = (Phase::Failed, Time(created));
@@ -88,7 +88,7 @@ fn evicted_ones_go_first_then_the_oldest_then_by_name() {
 }
 
 #[test]
-fn a_terminating_pod_is_stuck_without_a_node_or_on_one_that_is_out_of_service() {
+fn terminating_pod_without_a_node_or_on_one_out_of_service_is_stuck() {
     let on = |node: &str, deleting: bool| {
         pod("p", |pod| (pod.node, pod.meta.deletion) = (node.into(), Time(i64::from(deleting))))
     };
@@ -108,7 +108,7 @@ fn a_terminating_pod_is_stuck_without_a_node_or_on_one_that_is_out_of_service() 
 }
 
 #[test]
-fn a_pod_that_has_not_ended_is_said_to_have_failed() {
+fn pod_that_has_not_ended_is_marked_as_failed() {
     let now = Timestamp::from_second(1_000_000).expect("in range");
     let expected = |conditions: Option<Value>| {
         let mut status = json!({"phase": "Failed", "observedGeneration": 3});
@@ -138,16 +138,16 @@ fn a_pod_that_has_not_ended_is_said_to_have_failed() {
 }
 
 #[test]
-fn a_pod_that_stays_is_tried_again_after_a_while() {
+fn force_deletion_is_retried_after_a_delay() {
     for (now, expected) in [(0, false), (599, false), (600, true)] {
         assert_eq!(is_due_again(Time(1000), Time(1000 + now)), expected, "{now}");
     }
 }
 
 proptest! {
-    /// Whatever changes pods go through, the census equals a count of those that are there.
+    /// After any changes, the census equals a count of the existing pods.
     #[test]
-    fn the_census_is_right(changes in prop::collection::vec((0usize..6, 0usize..3, any::<bool>(), any::<bool>()), 0..60)) {
+    fn census_equals_a_count(changes in prop::collection::vec((0usize..6, 0usize..3, any::<bool>(), any::<bool>()), 0..60)) {
         let census = Census::default();
         let mut pods: Vec<Option<Pod>> = vec![None; 6];
         for (at, on, ended, gone) in changes {
@@ -155,7 +155,7 @@ proptest! {
                 pod.node = ["", "a", "b"][on].into();
                 pod.phase = if ended { Phase::Succeeded } else { Phase::Running };
             }));
-            census.take_in(pods[at].as_ref(), new.as_ref());
+            census.apply(pods[at].as_ref(), new.as_ref());
             pods[at] = new;
             let there = || pods.iter().flatten();
             prop_assert_eq!(census.finished(), there().filter(|pod| pod.is_terminal()).count());

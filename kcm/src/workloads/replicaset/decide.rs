@@ -1,4 +1,4 @@
-//! Policy for a ReplicaSet's pods and its status, without IO.
+//! Policy: the pods of a ReplicaSet, and its status.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub struct Gates {
     pub terminating_replicas: bool,
 }
 
-/// How to bring the number of pods to the scale.
+/// The action that brings the number of pods to the scale.
 #[derive(Debug)]
 pub enum Manage {
     /// The number is right.
@@ -38,8 +38,8 @@ pub enum Manage {
     Delete(Vec<Arc<Pod>>),
 }
 
-/// Compares the active pods with the scale (pkg/controller/replicaset, manageReplicas). `ranking` is only called if some
-/// of the pods are deleted.
+/// Compares the active pods with the scale (pkg/controller/replicaset, manageReplicas). `ranking` is only called if
+/// some of the pods are deleted.
 pub fn manage(active: &[Arc<Pod>], replicas: i32, ranking: impl FnOnce() -> Ranking) -> Manage {
     let wanted = usize::try_from(replicas).unwrap_or(0);
     match active.len().cmp(&wanted) {
@@ -60,7 +60,7 @@ pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
 }
 
 /// Returns the status (pkg/controller/replicaset, calculateStatus). `terminating` is absent where the kind has no such
-/// field; `failure` is what kept pods from being created or deleted.
+/// field; `failure` is the reason why pods could not be created or deleted.
 pub fn status(
     set: &ReplicaSet,
     active: &[Arc<Pod>],
@@ -113,8 +113,9 @@ fn failure_reason(active: usize, replicas: i32) -> &'static str {
 
 /// Returns how long a status may wait to be written, from when it first differed from the set's.
 ///
-/// Written immediately: lost pods, on which a Deployment relies; the last missing pod; and the end of the last terminating
-/// pod, for which users and tools wait after a rollout. While more pods are starting, a gain waits for some of them.
+/// Written immediately: lost pods, on which a Deployment relies; the last missing pod; and the end of the last
+/// terminating pod, for which users and tools wait after a rollout. While more pods are starting, a gain waits for some
+/// of them.
 pub fn patience(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
     let was = &set.status;
     let arrived = arrived(set, status);

@@ -1,4 +1,4 @@
-//! Which sets of pods a change concerns.
+//! Maps changes to sets of pods.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use runtime::store::{Change, Store};
 use super::pod_set::PodSet;
 use crate::pods::keys::owners_of_pod;
 
-/// Turns changes into keys on the queue.
+/// Enqueues the keys of changed objects.
 pub fn subscribe<K: PodSet>(
     sets: &Arc<Store<K>>,
     pods: &Arc<Store<Pod>>,

@@ -1,4 +1,4 @@
-//! What ReplicaSets and ReplicationControllers have in common: a number of pods of one template.
+//! The common part of ReplicaSets and ReplicationControllers: a number of pods of one template.
 
 use kinds::{Kind, ReplicaSet, ReplicationController};
 
@@ -19,7 +19,7 @@ pub trait PodSet: Kind {
     /// Whether the status has a number of terminating pods.
     const TELLS_TERMINATING: bool;
 
-    /// Returns what the object asks for and says, in the form of a ReplicaSet.
+    /// Returns the spec and status of the object as a ReplicaSet.
     fn replica_set(&self) -> &ReplicaSet;
 }
 

@@ -1,4 +1,4 @@
-//! One reconcile of a set of pods: gather, claim, manage, report.
+//! One reconcile of a set of pods: gather, claim, manage, write the status.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,26 +42,26 @@ pub struct PodSets<K: PodSet> {
     pub debouncer: StatusDebouncer,
 }
 
-/// One set at work.
+/// The set of one reconcile.
 struct Work<'a, K> {
     key: &'a ObjectKey,
     owner: &'a K,
-    /// Pods that it owns, in any state.
+    /// Number of pods that it owns, in any state.
     owned: usize,
-    /// Its pods that count.
+    /// Its active pods.
     active: Vec<Arc<Pod>>,
     /// Its pods that are being deleted.
     terminating: usize,
-    /// The cache showed all earlier deletions before the pods were read from it.
+    /// The cache contained all earlier own deletions when the pods were read from it.
     are_deletions_seen: bool,
 }
 
-/// What managing the pods led to.
+/// The result of managing the pods.
 #[derive(Debug, Default)]
 struct Managed {
-    /// Why pods could not be created or deleted, for the status.
+    /// The reason why pods could not be created or deleted, for the status.
     failure: Option<String>,
-    /// The failure is of this reconcile: it ends with an error.
+    /// The failure happened in this reconcile, which ends with an error.
     is_error: bool,
     /// When to reconcile again.
     next: Option<Duration>,
@@ -96,7 +96,7 @@ impl<K: PodSet> PodSets<K> {
         };
         let set = owner.replica_set();
         if let Selector::Invalid(why) = &set.selector {
-            error!(why, "the selector is invalid; nothing is done for it");
+            error!(why, "skipping a ReplicaSet or ReplicationController with an invalid selector");
             return Ok(Outcome::Done);
         }
         if self.control.consistency.take_lost(key) {
@@ -116,8 +116,8 @@ impl<K: PodSet> PodSets<K> {
         self.debouncer.forget(key);
     }
 
-    /// Returns true if the stores show everything that was written for a key, and the set as this process wrote it
-    /// last. If not, the stores requeue the key when they do.
+    /// Returns true if the caches contain all own writes for a key, and the last own write of the set. If not, the key
+    /// is requeued once they do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         self.sets.is_settled(key, wake())
@@ -196,7 +196,7 @@ impl<K: PodSet> PodSets<K> {
         }
     }
 
-    /// Pods of all sets of the same owner.
+    /// Returns the pods of all sets of the same owner.
     fn related(&self, set: &K) -> Vec<Arc<Pod>> {
         let siblings = match set.meta().controller() {
             Some(controller) => self.sets.by_index(&by_controller(), owned_by(&controller.uid)),
@@ -255,7 +255,7 @@ impl<K: PodSet> PodSets<K> {
         }
     }
 
-    /// Writes the status unless it may wait.
+    /// Writes the status unless the write is delayed.
     async fn report(&self, work: &Work<'_, K>, managed: Managed) -> Result<Outcome, ReconcileError> {
         let (key, set, now) = (work.key, work.owner.replica_set(), (self.clock)());
         let tells_terminating = K::TELLS_TERMINATING && self.gates.terminating_replicas;

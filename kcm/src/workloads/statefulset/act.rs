@@ -1,4 +1,4 @@
-//! The steps of a plan, carried out: writes of pods and claims, and their events.
+//! Executes the steps of a plan: writes of pods and claims, and their events.
 
 use std::sync::Mutex;
 
@@ -22,7 +22,7 @@ use super::status::{Done, Revisions};
 use super::sync::StatefulSets;
 use crate::workloads::controller_revisions::{History, template_of};
 
-/// One reconcile at work on one StatefulSet.
+/// The writes of one reconcile of a StatefulSet.
 pub struct Work<'a> {
     pub controller: &'a StatefulSets,
     pub key: &'a ObjectKey,
@@ -30,7 +30,7 @@ pub struct Work<'a> {
     pub template: &'a Template,
     pub history: History<'a>,
     pub revisions: Revisions,
-    /// The template of the current revision, once it was read.
+    /// The template of the current revision, once it is read.
     former: OnceCell<Map<String, Value>>,
     done: Mutex<Done>,
 }
@@ -68,7 +68,7 @@ impl<'a> Work<'a> {
         Self { controller, key, set, template, history, revisions, former: OnceCell::new(), done: Mutex::default() }
     }
 
-    /// Returns what has been done so far.
+    /// Returns the changes so far.
     pub fn done(&self) -> Done {
         lock(&self.done).clone()
     }
@@ -77,7 +77,7 @@ impl<'a> Work<'a> {
         note(&mut lock(&self.done));
     }
 
-    /// Carries a plan out, up to the first stage with a failure.
+    /// Executes a plan, up to the first stage with a failure.
     pub async fn carry_out(&self, plan: Plan) -> Outcome {
         self.note(|done| (done.recreation, done.waits_for) = (plan.recreation, plan.waits_for));
         for stage in plan.stages {
@@ -101,7 +101,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn tell(&self, verb: Verb, pod: &str, failure: Option<&str>) {
+    fn record_pod_event(&self, verb: Verb, pod: &str, failure: Option<&str>) {
         let ((verb, successful, failed), set) = (verb.texts(), &self.set.meta.name);
         let (kind, reason, message) = match failure {
             None => (EventType::Normal, successful, format!("{verb} Pod {pod} in StatefulSet {set} successful")),
@@ -112,7 +112,7 @@ impl<'a> Work<'a> {
         self.controller.recorder.event(&about(self.set), kind, reason, message);
     }
 
-    fn tell_of_claim(&self, claim: &str, pod: &str, failure: Option<&WriteError>) {
+    fn record_claim_event(&self, claim: &str, pod: &str, failure: Option<&WriteError>) {
         let set = &self.set.meta.name;
         let (kind, reason, message) = match failure {
             None => {
@@ -130,23 +130,23 @@ impl<'a> Work<'a> {
     async fn create(&self, ordinal: i32, made: Made) -> Outcome {
         let name = identity::pod_name(self.set, ordinal);
         if let Err(error) = self.make_claims(ordinal, &name).await {
-            self.tell(Verb::Create, &name, Some(&error.message));
+            self.record_pod_event(Verb::Create, &name, Some(&error.message));
             return Err(error);
         }
         let created = self.post(ordinal, made).await;
         if let Err(WriteError::Refused(_)) = &created
             && created.as_ref().is_err_and(WriteError::is_already_exists)
         {
-            // This StatefulSet's, and not in the store yet, or another owner's: no event in both cases.
-            return Err(ReconcileError::new(format!("pod {name} exists already")));
+            // The pod is this StatefulSet's and not in the cache yet, or another owner's: no event in both cases.
+            return Err(ReconcileError::new(format!("pod {name} already exists")));
         }
-        if let Err(error) = self.own_claims(ordinal, &nobody(&name)).await {
-            self.tell(Verb::Update, &name, Some(&error.message));
+        if let Err(error) = self.own_claims(ordinal, &missing_pod(&name)).await {
+            self.record_pod_event(Verb::Update, &name, Some(&error.message));
             return Err(error);
         }
         match created {
             Ok(revision) => {
-                self.tell(Verb::Create, &name, None);
+                self.record_pod_event(Verb::Create, &name, None);
                 self.note(|done| done.created.push(revision));
                 Ok(())
             }
@@ -156,7 +156,7 @@ impl<'a> Work<'a> {
             }
             Err(error) => {
                 self.note_refusal(&error);
-                self.tell(Verb::Create, &name, Some(&error.to_string()));
+                self.record_pod_event(Verb::Create, &name, Some(&error.to_string()));
                 Err(error.into())
             }
         }
@@ -201,18 +201,18 @@ impl<'a> Work<'a> {
         if defects.owners
             && let Err(error) = self.own_claims(member.ordinal, &member.pod.controller_ref()).await
         {
-            self.tell(Verb::Update, name, Some(&error.message));
+            self.record_pod_event(Verb::Update, name, Some(&error.message));
             return Err(error);
         }
         if !defects.pod {
             return Ok(());
         }
         let put = self.put_identity(member).await;
-        self.tell(Verb::Update, name, put.as_ref().err().map(|error| &*error.message));
+        self.record_pod_event(Verb::Update, name, put.as_ref().err().map(|error| &*error.message));
         put
     }
 
-    /// Gives a pod the labels and volumes of its place.
+    /// Sets the labels and volumes of a pod's ordinal.
     async fn put_identity(&self, member: &Member) -> Outcome {
         let (ordinal, key) = (member.ordinal, member.pod.meta.key());
         let claims = identity::claims(self.set, ordinal);
@@ -222,7 +222,7 @@ impl<'a> Work<'a> {
         let writer = &self.controller.writer;
         let answer = writer.get(&Pod::RESOURCE, &key).await?;
         if answer.meta().map_err(WriteError::from)?.uid != member.pod.meta.uid {
-            return Err(ReconcileError::new(format!("pod {key} is another one by now")));
+            return Err(ReconcileError::new(format!("pod {key} was replaced by another one")));
         }
         let object = answer.object().map_err(WriteError::from)?;
         let object = repaired(object, &identity::labels(self.set, ordinal), &claims)
@@ -245,12 +245,12 @@ impl<'a> Work<'a> {
             Err(error) if !error.is_gone() => {
                 // A deletion may be repeated: it is bound to the uid.
                 consistency.not_deleting(self.key, uid);
-                self.tell(Verb::Delete, &pod.meta.name, Some(&error.to_string()));
+                self.record_pod_event(Verb::Delete, &pod.meta.name, Some(&error.to_string()));
                 Err(error.into())
             }
             _ => {
                 self.note(|done| done.deleted.push(uid.clone()));
-                self.tell(Verb::Delete, &pod.meta.name, None);
+                self.record_pod_event(Verb::Delete, &pod.meta.name, None);
                 Ok(())
             }
         }
@@ -260,7 +260,7 @@ impl<'a> Work<'a> {
         ObjectKey::new(self.key.namespace.clone(), claim)
     }
 
-    /// Creates the claims of a place that are missing (createPersistentVolumeClaims).
+    /// Creates the missing claims of an ordinal (createPersistentVolumeClaims).
     async fn make_claims(&self, ordinal: i32, pod: &str) -> Outcome {
         let mut failures = Vec::new();
         for template in self.set.claim_templates() {
@@ -277,14 +277,14 @@ impl<'a> Work<'a> {
                     match created.and_then(|answer| answer.meta().map_err(WriteError::from)) {
                         Ok(meta) => {
                             self.controller.consistency.wrote(self.key, &self.controller.claims, meta.version);
-                            self.tell_of_claim(&name, pod, None);
+                            self.record_claim_event(&name, pod, None);
                         }
                         Err(error) => {
                             if error.is_namespace_terminating() {
                                 self.controller.gate.close(&self.key.namespace);
                             } else if !error.is_already_exists() {
                                 self.note_refusal(&error);
-                                self.tell_of_claim(&name, pod, Some(&error));
+                                self.record_claim_event(&name, pod, Some(&error));
                             }
                             failures.push(format!("failed to create PVC {name}: {error}"));
                         }
@@ -309,7 +309,7 @@ impl<'a> Work<'a> {
         retention::decide(&claim.meta, &parties)
     }
 
-    /// Gives the claims of a place the owners that the policy asks for (UpdatePodClaimForRetentionPolicy).
+    /// Sets the owners of an ordinal's claims by the retention policy (UpdatePodClaimForRetentionPolicy).
     async fn own_claims(&self, ordinal: i32, pod: &OwnerRef) -> Outcome {
         for (_, name) in identity::claims(self.set, ordinal) {
             let Some(claim) = self.controller.claims.get(&self.claim_key(&name)) else { continue };
@@ -331,7 +331,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Decides again on the claim as the API server has it, and writes its owners.
+    /// Reads the claim from the API server, decides again, and writes its owners.
     async fn put_owners(&self, claim: &str, ordinal: i32, pod: &OwnerRef) -> Result<(), WriteError> {
         let (resource, key, writer) =
             (&PersistentVolumeClaim::RESOURCE, self.claim_key(claim), &self.controller.writer);
@@ -345,7 +345,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Returns what is wrong with a pod.
+    /// Returns the defects of a pod.
     pub fn defects(&self, member: &Member) -> Defects {
         let claims = identity::claims(self.set, member.ordinal);
         let mut defects = Defects {
@@ -365,9 +365,10 @@ impl<'a> Work<'a> {
         defects
     }
 
-    /// Returns true if a claim of a place belongs to a former pod, and has to go before a new pod comes.
+    /// Returns true if a claim of an ordinal belongs to a previous pod, and must be deleted before a new pod is
+    /// created.
     pub fn has_stale_claim(&self, ordinal: i32) -> bool {
-        let pod = nobody(&identity::pod_name(self.set, ordinal));
+        let pod = missing_pod(&identity::pod_name(self.set, ordinal));
         identity::claims(self.set, ordinal).iter().any(|(_, name)| {
             let claim = self.controller.claims.get(&self.claim_key(name));
             claim.is_some_and(|claim| retention::is_stale(&claim.meta, self.set.retention, &pod))
@@ -376,7 +377,7 @@ impl<'a> Work<'a> {
 }
 
 /// Returns a reference to a pod that does not exist yet.
-fn nobody(pod: &str) -> OwnerRef {
+fn missing_pod(pod: &str) -> OwnerRef {
     OwnerRef {
         api_version: "v1".into(),
         kind: Pod::RESOURCE.kind.into(),

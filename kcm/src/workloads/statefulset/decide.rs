@@ -1,7 +1,7 @@
-//! Which pods of a StatefulSet are created, repaired and deleted next. Policy without IO.
+//! Policy: the pods of a StatefulSet to create, repair and delete next.
 //!
-//! A plan consists of stages. The steps of a stage are done one after the other or concurrently, and a stage with a
-//! failure is the last one. Where pods are ordered, a plan ends with the first pod that has to be waited for.
+//! A plan consists of stages. The steps of a stage are executed one after the other or concurrently, and a stage with a
+//! failure is the last one. If pods are ordered, a plan ends with the first pod that has to become ready.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,23 +24,23 @@ pub struct Gates {
     pub semantic: bool,
 }
 
-/// Which of the two revisions a pod is made from.
+/// The revision that a pod is created from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Made {
-    /// The one that the last complete rollout ended with.
+    /// The revision of the last complete rollout.
     Current,
-    /// The newest.
+    /// The newest revision.
     Update,
 }
 
-/// What is wrong with a pod that exists.
+/// The defects of an existing pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Defects {
-    /// A claim of it is missing or being deleted, and the pod waits to be scheduled.
+    /// One of its claims is missing or being deleted, and the pod is not scheduled.
     pub claims: bool,
-    /// A claim's owners are not what they should be.
+    /// A claim has wrong owners.
     pub owners: bool,
-    /// It has not the labels or volumes of its place.
+    /// It lacks the labels or volumes of its ordinal.
     pub pod: bool,
 }
 
@@ -50,41 +50,41 @@ impl Defects {
     }
 }
 
-/// An action on one place.
+/// An action for one ordinal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Make the claims and the pod of a place.
+    /// Create the claims and the pod of an ordinal.
     Create(i32, Made),
-    /// Correct a pod and its claims.
+    /// Repair a pod and its claims.
     Repair(Member, Defects),
     /// Delete a pod.
     Delete(Arc<Pod>),
 }
 
-/// Steps that belong together.
+/// A stage of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stage {
     /// The steps.
     pub steps: Vec<Step>,
-    /// They are done concurrently, in growing batches; otherwise one after the other.
+    /// They are executed concurrently, in growing batches; otherwise one after the other.
     pub at_once: bool,
 }
 
-/// What a Recreate update is about to do.
+/// The phase of a Recreate update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recreation {
     /// Pods of old revisions are being deleted.
     Deleting,
-    /// They are deleted, and new ones are created.
+    /// Old pods are deleted, and new ones are created.
     Creating,
 }
 
-/// What to do, and the resulting state.
+/// The stages to execute, and the resulting state.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
-    /// In this order.
+    /// The stages, in this order.
     pub stages: Vec<Stage>,
-    /// Where a Recreate update stands.
+    /// The phase of a Recreate update.
     pub recreation: Option<Recreation>,
     /// The pod that an ordered StatefulSet waits for.
     pub waits_for: Option<Member>,
@@ -128,23 +128,24 @@ impl Step {
     }
 }
 
-/// All that is decided on.
+/// The input of a plan.
 pub struct Situation<'a> {
     /// The StatefulSet.
     pub set: &'a StatefulSet,
     /// Its pods.
     pub members: &'a [Member],
-    /// Name of the revision that the last complete rollout ended with.
+    /// Name of the revision of the last complete rollout.
     pub current: &'a str,
     /// Name of the newest revision.
     pub update: &'a str,
-    /// What is wrong with a pod.
+    /// Returns the defects of a pod.
     pub defects: &'a dyn Fn(&Member) -> Defects,
-    /// True when a claim of a place belongs to a former pod, and must be deleted before a new pod is created.
+    /// Returns true if a claim of an ordinal belongs to a previous pod, and must be deleted before a new pod is
+    /// created.
     pub is_stale: &'a dyn Fn(i32) -> bool,
     /// Feature gates.
     pub gates: Gates,
-    /// The time of day.
+    /// The current time.
     pub now: Timestamp,
 }
 
@@ -159,8 +160,8 @@ pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
 }
 
-/// Returns how many pods may be unavailable: a share is rounded down, and one always may (pkg/controller/statefulset,
-/// getStatefulSetMaxUnavailable). `None` for a text that is no percentage.
+/// Returns the number of pods that may be unavailable: a percentage rounds down, and the minimum is one
+/// (pkg/controller/statefulset, getStatefulSetMaxUnavailable). `None` for a text that is not a percentage.
 pub fn max_unavailable(set: &StatefulSet) -> Option<usize> {
     let bound = set.rolling.as_ref().and_then(|rolling| rolling.max_unavailable.as_ref());
     let count = bound.map_or(Some(1), |bound| bound.scaled(set.replicas, false))?;
@@ -177,26 +178,26 @@ pub fn made_from(set: &StatefulSet, ordinal: i32) -> Made {
     if i64::from(ordinal) < i64::from(set.start) + kept { Made::Current } else { Made::Update }
 }
 
-/// The number of missing places that one reconcile handles: a StatefulSet may have two billion of them.
+/// Maximum number of missing ordinals in one reconcile: a StatefulSet may have two billion.
 const BURST: usize = 500;
 
-/// A place that shall be filled.
+/// An ordinal that should have a pod.
 struct Slot<'a> {
     ordinal: i32,
     member: Option<&'a Member>,
 }
 
-/// The wanted places of a StatefulSet, and its other pods.
+/// The desired ordinals of a StatefulSet, and its other pods.
 struct Places<'a> {
-    /// In ascending order; of the missing ones only the first [`BURST`].
+    /// Desired ordinals in ascending order; of the missing ones only the first [`BURST`].
     slots: Vec<Slot<'a>>,
-    /// Wanted places without a pod, all of them.
+    /// Number of all desired ordinals without a pod.
     missing: usize,
-    /// Pods that are not wanted, in descending order.
+    /// Surplus pods, in descending order.
     condemned: Vec<&'a Member>,
 }
 
-/// The wanted places from `start` on. `members` are the pods of wanted places in ascending order.
+/// Returns the desired ordinals from `start` on. `members` are their pods in ascending order.
 fn slots<'a>(start: i32, replicas: usize, members: &[&'a Member]) -> Vec<Slot<'a>> {
     let mut slots = Vec::with_capacity(members.len() + BURST.min(replicas.saturating_sub(members.len())));
     let (mut ordinal, mut members, mut missing) = (i64::from(start), members.iter().copied().peekable(), 0);
@@ -241,7 +242,7 @@ impl Situation<'_> {
         let (wanted, mut condemned): (Vec<&Member>, Vec<&Member>) =
             by_ordinal.into_values().partition(|member| identity::is_wanted(self.set, member.ordinal));
         condemned.reverse();
-        // Ordinals end where their type does.
+        // Ordinals end with the range of their type.
         let replicas = self.set.replicas.max(0).min(i32::MAX.saturating_sub(self.set.start));
         let replicas = usize::try_from(replicas).unwrap_or(0);
         let slots = slots(self.set.start, replicas, &wanted);
@@ -273,7 +274,7 @@ impl Situation<'_> {
         plan
     }
 
-    /// Deletes all pods of old revisions; true when there are none left (recreateDeleteAndWait).
+    /// Deletes all pods of old revisions. Returns true if none is left (recreateDeleteAndWait).
     fn recreate(&self, plan: &mut Plan) -> bool {
         let old: Vec<&Member> = self.members.iter().filter(|member| self.is_old(&member.pod)).collect();
         if !old.is_empty() {
@@ -289,7 +290,8 @@ impl Situation<'_> {
         old.is_empty()
     }
 
-    /// Returns the steps for one wanted place; true when an ordered StatefulSet has to wait for it (processReplica).
+    /// Returns the steps for one desired ordinal, and whether an ordered StatefulSet has to wait for it
+    /// (processReplica).
     fn tend(&self, slot: &Slot<'_>, steps: &mut Vec<Step>) -> bool {
         let Some(member) = slot.member else {
             if !(self.is_stale)(slot.ordinal) {
@@ -306,7 +308,7 @@ impl Situation<'_> {
         }
         let found = (self.defects)(member);
         let waits = pod.meta.is_deleting() || !is_running_and_ready(pod) || !self.is_available(pod);
-        // What is not the pending pod's claims is put right once nothing has to be waited for.
+        // Defects other than the pending pod's claims are repaired once nothing has to be waited for.
         let looked_at = !waits || self.set.parallel;
         let defects = Defects {
             claims: found.claims && pod.phase == Phase::Pending,
@@ -330,7 +332,7 @@ impl Situation<'_> {
         }
         steps.extend(self.disowned(condemned));
         let wait = condemned.first().is_some_and(|last| {
-            // Waiting does not help with a finished one.
+            // A finished pod never becomes ready.
             let is_unhealthy =
                 |pod: &Pod| !pod.is_terminal() && (!is_running_and_ready(pod) || !self.is_available(pod));
             // All wanted pods are available here, so that the first unhealthy pod is the lowest of these.
@@ -358,30 +360,30 @@ impl Situation<'_> {
         }
     }
 
-    /// Claims of pods to delete are given their owners first.
+    /// Returns the stage that sets the owners of the claims of pods to delete.
     fn disowned<'a>(&'a self, condemned: &'a [&Member]) -> impl Iterator<Item = Step> + 'a {
         let disowned = condemned.iter().filter(|member| (self.defects)(member).owners);
         disowned.map(|member| Step::Repair((*member).clone(), Defects { owners: true, ..Defects::default() }))
     }
 
-    /// The ordinal from which on pods are updated.
+    /// Returns the first ordinal that is updated.
     fn first_updated(&self) -> i64 {
         i64::from(self.set.start) + i64::from(self.set.rolling.as_ref().map_or(0, |rolling| rolling.partition).max(0))
     }
 
-    /// Places that an update may touch, from the highest down.
+    /// Returns the ordinals that an update may change, from the highest down.
     fn updated<'a>(&self, places: &'a Places<'a>) -> impl Iterator<Item = &'a Slot<'a>> + use<'a> {
         let first = self.first_updated();
         places.slots.iter().rev().take_while(move |slot| i64::from(slot.ordinal) >= first)
     }
 
-    /// One pod at a time, without the gate.
+    /// Updates one pod at a time, without the gate.
     fn update_one(&self, places: &Places<'_>, plan: &mut Plan) {
         if places.missing > BURST {
             return;
         }
         for slot in self.updated(places) {
-            // A pod that is just being made is up to date, and waited for.
+            // A pod that is just being created is up to date, and the update waits for it.
             let Some(member) = slot.member else { return };
             if self.is_replaceable(&member.pod) {
                 let steps = vec![Step::Delete(member.pod.clone())];
@@ -394,7 +396,7 @@ impl Situation<'_> {
         }
     }
 
-    /// As many as may be unavailable (updateStatefulSetAfterInvariantEstablished).
+    /// Updates as many pods as may be unavailable (updateStatefulSetAfterInvariantEstablished).
     fn update_within_bounds(&self, places: &Places<'_>, plan: &mut Plan) {
         let Some(bound) = max_unavailable(self.set) else { return };
         let members = places.slots.iter().filter_map(|slot| slot.member);
@@ -405,7 +407,7 @@ impl Situation<'_> {
         let delete = |member: &Member| Step::Delete(member.pod.clone());
         let mut steps = Vec::new();
         if self.set.parallel {
-            // Replacing an unavailable pod costs no availability: those are deleted whatever the budget.
+            // Replacing an unavailable pod costs no availability: these are deleted regardless of the budget.
             let (up, down): (Vec<_>, Vec<_>) = self
                 .updated(places)
                 .filter_map(|slot| slot.member)

@@ -1,4 +1,4 @@
-//! What ties a pod to its place: names, ordinals, labels, volumes.
+//! The identity of a StatefulSet's pod: name, ordinal, labels, volumes.
 
 use std::sync::Arc;
 
@@ -15,57 +15,57 @@ pub const INDEX_LABEL: &str = "apps.kubernetes.io/pod-index";
 /// A pod of a StatefulSet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its place.
+    /// Its ordinal.
     pub ordinal: i32,
     /// The pod.
     pub pod: Arc<Pod>,
 }
 
-/// Returns the StatefulSet's name and the ordinal in a pod's name. Only one name stands for a place: a number written
-/// in another way, with a zero in front say, is none.
+/// Returns the StatefulSet's name and the ordinal in a pod's name. Each ordinal has exactly one name: a number with a
+/// leading zero, for example, is not an ordinal.
 pub fn parse(pod: &str) -> Option<(&str, i32)> {
     let (parent, digits) = pod.rsplit_once('-')?;
     let ordinal: i32 = digits.parse().ok().filter(|ordinal| *ordinal >= 0)?;
     (ordinal.to_string() == digits).then_some((parent, ordinal))
 }
 
-/// Returns the name of the pod at a place.
+/// Returns the name of the pod with an ordinal.
 pub fn pod_name(set: &StatefulSet, ordinal: i32) -> String {
     format!("{}-{ordinal}", set.meta.name)
 }
 
-/// Returns the name of the claim behind a volume of the pod at a place.
+/// Returns the name of the claim behind a volume of the pod with an ordinal.
 pub fn claim_name(set: &StatefulSet, template: &str, ordinal: i32) -> String {
     format!("{template}-{}-{ordinal}", set.meta.name)
 }
 
-/// Returns true if a place is among those that shall be filled.
+/// Returns true if an ordinal should have a pod.
 pub fn is_wanted(set: &StatefulSet, ordinal: i32) -> bool {
     ordinal >= set.start && i64::from(ordinal) < i64::from(set.start) + i64::from(set.replicas)
 }
 
-/// Returns the revision that a pod was made from; empty when nothing says.
+/// Returns the revision that a pod was created from; empty if its label is missing.
 pub fn revision(pod: &Pod) -> &str {
     label(&pod.meta.labels, REVISION_LABEL).unwrap_or_default()
 }
 
-/// Returns the labels of the pod at a place.
+/// Returns the labels of the pod with an ordinal.
 pub fn labels(set: &StatefulSet, ordinal: i32) -> Vec<(&'static str, String)> {
     vec![(NAME_LABEL, pod_name(set, ordinal)), (INDEX_LABEL, ordinal.to_string())]
 }
 
-/// Returns true if a pod carries its own name (pkg/controller/statefulset, identityMatches).
+/// Returns true if a pod has the labels of its identity (pkg/controller/statefulset, identityMatches).
 pub fn has_identity(pod: &Pod) -> bool {
     label(&pod.meta.labels, NAME_LABEL) == Some(&*pod.meta.name)
 }
 
-/// Volumes and claims of the pod at a place.
+/// Returns the volumes and claims of the pod with an ordinal.
 pub fn claims(set: &StatefulSet, ordinal: i32) -> Vec<(String, String)> {
     let templates = set.claim_templates();
     templates.iter().map(|template| (template.name.to_owned(), claim_name(set, template.name, ordinal))).collect()
 }
 
-/// Returns true if a pod has the volumes of its place (pkg/controller/statefulset, storageMatches).
+/// Returns true if a pod has the volumes of its ordinal (pkg/controller/statefulset, storageMatches).
 pub fn has_storage(pod: &Pod, wanted: &[(String, String)]) -> bool {
     let mounted = pod.claims.as_deref().map_or(&[][..], |claims| &claims.volumes);
     wanted.iter().all(|(volume, claim)| mounted.iter().any(|(name, source)| **name == **volume && **source == **claim))
@@ -77,7 +77,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_pod_name_is_of_one_place_or_none(name in "[-a-z0-9+]{0,14}|\\PC{0,8}") {
+        fn any_pod_name_has_one_ordinal_or_none(name in "[-a-z0-9+]{0,14}|\\PC{0,8}") {
             if let Some((parent, ordinal)) = parse(&name) {
                 proptest::prop_assert_eq!(format!("{parent}-{ordinal}"), name);
             }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_has_one_name() {
+    fn ordinal_has_one_name() {
         for (name, expected) in [
             ("web-0", Some(("web", 0))),
             ("my-web-12", Some(("my-web", 12))),

@@ -1,4 +1,4 @@
-//! Which StatefulSets a change concerns.
+//! Maps changes to StatefulSets.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub struct Wiring<'a> {
     pub memory: &'a Arc<Memory>,
 }
 
-/// Turns changes into keys on the queue.
+/// Enqueues the keys of changed objects.
 pub fn subscribe(wiring: &Wiring<'_>) {
     let (queue, consistency, memory) = (wiring.queue.clone(), wiring.consistency.clone(), wiring.memory.clone());
     wiring.sets.subscribe(move |change| {
@@ -69,8 +69,7 @@ pub fn of_set(change: &Change<'_, StatefulSet>) -> Urgency {
     }
 }
 
-/// Returns the owners of a pod, before and after. Where pods are ordered, the next one waits for this one to become
-/// ready.
+/// Returns the old and new owners of a pod. If pods are ordered, the next one waits until this one is ready.
 pub fn of_pod(change: &Change<'_, Pod>, is_parallel: impl Fn(&ObjectKey) -> bool) -> Vec<(ObjectKey, Urgency)> {
     let mut keys = owners_of_pod::<StatefulSet>(change);
     let is_step = matches!((change.old, change.new), (Some(old), Some(new))
@@ -83,7 +82,7 @@ pub fn of_pod(change: &Change<'_, Pod>, is_parallel: impl Fn(&ObjectKey) -> bool
     keys
 }
 
-/// Returns the StatefulSets that a claim belonged to, itself or by a pod: a new pod may have waited for it to go.
+/// Returns the StatefulSets that owned a claim, directly or by a pod: a new pod may wait for its deletion.
 pub fn of_claim(claim: &Meta) -> Vec<ObjectKey> {
     let sets = claim.owners.iter().filter_map(|owner| match &*owner.kind {
         "StatefulSet" => Some(&*owner.name),

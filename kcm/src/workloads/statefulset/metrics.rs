@@ -42,7 +42,7 @@ impl Unavailable {
 pub struct Availability {
     /// All StatefulSets.
     pub sets: Arc<Store<StatefulSet>>,
-    /// Whether `maxUnavailable` counts (gate MaxUnavailableStatefulSet).
+    /// Whether `maxUnavailable` is used (gate MaxUnavailableStatefulSet).
     pub bounded: bool,
     /// Their unavailable pods.
     pub unavailable: Arc<Unavailable>,

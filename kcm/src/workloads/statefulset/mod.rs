@@ -39,7 +39,7 @@ const COMPONENT: &str = "statefulset-controller";
 
 /// Shortest time between two reconciles for changes of pods that only change counts in the status.
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
-/// The same while many pods change.
+/// Longest such time, while many pods change.
 const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(800);
 
 /// The controller.

@@ -1,4 +1,4 @@
-//! Pods of a StatefulSet as they are made: from the template of now, or from that of a former revision.
+//! New pods of a StatefulSet: from the current template, or from that of a previous revision.
 
 use kinds::meta::OwnerRef;
 use kinds::pod_edit::{PodEdits, pod_from};
@@ -14,12 +14,12 @@ fn labels(set: &StatefulSet, ordinal: i32, revision: &str) -> Vec<(&'static str,
     labels
 }
 
-/// Returns what pods of a StatefulSet had for a prefix if their names were generated; they carry it all the same.
+/// Returns the prefix in `generateName`, which pods have although their names are not generated.
 fn prefix(set: &StatefulSet) -> String {
     format!("{}-", set.meta.name)
 }
 
-/// Returns a `Pod` message from the template of now (pkg/controller/statefulset, newStatefulSetPod).
+/// Returns a `Pod` message from the current template (pkg/controller/statefulset, newStatefulSetPod).
 pub fn from_template(set: &StatefulSet, template: &Template, ordinal: i32, revision: &str) -> Vec<u8> {
     let name = identity::pod_name(set, ordinal);
     let edits = PodEdits {
@@ -34,7 +34,7 @@ pub fn from_template(set: &StatefulSet, template: &Template, ordinal: i32, revis
     pod_from(template, &set.meta.key(), &set.controller_ref(), &edits)
 }
 
-/// Returns the same in JSON from the template that a former revision keeps.
+/// Returns the same in JSON from the template in a previous revision.
 pub fn from_former(set: &StatefulSet, template: &Map<String, Value>, ordinal: i32, revision: &str) -> Value {
     let name = identity::pod_name(set, ordinal);
     let own = |field: &str| template.get("metadata").map_or(Value::Null, |meta| meta[field].clone());

@@ -1,25 +1,25 @@
-//! Decides who owns a claim: the owners by which the garbage collector deletes it under its policy.
+//! Policy: the owners of a claim, by which the garbage collector deletes it.
 
 use kinds::meta::{Meta, OwnerRef};
 use kinds::statefulset::Retention;
 
-/// Those who may own a claim: the StatefulSet, and the pod at the claim's place.
+/// The possible owners of a claim: the StatefulSet, and the pod of the claim's ordinal.
 #[derive(Debug, Clone, Copy)]
 pub struct PossibleOwners<'a> {
     /// When claims are deleted.
     pub policy: Retention,
     /// The reference to the StatefulSet.
     pub set: &'a OwnerRef,
-    /// The reference to the pod; without a uid as long as there is none.
+    /// The reference to the pod; without a UID while it does not exist.
     pub pod: &'a OwnerRef,
-    /// The pod's place is among those that shall be filled.
+    /// The pod's ordinal is desired.
     pub wanted: bool,
 }
 
-/// What is to be done about a claim's owners.
+/// The action for a claim's owners.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// The owners that it should have, if they differ.
+    /// Set these owners.
     pub owners: Option<Vec<OwnerRef>>,
     /// Another controller manages it, so the policy cannot be applied.
     pub foreign: bool,
@@ -56,7 +56,7 @@ pub fn decide(claim: &Meta, parties: &PossibleOwners<'_>) -> Verdict {
             owner => owner.controller == Some(true),
         });
     if of_former(set) || of_former(pod) {
-        // It belonged to a previous object of this name: left to the garbage collector.
+        // It belonged to a previous object of this name: the garbage collector deletes it.
         return Verdict { owners: None, foreign };
     }
     let mut owners: Vec<OwnerRef> =
@@ -71,8 +71,8 @@ pub fn decide(claim: &Meta, parties: &PossibleOwners<'_>) -> Verdict {
     Verdict { owners: (!right).then_some(owners), foreign }
 }
 
-/// Returns true if a claim still belongs to a former pod of its place, and goes with it (pkg/controller/statefulset,
-/// PodClaimIsStale).
+/// Returns true if a claim still belongs to a previous pod of its ordinal, and is deleted with it
+/// (pkg/controller/statefulset, PodClaimIsStale).
 pub fn is_stale(claim: &Meta, policy: Retention, pod: &OwnerRef) -> bool {
     let names = |owner: &&OwnerRef| (&*owner.kind, &*owner.api_version, &owner.name) == ("Pod", "v1", &pod.name);
     policy.when_scaled && claim.owners.iter().find(names).is_some_and(|owner| owner.uid != pod.uid)
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_follow_the_policy() {
+    fn owners_follow_from_the_policy() {
         let (set, pod) = (owner("StatefulSet", "web", "set", true), owner("Pod", "web-0", "pod", true));
         let (former_set, former_pod) = (owner("StatefulSet", "web", "old", true), owner("Pod", "web-0", "old", true));
         let (weak, other) = (owner("StatefulSet", "web", "set", false), owner("Database", "db", "db", true));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_of_a_former_pod_is_stale_where_claims_go_with_pods() {
+    fn claim_of_a_previous_pod_is_stale_if_claims_are_deleted_with_pods() {
         let (former, pod) = (owner("Pod", "web-0", "old", true), owner("Pod", "web-0", "", true));
         let policy = |when_scaled| Retention { when_deleted: false, when_scaled };
         assert!(is_stale(&claim(std::slice::from_ref(&former)), policy(true), &pod));

@@ -11,8 +11,8 @@ use super::sync::StatefulSets;
 use crate::workloads::controller_revisions::{self, Draft, HASH_LABEL, History, same_meaning};
 
 impl StatefulSets {
-    /// Returns the revisions of a StatefulSet; `sorted` are those that it has, oldest first. `None` while our picture
-    /// of it is older than the server's (pkg/controller/statefulset, getStatefulSetRevisions).
+    /// Returns the revisions of a StatefulSet; `sorted` are its revisions, oldest first. `None` while the cached
+    /// StatefulSet is older than the API server's (pkg/controller/statefulset, getStatefulSetRevisions).
     pub(super) async fn resolve(
         &self,
         set: &StatefulSet,
@@ -34,8 +34,8 @@ impl StatefulSets {
         Ok(Some(Revisions { current: current.unwrap_or(&update).clone(), update, collisions }))
     }
 
-    /// Returns the newest revision, if it is known to be that of the template: we have compared them, or the status
-    /// says so of this generation of the spec.
+    /// Returns the newest revision, if it is known to be that of the template: this process has compared them, or the
+    /// status names it for this generation of the spec.
     fn known(&self, set: &StatefulSet, template: &Template, sorted: &[Arc<ControllerRevision>]) -> Option<Str> {
         let newest = &sorted.last()?.meta.name;
         let observed = set.status.observed_generation == set.meta.generation && set.meta.generation > 0;

@@ -15,9 +15,9 @@ use crate::pods::status_delay::{CHANGING_COUNTS, MINOR_CHANGE};
 const PROGRESSING: &str = "Progressing";
 /// Type of the condition of an update that only a user can unblock. Upstream has none.
 pub const ROLLOUT_BLOCKED: &str = "RolloutBlocked";
-/// Its reason.
+/// Reason of that condition.
 pub const OLD_POD_NOT_READY: &str = "OldPodNotReady";
-/// How long a pod of an old revision may take to become ready before an event reports it.
+/// Time that a pod of an old revision may take to become ready before an event reports it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Pods created and deleted in this reconcile, and the state of the rollout.
@@ -27,22 +27,22 @@ pub struct Done {
     pub created: Vec<Str>,
     /// Pods that were deleted.
     pub deleted: Vec<kinds::Uid>,
-    /// Where a Recreate update stands.
+    /// The phase of a Recreate update.
     pub recreation: Option<Recreation>,
     /// The pod that an ordered StatefulSet waits for.
     pub waits_for: Option<Member>,
-    /// Why the API server refused the creation of a pod or of a claim.
+    /// The reason why the API server refused the creation of a pod or of a claim.
     pub refusal: Option<String>,
 }
 
-/// The revisions that a status is about.
+/// The revisions in a status.
 #[derive(Debug, Clone)]
 pub struct Revisions {
-    /// Name of the one that the last complete rollout ended with.
+    /// Name of the revision of the last complete rollout.
     pub current: Str,
-    /// Name of the newest.
+    /// Name of the newest revision.
     pub update: Str,
-    /// How often a name was taken.
+    /// Number of name collisions.
     pub collisions: i32,
 }
 
@@ -90,7 +90,7 @@ pub fn status(
             progress(&mut status, "False", "All pods recreated successfully", now);
         }
     }
-    tell_of_block(&mut status, set, revisions, done, now);
+    report_block(&mut status, set, revisions, done, now);
     status
 }
 
@@ -121,8 +121,8 @@ fn progress(status: &mut StatefulSetStatus, value: &str, message: &str, now: Tim
     set_condition(&mut status.conditions, PROGRESSING, value, reason, message, Time(now.as_second()));
 }
 
-/// Returns the pod whose unreadiness holds an update up for good: an ordered update waits for each pod before it
-/// replaces any, also for one of a broken revision that is no longer desired (kubernetes#67250).
+/// Returns the pod that blocks an update until a user acts: an ordered update waits for each pod before it replaces
+/// any, also for an unready one of a broken revision that is no longer desired (kubernetes#67250).
 fn blocking<'a>(set: &StatefulSet, update: &str, waits_for: Option<&'a Member>) -> Option<&'a Member> {
     let rolls = set.strategy == Strategy::RollingUpdate && !set.parallel;
     let partition = set.rolling.as_ref().map_or(0, |rolling| rolling.partition);
@@ -140,21 +140,14 @@ fn unready_since(pod: &Pod) -> Time {
     pod.ready_since.max(pod.meta.created)
 }
 
-/// Returns how long until a pod that holds an update up has taken too long; `None` when none does, or when it has
-/// already.
+/// Returns the time until a pod that blocks an update is reported; `None` if there is none, or if it is overdue.
 pub fn patience(set: &StatefulSet, update: &str, waits_for: Option<&Member>, now: Timestamp) -> Option<Duration> {
     let member = blocking(set, update, waits_for)?;
     let waited = u64::try_from(now.as_second() - unready_since(&member.pod).0).unwrap_or(0);
     PATIENCE.checked_sub(Duration::from_secs(waited)).filter(|left| !left.is_zero())
 }
 
-fn tell_of_block(
-    status: &mut StatefulSetStatus,
-    set: &StatefulSet,
-    revisions: &Revisions,
-    done: &Done,
-    now: Timestamp,
-) {
+fn report_block(status: &mut StatefulSetStatus, set: &StatefulSet, revisions: &Revisions, done: &Done, now: Timestamp) {
     let waits_for = done.waits_for.as_ref();
     let block = blocking(set, &revisions.update, waits_for)
         .filter(|_| patience(set, &revisions.update, waits_for, now).is_none());
@@ -174,8 +167,8 @@ fn tell_of_block(
     }
 }
 
-/// Returns how long a status may wait to be written, from when it first differed from the set's. Counts that change
-/// during an update or a scaling may wait. The end of it, an unexpected loss of a pod, and everything that is not a
+/// Returns the maximum delay of a status write, from when the status first differed from the set's. Counts that change
+/// during an update or a scaling are delayed. Their end, an unexpected loss of a pod, and everything that is not a
 /// count are written immediately.
 pub fn delay(set: &StatefulSet, status: &StatefulSetStatus) -> Duration {
     let was = &set.status;
@@ -209,7 +202,7 @@ fn still_updates(set: &StatefulSet, status: &StatefulSetStatus) -> bool {
     }
 }
 
-/// Returns true if the only news is that pods are being deleted: their end follows soon, and one write covers both.
+/// Returns true if the only change is that pods are being deleted: their end follows soon, and one write covers both.
 fn only_counts_deletions(before: &StatefulSetStatus, after: &StatefulSetStatus) -> bool {
     let same = StatefulSetStatus {
         current_replicas: before.current_replicas,
@@ -221,7 +214,7 @@ fn only_counts_deletions(before: &StatefulSetStatus, after: &StatefulSetStatus) 
         && after.updated_replicas <= before.updated_replicas
 }
 
-/// Returns the message of a condition that was not there before, for an event.
+/// Returns the message of a new condition, for an event.
 pub fn news<'a>(before: &StatefulSetStatus, after: &'a StatefulSetStatus) -> Option<&'a str> {
     let condition = find(&after.conditions, ROLLOUT_BLOCKED)?;
     find(&before.conditions, ROLLOUT_BLOCKED)

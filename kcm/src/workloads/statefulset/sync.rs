@@ -1,4 +1,4 @@
-//! One reconcile of a StatefulSet: gather, claim, revisions, plan, carry out, status, history.
+//! One reconcile of a StatefulSet: gather, claim, find revisions, plan, execute, write the status, clean the history.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -54,12 +54,12 @@ pub struct StatefulSets {
     pub refusals: Refusals,
 }
 
-/// What carrying out the plan led to.
+/// The result of executing the plan.
 #[derive(Default)]
 struct Worked {
-    /// The cache has to catch up before anything is deleted.
+    /// The cache has to be up to date before anything is deleted.
     waiting_for_cache: bool,
-    /// When a refused creation may be repeated.
+    /// Time until a refused creation may be repeated.
     again: Option<Duration>,
     failure: Option<ReconcileError>,
 }
@@ -86,7 +86,7 @@ impl StatefulSets {
             return Ok(Outcome::Done);
         };
         if let Selector::Invalid(why) = &set.selector {
-            error!(why, "the StatefulSet's selector is invalid; nothing is done for it");
+            error!(why, "skipping a StatefulSet with an invalid selector");
             return Ok(Outcome::Done);
         }
         let reference = set.controller_ref();
@@ -111,7 +111,7 @@ impl StatefulSets {
         // Nothing can be created for it, not even a revision.
         let is_ending = set.meta.is_deleting() || !self.gate.is_open(&key.namespace);
         if is_ending && !set.meta.is_deleting() && set.status.update_revision.is_empty() {
-            debug!("nothing is done for it: the namespace is being deleted");
+            debug!("skipping a StatefulSet: its namespace is being deleted");
             return Ok(Outcome::Done);
         }
         let revisions = self.revisions(&set, template, &history, &sorted, is_ending).await?;
@@ -166,7 +166,7 @@ impl StatefulSets {
         ReconcileError::new(message)
     }
 
-    /// Plans and carries out.
+    /// Makes a plan and executes it.
     async fn work(&self, work: &Work<'_>, members: &[Member], is_ending: bool) -> Worked {
         let (key, set) = (work.key, work.set);
         if is_ending {
@@ -211,8 +211,7 @@ impl StatefulSets {
         situation.plan()
     }
 
-    /// Returns true if the stores show everything that was written for a key. If not, the stores requeue the key when
-    /// they do.
+    /// Returns true if the caches contain all own writes for a key. If not, the key is requeued once they do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         self.consistency.caught_up(key, &self.sets, wake())
@@ -260,7 +259,7 @@ impl StatefulSets {
         Ok(claimed.children.into_iter().filter_map(member).collect())
     }
 
-    /// Writes the status unless it may wait.
+    /// Writes the status unless the write is delayed.
     async fn report(&self, work: &Work<'_>, members: &[Member]) -> Result<Reported, ReconcileError> {
         let (set, key, now) = (work.set, work.key, (self.clock)());
         let done = work.done();
@@ -306,7 +305,7 @@ impl StatefulSets {
 enum Reported {
     /// It was computed from an outdated StatefulSet.
     Outdated,
-    /// It is up to date, or may wait; when to reconcile again.
+    /// It is up to date, or its write is delayed; the time of the next reconcile.
     Next(Option<Duration>),
 }
 

@@ -1,4 +1,4 @@
-//! Plans and statuses in tables, and random histories that must keep order and bounds.
+//! Tables of plans and statuses, and random histories that must keep order and bounds.
 
 mod histories;
 
@@ -54,7 +54,7 @@ fn strategy(mut set: StatefulSet, strategy: Update) -> StatefulSet {
     set
 }
 
-/// Returns a pod that runs, is ready and has been for long.
+/// Returns a pod that runs and has been ready for a long time.
 fn pod(ordinal: i32, revision: &str) -> Pod {
     let interner = Interner::default();
     let name = format!("web-{ordinal}");
@@ -141,7 +141,7 @@ fn text(plan: &Plan) -> String {
 }
 
 #[test]
-fn ordered_pods_come_one_by_one_and_go_from_the_end() {
+fn ordered_pods_are_created_one_by_one_and_deleted_from_the_end() {
     for (replicas, pods, expected) in [
         (3, "", "+0b"),
         (3, "0:p@b", ""),
@@ -168,7 +168,7 @@ fn ordered_pods_come_one_by_one_and_go_from_the_end() {
 }
 
 #[test]
-fn an_ordered_update_keeps_its_bound() {
+fn ordered_update_keeps_its_bound() {
     let one = |partition| rolling(set(4), partition, IntOrString::Int(1));
     for (set, pods, expected) in [
         (one(0), "0:r@a 1:r@a 2:r@a 3:r@a", "-3"),
@@ -191,7 +191,7 @@ fn an_ordered_update_keeps_its_bound() {
 }
 
 #[test]
-fn parallel_pods_come_and_go_together() {
+fn parallel_pods_are_created_and_deleted_concurrently() {
     let two = |partition| parallel(rolling(set(4), partition, IntOrString::Int(2)));
     for (set, pods, expected) in [
         (two(0), "", "+0b +1b +2b +3b"),
@@ -227,7 +227,7 @@ fn largest_scale_costs_a_bounded_number_of_steps() {
         }
     }
     let counted = plan(&parallel(rolling(set(2000), 0, IntOrString::Int(2))), &members("0:r@b 1999:n@b"), GATES);
-    assert_eq!(counted.unavailable, Some(1999), "missing pods that are not looked at yet count, too");
+    assert_eq!(counted.unavailable, Some(1999), "missing pods beyond the burst count, too");
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn without_the_gate_one_pod_is_replaced_at_a_time() {
 }
 
 #[test]
-fn recreation_deletes_all_and_then_makes_all() {
+fn recreate_update_deletes_all_pods_and_then_creates_all() {
     let gates = Gates { recreate: true, ..GATES };
     let set = strategy(set(2), Update::Recreate);
     for (pods, expected, recreation) in [
@@ -264,7 +264,7 @@ fn recreation_deletes_all_and_then_makes_all() {
 }
 
 #[test]
-fn ordinals_may_start_anywhere() {
+fn first_ordinal_is_configurable() {
     let mut set = set(2);
     set.start = 5;
     for (pods, expected) in
@@ -275,7 +275,7 @@ fn ordinals_may_start_anywhere() {
 }
 
 #[test]
-fn a_pod_has_to_be_available_before_the_next_one() {
+fn next_pod_waits_until_the_previous_one_is_available() {
     let mut set = set(2);
     set.min_ready_seconds = 10;
     assert_eq!(text(&plan(&set, &members("0:y@b"), GATES)), "");
@@ -284,7 +284,7 @@ fn a_pod_has_to_be_available_before_the_next_one() {
 }
 
 #[test]
-fn the_revision_of_a_missing_pod_follows_the_partition() {
+fn revision_of_a_missing_pod_follows_from_the_partition() {
     let mut set = rolling(set(5), 2, IntOrString::Int(1));
     set.start = 3;
     assert_eq!([4, 5].map(|ordinal| made_from(&set, ordinal)), [Made::Current, Made::Update]);
@@ -310,7 +310,7 @@ fn at_least_one_pod_may_be_unavailable() {
 }
 
 #[test]
-fn defects_are_put_right_where_nothing_has_to_be_waited_for() {
+fn defects_are_repaired_when_nothing_has_to_be_waited_for() {
     let all = Defects { claims: true, owners: true, pod: true };
     let pending = Defects { claims: true, owners: true, pod: false };
     let rest = Defects { claims: false, owners: true, pod: true };
@@ -329,7 +329,7 @@ fn defects_are_put_right_where_nothing_has_to_be_waited_for() {
         });
         assert_eq!(repairs.collect::<Vec<_>>(), expected.into_iter().collect::<Vec<_>>(), "{pods}");
     }
-    // Claims get their owners before any pod goes.
+    // Owners of claims are set before any pod is deleted.
     let owners = |_: &Member| Defects { owners: true, ..Defects::default() };
     for (set, expected) in [(set(0), "~1 ~0 -1"), (parallel(set(0)), "~1 ~0 | -1 -0")] {
         assert_eq!(text(&plan_with(&set, &members("0:r@b 1:r@b"), GATES, &owners)), expected);
@@ -337,7 +337,7 @@ fn defects_are_put_right_where_nothing_has_to_be_waited_for() {
 }
 
 #[test]
-fn a_stale_claim_holds_its_pod_back() {
+fn pod_waits_for_the_deletion_of_its_stale_claim() {
     let no_defects = &|_: &Member| Defects::default();
     let at = |set: &StatefulSet, place: i32| {
         let is_stale = &move |ordinal: i32| ordinal == place;
@@ -362,7 +362,7 @@ fn revisions() -> Revisions {
 }
 
 #[test]
-fn a_status_counts_what_there_is() {
+fn status_counts_pods_by_state_and_revision() {
     let done = |created: &[&str], deleted: &[&str]| Done {
         created: created.iter().map(|name| (*name).into()).collect(),
         deleted: deleted.iter().map(|name| Uid::parse(name)).collect(),
@@ -396,19 +396,19 @@ fn a_status_counts_what_there_is() {
 }
 
 #[test]
-fn counts_on_their_way_wait_and_ends_and_losses_do_not() {
+fn changing_counts_are_delayed_and_final_counts_and_losses_are_not() {
     let same = Revisions { current: "a".into(), update: "a".into(), collisions: 0 };
     let (at_once, soon, later) = (0, 2, 3);
     let held = |set: StatefulSet| rolling(set, 2, IntOrString::Int(1));
     for (what, set, revisions, before, after, seconds) in [
         ("nothing new", set(3), &same, "0:r@a", "0:r@a", at_once),
         ("comes", set(3), &same, "0:r@a", "0:r@a 1:n@a", later),
-        ("the last one comes", set(3), &same, "0:r@a 1:r@a", "0:r@a 1:r@a 2:n@a", later),
-        ("all are there", set(3), &same, "0:r@a 1:r@a 2:n@a", "0:r@a 1:r@a 2:r@a", at_once),
-        ("lost at rest", set(3), &same, "0:r@a 1:r@a 2:r@a", "0:r@a 1:r@a 2:n@a", at_once),
-        ("gone at rest", set(3), &same, "0:r@a 1:r@a 2:r@a", "0:r@a 1:n@a 2:r@a", at_once),
-        ("is going", set(3), &same, "0:r@a 1:r@a 2:r@a", "0:r@a 1:r@a 2:t@a", soon),
-        ("all are going", set(3), &same, "0:r@a 1:r@a 2:r@a", "0:t@a 1:t@a 2:t@a", soon),
+        ("the last one is created", set(3), &same, "0:r@a 1:r@a", "0:r@a 1:r@a 2:n@a", later),
+        ("all are available", set(3), &same, "0:r@a 1:r@a 2:n@a", "0:r@a 1:r@a 2:r@a", at_once),
+        ("lost without an update", set(3), &same, "0:r@a 1:r@a 2:r@a", "0:r@a 1:r@a 2:n@a", at_once),
+        ("deleted without an update", set(3), &same, "0:r@a 1:r@a 2:r@a", "0:r@a 1:n@a 2:r@a", at_once),
+        ("is being deleted", set(3), &same, "0:r@a 1:r@a 2:r@a", "0:r@a 1:r@a 2:t@a", soon),
+        ("all are being deleted", set(3), &same, "0:r@a 1:r@a 2:r@a", "0:t@a 1:t@a 2:t@a", soon),
         ("scaled in", set(1), &same, "0:r@a 1:r@a 2:r@a", "0:r@a 1:r@a", later),
         ("scaled in to the end", set(1), &same, "0:r@a 1:r@a", "0:r@a", at_once),
         ("replaced", set(3), &revisions(), "0:r@a 1:r@a 2:r@a", "0:r@a 1:r@a 2:n@b", later),
@@ -417,7 +417,7 @@ fn counts_on_their_way_wait_and_ends_and_losses_do_not() {
         ("the partition is reached", held(set(3)), &revisions(), "0:r@a 1:r@a 2:n@b", "0:r@a 1:r@a 2:r@b", at_once),
         ("lost behind it", held(set(3)), &revisions(), "0:r@a 1:r@a 2:r@b", "0:r@a 1:n@a 2:r@b", at_once),
         (
-            "lost, nothing rolls",
+            "lost, no rolling update",
             strategy(set(3), Update::OnDelete),
             &revisions(),
             "0:r@a 1:r@a 2:r@b",
@@ -435,7 +435,7 @@ fn counts_on_their_way_wait_and_ends_and_losses_do_not() {
     told.status = status::status(&told, &members("0:r@a"), &same, &Done::default(), now());
     told.meta.generation += 1;
     let status = status::status(&told, &members("0:r@a 1:n@a"), &same, &Done::default(), now());
-    assert_eq!(status::delay(&told, &status), std::time::Duration::ZERO, "people wait for what was observed");
+    assert_eq!(status::delay(&told, &status), std::time::Duration::ZERO, "users wait for the observed generation");
 }
 
 fn unready(ordinal: i32, revision: &str, since: i64) -> Member {
@@ -445,14 +445,14 @@ fn unready(ordinal: i32, revision: &str, since: i64) -> Member {
 }
 
 #[test]
-fn an_update_that_waits_for_a_broken_pod_is_told_of() {
+fn update_that_waits_for_a_broken_pod_is_reported() {
     let told = |set: &StatefulSet, waits_for: &Member| {
         let done = Done { waits_for: Some(waits_for.clone()), ..Done::default() };
         let status = status::status(set, std::slice::from_ref(waits_for), &revisions(), &done, now());
         let news = status::news(&set.status, &status).map(str::to_owned);
         let mut again = set.clone();
         again.status = status.clone();
-        assert_eq!(status::news(&again.status, &status), None, "it is told once");
+        assert_eq!(status::news(&again.status, &status), None, "it is reported once");
         news
     };
     let broken = unready(2, "x", 31);
@@ -464,7 +464,7 @@ fn an_update_that_waits_for_a_broken_pod_is_told_of() {
         ("below the partition", rolling(set(3), 3, IntOrString::Int(1)), broken.clone()),
         ("of the newest revision", set(3), unready(2, "b", 31)),
         ("not for long", set(3), unready(2, "x", 29)),
-        ("on its way out", set(3), member("2:t@x")),
+        ("being deleted", set(3), member("2:t@x")),
     ] {
         assert_eq!(told(&set, &member), None, "{what}");
     }
@@ -477,11 +477,11 @@ fn an_update_that_waits_for_a_broken_pod_is_told_of() {
     stuck.status = status::status(&stuck, &[broken], &revisions(), &done, now());
     assert_eq!(stuck.status.conditions.len(), 1);
     let freed = status::status(&stuck, &[], &revisions(), &Done::default(), now());
-    assert!(freed.conditions.is_empty(), "it goes with its cause");
+    assert!(freed.conditions.is_empty(), "it is removed with its cause");
 }
 
 #[test]
-fn a_recreation_is_told_of_in_a_condition() {
+fn recreate_update_is_reported_in_a_condition() {
     let mut set = strategy(set(1), Update::Recreate);
     let mut seen = Vec::new();
     for (pods, recreation) in
@@ -503,7 +503,7 @@ fn a_recreation_is_told_of_in_a_condition() {
 }
 
 #[test]
-fn held_creations_leave_what_would_come_before_them() {
+fn held_creations_leave_the_earlier_stages() {
     use super::decide::Stage;
     let create = |ordinal| Step::Create(ordinal, Made::Update);
     let delete = |ordinal| Step::Delete(Arc::new(pod(ordinal, "old")));

@@ -31,9 +31,9 @@ pub struct Rules {
 /// Selection among several policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Select {
-    /// The one that allows the largest change.
+    /// The policy that allows the largest change.
     Max,
-    /// The one that allows the smallest change.
+    /// The policy that allows the smallest change.
     Min,
     /// None: no scaling in this direction.
     Disabled,

@@ -11,9 +11,9 @@ use crate::wire::schema::{
 };
 use crate::wire::{Put, WireError, fields, find};
 
-/// Target and measured value have the same number in each kind of metric.
+/// The field number of the target in a spec, and of the measured value in a status: the same for all types of metrics.
 const VALUE: u32 = r::TARGET;
-/// The identifier of a metric, except for objects' metrics, has the same number, too.
+/// The field number of a metric's identifier: the same for all types of metrics except those of objects.
 const METRIC: u32 = 1;
 
 /// A metric and its target.
@@ -131,7 +131,7 @@ pub struct Current {
     pub average_utilization: Option<i32>,
 }
 
-/// Types, with the field number of the message with their details.
+/// The types of metrics, each with the field number of its message in a `MetricSpec` and `MetricStatus`.
 const TYPES: [(&str, u32); 5] = [
     ("Object", m::OBJECT),
     ("Pods", m::PODS),
@@ -140,7 +140,7 @@ const TYPES: [(&str, u32); 5] = [
     ("External", m::EXTERNAL),
 ];
 
-/// Returns the type's message in a MetricSpec or MetricStatus.
+/// Returns the type of a `MetricSpec` or `MetricStatus`, and the message for that type.
 fn details(message: &[u8]) -> (&str, &[u8]) {
     let kind = std::str::from_utf8(find(message, m::TYPE)).unwrap_or_default();
     let known = TYPES.iter().find(|(name, _)| *name == kind);

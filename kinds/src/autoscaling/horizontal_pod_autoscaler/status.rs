@@ -12,7 +12,7 @@ use crate::wire::{Put, WireError, fields};
 pub struct AutoscalerStatus {
     /// Generation of the spec that this status refers to.
     pub observed_generation: Option<i64>,
-    /// Time of its last change of the number of pods.
+    /// Time when the autoscaler last changed the number of pods.
     pub last_scale: Option<Time>,
     /// Desired pods of its target when it was last read.
     pub current_replicas: i32,
@@ -108,7 +108,7 @@ impl AutoscalerStatus {
         Ok(status)
     }
 
-    /// This status over an old one: what is not known here stays.
+    /// Returns the old status with the fields of this one; unknown fields are kept.
     pub(super) fn splice(&self, old: &[u8]) -> Vec<u8> {
         let ours = [
             t::OBSERVED_GENERATION,

@@ -1,4 +1,4 @@
-//! What is read of an autoscaler, and written back.
+//! Tests of decoding an autoscaler, and of writing its status.
 
 use super::*;
 use crate::decode::Sections;
@@ -86,7 +86,7 @@ fn spec_is_decoded() {
         metric.selector_text(),
         "&LabelSelector{MatchLabels:map[string]string{verb: get,},MatchExpressions:[]LabelSelectorRequirement{},}"
     );
-    let behavior = read.behavior.expect("there");
+    let behavior = read.behavior.expect("it is present");
     assert_eq!((behavior.up.select, behavior.up.tolerance, behavior.up.window), (Select::Min, Some(0.05), Some(0)));
     assert_eq!(*behavior.up.policies, [Policy { percent: true, value: 10, period: 60 }]);
     assert_eq!(behavior.down, Behavior::default().down);

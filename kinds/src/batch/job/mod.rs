@@ -34,7 +34,7 @@ const OURSELVES: &str = "kubernetes.io/job-controller";
 /// `spec.completionMode`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum CompletionMode {
-    /// Any pods count.
+    /// Any succeeded pod counts as a completion.
     #[default]
     NonIndexed,
     /// One pod for each index below `completions`.
@@ -50,7 +50,7 @@ pub struct Job {
     pub meta: Meta,
     /// Pods that may run at the same time.
     pub parallelism: i32,
-    /// Required number of succeeded pods; `None`: one, for a work queue.
+    /// Required number of succeeded pods. `None`: a work queue, which is complete once one pod has succeeded.
     pub completions: Option<i32>,
     /// Seconds for which it may run.
     pub active_deadline: Option<i64>,
@@ -62,23 +62,23 @@ pub struct Job {
     pub max_failed_indexes: Option<i32>,
     /// Seconds between its end and its deletion.
     pub ttl: Option<i32>,
-    /// Whether pods have indexes.
+    /// `spec.completionMode`: `Indexed` if each pod has an index.
     pub completion_mode: CompletionMode,
-    /// No pods run.
+    /// Its pods are deleted, and none are created.
     pub suspend: bool,
     /// A pod is replaced only after it has failed, not while it is being deleted.
     pub replace_only_failed: bool,
     /// The manager, if it is not this controller.
     pub managed_by: Option<Str>,
-    /// Which pods it may own.
+    /// Selector of the pods that it may own.
     pub selector: Selector,
     /// Rules for failed pods.
     pub failure_policy: Option<FailurePolicy>,
-    /// Rules of which one is sufficient for success; empty without a policy.
+    /// Rules of the success policy, each sufficient for success; empty without a policy.
     pub success_policy: Vec<SuccessRule>,
     /// Its pods' containers are restarted in place after a failure.
     pub restarts_in_place: bool,
-    /// What its pods are made from; only with [`Job::TEMPLATE`].
+    /// Template of its pods; only with section [`Job::TEMPLATE`].
     pub template: Option<Template>,
     /// Status.
     pub status: JobStatus,

@@ -61,9 +61,9 @@ pub struct FailurePolicy {
 /// A rule of a success policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SuccessRule {
-    /// Indexes that count, such as `1,3-5`.
+    /// The indexes that the rule considers, such as `1,3-5`. `None`: all.
     pub indexes: Option<Box<str>>,
-    /// Number of them (or of all) that is sufficient.
+    /// Number of these indexes that must have succeeded. `None`: all.
     pub count: Option<i32>,
 }
 

@@ -21,9 +21,9 @@ const CONDITION: ConditionFields = ConditionFields {
 /// Pods that have terminated and are not in the counters yet, because they may still have the tracking finalizer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Uncounted {
-    /// Those that succeeded.
+    /// Uids of succeeded pods.
     pub succeeded: Vec<Uid>,
-    /// Those that failed.
+    /// Uids of failed pods.
     pub failed: Vec<Uid>,
 }
 

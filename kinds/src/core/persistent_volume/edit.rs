@@ -1,5 +1,5 @@
 //! Changed copies of a PersistentVolume for a PUT. Each function takes and returns a whole object (the inside of the
-//! envelope), so that edits can be chained; fields that this program does not know survive.
+//! envelope), so that edits can be chained; fields that this program does not know are kept.
 
 use super::{ClaimRef, Phase};
 use crate::wire::schema::{
@@ -49,7 +49,8 @@ pub fn without_claim_uid(object: &[u8]) -> Result<Vec<u8>, WireError> {
     })
 }
 
-/// Returns a copy of the volume in another phase, for a PUT of its status. The API server sets the time of the transition.
+/// Returns a copy of the volume in another phase, for a PUT of its status. The API server sets the time of the
+/// transition.
 ///
 /// # Errors
 /// When `object` is not well-formed.

@@ -17,10 +17,10 @@ use crate::wire::{WireError, fields};
 pub use edit::{with_claim, with_phase, without_claim, without_claim_uid};
 pub use source::Source;
 
-/// Annotation of a volume or claim whose pointer to the other side was chosen by the binder or the scheduler, so that it
-/// may be rolled back.
+/// Annotation of a volume or claim whose reference to the other one was set by the binder or the scheduler, and not by
+/// the user, so that it may be removed.
 pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
-/// Annotation with the provisioner that made a volume.
+/// Annotation with the provisioner that created a volume.
 pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 /// Annotation with the CSI driver that took a volume or claim over from an in-tree plugin.
 pub const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
@@ -52,7 +52,7 @@ pub enum ReclaimPolicy {
     Delete,
     /// Its content is deleted, and it becomes available again.
     Recycle,
-    /// A policy that the API does not have.
+    /// A policy that this version does not know.
     Unknown,
 }
 
@@ -70,7 +70,7 @@ impl ReclaimPolicy {
 /// `status.phase`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Phase {
-    /// New; also any text that is no phase.
+    /// New; also if the phase is empty or unknown.
     #[default]
     Pending,
     /// It can be bound.
@@ -158,7 +158,7 @@ pub struct PersistentVolume {
     pub reclaim_policy: ReclaimPolicy,
     /// `spec.storageClassName`; see [`PersistentVolume::class`].
     pub spec_class: Str,
-    /// How it is presented to a container.
+    /// The form in which containers get it.
     pub volume_mode: VolumeMode,
     /// `spec.volumeAttributesClassName`; empty if absent.
     pub attributes_class: Str,

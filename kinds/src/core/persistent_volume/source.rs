@@ -32,7 +32,7 @@ pub enum Source {
         /// The exported folder.
         path: Str,
     },
-    /// Any other source, as it is. These are rare, so that they are kept whole.
+    /// Any other source, in its encoded form. These sources are rare, so their fields are not decoded.
     Other {
         /// Its field number in `PersistentVolumeSource`.
         field: u32,

@@ -1,5 +1,5 @@
-//! Changed copies of a PersistentVolumeClaim for a PUT. Each function takes and returns a whole object (the inside of the
-//! envelope), so that edits can be chained; fields that this program does not know survive.
+//! Changed copies of a PersistentVolumeClaim for a PUT. Each function takes and returns a whole object (the inside of
+//! the envelope), so that edits can be chained; fields that this program does not know are kept.
 
 use super::Phase;
 use crate::intern::Str;
@@ -36,7 +36,7 @@ pub struct StatusEdit<'a> {
     pub phase: Option<Phase>,
     /// `accessModes`; removed if empty.
     pub access_modes: Option<&'a [Str]>,
-    /// `capacity`: this amount of storage and nothing else; removed if empty.
+    /// `capacity`: becomes only this amount of storage; removed if empty.
     pub capacity: Option<&'a str>,
     /// `currentVolumeAttributesClassName`; removed if empty.
     pub attributes_class: Option<&'a str>,
@@ -80,8 +80,8 @@ pub fn with_status(object: &[u8], edit: &StatusEdit<'_>) -> Result<Vec<u8>, Wire
     with_part(object, f::STATUS, |status| replaced(status, &edit.replaced_fields(), |out| edit.put(out)))
 }
 
-/// Returns a copy of the claim with this condition instead of the one of its type; all others keep their order. The time
-/// of its last probe is not set.
+/// Returns a copy of the claim with this condition instead of the one of its type; all others keep their order. The
+/// time of its last probe is not set.
 ///
 /// # Errors
 /// When `object` is not well-formed.

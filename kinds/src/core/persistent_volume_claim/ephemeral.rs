@@ -7,8 +7,8 @@ use crate::wire::schema::{
 };
 use crate::wire::{Put, WireError, copy_fields, fields, find};
 
-/// Returns the claim for the generic ephemeral volume with this name, to be created: labels, annotations and spec of the
-/// template in `pod`, a whole Pod, owned by that pod. `None` if the pod has no such volume.
+/// Returns the claim for the generic ephemeral volume with this name, to be created: labels, annotations and spec of
+/// the template in `pod`, a whole Pod, owned by that pod. `None` if the pod has no such volume.
 ///
 /// # Errors
 /// When `pod` is not well-formed.

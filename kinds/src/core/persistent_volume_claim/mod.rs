@@ -24,11 +24,11 @@ use crate::wire::{Put, WireError, copy_fields, fields, find};
 pub use edit::{StatusEdit, with_class, with_condition, with_status, with_volume_name};
 pub use ephemeral::for_ephemeral_volume;
 
-/// Annotation of a claim whose binding was finished once. Its presence counts.
+/// Annotation of a claim whose binding was completed at least once. Its value does not matter.
 pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 /// Annotation with the node that the scheduler chose for the first consumer.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// Annotation with the provisioner that is to make a volume for the claim.
+/// Annotation with the provisioner that must create a volume for the claim.
 pub const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 /// Former name of [`STORAGE_PROVISIONER`].
 pub const BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
@@ -52,7 +52,7 @@ const ANNOTATIONS: [&str; 8] = [
 /// `status.phase`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Phase {
-    /// Not bound; also any text that is no phase.
+    /// Not bound; also if the phase is empty or unknown.
     #[default]
     Pending,
     /// Bound to a volume.
@@ -89,7 +89,7 @@ pub struct PersistentVolumeClaim {
     pub selector: Option<Box<Selector>>,
     /// `spec.storageClassName`, which may be empty; `None` if absent. See [`PersistentVolumeClaim::class`].
     pub spec_class: Option<Str>,
-    /// How its volume is presented to a container.
+    /// The form in which containers get its volume.
     pub volume_mode: VolumeMode,
     /// `spec.dataSource` is set.
     pub has_data_source: bool,
@@ -105,9 +105,9 @@ pub struct PersistentVolumeClaim {
     pub current_attributes_class: Str,
     /// `status.modifyVolumeStatus.targetVolumeAttributesClassName`; empty if absent.
     pub target_attributes_class: Str,
-    /// Whether the condition [`UNUSED`] is true; `None` if it is absent.
+    /// The status of the condition [`UNUSED`]; `None` if the condition is absent.
     pub unused: Option<bool>,
-    /// Its use of quota; only with [`PersistentVolumeClaim::STORAGE`].
+    /// Its use of quota; only with section [`PersistentVolumeClaim::STORAGE`].
     pub storage: Option<Box<StorageClaim>>,
 }
 

@@ -21,7 +21,7 @@ pub struct Devices {
 pub struct UsedClaim<'a> {
     /// Its name.
     pub name: &'a Str,
-    /// It was made for this pod from a template, so that the pod has to be its owner.
+    /// It was created for this pod from a template, so that the pod has to be its owner.
     pub is_made: bool,
 }
 
@@ -31,7 +31,7 @@ impl Devices {
         !self.entries.is_empty() || self.extended.is_some()
     }
 
-    /// Those that the pod names, and those that were made from its templates so far.
+    /// Returns the claims that the pod names, and those that have been created from its templates.
     pub fn claims(&self) -> impl Iterator<Item = UsedClaim<'_>> {
         self.entries.iter().filter_map(|entry| match entry.resolve() {
             ResolvedClaim::Shared(name) => Some(UsedClaim { name, is_made: false }),
@@ -41,7 +41,7 @@ impl Devices {
     }
 }
 
-/// Reads the claims that a pod uses and its PodGroup; `None` without any of both.
+/// Reads the claims that a pod uses and its PodGroup; `None` if it has neither.
 pub(super) fn read(interner: &Interner, spec: &[u8], status: &[u8]) -> Result<Option<Box<Devices>>, WireError> {
     let listed = (spec, pod_spec::RESOURCE_CLAIMS);
     let entries = ClaimEntry::read(interner, listed, (status, pod_status::RESOURCE_CLAIM_STATUSES), EntryFields::POD)?;
@@ -67,7 +67,7 @@ mod tests {
         for (entry, number, name) in [
             ("a", claim::RESOURCE_CLAIM_NAME, "mine"),
             ("b", claim::RESOURCE_CLAIM_TEMPLATE_NAME, "template"),
-            ("c", claim::RESOURCE_CLAIM_TEMPLATE_NAME, "not-made-yet"),
+            ("c", claim::RESOURCE_CLAIM_TEMPLATE_NAME, "not-created-yet"),
             ("d", claim::RESOURCE_CLAIM_TEMPLATE_NAME, "not-needed"),
         ] {
             spec.put_message(pod_spec::RESOURCE_CLAIMS, |message| {

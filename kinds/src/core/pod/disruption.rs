@@ -1,16 +1,16 @@
-//! Evictions and disruptions of a pod, which few pods have.
+//! Evictions and disruptions of a pod; few pods have any.
 
 use crate::value::time::Time;
 use crate::wire::schema::{pod_condition, pod_status};
 use crate::wire::{WireError, fields};
 
-/// The condition of a pod that is about to be terminated by another program than its owner.
+/// The condition of a pod that another program than its controller is about to terminate.
 pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
 /// The reason in the status of a pod that the kubelet evicted.
 const EVICTED: &str = "Evicted";
 
-/// The reason of a condition that the kubelet sets, which may take any time to take effect.
+/// The reason in [`DISRUPTION_TARGET`] if the kubelet set it. The termination that it announces may take any time.
 const BY_KUBELET: &str = "TerminationByKubelet";
 
 /// The recorded disruption of a pod.
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn disruption_is_absent_for_most_pods() {
+    fn only_recorded_disruptions_are_decoded() {
         for (kind, status, reason, expected) in [
             ("Ready", "True", "", None),
             (DISRUPTION_TARGET, "False", "", None),

@@ -188,8 +188,8 @@ mod tests {
     #[test]
     fn gates_have_status_and_reason_of_their_conditions() {
         let read = pod(&["a.example/x", "b.example/y"], &[("b.example/y", "False"), ("Ready", "True")]);
-        let said: Vec<_> = read.gates.iter().map(|gate| (&*gate.condition, gate.status, &*gate.reason)).collect();
-        assert_eq!(said, [("a.example/x", Status::Unset, ""), ("b.example/y", Status::False, "Why")]);
+        let gates: Vec<_> = read.gates.iter().map(|gate| (&*gate.condition, gate.status, &*gate.reason)).collect();
+        assert_eq!(gates, [("a.example/x", Status::Unset, ""), ("b.example/y", Status::False, "Why")]);
         assert_eq!(read.gates_of("b.").count(), 1);
         assert!(pod(&[], &[("Ready", "True")]).gates.is_empty());
     }

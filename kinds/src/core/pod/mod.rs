@@ -82,27 +82,27 @@ pub struct Pod {
     pub sidecar_restarts: i32,
     /// Deletion cost.
     pub deletion_cost: i32,
-    /// Its termination; only with [`Pod::ENDING`], and only for a Job's pod or one without a controller.
+    /// Its termination; only with section [`Pod::ENDING`], and only for a Job's pod or one without a controller.
     pub ending: Option<Box<Ending>>,
-    /// Tolerations of `NoExecute` taints; only with [`Pod::TOLERATIONS`].
+    /// Tolerations of `NoExecute` taints; only with section [`Pod::TOLERATIONS`].
     pub tolerations: Option<Tolerations>,
-    /// Its recorded disruption, if any; only with [`Pod::DISRUPTION`].
+    /// Its recorded disruption, if any; only with section [`Pod::DISRUPTION`].
     pub disruption: Option<Box<Disruption>>,
-    /// Its addresses and ports; only with [`Pod::NETWORK`].
+    /// Its addresses and ports; only with section [`Pod::NETWORK`].
     pub network: Option<Box<Network>>,
-    /// The claims behind its volumes, if there are any; only with [`Pod::CLAIMS`], and only for a StatefulSet's pod or
-    /// one without a controller.
-    pub claims: Option<Box<Claims>>,
-    /// The node that its affinity selects while it is not bound; only with [`Pod::TARGET`], and only for a DaemonSet's
+    /// The claims behind its volumes, if there are any; only with section [`Pod::CLAIMS`], and only for a StatefulSet's
     /// pod or one without a controller.
+    pub claims: Option<Box<Claims>>,
+    /// The node that its affinity selects, until it is bound; only with section [`Pod::TARGET`], and only for a
+    /// DaemonSet's pod or one without a controller.
     pub target: Option<Box<Str>>,
-    /// Its use of quota; only with [`Pod::USAGE`].
+    /// Its use of quota; only with section [`Pod::USAGE`].
     pub usage: Option<PackedUsage>,
-    /// Its resource requests and start; only with [`Pod::REQUESTS`].
+    /// Its resource requests and start; only with section [`Pod::REQUESTS`].
     pub requests: Option<Box<Requests>>,
-    /// The ResourceClaims that it uses and its PodGroup, if there are any; only with [`Pod::DEVICES`].
+    /// The ResourceClaims that it uses and its PodGroup, if there are any; only with section [`Pod::DEVICES`].
     pub devices: Option<Box<Devices>>,
-    /// The claims behind its volumes, if there are any, for every pod; only with [`Pod::VOLUMES`].
+    /// The claims behind its volumes, if there are any, for every pod; only with section [`Pod::VOLUMES`].
     pub volumes: Option<Box<Volumes>>,
 }
 
@@ -167,8 +167,8 @@ impl Pod {
     }
 
     /// Reports whether the pod no longer uses its volumes: it has finished, or it is being deleted and none of its
-    /// containers runs. Upstream: pkg/volume/util, IsPodTerminated. Meaningful only with [`Pod::VOLUMES`], and only for a
-    /// pod with claims.
+    /// containers runs. Upstream: pkg/volume/util, IsPodTerminated. Meaningful only with section [`Pod::VOLUMES`], and
+    /// only for a pod with claims.
     pub fn has_released_volumes(&self) -> bool {
         let runs = self.volumes.as_ref().is_some_and(|volumes| volumes.is_running);
         self.is_terminal() || self.meta.is_deleting() && !runs

@@ -20,8 +20,8 @@ pub struct SeLinux {
 pub struct SeLinuxMount {
     /// Name of the volume.
     pub volume: Str,
-    /// Labels of the containers that mount it, each once, as `user:role:type:level`; empty for options without any value.
-    /// Containers without options are left out.
+    /// Labels of the containers that mount it, each once, as `user:role:type:level`; empty for options without any
+    /// value. Containers without options are left out.
     pub labels: Box<[Str]>,
 }
 
@@ -118,7 +118,7 @@ mod tests {
         });
     }
 
-    /// A container that mounts these volumes, with the options of this level if there is one.
+    /// Writes a container that mounts these volumes, with SELinux options of this level if there is one.
     fn put_container(out: &mut Vec<u8>, volumes: &[&str], level: Option<&str>) {
         for volume in volumes {
             out.put_message(container::VOLUME_MOUNTS, |out| out.put_str(volume_mount::NAME, volume));

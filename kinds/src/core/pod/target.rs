@@ -1,4 +1,4 @@
-//! The node that a DaemonSet selects for a pod by the pod's affinity.
+//! The node for which a DaemonSet created a pod, from the pod's affinity.
 
 use super::Pod;
 use crate::decode::Decode;
@@ -6,15 +6,15 @@ use crate::scheduling::placement;
 
 impl Pod {
     /// Returns the node that it is bound to, or else the one that its affinity selects (pkg/controller/daemon/util,
-    /// GetTargetNodeName). The latter is known only with [`Pod::TARGET`].
+    /// GetTargetNodeName). The latter is known only with section [`Pod::TARGET`].
     pub fn target_node(&self) -> Option<&str> {
         if self.node.is_empty() { self.target.as_deref().map(|node| &**node) } else { Some(&self.node) }
     }
 
-    /// Reads the target only of a DaemonSet's pods, and of those that may become such.
+    /// Reads the target of DaemonSets' pods, and of pods without a controller, which a DaemonSet may adopt.
     pub(super) fn read_target(&mut self, context: &Decode, spec: &[u8]) {
-        let may_be_aimed = self.meta.controller().is_none_or(|controller| &*controller.kind == "DaemonSet");
-        if self.node.is_empty() && may_be_aimed && context.sections.contains(Self::TARGET) {
+        let may_have_target = self.meta.controller().is_none_or(|controller| &*controller.kind == "DaemonSet");
+        if self.node.is_empty() && may_have_target && context.sections.contains(Self::TARGET) {
             self.target = placement::target(spec).map(|node| Box::new(context.interner.str(node)));
         }
     }

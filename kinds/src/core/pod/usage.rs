@@ -142,18 +142,18 @@ impl<'a> Resources<'a> {
 #[derive(Debug)]
 struct Container<'a> {
     name: &'a str,
-    asked: Resources<'a>,
+    resources: Resources<'a>,
     sidecar: bool,
 }
 
 impl<'a> Container<'a> {
     fn read(message: &'a [u8]) -> Result<Self, WireError> {
-        let mut read = Self { name: "", asked: Resources::default(), sidecar: false };
+        let mut read = Self { name: "", resources: Resources::default(), sidecar: false };
         for field in fields(message) {
             let field = field?;
             match field.number {
                 container::NAME => read.name = field.value.str(),
-                container::RESOURCES => read.asked = Resources::read(field.value.bytes())?,
+                container::RESOURCES => read.resources = Resources::read(field.value.bytes())?,
                 container::RESTART_POLICY => read.sidecar = field.value.str() == "Always",
                 _ => {}
             }
@@ -177,7 +177,7 @@ struct Pod<'a> {
     /// The node has refused a requested change of its resources permanently.
     infeasible: bool,
     whole: Resources<'a>,
-    /// The pod's own resources decide on its class, even if they are empty.
+    /// The pod has resources of its own, which decide on its QoS class even if they are empty.
     whole_decides: bool,
     overhead: Amounts<'a>,
     qos: &'a str,
@@ -187,8 +187,9 @@ struct Pod<'a> {
 type View<'v, 'a> = &'v dyn Fn(&Container<'a>, Option<&Given<'a>>) -> Amounts<'a>;
 
 impl<'a> Pod<'a> {
-    /// Adds up containers: init containers run one after the other before the others, sidecars in addition to all later
-    /// ones (component-helpers/resource, aggregateContainerResourcesByFn).
+    /// Returns the resources that all containers need together. Init containers run one after the other before the
+    /// regular ones; a sidecar runs in addition to all containers after it (component-helpers/resource,
+    /// aggregateContainerResourcesByFn).
     fn sum(&self, view: View<'_, 'a>) -> Amounts<'a> {
         let of = |container: &Container<'a>| view(container, self.given.get(container.name));
         let (mut sum, mut sidecars, mut most) = (Amounts::new(), Amounts::new(), Amounts::new());
@@ -211,8 +212,8 @@ impl<'a> Pod<'a> {
     /// Returns the requests, or the allocated or used resources if a change was refused permanently
     /// (component-helpers/resource, PodRequests).
     fn requests(&self) -> Amounts<'a> {
-        let asked = |container: &Container<'a>| {
-            if self.infeasible { Amounts::new() } else { container.asked.requests.clone() }
+        let requested = |container: &Container<'a>| {
+            if self.infeasible { Amounts::new() } else { container.resources.requests.clone() }
         };
         let allocated = |given: Option<&Given<'a>>| {
             given.map(|given| &given.allocated).filter(|amounts| !amounts.is_empty()).cloned()
@@ -220,30 +221,32 @@ impl<'a> Pod<'a> {
         let actual = |given: Option<&Given<'a>>| {
             given.map(|given| &given.actual.requests).filter(|amounts| !amounts.is_empty()).cloned()
         };
-        let mut sum = self.sum(&|container, given| allocated(given).unwrap_or_else(|| asked(container)));
-        let actual = self
-            .sum(&|container, given| actual(given).or_else(|| allocated(given)).unwrap_or_else(|| asked(container)));
+        let mut sum = self.sum(&|container, given| allocated(given).unwrap_or_else(|| requested(container)));
+        let actual = self.sum(&|container, given| {
+            actual(given).or_else(|| allocated(given)).unwrap_or_else(|| requested(container))
+        });
         raise(&mut sum, &actual);
         if !self.infeasible {
-            raise(&mut sum, &self.sum(&|container, _| container.asked.requests.clone()));
+            raise(&mut sum, &self.sum(&|container, _| container.resources.requests.clone()));
         }
         sum.extend(self.whole.requests.iter().map(|(name, amount)| (*name, *amount)));
         add(&mut sum, &self.overhead);
         sum
     }
 
-    /// Like [`Pod::requests`] (component-helpers/resource, PodLimits): overhead only increases existing limits.
+    /// Like [`Pod::requests`], for limits; overhead only increases existing ones (component-helpers/resource,
+    /// PodLimits).
     fn limits(&self) -> Amounts<'a> {
         let mut sum = self.sum(&|container, given| {
             let actual = given.map(|given| &given.actual.limits).filter(|amounts| !amounts.is_empty());
             match actual {
                 Some(actual) => actual.clone(),
                 None if self.infeasible => Amounts::new(),
-                None => container.asked.limits.clone(),
+                None => container.resources.limits.clone(),
             }
         });
         if !self.infeasible {
-            raise(&mut sum, &self.sum(&|container, _| container.asked.limits.clone()));
+            raise(&mut sum, &self.sum(&|container, _| container.resources.limits.clone()));
         }
         sum.extend(self.whole.limits.iter().map(|(name, amount)| (*name, *amount)));
         for (name, amount) in &self.overhead {
@@ -254,12 +257,12 @@ impl<'a> Pod<'a> {
         sum
     }
 
-    /// Returns the server's QoS class, or else whether no container requests CPU or memory
-    /// (pkg/apis/core/v1/helper/qos, ComputePodQOS).
+    /// Reports whether the QoS class is BestEffort: by the status, or, if it has no class, because nothing requests CPU
+    /// or memory (pkg/apis/core/v1/helper/qos, ComputePodQOS).
     fn is_best_effort(&self) -> bool {
         match self.qos {
             "" if !self.whole.is_empty() || self.whole_decides => self.whole.wants_nothing(),
-            "" => self.containers.iter().chain(&self.init).all(|container| container.asked.wants_nothing()),
+            "" => self.containers.iter().chain(&self.init).all(|container| container.resources.wants_nothing()),
             class => class == "BestEffort",
         }
     }
@@ -406,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn resources_of_the_pod_itself_count_as_their_gates_say() {
+    fn gates_decide_how_pod_level_resources_count() {
         let (on, off, any) = (Sections::default(), Record::CONTAINER_RESOURCES_ONLY, Record::ANY_POD_RESOURCES_DECIDE);
         for (name, whole, sections, cpu, best_effort) in [
             ("none", None, on, "1", false),

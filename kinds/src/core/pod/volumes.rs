@@ -12,17 +12,17 @@ use crate::wire::{WireError, fields, find};
 /// The claims behind a pod's volumes, and whether the pod may still use them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volumes {
-    /// The volumes that stand for a claim, in the order of the spec.
+    /// The volumes with a claim behind them, in the order of the spec.
     pub claims: Box<[ClaimVolume]>,
     /// An init, regular or ephemeral container runs.
     pub is_running: bool,
-    /// `metadata.deletionGracePeriodSeconds` is 0: it was deleted with force, or its kubelet has stopped it.
+    /// `metadata.deletionGracePeriodSeconds` is 0: it was force-deleted, or its kubelet has stopped it.
     pub has_no_grace: bool,
-    /// How its containers mount the volumes, if one does; only with [`Pod::SELINUX`].
+    /// SELinux labels of its mounted volumes, if there are any; only with section [`Pod::SELINUX`].
     pub selinux: Option<Box<SeLinux>>,
 }
 
-/// A volume that stands for a claim in the pod's namespace.
+/// A volume with a claim of the pod's namespace behind it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimVolume {
     /// Name of the volume.

@@ -57,13 +57,13 @@ pub struct PortError {
     pub port: i32,
     /// Its protocol.
     pub protocol: Box<str>,
-    /// The reason why it does not work, if so.
+    /// The reason why the load balancer does not serve the port; `None` if it does.
     pub error: Option<Box<str>>,
 }
 
 impl Balancing {
     pub(super) fn decode(strings: &Interner, spec: &[u8], status: &[u8]) -> Result<Self, DecodeError> {
-        let mut asked = Self {
+        let mut balancing = Self {
             class: None,
             source_ranges: Vec::new(),
             requested_ip: strings.str(""),
@@ -81,27 +81,27 @@ impl Balancing {
             let field = field?;
             let text = || strings.str(field.value.str());
             match field.number {
-                s::LOAD_BALANCER_CLASS => asked.class = Some(text()),
-                s::LOAD_BALANCER_SOURCE_RANGES => asked.source_ranges.push(text()),
-                s::LOAD_BALANCER_IP => asked.requested_ip = text(),
-                s::EXTERNAL_IPS => asked.external_ips.push(text()),
-                s::ALLOCATE_LOAD_BALANCER_NODE_PORTS => asked.allocate_node_ports = field.value.bool(),
-                s::SESSION_AFFINITY => asked.client_ip_affinity = field.value.bytes() == b"ClientIP",
-                s::SESSION_AFFINITY_CONFIG => asked.affinity_seconds = affinity_seconds(field.value.bytes())?,
-                s::IP_FAMILY_POLICY => asked.ip_family_policy = text(),
-                s::EXTERNAL_TRAFFIC_POLICY => asked.external_local = field.value.bytes() == b"Local",
-                s::INTERNAL_TRAFFIC_POLICY => asked.internal_local = field.value.bytes() == b"Local",
-                s::HEALTH_CHECK_NODE_PORT => asked.health_check_node_port = field.value.i32(),
+                s::LOAD_BALANCER_CLASS => balancing.class = Some(text()),
+                s::LOAD_BALANCER_SOURCE_RANGES => balancing.source_ranges.push(text()),
+                s::LOAD_BALANCER_IP => balancing.requested_ip = text(),
+                s::EXTERNAL_IPS => balancing.external_ips.push(text()),
+                s::ALLOCATE_LOAD_BALANCER_NODE_PORTS => balancing.allocate_node_ports = field.value.bool(),
+                s::SESSION_AFFINITY => balancing.client_ip_affinity = field.value.bytes() == b"ClientIP",
+                s::SESSION_AFFINITY_CONFIG => balancing.affinity_seconds = affinity_seconds(field.value.bytes())?,
+                s::IP_FAMILY_POLICY => balancing.ip_family_policy = text(),
+                s::EXTERNAL_TRAFFIC_POLICY => balancing.external_local = field.value.bytes() == b"Local",
+                s::INTERNAL_TRAFFIC_POLICY => balancing.internal_local = field.value.bytes() == b"Local",
+                s::HEALTH_CHECK_NODE_PORT => balancing.health_check_node_port = field.value.i32(),
                 _ => {}
             }
         }
         for field in fields(find(status, service_status::LOAD_BALANCER)) {
             let field = field?;
             if field.number == load_balancer_status::INGRESS {
-                asked.ingress.push(Ingress::decode(field.value.bytes())?);
+                balancing.ingress.push(Ingress::decode(field.value.bytes())?);
             }
         }
-        Ok(asked)
+        Ok(balancing)
     }
 }
 

@@ -14,9 +14,9 @@ use crate::wire::{WireError, fields, map_entry};
 
 pub use balancing::{Balancing, Ingress, PortError};
 
-/// The spread of a Service's endpoints over zones; `Auto` enables hints (core/v1, AnnotationTopologyMode).
+/// Annotation: distribution of a Service's traffic over zones; `Auto` enables hints (core/v1, AnnotationTopologyMode).
 pub const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
-/// The deprecated name; it takes precedence if both are given (core/v1, DeprecatedAnnotationTopologyAwareHints).
+/// The deprecated name of that annotation, which takes precedence (core/v1, DeprecatedAnnotationTopologyAwareHints).
 pub const TOPOLOGY_AWARE_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 
 /// A Service's `spec.type`.
@@ -66,15 +66,15 @@ pub struct ServicePort {
 pub struct Service {
     /// Metadata.
     pub meta: Meta,
-    /// Annotations but for `kubectl apply`'s.
+    /// Annotations, except the one that `kubectl apply` sets.
     pub annotations: Labels,
     /// `spec.type`.
     pub kind: ServiceType,
     /// Labels of the pods behind it; empty if another client maintains the endpoints.
     pub selector: Labels,
-    /// Ports, in their order.
+    /// `spec.ports`, in their order.
     pub ports: Vec<ServicePort>,
-    /// `spec.clusterIP` and `spec.clusterIPs`, the former first and once; `None` for a headless Service.
+    /// `spec.clusterIP`, then the other addresses of `spec.clusterIPs`. A headless Service has the text `None` here.
     pub cluster_ips: Vec<Str>,
     /// `spec.ipFamilies`: `IPv4`, `IPv6`.
     pub ip_families: Vec<Str>,
@@ -82,7 +82,7 @@ pub struct Service {
     pub publish_not_ready_addresses: bool,
     /// `spec.trafficDistribution`, as given.
     pub traffic_distribution: Option<Str>,
-    /// Load balancer settings; only with [`Service::BALANCING`], and only for Services that have or had a load
+    /// Load balancer settings; only with section [`Service::BALANCING`], and only for Services that have or had a load
     /// balancer.
     pub balancing: Option<Box<Balancing>>,
 }

@@ -74,7 +74,7 @@ fn ports_selector_and_addresses_are_decoded() {
     assert!(service.is_headless() && service.publish_not_ready_addresses);
     assert_eq!(service.traffic_distribution.as_deref(), Some("PreferClose"));
     assert_eq!(service.kind, ServiceType::LoadBalancer);
-    assert_eq!(service.balancing, None, "nobody asked for this section");
+    assert_eq!(service.balancing, None, "the section is not selected");
 }
 
 #[test]
@@ -132,6 +132,6 @@ fn load_balancer_settings_are_decoded() {
         ingress: vec![ingress.clone()],
     };
     assert_eq!(decode(Service::BALANCING, spec, status).balancing.as_deref(), Some(&expected));
-    let left = decode(Service::BALANCING, |_| {}, status).balancing.expect("its status tells of one");
-    assert_eq!((left.ingress, left.allocate_node_ports), (vec![ingress], true));
+    let former = decode(Service::BALANCING, |_| {}, status).balancing.expect("its status has an ingress");
+    assert_eq!((former.ingress, former.allocate_node_ports), (vec![ingress], true));
 }

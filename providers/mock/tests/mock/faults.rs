@@ -34,7 +34,7 @@ async fn refusals_have_their_kind_and_change_nothing() {
         assert!(cloud.snapshot().balancers.is_empty());
         let count = cloud.calls(Operation::AllocateAddress);
         assert_eq!((count.calls, count.failed), (1, 1));
-        balancers.ensure(&spec("web", "1"), &Targets::default()).await.expect("it happens once");
+        balancers.ensure(&spec("web", "1"), &Targets::default()).await.expect("the fault occurs once");
     }
 }
 
@@ -43,7 +43,7 @@ async fn lost_response_leaves_the_created_resource() {
     let cloud = cloud(MockConfig::default());
     cloud.add_fault(Fault::at(one(Operation::CreateBalancer), 1, Effect::AnswerLost).about("default/web")).unwrap();
     let balancers = cloud.provider(CLUSTER).load_balancers().unwrap();
-    balancers.ensure(&spec("other", "0"), &Targets::default()).await.expect("it is about another one");
+    balancers.ensure(&spec("other", "0"), &Targets::default()).await.expect("the fault is for another load balancer");
     let error = balancers.ensure(&spec("web", "1"), &Targets::default()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Transient);
     let made = cloud.snapshot().balancers.into_iter().find(|balancer| balancer.id.name == "web").unwrap();
@@ -55,17 +55,17 @@ async fn latency_delays_without_other_effects() {
     let cloud = cloud(MockConfig::default());
     cloud.add_fault(Fault::always(Pattern::Reads, Effect::Latency { millis: 250 })).unwrap();
     let routes = cloud.provider(CLUSTER).routes().unwrap();
-    let begun = Instant::now();
+    let start = Instant::now();
     assert!(routes.list().await.unwrap().is_empty());
-    assert_eq!(begun.elapsed(), Duration::from_millis(250));
+    assert_eq!(start.elapsed(), Duration::from_millis(250));
 }
 
 #[tokio::test(start_paused = true)]
 async fn invisible_resource_is_absent_and_not_created_twice() {
     let cloud = cloud(MockConfig::default());
-    let unseen = Effect::Invisible { millis: 30_000 };
-    cloud.add_fault(Fault::always(one(Operation::AllocateAddress), unseen)).unwrap();
-    cloud.add_fault(Fault::always(one(Operation::CreateBalancer), unseen)).unwrap();
+    let invisible = Effect::Invisible { millis: 30_000 };
+    cloud.add_fault(Fault::always(one(Operation::AllocateAddress), invisible)).unwrap();
+    cloud.add_fault(Fault::always(one(Operation::CreateBalancer), invisible)).unwrap();
     let balancers = cloud.provider(CLUSTER).load_balancers().unwrap();
     let spec = spec("web", "1");
     let first = balancers.ensure(&spec, &Targets::default()).await.unwrap();
@@ -74,7 +74,7 @@ async fn invisible_resource_is_absent_and_not_created_twice() {
     assert_eq!(balancers.ensure(&spec, &Targets::default()).await.unwrap(), first);
     assert_eq!(cloud.snapshot().balancers.len(), 1);
     assert_eq!(balancers.delete(&spec.id).await.unwrap(), Deletion::Gone);
-    assert!(cloud.snapshot().balancers.is_empty(), "what is not seen is deleted all the same");
+    assert!(cloud.snapshot().balancers.is_empty(), "invisible resources are deleted, too");
     balancers.ensure(&spec, &Targets::default()).await.unwrap();
     tokio::time::advance(Duration::from_secs(31)).await;
     assert_ne!(balancers.observe(&spec.id).await.unwrap(), Observed::Absent);
@@ -92,13 +92,13 @@ async fn provisioning_and_deletion_take_the_configured_time() {
     tokio::time::advance(Duration::from_secs(60)).await;
     let made = balancers.ensure(&spec, &Targets::default()).await.unwrap();
     assert_eq!((made.progress, made.status.ingress.len()), (Progress::Settled, 1));
-    let begun = Instant::now();
+    let start = Instant::now();
     for minutes in [10, 7] {
         let deletion = balancers.delete(&spec.id).await.unwrap();
         assert_eq!(deletion, Deletion::InProgress(Duration::from_secs(minutes * 60)));
         tokio::time::advance(Duration::from_secs(180)).await;
     }
-    assert_eq!(begun.elapsed(), Duration::from_secs(360), "no call waited");
+    assert_eq!(start.elapsed(), Duration::from_secs(360), "a call waited");
     tokio::time::advance(Duration::from_secs(240)).await;
     assert_eq!(balancers.delete(&spec.id).await.unwrap(), Deletion::Gone);
     assert!(cloud.snapshot().balancers.is_empty());
@@ -125,7 +125,7 @@ async fn quotas_apply_and_existing_resources_can_be_deleted() {
     let two = spec("two", "2");
     let error = balancers.ensure(&two, &Targets::default()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Quota);
-    assert_eq!(balancers.list_owned().await.unwrap().len(), 2, "the address that was taken is found");
+    assert_eq!(balancers.list_owned().await.unwrap().len(), 2, "the allocated address is listed");
     assert_eq!(balancers.delete(&two.id).await.unwrap(), Deletion::Gone);
     assert_eq!(cloud.snapshot().balancers.len(), 1);
     let set = |third: u8| {
@@ -146,13 +146,13 @@ async fn one_instance_of_a_batch_can_fail_alone() {
     let cloud = cloud(MockConfig { auto_instances: true, ..MockConfig::default() });
     cloud.add_fault(Fault::always(one(Operation::DescribeInstance), Effect::Denied).about("b")).unwrap();
     let instances = cloud.provider(CLUSTER).instances().unwrap();
-    let asked = ["a", "b", "c"].map(InstanceRef::named);
-    let states = instances.describe(&asked).await;
+    let requested = ["a", "b", "c"].map(InstanceRef::named);
+    let states = instances.describe(&requested).await;
     assert!(matches!(states[0], InstanceState::Running(_)) && matches!(states[2], InstanceState::Running(_)));
     assert!(matches!(&states[1], InstanceState::Unknown(error) if error.kind == ErrorKind::Denied), "{states:?}");
     assert_eq!(cloud.calls(Operation::DescribeInstances).calls, 1);
     cloud.add_fault(Fault::at(one(Operation::DescribeInstances), 1, Effect::Transient)).unwrap();
-    let states = instances.describe(&asked).await;
+    let states = instances.describe(&requested).await;
     assert!(states.iter().all(|state| matches!(state, InstanceState::Unknown(_))), "{states:?}");
 }
 
@@ -161,15 +161,15 @@ async fn automatic_instances_appear_and_stay_removed() {
     let cloud = cloud(MockConfig { auto_instances: true, ..MockConfig::default() });
     let instances = cloud.provider(CLUSTER).instances().unwrap();
     let known = InstanceRef::named("kind-worker").with_provider_id("kind://docker/kind/kind-worker");
-    let asked = [InstanceRef::named("a"), known];
-    let states = instances.describe(&asked).await;
+    let requested = [InstanceRef::named("a"), known];
+    let states = instances.describe(&requested).await;
     assert!(matches!(&states[1], InstanceState::Running(i) if i.provider_id == "kind://docker/kind/kind-worker"));
     assert!(cloud.remove_instance("a") && !cloud.remove_instance("a"));
-    assert_eq!(instances.describe(&asked).await[0], InstanceState::Gone);
+    assert_eq!(instances.describe(&requested).await[0], InstanceState::Gone);
     cloud.add_instance(&InstanceConfig { visible_after_millis: 1_000, ..InstanceConfig::named("a") });
-    assert_eq!(instances.describe(&asked).await[0], InstanceState::Gone, "not visible yet");
+    assert_eq!(instances.describe(&requested).await[0], InstanceState::Gone, "not visible yet");
     tokio::time::advance(Duration::from_secs(1)).await;
-    assert!(matches!(instances.describe(&asked).await[0], InstanceState::Running(_)));
+    assert!(matches!(instances.describe(&requested).await[0], InstanceState::Running(_)));
 }
 
 #[tokio::test(start_paused = true)]

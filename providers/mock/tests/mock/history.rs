@@ -75,14 +75,14 @@ impl History {
     }
 
     fn balancers(&self) -> std::sync::Arc<dyn LoadBalancers> {
-        self.cloud.provider(CLUSTER).load_balancers().expect("the mock has balancers")
+        self.cloud.provider(CLUSTER).load_balancers().expect("the mock has load balancers")
     }
 
     fn node(&mut self) -> String {
         format!("node-{}", self.rng.random_range(0..NODES))
     }
 
-    fn wish(&mut self) -> (LoadBalancerSpec, Targets) {
+    fn random_request(&mut self) -> (LoadBalancerSpec, Targets) {
         let number = self.rng.random_range(0..SERVICES);
         let mut spec = spec(&format!("web-{}", number / 2), &format!("uid-{number}"));
         let mut port = spec.ports[0].clone();
@@ -124,20 +124,20 @@ impl History {
                 self.model.machines.remove(&name);
             }
             3..=4 => {
-                let (spec, targets) = self.wish();
+                let (spec, targets) = self.random_request();
                 let result = self.balancers().ensure(&spec, &targets).await;
                 self.log.push(format!("ensure {} {:?}", spec.id.uid, result.map(|ensured| ensured.progress)));
                 self.model.balancers.insert(spec.id.clone(), Some((spec, targets)));
             }
             5 => {
-                let (wish, _) = self.wish();
-                let result = self.balancers().delete(&wish.id).await;
-                self.log.push(format!("delete {} {result:?}", wish.id.uid));
-                self.model.balancers.insert(wish.id, None);
+                let (request, _) = self.random_request();
+                let result = self.balancers().delete(&request.id).await;
+                self.log.push(format!("delete {} {result:?}", request.id.uid));
+                self.model.balancers.insert(request.id, None);
             }
             6 => {
                 let targets = self.targets();
-                let id = self.wish().0.id;
+                let id = self.random_request().0.id;
                 if let Some(Some((spec, wanted))) = self.model.balancers.get_mut(&id) {
                     *wanted = targets.clone();
                     let spec = spec.clone();
@@ -176,14 +176,14 @@ impl History {
         self.log.push(format!("route {destination} to {name} {result:?}"));
         match result {
             Ok(()) => {
-                assert!(!foreign && self.model.machines.contains_key(&name), "a route that can't be was set");
+                assert!(!foreign && self.model.machines.contains_key(&name), "an impossible route was set");
                 self.model.routes.insert(destination, Some(provider_id(&name)));
             }
             Err(error) => {
                 let changed = self.cloud.snapshot().routes != before;
                 assert!(
                     !changed || error.message.contains("connection failed before the response"),
-                    "refused, and done: {error}"
+                    "refused, but executed: {error}"
                 );
                 if changed {
                     self.model.routes.insert(destination, Some(provider_id(&name)));
@@ -196,10 +196,10 @@ impl History {
     async fn settle(&mut self) {
         self.cloud.clear_faults();
         let balancers = self.balancers();
-        for (id, wish) in &self.model.balancers {
+        for (id, request) in &self.model.balancers {
             for round in 0.. {
                 assert!(round < 20, "{id} does not settle");
-                let pause = match wish {
+                let pause = match request {
                     Some((spec, targets)) => match balancers.ensure(spec, targets).await.expect("no faults").progress {
                         Progress::Settled => break,
                         Progress::After(pause) => pause,
@@ -220,9 +220,9 @@ impl History {
         let snapshot = self.cloud.snapshot();
         let there: BTreeMap<_, _> = snapshot.balancers.iter().map(|balancer| (&balancer.id, balancer)).collect();
         let wanted: BTreeMap<_, _> =
-            self.model.balancers.iter().filter_map(|(id, wish)| Some((id, wish.as_ref()?))).collect();
-        assert_eq!(there.len(), snapshot.balancers.len(), "each once");
-        assert!(there.keys().eq(wanted.keys()), "there is {there:?}");
+            self.model.balancers.iter().filter_map(|(id, request)| Some((id, request.as_ref()?))).collect();
+        assert_eq!(there.len(), snapshot.balancers.len(), "a load balancer exists twice");
+        assert!(there.keys().eq(wanted.keys()), "these exist: {there:?}");
         for (id, (spec, targets)) in wanted {
             let balancer = there[id];
             assert_eq!(balancer.phase, Phase::Active);
@@ -239,10 +239,10 @@ impl History {
         let owned = self.balancers().list_owned().await.expect("no faults");
         assert!(owned.iter().map(|owned| &owned.id).eq(there.keys().copied()));
 
-        let asked: Vec<_> = (0..NODES).map(|number| InstanceRef::named(format!("node-{number}"))).collect();
-        let states = self.cloud.provider(CLUSTER).instances().expect("instances").describe(&asked).await;
-        for (asked, state) in asked.iter().zip(&states) {
-            match self.model.machines.get(&asked.node) {
+        let requested: Vec<_> = (0..NODES).map(|number| InstanceRef::named(format!("node-{number}"))).collect();
+        let states = self.cloud.provider(CLUSTER).instances().expect("instances").describe(&requested).await;
+        for (requested, state) in requested.iter().zip(&states) {
+            match self.model.machines.get(&requested.node) {
                 None => assert_eq!(*state, InstanceState::Gone),
                 Some(false) => assert_eq!(*state, InstanceState::Stopped),
                 Some(true) => assert!(matches!(state, InstanceState::Running(_)), "{state:?}"),
@@ -272,7 +272,7 @@ struct Seed<'a>(u64, &'a std::cell::RefCell<Vec<String>>);
 impl Drop for Seed<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            println!("{}\nMOCK_SEED={} MOCK_HISTORIES=1 shows it again", self.1.borrow().join("\n"), self.0);
+            println!("{}\nMOCK_SEED={} MOCK_HISTORIES=1 repeats it", self.1.borrow().join("\n"), self.0);
         }
     }
 }

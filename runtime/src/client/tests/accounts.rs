@@ -9,7 +9,7 @@ use super::*;
 
 /// A fake TokenRequest server: each request grants `token-<n>`.
 struct Grants {
-    asked: AtomicUsize,
+    requests: AtomicUsize,
     /// The account exists.
     exists: std::sync::atomic::AtomicBool,
     /// Tokens up to this number get a 401.
@@ -21,7 +21,7 @@ struct Grants {
 impl Grants {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            asked: AtomicUsize::new(0),
+            requests: AtomicUsize::new(0),
             exists: true.into(),
             refused: AtomicUsize::new(0),
             broken: false.into(),
@@ -38,9 +38,9 @@ impl Grants {
 
     fn reply(&self, seen: &Seen) -> http::Response<http_body_util::Full<Bytes>> {
         if seen.path.ends_with("/token") {
-            let asked = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
+            let nth = self.requests.fetch_add(1, Ordering::SeqCst) + 1;
             if self.broken.load(Ordering::SeqCst) {
-                return answer(500, r#"{"kind":"Status","message":"etcd is away"}"#);
+                return answer(500, r#"{"kind":"Status","message":"etcd is unavailable"}"#);
             }
             if !self.exists.load(Ordering::SeqCst) {
                 return answer(404, r#"{"kind":"Status","message":"not found"}"#);
@@ -48,7 +48,7 @@ impl Grants {
             let expires = jiff::Timestamp::now() + Duration::from_secs(3600);
             let granted = json!({
                 "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []},
-                "status": {"token": format!("token-{asked}"), "expirationTimestamp": expires.to_string()},
+                "status": {"token": format!("token-{nth}"), "expirationTimestamp": expires.to_string()},
             });
             return answer(201, &granted.to_string());
         }
@@ -78,7 +78,7 @@ async fn missing_service_account_is_created_and_callers_share_a_token() {
         assert_eq!(answer.expect("an answer").status(), 200);
     }
     // The first request fails, the second follows the creation of the account.
-    assert_eq!(grants.asked.load(Ordering::SeqCst), 2);
+    assert_eq!(grants.requests.load(Ordering::SeqCst), 2);
     let seen = place.server.seen();
     let writes: Vec<_> = seen.iter().filter(|seen| seen.path == "/x").collect();
     assert_eq!(writes.len(), 10);
@@ -90,17 +90,17 @@ async fn missing_service_account_is_created_and_callers_share_a_token() {
             "kcm/v1 (linux/amd64)/system:serviceaccount:kube-system:job-controller"
         );
     }
-    let asked = seen.iter().find(|seen| seen.path.ends_with("/token")).expect("a TokenRequest");
-    assert_eq!(asked.path, "/api/v1/namespaces/kube-system/serviceaccounts/job-controller/token");
-    let asked: serde_json::Value = serde_json::from_slice(&asked.body).expect("JSON");
-    assert_eq!(asked["spec"]["expirationSeconds"], 3600);
+    let token_request = seen.iter().find(|seen| seen.path.ends_with("/token")).expect("a TokenRequest");
+    assert_eq!(token_request.path, "/api/v1/namespaces/kube-system/serviceaccounts/job-controller/token");
+    let body: serde_json::Value = serde_json::from_slice(&token_request.body).expect("JSON");
+    assert_eq!(body["spec"]["expirationSeconds"], 3600);
     assert!(!format!("{identity:?} {account:?}").contains("token-"), "{identity:?}");
 }
 
 #[tokio::test]
 async fn request_is_retried_once_with_a_new_token_after_a_401() {
     // (tokens refused, the response, writes received, TokenRequests)
-    for (refused, wanted, writes, asked) in [(0, 200, 1, 1), (1, 200, 2, 2), (9, 401, 2, 2)] {
+    for (refused, wanted, writes, requests) in [(0, 200, 1, 1), (1, 200, 2, 2), (9, 401, 2, 2)] {
         let grants = Grants::new();
         grants.refused.store(refused, Ordering::SeqCst);
         let place = Place::new(User::Certificate, &["h2"], grants.script()).await;
@@ -113,7 +113,7 @@ async fn request_is_retried_once_with_a_new_token_after_a_401() {
         let bodies: Vec<_> = seen.iter().filter(|seen| seen.path == "/x").collect();
         assert_eq!(bodies.len(), writes);
         assert!(bodies.iter().all(|seen| seen.body == "{}" && seen.method == Method::POST));
-        assert_eq!(grants.asked.load(Ordering::SeqCst), asked);
+        assert_eq!(grants.requests.load(Ordering::SeqCst), requests);
     }
 }
 
@@ -131,13 +131,13 @@ async fn failed_token_request_is_cached_for_a_second() {
         let error = error.expect_err("no token");
         assert!(error.not_sent());
         let text = error.to_string();
-        assert!(text.contains("kube-system/a") && text.contains("etcd is away"), "{text}");
+        assert!(text.contains("kube-system/a") && text.contains("etcd is unavailable"), "{text}");
     }
-    let asked = grants.asked.load(Ordering::SeqCst);
-    assert!(asked as u64 <= 1 + started.elapsed().as_secs(), "asked {asked} times");
+    let requests = grants.requests.load(Ordering::SeqCst);
+    assert!(requests as u64 <= 1 + started.elapsed().as_secs(), "{requests} requests");
     grants.broken.store(false, Ordering::SeqCst);
-    until("the server is asked again", async || account.token().await.is_ok()).await;
-    assert_eq!(grants.asked.load(Ordering::SeqCst), asked + 1);
+    until("the server is called again", async || account.token().await.is_ok()).await;
+    assert_eq!(grants.requests.load(Ordering::SeqCst), requests + 1);
 }
 
 #[tokio::test]
@@ -171,8 +171,8 @@ async fn only_the_used_token_is_discarded() {
 /// A server that hangs must not block requests whose token is valid for another twelve minutes.
 #[tokio::test(start_paused = true)]
 async fn aging_token_is_used_while_its_renewal_hangs() {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let counted = asked.clone();
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counted = requests.clone();
     let layer = RequestLayer::new(move |_, _, _| {
         let number = counted.fetch_add(1, Ordering::SeqCst) + 1;
         Box::pin(async move {
@@ -197,9 +197,9 @@ async fn aging_token_is_used_while_its_renewal_hangs() {
     let account = ServiceAccountToken::new(clients.control, "a");
     assert_eq!(&*account.token().await.expect("a token"), "token-1");
     tokio::time::advance(Duration::from_secs(2900)).await;
-    let begun = tokio::time::Instant::now();
+    let started = tokio::time::Instant::now();
     assert_eq!(&*account.token().await.expect("the old token"), "token-1");
-    assert!(begun.elapsed() < Duration::from_secs(1), "it does not wait for the renewal");
+    assert!(started.elapsed() < Duration::from_secs(1), "it does not wait for the renewal");
     tokio::time::sleep(Duration::from_secs(45)).await;
     account.token().await.expect("a token");
     tokio::time::sleep(Duration::from_secs(1)).await;

@@ -9,11 +9,11 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
-/// The requests that proxies received: a line each.
-type Asked = Arc<Mutex<Vec<String>>>;
+/// The requests that a proxy received, one line each.
+type Requests = Arc<Mutex<Vec<String>>>;
 
-/// Returns a proxy that connects to `server` whatever target is requested; over TLS with a certificate of `tls`.
-async fn proxy(server: SocketAddr, tls: Option<&Authority>) -> (SocketAddr, Asked) {
+/// Starts a proxy that connects to `server` for any requested target; it uses TLS if `tls` is given.
+async fn proxy(server: SocketAddr, tls: Option<&Authority>) -> (SocketAddr, Requests) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let acceptor = tls.map(|authority| {
@@ -22,32 +22,32 @@ async fn proxy(server: SocketAddr, tls: Option<&Authority>) -> (SocketAddr, Aske
         let config = config.with_single_cert(vec![signed.der.clone().into()], signed.private_key());
         TlsAcceptor::from(Arc::new(config.expect("a certificate")))
     });
-    let asked = Asked::default();
-    let told = asked.clone();
+    let requests = Requests::default();
+    let received = requests.clone();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let (acceptor, told) = (acceptor.clone(), told.clone());
+            let (acceptor, received) = (acceptor.clone(), received.clone());
             tokio::spawn(async move {
                 match acceptor {
-                    None => lead(stream, server, &told).await,
-                    Some(acceptor) => lead(acceptor.accept(stream).await?, server, &told).await,
+                    None => forward(stream, server, &received).await,
+                    Some(acceptor) => forward(acceptor.accept(stream).await?, server, &received).await,
                 }
             });
         }
     });
-    (address, asked)
+    (address, requests)
 }
 
-async fn lead(
+async fn forward(
     mut client: impl AsyncRead + AsyncWrite + Unpin,
     server: SocketAddr,
-    asked: &Asked,
+    requests: &Requests,
 ) -> std::io::Result<()> {
     const SOCKS: u8 = 5;
     let first = client.read_u8().await?;
-    let told = if first == SOCKS { socks(&mut client).await? } else { connected(&mut client, first).await? };
-    let refused = told.contains("wrong");
-    asked.lock().expect("no panic").push(told);
+    let received = if first == SOCKS { socks(&mut client).await? } else { connected(&mut client, first).await? };
+    let refused = received.contains("wrong");
+    requests.lock().expect("no panic").push(received);
     if first != SOCKS {
         let answer = if refused { "407 Proxy Authentication Required" } else { "200 OK" };
         client.write_all(format!("HTTP/1.1 {answer}\r\n\r\n").as_bytes()).await?;
@@ -58,7 +58,7 @@ async fn lead(
     Ok(())
 }
 
-/// Reads the head of a CONNECT, in one line.
+/// Reads the head of a CONNECT request, and returns it as one line.
 async fn connected(client: &mut (impl AsyncRead + Unpin), first: u8) -> std::io::Result<String> {
     let mut head = vec![first];
     while !head.ends_with(b"\r\n\r\n") {
@@ -67,7 +67,8 @@ async fn connected(client: &mut (impl AsyncRead + Unpin), first: u8) -> std::io:
     Ok(String::from_utf8_lossy(&head).trim_end().replace("\r\n", " "))
 }
 
-/// Implements RFC 1928 and 1929, as far as our client uses them.
+/// Performs the SOCKS 5 handshake (RFC 1928 and 1929, as far as our client uses them), and returns the target and the
+/// credentials.
 async fn socks(client: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> std::io::Result<String> {
     const PASSWORD: u8 = 2;
     let mut methods = vec![0; client.read_u8().await?.into()];
@@ -125,7 +126,7 @@ async fn each_kind_of_proxy_connects_to_the_server() {
     let connect_to = "CONNECT api.nowhere.invalid:6443 HTTP/1.1 Host: api.nowhere.invalid:6443";
     // "ann:p@ss" in base64.
     let basic = format!("{connect_to} Proxy-Authorization: Basic YW5uOnBAc3M=");
-    for (url, asked, wanted) in [
+    for (url, requests, wanted) in [
         (format!("http://{plain}"), &plainly, connect_to),
         (format!("http://ann:p%40ss@{plain}"), &plainly, basic.as_str()),
         (format!("https://ann:p%40ss@{tls}"), &securely, basic.as_str()),
@@ -134,7 +135,7 @@ async fn each_kind_of_proxy_connects_to_the_server() {
     ] {
         let clients = connect(&through(&place, Some(url.clone()))).await.expect("clients");
         assert_eq!(status(&clients, Method::GET).await, 200, "{url}");
-        assert_eq!(asked.lock().expect("no panic").pop().as_deref(), Some(wanted), "{url}");
+        assert_eq!(requests.lock().expect("no panic").pop().as_deref(), Some(wanted), "{url}");
     }
     let seen = place.server.seen();
     assert!(seen.iter().all(|seen| seen.version == http::Version::HTTP_2 && seen.certificate.is_some()));
@@ -143,18 +144,18 @@ async fn each_kind_of_proxy_connects_to_the_server() {
 #[tokio::test]
 async fn environment_proxy_is_used_unless_no_proxy_matches() {
     let place = Place::new(User::Certificate, &["h2"], always(200)).await;
-    let (address, asked) = proxy(place.server.address, None).await;
+    let (address, requests) = proxy(place.server.address, None).await;
     let mut options = through(&place, None);
     options.proxies.https = address.to_string();
     let clients = connect(&options).await.expect("clients");
     assert_eq!(status(&clients, Method::GET).await, 200);
-    assert_eq!(asked.lock().expect("no panic").len(), 1);
+    assert_eq!(requests.lock().expect("no panic").len(), 1);
 
     options.proxies.except = ".invalid".into();
     let clients = connect(&options).await.expect("clients");
     let error = clients.send(&Identity::Own, request(Method::POST, "/x"), LONGEST).await.expect_err("no such host");
     assert!(error.not_sent() && !error.to_string().contains("proxy"), "{error}");
-    assert_eq!(asked.lock().expect("no panic").len(), 1);
+    assert_eq!(requests.lock().expect("no panic").len(), 1);
 }
 
 #[tokio::test]

@@ -40,7 +40,7 @@ async fn hanging_requests(place: &Place, count: usize) {
 
 async fn quickly<F: Future>(what: &str, request: F) -> F::Output {
     let limit = Duration::from_secs(2);
-    tokio::time::timeout(limit, request).await.unwrap_or_else(|_| panic!("{what}: no answer within {limit:?}"))
+    tokio::time::timeout(limit, request).await.unwrap_or_else(|_| panic!("{what}: no response within {limit:?}"))
 }
 
 #[tokio::test]

@@ -79,7 +79,7 @@ async fn refused_connection_counts_as_not_sent() {
     options.master = Some(format!("https://{closed}"));
     let clients = connect(&options).await.expect("clients");
     let error =
-        clients.send(&Identity::Own, request(Method::POST, "/x?secret=1"), LONGEST).await.expect_err("nobody listens");
+        clients.send(&Identity::Own, request(Method::POST, "/x?secret=1"), LONGEST).await.expect_err("no listener");
     assert!(error.not_sent(), "{error}");
     let text = error.to_string();
     assert!(text.starts_with("POST /x was not sent: "), "{text}");

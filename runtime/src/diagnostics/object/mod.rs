@@ -44,7 +44,7 @@ pub(super) struct Object {
     pub(super) resource_version: String,
     pub(super) generation: i64,
     pub(super) created: String,
-    /// When its deletion was requested.
+    /// Time at which its deletion was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) deletion: Option<String>,
     pub(super) finalizers: Vec<String>,
@@ -61,7 +61,7 @@ pub(super) struct Wait {
     pub(super) by: String,
 }
 
-/// The kinds of reasons.
+/// The kind of a reason, the most important first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum WaitKind {
@@ -333,7 +333,7 @@ impl Explainer {
                     namespace: namespace_of(&sources, &owner, &wanted.namespace),
                     kind: owner.kind.to_string(),
                     name: owner.name.to_string(),
-                    state: told(&owner, state),
+                    state: owner_summary(&owner, state),
                 })
                 .collect(),
             dependents,
@@ -446,7 +446,7 @@ fn owner_state(sources: &[Arc<dyn Source>], meta: &Meta, owner: &OwnerRef) -> Ow
     }
 }
 
-fn told(owner: &OwnerRef, state: Owner) -> String {
+fn owner_summary(owner: &OwnerRef, state: Owner) -> String {
     let role = if owner.controller == Some(true) { "its controller; " } else { "" };
     let state = match state {
         Owner::Here => "exists",

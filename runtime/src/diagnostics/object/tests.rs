@@ -46,13 +46,13 @@ fn key_state(controller: &'static str) -> KeyState {
 }
 
 /// Returns kind, responsible party and text of each reason.
-fn told(waits: &[Wait]) -> Vec<(WaitKind, &str, &str)> {
+fn summaries(waits: &[Wait]) -> Vec<(WaitKind, &str, &str)> {
     waits.iter().map(|wait| (wait.what, wait.by.as_str(), wait.text.as_str())).collect()
 }
 
 #[test]
 fn idle_object_waits_for_nothing() {
-    assert_eq!(told(&waits(&facts(Some(&meta(false, &["any/finalizer"])), &[key_state("job-controller")]))), []);
+    assert_eq!(summaries(&waits(&facts(Some(&meta(false, &["any/finalizer"])), &[key_state("job-controller")]))), []);
 }
 
 #[test]
@@ -89,8 +89,8 @@ fn errors_are_classified_by_their_messages() {
         let state =
             KeyState { error: Some((error.to_owned(), false)), due: Some(75.0), ..key_state("replicaset-controller") };
         let waits = waits(&facts(None, std::slice::from_ref(&state)));
-        assert_eq!(told(&waits)[0].0, what, "{error}");
-        assert_eq!(told(&waits)[0].1, by, "{error}");
+        assert_eq!(summaries(&waits)[0].0, what, "{error}");
+        assert_eq!(summaries(&waits)[0].1, by, "{error}");
         assert!(waits[0].text.contains(error) && waits[0].text.ends_with("(retried in 1m 15s)"), "{}", waits[0].text);
         assert_eq!(waits.len(), 1, "the time of the next retry is reported once");
     }
@@ -112,13 +112,14 @@ fn deadlines_stores_workers_and_queues_are_reported() {
         KeyState { ready: true, ..key_state("endpoints-controller") },
     ];
     let waits = waits(&Facts { store: Some((false, 2)), ..facts(None, &states) });
-    let told = told(&waits);
-    let kinds: Vec<WaitKind> = told.iter().map(|(what, ..)| *what).collect();
+    let summaries = summaries(&waits);
+    let kinds: Vec<WaitKind> = summaries.iter().map(|(what, ..)| *what).collect();
     assert_eq!(
         kinds,
         [WaitKind::Worker, WaitKind::Store, WaitKind::Store, WaitKind::Store, WaitKind::Deadline, WaitKind::Queue]
     );
-    let has = |words: &str| assert!(told.iter().any(|(.., text)| text.contains(words)), "{words} in {told:?}");
+    let has =
+        |words: &str| assert!(summaries.iter().any(|(.., text)| text.contains(words)), "{words} in {summaries:?}");
     has("job-controller has been reconciling it for 30s");
     has("first list of its kind is not complete");
     has("2 objects of its kind cannot be decoded");
@@ -141,7 +142,7 @@ fn standby_and_missing_owners_are_reported() {
     let waits = waits(&Facts { leads: false, owners: &owners, ..facts(None, &[]) });
     let kinds: Vec<WaitKind> = waits.iter().map(|wait| wait.what).collect();
     assert_eq!(kinds, [WaitKind::Leader, WaitKind::Owner]);
-    assert!(super::told(&owner, Owner::Another).starts_with("its controller; replaced by another"));
+    assert!(super::owner_summary(&owner, Owner::Another).starts_with("its controller; replaced by another"));
 }
 
 #[test]

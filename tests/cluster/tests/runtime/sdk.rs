@@ -71,7 +71,7 @@ async fn write_down(ctx: Context<Note>) -> Result<Outcome, Error> {
     Ok(Outcome::Done)
 }
 
-/// Leaves a trace in the namespace, so that a test sees that it ran before the note went.
+/// Creates an object in the namespace, which proves to a test that this ran before the note was deleted.
 async fn archive(ctx: Context<Note>) -> Result<Outcome, Error> {
     for child in ctx.children::<ConfigMap>() {
         ctx.delete::<ConfigMap>(&child).await?;

@@ -1,4 +1,5 @@
-//! The HTTPS surface against the real API server, queried by real TLS clients: who has access where, and who does not.
+//! The HTTPS surface against the real API server, queried by real TLS clients: which clients have access to which
+//! paths.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr};
@@ -29,7 +30,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::io::AsyncReadExt as _;
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// Everything that is served, and some that is not.
+/// Served paths, and some that are not served.
 const PATHS: &[&str] = &[
     "/healthz",
     "/healthz/ping",
@@ -57,19 +58,19 @@ const OPEN: &[&str] = &["/healthz", "/healthz?verbose", "/livez", "/readyz"];
 /// A certificate and its key, as PEM.
 type Pair = (String, String);
 
-/// A change of the options.
+/// A function that changes the options.
 type Shape = fn(&mut ServeOptions);
 
-/// What a client shows.
+/// The credentials of a client.
 #[derive(Clone, Default)]
-struct Shown {
+struct Credentials {
     certificate: Option<Pair>,
     token: Option<String>,
     headers: Vec<(&'static str, &'static str)>,
     http1: bool,
 }
 
-impl Shown {
+impl Credentials {
     fn certificate(pair: &Pair) -> Self {
         Self { certificate: Some(pair.clone()), ..Self::default() }
     }
@@ -79,22 +80,22 @@ impl Shown {
     }
 }
 
-/// What came back.
-struct Got {
+/// A response.
+struct Response {
     status: StatusCode,
     headers: HeaderMap,
     body: String,
 }
 
-/// A running surface and how to reach it.
-struct Surroundings {
+/// A running server, with the data that clients need.
+struct TestServer {
     server: Server,
-    /// The server's own certificate, for clients to trust.
+    /// The server's certificate, which clients trust.
     folder: tempfile::TempDir,
     verbosity: Arc<Mutex<String>>,
 }
 
-impl Surroundings {
+impl TestServer {
     async fn start(shape: impl FnOnce(&mut ServeOptions)) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let mut options = ServeOptions {
@@ -132,8 +133,8 @@ impl Surroundings {
         Ok(Self { server: Server::start(options, surface).await?, folder, verbosity })
     }
 
-    /// Asks as `shown`, over a connection of its own.
-    async fn ask(&self, shown: &Shown, method: Method, path: &str, body: &'static str) -> Result<Got> {
+    /// Sends a request with these credentials, over a new connection.
+    async fn ask(&self, shown: &Credentials, method: Method, path: &str, body: &'static str) -> Result<Response> {
         let own = std::fs::read(self.folder.path().join("manager.crt"))?;
         let tls = client_config(&own, shown)?;
         let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_only();
@@ -149,15 +150,15 @@ impl Surroundings {
         }
         let (head, body) = client.request(request).await?.into_parts();
         let body = String::from_utf8(body.collect().await?.to_bytes().to_vec())?;
-        Ok(Got { status: head.status, headers: head.headers, body })
+        Ok(Response { status: head.status, headers: head.headers, body })
     }
 
-    async fn status(&self, shown: &Shown, path: &str) -> Result<u16> {
+    async fn status(&self, shown: &Credentials, path: &str) -> Result<u16> {
         Ok(self.ask(shown, Method::GET, path, "").await?.status.as_u16())
     }
 }
 
-fn client_config(server: &[u8], shown: &Shown) -> Result<ClientConfig> {
+fn client_config(server: &[u8], shown: &Credentials) -> Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(server)?)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -173,7 +174,7 @@ fn client_config(server: &[u8], shown: &Shown) -> Result<ClientConfig> {
     })
 }
 
-/// The client certificate inside a kubeconfig.
+/// Returns the client certificate in a kubeconfig.
 fn inline_pair(kubeconfig: &Path) -> Result<Pair> {
     let config = Kubeconfig::read_from(kubeconfig)?;
     let user = config.auth_infos.into_iter().next().and_then(|user| user.auth_info).context("no user")?;
@@ -185,7 +186,7 @@ fn inline_pair(kubeconfig: &Path) -> Result<Pair> {
     Ok((decode(user.client_certificate_data.context("no certificate")?)?, decode(key)?))
 }
 
-/// A field of a kubeconfig that has one of it; kube hides keys.
+/// Returns a field that a kubeconfig has once; kube's types hide keys.
 fn raw_field(kubeconfig: &Path, field: &str) -> Option<String> {
     let text = std::fs::read_to_string(kubeconfig).ok()?;
     let line =
@@ -193,7 +194,7 @@ fn raw_field(kubeconfig: &Path, field: &str) -> Option<String> {
     line.map(|value| value.trim().trim_matches('"').to_owned())
 }
 
-/// A client certificate by an authority whose common name is `ca` and whose key is `key`.
+/// Returns a client certificate, signed by an authority with the common name `ca` and this key.
 fn sign(ca: &str, key: KeyPair, common_name: &str, shape: impl FnOnce(&mut CertificateParams)) -> Result<Pair> {
     let mut authority = CertificateParams::default();
     authority.distinguished_name = rcgen::DistinguishedName::new();
@@ -238,17 +239,17 @@ async fn credentials_open_what_they_should_and_nothing_else() -> Result<()> {
     let token =
         |account: &str| -> Result<String> { Ok(cluster.kubectl(&["create", "token", account])?.trim().to_owned()) };
     let manager = cluster.kubeconfig(Identity::ControllerManager)?;
-    let surface = Surroundings::start(|options| {
+    let surface = TestServer::start(|options| {
         options.authentication.kubeconfig = Some(manager.clone());
         options.authorization.kubeconfig = Some(manager.clone());
     })
     .await?;
 
-    strangers_get_in_nowhere(&surface, &cluster).await?;
-    let scraper = Shown::token(&token("scraper")?);
-    the_right_ones_get_in(&surface, &cluster, &scraper, &Shown::token(&token("other")?)).await?;
-    front_proxies_speak_for_others(&surface, &cluster).await?;
-    the_master_sees_everything(&surface, &cluster).await?;
+    unauthenticated_clients_are_refused_everywhere(&surface, &cluster).await?;
+    let scraper = Credentials::token(&token("scraper")?);
+    permitted_clients_have_access(&surface, &cluster, &scraper, &Credentials::token(&token("other")?)).await?;
+    front_proxies_may_name_users(&surface, &cluster).await?;
+    administrator_has_access_to_everything(&surface, &cluster).await?;
 
     let begun = Instant::now();
     let address = surface.server.address();
@@ -263,8 +264,8 @@ async fn credentials_open_what_they_should_and_nothing_else() -> Result<()> {
     lookups_may_fail_only_if_that_is_tolerated(&cluster).await
 }
 
-/// Anonymous, wrong, foreign and expired: never in, but where everybody is.
-async fn strangers_get_in_nowhere(surface: &Surroundings, cluster: &ControlPlane) -> Result<()> {
+/// Anonymous clients, and wrong, foreign and expired credentials: access only to paths that are open to all.
+async fn unauthenticated_clients_are_refused_everywhere(surface: &TestServer, cluster: &ControlPlane) -> Result<()> {
     let ca = cluster.ca_key();
     let expired = sign("kubernetes", key_of(&ca)?, "kubernetes-admin", |params| {
         params.not_after = rcgen::date_time_ymd(2020, 1, 1);
@@ -273,21 +274,21 @@ async fn strangers_get_in_nowhere(surface: &Surroundings, cluster: &ControlPlane
     let for_servers = sign("kubernetes", key_of(&ca)?, "kubernetes-admin", |params| {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     })?;
-    let claims = Shown {
+    let claims = Credentials {
         headers: vec![("x-remote-user", "kubernetes-admin"), ("x-remote-group", "system:masters")],
-        ..Shown::default()
+        ..Credentials::default()
     };
-    let wrong = Shown::token("wrong");
-    let http1 = Shown { http1: true, ..Shown::default() };
-    // (who, what a closed page answers, what an open one does)
+    let wrong = Credentials::token("wrong");
+    let http1 = Credentials { http1: true, ..Credentials::default() };
+    // (client, status of a closed path, status of an open path)
     for (who, shown, closed, open) in [
-        ("anonymous", Shown::default(), 403, 200),
+        ("anonymous", Credentials::default(), 403, 200),
         ("anonymous over HTTP/1.1", http1, 403, 200),
-        ("who claims to be proxied", claims, 403, 200),
+        ("a client with headers of a proxy", claims, 403, 200),
         ("a wrong token", wrong, 401, 401),
-        ("an expired certificate", Shown::certificate(&expired), 401, 401),
-        ("a foreign certificate", Shown::certificate(&foreign), 401, 401),
-        ("a server's certificate", Shown::certificate(&for_servers), 401, 401),
+        ("an expired certificate", Credentials::certificate(&expired), 401, 401),
+        ("a foreign certificate", Credentials::certificate(&foreign), 401, 401),
+        ("a server's certificate", Credentials::certificate(&for_servers), 401, 401),
     ] {
         for path in PATHS {
             let wanted = if OPEN.contains(path) { open } else { closed };
@@ -299,66 +300,71 @@ async fn strangers_get_in_nowhere(surface: &Surroundings, cluster: &ControlPlane
             ensure!(got == closed, "{who}: {method} {got}");
         }
     }
-    ensure!(surface.verbosity.lock().expect("no panic").is_empty(), "somebody set the verbosity");
+    ensure!(surface.verbosity.lock().expect("no panic").is_empty(), "the verbosity was set");
 
-    let refused = surface.ask(&Shown::default(), Method::GET, "/metrics", "").await?;
+    let refused = surface.ask(&Credentials::default(), Method::GET, "/metrics", "").await?;
     let status: serde_json::Value = serde_json::from_str(&refused.body)?;
     ensure!(status["message"] == "forbidden: User \"system:anonymous\" cannot get path \"/metrics\"", "{status}");
     ensure!(
         refused.headers["content-type"] == "application/json" && refused.headers["x-content-type-options"] == "nosniff"
     );
-    let refused = surface.ask(&Shown::token("wrong"), Method::GET, "/metrics", "").await?;
+    let refused = surface.ask(&Credentials::token("wrong"), Method::GET, "/metrics", "").await?;
     ensure!(serde_json::from_str::<serde_json::Value>(&refused.body)?["reason"] == "Unauthorized", "{}", refused.body);
     Ok(())
 }
 
-/// A role opens its path and verb to its subjects; a wrong certificate does not spoil a right token.
-async fn the_right_ones_get_in(
-    surface: &Surroundings,
+/// A role permits its path and verb to its subjects; an invalid certificate does not invalidate a valid token.
+async fn permitted_clients_have_access(
+    surface: &TestServer,
     cluster: &ControlPlane,
-    scraper: &Shown,
-    other: &Shown,
+    scraper: &Credentials,
+    other: &Credentials,
 ) -> Result<()> {
     let metrics = surface.ask(scraper, Method::GET, "/metrics", "").await?;
     ensure!(metrics.status == 200 && metrics.body.contains("# TYPE process_cpu_seconds_total counter"));
     ensure!(metrics.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8");
-    ensure!(surface.status(scraper, "/%6detrics").await? == 200, "the decoded path is what counts");
+    ensure!(surface.status(scraper, "/%6detrics").await? == 200, "the decoded path is not the one that is authorized");
     for path in ["/configz", "/metrics/slis", "//metrics", "/debug/flags/v"] {
         ensure!(surface.status(scraper, path).await? == 403, "the scraper at {path}");
     }
     let posted = surface.ask(scraper, Method::POST, "/metrics", "").await?;
-    ensure!(posted.status == 403, "the role allows get only");
-    ensure!(surface.status(other, "/metrics").await? == 403, "the other account has no role");
+    ensure!(posted.status == 403, "the role permits more than get");
+    ensure!(surface.status(other, "/metrics").await? == 403, "an account without a role has access");
     let foreign = sign("kubernetes", KeyPair::generate()?, "kubernetes-admin", |_| {})?;
-    let both = Shown { certificate: Some(foreign), ..scraper.clone() };
+    let both = Credentials { certificate: Some(foreign), ..scraper.clone() };
     ensure!(surface.status(&both, "/metrics").await? == 200);
     let named = sign("kubernetes", key_of(&cluster.ca_key())?, "ann", |params| {
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, "ann");
     })?;
-    let refused = surface.ask(&Shown::certificate(&named), Method::GET, "/configz", "").await?;
+    let refused = surface.ask(&Credentials::certificate(&named), Method::GET, "/configz", "").await?;
     ensure!(refused.status == 403 && refused.body.contains("User \\\"ann\\\" cannot get path"), "{}", refused.body);
     Ok(())
 }
 
-/// Only a certificate of the front proxies' authority, with an allowed name, may name a user.
-async fn front_proxies_speak_for_others(surface: &Surroundings, cluster: &ControlPlane) -> Result<()> {
+/// Only a client with a certificate of the front proxies' authority, and an allowed name, may name another user.
+async fn front_proxies_may_name_users(surface: &TestServer, cluster: &ControlPlane) -> Result<()> {
     let folder = cluster.front_proxy_ca().parent().context("a folder")?.to_owned();
     let read = |name: &str| std::fs::read_to_string(folder.join(name));
     let proxy = (read("front-proxy-client.crt")?, read("front-proxy-client.key")?);
-    let for_user =
-        |pair: &Pair, user: &'static str| Shown { headers: vec![("x-remote-user", user)], ..Shown::certificate(pair) };
+    let for_user = |pair: &Pair, user: &'static str| Credentials {
+        headers: vec![("x-remote-user", user)],
+        ..Credentials::certificate(pair)
+    };
     ensure!(surface.status(&for_user(&proxy, "proxied-scraper"), "/metrics").await? == 200);
     ensure!(surface.status(&for_user(&proxy, "somebody"), "/metrics").await? == 403);
-    ensure!(surface.status(&Shown::certificate(&proxy), "/metrics").await? == 401, "it names nobody");
+    ensure!(
+        surface.status(&Credentials::certificate(&proxy), "/metrics").await? == 401,
+        "a request without a user is accepted"
+    );
     let key = key_of(&folder.join("front-proxy-ca.key"))?;
     let not_allowed = sign("front-proxy-ca", key, "not-allowed", |_| {})?;
     ensure!(surface.status(&for_user(&not_allowed, "proxied-scraper"), "/metrics").await? == 401);
     Ok(())
 }
 
-async fn the_master_sees_everything(surface: &Surroundings, cluster: &ControlPlane) -> Result<()> {
-    let admin = Shown::certificate(&inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
+async fn administrator_has_access_to_everything(surface: &TestServer, cluster: &ControlPlane) -> Result<()> {
+    let admin = Credentials::certificate(&inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     for path in PATHS {
         let wanted = match *path {
             "/healthz/ping" | "//metrics" | "/debug/pprof/" | "/" | "/nothing" => 404,
@@ -391,24 +397,30 @@ async fn lookups_may_fail_only_if_that_is_tolerated(cluster: &ControlPlane) -> R
             skip_lookup: skip,
             ..AuthenticationOptions::default()
         };
-        Surroundings::start(move |options| options.authentication = authentication)
+        TestServer::start(move |options| options.authentication = authentication)
     };
     let refused = with(false, false).await.err().context("it must fail")?;
     ensure!(matches!(refused.downcast_ref(), Some(ServeError::Lookup { .. })), "{refused}");
-    let admin = Shown::certificate(&inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
+    let admin = Credentials::certificate(&inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     for (tolerate, skip) in [(true, false), (false, true)] {
         let surface = with(tolerate, skip).await?;
-        ensure!(surface.status(&admin, "/metrics").await? == 403, "nobody vouches for the certificate");
-        ensure!(surface.status(&Shown::default(), "/healthz").await? == 200);
-        ensure!(surface.status(&Shown::token("any"), "/metrics").await? == 401, "who may not ask believes nobody");
+        ensure!(
+            surface.status(&admin, "/metrics").await? == 403,
+            "a certificate without a known authority is accepted"
+        );
+        ensure!(surface.status(&Credentials::default(), "/healthz").await? == 200);
+        ensure!(
+            surface.status(&Credentials::token("any"), "/metrics").await? == 401,
+            "a server that cannot review tokens accepts one"
+        );
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn without_anybody_to_ask_tokens_mean_nothing() -> Result<()> {
-    let surface = Surroundings::start(|_| {}).await?;
-    for shown in [Shown::default(), Shown::token("any")] {
+async fn tokens_are_refused_without_an_api_server() -> Result<()> {
+    let surface = TestServer::start(|_| {}).await?;
+    for shown in [Credentials::default(), Credentials::token("any")] {
         for path in PATHS {
             let wanted = if OPEN.contains(path) { 200 } else { 403 };
             ensure!(surface.status(&shown, path).await? == wanted, "{path}");
@@ -418,22 +430,22 @@ async fn without_anybody_to_ask_tokens_mean_nothing() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_taken_port_is_told_with_its_flag() -> Result<()> {
+async fn taken_port_is_reported_with_its_flag() -> Result<()> {
     for bind_address in [LOCAL, IpAddr::V4(Ipv4Addr::UNSPECIFIED)] {
         let taken = std::net::TcpListener::bind((bind_address, 0))?;
         let port = taken.local_addr()?.port();
-        let refused = Surroundings::start(|options| {
+        let refused = TestServer::start(|options| {
             options.bind_address = bind_address;
             options.port = port;
         });
-        let told = refused.await.err().context("the port is taken")?.to_string();
-        ensure!(told.contains("--secure-port") && told.contains(&port.to_string()), "{told}");
+        let message = refused.await.err().context("the port is taken")?.to_string();
+        ensure!(message.contains("--secure-port") && message.contains(&port.to_string()), "{message}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn wrong_settings_are_told_with_their_flag() -> Result<()> {
+async fn invalid_settings_are_reported_with_their_flag() -> Result<()> {
     let cases: [(&str, Shape); 5] = [
         ("--tls-min-version", |options| options.tls.min_version = "TLS1.2".into()),
         ("--tls-cipher-suites", |options| options.tls.cipher_suites = vec!["NULL".into()]),
@@ -445,15 +457,15 @@ async fn wrong_settings_are_told_with_their_flag() -> Result<()> {
         }),
     ];
     for (flag, shape) in cases {
-        let told = Surroundings::start(shape).await.err().with_context(|| flag)?.to_string();
+        let told = TestServer::start(shape).await.err().with_context(|| flag)?.to_string();
         ensure!(told.starts_with(flag), "{told}");
     }
     Ok(())
 }
 
-/// A check that panics answers for itself only.
+/// A health check that panics fails only itself.
 #[tokio::test]
-async fn a_panic_is_one_answer() -> Result<()> {
+async fn panic_affects_one_response() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let asked = Arc::new(AtomicU32::new(0));
     let count = asked.clone();
@@ -478,8 +490,8 @@ async fn a_panic_is_one_answer() -> Result<()> {
         ..ServeOptions::default()
     };
     let server = Server::start(options, surface).await?;
-    let surroundings = Surroundings { server, folder, verbosity: Arc::default() };
-    ensure!(surroundings.status(&Shown::default(), "/healthz").await? == 500);
-    ensure!(surroundings.status(&Shown::default(), "/healthz").await? == 200);
+    let surroundings = TestServer { server, folder, verbosity: Arc::default() };
+    ensure!(surroundings.status(&Credentials::default(), "/healthz").await? == 500);
+    ensure!(surroundings.status(&Credentials::default(), "/healthz").await? == 200);
     Ok(())
 }

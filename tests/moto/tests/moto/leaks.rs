@@ -78,9 +78,10 @@ pub async fn what_services_left_is_told_and_deleted(_: Space) -> Result<()> {
         })
         .await
     };
-    told(&left.id.name, "Warning LeakedLoadBalancer the Service is gone, and the cloud holds for it: ").await?;
+    told(&left.id.name, "Warning LeakedLoadBalancer the Service no longer exists, but the cloud has resources of it: ")
+        .await?;
     told("gone", &half).await?;
-    told("x", "delete it by hand if nobody needs it").await?;
+    told("x", "delete it by hand if it is not needed").await?;
     told("a0123456789abcdef", &format!("{}/sgr-", bed.moto.network.group)).await?;
     let held = Held::by(&bed.moto).await?;
     let stays = held.target_groups.contains(&half) && held.balancers.contains(&whole[0]);

@@ -110,7 +110,7 @@ pub async fn a_machine_that_is_not_shown_yet_is_waited_for(_: Space) -> Result<(
     // A Node as young as it is.
     let _manager = bed.ccm_at(&Faults::default(), &[], SignedDuration::ZERO).await?;
     bed.register(machine, json!({"spec": {"providerID": machine.provider_id()}})).await?;
-    bed.cloud.says_ready(&machine.name, "False").await?;
+    bed.cloud.set_ready_condition(&machine.name, "False").await?;
     during(3 * QUIET, "the node waits", || async {
         let node = bed.cloud.nodes().get(&machine.name).await?;
         ensure!(taints(&node).contains(&UNINITIALIZED), "it was initialised by what is not shown");
@@ -137,21 +137,21 @@ pub async fn machines_stop_start_and_go(_: Space) -> Result<()> {
     let machines = bed.nodes(3).await?;
     for machine in &machines {
         bed.initialised(machine).await?;
-        bed.cloud.says_ready(&machine.name, "True").await?;
+        bed.cloud.set_ready_condition(&machine.name, "True").await?;
     }
     let [stops, goes, stays] = &machines[..] else { unreachable!("three were made") };
     bed.moto.stop(&stops.id).await?;
-    bed.cloud.says_ready(&stops.name, "Unknown").await?;
+    bed.cloud.set_ready_condition(&stops.name, "Unknown").await?;
     shut_down(&bed, stops, true).await?;
     bed.moto.resume(&stops.id).await?;
-    bed.cloud.says_ready(&stops.name, "True").await?;
+    bed.cloud.set_ready_condition(&stops.name, "True").await?;
     shut_down(&bed, stops, false).await?;
 
     // While AWS does not answer, no Node is deleted.
     bed.moto.proxy.arm(Fault::always("DescribeInstances", Effect::Throttle { retry_after: None }));
     bed.moto.terminate(&goes.id).await?;
     for machine in [goes, stays] {
-        bed.cloud.says_ready(&machine.name, "Unknown").await?;
+        bed.cloud.set_ready_condition(&machine.name, "Unknown").await?;
     }
     during(2 * QUIET, "nobody goes while AWS does not answer", || async {
         let count = bed.cloud.nodes().list(&ListParams::default()).await?.items.len();

@@ -12,7 +12,7 @@ const KUBE_PROXY_HEALTH: u16 = 10256;
 /// Next hops by destination; none for a destination whose packets are refused.
 pub type Table = BTreeMap<String, BTreeSet<Ipv4Addr>>;
 
-/// A node and the port that says whether it takes a load balancer's traffic.
+/// A node, with the health check port for a load balancer's traffic.
 pub type Check = (Ipv4Addr, u16);
 
 /// All checks that the load balancers need.

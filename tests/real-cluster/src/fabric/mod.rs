@@ -1,8 +1,8 @@
-//! Makes the mock cloud's routes and load balancers work: the cluster's router does what the cloud says.
+//! Configures the cluster's router with the routes and load balancers of the mock cloud.
 //!
-//! Packets to a pod on another node, and packets to a load balancer, pass the router. It has a route for each pod range in
-//! the cloud, and one for each load balancer to those targets that are healthy. On a node, kube-proxy takes over. The cloud
-//! lives in ccm: while ccm does not run, routes stay as they are.
+//! Packets to a pod on another node, and packets to a load balancer, pass the router. It has a route for each pod range
+//! in the cloud, and one for each load balancer to those targets that are healthy. On a node, kube-proxy takes over.
+//! The cloud lives in ccm: while ccm does not run, routes stay as they are.
 
 mod cloud;
 mod decide;

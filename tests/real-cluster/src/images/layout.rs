@@ -10,9 +10,13 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
-const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+/// The media type of manifests.
+pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
+
+/// The annotation with an image's full name.
+pub const NAME: &str = "io.containerd.image.name";
 
 /// Where commands without a slash are looked up, as in upstream's images.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -86,8 +90,7 @@ impl Layout {
             let manifest = json!({ "schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": layers });
             let mut manifest = self.descriptor(MANIFEST, &manifest)?;
             let tag = name.rsplit_once(':').map_or(*name, |(_, tag)| tag);
-            manifest["annotations"] =
-                json!({ "io.containerd.image.name": name, "org.opencontainers.image.ref.name": tag });
+            manifest["annotations"] = json!({ NAME: name, "org.opencontainers.image.ref.name": tag });
             self.manifests.push(manifest);
         }
         Ok(())

@@ -1,6 +1,7 @@
-//! The images that every cluster has, made from the programs: no registry is needed.
+//! The images that every cluster has, built from the programs: no registry outside the machine is needed.
 
 mod layout;
+pub mod registry;
 pub mod suite;
 
 use std::fs;
@@ -25,7 +26,7 @@ pub const AGNHOST_OLD: &str = "registry.k8s.io/e2e-test-images/agnhost:2.55";
 
 const COREDNS: &str = "registry.k8s.io/coredns/coredns:v1.15.0";
 
-/// The tar file with the images, made from the programs if it is not there.
+/// Returns the tar file with the images, which is built from the programs if it does not exist.
 ///
 /// # Errors
 /// When a program cannot be read, or the file not be written.

@@ -1,7 +1,7 @@
-//! What distinguishes a node from others, and where its files are.
+//! The configuration of a node: its name, addresses and paths.
 
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -28,6 +28,8 @@ pub struct NodeConfig {
     pub folder: PathBuf,
     /// The folder of programs and images.
     pub programs: PathBuf,
+    /// The address and port of the image registry.
+    pub registry: SocketAddrV4,
     /// Image files in the folder of programs, imported before the kubelet starts.
     pub images: Vec<String>,
 }
@@ -35,7 +37,7 @@ pub struct NodeConfig {
 impl NodeConfig {
     /// The certificate of the cluster's authority.
     pub const AUTHORITY: &str = "ca.crt";
-    /// The kubeconfig with which the kubelet asks for its certificate.
+    /// The kubeconfig with which the kubelet requests its certificate.
     pub const BOOTSTRAP: &str = "bootstrap.conf";
     /// The kubeconfig of kube-proxy.
     pub const PROXY: &str = "proxy.conf";

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::config::{NodeConfig, OWN, PROGRAMS};
 use crate::address::{DNS, PODS};
 use crate::images::PAUSE;
+use crate::images::registry::HOST;
 
 /// The file names in [`OWN`].
 pub const CONTAINERD: &str = "containerd.toml";
@@ -18,6 +19,8 @@ pub const KUBELET: &str = "kubelet.json";
 pub const KUBE_PROXY: &str = "kube-proxy.json";
 /// The template of the pod network's configuration, which containerd fills in with the node's range.
 const POD_NETWORK: &str = "pod-network.template";
+/// The folder with the addresses of image registries.
+const REGISTRIES: &str = "registries";
 /// The file of DNS servers for pods without cluster DNS: empty, as nothing outside the cluster is reached.
 const RESOLVER: &str = "resolv.conf";
 
@@ -31,6 +34,7 @@ const SYS_RESOURCE: u64 = 1 << 24;
 pub(super) fn write(node: &NodeConfig) -> Result<()> {
     let may_raise_priority = capabilities()? & SYS_RESOURCE != 0;
     own(CONTAINERD, &containerd(may_raise_priority))?;
+    write_registry(node)?;
     own(POD_NETWORK, &pod_network().to_string())?;
     own(KUBELET, &kubelet().to_string())?;
     own(KUBE_PROXY, &kube_proxy(&node.name).to_string())?;
@@ -44,6 +48,14 @@ pub(super) fn write(node: &NodeConfig) -> Result<()> {
         fs::create_dir_all(folder).with_context(|| format!("make {folder}"))?;
     }
     Ok(())
+}
+
+/// Makes containerd pull images of upstream's registry from the machine.
+fn write_registry(node: &NodeConfig) -> Result<()> {
+    let folder = Path::new(OWN).join(REGISTRIES).join(HOST);
+    fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    let hosts = format!("[host.\"http://{}\"]\n  capabilities = [\"pull\", \"resolve\"]\n", node.registry);
+    own(&format!("{REGISTRIES}/{HOST}/hosts.toml"), &hosts)
 }
 
 fn own(name: &str, text: &str) -> Result<()> {
@@ -74,6 +86,8 @@ state = "/run/containerd"
   address = "{CONTAINERD_SOCKET}"
 [plugins."io.containerd.cri.v1.images"]
   snapshotter = "overlayfs"
+  [plugins."io.containerd.cri.v1.images".registry]
+    config_path = "{OWN}/{REGISTRIES}"
   [plugins."io.containerd.cri.v1.images".pinned_images]
     sandbox = "{PAUSE}"
 [plugins."io.containerd.cri.v1.runtime"]
@@ -88,6 +102,12 @@ state = "/run/containerd"
   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
     [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+      BinaryName = "{PROGRAMS}/runc"
+      SystemdCgroup = false
+  # Specs of runtime classes need a second runtime with this name.
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.test-handler]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.test-handler.options]
       BinaryName = "{PROGRAMS}/runc"
       SystemdCgroup = false
 [plugins."io.containerd.nri.v1.nri"]

@@ -17,7 +17,7 @@ use crate::cgroups::Layout;
 use crate::inside::INSIDE;
 use crate::network;
 
-/// Joins the node's cgroups and goes on as [`run_inside`] in a cgroup namespace of its own.
+/// Joins the node's cgroups and continues as [`run_inside`] in a separate cgroup namespace.
 ///
 /// # Errors
 /// When the kernel refuses. Does not return otherwise.

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_literals_and_tests_hold_no_paths() {
+    fn paths_in_comments_literals_and_tests_are_ignored() {
         let text =
             "// crate::a\n/* crate::b */ const C: &str = \"crate::c \\\" crate::d\"; const R: &str = r#\"\"crate::e\"#;
             const Q: char = '\"'; fn f<'a>(x: &'a u8) {} use crate::g::G; const Y: char = '\\''; use crate::y::Y;

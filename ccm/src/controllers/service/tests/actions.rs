@@ -1,4 +1,4 @@
-//! The next action of a reconcile, case by case.
+//! Table of the next action of a reconcile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +55,7 @@ fn settled() -> Situation {
     Situation { service, request: Request::Wanted(wanted), state, now }
 }
 
-/// The same, known from its finalizer only.
+/// The same Service after a restart: only its finalizer shows that a load balancer may exist.
 fn after_restart() -> Situation {
     Situation { state: BalancerState::default(), ..settled() }
 }
@@ -222,7 +222,7 @@ fn next_action_follows_from_request_and_state() {
 }
 
 #[test]
-fn earlier_service_of_the_name_is_deleted_first() {
+fn load_balancer_of_a_previous_service_of_the_name_is_deleted_first() {
     let own = decide::id(&service("web").meta, CLUSTER);
     let earlier = providers::LoadBalancerId { uid: "earlier".into(), ..own.clone() };
     for (made, now, expected) in [

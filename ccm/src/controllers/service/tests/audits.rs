@@ -1,4 +1,4 @@
-//! Audits: what counts as left over, when it is told, and when it is deleted.
+//! Audits: which resources count as leaked, when they are reported, and when they are deleted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +19,8 @@ fn id(name: &str, uid: &str) -> LoadBalancerId {
     LoadBalancerId { cluster: CLUSTER.into(), namespace: "shop".into(), name: name.into(), uid: uid.into() }
 }
 
-/// A balancer that a Service has left behind.
-async fn leave(world: &World, id: LoadBalancerId) {
+/// Creates the load balancer of a Service that does not exist.
+async fn create_leak(world: &World, id: LoadBalancerId) {
     let port = Port {
         name: "80".into(),
         protocol: Protocol::Tcp,
@@ -29,7 +29,7 @@ async fn leave(world: &World, id: LoadBalancerId) {
         node_port: Some(30_080),
         target_port: TargetPort::Number(80),
     };
-    let cloud = world.cloud.provider(CLUSTER).load_balancers().expect("the mock balances");
+    let cloud = world.cloud.provider(CLUSTER).load_balancers().expect("the mock has load balancers");
     let made = cloud.ensure(&LoadBalancerSpec::new(id, vec![port]), &Targets::default()).await;
     made.expect("no faults");
 }
@@ -38,12 +38,12 @@ fn balancers(world: &World) -> Vec<String> {
     world.cloud.snapshot().balancers.into_iter().map(|balancer| balancer.id.name).collect()
 }
 
-/// A world with the Service `web` and something left of `gone`.
+/// A world with the Service `web` and a load balancer of the deleted Service `gone`.
 async fn world(collects: bool, every: u64) -> (Arc<World>, Process) {
     let world = World::new(MockConfig::default());
-    *world.audit.lock().expect("nobody panicked") = (collects, Duration::from_secs(every));
+    *world.audit.lock().expect("no panic") = (collects, Duration::from_secs(every));
     world.create(service("web"));
-    leave(&world, id("gone", "uid-gone")).await;
+    create_leak(&world, id("gone", "uid-gone")).await;
     let process = Process::start(&world, 1);
     pass(1.0).await;
     world.take_events();
@@ -55,18 +55,21 @@ async fn audit(process: &Process) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leak_is_told_when_a_second_audit_finds_it_and_stays() {
+async fn leak_is_reported_by_the_second_audit_and_kept() {
     let (world, process) = world(false, 0).await;
     assert_eq!((audit(&process).await, world.take_events()), (0, vec![]));
     assert_eq!(audit(&process).await, 1);
     let [event] = &world.take_events()[..] else { panic!("one event") };
-    assert!(event.starts_with("Warning LeakedLoadBalancer gone: the Service is gone, and the cloud holds"), "{event}");
+    assert!(
+        event.starts_with("Warning LeakedLoadBalancer gone: the Service no longer exists, but the cloud has resources"),
+        "{event}"
+    );
     assert!(event.contains("balancer auidgone") && event.contains("--collect-leaked-load-balancers"), "{event}");
     assert_eq!(balancers(&world), ["gone", "web"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_deleted_where_that_is_allowed_and_nothing_else_is() {
+async fn leak_is_deleted_if_that_is_allowed() {
     let (world, process) = world(true, 0).await;
     audit(&process).await;
     assert_eq!(balancers(&world), ["gone", "web"], "one audit proves nothing");
@@ -77,40 +80,40 @@ async fn it_is_deleted_where_that_is_allowed_and_nothing_else_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_audits_are_a_period_apart() {
+async fn leak_is_deleted_only_after_a_whole_period() {
     let (world, process) = world(true, 3600).await;
     for _ in 0..3 {
         audit(&process).await;
         pass(1000.0).await;
     }
-    assert_eq!(balancers(&world), ["gone", "web"], "all of it was within the hour");
+    assert_eq!(balancers(&world), ["gone", "web"], "the audits so far were within one period");
     pass(600.0).await;
     audit(&process).await;
     assert_eq!(balancers(&world), ["web"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_server_has_the_last_word() {
+async fn uncached_read_decides_whether_a_service_exists() {
     let (world, process) = world(true, 0).await;
-    // A Service that the process has not heard of, of the id that seems to be gone.
+    // A Service with the ID of the leak, which the cache does not contain yet.
     world.create(service("gone"));
     world.change(&key("gone"), |service| service.meta.uid = Uid::parse("uid-gone"));
     assert_eq!((audit(&process).await, audit(&process).await), (0, 0));
     assert_eq!((balancers(&world), world.take_events()), (vec!["gone".to_owned(), "web".to_owned()], vec![]));
-    // Known by now, it wants no balancer: that is told, and its owner's to mend.
+    // Once the cache contains it, it requests no load balancer: the leak is reported, and a user has to fix it.
     world.change(&key("gone"), |service| service.kind = ServiceType::ClusterIp);
     process.deliver(&key("gone"));
     pass(1.0).await;
     assert_eq!(audit(&process).await, 1);
     let [event] = &world.take_events()[..] else { panic!("one event") };
-    assert!(event.contains("the Service wants no load balancer here"), "{event}");
+    assert!(event.contains("the Service requests no load balancer here"), "{event}");
     assert_eq!(balancers(&world), ["gone", "web"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_be_another_clusters_is_told_and_never_deleted() {
+async fn resource_of_an_uncertain_owner_is_reported_and_never_deleted() {
     let world = World::new(MockConfig::default());
-    world.audit.lock().expect("nobody panicked").0 = true;
+    world.audit.lock().expect("no panic").0 = true;
     let mut cloud = MockLoadBalancers::new();
     let of = |name: &str, certain| Owned {
         id: id(name, "uid"),
@@ -132,16 +135,19 @@ async fn what_may_be_another_clusters_is_told_and_never_deleted() {
     let third = process.audit().await;
     assert_eq!((third.leaks, third.again), (1, None));
     let events = world.take_events();
-    assert!(events.iter().any(|event| event.contains("perhaps") && event.contains("by hand if nobody")), "{events:?}");
+    assert!(
+        events.iter().any(|event| event.contains("perhaps") && event.contains("by hand if it is not needed")),
+        "{events:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_being_deleted_is_followed_to_its_end_though_a_look_does_not_show_it() {
+async fn deletion_is_continued_although_a_listing_lacks_the_resource() {
     let world = World::new(MockConfig::default());
-    world.audit.lock().expect("nobody panicked").0 = true;
+    world.audit.lock().expect("no panic").0 = true;
     let mut cloud = MockLoadBalancers::new();
     let left = Owned { id: id("gone", "uid"), phase: Phase::Active, resources: vec!["b-1".into()], certain: true };
-    let (mut looks, mut answers) = (
+    let (mut listings, mut results) = (
         vec![vec![left.clone()], vec![left.clone()]].into_iter(),
         [
             Ok(Deletion::InProgress(Duration::from_secs(7))),
@@ -150,13 +156,13 @@ async fn what_is_being_deleted_is_followed_to_its_end_though_a_look_does_not_sho
         ]
         .into_iter(),
     );
-    cloud.expect_list_owned().returning(move || Ok(looks.next().unwrap_or_default()));
+    cloud.expect_list_owned().returning(move || Ok(listings.next().unwrap_or_default()));
     cloud.expect_may_belong().return_const(false);
     cloud
         .expect_collect()
         .times(3)
         .withf(move |owned| *owned == left)
-        .returning(move |_| answers.next().expect("three"));
+        .returning(move |_| results.next().expect("three"));
     let process = Process::over(&world, 1, Arc::new(cloud));
     let mut leaks = Vec::new();
     for _ in 0..5 {
@@ -168,7 +174,7 @@ async fn what_is_being_deleted_is_followed_to_its_end_though_a_look_does_not_sho
 }
 
 #[test]
-fn a_service_stands_for_what_is_its_own() {
+fn resource_of_a_service_that_requests_it_is_no_leak() {
     let mut cloud = MockLoadBalancers::new();
     cloud.expect_may_belong().returning(|owned, service| owned.id == *service || owned.id.namespace.is_empty());
     let owned = |id: LoadBalancerId| Owned { id, phase: Phase::Active, resources: Vec::new(), certain: true };
@@ -183,10 +189,13 @@ fn a_service_stands_for_what_is_its_own() {
         (service.kind, service.meta.finalizers) = (ServiceType::ClusterIp, Arc::new([decide::FINALIZER.into()]));
     };
     assert!(!left(own.clone(), &|_| {}));
-    assert!(left(LoadBalancerId { uid: "another".into(), ..own.clone() }, &|_| {}), "one of its name was before it");
+    assert!(
+        left(LoadBalancerId { uid: "another".into(), ..own.clone() }, &|_| {}),
+        "it belongs to a previous Service of this name"
+    );
     assert!(left(own.clone(), &plain));
-    assert!(!left(own.clone(), &held), "it is waited for");
+    assert!(!left(own.clone(), &held), "its finalizer waits for the deletion");
     let nameless = LoadBalancerId { namespace: String::new(), ..own };
-    assert!(!left(nameless.clone(), &|_| {}), "anybody's");
+    assert!(!left(nameless.clone(), &|_| {}), "it may belong to any Service");
     assert!(left(nameless, &plain));
 }

@@ -32,7 +32,7 @@ async fn each_service_has_one_line_with_its_change() {
     world.create(wrong);
 
     let services: Vec<_> = world.services().into_values().collect();
-    let cloud = world.cloud.provider(CLUSTER).load_balancers().expect("the mock balances");
+    let cloud = world.cloud.provider(CLUSTER).load_balancers().expect("the mock has load balancers");
     let before = world.acts();
     let lines = forecast::all(&services, CLUSTER, &*cloud).await;
     let words = |line: &String| line.split_whitespace().take(2).map(str::to_owned).collect::<Vec<_>>().join(" ");

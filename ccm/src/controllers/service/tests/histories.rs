@@ -1,7 +1,7 @@
-//! Random histories: whatever users, nodes, the cloud, the API server and the process's own death do, in the end the
-//! cloud has what the Services ask for, and nothing else.
+//! Random histories of users, nodes, the cloud, the API server and crashes of the process. In the end, the cloud has
+//! exactly the load balancers that the Services request.
 //!
-//! `CCM_HISTORIES` and `CCM_SEED` choose how many, and from which seed on; a failure prints its seed.
+//! `CCM_HISTORIES` sets the number of histories and `CCM_SEED` the first seed. A failure prints its seed.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,13 +25,13 @@ struct History {
     rng: StdRng,
     world: Arc<World>,
     process: Option<Process>,
-    /// Balancers whose hold a person took away, or that were hidden by such a person's deed.
+    /// Load balancers whose finalizer a user removed. They may leak.
     unheld: BTreeSet<LoadBalancerId>,
     log: RefCell<Vec<String>>,
 }
 
-/// What a Service's annotations ask for.
-const WISHES: [&[(&str, &str)]; 5] = [
+/// The possible annotations of a Service.
+const ANNOTATIONS: [&[(&str, &str)]; 5] = [
     &[],
     &[("mock.cloud/scheme", "internal")],
     &[("mock.cloud/scheme", "inside")],
@@ -84,7 +84,7 @@ impl History {
         self.process = Some(Process::start(&self.world, 2));
     }
 
-    /// Changes a Service, which the watch may tell of only later.
+    /// Changes a Service. The watch may deliver it only later.
     fn change(&mut self, name: &str, change: impl FnOnce(&mut Service)) {
         self.world.change(&key(name), change);
         if self.rng.random_bool(0.7) {
@@ -99,7 +99,7 @@ impl History {
         match kind {
             0..=2 => {
                 let mut new = service(&name);
-                annotated(&mut new, WISHES.choose(&mut self.rng).expect("wishes"));
+                annotated(&mut new, ANNOTATIONS.choose(&mut self.rng).expect("annotations"));
                 self.world.create(new);
                 self.process().deliver(&key(&name));
             }
@@ -108,8 +108,8 @@ impl History {
                 self.process().deliver(&key(&name));
             }
             4 => {
-                let wish = *WISHES.choose(&mut self.rng).expect("wishes");
-                self.change(&name, |service| annotated(service, wish));
+                let annotations = *ANNOTATIONS.choose(&mut self.rng).expect("annotations");
+                self.change(&name, |service| annotated(service, annotations));
             }
             5 => {
                 let number = self.rng.random_range(1..90);
@@ -138,7 +138,7 @@ impl History {
                 self.world.die_after(acts);
             }
             11 if self.rng.random_bool(0.3) => {
-                // A person forces it: only a process that goes on living can know what was there.
+                // A user removes the finalizer: only a process that survives knows about the load balancer.
                 let id = self.world.get(&key(&name)).map(|service| decide::id(&service.meta, CLUSTER));
                 self.unheld.extend(id);
                 self.change(&name, |service| service.meta.finalizers = [].into());
@@ -167,25 +167,26 @@ impl History {
 
     async fn check(&self) {
         let snapshot = self.world.cloud.snapshot();
-        let mut there: BTreeMap<&LoadBalancerId, &BalancerView> =
+        let mut existing: BTreeMap<&LoadBalancerId, &BalancerView> =
             snapshot.balancers.iter().map(|b| (&b.id, b)).collect();
-        assert_eq!(there.len(), snapshot.balancers.len(), "each once");
+        assert_eq!(existing.len(), snapshot.balancers.len(), "no duplicates");
         for service in self.world.services().values() {
             let id = decide::id(&service.meta, CLUSTER);
-            let wish = &*service.annotations;
-            assert!(!service.meta.is_deleting(), "{id} was to go");
-            if service.kind != ServiceType::LoadBalancer || wish.iter().any(|(_, value)| &**value == "elsewhere") {
-                assert!(!is_held(&service.meta), "{id} is held for nothing");
+            let annotations = &*service.annotations;
+            assert!(!service.meta.is_deleting(), "{id} was not deleted");
+            if service.kind != ServiceType::LoadBalancer || annotations.iter().any(|(_, value)| &**value == "elsewhere")
+            {
+                assert!(!is_held(&service.meta), "{id} has a finalizer without need");
                 continue;
             }
-            if wish.iter().any(|(_, value)| &**value == "inside") {
-                // What it had before it asked for the impossible stays, and is held.
-                assert!(there.remove(&id).is_none() || is_held(&service.meta) || self.unheld.contains(&id), "{id}");
+            if annotations.iter().any(|(_, value)| &**value == "inside") {
+                // The load balancer of the last valid request stays, and the Service has the finalizer.
+                assert!(existing.remove(&id).is_none() || is_held(&service.meta) || self.unheld.contains(&id), "{id}");
                 continue;
             }
-            let balancer = there.remove(&id).unwrap_or_else(|| panic!("{id} has no balancer"));
+            let balancer = existing.remove(&id).unwrap_or_else(|| panic!("{id} has no balancer"));
             assert!(is_held(&service.meta), "{id}");
-            assert_eq!(balancer.internal, wish.iter().any(|(_, value)| &**value == "internal"), "{id}");
+            assert_eq!(balancer.internal, annotations.iter().any(|(_, value)| &**value == "internal"), "{id}");
             let ports: Vec<_> = service.ports.iter().map(|port| port.port).collect();
             assert_eq!(balancer.listeners.iter().map(|l| i32::from(l.port)).collect::<Vec<_>>(), ports, "{id}");
             let ids = self
@@ -201,14 +202,14 @@ impl History {
                 assert_eq!(*ingress.ip, balancer.addresses[0].to_string(), "{id}");
             }
         }
-        for id in there.keys() {
+        for id in existing.keys() {
             assert!(self.unheld.contains(id), "{id} {} leaked", id.uid);
         }
-        // A Service that somebody else balances may want it back: as long as it is there it is not told of.
+        // The load balancer of a Service that another controller has taken over is not reported while the Service exists.
         let wanting = self.world.services().into_values().filter(|service| service.kind == ServiceType::LoadBalancer);
         let wanting: BTreeSet<_> = wanting.map(|service| decide::id(&service.meta, CLUSTER)).collect();
-        let leaks = there.keys().filter(|id| !wanting.contains(id)).count();
-        assert_eq!(self.process().leaks().await, leaks, "{there:?}");
+        let leaks = existing.keys().filter(|id| !wanting.contains(id)).count();
+        assert_eq!(self.process().leaks().await, leaks, "{existing:?}");
     }
 }
 
@@ -218,7 +219,7 @@ struct Seed<'a>(u64, &'a RefCell<Vec<String>>);
 impl Drop for Seed<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            println!("{}\nCCM_SEED={} CCM_HISTORIES=1 shows it again", self.1.borrow().join("\n"), self.0);
+            println!("{}\nCCM_SEED={} CCM_HISTORIES=1 repeats it", self.1.borrow().join("\n"), self.0);
         }
     }
 }
@@ -251,13 +252,13 @@ async fn histories(default: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sample_of_histories_leaks_nothing() {
+async fn sample_of_histories_leaks_nothing() {
     histories(40).await;
 }
 
 /// `cargo test -p ccm --lib histories -- --ignored --nocapture`
 #[tokio::test(start_paused = true)]
 #[ignore = "takes long; run it after changes of this controller"]
-async fn a_thousand_histories_leak_nothing() {
+async fn thousand_histories_leak_nothing() {
     histories(1_000).await;
 }

@@ -1,5 +1,5 @@
-//! Tests: tables of decisions, audits, scenarios of single Services and of those that refer to others, crashes at every
-//! place, random histories.
+//! Tests: tables of decisions, audits, scenarios of single Services and of Services that refer to others, crashes after
+//! every step, random histories.
 
 mod actions;
 mod audits;

@@ -1,5 +1,5 @@
-//! Services whose balancers send traffic to other Services as well: what wakes them, what they are told, and what is kept
-//! while something is missing.
+//! Services whose load balancers send traffic to other Services too: changes that requeue them, their events, and the
+//! load balancer while another Service is missing.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,19 +13,19 @@ use providers::{
 
 use super::world::{CLUSTER, Process, World, annotated, key, node, pass, port, service};
 
-/// Names the other Services, with commas between them.
+/// Annotation with the names of the other Services, comma-separated.
 const OTHERS: &str = "example.com/others";
 
-/// What was asked last.
+/// The last request, and the number of calls.
 #[derive(Default)]
 struct Asked {
     spec: Option<LoadBalancerSpec>,
     targets: Targets,
     ensured: usize,
-    pointed: usize,
+    targets_set: usize,
 }
 
-/// The mock cloud with balancers that send traffic to other Services as well.
+/// The mock cloud with load balancers that send traffic to other Services too.
 struct Forwarding {
     cloud: Arc<dyn LoadBalancers>,
     asked: Mutex<Asked>,
@@ -33,20 +33,20 @@ struct Forwarding {
 
 impl Forwarding {
     fn over(world: &Arc<World>) -> Arc<Self> {
-        let cloud = world.cloud.provider(CLUSTER).load_balancers().expect("the mock balances");
+        let cloud = world.cloud.provider(CLUSTER).load_balancers().expect("the mock has load balancers");
         Arc::new(Self { cloud, asked: Mutex::default() })
     }
 
-    fn asked<T>(&self, look: impl FnOnce(&mut Asked) -> T) -> T {
-        look(&mut self.asked.lock().unwrap_or_else(PoisonError::into_inner))
+    fn asked<T>(&self, read: impl FnOnce(&mut Asked) -> T) -> T {
+        read(&mut self.asked.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// How often the whole was made, and targets only, since this was asked last.
+    /// Returns the number of calls of `ensure` and of `set_targets` since the last call of this function.
     fn calls(&self) -> (usize, usize) {
-        self.asked(|asked| (std::mem::take(&mut asked.ensured), std::mem::take(&mut asked.pointed)))
+        self.asked(|asked| (std::mem::take(&mut asked.ensured), std::mem::take(&mut asked.targets_set)))
     }
 
-    /// The node ports of another Service, as asked for last.
+    /// Returns the node ports of another Service in the last request.
     fn node_ports(&self, name: &str) -> Vec<Option<u16>> {
         let of = |spec: &LoadBalancerSpec| spec.others.get(name).map(|other| other.ports.clone()).unwrap_or_default();
         let ports = self.asked(|asked| asked.spec.as_ref().map(of)).unwrap_or_default();
@@ -62,7 +62,7 @@ impl LoadBalancers for Forwarding {
     fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError> {
         for name in self.others(spec) {
             if spec.others.get(&name).is_none_or(|other| other.ports.is_empty()) {
-                return Err(CloudError::invalid_annotation(OTHERS, &name, "make this Service"));
+                return Err(CloudError::invalid_annotation(OTHERS, &name, "create this Service"));
             }
         }
         self.cloud.targeting(spec)
@@ -84,7 +84,7 @@ impl LoadBalancers for Forwarding {
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
         self.asked(|asked| {
             (asked.spec, asked.targets) = (Some(spec.clone()), targets.clone());
-            asked.pointed += 1;
+            asked.targets_set += 1;
         });
         self.cloud.set_targets(spec, targets).await
     }
@@ -96,7 +96,7 @@ impl LoadBalancers for Forwarding {
     }
 }
 
-/// A Service, `blue`, whose balancer sends traffic to `green` as well, which is there if asked.
+/// A world with the Service `blue`, whose load balancer sends traffic to `green` too; `green` exists if `with_green`.
 async fn world(annotations: &[(&str, &str)], with_green: bool) -> (Arc<World>, Arc<Forwarding>, Process) {
     let world = World::new(MockConfig::default());
     let mut blue = service("blue");
@@ -131,12 +131,12 @@ fn endpoint(last: u8) -> EndpointTarget {
     }
 }
 
-fn told(world: &World) -> Vec<String> {
+fn failures(world: &World) -> Vec<String> {
     world.take_events().into_iter().filter(|event| event.contains("Failed")).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_of_the_other_service_is_taken_over_and_nothing_else_of_it_costs_a_call() {
+async fn relevant_change_of_the_other_service_makes_one_call() {
     let (world, cloud, process) = world(&[], true).await;
     assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![Some(30_080)], (1, 0)));
     let change = |change: fn(&mut kinds::Service)| {
@@ -153,7 +153,7 @@ async fn a_change_of_the_other_service_is_taken_over_and_nothing_else_of_it_cost
     change(|green| green.selector = [("app".into(), "green".into())].into());
     pass(1.0).await;
     assert_eq!(cloud.calls(), (0, 0));
-    // Not referred to any more.
+    // `blue` no longer refers to `green`.
     world.change(&key("blue"), |blue| annotated(blue, &[]));
     process.deliver(&key("blue"));
     pass(1.0).await;
@@ -162,29 +162,29 @@ async fn a_change_of_the_other_service_is_taken_over_and_nothing_else_of_it_cost
     change(|green| green.ports.truncate(1));
     pass(1.0).await;
     assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![], (0, 0)));
-    assert_eq!(told(&world), [""; 0]);
+    assert_eq!(failures(&world), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_service_is_told_once_and_taken_when_it_comes() {
+async fn missing_other_service_is_reported_once_and_used_when_created() {
     let (world, cloud, process) = world(&[], false).await;
     for _ in 0..5 {
         pass(10.0).await;
         process.deliver(&key("blue"));
     }
     let expected = "Warning SyncLoadBalancerFailed blue: Error syncing load balancer: ReadAnnotations: annotation \
-                    example.com/others is \"green\": make this Service";
-    assert_eq!((told(&world), cloud.calls()), (vec![expected.to_owned()], (0, 0)));
+                    example.com/others is \"green\": create this Service";
+    assert_eq!((failures(&world), cloud.calls()), (vec![expected.to_owned()], (0, 0)));
     world.create(green());
     process.deliver(&key("green"));
     pass(1.0).await;
     assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![Some(30_080)], (1, 0)));
 
-    // It goes again: what was there stays, and follows the nodes.
+    // It is deleted again: the load balancer stays as it is, and its targets still follow the nodes.
     world.delete(&key("green"));
     process.deliver(&key("green"));
     pass(1.0).await;
-    assert_eq!((told(&world), cloud.calls()), (vec![expected.to_owned()], (0, 0)));
+    assert_eq!((failures(&world), cloud.calls()), (vec![expected.to_owned()], (0, 0)));
     world.set_nodes(vec![node("node-0"), node("node-1"), node("node-2")]);
     process.nodes_changed();
     pass(1.0).await;
@@ -195,8 +195,12 @@ async fn a_missing_service_is_told_once_and_taken_when_it_comes() {
     world.set_nodes(vec![node("node-0")]);
     process.nodes_changed();
     pass(60.0).await;
-    assert_eq!((world.cloud.snapshot().balancers[0].targets.len(), cloud.calls()), (1, (0, 2)), "it is tried again");
-    assert_eq!(told(&world), [""; 0], "what is wrong was said");
+    assert_eq!(
+        (world.cloud.snapshot().balancers[0].targets.len(), cloud.calls()),
+        (1, (0, 2)),
+        "the failed call is retried"
+    );
+    assert_eq!(failures(&world), [""; 0], "the problem was reported already");
 
     world.delete(&key("blue"));
     process.deliver(&key("blue"));
@@ -217,7 +221,7 @@ async fn endpoints_of_the_other_service_are_targets_too() {
         world.endpoints_of.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), endpoints);
         process.endpoints_changed(&key(name));
     };
-    let have = || {
+    let addresses = || {
         let last =
             |endpoints: &[EndpointTarget]| endpoints.iter().map(|one| one.address.to_string()).collect::<Vec<_>>();
         cloud.asked(|asked| (last(&asked.targets.endpoints), last(&asked.targets.others["green"])))
@@ -226,13 +230,13 @@ async fn endpoints_of_the_other_service_are_targets_too() {
     set("green", &[2, 3]);
     pass(1.0).await;
     let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-    assert_eq!(have(), (texts(&["10.1.0.1"]), texts(&["10.1.0.2", "10.1.0.3"])));
+    assert_eq!(addresses(), (texts(&["10.1.0.1"]), texts(&["10.1.0.2", "10.1.0.3"])));
     cloud.calls();
     set("green", &[3]);
     pass(1.0).await;
-    assert_eq!((have(), cloud.calls()), ((texts(&["10.1.0.1"]), texts(&["10.1.0.3"])), (0, 1)), "one call");
+    assert_eq!((addresses(), cloud.calls()), ((texts(&["10.1.0.1"]), texts(&["10.1.0.3"])), (0, 1)), "one call");
     set("another", &[9]);
     pass(1.0).await;
     assert_eq!(cloud.calls(), (0, 0));
-    assert_eq!(told(&world), [""; 0]);
+    assert_eq!(failures(&world), [""; 0]);
 }

@@ -1,4 +1,4 @@
-//! BalancerStates of single Services: what is called, written and said, and when.
+//! Scenarios of single Services: calls, writes and events, and their times.
 
 use kinds::service::ServiceType;
 use provider_mock::{Effect, Fault, MockConfig, Operation, Pattern};
@@ -7,7 +7,7 @@ use providers::{EndpointTarget, Phase};
 use super::world::{Process, RESYNC, World, annotated, key, node, pass, port, service};
 use crate::controllers::service::decide::is_held;
 
-/// A world with one Service, `web`, whose balancer is there.
+/// A world with one Service, `web`, whose load balancer exists.
 async fn settled() -> (std::sync::Arc<World>, Process) {
     let world = World::new(MockConfig::default());
     world.create(service("web"));
@@ -33,14 +33,14 @@ fn targets(world: &World) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_balancer_comes_is_told_of_and_left_alone() {
+async fn new_load_balancer_is_created_and_published_and_then_not_changed() {
     let (world, process) = settled().await;
-    let web = world.get(&key("web")).expect("it is there");
+    let web = world.get(&key("web")).expect("it exists");
     assert!(is_held(&web.meta));
     assert_eq!(web.balancing.expect("status").ingress.len(), 1);
     assert_eq!(world.writes(), 2, "the finalizer and the status");
     let calls = world.cloud.changing_calls();
-    // The watch brings its own writes back, and other changes that mean nothing to it.
+    // The watch delivers own writes, and changes of fields that do not matter.
     process.deliver(&key("web"));
     change(&process, "web", |service| service.selector = [("app".into(), "web".into())].into());
     pass(60.0).await;
@@ -49,7 +49,7 @@ async fn a_balancer_comes_is_told_of_and_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_service_goes_after_its_balancer() {
+async fn deleted_service_keeps_its_finalizer_until_its_load_balancer_is_deleted() {
     let (world, process) = settled().await;
     world
         .cloud
@@ -58,43 +58,43 @@ async fn a_deleted_service_goes_after_its_balancer() {
     world.delete(&key("web"));
     process.deliver(&key("web"));
     pass(59.0).await;
-    assert!(world.get(&key("web")).is_some_and(|web| is_held(&web.meta)), "it waits for its balancer");
+    assert!(world.get(&key("web")).is_some_and(|web| is_held(&web.meta)), "it waits for its load balancer");
     assert_eq!(world.take_events(), ["Normal DeletingLoadBalancer web: Deleting load balancer"]);
-    let looks = world.cloud.calls(Operation::DescribeBalancer).calls;
+    let reads = world.cloud.calls(Operation::DescribeBalancer).calls;
     pass(3.0).await;
     process.deliver_all();
     pass(1.0).await;
     assert_eq!(world.get(&key("web")), None);
     assert!(world.cloud.snapshot().balancers.is_empty());
-    assert!(looks < 5, "{looks} looks in a minute: it waits for the time that the cloud said");
+    assert!(reads < 5, "{reads} reads in a minute: it waits for as long as the cloud requested");
     assert_eq!(world.take_events(), ["Normal DeletedLoadBalancer web: Deleted load balancer"]);
     assert_eq!(process.balancers.states.len(), 0, "nothing is remembered");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_changed_type_takes_balancer_status_and_finalizer() {
+async fn type_change_removes_load_balancer_status_and_finalizer() {
     let (world, process) = settled().await;
     change(&process, "web", |service| service.kind = ServiceType::ClusterIp);
     pass(1.0).await;
-    let web = world.get(&key("web")).expect("it is there");
+    let web = world.get(&key("web")).expect("it exists");
     assert!(!is_held(&web.meta) && web.balancing.expect("status").ingress.is_empty());
     assert!(world.cloud.snapshot().balancers.is_empty());
     assert_eq!(world.writes(), 3, "one write for both");
     process.deliver_all();
     change(&process, "web", |service| service.kind = ServiceType::LoadBalancer);
     pass(1.0).await;
-    assert_eq!(world.cloud.snapshot().balancers.len(), 1, "and back");
+    assert_eq!(world.cloud.snapshot().balancers.len(), 1, "created again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_changes_while_it_is_made_is_cleaned_up() {
+async fn service_that_changes_during_creation_is_cleaned_up() {
     for vanishes in [false, true] {
         let world = World::new(MockConfig::default());
         world.create(service("web"));
         world.cloud.add_fault(Fault::always(Pattern::Changes, Effect::Latency { millis: 2_000 })).expect("a fault");
         let process = Process::start(&world, 2);
         pass(3.0).await;
-        assert_eq!(world.cloud.calls(Operation::CreateBalancer).calls, 1, "it is being made");
+        assert_eq!(world.cloud.calls(Operation::CreateBalancer).calls, 1, "it is being created");
         change(&process, "web", |service| {
             if vanishes {
                 service.meta.deletion = kinds::meta::Time(1);
@@ -112,7 +112,7 @@ async fn what_changes_while_it_is_made_is_cleaned_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_of_the_same_name_gets_a_balancer_of_its_own() {
+async fn recreated_service_gets_a_new_load_balancer() {
     let (world, process) = settled().await;
     let first = world.cloud.snapshot().balancers[0].id.clone();
     world.change(&key("web"), |service| {
@@ -127,7 +127,7 @@ async fn one_of_the_same_name_gets_a_balancer_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_finalizer_that_a_person_took_comes_back() {
+async fn finalizer_that_a_user_removed_is_added_again() {
     let (world, process) = settled().await;
     change(&process, "web", |service| service.meta.finalizers = [].into());
     pass(1.0).await;
@@ -136,7 +136,7 @@ async fn a_finalizer_that_a_person_took_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_status_that_a_person_changed_comes_back() {
+async fn status_that_a_user_changed_is_restored() {
     let (world, process) = settled().await;
     change(&process, "web", |service| service.balancing.as_mut().expect("status").ingress.clear());
     pass(1.0).await;
@@ -144,11 +144,11 @@ async fn a_status_that_a_person_changed_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn drift_is_repaired_by_and_by() {
+async fn drift_is_repaired_at_the_next_check() {
     let (world, process) = settled().await;
     let id = world.cloud.snapshot().balancers[0].id.clone();
-    // Somebody deletes the balancer behind our back.
-    world.cloud.provider("cluster").load_balancers().expect("balancers").delete(&id).await.expect("it goes");
+    // Another client deletes the load balancer in the cloud.
+    world.cloud.provider("cluster").load_balancers().expect("load balancers").delete(&id).await.expect("deleted");
     pass(RESYNC.as_secs_f64() * 1.3).await;
     assert_eq!(world.cloud.snapshot().balancers.len(), 1);
     process.deliver_all();
@@ -159,7 +159,7 @@ async fn drift_is_repaired_by_and_by() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nodes_change_targets_and_nothing_else() {
+async fn node_change_updates_targets_in_one_call() {
     let (world, process) = settled().await;
     let before = world.cloud.changing_calls();
     world.set_nodes(vec![node("node-1"), node("node-2"), node("node-3")]);
@@ -178,10 +178,10 @@ async fn nodes_change_targets_and_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_balancer_that_is_gone_when_targets_change_is_made_anew() {
+async fn load_balancer_missing_at_an_update_of_targets_is_created_again() {
     let (world, process) = settled().await;
     let id = world.cloud.snapshot().balancers[0].id.clone();
-    world.cloud.provider("cluster").load_balancers().expect("balancers").delete(&id).await.expect("it goes");
+    world.cloud.provider("cluster").load_balancers().expect("load balancers").delete(&id).await.expect("deleted");
     world.set_nodes(vec![node("node-5")]);
     process.nodes_changed();
     pass(1.0).await;
@@ -189,7 +189,7 @@ async fn a_balancer_that_is_gone_when_targets_change_is_made_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn endpoints_are_targets_where_the_provider_wants_them() {
+async fn endpoints_are_targets_if_the_provider_requests_them() {
     let world = World::new(MockConfig::default());
     let mut web = service("web");
     annotated(&mut web, &[("mock.cloud/targets", "endpoints")]);
@@ -218,12 +218,12 @@ async fn endpoints_are_targets_where_the_provider_wants_them() {
     process.nodes_changed();
     process.deliver(&key("web"));
     pass(1.0).await;
-    assert_eq!(world.cloud.snapshot().calls, calls, "nodes are nothing to it");
+    assert_eq!(world.cloud.snapshot().calls, calls, "nodes do not matter");
     assert_eq!(world.take_events(), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_can_never_work_is_said_once() {
+async fn invalid_request_is_reported_and_not_sent_to_the_cloud() {
     let (world, process) = settled().await;
     let calls = world.cloud.snapshot().calls;
     change(&process, "web", |service| annotated(service, &[("mock.cloud/scheme", "inside")]));
@@ -238,14 +238,14 @@ async fn what_can_never_work_is_said_once() {
         "Warning SyncLoadBalancerFailed web: Error syncing load balancer: ReadAnnotations: annotation \
          mock.cloud/scheme is \"inside\": use internal or internet-facing"
     );
-    assert!(events.len() <= 10, "not more often than it is looked at");
+    assert!(events.len() <= 10, "not more often than it is reconciled");
     change(&process, "web", |service| annotated(service, &[("mock.cloud/scheme", "internal")]));
     pass(1.0).await;
-    assert!(world.cloud.snapshot().balancers[0].internal, "the fix is taken at once");
+    assert!(world.cloud.snapshot().balancers[0].internal, "the fix is applied immediately");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_balancer_of_somebody_else_is_left_to_them() {
+async fn service_of_another_controller_is_ignored_and_released() {
     let world = World::new(MockConfig::default());
     let mut theirs = service("theirs");
     annotated(&mut theirs, &[("mock.cloud/targets", "elsewhere")]);
@@ -257,7 +257,7 @@ async fn a_balancer_of_somebody_else_is_left_to_them() {
     process.deliver(&key("web"));
     pass(1.0).await;
     assert_eq!(world.cloud.snapshot().balancers.len(), 1);
-    // Given away later: what was made here goes.
+    // Given to another controller later: the load balancer of this one is deleted.
     process.deliver(&key("web"));
     change(&process, "web", |service| annotated(service, &[("mock.cloud/targets", "elsewhere")]));
     pass(1.0).await;
@@ -266,7 +266,7 @@ async fn a_balancer_of_somebody_else_is_left_to_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn errors_are_told_once_and_waited_for() {
+async fn failed_call_is_reported_once_and_retried_after_a_delay() {
     let throttle = Effect::Throttle { after_millis: Some(70_000) };
     for (effect, seconds, calls) in [
         (throttle, 60.0, 1..=1),
@@ -280,7 +280,7 @@ async fn errors_are_told_once_and_waited_for() {
         world.create(service("web"));
         let process = Process::start(&world, 1);
         for _ in 0..10 {
-            // It is looked at all the time, which must not lead to calls.
+            // It is reconciled again and again, which must not lead to calls.
             pass(seconds / 10.0).await;
             process.deliver(&key("web"));
         }
@@ -295,7 +295,7 @@ async fn errors_are_told_once_and_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_does_not_wait_for_what_failed_before() {
+async fn changed_request_does_not_wait_for_the_retry_of_the_old_one() {
     let world = World::new(MockConfig::default());
     world.cloud.add_fault(Fault::at(Pattern::One(Operation::CreateBalancer), 1, Effect::Quota)).expect("a fault");
     world.create(service("web"));
@@ -307,10 +307,10 @@ async fn a_change_does_not_wait_for_what_failed_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_held_in_an_old_view_only_is_not_made() {
+async fn finalizer_in_a_stale_cache_does_not_create_a_load_balancer() {
     let (world, process) = settled().await;
     process.crash().await;
-    // A new leader whose watch has not told it that the Service was released meanwhile.
+    // A new leader whose cache does not show yet that the finalizer was removed.
     let process = Process::start(&world, 1);
     world.change(&key("web"), |service| {
         (service.kind, service.meta.finalizers) = (ServiceType::ClusterIp, [].into());
@@ -320,11 +320,11 @@ async fn what_is_held_in_an_old_view_only_is_not_made() {
     assert_eq!(world.cloud.snapshot().calls, before);
     process.deliver(&key("web"));
     pass(10.0).await;
-    assert_eq!(process.leaks().await, 1, "a person took the hold from a balancer that is there");
+    assert_eq!(process.leaks().await, 1, "a user removed the finalizer although the load balancer exists");
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_hundred_services_and_five_hundred_nodes() {
+async fn calls_stay_few_with_200_services_and_500_nodes() {
     let names: Vec<_> = (0..500).map(|n| format!("node-{n:03}")).collect();
     let world = World::new(MockConfig::default());
     world.set_nodes(names.iter().map(|name| node(name)).collect());
@@ -337,8 +337,8 @@ async fn two_hundred_services_and_five_hundred_nodes() {
     assert_eq!(calls(Operation::CreateBalancer), 200);
     assert_eq!(calls(Operation::SetTargets), 200);
     assert_eq!(world.writes(), 400, "a finalizer and a status each");
-    let looks = calls(Operation::DescribeBalancer);
-    // Fifty nodes go and fifty come: one update of each balancer.
+    let reads = calls(Operation::DescribeBalancer);
+    // Fifty nodes are replaced: one update of each load balancer.
     world.set_nodes(
         names.iter().skip(50).map(|name| node(name)).chain((500..550).map(|n| node(&format!("node-{n}")))).collect(),
     );
@@ -346,9 +346,9 @@ async fn two_hundred_services_and_five_hundred_nodes() {
     process.nodes_changed();
     pass(10.0).await;
     assert_eq!(calls(Operation::SetTargets), 400);
-    assert!(calls(Operation::DescribeBalancer) - looks <= 200, "one look each at most");
+    assert!(calls(Operation::DescribeBalancer) - reads <= 200, "one read each at most");
     let (before, writes) = (world.cloud.snapshot().calls, world.writes());
-    // A node that changes in nothing that matters, and one Service that changes.
+    // A node changes in a field that does not matter, and one Service changes.
     process.nodes_changed();
     change(&process, "web-7", |service| service.ports.push(port(81)));
     pass(10.0).await;
@@ -360,7 +360,7 @@ async fn two_hundred_services_and_five_hundred_nodes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_looks_and_says_nothing() {
+async fn restart_changes_nothing_and_records_no_event() {
     let (world, process) = settled().await;
     process.crash().await;
     let (before, writes) = (world.cloud.changing_calls(), world.writes());
@@ -373,14 +373,14 @@ async fn a_restart_looks_and_says_nothing() {
 #[tokio::test(start_paused = true)]
 async fn failed_service_follows_its_nodes_while_its_retry_waits() {
     let (world, process) = settled().await;
-    // AWS, and others, refuse one change for as long as nobody mends it.
+    // Clouds such as AWS can refuse one change until an operator fixes the cause.
     world.cloud.add_fault(Fault::always(Pattern::One(Operation::SetFirewall), Effect::Denied)).expect("a fault");
     change(&process, "web", |service| {
         service.balancing.as_mut().expect("it is balanced").source_ranges = ["192.0.2.0/24".into()].into();
     });
     pass(1.0).await;
     assert!(world.take_events().iter().any(|event| event.contains("SyncLoadBalancerFailed")));
-    // Long before the next try.
+    // Long before the next retry.
     for count in [3, 1] {
         world.set_nodes((0..count).map(|number| node(&format!("node-{number}"))).collect());
         process.nodes_changed();
@@ -408,7 +408,7 @@ async fn targets_stay_while_objects_cannot_be_decoded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn label_of_a_node_is_no_news_to_users() {
+async fn label_change_of_a_node_records_no_event() {
     let (world, process) = settled().await;
     world.set_nodes(vec![node("node-1")]);
     process.nodes_changed();

@@ -1,4 +1,4 @@
-//! Decisions, case by case.
+//! Tables of decisions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,28 +27,33 @@ fn held(service: &mut Service) {
 }
 
 fn class(service: &mut Service, class: &str) {
-    service.balancing.as_mut().expect("a balancer").class = Some(class.into());
+    service.balancing.as_mut().expect("a load balancer").class = Some(class.into());
 }
 
 #[test]
-fn what_a_service_wants() {
+fn desired_state_follows_from_type_class_deletion_and_finalizer() {
     let classes = ClassFilter { unset: true, named: vec!["example.com/ours".into()] };
     let deleting = |service: &mut Service| service.meta.deletion = Time(1);
     let plain = |service: &mut Service| service.kind = ServiceType::ClusterIp;
     type Change<'a> = &'a dyn Fn(&mut Service);
     let cases: &[(&str, &[Change<'_>], bool, Wish)] = &[
-        ("a balancer", &[], false, Wish::Balancer),
-        ("a balancer that is there", &[&held], true, Wish::Balancer),
-        ("no balancer", &[&plain], false, Wish::Nothing),
-        ("no balancer any more", &[&plain, &held], false, Wish::Cleanup),
+        ("a load balancer", &[], false, Wish::Balancer),
+        ("a load balancer that exists", &[&held], true, Wish::Balancer),
+        ("no load balancer", &[&plain], false, Wish::Nothing),
+        ("no load balancer any longer", &[&plain, &held], false, Wish::Cleanup),
         ("being deleted", &[&deleting, &held], false, Wish::Cleanup),
-        ("being deleted without our hold", &[&deleting], false, Wish::Nothing),
-        ("being deleted, and no balancer any more", &[&deleting, &held, &plain], false, Wish::Cleanup),
-        ("our class", &[&|s| class(s, "example.com/ours")], false, Wish::Balancer),
+        ("being deleted without the finalizer", &[&deleting], false, Wish::Nothing),
+        ("being deleted, and no load balancer any longer", &[&deleting, &held, &plain], false, Wish::Cleanup),
+        ("own class", &[&|s| class(s, "example.com/ours")], false, Wish::Balancer),
         ("another class", &[&|s| class(s, "example.com/theirs")], false, Wish::Nothing),
-        ("an empty class is one", &[&|s| class(s, "")], false, Wish::Nothing),
-        ("another class, held by its controller", &[&|s| class(s, "example.com/theirs"), &held], false, Wish::Nothing),
-        ("another class after ours", &[&|s| class(s, "example.com/theirs"), &held], true, Wish::Cleanup),
+        ("an empty class is another class", &[&|s| class(s, "")], false, Wish::Nothing),
+        (
+            "another class, with the finalizer of its controller",
+            &[&|s| class(s, "example.com/theirs"), &held],
+            false,
+            Wish::Nothing,
+        ),
+        ("another class after the own one", &[&|s| class(s, "example.com/theirs"), &held], true, Wish::Cleanup),
     ];
     for (case, changes, ours, expected) in cases {
         let service = with(|service| changes.iter().for_each(|change| change(service)));
@@ -57,7 +62,7 @@ fn what_a_service_wants() {
 }
 
 #[test]
-fn a_plain_service_asks_for_the_defaults() {
+fn plain_service_requests_the_defaults() {
     let spec = decide::spec(&service("web"), "cluster", &[]).expect("valid");
     assert_eq!((spec.id.cluster.as_str(), spec.id.to_string().as_str()), ("cluster", "shop/web"));
     assert_eq!((spec.class, spec.requested_address, spec.health_check_node_port), (None, None, None));
@@ -68,14 +73,14 @@ fn a_plain_service_asks_for_the_defaults() {
 }
 
 #[test]
-fn everything_that_is_asked_for_is_handed_on() {
+fn all_fields_of_the_request_are_in_the_spec() {
     let service = with(|service| {
         annotated(service, &[("example.com/a", "b")]);
         service.ip_families = vec!["IPv6".into(), "IPv4".into()];
         service.ports[0].node_port = 0;
         service.ports[0].target_port = kinds::intstr::IntOrString::Text("web".into());
         service.ports.push(kinds::service::ServicePort { protocol: "UDP".into(), ..port(53) });
-        let asked = service.balancing.as_mut().expect("a balancer");
+        let asked = service.balancing.as_mut().expect("a load balancer");
         asked.client_ip_affinity = true;
         asked.affinity_seconds = Some(60);
         asked.external_local = true;
@@ -94,7 +99,7 @@ fn everything_that_is_asked_for_is_handed_on() {
 }
 
 #[test]
-fn annotations_that_the_provider_does_not_read_change_nothing() {
+fn annotations_that_the_provider_does_not_read_are_left_out() {
     let asked = |annotations: &[(&str, &str)]| {
         let service = with(|service| annotated(service, annotations));
         decide::spec(&service, "cluster", &["example.com/".to_owned()]).expect("valid").annotations
@@ -110,7 +115,7 @@ fn source_ranges_come_from_the_spec_or_else_from_the_annotation() {
     const KEY: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
     let ranges = |spec: &[&str], annotation: Option<&str>| {
         let service = with(|service| {
-            let asked = service.balancing.as_mut().expect("a balancer");
+            let asked = service.balancing.as_mut().expect("a load balancer");
             asked.source_ranges = spec.iter().map(|range| (*range).into()).collect();
             if let Some(annotation) = annotation {
                 annotated(service, &[(KEY, annotation)]);
@@ -143,7 +148,7 @@ fn source_ranges_come_from_the_spec_or_else_from_the_annotation() {
 }
 
 #[test]
-fn looks_for_drift_are_spread() {
+fn drift_checks_are_spread_over_time() {
     let waits: Vec<_> =
         (0..100).map(|n| decide::resync_after(Duration::from_secs(1000), &format!("uid-{n}")).as_secs()).collect();
     assert!(waits.iter().all(|wait| (750..=1250).contains(wait)), "{waits:?}");
@@ -152,7 +157,7 @@ fn looks_for_drift_are_spread() {
 }
 
 #[test]
-fn a_status_is_compared_and_written_as_the_server_has_it() {
+fn status_has_the_defaults_of_the_api_server() {
     let address = |mode| Ingress { ip: Some([192, 0, 2, 1].into()), ip_mode: mode, ..Ingress::default() };
     let error = PortStatus { port: 80, protocol: Protocol::Tcp, error: Some("Busy".into()) };
     let fine = PortStatus { port: 81, protocol: Protocol::Udp, error: None };
@@ -164,7 +169,7 @@ fn a_status_is_compared_and_written_as_the_server_has_it() {
         ],
     };
     let ingress = decide::ingress(&status);
-    assert_eq!(&*ingress[0].ip_mode, "VIP", "as the server fills it in");
+    assert_eq!(&*ingress[0].ip_mode, "VIP", "as the API server defaults it");
     assert_eq!(
         decide::ingress_patch(&ingress),
         json!({ "ingress": [
@@ -178,7 +183,7 @@ fn a_status_is_compared_and_written_as_the_server_has_it() {
     assert_eq!(decide::ingress_patch(&[]), json!({ "ingress": null }));
 }
 
-/// A node by its JSON-like parts.
+/// Returns a node with a name, a provider ID and this change.
 fn node(name: &str, change: impl FnOnce(&mut kinds::Node)) -> Arc<kinds::Node> {
     use kinds::Kind;
     use kinds::wire::Put;
@@ -225,7 +230,7 @@ fn nodes_are_eligible_whether_or_not_they_are_ready() {
 }
 
 #[test]
-fn changes_that_balancers_cannot_see_wake_nobody() {
+fn changes_that_load_balancers_do_not_depend_on_requeue_no_service() {
     let (plain, tainted) = (node("n", |_| {}), node("n", |node| node.unschedulable = true));
     type Record = Arc<kinds::Node>;
     let differs =

@@ -1,5 +1,5 @@
-//! A cluster in memory around the controller: Services with a watch that lags, writes that fail, and processes that
-//! die, over the mock cloud.
+//! A simulated cluster for the controller: Services behind a watch that lags, writes that fail, and processes that
+//! crash, on top of the mock cloud.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,12 +36,12 @@ use crate::controllers::service::reconcile::Balancers;
 pub const CLUSTER: &str = "cluster";
 pub const RESYNC: Duration = Duration::from_secs(1800);
 
-/// What goes wrong with a write.
+/// A fault of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteFault {
-    /// It is not done.
+    /// The write is not applied.
     Refused,
-    /// It is done, and the answer does not come.
+    /// The write is applied, but its response is lost.
     Lost,
 }
 
@@ -52,27 +52,27 @@ struct Truth {
     events: Vec<String>,
     writes: u64,
     faults: Vec<WriteFault>,
-    /// Counts down to the write or call after which the process dies.
+    /// Writes and calls left until the process crashes.
     dies_after: Option<u64>,
-    /// The process dies in a provider's call that one of the cloud's faults breaks off.
+    /// The process crashes in the next call of the provider that fails.
     dies_on_error: bool,
     acts: u64,
     died: bool,
 }
 
-/// What there is, whoever looks at it.
+/// The state of cluster and cloud, which all processes share.
 pub struct World {
     pub cloud: MockCloud,
     truth: Mutex<Truth>,
     nodes: Mutex<Arc<[NodeTarget]>>,
     endpoints: Mutex<Arc<[EndpointTarget]>>,
-    /// Those of single Services, where they are not the same for all.
+    /// Endpoints of single Services; all others have `endpoints`.
     pub endpoints_of: Mutex<BTreeMap<String, Vec<EndpointTarget>>>,
     /// Pods with readiness gates, by name.
     pub pods: Mutex<BTreeMap<String, GatedPod>>,
-    /// Whether processes that start delete leaks, and from one audit to the next.
+    /// Options of processes that start: whether they delete leaks, and the interval between two audits.
     pub audit: Mutex<(bool, Duration)>,
-    /// Some Node or EndpointSlice cannot be decoded.
+    /// Whether a Node or EndpointSlice cannot be decoded.
     pub undecodable: AtomicBool,
     dead: AtomicBool,
     ids: AtomicU64,
@@ -167,7 +167,7 @@ impl World {
         lock(&self.truth)
     }
 
-    /// A user makes a Service; false if there is one of its name.
+    /// Creates a Service as a user does. Returns false if one of its name exists.
     pub fn create(&self, mut service: Service) -> bool {
         let key = service.meta.key();
         let mut truth = self.truth();
@@ -181,7 +181,7 @@ impl World {
         true
     }
 
-    /// Somebody changes a Service, if it is there.
+    /// Changes a Service as another client does. Returns whether it exists.
     pub fn change(&self, key: &ObjectKey, change: impl FnOnce(&mut Service)) -> bool {
         let mut truth = self.truth();
         truth.version += 1;
@@ -195,7 +195,7 @@ impl World {
         true
     }
 
-    /// A user deletes a Service.
+    /// Deletes a Service as a user does.
     pub fn delete(&self, key: &ObjectKey) -> bool {
         self.change(key, |service| service.meta.deletion = Time(1))
     }
@@ -220,7 +220,7 @@ impl World {
         *lock(&self.endpoints) = endpoints.into();
     }
 
-    /// What was said so far, as `Type Reason Service: message`, and forgets it.
+    /// Removes and returns the events so far, as `Type Reason Service: message`.
     pub fn take_events(&self) -> Vec<String> {
         std::mem::take(&mut self.truth().events)
     }
@@ -238,22 +238,22 @@ impl World {
         self.cloud.clear_faults();
     }
 
-    /// The process dies right after its `n`-th write or call from now, counted from one.
+    /// Lets the process crash right after its `n`-th write or call from now, counted from one.
     pub fn die_after(&self, n: u64) {
         self.truth().dies_after = Some(n);
     }
 
-    /// The process dies at the next call that the cloud answers with an error.
+    /// Lets the process crash at the next call for which the cloud returns an error.
     pub fn die_on_error(&self) {
         self.truth().dies_on_error = true;
     }
 
-    /// Writes and calls so far.
+    /// Returns the number of writes and calls so far.
     pub fn acts(&self) -> u64 {
         self.truth().acts
     }
 
-    /// Whether a process has died as scripted.
+    /// Returns whether a process has crashed as scripted.
     pub fn died(&self) -> bool {
         self.truth().died
     }
@@ -262,7 +262,7 @@ impl World {
         self.dead.load(Ordering::SeqCst)
     }
 
-    /// Counts an act of the process; it hangs for good if this was its last.
+    /// Counts a write or call of the process. Never returns if the process crashes after it.
     async fn acted(&self) {
         let last = {
             let mut truth = self.truth();
@@ -281,7 +281,7 @@ impl World {
         }
     }
 
-    /// As `acted`, for a call to the cloud.
+    /// Like `acted`, for a call to the cloud.
     async fn called<T>(&self, answer: &Result<T, CloudError>) {
         if answer.is_err() && std::mem::take(&mut self.truth().dies_on_error) {
             self.truth().dies_after = Some(1);
@@ -306,13 +306,13 @@ impl World {
         self.change(&key, change);
         self.acted().await;
         match fault {
-            Some(_) => Err(Refusal::Failed("as scripted: the answer got lost".into())),
+            Some(_) => Err(Refusal::Failed("as scripted: the response was lost".into())),
             None => Ok(()),
         }
     }
 }
 
-/// One life of the controller's process: what its watch has shown it, and its queue.
+/// One process of the controller, until it crashes: its cache and its queue.
 pub struct Process {
     pub world: Arc<World>,
     pub queue: Arc<Queue<String>>,
@@ -321,20 +321,20 @@ pub struct Process {
     tasks: JoinSet<()>,
 }
 
-/// What one process sees.
+/// The cache of one process.
 pub struct View {
     world: Arc<World>,
-    seen: Mutex<BTreeMap<ObjectKey, Arc<Service>>>,
-    /// Services that it has written since it saw them.
+    cached: Mutex<BTreeMap<ObjectKey, Arc<Service>>>,
+    /// Services with own writes that the cache does not contain.
     written: Mutex<BTreeSet<ObjectKey>>,
 }
 
 impl View {
-    /// The watch delivers what has become of a Service.
+    /// Delivers the current state of a Service by the watch.
     fn refresh(&self, key: &ObjectKey) {
         match self.world.get(key) {
-            Some(service) => lock(&self.seen).insert(key.clone(), Arc::new(service)),
-            None => lock(&self.seen).remove(key),
+            Some(service) => lock(&self.cached).insert(key.clone(), Arc::new(service)),
+            None => lock(&self.cached).remove(key),
         };
         lock(&self.written).remove(key);
     }
@@ -343,11 +343,11 @@ impl View {
 #[async_trait]
 impl Cluster for View {
     fn service(&self, key: &ObjectKey) -> Option<Arc<Service>> {
-        lock(&self.seen).get(key).cloned()
+        lock(&self.cached).get(key).cloned()
     }
 
     fn services(&self) -> Vec<Arc<Service>> {
-        lock(&self.seen).values().cloned().collect()
+        lock(&self.cached).values().cloned().collect()
     }
 
     fn nodes(&self) -> Arc<[NodeTarget]> {
@@ -373,12 +373,12 @@ impl Cluster for View {
         lock(&self.world.pods).values().cloned().map(Arc::new).collect()
     }
 
-    async fn set_pod_condition(&self, pod: &GatedPod, told: &PodCondition) -> Result<(), Refusal> {
+    async fn set_pod_condition(&self, pod: &GatedPod, condition: &PodCondition) -> Result<(), Refusal> {
         let mut pods = lock(&self.world.pods);
         let pod = pods.get_mut(&*pod.meta.name).ok_or(Refusal::Gone)?;
-        for gate in pod.gates.iter_mut().filter(|gate| *gate.condition == told.condition) {
+        for gate in pod.gates.iter_mut().filter(|gate| *gate.condition == condition.condition) {
             (gate.status, gate.reason, gate.message) =
-                (told.status, told.reason.as_str().into(), told.message.as_str().into());
+                (condition.status, condition.reason.as_str().into(), condition.message.as_str().into());
         }
         Ok(())
     }
@@ -400,7 +400,7 @@ impl Cluster for View {
 
     async fn hold(&self, service: &Service) -> Result<(), Refusal> {
         if self.world.get(&service.meta.key()).is_some_and(|now| now.meta.is_deleting()) {
-            return Err(Refusal::Failed("no finalizer can be added to what is being deleted".into()));
+            return Err(Refusal::Failed("no finalizer can be added to an object that is being deleted".into()));
         }
         lock(&self.written).insert(service.meta.key());
         let add = |service: &mut Service| service.meta.finalizers = Arc::new([FINALIZER.into()]);
@@ -429,7 +429,7 @@ impl Cluster for View {
     }
 }
 
-/// The mock cloud, as seen by a process that may die after any call.
+/// The mock cloud as a process uses it, which may crash after any call.
 struct Calls {
     cloud: Arc<dyn LoadBalancers>,
     world: Arc<World>,
@@ -475,7 +475,7 @@ impl LoadBalancers for Calls {
     }
 }
 
-/// Reconciles by names, as the binary does by keys.
+/// Reconciles Services by name; the binary uses keys.
 struct ByName(Arc<Balancers<View>>);
 
 impl Reconcile for ByName {
@@ -486,7 +486,7 @@ impl Reconcile for ByName {
             let key = key(name);
             let view = &self.0.kubernetes;
             if lock(&view.written).contains(&key) {
-                // Its own writes must have come back first: here they do at once.
+                // A reconcile waits until the cache contains the own writes: here they arrive immediately.
                 view.refresh(&key);
             }
             self.0.sync(&key).await
@@ -496,22 +496,22 @@ impl Reconcile for ByName {
 }
 
 impl Process {
-    /// Starts a process that has listed what there is.
+    /// Starts a process whose cache contains all Services.
     pub fn start(world: &Arc<World>, workers: usize) -> Self {
-        let cloud = world.cloud.provider(CLUSTER).load_balancers().expect("the mock balances");
+        let cloud = world.cloud.provider(CLUSTER).load_balancers().expect("the mock has load balancers");
         Self::over(world, workers, cloud)
     }
 
-    /// The same over another cloud.
+    /// Like `start`, with another cloud.
     pub fn over(world: &Arc<World>, workers: usize, cloud: Arc<dyn LoadBalancers>) -> Self {
         world.dead.store(false, Ordering::SeqCst);
         {
             let mut truth = world.truth();
             (truth.dies_after, truth.dies_on_error) = (None, false);
         }
-        let seen = world.services().into_iter().map(|(key, service)| (key, Arc::new(service))).collect();
-        let view = View { world: world.clone(), seen: Mutex::new(seen), written: Mutex::default() };
-        // A guard within the next statement would last until its end.
+        let cached = world.services().into_iter().map(|(key, service)| (key, Arc::new(service))).collect();
+        let view = View { world: world.clone(), cached: Mutex::new(cached), written: Mutex::default() };
+        // Copied first: the guard would otherwise be held until the end of the next statement.
         let (collects, every) = *lock(&world.audit);
         let balancers = Arc::new(Balancers {
             kubernetes: view,
@@ -547,13 +547,13 @@ impl Process {
         self.audit.run(&self.balancers.audited()).await.expect("no faults")
     }
 
-    /// Leaks that two consecutive audits find.
+    /// Runs two audits. Returns the number of leaks that both found.
     pub async fn leaks(&self) -> usize {
         self.audit().await;
         self.audit().await.leaks
     }
 
-    /// The watch delivers what has become of a Service.
+    /// Delivers the current state of a Service by the watch.
     pub fn deliver(&self, key: &ObjectKey) {
         let view = &self.balancers.kubernetes;
         let old = view.service(key);
@@ -566,29 +566,29 @@ impl Process {
         }
     }
 
-    /// The watch delivers that a Service has other endpoints.
+    /// Delivers a change of a Service's endpoints by the watch.
     pub fn endpoints_changed(&self, key: &ObjectKey) {
         for key in self.balancers.states.with_endpoints_of(key) {
             self.queue.add(key.name.to_string());
         }
     }
 
-    /// The watch delivers everything.
+    /// Delivers the current state of all Services by the watch.
     pub fn deliver_all(&self) {
-        let known: Vec<_> = lock(&self.balancers.kubernetes.seen).keys().cloned().collect();
+        let known: Vec<_> = lock(&self.balancers.kubernetes.cached).keys().cloned().collect();
         for key in self.world.services().into_keys().chain(known) {
             self.deliver(&key);
         }
     }
 
-    /// Nodes have changed: those Services are looked at that send traffic to them.
+    /// Delivers a change of the nodes: the Services with nodes as targets are requeued.
     pub fn nodes_changed(&self) {
         for key in self.balancers.states.with_nodes() {
             self.queue.add(key.name.to_string());
         }
     }
 
-    /// The process ends without a word.
+    /// Stops the process without a graceful shutdown.
     pub async fn crash(mut self) {
         self.tasks.shutdown().await;
     }

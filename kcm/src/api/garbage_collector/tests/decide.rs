@@ -1,4 +1,4 @@
-//! What becomes of an object, by how its owners stand.
+//! Tables of actions for an object, by the state of its owners.
 
 use kinds::{Str, Uid};
 use runtime::write::Propagation::{Background, Foreground, Orphan};
@@ -8,11 +8,11 @@ use super::super::decide::{Plan, Standing, plan};
 use super::super::patch;
 use super::{A, blocking, deleting, object, owner, uid};
 
-/// Owners and how they stand, finalizers, whether it has dependents, whether it may be in a cycle, and the plan.
+/// Owners and their state, finalizers, whether the object has dependents, whether it may be in a cycle, and the plan.
 type Case = (&'static [(u128, Standing)], &'static [&'static str], bool, bool, Plan);
 
 #[test]
-fn an_object_goes_when_no_owner_holds_it() {
+fn object_is_deleted_when_no_owner_exists() {
     let drop = |numbers: &[u128]| Plan::DropReferences(numbers.iter().copied().map(uid).collect());
     let table: &[Case] = &[
         (&[], &[], false, false, Plan::Keep),
@@ -38,7 +38,7 @@ fn an_object_goes_when_no_owner_holds_it() {
 }
 
 #[test]
-fn patches_say_what_they_are_based_on() {
+fn patches_have_preconditions() {
     let item = deleting(object(5, "n", vec![blocking(&A, 1), owner(&A, 2)]), &["a/x", "orphan"]);
     let uid_text = uid(2).to_string();
     assert_eq!(

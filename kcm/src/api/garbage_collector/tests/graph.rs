@@ -1,4 +1,4 @@
-//! What each change of the graph asks for, also when references contradict each other.
+//! Effects of changes of the graph, also with contradicting references.
 
 use kinds::meta::Meta;
 use kinds::{Resource, Uid};
@@ -34,7 +34,7 @@ fn identity(resource: &Resource, number: u128, namespace: &str) -> Identity {
 }
 
 #[test]
-fn dependents_are_looked_at_when_their_owner_goes() {
+fn dependents_are_checked_when_their_owner_is_deleted() {
     let mut graph = graph(&[(A, object(1, "n", vec![])), (A, object(2, "n", vec![owner(&A, 1)]))]);
     assert!(graph.view(&uid(2)).expect("known").settled);
     assert_eq!(checks(&graph.gone(&uid(1))), [2]);
@@ -50,20 +50,24 @@ fn an_owner_without_dependents_is_not_remembered() {
 }
 
 #[test]
-fn an_unseen_owner_is_verified_once_and_settles_when_seen() {
+fn virtual_owner_is_verified_once_and_until_a_watch_delivers_it() {
     let mut graph = Graph::default();
     assert_eq!(checks(&graph.observe(&A, &object(2, "n", vec![owner(&A, 1)]))), [1]);
     assert_eq!(graph.len(), (2, 1));
-    assert!(graph.observe(&A, &object(3, "n", vec![owner(&A, 1)])).is_empty(), "it is asked for already");
+    assert!(graph.observe(&A, &object(3, "n", vec![owner(&A, 1)])).is_empty(), "its verification is queued already");
     assert!(graph.observe(&A, &object(1, "n", vec![])).is_empty());
     assert!(graph.view(&uid(2)).expect("known").settled);
     assert_eq!(graph.len(), (3, 0));
-    assert_eq!(checks(&graph.absent(&identity(&A, 1, "n"))), [2, 3], "the server knows better than the watch");
+    assert_eq!(
+        checks(&graph.absent(&identity(&A, 1, "n"))),
+        [2, 3],
+        "the result of the API server wins over the watch"
+    );
     assert_eq!(checks(&graph.unsettled()), [2, 3]);
 }
 
 #[test]
-fn an_unseen_owner_that_nobody_refers_to_any_more_is_forgotten() {
+fn virtual_owner_without_references_is_forgotten() {
     let mut graph = graph(&[(A, object(2, "n", vec![owner(&A, 1)]))]);
     graph.observe(&A, &object(2, "n", vec![]));
     assert_eq!(graph.len(), (1, 0));
@@ -79,8 +83,12 @@ fn deletion_begins_once() {
     let held = Blocking { uid: uid(2), deleting: false };
     assert_eq!(graph.blocking(&uid(1)), [held]);
     assert!(!graph.view(&uid(2)).expect("known").settled);
-    assert_eq!(checks(&graph.observe(&A, &object(3, "n", vec![owner(&A, 1)]))), [3], "a latecomer");
-    assert_eq!(checks(&graph.observe(&A, &object(2, "n", vec![owner(&A, 1)]))), [1, 2], "it blocks no longer");
+    assert_eq!(
+        checks(&graph.observe(&A, &object(3, "n", vec![owner(&A, 1)]))),
+        [3],
+        "a dependent that was added later"
+    );
+    assert_eq!(checks(&graph.observe(&A, &object(2, "n", vec![owner(&A, 1)]))), [1, 2], "it no longer blocks");
     assert_eq!(graph.blocking(&uid(1)), []);
     assert_eq!(checks(&graph.gone(&uid(2))), [1]);
     assert_eq!(checks(&graph.unsettled()), [1, 3]);
@@ -94,19 +102,19 @@ fn deletion_begins_once() {
 }
 
 #[test]
-fn a_dependent_that_waits_itself_may_be_in_a_cycle() {
+fn dependent_that_waits_for_its_own_dependents_may_be_in_a_cycle() {
     let mut graph = graph(&[(A, object(1, "n", vec![owner(&A, 2)])), (A, object(2, "n", vec![blocking(&A, 1)]))]);
     assert!(!graph.may_be_in_cycle(&uid(2)));
     graph.observe(&A, &deleting(object(1, "n", vec![owner(&A, 2)]), &["foregroundDeletion"]));
     assert!(graph.may_be_in_cycle(&uid(2)) && graph.has_dependents(&uid(2)));
 }
 
-/// What is wrong, the owner, the dependent, and the events.
+/// The conflict, the owner, the dependent, and the events.
 type Case = (&'static str, Resource, Meta, Resource, Meta, Vec<Effect>);
 
 /// Upstream's table of conflicting data, in both orders.
 #[test]
-fn references_that_do_not_fit_are_looked_at_and_told_of() {
+fn conflicting_references_are_checked_and_reported() {
     let strange_kind = || object(5, "n", vec![owner(&B, 1)]);
     let other_namespace = || object(5, "m", vec![owner(&A, 1)]);
     let no_namespace = || object(5, "", vec![owner(&A, 1)]);
@@ -143,7 +151,7 @@ fn references_that_do_not_fit_are_looked_at_and_told_of() {
 }
 
 #[test]
-fn an_owner_without_namespace_may_own_everywhere() {
+fn cluster_scoped_owner_may_have_dependents_in_all_namespaces() {
     let graph = graph(&[
         (C, object(1, "", vec![])),
         (A, object(2, "n", vec![owner(&C, 1)])),
@@ -154,7 +162,7 @@ fn an_owner_without_namespace_may_own_everywhere() {
 }
 
 #[test]
-fn a_wrong_reference_does_not_make_a_living_owner_absent() {
+fn wrong_reference_does_not_make_an_existing_owner_absent() {
     let mut graph = graph(&[
         (A, object(1, "n", vec![])),
         (A, object(2, "n", vec![owner(&A, 1)])),
@@ -167,8 +175,8 @@ fn a_wrong_reference_does_not_make_a_living_owner_absent() {
 }
 
 #[test]
-fn dependents_that_disagree_have_each_of_their_claims_verified() {
-    // A bad reference first, then a good one, and one from another namespace; the owner itself is not seen yet.
+fn coordinates_of_all_disagreeing_dependents_are_verified() {
+    // A bad reference first, then a good one, and one from another namespace. No watch has delivered the owner yet.
     let mut graph = graph(&[
         (A, object(2, "n", vec![owner(&B, 1)])),
         (A, object(3, "n", vec![owner(&A, 1)])),
@@ -182,12 +190,12 @@ fn dependents_that_disagree_have_each_of_their_claims_verified() {
     graph.absent(&identity(&A, 1, "m"));
     assert_eq!(tried(&graph), identity(&A, 1, "n"), "the next in order");
     let effects = graph.observe(&A, &object(1, "n", vec![]));
-    assert!(effects.is_empty(), "seen as it was believed to be: {effects:?}");
+    assert!(effects.is_empty(), "the watch confirms the coordinates: {effects:?}");
     assert!(graph.view(&uid(3)).expect("known").settled && !graph.view(&uid(4)).expect("known").settled);
 }
 
 #[test]
-fn a_kind_that_left_is_unknown_and_not_gone() {
+fn objects_of_an_unwatched_kind_are_unknown_and_not_deleted() {
     let mut graph = graph(&[
         (A, deleting(object(1, "n", vec![]), &["foregroundDeletion"])),
         (B, object(2, "n", vec![blocking(&A, 1)])),
@@ -198,11 +206,11 @@ fn a_kind_that_left_is_unknown_and_not_gone() {
     assert_eq!((graph.len(), graph.view(&uid(2))), ((3, 1), None));
     assert!(!graph.absent.has(&identity(&B, 3, "n")) && !graph.view(&uid(4)).expect("known").settled);
     graph.observe(&B, &object(3, "n", vec![]));
-    assert!(graph.view(&uid(4)).expect("known").settled, "the kind is back");
+    assert!(graph.view(&uid(4)).expect("known").settled, "the kind is served again");
 }
 
 #[test]
-fn the_absent_are_remembered_up_to_a_number() {
+fn number_of_remembered_absent_owners_is_limited() {
     let mut absent = Absent::default();
     for number in 0..5000 {
         absent.add(identity(&A, number, "n"));

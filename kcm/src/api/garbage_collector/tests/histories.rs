@@ -1,4 +1,4 @@
-//! Random ownership graphs, deletions and lag: nothing that a living owner holds is ever deleted, nothing else stays.
+//! Random ownership graphs, deletions and lag: no object with an existing owner is ever deleted, and no garbage stays.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -31,7 +31,7 @@ const BLOCKING: Reference = Reference { blocks: true, wrong_name: false, other_v
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// With references to objects by their place in history.
+    /// With references to objects by their index in the history.
     Create {
         kind: usize,
         namespace: bool,
@@ -44,12 +44,12 @@ enum Step {
     DropOwners {
         which: usize,
     },
-    /// Our watch of a kind shows the next change.
+    /// The watch of a kind delivers the next change.
     Deliver {
         kind: usize,
     },
     Work,
-    /// Another process takes over with empty hands, and lists.
+    /// Another process takes over without state, and lists all objects.
     Restart,
 }
 
@@ -73,14 +73,14 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// The API server, the watches, and a collector that works one object at a time.
 struct World {
-    /// What there is.
+    /// The existing objects.
     objects: BTreeMap<Uid, (usize, Meta)>,
-    /// All that ever was.
+    /// All objects that ever existed.
     history: Vec<(usize, Meta)>,
     version: u64,
     /// Events that the watches have not delivered yet; `None` in place of the object is a deletion.
     lag: [VecDeque<(Uid, Option<Meta>)>; 3],
-    /// What the watches have shown.
+    /// The objects that the watches have delivered.
     shown: BTreeMap<Uid, Meta>,
     graph: Graph,
     checks: VecDeque<Uid>,
@@ -125,7 +125,7 @@ impl World {
         }
     }
 
-    /// What the API server does on a DELETE.
+    /// Applies a DELETE as the API server does.
     fn delete(&mut self, uid: &Uid, propagation: Propagation) {
         self.change(uid, |meta| {
             meta.deletion = Time(9);
@@ -140,7 +140,7 @@ impl World {
         });
     }
 
-    /// Returns the owner that a reference means, if there is one.
+    /// Returns the owner of a reference, if it exists.
     fn owner_of(&self, namespace: &str, reference: &OwnerRef) -> Option<&Meta> {
         let (kind, owner) = self.objects.get(&reference.uid)?;
         let identity = identity(*kind, owner);
@@ -206,7 +206,7 @@ impl World {
         let Some(view) = self.graph.view(&uid) else { return true };
         if !view.state.observed {
             let exists = self.objects.get(&uid).is_some_and(|(kind, meta)| {
-                // The namespace makes no difference to a look-up of a kind that has none.
+                // A read of a cluster-scoped kind ignores the namespace.
                 let namespace = if KINDS[*kind].namespaced { &meta.namespace } else { &view.identity.namespace };
                 let tried = &view.identity;
                 let api_version = tried.api_version.replace(OTHER_VERSION, "v1").into();
@@ -251,7 +251,7 @@ impl World {
                 .any(|namespace| self.graph.absent.has(&Identity::of_owner(reference, namespace)));
             assert!(
                 !known_absent || self.owner_of(&meta.namespace, reference).is_none(),
-                "{reference:?} is taken for absent and is not"
+                "{reference:?} counts as absent, but exists"
             );
             owners.push((reference.uid.clone(), standing));
         }
@@ -280,7 +280,7 @@ impl World {
         assert!(!meta.owners.is_empty(), "{meta:?} never had an owner");
         for reference in meta.owners.iter() {
             let held = self.owner_of(&meta.namespace, reference).is_some_and(|owner| !Self::waits(owner));
-            assert!(!held, "{meta:?} is held by {reference:?}");
+            assert!(!held, "{meta:?} has the owner {reference:?}");
         }
         self.deleted_by_us += 1;
         self.delete(uid, propagation);
@@ -321,7 +321,7 @@ impl World {
                 let references = owners.into_iter().filter_map(|(which, how)| {
                     let (owner_kind, meta) = self.history.get(which)?;
                     let Uid::Uuid(number) = meta.uid else { return None };
-                    // What has no namespace can only be owned by the like: anything else can never be looked up.
+                    // A cluster-scoped object can only have cluster-scoped owners: others can never be read.
                     let possible = KINDS[kind].namespaced || !KINDS[*owner_kind].namespaced;
                     let mut reference = owner(&KINDS[*owner_kind], number);
                     reference.block_owner_deletion = Some(how.blocks);
@@ -368,7 +368,7 @@ impl World {
                 None => {}
             }
         }
-        panic!("it never comes to rest: {:?}", self.checks);
+        panic!("it does not settle: {:?}", self.checks);
     }
 }
 
@@ -391,7 +391,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn whatever_happens(steps in proptest::collection::vec(step(), 0..120)) {
+    fn random_history_deletes_exactly_the_garbage(steps in proptest::collection::vec(step(), 0..120)) {
         let mut world = World::default();
         for step in steps {
             world.take(step);
@@ -399,11 +399,11 @@ proptest! {
         world.rest();
         for (_, meta) in world.objects.values() {
             let held = |reference: &OwnerRef| world.owner_of(&meta.namespace, reference).is_some();
-            prop_assert!(meta.owners.is_empty() || meta.owners.iter().any(held), "nobody holds {meta:?}");
-            prop_assert!(!meta.is_deleting(), "{meta:?} is being deleted for ever");
+            prop_assert!(meta.owners.is_empty() || meta.owners.iter().any(held), "{meta:?} has no owner");
+            prop_assert!(!meta.is_deleting(), "the deletion of {meta:?} never ends");
         }
-        prop_assert_eq!(world.graph.len(), (world.objects.len(), 0), "the graph has what there is");
-        // What a new leader checks again leads to nothing.
+        prop_assert_eq!(world.graph.len(), (world.objects.len(), 0), "the graph contains the existing objects");
+        // The checks of a new leader change nothing.
         let before = world.objects.clone();
         let effects = world.graph.unsettled();
         world.apply(effects);

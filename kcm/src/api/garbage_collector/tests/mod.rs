@@ -1,4 +1,4 @@
-//! Tables of upstream's test cases in own words, and random histories under lag.
+//! Upstream's test cases as tables, and random histories with lagging watches.
 
 mod decide;
 mod graph;

@@ -1,4 +1,4 @@
-//! Where the names of owners lead, and how long a read of an owner counts.
+//! Names of owners that are read, and the validity of results.
 
 use std::time::Duration;
 

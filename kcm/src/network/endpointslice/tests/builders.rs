@@ -1,4 +1,4 @@
-//! A small world to decide in: a Service, pods, nodes, and the slices that decisions lead to.
+//! A small cluster for decisions: a Service, pods, nodes, and the resulting slices.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::super::desired::{Place, members};
 use super::super::topology::Shares;
 use crate::network::service_endpoints::slice_writes::Plan;
 
-/// Returns an object of which nothing is known but its name.
+/// Returns an object with only a name.
 fn read<K: Kind>(name: &str, sections: Sections) -> K {
     let mut object = Vec::new();
     object.put_message(1, |meta| {
@@ -88,7 +88,7 @@ pub struct World {
     pub nodes: BTreeMap<Str, Option<Str>>,
     pub shares: Option<Shares>,
     pub was_allotted: bool,
-    /// Pods that are there and cannot be read.
+    /// Number of existing pods that cannot be decoded.
     pub unreadable: Vec<Str>,
     made: usize,
 }
@@ -145,7 +145,7 @@ impl World {
         self.slices.sort_by(|a, b| a.meta.name.cmp(&b.meta.name));
     }
 
-    /// Does what is to be done now and later; answers the number of writes.
+    /// Executes immediate and delayed writes. Returns their number.
     pub fn settle(&mut self) -> usize {
         let decision = self.decide();
         self.apply(&decision.now);

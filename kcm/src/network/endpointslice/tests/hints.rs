@@ -1,4 +1,4 @@
-//! Who should use an endpoint: upstream's cases.
+//! Hints of endpoints: upstream's cases.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ fn topology() -> Service {
     Service { annotations: labels(&[("service.kubernetes.io/topology-mode", "Auto")]), ..service() }
 }
 
-/// Endpoints that each zone is to use.
+/// Returns the number of endpoints for each zone.
 fn counts(world: &World) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for endpoint in world.slices.iter().flat_map(|slice| &slice.contents.endpoints) {
@@ -41,7 +41,7 @@ fn counts(world: &World) -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn those_that_are_close_are_preferred() {
+fn nearby_clients_are_preferred() {
     for (distribution, expected) in [
         (None, "10.0.0.1 ++-"),
         (Some("PreferClose"), "10.0.0.1 ++- a|"),
@@ -70,7 +70,7 @@ fn endpoints_that_are_not_ready_have_no_hints_of_their_own() {
 }
 
 #[test]
-fn zones_get_their_share() {
+fn zones_get_endpoints_by_their_share() {
     for (pods, zones, cpu, expected) in [
         (6, &["a", "b", "c"][..], &[("a", 1000), ("b", 1000), ("c", 1000)][..], &[2, 2, 2][..]),
         (9, &["a", "b", "c"], &[("a", 4000), ("b", 4000), ("c", 1000)], &[4, 4, 1]),
@@ -94,7 +94,7 @@ fn zones_get_their_share() {
 }
 
 #[test]
-fn why_there_are_no_hints_is_told_and_old_ones_go() {
+fn reason_for_missing_hints_is_reported_and_old_hints_are_removed() {
     let enough = &[("a", 1000), ("b", 1000)][..];
     for (pods, zones, cpu, expected) in [
         (
@@ -128,7 +128,7 @@ fn why_there_are_no_hints_is_told_and_old_ones_go() {
 }
 
 #[test]
-fn taking_the_annotation_away_is_told_once_and_annotations_win() {
+fn removed_annotation_is_reported_once_and_annotations_win() {
     let mut world = world(topology(), 4, &["a", "b"]);
     world.shares = shares(&[("a", 1000), ("b", 1000)]);
     world.service.traffic_distribution = Some("PreferSameNode".into());
@@ -147,7 +147,7 @@ fn taking_the_annotation_away_is_told_once_and_annotations_win() {
 }
 
 #[test]
-fn overload_is_seen_when_shares_change() {
+fn overload_is_detected_when_shares_change() {
     let even = shares(&[("a", 1000), ("b", 1000)]);
     for (allotted, shares, expected) in [
         (&[("a", 5), ("b", 5)][..], even.clone(), false),

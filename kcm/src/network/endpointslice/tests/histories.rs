@@ -1,4 +1,4 @@
-//! Whatever happens to pods and Service: at rest the slices say what the pods are, and nothing is written twice.
+//! Random histories of pods and Service: at the end the slices equal the pods, and nothing is written twice.
 
 use std::collections::BTreeSet;
 
@@ -18,9 +18,9 @@ enum Step {
     Port(i32),
     Label(u8),
     DualStack(bool),
-    /// A sync; only what must be done now is done if it says so.
+    /// A sync; with `true` only immediate writes are executed.
     Sync(bool),
-    /// A sync of which little is done before it is too old.
+    /// A sync that stops after a few writes, because its decision is outdated.
     Begin,
 }
 
@@ -73,7 +73,7 @@ fn take(world: &mut World, step: &Step) {
     }
 }
 
-/// What the slices should say, each once.
+/// Returns the desired endpoints, without duplicates.
 fn truth(world: &World) -> BTreeSet<String> {
     let mut alone = World::new(world.service.clone(), []);
     alone.most = 1000;
@@ -84,7 +84,7 @@ fn truth(world: &World) -> BTreeSet<String> {
 
 proptest! {
     #[test]
-    fn slices_come_to_say_what_the_pods_are(
+    fn slices_finally_equal_the_pods(
         most in 1usize..6,
         steps in prop::collection::vec(step(), 1..60),
     ) {
@@ -94,7 +94,7 @@ proptest! {
             take(&mut world, step);
         }
         world.settle();
-        prop_assert_eq!(world.settle(), 0, "nothing is left to do");
+        prop_assert_eq!(world.settle(), 0, "no write is due");
         let shown = world.shown().concat();
         let unique: BTreeSet<String> = shown.iter().cloned().collect();
         prop_assert_eq!(shown.len(), unique.len(), "no endpoint twice");
@@ -105,9 +105,9 @@ proptest! {
         prop_assert!(world.sizes().iter().all(|size| *size <= most));
     }
 
-    /// What gets traffic is never wrong after a sync, even if all else waits.
+    /// The endpoints with traffic are right after every sync, even if all other writes are delayed.
     #[test]
-    fn what_waits_gets_no_traffic(steps in prop::collection::vec(step(), 1..40)) {
+    fn delayed_writes_concern_only_endpoints_without_traffic(steps in prop::collection::vec(step(), 1..40)) {
         let mut world = World::new(service(), []);
         world.most = 3;
         for step in &steps {
@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_pods_does_not_matter(
+    fn order_of_pods_does_not_matter(
         steps in prop::collection::vec(step(), 1..40),
         order in Just((0u8..20).collect::<Vec<_>>()).prop_shuffle(),
     ) {

@@ -1,11 +1,11 @@
-//! How endpoints are laid into slices: upstream's cases.
+//! Packing of endpoints into slices: upstream's cases.
 
 use kinds::Time;
 use kinds::endpoint_slice::Contents;
 
 use super::builders::{World, service};
 
-/// Returns a world whose slices hold these pods, as they are.
+/// Returns a world whose slices contain these pods.
 fn world(pods: u8, slices: &[(u8, u8)]) -> World {
     let mut all = World::new(service(), 0..pods);
     let mut full = World::new(service(), 0..pods);
@@ -25,7 +25,7 @@ fn world(pods: u8, slices: &[(u8, u8)]) -> World {
 }
 
 #[test]
-fn new_slices_are_full_but_for_the_last() {
+fn new_slices_are_full_except_the_last() {
     for (most, sizes) in [(100, vec![50, 100, 100]), (125, vec![125, 125]), (1000, vec![250])] {
         let mut world = world(250, &[]);
         world.most = most;
@@ -36,7 +36,7 @@ fn new_slices_are_full_but_for_the_last() {
 }
 
 #[test]
-fn pods_that_came_together_share_slices() {
+fn pods_that_were_created_together_share_slices() {
     let mut world = world(250, &[]);
     // No two of them in the order of their names.
     let age = |number: u8| i64::from(number) * 7 % 250;
@@ -60,14 +60,14 @@ fn pods_that_came_together_share_slices() {
 }
 
 #[test]
-fn what_is_more_than_a_slice_gets_one_and_the_rest_goes_where_it_fits() {
+fn overflow_gets_a_new_slice_and_the_remainder_fills_partial_slices() {
     let mut world = world(250, &[(0, 62), (62, 123)]);
     assert_eq!(world.settle(), 2);
     assert_eq!(world.sizes(), [61, 89, 100]);
 }
 
 #[test]
-fn a_few_endpoints_go_where_they_fit_best() {
+fn few_endpoints_fill_the_slice_that_they_fit_best() {
     // (slices before, pods, sizes after, writes)
     for (before, pods, after, writes) in [
         (vec![(0, 50), (50, 140)], 150, vec![50, 100], 1),
@@ -83,12 +83,12 @@ fn a_few_endpoints_go_where_they_fit_best() {
 }
 
 #[test]
-fn slices_that_are_written_anyhow_are_filled_first() {
+fn slices_that_are_written_anyway_are_filled_first() {
     let mut world = world(200, &[(0, 80), (80, 160)]);
     for gone in 0..5 {
         world.pods.remove(&gone);
     }
-    // 40 new ones: 25 fill the slice that loses five, 15 go to the other.
+    // 40 new endpoints: 25 fill the slice that loses five, 15 fill the other.
     assert_eq!(world.settle(), 2);
     assert_eq!(world.sizes(), [95, 100]);
 }
@@ -111,7 +111,7 @@ fn emptied_slices_are_recycled() {
 }
 
 #[test]
-fn a_lower_limit_is_kept_by_slices_that_change() {
+fn lower_limit_applies_to_slices_that_change() {
     let mut world = world(100, &[(0, 100)]);
     world.most = 30;
     assert_eq!(world.settle(), 0, "nothing is balanced");

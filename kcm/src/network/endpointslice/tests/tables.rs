@@ -1,4 +1,4 @@
-//! Which endpoints there are, and in what slices: upstream's cases.
+//! Endpoints and their slices: upstream's cases.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ fn terminating(pod: Pod) -> Pod {
 }
 
 #[test]
-fn conditions_tell_readiness_and_termination() {
+fn conditions_report_readiness_and_termination() {
     let unready = |pod: Pod| Pod { ready: false, ..pod };
     for (pod, publish, expected) in [
         (pod(1), false, "10.0.0.1 ++-"),
@@ -35,7 +35,7 @@ fn conditions_tell_readiness_and_termination() {
 }
 
 #[test]
-fn pods_that_ended_or_have_no_address_are_no_endpoints_and_leave_one_empty_slice() {
+fn ended_pods_and_pods_without_address_are_no_endpoints_and_one_empty_slice_stays() {
     let mut without_address = pod(1);
     without_address.network.as_mut().expect("a network").ips = Box::default();
     for pod in [Pod { phase: Phase::Failed, ..pod(1) }, Pod { phase: Phase::Succeeded, ..pod(1) }, without_address] {
@@ -49,7 +49,7 @@ fn pods_that_ended_or_have_no_address_are_no_endpoints_and_leave_one_empty_slice
 }
 
 #[test]
-fn the_empty_slice_is_filled_by_an_update() {
+fn empty_slice_is_filled_by_an_update() {
     let mut world = World::new(service(), []);
     world.settle();
     world.pods.insert(1, pod(1));
@@ -62,7 +62,7 @@ fn the_empty_slice_is_filled_by_an_update() {
 }
 
 #[test]
-fn each_family_has_slices_of_its_own() {
+fn each_family_has_its_own_slices() {
     for (families, cluster_ip, expected) in [
         (&[Family::V4][..], "10.1.0.1", &["10.0.0.1 ++-"][..]),
         (&[Family::V6], "fd01::1", &["fd00::1 ++-"]),
@@ -86,7 +86,7 @@ fn each_family_has_slices_of_its_own() {
 }
 
 #[test]
-fn slices_of_a_family_that_is_no_more_go() {
+fn slices_of_a_removed_family_are_deleted() {
     let mut world = World::new(Service { ip_families: vec!["IPv4".into(), "IPv6".into()], ..service() }, [1]);
     assert_eq!(world.settle(), 2);
     world.service.ip_families = vec!["IPv6".into()];
@@ -95,7 +95,7 @@ fn slices_of_a_family_that_is_no_more_go() {
 }
 
 #[test]
-fn named_ports_part_pods_and_missing_ones_are_left_out() {
+fn pods_are_grouped_by_named_ports_and_missing_ports_are_left_out() {
     let mut world = World::new(service(), []);
     world.service.ports = vec![port("http", IntOrString::Text("http".into())), port("metrics", IntOrString::Int(9090))];
     for (number, given) in [(1, 8080), (2, 8081), (3, 8080)] {
@@ -117,7 +117,7 @@ fn named_ports_part_pods_and_missing_ones_are_left_out() {
 }
 
 #[test]
-fn a_headless_service_without_ports_has_slices_without_ports() {
+fn headless_service_without_ports_has_slices_without_ports() {
     let headless = Service { ports: Vec::new(), cluster_ips: vec!["None".into()], ..service() };
     let mut world = World::new(headless, [1]);
     world.settle();
@@ -156,13 +156,13 @@ fn pods_on_missing_nodes_are_left_out_unless_all_are_published() {
 }
 
 #[test]
-fn labels_follow_the_service_but_for_reserved_ones() {
+fn labels_follow_the_service_except_reserved_ones() {
     let mut world = World::new(service(), [1, 2]);
     world.most = 1;
     assert_eq!(world.settle(), 2);
     world.service.meta.labels = labels(&[("tier", "front"), ("kubernetes.io/service-name", "stolen")]);
     let decision = world.decide();
-    assert_eq!((decision.now.update.len(), decision.now.writes()), (2, 2), "nobody should wait for labels");
+    assert_eq!((decision.now.update.len(), decision.now.writes()), (2, 2), "a change of labels is written immediately");
     world.apply(&decision.now);
     let expected = labels(&[
         ("endpointslice.kubernetes.io/managed-by", "endpointslice-controller.k8s.io"),
@@ -173,19 +173,23 @@ fn labels_follow_the_service_but_for_reserved_ones() {
 }
 
 #[test]
-fn slices_of_a_service_of_before_are_replaced() {
+fn slices_of_a_previous_service_are_replaced() {
     let mut world = World::new(service(), [1]);
     world.settle();
     world.service.meta = Meta { uid: Uid::parse("another"), ..world.service.meta };
     let decision = world.decide();
-    assert_eq!((decision.now.create.len(), decision.now.delete.len()), (1, 1), "a stranger's slice is not recycled");
+    assert_eq!(
+        (decision.now.create.len(), decision.now.delete.len()),
+        (1, 1),
+        "a slice of another Service is not recycled"
+    );
     world.apply(&decision.now);
     assert_eq!(world.shown(), [["10.0.0.1 ++-"]]);
     assert_eq!(world.settle(), 0);
 }
 
 #[test]
-fn a_slice_with_ports_in_another_order_is_kept() {
+fn slice_with_ports_in_another_order_is_kept() {
     let mut world = World::new(service(), [1]);
     world.service.ports = vec![port("a", IntOrString::Int(1)), port("b", IntOrString::Int(2))];
     world.settle();
@@ -197,7 +201,7 @@ fn a_slice_with_ports_in_another_order_is_kept() {
 }
 
 #[test]
-fn an_endpoint_whose_pod_cannot_be_read_stays() {
+fn endpoint_whose_pod_cannot_be_decoded_stays() {
     let mut world = World::new(service(), [1, 2, 3]);
     world.settle();
     world.pods.remove(&1);
@@ -207,7 +211,7 @@ fn an_endpoint_whose_pod_cannot_be_read_stays() {
     assert_eq!(world.shown(), [["10.0.0.1 ++-", "10.0.0.3 ++-"]]);
     world.service.ports = vec![port("", IntOrString::Int(81))];
     world.settle();
-    assert_eq!(world.shown().concat().len(), 3, "also when its ports are no more");
+    assert_eq!(world.shown().concat().len(), 3, "also when its ports no longer exist");
     world.unreadable.clear();
     world.settle();
     assert_eq!(world.shown(), [["10.0.0.3 ++-"]]);
@@ -220,14 +224,14 @@ fn only_the_removal_of_an_idle_endpoint_is_delayed() {
     let mut world = World::new(service(), [1]);
     world.settle();
     for (what, pod, now, later) in [
-        ("a pod that is not ready comes", Some(unready(2)), (0, 1, 0), (0, 0, 0)),
+        ("an unready pod is added", Some(unready(2)), (0, 1, 0), (0, 0, 0)),
         ("it terminates without being ready", Some(terminating(unready(2))), (0, 1, 0), (0, 0, 0)),
         ("it becomes ready", Some(pod(2)), (0, 1, 0), (0, 0, 0)),
         ("it terminates and still serves", Some(terminating(pod(2))), (0, 1, 0), (0, 0, 0)),
         ("it stops serving", Some(terminating(unready(2))), (0, 1, 0), (0, 0, 0)),
-        ("it is gone", None, (0, 0, 0), (0, 1, 0)),
-        ("a pod that is ready comes", Some(pod(2)), (0, 1, 0), (0, 0, 0)),
-        ("it is gone at once", None, (0, 1, 0), (0, 0, 0)),
+        ("it is deleted", None, (0, 0, 0), (0, 1, 0)),
+        ("a ready pod is added", Some(pod(2)), (0, 1, 0), (0, 0, 0)),
+        ("it is deleted immediately", None, (0, 1, 0), (0, 0, 0)),
     ] {
         match pod {
             Some(pod) => drop(world.pods.insert(2, pod)),
@@ -240,7 +244,7 @@ fn only_the_removal_of_an_idle_endpoint_is_delayed() {
 }
 
 #[test]
-fn the_first_slice_of_a_service_is_never_late() {
+fn first_slice_of_a_service_is_never_delayed() {
     let mut world = World::new(service(), []);
     world.pods.insert(1, Pod { ready: false, ..pod(1) });
     let decision = world.decide();
@@ -248,7 +252,7 @@ fn the_first_slice_of_a_service_is_never_late() {
 }
 
 #[test]
-fn an_endpoint_in_two_slices_stays_in_one() {
+fn endpoint_in_two_slices_stays_in_one() {
     let mut world = World::new(service(), [1]);
     world.settle();
     let twin = slice_of(

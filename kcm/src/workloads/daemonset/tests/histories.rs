@@ -1,4 +1,4 @@
-//! Random histories of nodes, kubelets and templates: the bounds hold at every step, and all ends well.
+//! Random histories of nodes, kubelets and templates: the bounds hold at every step, and every rollout completes.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use super::*;
 use crate::workloads::daemonset::decide::{Plan, allows_surge, is_available, manage};
 use crate::workloads::daemonset::decide_roll::{bounds, roll};
 
-/// What happens between two looks.
+/// A step of a history.
 #[derive(Debug, Clone)]
 enum Step {
-    /// The controller looks and acts.
+    /// The controller reconciles.
     Look,
     /// A pod of a node becomes ready, or not.
     Report(usize, bool),
@@ -74,19 +74,19 @@ impl World {
         }
     }
 
-    fn look(&mut self) -> Result<bool, TestCaseError> {
+    fn reconcile(&mut self) -> Result<bool, TestCaseError> {
         let (before, places) = (self.down(), self.places());
         let plan = self.plan();
         let unavailable = bounds(&self.set, &places).expect("numbers").map_or(0, |bounds| bounds.unavailable);
         let nothing = plan.is_nothing();
         for pod in plan.delete {
-            let known = self.pods.get_mut(&*pod.meta.name).expect("it is there");
+            let known = self.pods.get_mut(&*pod.meta.name).expect("it exists");
             prop_assert!(!known.1.meta.is_deleting(), "deleted twice");
             known.1 = deleting(known.1.clone());
         }
         for node in plan.create {
             let index: usize = node.trim_start_matches("node-").parse().expect("a number");
-            prop_assert!(self.fits[index].runs, "nothing is to run there");
+            prop_assert!(self.fits[index].runs, "the node should have no pod");
             self.made += 1;
             let name = format!("pod-{}", self.made);
             let age = 5000 - i64::try_from(self.made).expect("few");
@@ -113,7 +113,7 @@ impl World {
     fn step(&mut self, step: Step) -> Result<(), TestCaseError> {
         match step {
             Step::Look => {
-                self.look()?;
+                self.reconcile()?;
             }
             Step::Report(node, ready) => {
                 for pod in self.on(node).filter(|pod| !pod.is_terminal()) {
@@ -146,9 +146,9 @@ proptest! {
         for step in steps {
             world.step(step)?;
         }
-        // From here on kubelets do what they should.
+        // From here on all pods become ready and are deleted.
         for _ in 0..60 {
-            if world.look()? && world.pods.values().all(|(_, pod)| pod.ready && !pod.meta.is_deleting()) {
+            if world.reconcile()? && world.pods.values().all(|(_, pod)| pod.ready && !pod.meta.is_deleting()) {
                 break;
             }
             for node in 0..4 {
@@ -156,7 +156,7 @@ proptest! {
                 world.step(Step::Report(node, true))?;
             }
         }
-        prop_assert!(world.plan().is_nothing(), "it never ends");
+        prop_assert!(world.plan().is_nothing(), "the rollout does not complete");
         for (fit, place) in world.fits.clone().into_iter().zip(world.places()) {
             let current = place.pods.iter().filter(|pod| on_delete || Revision { hash: &world.hash(), generation: None }.is_of(pod)).count();
             let right = if fit.runs { current == 1 && place.pods.len() == 1 } else { fit.stays || place.pods.is_empty() };

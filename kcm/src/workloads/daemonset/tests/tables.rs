@@ -1,4 +1,4 @@
-//! Cases of upstream's tests, and of what it does not test.
+//! Cases of upstream's tests, and further ones.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::workloads::daemonset::decide_roll::{Bounds, bounds, roll};
 use crate::workloads::daemonset::keys::{concerns, of_revision, of_set, says_the_same};
 
 #[test]
-fn nodes_are_judged_by_name_labels_and_taints() {
+fn fitness_of_a_node_follows_from_name_labels_and_taints() {
     let none = Fit::NONE;
     let judge =
         |spec: &dyn Fn(&mut Vec<u8>), node: &Node| fit(&set_with(0, spec).placement.expect("a template"), node, false);
@@ -57,7 +57,7 @@ fn nodes_are_judged_by_name_labels_and_taints() {
 }
 
 #[test]
-fn numbers_are_compared_only_behind_the_gate() {
+fn tolerations_compare_numbers_only_with_the_gate() {
     let above = |spec: &mut Vec<u8>| {
         Toleration { operator: "Gt", value: "5", ..Toleration::of("x", NO_SCHEDULE) }.put(spec, pod_spec::TOLERATIONS);
     };
@@ -68,7 +68,7 @@ fn numbers_are_compared_only_behind_the_gate() {
 }
 
 #[test]
-fn pods_are_found_where_they_are_bound_or_aimed() {
+fn pods_are_assigned_by_binding_or_node_affinity() {
     let placement = set_with(0, |_| {}).placement.expect("a template");
     let nodes = [Arc::new(node("node-1", &[], &[])), Arc::new(node("node-2", &[], &[]))];
     let aimed = |name, node: &str| Pod { node: "".into(), target: Some(Box::new(node.into())), ..pod(name, NEW) };
@@ -97,14 +97,14 @@ fn pods_are_found_where_they_are_bound_or_aimed() {
     );
 }
 
-/// What is created and deleted on one node.
+/// Returns the number of created pods and the deleted pods of one node.
 fn managed(strategy: Strategy, fit: Option<Fit>, pods: Vec<Pod>) -> (usize, Vec<String>) {
     let plan = manage(&set(strategy), &[place(fit, pods)], REVISION, now(), |_| None);
     (plan.create.len(), names(&plan.delete))
 }
 
 #[test]
-fn each_node_gets_what_it_should_have() {
+fn each_node_gets_its_pods() {
     let aimed = |name| Pod { node: "".into(), ..pod(name, NEW) };
     let (runs, stays, none, gone) = (Some(RUNS), Some(STAYS), Some(Fit::NONE), None);
     for (what, fit, pods, expected) in [
@@ -115,15 +115,15 @@ fn each_node_gets_what_it_should_have() {
         ("failed", runs, vec![ended(pod("a", NEW), Phase::Failed)], (0, vec!["a"])),
         ("succeeded", runs, vec![ended(pod("a", NEW), Phase::Succeeded)], (0, vec!["a"])),
         ("two", runs, vec![born(pod("a", NEW), 5), born(pod("b", NEW), 9)], (0, vec!["a"])),
-        ("two of one age", runs, vec![pod("b", NEW), pod("a", NEW)], (0, vec!["b"])),
-        ("the bound one stays", runs, vec![born(aimed("a"), 9), born(pod("b", NEW), 5)], (0, vec!["a"])),
+        ("two of the same age", runs, vec![pod("b", NEW), pod("a", NEW)], (0, vec!["b"])),
+        ("the bound pod stays", runs, vec![born(aimed("a"), 9), born(pod("b", NEW), 5)], (0, vec!["a"])),
         ("may stay", stays, vec![pod("a", NEW)], (0, vec![])),
         ("may stay, and is missing", stays, vec![], (0, vec![])),
         ("failed where it may stay", stays, vec![ended(pod("a", NEW), Phase::Failed)], (0, vec!["a"])),
         ("unwanted", none, vec![pod("a", NEW), deleting(pod("b", NEW))], (0, vec!["a"])),
         ("unwanted and missing", none, vec![], (0, vec![])),
-        ("bound to a node that is gone", gone, vec![pod("a", NEW)], (0, vec![])),
-        ("aimed at a node that is gone", gone, vec![aimed("a"), deleting(aimed("b"))], (0, vec!["a"])),
+        ("bound to a deleted node", gone, vec![pod("a", NEW)], (0, vec![])),
+        ("requires a deleted node", gone, vec![aimed("a"), deleting(aimed("b"))], (0, vec!["a"])),
     ] {
         let (create, delete) = expected;
         let delete: Vec<String> = delete.into_iter().map(String::from).collect();
@@ -132,12 +132,17 @@ fn each_node_gets_what_it_should_have() {
 }
 
 #[test]
-fn in_surge_the_old_pod_stays_until_the_new_one_can_replace_it() {
+fn with_surge_the_old_pod_stays_until_the_new_one_is_available() {
     let runs = Some(RUNS);
     for (what, fit, pods, expected) in [
         ("missing", runs, vec![], (1, vec![])),
-        ("only one that goes", runs, vec![deleting(pod("a", "old"))], (1, vec![])),
-        ("only one that goes, where it may stay", Some(STAYS), vec![deleting(pod("a", "old"))], (0, vec![])),
+        ("only one that is being deleted", runs, vec![deleting(pod("a", "old"))], (1, vec![])),
+        (
+            "only one that is being deleted, where it may stay",
+            Some(STAYS),
+            vec![deleting(pod("a", "old"))],
+            (0, vec![]),
+        ),
         ("failed", runs, vec![ended(pod("a", NEW), Phase::Failed)], (1, vec!["a"])),
         ("new is not ready", runs, vec![pod("a", "old"), unready(pod("b", NEW))], (0, vec![])),
         ("new is ready", runs, vec![pod("a", "old"), pod("b", NEW)], (0, vec!["a"])),
@@ -162,7 +167,7 @@ fn in_surge_the_old_pod_stays_until_the_new_one_can_replace_it() {
 }
 
 #[test]
-fn failed_pods_wait_for_their_nodes_time() {
+fn failed_pods_are_kept_for_the_backoff_of_their_node() {
     let failed = |name| ended(pod(name, NEW), Phase::Failed);
     let wait = Duration::from_secs(4);
     for strategy in [rolling(1, 0), rolling(0, 1)] {
@@ -171,15 +176,19 @@ fn failed_pods_wait_for_their_nodes_time() {
         let plan = manage(&set, &[place(Some(RUNS), pods())], REVISION, now(), |_| Some(wait));
         assert_eq!((plan.create.len(), names(&plan.delete), plan.again), (0, vec!["c".to_owned()], Some(wait)));
         let plan = manage(&set, &[place(Some(RUNS), pods())], REVISION, now(), |_| None);
-        assert_eq!(names(&plan.delete), ["a", "c"], "one after the other");
+        assert_eq!(names(&plan.delete), ["a", "c"], "one failed pod at a time");
         let told = [Notice::Failed("a".into()), Notice::Succeeded("c".into())];
         assert_eq!(plan.notices.into_iter().map(|(_, notice)| notice).collect::<Vec<_>>(), told);
-        assert_eq!((plan.create.len(), plan.again), (0, Some(Backoff::FIRST)), "the other one holds the place");
+        assert_eq!(
+            (plan.create.len(), plan.again),
+            (0, Some(Backoff::FIRST)),
+            "the other failed pod blocks the creation"
+        );
     }
 }
 
 #[test]
-fn waits_double_up_to_a_quarter_of_an_hour_and_are_forgotten() {
+fn backoff_doubles_up_to_15_minutes_and_is_forgotten() {
     let (mut backoff, node) = (Backoff::default(), Str::from("node-1"));
     let at = |seconds: i64| Timestamp::from_second(NOW + seconds).expect("in range");
     assert_eq!(backoff.remaining(&node, now()), None);
@@ -189,10 +198,14 @@ fn waits_double_up_to_a_quarter_of_an_hour_and_are_forgotten() {
         assert_eq!(backoff.remaining(&node, at(time)), Some(Duration::from_secs(expected)));
         time += i64::try_from(expected).expect("small");
         assert_eq!(backoff.remaining(&node, at(time)), None);
-        assert_eq!(backoff.remaining("node-2", at(time - 1)), None, "each node has its own");
+        assert_eq!(backoff.remaining("node-2", at(time - 1)), None, "each node has its own backoff");
     }
     backoff.grow(&node, at(time + 901));
-    assert_eq!(backoff.remaining(&node, at(time + 901)), Some(Duration::from_secs(1)), "long since the last one");
+    assert_eq!(
+        backoff.remaining(&node, at(time + 901)),
+        Some(Duration::from_secs(1)),
+        "long after the last failed pod"
+    );
 }
 
 #[test]
@@ -216,7 +229,7 @@ fn bounds_round_up_and_are_never_both_zero() {
     assert_eq!(bounds(&set(Strategy::OnDelete), &places), Ok(None));
 }
 
-/// What a step creates and deletes, with pods `(node, fit, pods)`.
+/// Returns the pods that a step creates and deletes, with pods `(node, fit, pods)`.
 fn rolled(strategy: Strategy, places: &[Place]) -> (Vec<String>, Vec<String>) {
     let set = set(strategy);
     let bounds = bounds(&set, places).expect("numbers").expect("rolling");
@@ -225,7 +238,7 @@ fn rolled(strategy: Strategy, places: &[Place]) -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn old_pods_go_as_far_as_the_bound_allows() {
+fn old_pods_are_deleted_within_max_unavailable() {
     let old = |name: &str| pod(name, "old");
     let at = |number, pods| named(number, Some(RUNS), pods);
     for (what, unavailable, places, expected) in [
@@ -233,9 +246,14 @@ fn old_pods_go_as_far_as_the_bound_allows() {
         ("both", 2, vec![at(1, vec![old("a")]), at(2, vec![old("b")])], vec!["a", "b"]),
         ("one is down already", 1, vec![at(1, vec![old("a")]), at(2, vec![unready(pod("b", NEW))])], vec![]),
         ("one is missing", 1, vec![at(1, vec![old("a")]), at(2, vec![])], vec![]),
-        ("one is going", 1, vec![at(1, vec![old("a")]), at(2, vec![deleting(old("b"))])], vec![]),
-        ("a useless one first", 1, vec![at(1, vec![old("a")]), at(2, vec![unready(old("b"))])], vec!["b"]),
-        ("all useless ones", 1, vec![at(1, vec![unready(old("a"))]), at(2, vec![unready(old("b"))])], vec!["a", "b"]),
+        ("one is being deleted", 1, vec![at(1, vec![old("a")]), at(2, vec![deleting(old("b"))])], vec![]),
+        ("an unavailable one first", 1, vec![at(1, vec![old("a")]), at(2, vec![unready(old("b"))])], vec!["b"]),
+        (
+            "all unavailable ones",
+            1,
+            vec![at(1, vec![unready(old("a"))]), at(2, vec![unready(old("b"))])],
+            vec!["a", "b"],
+        ),
         ("two on a node", 1, vec![at(1, vec![old("a")]), at(2, vec![old("b"), old("c")])], vec![]),
         ("where it may stay", 1, vec![named(1, Some(STAYS), vec![old("a")]), at(2, vec![pod("b", NEW)])], vec!["a"]),
         ("all are new", 1, vec![at(1, vec![pod("a", NEW)]), at(2, vec![pod("b", NEW)])], vec![]),
@@ -246,20 +264,20 @@ fn old_pods_go_as_far_as_the_bound_allows() {
 }
 
 #[test]
-fn surge_puts_new_pods_beside_old_ones() {
+fn surge_creates_new_pods_next_to_old_ones() {
     let old = |name: &str| pod(name, "old");
     let at = |number, pods| named(number, Some(RUNS), pods);
     let unwanted = |number, pods| named(number, Some(STAYS), pods);
     for (what, places, created, deleted) in [
         ("one of two", vec![at(1, vec![old("a")]), at(2, vec![old("b")])], vec!["node-1"], vec![]),
         (
-            "a useless one costs nothing",
+            "an unavailable one does not count",
             vec![at(1, vec![unready(old("a"))]), at(2, vec![old("b")])],
             vec!["node-1", "node-2"],
             vec![],
         ),
         (
-            "one is on its way",
+            "one new pod is not available yet",
             vec![at(1, vec![old("a"), unready(pod("b", NEW))]), at(2, vec![old("c")])],
             vec![],
             vec![],
@@ -273,9 +291,9 @@ fn surge_puts_new_pods_beside_old_ones() {
         ),
         ("unwanted, others not served", vec![unwanted(1, vec![old("a")]), at(2, vec![])], vec![], vec![]),
         ("unwanted, others served", vec![unwanted(1, vec![old("a")]), at(2, vec![pod("b", NEW)])], vec![], vec!["a"]),
-        ("unwanted and useless", vec![unwanted(1, vec![unready(old("a"))]), at(2, vec![])], vec![], vec!["a"]),
+        ("unwanted and unavailable", vec![unwanted(1, vec![unready(old("a"))]), at(2, vec![])], vec![], vec!["a"]),
         (
-            "on a node that is gone",
+            "on a deleted node",
             vec![named(1, None, vec![unready(old("a"))]), at(2, vec![old("b")])],
             vec!["node-2"],
             vec!["a"],
@@ -288,7 +306,7 @@ fn surge_puts_new_pods_beside_old_ones() {
 }
 
 #[test]
-fn a_pod_is_known_by_hash_or_by_the_templates_generation() {
+fn revision_of_a_pod_is_known_by_hash_or_template_generation() {
     let by_generation = |generation: &str| {
         let mut pod = pod("a", "old");
         pod.meta.labels = meta("a", &[(TEMPLATE_GENERATION_LABEL, generation)]).labels;
@@ -302,7 +320,7 @@ fn a_pod_is_known_by_hash_or_by_the_templates_generation() {
 }
 
 #[test]
-fn the_status_counts_nodes() {
+fn status_counts_nodes() {
     let fresh = |name| Pod { ready_since: Time(NOW - 5), ..pod(name, NEW) };
     let places = [
         named(1, Some(RUNS), vec![pod("a", NEW)]),
@@ -337,7 +355,7 @@ fn the_status_counts_nodes() {
 }
 
 #[test]
-fn counts_on_their_way_wait_and_ends_and_losses_do_not() {
+fn changing_counts_are_delayed_and_final_counts_and_losses_are_not() {
     let counts = |[current, ready, updated, available]: [i32; 4]| DaemonSetStatus {
         desired: 4,
         current,
@@ -350,13 +368,13 @@ fn counts_on_their_way_wait_and_ends_and_losses_do_not() {
     let (update, by_hand) = (rolling(1, 0), Strategy::OnDelete);
     for (what, strategy, was, is, seconds) in [
         ("nothing new", &update, [4, 4, 4, 4], [4, 4, 4, 4], 0),
-        ("pods come", &update, [0, 0, 0, 0], [3, 0, 3, 0], 3),
+        ("pods are created", &update, [0, 0, 0, 0], [3, 0, 3, 0], 3),
         ("and become ready", &update, [4, 0, 4, 0], [4, 3, 4, 3], 3),
         ("all are ready", &update, [4, 3, 4, 3], [4, 4, 4, 4], 0),
         ("ready, but not for long enough", &update, [4, 3, 4, 3], [4, 4, 4, 3], 3),
-        ("lost at rest", &update, [4, 4, 4, 4], [4, 3, 4, 3], 0),
+        ("lost without a rollout", &update, [4, 4, 4, 4], [4, 3, 4, 3], 0),
         ("replaced", &update, [4, 4, 1, 4], [4, 3, 2, 3], 3),
-        ("lost, and nothing rolls", &by_hand, [4, 4, 1, 4], [4, 3, 1, 3], 0),
+        ("lost, and the strategy does not roll", &by_hand, [4, 4, 1, 4], [4, 3, 1, 3], 0),
         ("one is missing", &by_hand, [4, 4, 1, 4], [3, 3, 1, 3], 3),
     ] {
         let mut set = set(strategy.clone());
@@ -379,7 +397,7 @@ fn revision(name: &str, number: i64, data: &[u8], labels: &[(&str, &str)]) -> Ar
 }
 
 #[test]
-fn the_newest_revision_of_the_template_is_the_current_one() {
+fn newest_revision_of_the_template_is_the_current_one() {
     let all = vec![
         revision("a", 1, b"x", &[]),
         revision("b", 2, b"y", &[]),
@@ -392,14 +410,14 @@ fn the_newest_revision_of_the_template_is_the_current_one() {
     let sorted = Sorted::by(all.clone(), Fingerprint::of(b"x"));
     assert_eq!(sorted.current.as_ref().map(|current| &*current.meta.name), Some("c"));
     assert_eq!((named(&sorted.twins), named(&sorted.old)), (vec!["a".into()], vec!["b".into(), "d".into()]));
-    assert_eq!(sorted.number(), 8, "it is to be the newest");
+    assert_eq!(sorted.number(), 8, "it has to be the newest");
     let sorted = Sorted::by(all, Fingerprint::of(b"new"));
     assert_eq!((sorted.current, sorted.old.len()), (None, 4));
     assert_eq!(Sorted::by(Vec::new(), Fingerprint::of(b"x")).number(), 1);
 }
 
 #[test]
-fn revisions_that_pods_carry_are_kept() {
+fn revisions_of_existing_pods_are_kept() {
     let hashed = |name, number| revision(name, number, b"", &[(REVISION_HASH_LABEL, name)]);
     let old = [hashed("a", 1), hashed("b", 2), revision("c", 3, b"", &[]), hashed("d", 4)];
     assert_eq!((hash_of(&old[0]), hash_of(&old[2])), ("a", "c"));
@@ -418,7 +436,7 @@ fn revisions_that_pods_carry_are_kept() {
 }
 
 #[test]
-fn a_node_wakes_those_to_whom_it_is_another() {
+fn node_change_requeues_the_daemonsets_whose_fitness_changes() {
     let anyone = set_with(0, |_| {});
     let choosy = set_with(0, |spec| spec.put_entry(pod_spec::NODE_SELECTOR, "disk", "fast"));
     let plain = Arc::new(node("node-1", &[], &[]));
@@ -446,7 +464,7 @@ fn owned(mut meta: Meta, kind: &str) -> Meta {
 }
 
 #[test]
-fn changes_of_pods_wake_their_owners() {
+fn pod_changes_requeue_their_owners() {
     let ours = |pod: Pod| Arc::new(Pod { meta: owned(pod.meta.clone(), "DaemonSet"), ..pod });
     let (running, going) = (ours(pod("a", NEW)), ours(deleting(pod("a", NEW))));
     let orphan = Arc::new(pod("a", NEW));
@@ -472,12 +490,12 @@ fn changes_of_pods_wake_their_owners() {
 }
 
 #[test]
-fn changes_of_revisions_and_of_the_set_itself() {
+fn revision_and_set_changes_are_mapped_to_keys() {
     let ours = Arc::new(ControllerRevision {
         meta: owned(meta("agent-abc", &[]), "DaemonSet"),
         ..(*revision("agent-abc", 1, b"", &[])).clone()
     });
-    assert!(of_revision(&Change { old: None, new: Some(&ours) }).is_empty(), "a new one is our own work");
+    assert!(of_revision(&Change { old: None, new: Some(&ours) }).is_empty(), "a new one is an own write");
     assert_eq!(of_revision(&Change { old: Some(&ours), new: Some(&ours) }).len(), 1);
     assert_eq!(of_revision(&Change { old: Some(&ours), new: None }).len(), 1);
 

@@ -1,4 +1,4 @@
-//! Which set is new, which course a sync takes, what comes next, which history goes.
+//! Tables: the new set, the course of a sync, the next step, the history to delete.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ fn names<'a>(sets: impl IntoIterator<Item = &'a Arc<ReplicaSet>>) -> Vec<&'a str
 }
 
 #[test]
-fn a_set_written_by_another_version_of_the_server_is_doubtful() {
+fn set_written_by_another_version_of_the_api_server_is_doubtful() {
     let deployment = deployment(3);
     let with_zero = |mut set: ReplicaSet, value: i64| {
         let template = set.template.as_mut().expect("decoded with it");
@@ -38,7 +38,7 @@ fn a_set_written_by_another_version_of_the_server_is_doubtful() {
 }
 
 #[test]
-fn the_oldest_set_with_the_template_is_new() {
+fn oldest_set_with_the_template_is_the_new_one() {
     let hashed = |mut set: ReplicaSet, hash| {
         set.template = set.template.map(|template| template.with_label(POD_TEMPLATE_HASH, Some(hash)));
         Arc::new(set)
@@ -67,14 +67,14 @@ fn the_oldest_set_with_the_template_is_new() {
 }
 
 #[test]
-fn a_set_of_the_same_age_is_told_apart_by_its_name() {
+fn sets_of_the_same_age_are_ordered_by_name() {
     let given = [Arc::new(set("b", 1, 0, "v1")), Arc::new(set("a", 1, 0, "v1"))];
     let split = Sets::split(&deployment(1), &given);
     assert_eq!(split.new.map(|set| set.meta.name.to_string()).as_deref(), Some("a"));
 }
 
 #[test]
-fn updated_records_take_their_places() {
+fn updated_records_replace_the_old_ones() {
     let mut split = sets(Some(set("n", 1, 10, "v1")), vec![set("o", 1, 0, "v0")]);
     split.replace(Arc::new(set("o", 5, 0, "v0")));
     split.replace(Arc::new(set("n", 7, 10, "v1")));
@@ -86,7 +86,7 @@ fn updated_records_take_their_places() {
 }
 
 #[test]
-fn the_course_is_chosen_in_order() {
+fn course_is_chosen_by_precedence() {
     let calm = sets(Some(annotated(set("n", 2, 0, "v1"), &[(DESIRED_REPLICAS, "2")])), vec![]);
     let scaled = sets(Some(annotated(set("n", 2, 0, "v1"), &[(DESIRED_REPLICAS, "3")])), vec![]);
     let idle = sets(Some(annotated(set("n", 0, 0, "v1"), &[(DESIRED_REPLICAS, "3")])), vec![]);
@@ -140,7 +140,7 @@ fn recreate_empties_old_sets_waits_and_then_fills_the_new_one() {
 }
 
 #[test]
-fn a_rolling_update_creates_then_grows_then_shrinks() {
+fn rolling_update_creates_then_scales_up_then_down() {
     let mut d = deployment(10);
     d.strategy = rolling(int(2), int(0));
     let unasked = || panic!("a rolling update does not wait for pods");
@@ -179,7 +179,7 @@ fn old_pods_run_until_all_are_finished() {
 }
 
 #[test]
-fn surplus_history_goes_oldest_revision_first() {
+fn surplus_history_is_deleted_oldest_revision_first() {
     let old = |name, age, revision: &str| {
         let annotations = [(REVISION, revision)];
         annotated(set(name, 0, age, name), if revision.is_empty() { &[] } else { &annotations })

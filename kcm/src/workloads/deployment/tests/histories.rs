@@ -1,5 +1,5 @@
-//! Random histories: bounds hold at every sync, every unfinished state has an action, and the end does not depend on
-//! the order in which things happened.
+//! Random histories: the bounds hold at every sync, every unfinished state has an action, and the final state does not
+//! depend on the order of events.
 
 use kinds::deployment::Strategy;
 use proptest::prelude::*;
@@ -30,7 +30,7 @@ fn wish() -> impl Generator<Value = Wish> {
 }
 
 /// What happens independently of the user.
-fn happening() -> impl Generator<Value = Happening> {
+fn event() -> impl Generator<Value = Happening> {
     prop_oneof![
         4 => Just(Happening::Sync),
         2 => any::<usize>().prop_map(Happening::Follow),
@@ -40,7 +40,7 @@ fn happening() -> impl Generator<Value = Happening> {
 }
 
 fn history() -> impl Generator<Value = Vec<Happening>> {
-    prop::collection::vec(prop_oneof![6 => happening(), 1 => wish().prop_map(Happening::User)], 0..120)
+    prop::collection::vec(prop_oneof![6 => event(), 1 => wish().prop_map(Happening::User)], 0..120)
 }
 
 /// Syncs while all pods get ready, until the rollout is complete; then until nothing more is written.
@@ -57,10 +57,10 @@ fn finish(cluster: &mut Cluster) {
             return;
         }
     }
-    panic!("did not come to rest: {}", cluster.summary());
+    panic!("did not settle: {}", cluster.summary());
 }
 
-/// What a user sees at the end: the newest template's pods, and nothing else.
+/// The final state: the pods of the newest template, and nothing else.
 fn outcome(cluster: &Cluster) -> Vec<(i32, i32)> {
     cluster
         .sets
@@ -81,10 +81,10 @@ fn assert_finished(cluster: &Cluster) {
 }
 
 #[test]
-fn a_first_rollout_takes_two_status_writes_beside_its_progress() {
+fn first_rollout_takes_two_status_writes_in_addition_to_its_progress() {
     let mut cluster = Cluster::new(3, rolling(int(1), int(0)));
     let first = cluster.sync();
-    assert_eq!((first.writes, first.status_writes), (1, 1), "created and said so, once");
+    assert_eq!((first.writes, first.status_writes), (1, 1), "created, with one event");
     let again = cluster.sync();
     assert_eq!((again.writes, again.status_writes), (0, 0), "nothing changed");
     cluster.settle_pods();
@@ -96,7 +96,7 @@ fn a_first_rollout_takes_two_status_writes_beside_its_progress() {
 
 #[test]
 fn a_scale_down_between_two_steps_does_not_block_a_rollout() {
-    // Five, none to spare: one old pod goes first, and the user wants four in that moment.
+    // Five pods, maxSurge 0: one old pod is removed first, and then the user scales to four.
     let mut cluster = Cluster::new(5, rolling(int(0), int(1)));
     finish(&mut cluster);
     cluster.wish(&Wish::Template(2));
@@ -122,26 +122,26 @@ fn a_change_to_recreate_and_another_scale_does_not_block_a_rollout() {
 
 proptest! {
     #[test]
-    fn every_history_ends_complete_and_quiet(replicas in 0..12, strategy in strategy(), history in history()) {
+    fn every_history_ends_complete_and_without_further_writes(replicas in 0..12, strategy in strategy(), history in history()) {
         let mut cluster = Cluster::new(replicas, strategy);
-        for happening in &history {
-            cluster.happen(happening);
+        for event in &history {
+            cluster.happen(event);
         }
         finish(&mut cluster);
         assert_finished(&cluster);
     }
 
     #[test]
-    fn the_end_does_not_depend_on_the_order(
+    fn final_state_does_not_depend_on_the_order(
         strategy in strategy(),
         wishes in prop::collection::vec(prop_oneof![(0..12).prop_map(Wish::Scale), (0u8..4).prop_map(Wish::Template)], 1..6),
-        between in prop::collection::vec(prop::collection::vec(happening(), 0..12), 2),
+        between in prop::collection::vec(prop::collection::vec(event(), 0..12), 2),
     ) {
         let ends = between.iter().map(|between| {
             let mut cluster = Cluster::new(3, strategy.clone());
             for wish in &wishes {
                 cluster.wish(wish);
-                between.iter().for_each(|happening| cluster.happen(happening));
+                between.iter().for_each(|event| cluster.happen(event));
             }
             finish(&mut cluster);
             let template = cluster.deployment.template.clone().expect("decoded");

@@ -1,4 +1,4 @@
-//! Which Deployments wake for a change.
+//! Mapping of changes to Deployments.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn orphan(label: &str) -> Arc<ReplicaSet> {
 }
 
 #[test]
-fn a_set_wakes_its_owners_before_and_after() {
+fn set_change_requeues_old_and_new_owner() {
     let (web, db) = (owned_by("Deployment", "web"), owned_by("Deployment", "db"));
     let (foreign, free) = (owned_by("Rollout", "web"), orphan("a"));
     for (old, new, expected) in [
@@ -44,7 +44,7 @@ fn a_set_wakes_its_owners_before_and_after() {
 }
 
 #[test]
-fn an_orphan_is_offered_when_it_may_be_wanted_by_others_than_before() {
+fn orphan_is_offered_when_other_deployments_may_select_it() {
     let (web, free, relabeled) = (owned_by("Deployment", "web"), orphan("a"), orphan("b"));
     let mut going = (*free).clone();
     going.meta.deletion = Time(1);
@@ -63,7 +63,7 @@ fn an_orphan_is_offered_when_it_may_be_wanted_by_others_than_before() {
 }
 
 #[test]
-fn a_pod_wakes_its_deployment_when_it_stops() {
+fn pod_requeues_its_deployment_when_it_ends() {
     let running = Arc::new(pod("Running"));
     let failed = Arc::new(pod("Failed"));
     let mut other: Pod = pod("Running");

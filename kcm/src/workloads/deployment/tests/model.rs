@@ -1,4 +1,4 @@
-//! A cluster with one Deployment: its ReplicaSets follow their scale when told to, and pods get ready at will.
+//! A model of a cluster with one Deployment: events decide when ReplicaSets follow their scale and pods become ready.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::workloads::deployment::decide_revision::{new_replica_set, new_set_upd
 use crate::workloads::deployment::decide_scale::{DESIRED_REPLICAS, Scale, max_surge, max_unavailable, resize};
 use crate::workloads::deployment::decide_status::{is_complete, note_created, note_found, note_pause, status};
 
-/// Something that happens.
+/// An event.
 #[derive(Debug, Clone)]
 pub enum Happening {
     /// The Deployment is synced once.
     Sync,
-    /// A set makes or removes pods and reports them.
+    /// A set creates or removes pods and reports them.
     Follow(usize),
     /// Pods of a set become available, and it reports them.
     Ready(usize, i32),
@@ -26,7 +26,7 @@ pub enum Happening {
     User(Wish),
 }
 
-/// What a user does.
+/// An action of a user.
 #[derive(Debug, Clone)]
 pub enum Wish {
     /// Changes the scale.
@@ -37,9 +37,9 @@ pub enum Wish {
     Strategy(Strategy),
     /// Pauses or resumes.
     Pause(bool),
-    /// Goes back to a revision.
+    /// Rolls back to a revision.
     RollBack(i64),
-    /// Changes a set's annotation about the scale behind the controller's back.
+    /// Changes a set's annotation about the scale, as another client does.
     Tamper(usize, i32),
 }
 
@@ -52,7 +52,7 @@ pub struct Cluster {
     created: u32,
 }
 
-/// What one sync did.
+/// The writes of one sync.
 #[derive(Debug, Default)]
 pub struct Done {
     /// Writes to ReplicaSets and to the Deployment's spec.
@@ -122,7 +122,7 @@ impl Cluster {
         }
     }
 
-    /// Sets make and remove all pods that they should, and all pods are available.
+    /// Lets all sets create and remove their pods, and makes all pods available.
     pub fn settle_pods(&mut self) {
         for set in &mut self.sets {
             follow(set);
@@ -140,7 +140,7 @@ impl Cluster {
         self.sets.iter().map(|set| set.status.available_replicas.min(set.replicas)).sum()
     }
 
-    /// What a failed test has to say about the cluster.
+    /// Describes the cluster for a failed test.
     pub fn summary(&self) -> String {
         let sets = self.sets.iter().map(|set| (&set.meta.name, set.replicas, &set.annotations, &set.status));
         format!("{} of {:?}, {:?}", self.deployment.replicas, self.deployment.strategy, sets.collect::<Vec<_>>())

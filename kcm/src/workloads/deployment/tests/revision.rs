@@ -39,13 +39,13 @@ fn revisions_are_read_and_ranked() {
 }
 
 #[test]
-fn the_new_set_counts_for_the_last_revision_only() {
+fn new_set_counts_for_the_last_revision_only() {
     let sets = sets(Some(of_revision("n", 9, "7")), vec![of_revision("o", 0, "3")]);
     assert_eq!((next_revision(&sets), last_revision(&sets)), (4, 3));
 }
 
 #[test]
-fn history_drops_its_oldest_parts() {
+fn history_drops_its_oldest_revisions() {
     for (history, text, limit, expected) in [
         ("", "1", 5, Some("1")),
         ("1", "2", 5, Some("1,2")),
@@ -105,7 +105,7 @@ fn an_existing_new_set_gets_annotations_and_revision() {
 }
 
 #[test]
-fn an_update_is_needed_for_annotations_or_the_minimal_ready_time() {
+fn update_is_needed_for_annotations_or_min_ready_seconds() {
     let current = |annotations: &[(&str, &str)]| sets(Some(annotated(set("n", 1, 0, "v1"), annotations)), vec![]);
     let mut d = deployment(1);
     assert_eq!(new_set_update(&d, &current(&[(REVISION, "1")])), None);
@@ -128,7 +128,7 @@ fn the_deployment_follows_the_revision_of_its_newest_set() {
 }
 
 #[test]
-fn names_are_cut_to_253_bytes() {
+fn names_are_truncated_to_253_bytes() {
     let a = |count| "a".repeat(count);
     for (name, hash, expected) in [
         ("web".to_owned(), "abcde12345".to_owned(), "web-abcde12345".to_owned()),
@@ -159,11 +159,11 @@ fn a_created_set_is_found_again_as_the_new_one() {
     assert!(set.selector.matches(&set.meta.labels) && is_ours(&d, &set));
     let split = Sets::split(&d, &[Arc::new(set.clone())]);
     assert_eq!(split.new.as_deref(), Some(&set));
-    assert_eq!(new_set_update(&d, &Sets { new: split.new, old: given.old }), None, "it has all it needs");
+    assert_eq!(new_set_update(&d, &Sets { new: split.new, old: given.old }), None, "it needs no update");
 }
 
 #[test]
-fn a_collision_is_told_by_owner_and_template_and_changes_the_name() {
+fn collision_is_detected_by_owner_and_template_and_changes_the_name() {
     let mut d = deployment(1);
     let ours = set("n", 1, 0, "v1");
     let mut foreign = ours.clone();
@@ -181,7 +181,7 @@ fn a_collision_is_told_by_owner_and_template_and_changes_the_name() {
 }
 
 #[test]
-fn a_set_created_for_recreate_waits_for_old_pods() {
+fn set_created_for_recreate_waits_for_old_pods() {
     let mut d = deployment(3);
     d.strategy = Strategy::Recreate;
     assert_eq!(new_replica_set(&d, &sets(None, vec![set("o", 0, 0, "v0")])).map(|new| new.replicas), Some(3));

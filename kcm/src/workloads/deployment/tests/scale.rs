@@ -41,7 +41,7 @@ fn bounds_round_surge_up_and_unavailable_down_and_are_never_both_zero() {
 }
 
 #[test]
-fn no_more_pods_may_be_missing_than_there_are() {
+fn max_unavailable_is_limited_to_the_scale() {
     for (replicas, unavailable, expected) in [
         (10, int(5), 5),
         (10, int(10), 10),
@@ -93,10 +93,10 @@ fn annotations_about_the_scale_are_refreshed() {
 }
 
 #[test]
-fn a_scale_carries_annotations_and_an_event() {
+fn scaling_sets_annotations_and_records_an_event() {
     let d = rolled(4, int(1), int(0));
     let set = Arc::new(set("web-1", 2, 0, "v"));
-    assert_eq!(scale_to(&d, &set, 2), None, "annotations alone are no reason");
+    assert_eq!(scale_to(&d, &set, 2), None, "changed annotations alone do not scale");
     let scale = scale_to(&d, &set, 4).expect("a change");
     assert_eq!(plain(&scale.annotations), [(DESIRED_REPLICAS, Some("4")), (MAX_REPLICAS, Some("5"))]);
     assert_eq!(scale.notice().expect("event").message, "Scaled up replica set web-1 from 2 to 4");
@@ -146,15 +146,15 @@ fn named(scales: Vec<Scale>) -> Vec<(String, i32)> {
 }
 
 #[test]
-fn old_sets_roll_down_within_what_may_be_missing() {
+fn old_sets_are_scaled_down_within_max_unavailable() {
     for (unavailable, old, old_available, new, new_available, expected) in [
         (0, 10, 10, 0, 0, Some(9)),
         (2, 10, 10, 0, 0, Some(8)),
-        // Two are not available and go; the eight others are needed.
+        // Two are not available and are removed; the eight others are needed.
         (2, 10, 8, 0, 0, Some(8)),
         // One is not available, one more may be missing.
         (2, 10, 9, 0, 0, Some(8)),
-        // All that may be missing is missing in the new set.
+        // The missing pods of the new set use up the bound.
         (2, 8, 8, 2, 0, None),
         (2, 0, 0, 10, 10, None),
         // Few are available: those that are not go as far as the budget reaches, none of the others.
@@ -174,7 +174,7 @@ fn old_sets_roll_down_within_what_may_be_missing() {
 }
 
 #[test]
-fn pods_that_are_not_available_go_first_and_oldest_sets_before_newer_ones() {
+fn unavailable_pods_are_removed_first_and_oldest_sets_before_newer_ones() {
     let d = rolled(10, int(5), int(2));
     let given = |available: [i32; 3]| {
         let old = ["a", "b", "c"].iter().zip(available).enumerate();
@@ -189,7 +189,7 @@ fn pods_that_are_not_available_go_first_and_oldest_sets_before_newer_ones() {
 }
 
 #[test]
-fn pods_on_their_way_out_are_not_counted_as_available() {
+fn surplus_pods_are_not_counted_as_available() {
     let d = rolled(10, int(3), int(2));
     // Ten old pods are still reported, but the set was scaled to eight already: these eight are the last that count.
     let given = sets(Some(with_available(set("n", 3, 9, "v1"), 1)), vec![with_available(set("o", 8, 0, "v0"), 10)]);
@@ -199,7 +199,7 @@ fn pods_on_their_way_out_are_not_counted_as_available() {
 }
 
 #[test]
-fn the_only_active_or_the_newest_set_stands_for_all() {
+fn only_active_or_newest_set_is_scaled() {
     let pick = |new: Option<ReplicaSet>, old| active_or_latest(&sets(new, old)).map(|set| set.meta.name.to_string());
     let of = |name, replicas, age| set(name, replicas, age, name);
     assert_eq!(pick(None, vec![]), None);
@@ -222,7 +222,7 @@ fn saturation_needs_scale_annotation_and_availability() {
 }
 
 /// Sets of a Deployment that had a scale and a surge before.
-fn told(scale: i32, surge: i32, mut set: ReplicaSet) -> ReplicaSet {
+fn annotated_set(scale: i32, surge: i32, mut set: ReplicaSet) -> ReplicaSet {
     set.annotations = labels(&[(DESIRED_REPLICAS, &scale.to_string()), (MAX_REPLICAS, &(scale + surge).to_string())]);
     set
 }
@@ -251,7 +251,8 @@ fn sets_are_scaled_in_proportion() {
     for (at, ((was, was_surge), (is, surge), new, old, new_after, old_after)) in cases.iter().enumerate() {
         let d = rolled(*is, int(*surge), int(1));
         let count = old.len() as i64;
-        let make = |name: &str, size, age| told(*was, *was_surge, with_available(set(name, size, age, name), 0));
+        let make =
+            |name: &str, size, age| annotated_set(*was, *was_surge, with_available(set(name, size, age, name), 0));
         let old_sets = old.iter().enumerate().map(|(i, size)| make(&format!("o{i}"), *size, count - i as i64));
         let mut given = sets(new.map(|size| make("n", size, 99)), old_sets.collect());
         for scale in resize(&d, &given) {
@@ -269,8 +270,8 @@ fn a_resize_that_failed_half_way_is_continued() {
     // From 3 to 5, three sets of one: the new one was scaled, and the next one was not.
     let d = rolled(5, int(0), int(1));
     let given = sets(
-        Some(told(5, 0, set("n", 2, 9, "v1"))),
-        vec![told(3, 0, set("b", 1, 1, "b")), told(5, 0, set("a", 1, 0, "a"))],
+        Some(annotated_set(5, 0, set("n", 2, 9, "v1"))),
+        vec![annotated_set(3, 0, set("b", 1, 1, "b")), annotated_set(5, 0, set("a", 1, 0, "a"))],
     );
     assert_eq!(named(resize(&d, &given)), [("b".to_owned(), 2)]);
 }
@@ -279,18 +280,21 @@ fn a_resize_that_failed_half_way_is_continued() {
 fn a_saturated_new_set_empties_the_others_but_a_broken_one_does_not() {
     let d = rolled(2, int(1), int(1));
     let given = |available| {
-        sets(Some(told(2, 1, with_available(set("n", 2, 9, "v1"), available))), vec![told(2, 1, set("o", 1, 0, "v0"))])
+        sets(
+            Some(annotated_set(2, 1, with_available(set("n", 2, 9, "v1"), available))),
+            vec![annotated_set(2, 1, set("o", 1, 0, "v0"))],
+        )
     };
     assert_eq!(named(resize(&d, &given(2))), [("o".to_owned(), 0)]);
     assert_eq!(named(resize(&d, &given(0))), []);
 }
 
 #[test]
-fn all_sets_are_told_the_new_scale_even_when_their_own_stays() {
+fn all_sets_get_the_annotation_of_the_new_scale() {
     let d = rolled(4, int(0), int(1));
     let given = sets(
-        Some(told(3, 0, with_available(set("n", 1, 9, "v1"), 0))),
-        vec![told(3, 0, set("b", 1, 1, "b")), told(3, 0, set("a", 1, 0, "a"))],
+        Some(annotated_set(3, 0, with_available(set("n", 1, 9, "v1"), 0))),
+        vec![annotated_set(3, 0, set("b", 1, 1, "b")), annotated_set(3, 0, set("a", 1, 0, "a"))],
     );
     let scales = resize(&d, &given);
     assert_eq!(scales.iter().map(|scale| scale.annotations.len()).collect::<Vec<_>>(), [2, 2, 2]);
@@ -300,10 +304,14 @@ fn all_sets_are_told_the_new_scale_even_when_their_own_stays() {
 #[test]
 fn a_set_with_the_right_scale_and_a_stale_annotation_is_corrected() {
     for (strategy, new, old) in [
-        (rolling(int(0), int(1)), None, vec![told(5, 0, set("o", 4, 0, "v0"))]),
-        (rolling(int(1), int(1)), Some(told(2, 0, set("n", 4, 9, "v1"))), vec![]),
-        (Strategy::Recreate, Some(told(5, 0, set("n", 2, 9, "v1"))), vec![told(5, 0, set("o", 3, 0, "v0"))]),
-        (Strategy::Recreate, None, vec![told(5, 0, set("o", 4, 0, "v0"))]),
+        (rolling(int(0), int(1)), None, vec![annotated_set(5, 0, set("o", 4, 0, "v0"))]),
+        (rolling(int(1), int(1)), Some(annotated_set(2, 0, set("n", 4, 9, "v1"))), vec![]),
+        (
+            Strategy::Recreate,
+            Some(annotated_set(5, 0, set("n", 2, 9, "v1"))),
+            vec![annotated_set(5, 0, set("o", 3, 0, "v0"))],
+        ),
+        (Strategy::Recreate, None, vec![annotated_set(5, 0, set("o", 4, 0, "v0"))]),
     ] {
         let mut d = deployment(4);
         d.strategy = strategy;
@@ -322,10 +330,10 @@ fn a_set_with_the_right_scale_and_a_stale_annotation_is_corrected() {
 }
 
 #[test]
-fn an_idle_set_and_an_older_maximum_are_left_alone() {
-    let idle = sets(Some(told(5, 0, set("n", 0, 0, "v1"))), vec![]);
+fn idle_set_and_older_maximum_are_not_changed() {
+    let idle = sets(Some(annotated_set(5, 0, set("n", 0, 0, "v1"))), vec![]);
     assert_eq!(resize(&rolled(0, int(0), int(1)), &idle), []);
-    let older = sets(Some(told(4, 0, set("n", 4, 0, "v1"))), vec![]);
+    let older = sets(Some(annotated_set(4, 0, set("n", 4, 0, "v1"))), vec![]);
     assert_eq!(resize(&rolled(4, int(2), int(1)), &older), []);
 }
 

@@ -1,4 +1,4 @@
-//! Counts, conditions and the time of the next look.
+//! Counts, conditions and the time of the next reconcile.
 
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ fn conditions_change_only_with_value_or_reason() {
 }
 
 #[test]
-fn complete_means_all_new_all_available_and_none_other() {
+fn rollout_is_complete_when_all_pods_are_new_and_available() {
     for (desired, status, expected) in [
         (5, counts(5, 5, 5, 4), false),
         (5, counts(5, 5, 5, 3), false),
@@ -128,7 +128,7 @@ fn a_rollout_times_out_after_its_deadline() {
 }
 
 #[test]
-fn a_stuck_rollout_is_looked_at_again_after_its_deadline() {
+fn stuck_rollout_is_reconciled_again_after_its_deadline() {
     let stuck = vec![progressing("True", "")];
     for (deadline, status, conditions, passed, expected) in [
         (None, counts(3, 3, 0, 2), stuck.clone(), 30, None),
@@ -150,12 +150,12 @@ fn a_stuck_rollout_is_looked_at_again_after_its_deadline() {
 }
 
 #[test]
-fn the_last_look_finds_the_deadline_passed() {
+fn reconcile_after_the_deadline_finds_it_passed() {
     let d = observed(3, counts(3, 3, 0, 1), vec![progressing("True", SET_UPDATED)]);
     for passed in 0..=i64::from(DEADLINE) {
         let now = Time(THEN + passed);
         let delay = recheck_after(&d, &d.status, now).expect("stuck").as_secs() as i64;
-        assert!(is_timed_out(&d, &d.status, Time(now.0 + delay)), "looked at after {passed}");
+        assert!(is_timed_out(&d, &d.status, Time(now.0 + delay)), "reconciled after {passed}");
     }
 }
 
@@ -173,7 +173,7 @@ struct Judged {
 }
 
 #[test]
-fn progress_is_judged_in_order() {
+fn progress_condition_is_decided_by_precedence() {
     let updated = || Some(progressing("True", SET_UPDATED));
     let timed_out = || Some(progressing("False", TIMED_OUT));
     let available = || Some(progressing("True", NEW_SET_AVAILABLE));
@@ -185,7 +185,7 @@ fn progress_is_judged_in_order() {
     let cases = [
         ("no deadline removes the condition", false, 3, counts(2, 2, 0, 2), updated(), gaining(), None, false, false),
         (
-            "a completed rollout is not judged again",
+            "a completed rollout keeps its condition",
             true,
             3,
             counts(3, 3, 0, 3),
@@ -265,7 +265,7 @@ fn check(case: Judged) {
     }
     let mut settled = d.clone();
     settled.status = after.clone();
-    assert_eq!(status(&settled, &after, &case.sets, true, NOW), after, "{what}: a second look changes nothing");
+    assert_eq!(status(&settled, &after, &case.sets, true, NOW), after, "{what}: a second reconcile changes nothing");
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn counts_are_sums_and_missing_pods_are_counted_from_the_scale() {
 }
 
 #[test]
-fn terminating_pods_are_known_when_every_synced_set_tells() {
+fn terminating_pods_are_known_when_every_synced_set_reports_them() {
     let of = |observed, terminating| {
         let mut set = sized("s", 1, 1, 1);
         (set.status.observed_generation, set.status.terminating_replicas) = (observed, terminating);
@@ -311,7 +311,7 @@ fn terminating_pods_are_known_when_every_synced_set_tells() {
 }
 
 #[test]
-fn a_failure_of_the_new_set_is_shown_before_those_of_others() {
+fn failure_of_the_new_set_is_reported_before_those_of_others() {
     let failing = |name: &str, message: &str| {
         let mut set = sized(name, 1, 0, 0);
         let failure = Condition { message: message.into(), ..condition(REPLICA_FAILURE, "True", "FailedCreate", THEN) };
@@ -339,7 +339,7 @@ fn a_failure_of_the_new_set_is_shown_before_those_of_others() {
 }
 
 #[test]
-fn progress_is_left_alone_outside_rollouts() {
+fn progress_is_not_changed_outside_rollouts() {
     let mut d = observed(3, counts(3, 3, 3, 3), vec![progressing("Unknown", PAUSED)]);
     d.progress_deadline_seconds = None;
     let got = status(&d, &d.status, &sets(Some(sized("n", 3, 3, 3)), vec![]), false, NOW);
@@ -347,7 +347,7 @@ fn progress_is_left_alone_outside_rollouts() {
 }
 
 #[test]
-fn a_pause_is_noted_once_and_undone_by_a_resume() {
+fn pause_is_recorded_once_and_removed_by_a_resume() {
     for (deadline, paused, current, expected) in [
         (Some(60), true, None, Some((PAUSED, "Deployment is paused"))),
         (Some(60), true, Some(progressing("True", SET_UPDATED)), Some((PAUSED, "Deployment is paused"))),
@@ -369,7 +369,7 @@ fn a_pause_is_noted_once_and_undone_by_a_resume() {
 }
 
 #[test]
-fn what_happened_to_the_new_set_is_noted_for_those_who_watch_progress() {
+fn creation_and_failure_of_the_new_set_are_recorded_in_the_progress_condition() {
     let notes = |deadline: Option<i32>, conditions: Vec<Condition>| {
         let mut d = deployment(1);
         d.progress_deadline_seconds = deadline;
@@ -405,7 +405,7 @@ fn collisions_are_counted() {
 }
 
 #[test]
-fn final_states_and_news_are_written_at_once_and_moving_counts_a_little_later() {
+fn final_states_and_conditions_are_written_immediately_and_changing_counts_later() {
     let at_work = || observed(3, counts(4, 2, 3, 3), vec![progressing("True", SET_UPDATED)]);
     let (lazy, at_once) = (Duration::from_secs(3), Duration::ZERO);
     let with = |change: fn(&mut DeploymentStatus)| {
@@ -430,15 +430,15 @@ fn final_states_and_news_are_written_at_once_and_moving_counts_a_little_later() 
             with(|status| status.conditions = vec![progressing("True", FOUND)]),
             lazy,
         ),
-        ("the change was seen", with(|status| status.observed_generation = 2), at_once),
+        ("the change was observed", with(|status| status.observed_generation = 2), at_once),
         ("a name was taken", with(|status| status.collision_count = Some(1)), at_once),
         ("the condition has another reason", with(|status| status.conditions[0].reason = TIMED_OUT.into()), at_once),
         (
-            "a condition came",
+            "a condition was added",
             with(|status| status.conditions.push(condition(AVAILABLE, "True", "Good", THEN))),
             at_once,
         ),
-        ("a condition went", with(|status| status.conditions.clear()), at_once),
+        ("a condition was removed", with(|status| status.conditions.clear()), at_once),
         (
             "it is complete",
             with(|status| (status.replicas, status.updated_replicas, status.available_replicas) = (3, 3, 3)),
@@ -451,7 +451,7 @@ fn final_states_and_news_are_written_at_once_and_moving_counts_a_little_later() 
     let fewer_terminating = DeploymentStatus { terminating_replicas: Some(0), ..complete.status.clone() };
     let mut known = complete.clone();
     known.status.terminating_replicas = Some(1);
-    assert_eq!(patience(&known, &fewer_terminating), Duration::ZERO, "the last pod of the rollout disappeared");
+    assert_eq!(patience(&known, &fewer_terminating), Duration::ZERO, "the last pod of the rollout was deleted");
     known.status.terminating_replicas = Some(3);
     let some_terminate = DeploymentStatus { terminating_replicas: Some(1), ..complete.status.clone() };
     assert_eq!(patience(&known, &some_terminate), lazy, "it was complete before, and pods still terminate");

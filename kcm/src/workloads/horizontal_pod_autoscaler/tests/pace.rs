@@ -1,4 +1,4 @@
-//! How fast autoscalers go (cases of pkg/controller/podautoscaler, horizontal_test.go).
+//! Limits of the rate of scaling (cases of pkg/controller/podautoscaler, horizontal_test.go).
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn rules(window: Option<i32>, select: Select, policies: &[Policy]) -> Rules {
 }
 
 #[test]
-fn without_rules_a_target_doubles_at_most() {
+fn target_without_behavior_doubles_at_most() {
     for (wanted, range, replicas, limited, reason) in [
         (3, range(1, 10, 2), 3, false, "DesiredWithinRange"),
         (9, range(1, 10, 3), 6, true, "ScaleUpLimit"),
@@ -43,7 +43,7 @@ fn without_rules_a_target_doubles_at_most() {
 }
 
 #[test]
-fn fewer_pods_wait_for_the_window() {
+fn scaling_down_waits_for_the_stabilization_window() {
     let mut memory = Memory::default();
     memory.begin(5, at(0));
     memory.begin(9, at(1));
@@ -60,7 +60,7 @@ fn fewer_pods_wait_for_the_window() {
 }
 
 #[test]
-fn rules_hold_both_directions() {
+fn behavior_limits_both_directions() {
     let mut memory = Memory::default();
     let behavior = Behavior {
         up: rules(Some(60), Select::Max, &[policy(false, 4, 60)]),
@@ -80,7 +80,7 @@ fn rules_hold_both_directions() {
 }
 
 #[test]
-fn policies_add_up_what_was_done_in_their_period() {
+fn policies_count_the_changes_of_their_period() {
     let up = |select, policies: &[Policy]| Behavior { up: rules(Some(0), select, policies), ..Behavior::default() };
     let down = |select, policies: &[Policy]| Behavior { down: rules(Some(0), select, policies), ..Behavior::default() };
     let (pods, percent) = (policy(false, 4, 60), policy(true, 100, 60));
@@ -90,9 +90,9 @@ fn policies_add_up_what_was_done_in_their_period() {
         ("none", up(Select::Disabled, &[pods, percent]), None, 10, 100, 10),
         ("part is used up", up(Select::Max, &[pods]), Some((7, 10, 30)), 10, 100, 11),
         ("all is used up", up(Select::Max, &[pods]), Some((5, 10, 30)), 10, 100, 10),
-        ("that is long ago", up(Select::Max, &[pods]), Some((5, 10, 61)), 10, 100, 14),
-        ("what was taken away may come back", up(Select::Max, &[pods]), Some((12, 10, 30)), 10, 100, 16),
-        ("a part of a pod is a pod", up(Select::Max, &[policy(true, 10, 60)]), None, 3, 100, 4),
+        ("the change was before the period", up(Select::Max, &[pods]), Some((5, 10, 61)), 10, 100, 14),
+        ("removed pods may be added again", up(Select::Max, &[pods]), Some((12, 10, 30)), 10, 100, 16),
+        ("a fraction of a pod rounds up", up(Select::Max, &[policy(true, 10, 60)]), None, 3, 100, 4),
         ("down, the larger", down(Select::Max, &[pods, policy(true, 50, 60)]), None, 10, 1, 5),
         ("down, the smaller", down(Select::Min, &[pods, policy(true, 50, 60)]), None, 10, 1, 6),
         ("down, none", down(Select::Disabled, &[pods]), None, 10, 1, 10),
@@ -120,10 +120,10 @@ prop_compose! {
 }
 
 proptest! {
-    /// Whatever metrics ask for: within the bounds, never further than asked, never in the other direction, nowhere that
-    /// is disabled, and no pods more in a period than a policy of pods allows.
+    /// For any proposals: the number stays within the bounds, never moves in a disabled direction, and grows in a
+    /// period by no more pods than a policy of pods allows.
     #[test]
-    fn histories_keep_their_bounds(
+    fn random_histories_keep_the_limits(
         up in any_rules(), down in any_rules(), has_rules in any::<bool>(),
         (min, span) in (0i32..5, 0i32..60),
         steps in prop::collection::vec((0i32..80, 1u64..60), 1..40),

@@ -1,4 +1,4 @@
-//! How many pods metrics ask for (cases of pkg/controller/podautoscaler, replica_calculator_test.go).
+//! Numbers of pods that metrics propose (cases of pkg/controller/podautoscaler, replica_calculator_test.go).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,15 +18,15 @@ const TOLERANCES: Tolerances = Tolerances { down: 0.1, up: 0.1 };
 const PATIENCE: Patience =
     Patience { cpu_initialization: Duration::from_secs(120), initial_readiness: Duration::from_secs(10) };
 
-/// Returns a pod that has been ready for long, with a container that asks for so much CPU.
-fn pod(number: usize, asks: i64) -> Pod {
+/// Returns a pod that became ready an hour ago, with a container that requests this amount of CPU.
+fn pod(number: usize, request: i64) -> Pod {
     let mut object = Vec::new();
     object.put_message(1, |meta| {
         meta.put_str(object_meta::NAME, &format!("pod-{number}"));
         meta.put_str(object_meta::RESOURCE_VERSION, "1");
     });
     let context = Decode { interner: Arc::default(), sections: Sections::default() };
-    let main = Asked { part: Part::Container, name: "main".into(), resources: [("cpu".into(), asks)].into() };
+    let main = Asked { part: Part::Container, name: "main".into(), resources: [("cpu".into(), request)].into() };
     Pod {
         phase: Phase::Running,
         ready: true,
@@ -40,25 +40,25 @@ fn pod(number: usize, asks: i64) -> Pod {
     }
 }
 
-/// What a pod of a case is.
+/// The state of a pod in a row.
 #[derive(Clone, Copy)]
 enum Sort {
     Ready,
-    /// Started long ago, and never ready since.
+    /// Started two hours ago, and never ready since.
     Unready,
-    /// Started just now, and not ready.
+    /// Started a minute ago, and not ready.
     Starting,
-    /// Started just now, is ready, and its sample is older than that.
+    /// Started a minute ago and is ready; its sample began before it was ready.
     Hot,
     Pending,
     Failed,
-    Going,
+    Deleting,
 }
-use Sort::{Failed, Going, Hot, Pending, Ready, Starting, Unready};
+use Sort::{Deleting, Failed, Hot, Pending, Ready, Starting, Unready};
 
-fn pods(kinds: &[Sort], asks: i64) -> Vec<Arc<Pod>> {
+fn pods(kinds: &[Sort], request: i64) -> Vec<Arc<Pod>> {
     let of_kind = |(number, kind): (usize, &Sort)| {
-        let mut pod = pod(number, asks);
+        let mut pod = pod(number, request);
         let requests = pod.requests.as_mut().expect("there");
         match kind {
             Ready => {}
@@ -76,7 +76,7 @@ fn pods(kinds: &[Sort], asks: i64) -> Vec<Arc<Pod>> {
             }
             Pending => pod.phase = Phase::Pending,
             Failed => pod.phase = Phase::Failed,
-            Going => pod.meta.deletion = Time(NOW),
+            Deleting => pod.meta.deletion = Time(NOW),
         }
         Arc::new(pod)
     };
@@ -113,24 +113,17 @@ fn cpu_utilization_scales() {
         ("up, one unready", vec![Unready, Ready, Ready], all(&[300, 500, 700]), 30, 4, 60),
         ("up, one hot", vec![Ready, Ready, Hot], all(&[300, 500, 700]), 30, 3, 40),
         ("up, one starting", vec![Ready, Ready, Starting], all(&[300, 500, 700]), 30, 3, 40),
-        ("up, pending pods would do", vec![Ready, Pending, Pending], all(&[500]), 30, 3, 50),
-        ("up, failed and going ones don't count", vec![Ready, Ready, Failed, Going], all(&[500, 700]), 30, 4, 60),
+        ("up, pending pods suffice", vec![Ready, Pending, Pending], all(&[500]), 30, 3, 50),
+        ("up, failed and deleting ones don't count", vec![Ready, Ready, Failed, Deleting], all(&[500, 700]), 30, 4, 60),
         ("down", vec![Ready; 5], all(&[100, 300, 500, 250, 250]), 50, 3, 28),
         ("within the tolerance", vec![Ready; 3], all(&[900, 1000, 1100]), 100, 3, 100),
         ("just within it", vec![Ready; 3], all(&[1090, 1090, 1090]), 100, 3, 109),
         ("just beyond it", vec![Ready; 3], all(&[1110, 1110, 1110]), 100, 4, 111),
-        ("missing: down is held", vec![Ready; 3], vec![Some(400), Some(950), None], 100, 3, 67),
-        ("missing: some up is left", vec![Ready; 2], vec![Some(1000), None], 20, 5, 100),
-        ("missing: no up is left", vec![Ready; 2], vec![Some(1000), None], 100, 2, 100),
-        ("missing: down, more than full", vec![Ready; 4], vec![Some(600), Some(600), Some(600), None], 200, 2, 60),
-        (
-            "unready and missing: none is left",
-            vec![Ready, Unready, Ready],
-            vec![Some(1200), Some(0), None],
-            100,
-            3,
-            120,
-        ),
+        ("missing: less scaling down", vec![Ready; 3], vec![Some(400), Some(950), None], 100, 3, 67),
+        ("missing: still scaling up", vec![Ready; 2], vec![Some(1000), None], 20, 5, 100),
+        ("missing: no scaling up", vec![Ready; 2], vec![Some(1000), None], 100, 2, 100),
+        ("missing: down, target above 100 %", vec![Ready; 4], vec![Some(600), Some(600), Some(600), None], 200, 2, 60),
+        ("unready and missing: no scaling", vec![Ready, Unready, Ready], vec![Some(1200), Some(0), None], 100, 3, 120),
     ] {
         let (replicas, current) = measured(&kinds, &values, kinds.len(), utilization(percent), true).expect(case);
         assert_eq!((replicas, current.average_utilization), (expected, Some(is)), "{case}");
@@ -138,7 +131,7 @@ fn cpu_utilization_scales() {
 }
 
 #[test]
-fn amounts_scale_as_utilization_does() {
+fn average_values_scale_like_utilization() {
     for (case, kinds, values, each, expected, is) in [
         ("up", vec![Ready; 3], vec![Some(20_000), Some(10_000), Some(30_000)], 15_000, 4, 20_000),
         (
@@ -151,7 +144,7 @@ fn amounts_scale_as_utilization_does() {
         ),
         ("down", vec![Ready; 5], vec![Some(12_000); 5], 20_000, 3, 12_000),
         ("tolerated", vec![Ready; 3], vec![Some(20_000), Some(21_000), Some(21_000)], 20_000, 3, 20_666),
-        ("missing: down is held", vec![Ready; 3], vec![Some(18_000), Some(2_000), None], 20_000, 2, 10_000),
+        ("missing: less scaling down", vec![Ready; 3], vec![Some(18_000), Some(2_000), None], 20_000, 2, 10_000),
     ] {
         let (replicas, current) = measured(&kinds, &values, kinds.len(), Goal::Amount(each), false).expect(case);
         assert_eq!((replicas, current.average_value), (expected, Some(is)), "{case}");
@@ -159,7 +152,7 @@ fn amounts_scale_as_utilization_does() {
 }
 
 #[test]
-fn what_says_nothing_is_told() {
+fn missing_input_is_an_error_with_its_reason() {
     for (case, kinds, values, goal, expected) in [
         ("no pods", vec![], vec![], utilization(50), "no pods returned by selector while calculating replica count"),
         (
@@ -170,7 +163,7 @@ fn what_says_nothing_is_told() {
             "did not receive metrics for targeted pods (pods might be unready)",
         ),
         (
-            "nothing asked for",
+            "no request",
             vec![Ready],
             vec![Some(1)],
             Goal::Utilization { percent: 50, resource: "memory", container: "", pod_level: true },
@@ -192,7 +185,7 @@ fn what_says_nothing_is_told() {
 }
 
 #[test]
-fn what_is_asked_for_a_pod_as_a_whole_counts_first() {
+fn pod_level_requests_win_over_container_requests() {
     let ask =
         |part: Part, name: &str, cpu: i64| Asked { part, name: name.into(), resources: [("cpu".into(), cpu)].into() };
     let asking = |asked: Vec<Asked>| {
@@ -211,13 +204,13 @@ fn what_is_asked_for_a_pod_as_a_whole_counts_first() {
         (vec![main, side, whole, init], "side", true, 20),
     ] {
         let pods = asking(asked);
-        let found = super::super::requests::of_pods(&pods, container, "cpu", pod_level).expect("asked for");
+        let found = super::super::requests::of_pods(&pods, container, "cpu", pod_level).expect("requests");
         assert_eq!(found["pod-0"], expected, "{container} {pod_level}");
     }
 }
 
 #[test]
-fn values_and_shares() {
+fn object_values_and_averages_scale() {
     let ready = |count: usize| move || pods(&vec![Ready; count], 0);
     for (value, target, replicas, found, expected) in [
         (20_000, 15_000, 3, 3, Ok(4)),
@@ -255,7 +248,7 @@ fn values_and_shares() {
 }
 
 #[test]
-fn answers_are_read() {
+fn responses_are_read() {
     let container = |name: &str, cpu: &str| json!({"name": name, "usage": {"cpu": cpu}});
     let list = json!({"items": [
         {"metadata": {"name": "a"}, "timestamp": "1970-01-01T00:01:40Z", "window": "1m0s",
@@ -263,14 +256,14 @@ fn answers_are_read() {
         {"metadata": {"name": "b"}, "containers": [container("main", "1"), {"name": "side", "usage": {}}]},
         {"metadata": {"name": "c"}, "containers": []},
     ]});
-    let all = metrics_api::resource_samples(&list, "cpu", "").expect("told");
-    assert_eq!(all.len(), 1, "what is told in part is not told");
+    let all = metrics_api::resource_samples(&list, "cpu", "").expect("values");
+    assert_eq!(all.len(), 1, "a pod with a missing container is left out");
     assert_eq!(all["a"], Sample { value: 102, time: Time(100), window: Duration::from_secs(60) });
-    let main = metrics_api::resource_samples(&list, "cpu", "main").expect("told");
+    let main = metrics_api::resource_samples(&list, "cpu", "main").expect("values");
     assert_eq!((main["a"].value, main["b"].value, main.len()), (100, 1000, 2));
     assert!(metrics_api::resource_samples(&json!({"items": []}), "cpu", "").is_err());
     let custom = json!({"items": [{"describedObject": {"name": "a"}, "value": "5", "window": 7}]});
-    assert_eq!(metrics_api::pod_samples(&custom).expect("told")["a"].window, Duration::from_secs(7));
+    assert_eq!(metrics_api::pod_samples(&custom).expect("values")["a"].window, Duration::from_secs(7));
     assert_eq!(metrics_api::object_value(&custom), Ok(5000));
     let two = json!({"items": [{"value": "1"}, {"value": "250m"}]});
     assert!(metrics_api::object_value(&two).expect_err("two").contains("2 results"));

@@ -1,4 +1,4 @@
-//! What becomes of a target and its autoscaler's status (cases of pkg/controller/podautoscaler, horizontal_test.go).
+//! Decisions about a target and its autoscaler's status (cases of pkg/controller/podautoscaler, horizontal_test.go).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +65,7 @@ fn draft(autoscaler: &HorizontalPodAutoscaler) -> Draft {
 }
 
 #[test]
-fn bounds_count_before_metrics_and_zero_is_somebody_elses() {
+fn bounds_win_over_metrics_and_a_users_zero_disables_scaling() {
     let above = Course::Bound(10, "Current number of replicas above Spec.MaxReplicas");
     let below = Course::Bound(2, "Current number of replicas below Spec.MinReplicas");
     let off = Gates { scale_to_zero: false, ..GATES };
@@ -73,12 +73,20 @@ fn bounds_count_before_metrics_and_zero_is_somebody_elses() {
         ("usual", Some(2), false, None, 5, GATES, Course::Metrics),
         ("above", Some(2), false, None, 11, GATES, above),
         ("below", Some(2), false, None, 1, GATES, below),
-        ("zero by hand", None, false, None, 0, GATES, Course::Disabled),
-        ("zero by hand after a return", Some(0), true, Some(false), 0, GATES, Course::Disabled),
-        ("zero by us", Some(0), true, Some(true), 0, GATES, Course::Metrics),
-        ("zero by us, without anything to come back by", Some(0), false, Some(true), 0, GATES, Course::Disabled),
-        ("zero by us, and not allowed any more", Some(1), false, Some(true), 0, GATES, Course::Metrics),
-        ("zero by us, switched off", Some(0), true, Some(true), 0, off, Course::Disabled),
+        ("zero by a user", None, false, None, 0, GATES, Course::Disabled),
+        ("zero by a user after the controller scaled up", Some(0), true, Some(false), 0, GATES, Course::Disabled),
+        ("zero by the controller", Some(0), true, Some(true), 0, GATES, Course::Metrics),
+        (
+            "zero by the controller, without a metric to scale up by",
+            Some(0),
+            false,
+            Some(true),
+            0,
+            GATES,
+            Course::Disabled,
+        ),
+        ("zero by the controller, no longer allowed", Some(1), false, Some(true), 0, GATES, Course::Metrics),
+        ("zero by the controller, gate off", Some(0), true, Some(true), 0, off, Course::Disabled),
     ] {
         assert_eq!(decide::course(&autoscaler(min, 10, external, zero), current, gates), expected, "{case}");
     }
@@ -88,16 +96,16 @@ fn bounds_count_before_metrics_and_zero_is_somebody_elses() {
 }
 
 #[test]
-fn the_metric_that_wants_most_wins_and_a_failed_one_never_scales_down() {
+fn highest_proposal_wins_and_a_failed_metric_prevents_scaling_down() {
     let wants = |replicas| decide::proposal(&cpu(), Ok((replicas, Current::default())));
     let fails = || decide::proposal(&cpu(), Err("no metrics".to_owned()));
     let failed = "failed to get cpu resource metric value: failed to get cpu utilization: no metrics";
     for (case, proposals, expected, error, active) in [
         ("one", vec![wants(3)], Some(3), None, "ValidMetricFound"),
-        ("the most", vec![wants(3), wants(7), wants(5)], Some(7), None, "ValidMetricFound"),
+        ("the highest", vec![wants(3), wants(7), wants(5)], Some(7), None, "ValidMetricFound"),
         ("zero", vec![wants(0), wants(0)], Some(0), None, "ValidMetricFound"),
         ("all fail", vec![fails(), fails()], None, Some("2 invalid out of 2"), "FailedGetResourceMetric"),
-        ("up all the same", vec![fails(), wants(7)], Some(7), Some("1 invalid out of 2"), "ValidMetricFound"),
+        ("up in spite of a failure", vec![fails(), wants(7)], Some(7), Some("1 invalid out of 2"), "ValidMetricFound"),
         ("no change", vec![fails(), wants(5)], Some(5), Some("1 invalid out of 2"), "ValidMetricFound"),
         ("not down", vec![wants(2), fails()], None, Some("1 invalid out of 2"), "FailedGetResourceMetric"),
     ] {
@@ -109,13 +117,13 @@ fn the_metric_that_wants_most_wins_and_a_failed_one_never_scales_down() {
         let text = error.map(|counts| format!("invalid metrics ({counts}), first error is: {failed}"));
         assert_eq!(combined.error, text, "{case}");
         assert_eq!(combined.statuses.len(), count, "{case}");
-        assert_eq!(&*draft.status.condition(SCALING_ACTIVE).expect("told").reason, active, "{case}");
+        assert_eq!(&*draft.status.condition(SCALING_ACTIVE).expect("set").reason, active, "{case}");
         assert_eq!(error.is_some(), combined.statuses.contains(&MetricStatus::unknown()), "{case}");
     }
 }
 
 #[test]
-fn conditions_keep_their_time_with_their_status() {
+fn condition_time_changes_only_with_its_status() {
     let object = autoscaler(None, 10, false, Some(true));
     let mut draft = draft(&object);
     let time = |draft: &Draft| draft.status.condition(SCALED_TO_ZERO).map(|condition| condition.last_transition);
@@ -128,13 +136,13 @@ fn conditions_keep_their_time_with_their_status() {
 }
 
 #[test]
-fn targets_settle_for_a_reason() {
+fn decided_number_of_pods_has_a_reason() {
     for (case, min, zero, current, wanted, expected) in [
         ("up", None, None, 2, 3, (3, "cpu above target")),
-        ("as it is", None, None, 3, 3, (3, "")),
+        ("no change", None, None, 3, 3, (3, "")),
         ("down waits", None, None, 3, 1, (3, "All metrics below target")),
         ("back from zero", Some(0), Some(true), 0, 3, (3, "cpu above target")),
-        ("zero is not allowed any more", Some(2), Some(true), 0, 0, (2, "")),
+        ("zero is no longer allowed", Some(2), Some(true), 0, 0, (2, "")),
     ] {
         let object = autoscaler(min, 10, false, zero);
         let (mut memory, mut draft) = (Memory::default(), draft(&object));
@@ -175,7 +183,7 @@ fn overlaps_are_found_by_any_selector_and_forgotten() {
     assert_eq!(wanting("web"), ["a", "c"]);
     assert_eq!(wanting("db"), ["b", "d"]);
     put("e", "app=web");
-    assert_eq!(wanting("web"), ["a", "c"], "two are enough to see that the selector is ambiguous");
+    assert_eq!(wanting("web"), ["a", "c"], "two are enough to show that the selector is ambiguous");
     assert_eq!(overlaps.wanting("n", &[pod("web", &interner)], usize::MAX).len(), 4, "without the gate");
     overlaps.forget(&ObjectKey::new("n", "e"));
     put("a", "app=gone");
@@ -186,17 +194,17 @@ fn overlaps_are_found_by_any_selector_and_forgotten() {
 }
 
 #[test]
-fn specs_are_looked_at_at_once_and_statuses_are_not() {
+fn spec_change_is_reconciled_immediately_and_status_change_is_not() {
     let old = Arc::new(autoscaler(None, 10, false, None));
     let mut edited = (*old).clone();
     edited.meta.generation += 1;
     let edited = Arc::new(edited);
     for (case, old, new, generation, expected) in [
         ("new", None, Some(&old), true, true),
-        ("gone", Some(&old), None, true, true),
+        ("deleted", Some(&old), None, true, true),
         ("status", Some(&old), Some(&old), true, false),
         ("spec", Some(&old), Some(&edited), true, true),
-        ("spec, switched off", Some(&old), Some(&edited), false, false),
+        ("spec, gate off", Some(&old), Some(&edited), false, false),
     ] {
         assert_eq!(concerned(&Change { old, new }, generation).is_some(), expected, "{case}");
     }
@@ -216,7 +224,7 @@ fn announced_zero_is_withdrawn_while_the_target_has_pods() {
         decide::withdraw_zero(&autoscaler, current, &mut draft, GATES);
         let condition = draft.status.condition(SCALED_TO_ZERO).map(|condition| &*condition.status);
         assert_eq!(condition, expected, "{name}");
-        // A zero that the user asks for later is not this controller's own then.
+        // A later zero of the user is not taken for this controller's.
         let mut after = autoscaler.clone();
         after.status = draft.status.clone();
         let is_own = matches!(decide::course(&after, 0, GATES), Course::Metrics);

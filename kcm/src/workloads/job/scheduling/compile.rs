@@ -1,4 +1,5 @@
-//! Workload and PodGroup of a Job, compiled from its `spec.scheduling`. All objects are JSON as the API server has them.
+//! Workload and PodGroup of a Job, compiled from its `spec.scheduling`. All objects are JSON as the API server has
+//! them.
 //!
 //! Upstream: pkg/controller/job, job_scheduling_manager.go; component-helpers/scheduling/schedulingv1/workloadbuilder.
 
@@ -8,7 +9,8 @@ use serde_json::{Value, json};
 /// API version of Workloads and PodGroups.
 pub const API_VERSION: &str = "scheduling.k8s.io/v1beta1";
 
-/// The annotation by which a parent leaves the PodGroup to the Job: the name of a template in the parent's Workload.
+/// The annotation with which a parent delegates the PodGroup to the Job: the name of a template in the parent's
+/// Workload.
 const GROUP_TEMPLATE: &str = "scheduling.k8s.io/group-template-name";
 
 /// Longest name of an object.
@@ -17,7 +19,7 @@ const LONGEST_NAME: usize = 253;
 /// The objects that the Job controller manages for a Job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mode {
-    /// None: the user named a PodGroup, or the Job's controller does without or does it itself.
+    /// None: the user named a PodGroup, or the Job's own controller manages the scheduling.
     None,
     /// Workload and PodGroup: no controller owns the Job.
     Both,
@@ -38,8 +40,8 @@ pub fn mode(job: &Value) -> Mode {
     }
 }
 
-/// Reports whether a Job has never started. Objects are created only for such Jobs, so that Jobs that are older than the
-/// feature are left alone.
+/// Reports whether a Job has never started. Objects are created only for such Jobs, so that Jobs that are older than
+/// the feature do not change.
 pub fn is_new(job: &Value, has_pods: bool) -> bool {
     let status = &job["status"];
     let has = |field: &str| status[field].as_i64().unwrap_or(0) != 0;
@@ -48,7 +50,7 @@ pub fn is_new(job: &Value, has_pods: bool) -> bool {
     !(has_pods || !status["startTime"].is_null() || has("succeeded") || has("failed") || was_suspended)
 }
 
-/// The reference of an object to its controller.
+/// Returns the reference of an object to its controller.
 pub fn controller(object: &Value) -> Option<&Value> {
     object["metadata"]["ownerReferences"].as_array()?.iter().find(|owner| owner["controller"] == true)
 }
@@ -58,7 +60,7 @@ pub fn is_controlled_by(object: &Value, job: &Value) -> bool {
     controller(object).is_some_and(|owner| owner["uid"] == job["metadata"]["uid"])
 }
 
-/// Reports whether a Workload is that of a Job's parent.
+/// Reports whether a Workload belongs to a Job's parent.
 pub fn is_of_parent(workload: &Value, job: &Value) -> bool {
     let Some(parent) = controller(job) else { return false };
     let group = parent["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |parts| parts.0);
@@ -91,7 +93,7 @@ fn cut(text: &str, length: usize) -> &str {
     &text[..text.floor_char_boundary(length)]
 }
 
-/// The desired number of pods that are scheduled together, if the Job asks for a gang.
+/// Returns the desired number of pods that are scheduled together, if the Job requests a gang.
 pub fn gang_size(job: &Value) -> Option<i64> {
     let gang = &job["spec"]["scheduling"]["schedulingPolicy"]["gang"];
     if gang.is_null() {
@@ -131,7 +133,7 @@ pub fn workload(job: &Value, name: &str) -> Value {
     })
 }
 
-/// The PodGroup of a Job, from a Workload's template. The Workload is an owner too if it is the Job's own.
+/// Returns the PodGroup of a Job, from a Workload's template. The Workload is an owner too if it is the Job's own.
 pub fn group(job: &Value, workload: &Value, template: &Value, is_own: bool) -> Value {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (workload_name, template_name) = (text(&workload["metadata"]["name"]), text(&template["name"]));
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn workload_and_group_carry_what_the_job_asks_for() {
+    fn workload_and_group_contain_the_jobs_request() {
         let job = job(json!({
             "parallelism": 2, "template": {"spec": {"priorityClassName": "high"}},
             "scheduling": {

@@ -1,7 +1,8 @@
 //! Scheduling of a Job's pods as a group: its Workload and its PodGroup (gate WorkloadWithJob).
 //!
-//! The objects are read from the API server by their names, which are computed, and only when the Job's spec has changed,
-//! so that no cache of all Workloads and PodGroups is needed. Upstream: pkg/controller/job, job_scheduling_manager.go.
+//! The objects are read from the API server by their names, which are computed, and only when the Job's spec has
+//! changed, so that no cache of all Workloads and PodGroups is needed. Upstream: pkg/controller/job,
+//! job_scheduling_manager.go.
 
 mod compile;
 
@@ -58,7 +59,7 @@ struct Ensured {
 const UNGROUPED: Ensured = Ensured { group: None, is_delegated: false };
 
 impl Scheduling {
-    /// Reads and writes as the Job controller.
+    /// Creates the reader and writer of the Job controller.
     pub fn new(writer: Writer, recorder: Recorder) -> Self {
         Self { writer, recorder, known: Mutex::default() }
     }
@@ -68,7 +69,8 @@ impl Scheduling {
         lock(&self.known).remove(key);
     }
 
-    /// Returns the PodGroup of a Job's pods after it was created or resized; `None` if the pods are scheduled one by one.
+    /// Returns the PodGroup of a Job's pods after it was created or resized; `None` if the pods are scheduled one by
+    /// one.
     ///
     /// # Errors
     /// When a read or write failed, or the Workload has an unexpected form.

@@ -1,4 +1,4 @@
-//! Jobs and pods to decide about.
+//! Builders of Jobs and pods.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ pub fn a_pod(name: &str, phase: Phase, index: Option<i32>) -> Pod {
     pod
 }
 
-/// What is known about a Job, with nothing special about it.
+/// Returns the input of a decision with defaults.
 pub fn view<'a>(job: &'a Job, pods: &'a [Arc<Pod>], settled: &'a HashSet<Uid>) -> View<'a> {
     View { job, pods, settled, backoff: Backoff::default(), satisfied: true, clears_start: true, now: now() }
 }

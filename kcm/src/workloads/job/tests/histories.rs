@@ -1,4 +1,4 @@
-//! Random histories: whatever crashes when, each pod is counted exactly once, and no index succeeds twice.
+//! Random histories with crashes at any step: each pod is counted exactly once, and no index succeeds twice.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use super::builders::{NOW, a_job, a_pod, view, with};
 use crate::workloads::job::manage::{Plan, PodChanges};
 use crate::workloads::job::track;
 
-/// What happens between two looks of the controller.
+/// A step of a history.
 #[derive(Debug, Clone, Copy)]
 enum Event {
-    /// A running pod ends: which one, and whether well.
+    /// A running pod ends: its number, and whether it succeeds.
     Ends(usize, bool),
     /// A pod is deleted by another client.
     Deleted(usize),
-    /// The controller reconciles; it dies after this many writes.
+    /// The controller reconciles, and crashes after this number of writes.
     Sync(Option<usize>),
 }
 
-/// The API server: a Job, its pods, and all that ever ended.
+/// The API server: a Job, its pods, and all pods that ever ended.
 #[derive(Debug)]
 struct Server {
     job: Job,
@@ -41,8 +41,8 @@ impl Server {
         Self { job, pods: Vec::new(), created: 0, writes: 0 }
     }
 
-    /// Runs one reconcile, in the order in which `sync.rs` writes; what may wait does so if it is `patient`. `Err` when
-    /// the process dies after its last allowed write.
+    /// Runs one reconcile, in the order in which `sync.rs` writes. Writes that may be delayed are delayed if it is
+    /// `patient`. Returns `Err` if the process crashes after its last allowed write.
     fn sync(&mut self, dies_after: Option<usize>, late: i64, patient: bool) -> Result<(), ()> {
         let mut left = dies_after;
         let mut write = |server: &mut Self| {
@@ -126,7 +126,7 @@ impl Server {
     fn delete(&mut self, uid: &Uid) {
         for pod in self.pods.iter_mut().filter(|pod| pod.meta.uid == *uid) {
             pod.meta.deletion = Time(NOW);
-            // The kubelet ends what runs.
+            // The kubelet ends the running pod.
             if !pod.is_terminal() {
                 pod.phase = Phase::Failed;
             }
@@ -182,8 +182,8 @@ proptest! {
                 Event::Sync(dies_after) => drop(server.sync(dies_after, 1000 * step as i64, step % 3 > 0)),
             }
             let (good, bad) = server.counted();
-            prop_assert!(good as usize <= succeeded.len(), "{good} successes counted, {} seen", succeeded.len());
-            prop_assert!(bad as usize <= failed.len(), "{bad} failures counted, {} seen", failed.len());
+            prop_assert!(good as usize <= succeeded.len(), "{good} successes counted, of {}", succeeded.len());
+            prop_assert!(bad as usize <= failed.len(), "{bad} failures counted, of {}", failed.len());
             let active = server.pods.iter().filter(|pod| pod.is_active()).count();
             prop_assert!(active <= 3, "{active} pods at once");
         }
@@ -191,6 +191,6 @@ proptest! {
         prop_assert_eq!(server.counted(), (4, i32::try_from(failed.len()).expect("few")));
         prop_assert!(server.pods.iter().all(|pod| pod.meta.finalizers.iter().all(|name| &**name != TRACKING_FINALIZER)));
         let before = server.writes;
-        prop_assert!(server.sync(None, 1_000_000, false).is_ok() && server.writes == before, "a finished Job is left alone");
+        prop_assert!(server.sync(None, 1_000_000, false).is_ok() && server.writes == before, "a finished Job is not changed");
     }
 }

@@ -1,4 +1,4 @@
-//! Tables: what is created and deleted, what decides a Job, how failures are judged.
+//! Tables: pods to create and delete, the decision of a Job, failure policies.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn planned(job: &Job, pods: &[Arc<Pod>]) -> (usize, Vec<i32>, Vec<String>) {
 }
 
 #[test]
-fn as_many_pods_run_as_are_wanted() {
+fn number_of_pods_follows_parallelism_and_completions() {
     use Phase::{Pending, Running, Succeeded};
     let plain = |phases: &[Phase]| phases.iter().map(|phase| (*phase, None)).collect::<Vec<_>>();
     for (parallelism, completions, phases, created, deleted) in [
@@ -54,7 +54,7 @@ fn as_many_pods_run_as_are_wanted() {
 }
 
 #[test]
-fn indexes_are_filled_from_below_and_never_twice() {
+fn lowest_missing_indexes_are_created_once() {
     use Phase::{Failed, Pending, Running, Succeeded};
     let job = with(a_job(3, Some(4)), |job| job.completion_mode = CompletionMode::Indexed);
     for (given, created, deleted) in [
@@ -72,7 +72,7 @@ fn indexes_are_filled_from_below_and_never_twice() {
 }
 
 #[test]
-fn what_is_terminating_is_replaced_unless_the_policy_waits() {
+fn terminating_pods_are_replaced_unless_the_policy_waits_for_their_failure() {
     let mut leaving = a_pod("leaving", Phase::Running, None);
     leaving.meta.deletion = Time(NOW);
     let pods = [Arc::new(leaving)];
@@ -86,7 +86,7 @@ fn what_is_terminating_is_replaced_unless_the_policy_waits() {
 }
 
 #[test]
-fn failures_and_successes_decide_in_order() {
+fn verdict_follows_failures_and_successes_by_precedence() {
     use Phase::{Failed, Running, Succeeded};
     let indexed = |job: Job| with(job, |job| job.completion_mode = CompletionMode::Indexed);
     let one = || a_job(2, Some(2));
@@ -136,7 +136,7 @@ fn failures_and_successes_decide_in_order() {
 }
 
 #[test]
-fn a_job_turns_once() {
+fn suspension_and_resumption_are_recorded_once() {
     let settled = HashSet::new();
     for (suspend, known, turn) in [
         (true, None, Some(SuspensionChange::Suspended)),
@@ -178,17 +178,17 @@ fn suspended_job_loses_its_start_time_only_with_the_gate() {
 }
 
 #[test]
-fn counts_of_running_pods_wait_while_others_are_on_their_way() {
+fn counts_of_running_pods_are_delayed_while_others_start() {
     let settled = HashSet::new();
     for (what, begun, was, (active, ready), waits) in [
         ("nothing new", true, (3, 1), (3, 1), None),
-        ("it begins", false, (0, 0), (3, 0), Some(0)),
+        ("the Job starts", false, (0, 0), (3, 0), Some(0)),
         ("the first is ready", true, (3, 0), (3, 1), Some(3)),
         ("all are ready", true, (3, 1), (3, 3), Some(0)),
-        ("one is not ready any more", true, (3, 3), (3, 2), Some(0)),
+        ("one is no longer ready", true, (3, 3), (3, 2), Some(0)),
         ("one has ended", true, (3, 0), (2, 0), Some(3)),
         ("one has ended, the others are ready", true, (3, 3), (2, 2), Some(3)),
-        ("none is left", true, (1, 0), (0, 0), Some(0)),
+        ("no pod is active", true, (1, 0), (0, 0), Some(0)),
     ] {
         let job = with(a_job(3, Some(9)), |job| {
             (job.status.active, job.status.ready, job.status.terminating) = (was.0, Some(was.1), Some(0));
@@ -209,7 +209,7 @@ fn counts_of_running_pods_wait_while_others_are_on_their_way() {
 }
 
 #[test]
-fn successes_wait_for_others_while_pods_run() {
+fn recording_of_successes_is_delayed_while_pods_run() {
     let settled = HashSet::new();
     let (good, bad, runs) = (Phase::Succeeded, Phase::Failed, Phase::Running);
     for (what, phases, deleted, indexed, waits) in [
@@ -217,7 +217,7 @@ fn successes_wait_for_others_while_pods_run() {
         ("one of two", [good, runs], false, false, Some(3)),
         ("one of two, by index", [good, runs], false, true, Some(3)),
         ("it failed", [bad, runs], false, false, Some(0)),
-        ("somebody waits for it to go", [good, runs], true, false, Some(0)),
+        ("another client waits for its deletion", [good, runs], true, false, Some(0)),
         ("the last", [good, good], false, false, Some(0)),
         ("the last, by index", [good, good], false, true, Some(0)),
     ] {
@@ -245,7 +245,7 @@ fn successes_wait_for_others_while_pods_run() {
 }
 
 #[test]
-fn failed_pods_are_judged_by_the_first_rule_that_fits() {
+fn failure_policy_uses_the_first_rule_that_matches() {
     let codes = |within, values: &[i32]| {
         On::ExitCodes(ExitCodes { container: None, within: Some(within), values: values.to_vec() })
     };
@@ -281,7 +281,7 @@ fn failed_pods_are_judged_by_the_first_rule_that_fits() {
 }
 
 #[test]
-fn one_success_rule_is_enough() {
+fn one_matching_success_rule_is_enough() {
     let rule = |indexes: Option<&str>, count| SuccessRule { indexes: indexes.map(Into::into), count };
     for (rules, done, expected) in [
         (vec![rule(Some("0-2"), None)], "0-2", Some("Matched rules at index 0")),
@@ -297,7 +297,7 @@ fn one_success_rule_is_enough() {
 }
 
 #[test]
-fn failures_double_the_wait_until_a_success() {
+fn failures_double_the_backoff_until_a_success() {
     let ended = |at: i64| {
         let mut pod = a_pod(&at.to_string(), Phase::Failed, None);
         pod.ending.as_mut().expect("an ending").finished = Time(NOW - at);

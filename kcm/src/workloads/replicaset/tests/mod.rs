@@ -1,4 +1,4 @@
-//! Tables and random histories for what is decided about a ReplicaSet's pods.
+//! Tables and property tests of decisions about a ReplicaSet's pods.
 
 mod reconcile;
 
@@ -100,7 +100,7 @@ fn arcs(pods: Vec<Pod>) -> Vec<Arc<Pod>> {
     pods.into_iter().map(Arc::new).collect()
 }
 
-/// Returns the names of the pods that go when all but `replicas` go.
+/// Returns the names of the pods that are deleted to scale down to `replicas`.
 fn victims(pods: Vec<Pod>, replicas: i32) -> Vec<String> {
     let pods = arcs(pods);
     match manage(&pods, replicas, || Ranking::new(&pods, true, now())) {
@@ -110,7 +110,7 @@ fn victims(pods: Vec<Pod>, replicas: i32) -> Vec<String> {
 }
 
 #[test]
-fn as_many_as_missing_are_created_up_to_the_burst() {
+fn missing_pods_are_created_up_to_the_burst() {
     for (active, replicas, expected) in [(0, 0, 0), (0, 3, 3), (2, 3, 1), (0, 501, BURST), (1, 10_000, BURST)] {
         let pods = arcs((0..active).map(|at| pod(&at.to_string())).collect());
         let plan = manage(&pods, replicas, || panic!("nothing to rank"));
@@ -124,7 +124,7 @@ fn as_many_as_missing_are_created_up_to_the_burst() {
 }
 
 #[test]
-fn nobody_is_ranked_when_all_go_and_no_more_than_the_burst_go() {
+fn pods_are_ranked_only_if_some_stay_and_deletions_are_limited_to_the_burst() {
     let pods = arcs((0..3).map(|at| pod(&at.to_string())).collect());
     assert!(matches!(manage(&pods, 0, || panic!("ranked")), Manage::Delete(victims) if victims.len() == 3));
     let pods = arcs((0..700).map(|at| pod(&at.to_string())).collect());
@@ -133,11 +133,11 @@ fn nobody_is_ranked_when_all_go_and_no_more_than_the_burst_go() {
     );
 }
 
-/// Each row changes one pod so that it goes before an unchanged one, the strongest reason first.
+/// Each row changes one pod so that it is deleted before an unchanged one; the strongest reason is first.
 #[test]
-fn the_least_useful_pod_goes_first() {
-    type Spoil = fn(&mut Pod);
-    let rows: [(&str, Spoil); 9] = [
+fn least_useful_pod_is_deleted_first() {
+    type Worsen = fn(&mut Pod);
+    let rows: [(&str, Worsen); 9] = [
         ("not on a node", |pod| pod.node = "".into()),
         ("pending", |pod| pod.phase = Phase::Pending),
         ("unknown", |pod| pod.phase = Phase::Unknown),
@@ -148,14 +148,14 @@ fn the_least_useful_pod_goes_first() {
         ("sidecar restarted more", |pod| pod.sidecar_restarts = 1),
         ("younger", |pod| pod.meta.created = Time(NOW - 10)),
     ];
-    for (at, (reason, spoil)) in rows.iter().enumerate() {
-        let mut spoilt = pod("spoilt");
-        spoil(&mut spoilt);
-        assert_eq!(victims(vec![pod("good"), spoilt.clone()], 1), ["spoilt"], "{reason}");
-        for (weaker, spoil) in &rows[at + 1..] {
+    for (at, (reason, worsen)) in rows.iter().enumerate() {
+        let mut worse = pod("worse");
+        worsen(&mut worse);
+        assert_eq!(victims(vec![pod("good"), worse.clone()], 1), ["worse"], "{reason}");
+        for (weaker, worsen) in &rows[at + 1..] {
             let mut other = pod("other");
-            spoil(&mut other);
-            assert_eq!(victims(vec![other, spoilt.clone()], 1), ["spoilt"], "{reason} before {weaker}");
+            worsen(&mut other);
+            assert_eq!(victims(vec![other, worse.clone()], 1), ["worse"], "{reason} before {weaker}");
         }
     }
 }
@@ -170,7 +170,7 @@ fn deletion_cost_counts_only_with_its_gate() {
 }
 
 #[test]
-fn crowded_nodes_are_thinned_out_before_age_counts() {
+fn pods_on_crowded_nodes_are_deleted_before_younger_ones() {
     let mut pods: Vec<Pod> = ["a", "b", "c"].map(pod).into();
     pods[0].node = "crowded".into();
     pods[1].node = "crowded".into();
@@ -179,7 +179,7 @@ fn crowded_nodes_are_thinned_out_before_age_counts() {
 }
 
 #[test]
-fn ages_of_the_same_magnitude_are_equal_and_unknown_ones_young() {
+fn ages_of_the_same_magnitude_are_equal_and_an_unknown_age_is_young() {
     let with = |name: &str, since: i64| {
         let mut pod = pod(name);
         pod.ready_since = Time(since);
@@ -191,7 +191,7 @@ fn ages_of_the_same_magnitude_are_equal_and_unknown_ones_young() {
 }
 
 #[test]
-fn a_pod_is_available_after_its_minimal_time() {
+fn pod_is_available_after_min_ready_seconds() {
     for (ready, since, min, expected) in [
         (true, NOW, 0, true),
         (true, 0, 0, true),
@@ -208,7 +208,7 @@ fn a_pod_is_available_after_its_minimal_time() {
 }
 
 #[test]
-fn the_status_counts_what_is_there() {
+fn status_counts_pods_by_their_state() {
     let mut unready = pod("b");
     unready.ready = false;
     let mut fresh = pod("c");
@@ -224,7 +224,7 @@ fn the_status_counts_what_is_there() {
 }
 
 #[test]
-fn the_failure_condition_keeps_its_first_message_and_goes_with_success() {
+fn failure_condition_keeps_its_first_message_and_is_removed_on_success() {
     let mut set = set(2, 0);
     for (active, reason) in [(0, "FailedCreate"), (3, "FailedDelete"), (2, "")] {
         let pods = arcs((0..active).map(|at| pod(&at.to_string())).collect());
@@ -248,7 +248,7 @@ fn the_failure_condition_keeps_its_first_message_and_goes_with_success() {
 }
 
 #[test]
-fn the_next_look_is_when_the_first_pod_becomes_available() {
+fn next_check_is_when_the_first_pod_becomes_available() {
     let ready_since = |name: &str, since: i64| {
         let mut pod = pod(name);
         pod.ready_since = Time(since);
@@ -263,10 +263,10 @@ fn the_next_look_is_when_the_first_pod_becomes_available() {
     assert_eq!(check(10, vec![ready_since("a", NOW - 20)]), None, "all are available");
     let two = vec![ready_since("a", NOW - 3), ready_since("b", NOW - 7), ready_since("c", NOW - 70)];
     assert_eq!(check(10, two), Some(Duration::from_secs(3)));
-    assert_eq!(check(10, vec![ready_since("a", 0)]), Some(Duration::from_secs(10)), "it can't be told when");
+    assert_eq!(check(10, vec![ready_since("a", 0)]), Some(Duration::from_secs(10)), "the time of readiness is unknown");
 }
 
-/// What is written and what is true: replicas, available and terminating pods; then how long it may wait.
+/// Rows: the written and the current counts of replicas, available and terminating pods; the delay in milliseconds.
 #[test]
 fn status_is_written_immediately_when_a_deployment_or_a_user_waits_for_it() {
     let counts = |(replicas, available, terminating): (i32, i32, i32)| ReplicaSetStatus {
@@ -279,18 +279,18 @@ fn status_is_written_immediately_when_a_deployment_or_a_user_waits_for_it() {
     };
     for (what, replicas, was, is, millis) in [
         ("nothing new", 3, (3, 3, 0), (3, 3, 0), 0),
-        ("all pods are there", 3, (3, 2, 0), (3, 3, 0), 0),
-        ("the only pod is there", 1, (0, 0, 0), (1, 1, 0), 0),
+        ("all pods are available", 3, (3, 2, 0), (3, 3, 0), 0),
+        ("the only pod is available", 1, (0, 0, 0), (1, 1, 0), 0),
         ("pods were created", 3, (0, 0, 0), (3, 0, 0), 2000),
-        ("one of two came", 2, (2, 0, 0), (2, 1, 0), 40),
-        ("one of fifty came", 50, (50, 0, 0), (50, 1, 0), 3841),
-        ("most of fifty came", 50, (50, 0, 0), (50, 40, 0), 160),
+        ("one of two became available", 2, (2, 0, 0), (2, 1, 0), 40),
+        ("one of fifty became available", 50, (50, 0, 0), (50, 1, 0), 3841),
+        ("most of fifty became available", 50, (50, 0, 0), (50, 40, 0), 160),
         ("a pod was lost", 3, (3, 3, 0), (3, 2, 0), 0),
-        ("a pod was lost while others come", 50, (50, 30, 0), (50, 29, 0), 0),
-        ("surplus pods go", 10, (40, 40, 0), (10, 10, 30), 2000),
-        ("three surplus pods go", 2, (5, 5, 0), (2, 2, 3), 240),
-        ("surplus pods went", 10, (40, 40, 0), (10, 10, 0), 0),
-        ("the last pod went", 0, (3, 3, 0), (0, 0, 3), 0),
+        ("a pod was lost while others start", 50, (50, 30, 0), (50, 29, 0), 0),
+        ("surplus pods terminate", 10, (40, 40, 0), (10, 10, 30), 2000),
+        ("three surplus pods terminate", 2, (5, 5, 0), (2, 2, 3), 240),
+        ("surplus pods were deleted", 10, (40, 40, 0), (10, 10, 0), 0),
+        ("the last pods terminate", 0, (3, 3, 0), (0, 0, 3), 0),
         ("the last terminating pod disappeared", 0, (0, 0, 3), (0, 0, 0), 0),
         ("one of several terminating pods disappeared", 0, (0, 0, 3), (0, 0, 2), 2000),
         ("pods of a complete set terminate", 3, (3, 3, 0), (3, 3, 2), 2000),
@@ -304,11 +304,11 @@ fn status_is_written_immediately_when_a_deployment_or_a_user_waits_for_it() {
     set.status = counts((1, 1, 0));
     let failed = status(&set, &arcs(vec![pod("a")]), Some(0), Some("no room"), now());
     assert_eq!(failed.conditions.len(), 1);
-    assert_eq!(patience(&set, &failed), Duration::ZERO, "people look at conditions");
+    assert_eq!(patience(&set, &failed), Duration::ZERO, "users read conditions");
 }
 
 #[test]
-fn a_pods_change_concerns_its_owners_with_fitting_urgency() {
+fn pod_change_requeues_its_owners_by_urgency() {
     let key = |name: &str, urgency| (format!("ns/{name}"), urgency);
     let base = pod("a");
     let changed = |change: fn(&mut Pod)| {
@@ -346,7 +346,7 @@ fn a_pods_change_concerns_its_owners_with_fitting_urgency() {
 }
 
 #[test]
-fn only_a_free_pod_with_news_is_offered_for_adoption() {
+fn only_a_changed_pod_without_controller_is_offered_for_adoption() {
     let mut free = pod("a");
     free.meta.owners = Arc::new([]);
     let mut relabelled = free.clone();
@@ -367,7 +367,7 @@ fn only_a_free_pod_with_news_is_offered_for_adoption() {
 }
 
 #[test]
-fn a_status_update_need_not_hurry_and_a_spec_update_must() {
+fn status_update_is_coalesced_and_spec_update_is_immediate() {
     let base = Arc::new(set(1, 0));
     let mut status_only = set(1, 0);
     status_only.meta.version = 8;
@@ -402,10 +402,10 @@ fn any_pods() -> impl Strategy<Value = Vec<Pod>> {
 }
 
 proptest! {
-    /// Whatever the pods look like: exactly the surplus goes, the choice does not depend on their order, and no ready
-    /// pod goes while an unready one stays.
+    /// For any pods: exactly the surplus is deleted, the choice does not depend on their order, and no ready pod is
+    /// deleted while an unready one stays.
     #[test]
-    fn the_choice_is_exact_stable_and_spares_the_ready(pods in any_pods(), replicas in 0i32..12) {
+    fn choice_is_exact_stable_and_prefers_unready_pods(pods in any_pods(), replicas in 0i32..12) {
         let surplus = pods.len().saturating_sub(replicas as usize);
         prop_assume!(surplus > 0);
         let mut chosen = victims(pods.clone(), replicas);
@@ -415,14 +415,14 @@ proptest! {
         prop_assert_eq!(&chosen, &reversed);
         prop_assert_eq!(chosen.len(), surplus);
         let running = |pod: &&Pod| pod.phase == Phase::Running && !pod.node.is_empty();
-        let (gone, stays): (Vec<&Pod>, Vec<&Pod>) =
+        let (deleted, kept): (Vec<&Pod>, Vec<&Pod>) =
             pods.iter().filter(running).partition(|pod| chosen.iter().any(|name| **name == *pod.meta.name));
-        prop_assert!(!(gone.iter().any(|pod| pod.ready) && stays.iter().any(|pod| !pod.ready)));
+        prop_assert!(!(deleted.iter().any(|pod| pod.ready) && kept.iter().any(|pod| !pod.ready)));
     }
 
     /// Creating and deleting as decided always ends with as many active pods as wanted, and never overshoots.
     #[test]
-    fn it_ends_with_as_many_as_wanted(pods in any_pods(), replicas in 0i32..12) {
+    fn repeated_decisions_end_with_the_desired_number(pods in any_pods(), replicas in 0i32..12) {
         let mut active = arcs(pods);
         for step in 0.. {
             prop_assert!(step < 3, "no end");
@@ -440,7 +440,7 @@ proptest! {
 }
 
 #[test]
-fn the_descriptor_reads_sections_that_a_put_needs() {
+fn template_section_contains_all_that_a_put_needs() {
     assert!(ReplicaSet::TEMPLATE != Sections::default());
     assert!(set(1, 0).update(2, 0, &Vec::new()).is_some());
     assert_eq!(ReplicaSet::RESOURCE.path(Some("ns")), "/apis/apps/v1/namespaces/ns/replicasets");

@@ -1,4 +1,4 @@
-//! Whole reconciles in front of a server that the test plays.
+//! Whole reconciles against a simulated API server.
 
 use std::sync::Mutex;
 
@@ -21,7 +21,7 @@ fn decode() -> Decode {
     Decode { interner: Arc::default(), sections: Sections::default() }
 }
 
-/// Metadata of an object `web` with its UID, as every response here carries it.
+/// Metadata of an object `web` with its UID, as every response of the simulated server contains it.
 fn response() -> Vec<u8> {
     let mut object = Vec::new();
     object.put_message(1, |meta| {
@@ -104,7 +104,7 @@ impl Bench {
         self.reconciler.reconcile(&key()).await
     }
 
-    /// The objects that were named in requests of a method.
+    /// Returns the objects in the paths of a method's requests.
     fn sent(&self, method: &str) -> Vec<String> {
         let requests = self.requests.lock().expect("the requests");
         requests.iter().filter(|(sent, _)| sent == method).map(|(_, name)| name.clone()).collect()

@@ -1,4 +1,4 @@
-//! Random histories of StatefulSets: order and bounds are kept, and all comes to an end.
+//! Random histories of StatefulSets: order and bounds are kept, and every update completes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::{GATES, NOW, plan, pod, rolling, set};
 use crate::workloads::statefulset::decide::{Made, Step, max_unavailable};
 use crate::workloads::statefulset::identity::{self, Member};
 
-/// What happens to a pod between two plans.
+/// An event of a pod between two plans.
 #[derive(Debug, Clone, Copy)]
 enum Event {
     Starts(usize),
@@ -46,7 +46,7 @@ fn is_up(pod: Option<&Pod>) -> bool {
 }
 
 /// Executes the plan, and checks the invariants.
-fn obey(set: &StatefulSet, world: &mut World) -> bool {
+fn execute(set: &StatefulSet, world: &mut World) -> bool {
     let wanted = 0..set.replicas;
     let plan = plan(set, &living(world), GATES);
     let bound = max_unavailable(set).expect("a bound");
@@ -57,9 +57,9 @@ fn obey(set: &StatefulSet, world: &mut World) -> bool {
         match step {
             Step::Create(ordinal, made) => {
                 assert!(!world.contains_key(&ordinal), "a second pod at {ordinal}");
-                assert!(wanted.contains(&ordinal), "a pod that nobody wants at {ordinal}");
+                assert!(wanted.contains(&ordinal), "a surplus pod at {ordinal}");
                 if !set.parallel {
-                    assert!((0..ordinal).all(|lower| is_up(world.get(&lower))), "{ordinal} comes out of order");
+                    assert!((0..ordinal).all(|lower| is_up(world.get(&lower))), "{ordinal} is created out of order");
                 }
                 let mut new = pod(ordinal, if made == Made::Current { "a" } else { "b" });
                 (new.ready, new.phase) = (false, Phase::Pending);
@@ -72,9 +72,9 @@ fn obey(set: &StatefulSet, world: &mut World) -> bool {
                     lost += 1;
                 }
                 if !set.parallel && !wanted.contains(&ordinal) {
-                    assert!(world.keys().all(|other| *other <= ordinal), "{ordinal} goes out of order");
+                    assert!(world.keys().all(|other| *other <= ordinal), "{ordinal} is deleted out of order");
                 }
-                world.get_mut(&ordinal).expect("it is there").meta.deletion = Time(NOW);
+                world.get_mut(&ordinal).expect("it exists").meta.deletion = Time(NOW);
             }
             Step::Repair(..) => unreachable!("nothing is wrong"),
         }
@@ -85,7 +85,7 @@ fn obey(set: &StatefulSet, world: &mut World) -> bool {
 
 proptest! {
     #[test]
-    fn histories_keep_order_and_bounds_and_come_to_an_end(
+    fn histories_keep_order_and_bounds_and_complete(
         replicas in 0..6i32,
         is_parallel: bool,
         partition in 0..4i32,
@@ -99,16 +99,16 @@ proptest! {
         for event in history {
             let pick = |at: usize, world: &World| world.keys().nth(at % world.len().max(1)).copied();
             match event {
-                Event::Plan => { obey(&set, &mut world); }
+                Event::Plan => { execute(&set, &mut world); }
                 Event::Starts(at) => if let Some(ordinal) = pick(at, &world) {
-                    let pod = world.get_mut(&ordinal).expect("it is there");
+                    let pod = world.get_mut(&ordinal).expect("it exists");
                     if !pod.is_terminal() { (pod.ready, pod.phase) = (true, Phase::Running); }
                 },
                 Event::Breaks(at) => if let Some(ordinal) = pick(at, &world) {
-                    world.get_mut(&ordinal).expect("it is there").ready = false;
+                    world.get_mut(&ordinal).expect("it exists").ready = false;
                 },
                 Event::Fails(at) => if let Some(ordinal) = pick(at, &world) {
-                    let pod = world.get_mut(&ordinal).expect("it is there");
+                    let pod = world.get_mut(&ordinal).expect("it exists");
                     (pod.ready, pod.phase) = (false, Phase::Failed);
                 },
                 Event::Goes(at) => if let Some(ordinal) = pick(at, &world).filter(|at| world[at].meta.is_deleting()) {
@@ -116,10 +116,10 @@ proptest! {
                 },
             }
         }
-        // From here on all goes well: it has to come to an end, and to the right one.
+        // From here on nothing fails: the update has to complete with the right pods.
         let mut rounds = 0;
         loop {
-            let acted = obey(&set, &mut world);
+            let acted = execute(&set, &mut world);
             let going = world.values().any(|pod| pod.meta.is_deleting());
             let starting = world.values().any(|pod| !pod.is_terminal() && !pod.ready);
             if !acted && !going && !starting { break; }
@@ -128,7 +128,7 @@ proptest! {
                 (pod.ready, pod.phase) = (true, Phase::Running);
             }
             rounds += 1;
-            prop_assert!(rounds < 100, "it never ends: {world:?}");
+            prop_assert!(rounds < 100, "the update does not complete: {world:?}");
         }
         let end: Vec<(i32, String, bool)> =
             world.iter().map(|(at, pod)| (*at, identity::revision(pod).to_owned(), is_up(Some(pod)))).collect();

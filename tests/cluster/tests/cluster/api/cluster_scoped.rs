@@ -1,5 +1,5 @@
-//! What users see of controllers whose objects belong to the whole cluster: gathered roles, signed cluster info,
-//! bootstrap tokens, trust bundles, and the nodes' annotation.
+//! Observable behaviour of controllers of cluster-wide objects: aggregated roles, signed cluster info, bootstrap
+//! tokens, trust bundles, the TTL annotation of nodes, and service CIDRs.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ where
     Ok(api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?)
 }
 
-/// The resources that a role's rules name, in order.
+/// Returns the resources in a role's rules, in order.
 fn resources(role: &ClusterRole) -> Vec<String> {
     role.rules.iter().flatten().flat_map(|rule| rule.resources.clone().unwrap_or_default()).collect()
 }
@@ -45,7 +45,7 @@ fn part(name: &str, key: &str, resource: &str) -> Value {
     })
 }
 
-pub async fn roles_are_gathered(space: Space) -> Result<()> {
+pub async fn cluster_roles_are_aggregated(space: Space) -> Result<()> {
     let space = strict(&space).await?;
     let roles: Api<ClusterRole> = Api::all(space.bed.client.clone());
     let key = format!("example.com/{}", space.namespace);
@@ -71,7 +71,7 @@ pub async fn roles_are_gathered(space: Space) -> Result<()> {
     let role = holds(&["pods"]).await?;
     let managers: Vec<_> = role.metadata.managed_fields.unwrap_or_default().into_iter().collect();
     let ours = managers.iter().find(|fields| fields.manager.as_deref() == Some("clusterrole-aggregation-controller"));
-    let ours = ours.context("nobody applied the rules")?;
+    let ours = ours.context("the rules have no field manager")?;
     ensure!(ours.operation.as_deref() == Some("Apply"), "{ours:?}");
     ensure!(serde_json::to_value(&ours.fields_v1)?.get("f:rules").is_some(), "{ours:?}");
 
@@ -111,7 +111,7 @@ fn bootstrap_token(id: &str, expiration: &str) -> Value {
     })
 }
 
-pub async fn cluster_info_is_signed_until_tokens_end(space: Space) -> Result<()> {
+pub async fn cluster_info_is_signed_until_tokens_expire(space: Space) -> Result<()> {
     let space = strict(&space).await?;
     let secrets: Api<Secret> = Api::namespaced(space.bed.client.clone(), "kube-system");
     let maps: Api<ConfigMap> = Api::namespaced(space.bed.client.clone(), "kube-public");
@@ -149,7 +149,7 @@ pub async fn cluster_info_is_signed_until_tokens_end(space: Space) -> Result<()>
     ensure!(secrets.get_opt("bootstrap-token-bbbbbb").await?.is_none(), "it has ended");
 
     create(&secrets, bootstrap_token("cccccc", "soon")).await?;
-    eventually("nobody knows when it ends: it goes", || async {
+    eventually("a token with an invalid expiration is deleted", || async {
         ensure!(secrets.get_opt("bootstrap-token-cccccc").await?.is_none());
         Ok(())
     })
@@ -195,23 +195,23 @@ pub async fn one_trust_bundle_is_published(space: Space) -> Result<()> {
 
     let front_proxy = std::fs::read_to_string(space.bed.cluster.front_proxy_ca())?;
     patch(&bundles, &name, json!({"spec": {"trustBundle": front_proxy}})).await?;
-    ensure!(only("what was changed comes back").await? == name);
+    ensure!(only("the changed bundle is restored").await? == name);
     let second = json!({
         "metadata": {"name": "kubernetes.io:kube-apiserver-serving:old"},
         "spec": {"signerName": SIGNER, "trustBundle": front_proxy},
     });
     create(&bundles, second).await?;
-    ensure!(only("another one goes").await? == name);
+    ensure!(only("another bundle of this signer is deleted").await? == name);
     only_declared(&faults, &["kube-apiserver-serving-clustertrustbundle-publisher-controller"])
 }
 
-pub async fn nodes_are_told_how_long_to_keep(space: Space) -> Result<()> {
+pub async fn ttl_annotation_of_nodes_is_set(space: Space) -> Result<()> {
     const TTL: &str = "node.alpha.kubernetes.io/ttl";
     let space = strict(&space).await?;
     let nodes: Api<Node> = Api::all(space.bed.client.clone());
     let faults = Faults::default();
     let _manager = Manager::start_cluster_wide(&space, &faults, &["--controllers=ttl-controller"]).await?;
-    let told = |what: &'static str| {
+    let annotated = |what: &'static str| {
         let nodes = nodes.clone();
         async move {
             eventually(what, || async {
@@ -224,15 +224,15 @@ pub async fn nodes_are_told_how_long_to_keep(space: Space) -> Result<()> {
             .await
         }
     };
-    told("all are told").await?;
+    annotated("all nodes are annotated").await?;
     for wrong in [json!("abc"), json!("7"), json!(null)] {
         patch(&nodes, "node-0", json!({"metadata": {"annotations": {TTL: wrong}}})).await?;
-        told("what was changed comes back").await?;
+        annotated("the changed annotation is restored").await?;
     }
     let patches = |call: &Call| call.is_write() && call.resource == "nodes";
     let before = faults.count(patches);
     patch(&nodes, "node-0", json!({"metadata": {"labels": {"example.com/x": "y"}}})).await?;
-    during(QUIET, "other changes are nobody's business", || async {
+    during(QUIET, "other changes cause no write", || async {
         ensure!(faults.count(patches) == before);
         Ok(())
     })
@@ -240,20 +240,19 @@ pub async fn nodes_are_told_how_long_to_keep(space: Space) -> Result<()> {
     only_declared(&faults, &["ttl-controller"])
 }
 
-pub async fn ranges_of_services_stay_while_they_are_needed(space: Space) -> Result<()> {
+pub async fn service_cidr_exists_while_it_is_needed(space: Space) -> Result<()> {
     let space = strict(&space).await?;
     let ranges: Api<ServiceCIDR> = Api::all(space.bed.client.clone());
     let services: Api<Service> = space.api();
     let faults = Faults::default();
     let _manager = Manager::start_cluster_wide(&space, &faults, &["--controllers=service-cidr-controller"]).await?;
-    let says = |name: &'static str, status: &'static str, reason: &'static str| {
+    let is_ready = |name: &'static str, status: &'static str, reason: &'static str| {
         let ranges = ranges.clone();
         async move {
             eventually(format!("{name} is Ready={status}"), || async {
                 let range = ranges.get(name).await?;
                 let conditions = range.status.and_then(|status| status.conditions).unwrap_or_default();
-                let ready =
-                    conditions.iter().find(|condition| condition.type_ == "Ready").context("nothing is said")?;
+                let ready = conditions.iter().find(|condition| condition.type_ == "Ready").context("no condition")?;
                 ensure!(ready.status == status && ready.reason == reason, "{ready:?}");
                 let finalizers = range.metadata.finalizers.unwrap_or_default();
                 ensure!(finalizers == ["networking.k8s.io/service-cidr-finalizer"], "{finalizers:?}");
@@ -262,19 +261,19 @@ pub async fn ranges_of_services_stay_while_they_are_needed(space: Space) -> Resu
             .await
         }
     };
-    let gone = |name: &'static str| {
+    let until_deleted = |name: &'static str| {
         let ranges = ranges.clone();
         async move {
-            eventually(format!("{name} goes"), || async {
+            eventually(format!("{name} is deleted"), || async {
                 ensure!(ranges.get_opt(name).await?.is_none(), "it is there");
                 Ok(())
             })
             .await
         }
     };
-    says("kubernetes", "True", "").await?;
+    is_ready("kubernetes", "True", "").await?;
     create(&ranges, json!({"metadata": {"name": "narrow"}, "spec": {"cidrs": ["192.168.76.0/29"]}})).await?;
-    says("narrow", "True", "").await?;
+    is_ready("narrow", "True", "").await?;
     eventually("a Service has an address of it", || async {
         let spec = json!({"clusterIP": "192.168.76.2", "ports": [{"port": 80}]});
         create(&services, json!({"metadata": {"name": "guest"}, "spec": spec})).await?;
@@ -282,20 +281,20 @@ pub async fn ranges_of_services_stay_while_they_are_needed(space: Space) -> Resu
     })
     .await?;
     ranges.delete("narrow", &DeleteParams::default()).await?;
-    says("narrow", "False", "Terminating").await?;
+    is_ready("narrow", "False", "Terminating").await?;
     create(&ranges, json!({"metadata": {"name": "wide"}, "spec": {"cidrs": ["192.168.76.0/24"]}})).await?;
-    says("wide", "True", "").await?;
-    gone("narrow").await?;
+    is_ready("wide", "True", "").await?;
+    until_deleted("narrow").await?;
     ranges.delete("wide", &DeleteParams::default()).await?;
-    says("wide", "False", "Terminating").await?;
+    is_ready("wide", "False", "Terminating").await?;
     let asked = std::time::Instant::now();
     services.delete("guest", &DeleteParams::default()).await?;
     create(&ranges, json!({"metadata": {"name": "short-lived"}, "spec": {"cidrs": ["192.168.80.0/24"]}})).await?;
-    says("short-lived", "True", "").await?;
+    is_ready("short-lived", "True", "").await?;
     ranges.delete("short-lived", &DeleteParams::default()).await?;
-    gone("wide").await?;
-    gone("short-lived").await?;
-    // API servers that do not know of the deletion yet may still give addresses from it.
+    until_deleted("wide").await?;
+    until_deleted("short-lived").await?;
+    // API servers whose watches have not delivered the deletion may still allocate addresses from it.
     ensure!(asked.elapsed() > Duration::from_secs(8), "after {:?}", asked.elapsed());
     only_declared(&faults, &["service-cidr-controller"])
 }

@@ -1,4 +1,5 @@
-//! The garbage collector: what goes with its owner, what waits, what stays, also through restarts and crashes.
+//! The garbage collector: dependents that are deleted with their owner, that wait, and that are kept, also across
+//! restarts and crashes.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{deployment, names};
@@ -10,11 +11,11 @@ use kube::api::{Api, ApiResource, DynamicObject, PostParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 
 const ON: &[&str] = &["--enable-garbage-collector=true"];
 
-/// The collector alone.
+/// Flags for only this controller.
 const ALONE: &[&str] = &["--enable-garbage-collector=true", "--controllers=garbage-collector-controller"];
 
 fn reference(owner: &ConfigMap) -> Value {
@@ -25,7 +26,7 @@ async fn config_map(space: &Space, name: &str, owners: Vec<Value>) -> Result<Con
     space.create(json!({"metadata": {"name": name, "ownerReferences": owners}})).await
 }
 
-/// Waits until these ConfigMaps are there and no others (but for the root CA's).
+/// Waits until exactly these ConfigMaps exist (except for the root CA's).
 async fn left(space: &Space, expected: &[&str]) -> Result<()> {
     eventually(format!("{expected:?} are left"), || async {
         let mut found = names(&space.list::<ConfigMap>("").await?);
@@ -42,7 +43,7 @@ async fn rolled_out(space: &Space, name: &str) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_deployment_goes_with_all_that_it_owns(space: Space) -> Result<()> {
+pub async fn dependents_are_deleted_with_their_deployment(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), ON).await?;
     for (name, cascade) in [("back", "background"), ("fore", "foreground"), ("orphans", "orphan")] {
         rolled_out(&space, name).await?;
@@ -79,7 +80,7 @@ pub async fn a_deployment_goes_with_all_that_it_owns(space: Space) -> Result<()>
     Ok(())
 }
 
-pub async fn a_recreated_owner_holds_nothing(space: Space) -> Result<()> {
+pub async fn recreated_owner_does_not_keep_old_dependents(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
     let first = config_map(&space, "owner", vec![]).await?;
     config_map(&space, "old", vec![reference(&first)]).await?;
@@ -87,12 +88,12 @@ pub async fn a_recreated_owner_holds_nothing(space: Space) -> Result<()> {
     let second = config_map(&space, "owner", vec![]).await?;
     config_map(&space, "new", vec![reference(&second)]).await?;
     left(&space, &["new", "owner"]).await?;
-    // Of the first owner, made when that is long gone.
+    // A dependent of the first owner, created after that owner was deleted.
     config_map(&space, "late", vec![reference(&first)]).await?;
     left(&space, &["new", "owner"]).await
 }
 
-pub async fn solid_owners_hold_and_dangling_references_go(space: Space) -> Result<()> {
+pub async fn existing_owners_are_kept_and_dangling_references_removed(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
     let (one, two) = (config_map(&space, "one", vec![]).await?, config_map(&space, "two", vec![]).await?);
     config_map(&space, "both", vec![reference(&one), reference(&two)]).await?;
@@ -100,7 +101,7 @@ pub async fn solid_owners_hold_and_dangling_references_go(space: Space) -> Resul
     config_map(&space, "wrong", vec![wrong_name]).await?;
     space.delete::<ConfigMap>("two").await?;
     left(&space, &["both", "one"]).await?;
-    eventually("one owner is left", || async {
+    eventually("only one owner exists", || async {
         let both: ConfigMap = space.get("both").await?;
         let owners: Vec<_> = both.owner_references().iter().map(|owner| owner.name.clone()).collect();
         ensure!(owners == ["one"], "owners {owners:?}");
@@ -123,7 +124,7 @@ fn custom(space: &Space, kind: &str, version: &str) -> Api<DynamicObject> {
     Api::namespaced_with(space.bed.client.clone(), &space.namespace, &resource)
 }
 
-/// Of each test its own, for definitions have no namespace.
+/// Returns a group for one test, because definitions have no namespace.
 fn group(space: &Space) -> String {
     format!("{}.example.com", space.namespace)
 }
@@ -142,8 +143,8 @@ fn definition(space: &Space, kind: &str) -> Value {
     })
 }
 
-pub async fn custom_resources_own_and_are_owned(space: Space) -> Result<()> {
-    // The collector runs before the kind is there.
+pub async fn custom_resources_can_be_owners_and_dependents(space: Space) -> Result<()> {
+    // The collector is started before the kind exists.
     let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
     let definition = definition(&space, "Widget").to_string();
     let (bed, text) = (space.bed.clone(), definition.clone());
@@ -191,7 +192,7 @@ pub async fn custom_resources_own_and_are_owned(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn owners_that_went_unseen_are_found(space: Space) -> Result<()> {
+pub async fn dependents_of_owners_deleted_without_a_manager_are_deleted(space: Space) -> Result<()> {
     let owner = config_map(&space, "owner", vec![]).await?;
     let child = config_map(&space, "child", vec![reference(&owner)]).await?;
     config_map(&space, "grandchild", vec![reference(&child)]).await?;
@@ -202,14 +203,14 @@ pub async fn owners_that_went_unseen_are_found(space: Space) -> Result<()> {
     left(&space, &["free"]).await
 }
 
-pub async fn references_into_another_namespace_are_told_of(space: Space) -> Result<()> {
+pub async fn owner_references_to_another_namespace_are_reported(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
     let client: Client = space.bed.client.clone();
     let account: Api<k8s_openapi::api::core::v1::ServiceAccount> = Api::namespaced(client.clone(), &space.namespace);
     let owner: k8s_openapi::api::core::v1::ServiceAccount = account
         .create(&PostParams::default(), &serde_json::from_value(json!({"metadata": {"name": "owner"}}))?)
         .await?;
-    // What has no namespace cannot be owned by what has one.
+    // A namespaced object cannot own a cluster-wide one.
     let role = json!({"metadata": {"name": format!("role-{}", space.namespace), "ownerReferences": [
         {"apiVersion": "v1", "kind": "ServiceAccount", "name": "owner", "uid": owner.uid()},
     ]}});
@@ -235,7 +236,7 @@ pub async fn references_into_another_namespace_are_told_of(space: Space) -> Resu
     Ok(())
 }
 
-/// A tree of three levels; all of it goes with its root.
+/// Creates a tree of three levels, which is deleted with its root.
 async fn tree(space: &Space) -> Result<()> {
     let root = config_map(space, "root", vec![]).await?;
     let children = try_join_all((0..5).map(|n| {
@@ -249,7 +250,7 @@ async fn tree(space: &Space) -> Result<()> {
     Ok(())
 }
 
-async fn tree_is_gone(space: &Space) -> Result<()> {
+async fn until_tree_deleted(space: &Space) -> Result<()> {
     left(space, &[]).await?;
     eventually("no secret is left", || async {
         let secrets = names(&space.list::<Secret>("").await?);
@@ -259,11 +260,11 @@ async fn tree_is_gone(space: &Space) -> Result<()> {
     .await
 }
 
-/// One owner goes before what it owns, one after, and one without.
+/// Deletes an owner before its dependents, another one after them, and a third one without them.
 async fn three_ways(space: Space) -> Result<()> {
     tree(&space).await?;
     space.delete::<ConfigMap>("root").await?;
-    tree_is_gone(&space).await?;
+    until_tree_deleted(&space).await?;
     for cascade in ["foreground", "orphan"] {
         let owner = config_map(&space, "owner", vec![]).await?;
         let blocks = cluster_tests::objects::with(reference(&owner), json!({"blockOwnerDeletion": true}));
@@ -277,12 +278,13 @@ async fn three_ways(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Ten deletions, then one of a dependent before its owner's finalizer, then one patch of an orphan before another one.
-pub const STORY: Story = Story {
+/// Writes: ten deletions; the deletion of a dependent before the removal of its owner's finalizer; a patch of an orphan
+/// before another one.
+pub const SCENARIO: Scenario = Scenario {
     name: "garbagecollector",
     flags: ALONE,
     kind: "configmaps",
-    tell: |space| Box::pin(three_ways(space)),
+    run: |space| Box::pin(three_ways(space)),
     writes: 14,
     fails: &[
         ("delete secrets ", 1),
@@ -290,7 +292,7 @@ pub const STORY: Story = Story {
         ("patch configmaps ", 1),
         ("patch configmaps ", 3),
     ],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };
 
 pub async fn no_kind_is_watched_twice(space: Space) -> Result<()> {
@@ -309,7 +311,7 @@ pub async fn no_kind_is_watched_twice(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn one_request_a_deletion(space: Space) -> Result<()> {
+pub async fn garbage_needs_one_request_per_deletion(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, ALONE).await?;
     eventually("the collector has looked at the cluster", || async {
@@ -319,7 +321,7 @@ pub async fn one_request_a_deletion(space: Space) -> Result<()> {
     .await?;
     tree(&space).await?;
     space.delete::<ConfigMap>("root").await?;
-    tree_is_gone(&space).await?;
+    until_tree_deleted(&space).await?;
     let of_ours = |call: &Call| call.namespace == space.namespace && !call.name.is_empty();
     let deleted = faults.count(|call| of_ours(call) && call.verb == Verb::Delete);
     let other =

@@ -1,4 +1,5 @@
-//! The namespace controller: a namespace goes with everything in it, in order, and says what holds it up.
+//! The namespace controller: a namespace is deleted with all its objects, in order, and its conditions name what delays
+//! the deletion.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,12 +14,12 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 
-/// The controller alone.
+/// Flags for only this controller.
 const ALONE: &[&str] = &["--controllers=namespace-controller"];
 
-/// The controller beside the one that watches every kind.
+/// Flags for this controller and the garbage collector, which watches every kind.
 const WATCHING: &[&str] =
     &["--enable-garbage-collector=true", "--controllers=namespace-controller,garbage-collector-controller"];
 
@@ -31,8 +32,8 @@ async fn delete(space: &Space) -> Result<()> {
     Ok(())
 }
 
-async fn gone(space: &Space) -> Result<()> {
-    eventually("the namespace is gone", || async {
+async fn until_namespace_deleted(space: &Space) -> Result<()> {
+    eventually("the namespace is deleted", || async {
         let found = namespaces(space).get_opt(&space.namespace).await?;
         ensure!(found.is_none(), "{:?}", found.and_then(|namespace| namespace.status));
         Ok(())
@@ -40,7 +41,7 @@ async fn gone(space: &Space) -> Result<()> {
     .await
 }
 
-/// `<status> <reason>: <message>` by type, and the types in their order.
+/// Returns the conditions as `<status> <reason>: <message>` by type, and the types in their order.
 async fn conditions(space: &Space) -> Result<(BTreeMap<String, String>, Vec<String>)> {
     let namespace = namespaces(space).get(&space.namespace).await?;
     let status = namespace.status.context("no status")?;
@@ -55,7 +56,7 @@ async fn conditions(space: &Space) -> Result<(BTreeMap<String, String>, Vec<Stri
     Ok((texts.collect(), order))
 }
 
-/// Objects of twenty kinds, as kubectl takes them.
+/// Returns objects of twenty kinds, for kubectl.
 fn twenty_kinds(space: &Space) -> Vec<Value> {
     let selector = json!({"matchLabels": {"app": "none"}});
     let template =
@@ -112,19 +113,19 @@ async fn fill(space: &Space) -> Result<()> {
     let list = json!({"apiVersion": "v1", "kind": "List", "items": twenty_kinds(space)}).to_string();
     let bed = space.bed.clone();
     tokio::task::spawn_blocking(move || bed.cluster.kubectl_with_input(&["create", "-f", "-"], &list)).await??;
-    // The controller that protects claims in use does not run here.
+    // The controller that removes the claims' finalizers does not run here.
     let claims: Api<k8s_openapi::api::core::v1::PersistentVolumeClaim> = space.api();
     let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     claims.patch("x", &PatchParams::default(), &patch).await?;
     Ok(())
 }
 
-pub async fn twenty_kinds_go_with_their_namespace(space: Space) -> Result<()> {
+pub async fn twenty_kinds_are_deleted_with_their_namespace(space: Space) -> Result<()> {
     fill(&space).await?;
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, ALONE).await?;
     delete(&space).await?;
-    gone(&space).await?;
+    until_namespace_deleted(&space).await?;
     let collections = faults.count(|call| call.verb == Verb::Delete && call.name.is_empty());
     ensure!(collections >= 20, "{collections} collections deleted");
     let refused: Vec<_> = faults.seen().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
@@ -132,12 +133,12 @@ pub async fn twenty_kinds_go_with_their_namespace(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn what_the_watches_show_is_not_asked_for(space: Space) -> Result<()> {
+pub async fn deletions_that_watches_show_need_no_list(space: Space) -> Result<()> {
     fill(&space).await?;
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, WATCHING).await?;
     delete(&space).await?;
-    gone(&space).await?;
+    until_namespace_deleted(&space).await?;
     let ours: Vec<Call> = faults.seen().into_iter().map(|seen| seen.call).collect();
     let ours = || ours.iter().filter(|call| call.account == "namespace-controller");
     let lists: Vec<_> = ours().filter(|call| call.verb == Verb::List).collect();
@@ -148,7 +149,7 @@ pub async fn what_the_watches_show_is_not_asked_for(space: Space) -> Result<()> 
     }
     ensure!(deletions.len() >= 25, "{deletions:?}");
     ensure!(!deletions.contains_key(&("events.k8s.io", "events")), "the same objects as core events");
-    // Unless another test's broken group held it up.
+    // A broken group of another test may delay the deletion.
     let updates: Vec<_> = ours().filter(|call| call.verb == Verb::Update).map(|call| &*call.resource).collect();
     if !updates.contains(&"namespaces/status") {
         ensure!(deletions.values().all(|times| *times == 1), "once each: {deletions:?}");
@@ -159,14 +160,14 @@ pub async fn what_the_watches_show_is_not_asked_for(space: Space) -> Result<()> 
 
 /// Waits until ConfigMaps are watched.
 async fn watched(faults: &Faults) -> Result<()> {
-    eventually("the watch is there", || async {
+    eventually("ConfigMaps are watched", || async {
         ensure!(faults.count(|call| call.verb == Verb::Watch && call.resource == "configmaps") > 0);
         Ok(())
     })
     .await
 }
 
-pub async fn a_watch_that_stands_still_is_no_proof(space: Space) -> Result<()> {
+pub async fn stalled_watch_is_no_proof_of_deletion(space: Space) -> Result<()> {
     let held = json!({"metadata": {"name": "held"}});
     space.create::<ConfigMap>(held).await?;
     let faults = Faults::default();
@@ -174,23 +175,23 @@ pub async fn a_watch_that_stands_still_is_no_proof(space: Space) -> Result<()> {
     watched(&faults).await?;
     faults.freeze("configmaps");
     delete(&space).await?;
-    gone(&space).await?;
-    let asked = faults.count(|call| {
+    until_namespace_deleted(&space).await?;
+    let lists = faults.count(|call| {
         call.verb == Verb::List && call.resource == "configmaps" && call.account == "namespace-controller"
     });
-    ensure!(asked > 0, "nobody asked the server whether the ConfigMap is gone");
+    ensure!(lists > 0, "the ConfigMaps were not listed");
     Ok(())
 }
 
-/// Deletes a namespace with enough objects that it is emptied within its grace, which has to last nevertheless; returns
-/// how often its ConfigMaps were deleted.
+/// Deletes a namespace with enough objects to be emptied during its grace period, and checks that the period lasts
+/// nevertheless. Returns how often its ConfigMaps were deleted.
 async fn emptied_early(space: &Space, faults: &Faults) -> Result<usize> {
     let many = (0..1100).map(|number| json!({"metadata": {"name": format!("c{number}")}}));
     stream::iter(many).map(|map| space.create::<ConfigMap>(map)).buffer_unordered(32).try_collect::<Vec<_>>().await?;
     let nobody = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "7f0c"});
     space.create::<ConfigMap>(json!({"metadata": {"name": "witness", "ownerReferences": [nobody]}})).await?;
     let _manager = Manager::start_with(space, faults, WATCHING).await?;
-    eventually("all ConfigMaps have been seen: one without owner is gone", || async {
+    eventually("all ConfigMaps are in the cache: the one whose owner does not exist is deleted", || async {
         ensure!(space.api::<ConfigMap>().get_opt("witness").await?.is_none());
         Ok(())
     })
@@ -204,26 +205,31 @@ async fn emptied_early(space: &Space, faults: &Faults) -> Result<usize> {
     })
     .await?;
     ensure!(begun.elapsed() < Duration::from_secs(4), "after {:?}", begun.elapsed());
-    gone(space).await?;
-    ensure!(begun.elapsed() > Duration::from_millis(4900), "gone after {:?}", begun.elapsed());
+    until_namespace_deleted(space).await?;
+    ensure!(begun.elapsed() > Duration::from_millis(4900), "deleted after {:?}", begun.elapsed());
     Ok(faults.count(of_maps))
 }
 
-pub async fn a_crowded_namespace_is_emptied_while_others_may_still_fill_it(space: Space) -> Result<()> {
+pub async fn large_namespace_is_emptied_during_the_grace_period(space: Space) -> Result<()> {
     let faults = Faults::default();
     emptied_early(&space, &faults).await?;
-    // Once at the beginning, and once at the end of the grace.
-    let looks = |verb: Verb| {
+    // One request at the beginning and one at the end of the grace period.
+    let requests = |verb: Verb| {
         faults
             .count(|call| (call.verb, &*call.resource, &*call.account) == (verb, "namespaces", "namespace-controller"))
     };
-    ensure!([looks(Verb::Get), looks(Verb::List)] == [1, 1], "{} and {}", looks(Verb::Get), looks(Verb::List));
+    ensure!(
+        [requests(Verb::Get), requests(Verb::List)] == [1, 1],
+        "{} and {}",
+        requests(Verb::Get),
+        requests(Verb::List)
+    );
     Ok(())
 }
 
-pub async fn what_was_emptied_early_is_looked_at_again(space: Space) -> Result<()> {
+pub async fn kinds_emptied_during_the_grace_period_are_checked_again(space: Space) -> Result<()> {
     let faults = Faults::default();
-    // How far the server was when the grace ended is unknown.
+    // The server's resourceVersion at the end of the grace period cannot be read.
     let versions = |call: &Call| {
         call.verb == Verb::List && call.resource == "namespaces" && call.account == "namespace-controller"
     };
@@ -233,8 +239,8 @@ pub async fn what_was_emptied_early_is_looked_at_again(space: Space) -> Result<(
     Ok(())
 }
 
-pub async fn the_last_pod_to_go_wakes_the_controller(space: Space) -> Result<()> {
-    // By its grace alone it would be reconciled again after five minutes.
+pub async fn deletion_of_the_last_pod_requeues_the_namespace(space: Space) -> Result<()> {
+    // Because of the pod's grace period, it would be reconciled again after five minutes.
     let slow = with(
         pod("slow", "web"),
         json!({"metadata": {"finalizers": ["example.com/hold"]},
@@ -244,25 +250,25 @@ pub async fn the_last_pod_to_go_wakes_the_controller(space: Space) -> Result<()>
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, WATCHING).await?;
     delete(&space).await?;
-    // Once for the deletion, once for the conditions that it writes itself.
-    eventually("it has looked twice and waits", || async {
-        let looks = faults.count(|call| call.verb == Verb::Delete && call.resource == "pods");
-        ensure!(looks >= 2, "{looks}");
+    // One reconcile for the deletion, one for the conditions that it writes itself.
+    eventually("it has been reconciled twice and waits", || async {
+        let reconciles = faults.count(|call| call.verb == Verb::Delete && call.resource == "pods");
+        ensure!(reconciles >= 2, "{reconciles}");
         Ok(())
     })
     .await?;
     space.patch::<Pod>("slow", json!({"metadata": {"finalizers": null}})).await?;
     space.api::<Pod>().delete("slow", &DeleteParams::default().grace_period(0)).await?;
-    gone(&space).await
+    until_namespace_deleted(&space).await
 }
 
-pub async fn what_holds_a_namespace_up_is_told(space: Space) -> Result<()> {
+pub async fn reasons_for_a_terminating_namespace_are_reported(space: Space) -> Result<()> {
     let held = json!({"metadata": {"name": "held", "finalizers": ["example.com/hold"]}});
     let held: ConfigMap = space.create(held).await?;
     space.create::<ConfigMap>(json!({"metadata": {"name": "free"}})).await?;
     let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
     delete(&space).await?;
-    eventually("the conditions tell of the finalizer", || async {
+    eventually("the conditions report the finalizer", || async {
         let (said, order) = conditions(&space).await?;
         let of = |kind: &str| said.get(kind).cloned().unwrap_or_default();
         ensure!(
@@ -293,10 +299,25 @@ pub async fn what_holds_a_namespace_up_is_told(space: Space) -> Result<()> {
     .await?;
     let name = held.metadata.name.context("no name")?;
     space.patch::<ConfigMap>(&name, json!({"metadata": {"finalizers": null}})).await?;
-    gone(&space).await
+    until_namespace_deleted(&space).await
 }
 
-pub async fn pods_go_first(space: Space) -> Result<()> {
+/// A custom kind may be removed while the namespace is deleted: its collection is not found.
+pub async fn missing_kind_holds_up_nothing(space: Space) -> Result<()> {
+    let is_collection = |call: &Call| {
+        let verb = matches!(call.verb, Verb::Delete | Verb::List) && call.name.is_empty();
+        verb && call.resource == "configmaps"
+    };
+    let faults = Faults::script([Rule::new(is_collection, Effect::Refuse(404, None)).times(2)]);
+    space.create::<ConfigMap>(json!({"metadata": {"name": "map"}})).await?;
+    let _manager = Manager::start_with(&space, &faults, ALONE).await?;
+    delete(&space).await?;
+    until_namespace_deleted(&space).await?;
+    ensure!(faults.unmet() == 0, "a refusal was not met: {:?}", faults.seen());
+    Ok(())
+}
+
+pub async fn pods_are_deleted_before_other_kinds(space: Space) -> Result<()> {
     let held = with(pod("held", "web"), json!({"metadata": {"finalizers": ["example.com/hold"]}}));
     space.create::<Pod>(held).await?;
     space.create::<ConfigMap>(json!({"metadata": {"name": "needed"}})).await?;
@@ -310,13 +331,16 @@ pub async fn pods_go_first(space: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    ensure!(space.get::<ConfigMap>("needed").await.is_ok(), "what pods need stays until they are gone");
+    ensure!(
+        space.get::<ConfigMap>("needed").await.is_ok(),
+        "objects that pods may need are kept until the pods are deleted"
+    );
     space.patch::<Pod>("held", json!({"metadata": {"finalizers": null}})).await?;
-    gone(&space).await
+    until_namespace_deleted(&space).await
 }
 
-pub async fn a_broken_group_is_named_and_holds_up_nothing_else(_: Space) -> Result<()> {
-    // A control plane of its own: failing discovery holds up the namespaces of all tests.
+pub async fn broken_api_group_is_reported_and_delays_no_other_group(_: Space) -> Result<()> {
+    // This needs a separate control plane: failing discovery delays the deletion of all tests' namespaces.
     let options = Options { kwok: false, scheduler: false, ..Options::default() };
     let space = Arc::new(Bed::without_accounts(options).await?).space("broken").await?;
     let group = format!("broken-{}.example.com", space.namespace);
@@ -337,7 +361,7 @@ pub async fn a_broken_group_is_named_and_holds_up_nothing_else(_: Space) -> Resu
         ensure!(discovery.starts_with("True DiscoveryFailed: Discovery failed for some groups, "), "{said:?}");
         ensure!(discovery.contains(&format!("{group}/v1: stale GroupVersion discovery: {group}/v1")), "{said:?}");
         let left = space.list::<ConfigMap>("").await?;
-        ensure!(left.is_empty(), "all else goes");
+        ensure!(left.is_empty(), "all other objects are deleted");
         Ok(())
     })
     .await;
@@ -345,22 +369,22 @@ pub async fn a_broken_group_is_named_and_holds_up_nothing_else(_: Space) -> Resu
     let name = format!("v1.{group}");
     tokio::task::spawn_blocking(move || bed.cluster.kubectl(&["delete", "apiservice", &name])).await??;
     told?;
-    gone(&space).await
+    until_namespace_deleted(&space).await
 }
 
-/// A full namespace goes.
-async fn goes(space: Space) -> Result<()> {
+/// A namespace with objects of many kinds is deleted.
+async fn delete_full_namespace(space: Space) -> Result<()> {
     fill(&space).await?;
     delete(&space).await?;
-    gone(&space).await
+    until_namespace_deleted(&space).await
 }
 
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "namespace",
     flags: ALONE,
     kind: "namespaces",
-    tell: |space| Box::pin(goes(space)),
+    run: |space| Box::pin(delete_full_namespace(space)),
     writes: 28,
     fails: &[("delete configmaps ", 1), ("update namespaces/finalize ", 1)],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };

@@ -44,7 +44,7 @@ async fn is_left(space: &Space, expected: &BTreeSet<String>) -> Result<()> {
 
 /// The first check of each dependent finds one owner that is being deleted and one that is not yet; the deletion of the
 /// second must lead to another check that does not rely on the first.
-pub async fn pairs_deleted_in_the_foreground_together_all_go(space: Space) -> Result<()> {
+pub async fn pairs_deleted_in_the_foreground_together_are_all_deleted(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
     let owners = try_join_all((0..PAIRS * 2).map(|n| config_map(&space, format!("owner-{n}"), vec![]))).await?;
     let pairs = owners.chunks(2).enumerate();
@@ -125,7 +125,7 @@ async fn hostile(space: &Space) -> Result<BTreeSet<String>> {
     Ok(stays.map(|(n, _)| dependent(n)).collect())
 }
 
-pub async fn hostile_owner_names_lead_to_no_other_object(space: Space) -> Result<()> {
+pub async fn hostile_owner_names_affect_no_other_object(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, ALONE).await?;
     // The uid of an object that a hostile path leads to does not make it the owner.

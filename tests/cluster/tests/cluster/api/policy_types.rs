@@ -210,7 +210,7 @@ async fn alone() -> Result<Space> {
 }
 
 /// The statuses are upstream's, and our manager writes them with the same owner of the fields.
-pub async fn warnings_are_those_of_upstream(_: Space) -> Result<()> {
+pub async fn warnings_equal_upstreams(_: Space) -> Result<()> {
     let space = alone().await?;
     let cluster = &space.bed.cluster;
     cluster.kubectl_with_input(&["create", "-f", "-"], &definition().to_string())?;

@@ -1,4 +1,4 @@
-//! What users see of ResourceQuotas: limits in force, and what is used, soon after something went.
+//! Observable behaviour of ResourceQuotas: enforced limits, and usage that follows deletions quickly.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, PostParams};
 use serde_json::{Value, json};
 
 use crate::robustness::invariants::{only_declared, quiet};
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 
 const ALONE: &str = "--controllers=resourcequota-controller";
 
@@ -19,7 +19,7 @@ fn quota(hard: Value) -> Value {
     json!({"metadata": {"name": "quota"}, "spec": {"hard": hard}})
 }
 
-/// Waits until the quota's limits are in force and just this is used.
+/// Waits until the quota's limits are enforced and its usage is exactly this.
 async fn used(space: &Space, expected: &[(&str, &str)]) -> Result<()> {
     let expected: BTreeMap<&str, &str> = expected.iter().copied().collect();
     eventually(format!("used {expected:?}"), || async {
@@ -34,14 +34,14 @@ async fn used(space: &Space, expected: &[(&str, &str)]) -> Result<()> {
     .await
 }
 
-/// A pod that no kubelet runs.
+/// Returns a pod that is not scheduled.
 fn idle(name: &str, cpu: &str) -> Value {
     let mut pod = with(pod(name, "web"), json!({"spec": {"schedulerName": "nobody"}}));
     pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": cpu}, "limits": {"cpu": cpu}});
     pod
 }
 
-pub async fn use_follows_what_is_there(space: Space) -> Result<()> {
+pub async fn usage_follows_existing_objects(space: Space) -> Result<()> {
     let faults = Faults::default();
     let manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
     space.create::<Pod>(idle("before", "250m")).await?;
@@ -102,7 +102,7 @@ pub async fn use_follows_what_is_there(space: Space) -> Result<()> {
     ];
     check(with_maps(&full, maps(1))).await?;
 
-    // One goes, one ends, the Service closes its ports: what they took is free again.
+    // A pod is deleted, another one finishes, the Service loses its ports: their usage is freed.
     space.delete::<Pod>("one").await?;
     space.patch_status::<Pod>("two", json!({"status": {"phase": "Succeeded"}})).await?;
     space.delete::<ConfigMap>("map").await?;
@@ -129,7 +129,7 @@ pub async fn use_follows_what_is_there(space: Space) -> Result<()> {
     only_declared(&faults, &["resourcequota-controller"])
 }
 
-pub async fn a_scoped_quota_counts_its_pods_only(space: Space) -> Result<()> {
+pub async fn scoped_quota_counts_only_its_pods(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
     space.create::<Pod>(idle("asks", "100m")).await?;
     space.create::<Pod>(with(pod("asks-nothing", "web"), json!({"spec": {"schedulerName": "nobody"}}))).await?;
@@ -140,7 +140,7 @@ pub async fn a_scoped_quota_counts_its_pods_only(space: Space) -> Result<()> {
     used(&space, &[("pods", "1")]).await
 }
 
-pub async fn what_went_is_free_within_a_second(space: Space) -> Result<()> {
+pub async fn usage_of_deleted_objects_is_free_within_a_second(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
     let secrets = space.list::<Secret>("").await?.len();
     space.create::<ResourceQuota>(quota(json!({"pods": "9", "count/secrets": "99"}))).await?;
@@ -156,13 +156,13 @@ pub async fn what_went_is_free_within_a_second(space: Space) -> Result<()> {
         used(&space, &[("pods", "0"), ("count/secrets", &secrets.to_string())]).await?;
         times.push(gone.elapsed());
     }
-    // Most of them: on a machine that is busy with something else any one may take longer.
+    // Most of them: on a busy machine, a single one may take longer.
     times.sort_unstable();
     ensure!(times[2] < Duration::from_secs(1), "{times:?}");
     Ok(())
 }
 
-/// Where no controller needs all kinds, only those are watched that a quota counts.
+/// If no controller needs all kinds, only those are watched that a quota counts.
 pub async fn only_kinds_that_are_counted_are_watched(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
@@ -177,9 +177,9 @@ pub async fn only_kinds_that_are_counted_are_watched(space: Space) -> Result<()>
     Ok(())
 }
 
-pub async fn objects_of_a_kind_that_comes_later_count(space: Space) -> Result<()> {
+pub async fn objects_of_a_kind_that_is_served_later_are_counted(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
-    // Of each run its own, and short enough for the name of a resource.
+    // Unique for each run, and short enough for the name of a resource.
     let group = format!("{}.example.com", space.namespace.rsplit('-').next().unwrap_or_default());
     let name = format!("count/yachts.{group}");
     space.create::<ResourceQuota>(quota(json!({&name: "5"}))).await?;
@@ -209,7 +209,7 @@ pub async fn objects_of_a_kind_that_comes_later_count(space: Space) -> Result<()
             json!({"apiVersion": format!("{group}/v1"), "kind": "Yacht", "metadata": {"name": name}}),
         )?;
         eventually("the kind is served", || async {
-            // Admission may take a while to know the kind, and refuses until then.
+            // Admission refuses objects of the kind until its discovery contains it.
             Ok(yachts.create(&PostParams::default(), &yacht).await?)
         })
         .await?;
@@ -219,7 +219,7 @@ pub async fn objects_of_a_kind_that_comes_later_count(space: Space) -> Result<()
     used(&space, &[(&name, "1")]).await
 }
 
-pub async fn a_wrong_number_is_mended_also_after_a_crash(space: Space) -> Result<()> {
+pub async fn wrong_number_is_corrected_also_after_a_crash(space: Space) -> Result<()> {
     space.create::<Pod>(idle("one", "1")).await?;
     let faults = Faults::script([Rule::new(Call::is_deed, Effect::CrashAfter)]);
     let flags = [ALONE, "--resource-quota-sync-period=2s"];
@@ -241,8 +241,8 @@ pub async fn a_wrong_number_is_mended_also_after_a_crash(space: Space) -> Result
     .await
 }
 
-/// Admission that does not know a quota yet lets objects through without counting them. The next object that is added
-/// leads to a count, long before the period is over.
+/// Admission whose cache does not contain a quota yet admits objects without counting them. The next added object leads
+/// to a computation, long before the end of the period.
 pub async fn object_that_admission_missed_is_counted_within_seconds(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
@@ -257,7 +257,7 @@ pub async fn object_that_admission_missed_is_counted_within_seconds(space: Space
     space.patch_status::<ResourceQuota>("quota", missed).await?;
     space.create::<Pod>(idle("seen", "1m")).await?;
     used(&space, &[("pods", "2"), ("count/secrets", &counted(1))]).await?;
-    // What is right is only read.
+    // Correct numbers are not written.
     let before = faults.count(Call::is_deed);
     space.create::<Pod>(idle("right", "1m")).await?;
     used(&space, &[("pods", "3"), ("count/secrets", &counted(1))]).await?;
@@ -268,7 +268,28 @@ pub async fn object_that_admission_missed_is_counted_within_seconds(space: Space
     .await
 }
 
-/// Objects come and go, and a number that another client wrote is corrected.
+/// Admission's number reaches the cache after the deletion of the object that it counted.
+pub async fn number_that_arrives_after_its_object_was_deleted_is_lowered(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
+    let secrets = space.list::<Secret>("").await?.len();
+    space.create::<ResourceQuota>(quota(json!({"count/secrets": "99"}))).await?;
+    used(&space, &[("count/secrets", &secrets.to_string())]).await?;
+    faults.freeze("resourcequotas");
+    space.create::<Secret>(json!({"metadata": {"name": "short-lived"}})).await?;
+    used(&space, &[("count/secrets", &(secrets + 1).to_string())]).await?;
+    space.delete::<Secret>("short-lived").await?;
+    let before = faults.count(Call::is_deed);
+    during(QUIET, "the number in the cache seems right", || async {
+        ensure!(faults.count(Call::is_deed) == before, "{:?}", faults.seen());
+        Ok(())
+    })
+    .await?;
+    faults.thaw("resourcequotas");
+    used(&space, &[("count/secrets", &secrets.to_string())]).await
+}
+
+/// Objects are created and deleted, and a number that another client wrote is corrected.
 async fn scenario(space: Space) -> Result<()> {
     let secrets = space.list::<Secret>("").await?.len();
     let (before, with_one) = (secrets.to_string(), (secrets + 1).to_string());
@@ -283,13 +304,13 @@ async fn scenario(space: Space) -> Result<()> {
     used(&space, &[("pods", "0"), ("count/secrets", &before)]).await
 }
 
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "resourcequota",
     flags: &[ALONE],
     kind: "resourcequotas",
-    tell: |space| Box::pin(scenario(space)),
+    run: |space| Box::pin(scenario(space)),
     pods: 1,
     writes: 3,
     fails: &[("update resourcequotas/status ", 1), ("update resourcequotas/status ", 2)],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };

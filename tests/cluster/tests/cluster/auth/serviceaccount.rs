@@ -1,6 +1,7 @@
-//! What users see of service accounts: the default one, the root certificates, and tokens that the API server takes.
+//! Observable behaviour of service accounts: the default one, the root certificates, and tokens that the API server
+//! accepts.
 //!
-//! They have a control plane of their own, on which nothing else creates accounts.
+//! They use a separate control plane, on which no other client creates accounts.
 
 use std::sync::Arc;
 
@@ -20,12 +21,12 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use crate::robustness::invariants::only_declared;
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 
-/// An RSA key pair that the API server takes tokens of, beside its own.
+/// An RSA key pair whose tokens the API server accepts, in addition to those of its own key.
 const RSA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../kcm/src/credentials/testdata/rsa");
 
-/// A part of the control plane on which nothing else creates accounts.
+/// Creates a space on a control plane on which no other client creates accounts.
 pub async fn strict(space: &Space) -> Result<Space> {
     static BED: OnceCell<Arc<Bed>> = OnceCell::const_new();
     let bed = BED.get_or_try_init(|| async {
@@ -41,10 +42,10 @@ fn root_ca_flag(space: &Space) -> String {
 }
 
 async fn default_account(space: &Space) -> Result<ServiceAccount> {
-    eventually("the default account is there", || space.get::<ServiceAccount>("default")).await
+    eventually("the default account exists", || space.get::<ServiceAccount>("default")).await
 }
 
-pub async fn a_default_account_comes_and_comes_back(space: Space) -> Result<()> {
+pub async fn default_account_is_created_and_recreated(space: Space) -> Result<()> {
     let space = strict(&space).await?;
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &["--controllers=serviceaccount-controller"]).await?;
@@ -60,11 +61,11 @@ pub async fn a_default_account_comes_and_comes_back(space: Space) -> Result<()> 
     };
     ensure!(faults.count(posts) == 2, "{:?}", faults.seen());
 
-    // No controller here ends namespaces: this one stays terminating.
+    // The namespace controller does not run: this namespace remains terminating.
     let namespaces: Api<Namespace> = Api::all(space.bed.client.clone());
     namespaces.delete(&space.namespace, &DeleteParams::default()).await?;
     space.delete::<ServiceAccount>("default").await?;
-    during(QUIET, "a namespace that ends gets no account", || async {
+    during(QUIET, "a terminating namespace gets no account", || async {
         ensure!(space.list::<ServiceAccount>("").await?.is_empty());
         Ok(())
     })
@@ -99,12 +100,12 @@ pub async fn root_certificates_are_published_and_repaired(space: Space) -> Resul
     let first = whole("published").await?;
     ensure!(first.metadata.labels.is_none() && first.immutable.is_none(), "{first:?}");
     space.patch::<ConfigMap>(NAME, json!({"data": {"x": "1"}, "metadata": {"labels": {"kept": "1"}}})).await?;
-    let map = whole("what was added goes").await?;
-    ensure!(map.metadata.labels.is_some_and(|labels| labels.contains_key("kept")), "labels are nobody's business here");
+    let map = whole("added keys are removed").await?;
+    ensure!(map.metadata.labels.is_some_and(|labels| labels.contains_key("kept")), "a label was removed");
     space.patch::<ConfigMap>(NAME, json!({"data": {"ca.crt": "other"}})).await?;
-    whole("what was changed comes back").await?;
+    whole("changed data is restored").await?;
     space.patch::<ConfigMap>(NAME, json!({"metadata": {"annotations": {DESCRIPTION: null}}})).await?;
-    whole("the description comes back").await?;
+    whole("the description is restored").await?;
     space.delete::<ConfigMap>(NAME).await?;
     let second = whole("published anew").await?;
     ensure!(second.metadata.uid != first.metadata.uid);
@@ -113,7 +114,7 @@ pub async fn root_certificates_are_published_and_repaired(space: Space) -> Resul
     let before = faults.count(writes);
     ensure!(before == 5, "one write each: {:?}", faults.seen());
     space.patch::<ConfigMap>(NAME, json!({"metadata": {"annotations": {DESCRIPTION: "other words"}}})).await?;
-    during(QUIET, "another description is as good", || async {
+    during(QUIET, "another description is kept", || async {
         let map: ConfigMap = space.get(NAME).await?;
         ensure!(map.metadata.annotations.is_some_and(|all| all[DESCRIPTION] == "other words"));
         Ok(())
@@ -123,7 +124,7 @@ pub async fn root_certificates_are_published_and_repaired(space: Space) -> Resul
     only_declared(&faults, &["root-ca-certificate-publisher-controller"])
 }
 
-pub async fn pods_of_a_deployment_carry_a_token(space: Space) -> Result<()> {
+pub async fn pods_of_a_deployment_have_a_token(space: Space) -> Result<()> {
     let space = strict(&space).await?;
     let workloads = "deployment-controller,replicaset-controller";
     let accounts = "serviceaccount-controller,root-ca-certificate-publisher-controller";
@@ -150,8 +151,8 @@ pub async fn pods_of_a_deployment_carry_a_token(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// A secret that requests a token.
-pub fn asking(name: &str, account: &str, data: Value) -> Value {
+/// Returns a secret that requests a token.
+pub fn token_secret(name: &str, account: &str, data: Value) -> Value {
     json!({
         "metadata": {"name": name, "annotations": {"kubernetes.io/service-account.name": account}},
         "type": "kubernetes.io/service-account-token",
@@ -159,9 +160,9 @@ pub fn asking(name: &str, account: &str, data: Value) -> Value {
     })
 }
 
-/// Waits until a secret has its token; answers it and the certificates beside it.
-pub async fn filled(space: &Space, name: &str) -> Result<(String, String)> {
-    eventually(format!("{name} is filled"), || async {
+/// Waits until a secret has its token; returns the token and the certificates.
+pub async fn token_of(space: &Space, name: &str) -> Result<(String, String)> {
+    eventually(format!("{name} has a token"), || async {
         let secret: Secret = space.get(name).await?;
         let data = secret.data.clone().unwrap_or_default();
         let text = |key: &str| data.get(key).map(|value| String::from_utf8_lossy(&value.0).into_owned());
@@ -173,7 +174,7 @@ pub async fn filled(space: &Space, name: &str) -> Result<(String, String)> {
     .await
 }
 
-/// Who the API server takes the bearer of a token for.
+/// Returns the user name that the API server assigns to a token.
 async fn whoami(space: &Space, token: &str) -> Result<String> {
     let kubeconfig = Kubeconfig::read_from(space.bed.cluster.kubeconfig(Identity::Admin)?)?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
@@ -188,7 +189,7 @@ fn algorithm(token: &str) -> Result<String> {
     Ok(serde_json::from_slice::<Value>(&header)?["alg"].as_str().unwrap_or_default().to_owned())
 }
 
-pub async fn tokens_in_secrets_are_good(space: Space) -> Result<()> {
+pub async fn tokens_in_secrets_are_valid(space: Space) -> Result<()> {
     let space = strict(&space).await?;
     let robot = format!("system:serviceaccount:{}:robot", space.namespace);
     space.create::<ServiceAccount>(json!({"metadata": {"name": "robot"}})).await?;
@@ -204,43 +205,43 @@ pub async fn tokens_in_secrets_are_good(space: Space) -> Result<()> {
     let ca = std::fs::read_to_string(space.bed.cluster.ca_certificate())?;
 
     let manager = start(space.bed.cluster.service_account_key().display().to_string()).await?;
-    space.create::<Secret>(asking("elliptic", "robot", json!({"extra": "kept"}))).await?;
-    let (token, beside) = filled(&space, "elliptic").await?;
+    space.create::<Secret>(token_secret("elliptic", "robot", json!({"extra": "kept"}))).await?;
+    let (token, beside) = token_of(&space, "elliptic").await?;
     ensure!(algorithm(&token)? == "ES256" && beside == ca, "{token} {beside}");
     ensure!(whoami(&space, &token).await? == robot);
     let data = space.get::<Secret>("elliptic").await?.data.unwrap_or_default();
     ensure!(data.contains_key("extra"), "{:?}", data.keys());
     manager.stop().await?;
 
-    // The next one has another key: tokens that are there stay as they are.
+    // The next manager has another key: existing tokens are not changed.
     let _manager = start(format!("{RSA}-pkcs1.pem")).await?;
-    space.create::<Secret>(asking("rivest", "robot", json!({"ca.crt": "wrong"}))).await?;
-    let (other, beside) = filled(&space, "rivest").await?;
+    space.create::<Secret>(token_secret("rivest", "robot", json!({"ca.crt": "wrong"}))).await?;
+    let (other, beside) = token_of(&space, "rivest").await?;
     ensure!(algorithm(&other)? == "RS256" && beside == ca, "{other} {beside}");
     ensure!(whoami(&space, &other).await? == robot);
-    ensure!(filled(&space, "elliptic").await?.0 == token);
+    ensure!(token_of(&space, "elliptic").await?.0 == token);
 
-    space.create::<Secret>(asking("lost", "nobody", json!({}))).await?;
-    gone(&space, "lost", "nobody's token goes").await?;
+    space.create::<Secret>(token_secret("lost", "nobody", json!({}))).await?;
+    until_secret_deleted(&space, "lost", "a token without an account is deleted").await?;
     space.patch::<ServiceAccount>("robot", json!({"secrets": [{"name": "rivest"}, {"name": "else"}]})).await?;
     space.delete::<Secret>("rivest").await?;
-    eventually("it is off the account's list", || async {
+    eventually("it is removed from the account's list", || async {
         let listed = space.get::<ServiceAccount>("robot").await?.secrets.unwrap_or_default();
         ensure!(listed.len() == 1 && listed[0].name.as_deref() == Some("else"), "{listed:?}");
         Ok(())
     })
     .await?;
-    eventually("its secret is gone: the token is refused", || async {
+    eventually("the token is refused because its secret is deleted", || async {
         ensure!(whoami(&space, &other).await.is_err());
         Ok(())
     })
     .await?;
     space.delete::<ServiceAccount>("robot").await?;
-    gone(&space, "elliptic", "tokens go with their account").await?;
+    until_secret_deleted(&space, "elliptic", "tokens are deleted with their account").await?;
     only_declared(&faults, &["serviceaccount-token-controller"])
 }
 
-async fn gone(space: &Space, secret: &str, what: &str) -> Result<()> {
+async fn until_secret_deleted(space: &Space, secret: &str, what: &str) -> Result<()> {
     eventually(what, || async {
         ensure!(space.api::<Secret>().get_opt(secret).await?.is_none());
         Ok(())
@@ -253,14 +254,15 @@ pub async fn tokens_of_former_versions_are_marked_and_deleted(space: Space) -> R
     const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
     let space = strict(&space).await?;
     let maps: Api<ConfigMap> = Api::namespaced(space.bed.client.clone(), "kube-system");
-    eventually("the API server says since when it looks", || async { Ok(maps.get(TRACKING).await?) }).await?;
+    eventually("the API server records since when it tracks tokens", || async { Ok(maps.get(TRACKING).await?) })
+        .await?;
     let since = kube::api::Patch::Merge(json!({"data": {"since": "2020-01-01"}}));
     maps.patch(TRACKING, &kube::api::PatchParams::default(), &since).await?;
 
     let listed = json!([{"name": "unused"}, {"name": "mounted"}]);
     space.create::<ServiceAccount>(json!({"metadata": {"name": "robot"}, "secrets": listed})).await?;
     for name in ["unused", "mounted", "by-hand"] {
-        space.create::<Secret>(asking(name, "robot", json!({"token": "t"}))).await?;
+        space.create::<Secret>(token_secret(name, "robot", json!({"token": "t"}))).await?;
     }
     let mut pod = cluster_tests::objects::pod("user", "user");
     pod["spec"]["serviceAccountName"] = "robot".into();
@@ -274,7 +276,7 @@ pub async fn tokens_of_former_versions_are_marked_and_deleted(space: Space) -> R
             anyhow::Ok(labels.get(INVALID_SINCE).cloned())
         }
     };
-    // Ages are whole seconds.
+    // Ages have a resolution of seconds.
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
     let flags = [
         "--controllers=legacy-serviceaccount-token-cleaner-controller",
@@ -290,18 +292,18 @@ pub async fn tokens_of_former_versions_are_marked_and_deleted(space: Space) -> R
     manager.stop().await?;
     space.patch::<Secret>("unused", json!({"metadata": {"labels": {INVALID_SINCE: "2020-01-01"}}})).await?;
     let _manager = Manager::start_with(&space, &faults, &flags).await?;
-    gone(&space, "unused", "what was marked for long goes").await?;
+    until_secret_deleted(&space, "unused", "a token that was marked long ago is deleted").await?;
     ensure!(label("mounted").await?.is_none() && label("by-hand").await?.is_none());
     only_declared(&faults, &["legacy-serviceaccount-token-cleaner-controller"])
 }
 
-/// A ReplicaSet's pods are refused until their account is there; then they come.
+/// A ReplicaSet's pods are refused until their account exists; then they are created.
 pub async fn pods_wait_for_their_account(space: Space) -> Result<()> {
     let space = strict(&space).await?;
     let workloads = "--controllers=replicaset-controller";
     let manager = Manager::start_with(&space, &Faults::default(), &[workloads]).await?;
     space.create::<ReplicaSet>(cluster_tests::objects::replica_set("web", 1)).await?;
-    eventually("the refusal is told of", || async {
+    eventually("the refusal is reported", || async {
         let events = space.events("web").await?;
         ensure!(events.keys().any(|event| event.contains("error looking up service account")), "{events:?}");
         Ok(())
@@ -309,7 +311,7 @@ pub async fn pods_wait_for_their_account(space: Space) -> Result<()> {
     .await?;
     let accounts = ["--controllers=serviceaccount-controller"];
     let _accounts = Manager::start_with(&space, &Faults::default(), &accounts).await?;
-    eventually("the pod is there", || async {
+    eventually("the pod exists", || async {
         ensure!(space.pods("web").await?.len() == 1);
         Ok(())
     })
@@ -321,15 +323,15 @@ pub async fn pods_wait_for_their_account(space: Space) -> Result<()> {
 /// A token is created, another one has no account, and then the account is deleted.
 async fn robot(space: Space) -> Result<()> {
     space.create::<ServiceAccount>(json!({"metadata": {"name": "robot"}})).await?;
-    space.create::<Secret>(asking("token", "robot", json!({}))).await?;
-    filled(&space, "token").await?;
-    space.create::<Secret>(asking("lost", "nobody", json!({}))).await?;
-    gone(&space, "lost", "nobody's token goes").await?;
+    space.create::<Secret>(token_secret("token", "robot", json!({}))).await?;
+    token_of(&space, "token").await?;
+    space.create::<Secret>(token_secret("lost", "nobody", json!({}))).await?;
+    until_secret_deleted(&space, "lost", "a token without an account is deleted").await?;
     space.delete::<ServiceAccount>("robot").await?;
-    gone(&space, "token", "tokens go with their account").await
+    until_secret_deleted(&space, "token", "tokens are deleted with their account").await
 }
 
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "serviceaccount_token",
     flags: &[
         "--controllers=serviceaccount-token-controller",
@@ -340,8 +342,8 @@ pub const STORY: Story = Story {
         ),
     ],
     kind: "secrets",
-    tell: |space| Box::pin(robot(space)),
+    run: |space| Box::pin(robot(space)),
     writes: 3,
     fails: &[("update secrets ", 1), ("delete secrets ", 1), ("delete secrets ", 2)],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };

@@ -1,4 +1,4 @@
-//! What users see of certificate requests: who gets one, for what, and what is refused.
+//! Observable behaviour of certificate requests: who gets one, for what, and what is refused.
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine as _;
@@ -87,7 +87,7 @@ async fn whoami(space: &Space, certificate: &str, key: &str) -> Result<String> {
     Ok(user(space, certificate, key).await?.username.unwrap_or_default())
 }
 
-pub async fn kubelets_get_what_they_may_have(space: Space) -> Result<()> {
+pub async fn kubelet_certificates_are_signed(space: Space) -> Result<()> {
     const CLIENT: &[&str] = &["digital signature", "client auth"];
     let space = strict(&space).await?;
     let (ca, ca_key) = (space.bed.cluster.ca_certificate(), space.bed.cluster.ca_key());

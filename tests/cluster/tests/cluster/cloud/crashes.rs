@@ -1,6 +1,5 @@
-//! Stories of ccm's controllers over the mock cloud, each told with the process's death at any of its writes and of its
-//! calls of the cloud, and with every fault that a cloud can be scripted to have: in the end nothing is missing and
-//! nothing is left.
+//! Scenarios of ccm's controllers over the mock cloud, each with a crash of the process at any of its writes and of its
+//! calls of the cloud, and with every fault of the cloud: in the final state, nothing is missing and nothing is left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,31 +12,31 @@ use provider_mock::{Effect as CloudEffect, Fault, InstanceConfig, Operation, Pat
 use serde_json::json;
 
 use crate::cloud::node::initialised;
-use crate::cloud::node_lifecycle::{gone, shut_down};
+use crate::cloud::node_lifecycle::{until_node_deleted, until_shutdown_taint};
 use crate::cloud::service;
 
-/// A story of one controller or two.
-struct Story {
+/// A scenario of one controller or two.
+struct Scenario {
     name: &'static str,
     flags: &'static [&'static str],
-    /// Machines that are there, with their nodes, before it begins.
+    /// The number of instances, with their nodes, that exist before it begins.
     nodes: usize,
-    /// What users and the cloud do, about something of this name, and the states that are waited for.
-    tell: for<'a> fn(&'a CloudBed, &'a str) -> BoxFuture<'a, Result<()>>,
-    /// How many writes there are at least.
+    /// Actions of users and changes in the cloud, for an object of this name, each followed by a wait for a state.
+    run: for<'a> fn(&'a CloudBed, &'a str) -> BoxFuture<'a, Result<()>>,
+    /// The minimum number of writes.
     writes: usize,
-    /// Which calls of the cloud the process dies in, and how many of those there are at least.
+    /// Calls of the cloud during which the process crashes, and their minimum number.
     calls: (Pattern, u64),
-    /// Faults that must not matter, besides those that may happen to any call.
+    /// Faults that must have no lasting effect, in addition to those that any call can have.
     faults: &'static [(Operation, CloudEffect)],
 }
 
-static STORIES: [Story; 3] = [
-    Story {
+static SCENARIOS: [Scenario; 3] = [
+    Scenario {
         name: "cloud_service",
         flags: &["--controllers=service"],
         nodes: 2,
-        tell: |cloud, name| Box::pin(service::scenario(cloud, name)),
+        run: |cloud, name| Box::pin(service::scenario(cloud, name)),
         writes: 6,
         calls: (Pattern::Changes, 14),
         faults: &[
@@ -52,16 +51,16 @@ static STORIES: [Story; 3] = [
             (Operation::DeleteBalancer, CloudEffect::Pending { millis: 3_000 }),
         ],
     },
-    Story {
+    Scenario {
         name: "cloud_node",
         flags: &["--node-monitor-period=1s"],
         nodes: 0,
-        tell: |cloud, name| Box::pin(life_of_a_node(cloud, name)),
+        run: |cloud, name| Box::pin(life_of_a_node(cloud, name)),
         writes: 5,
         calls: (Pattern::Reads, 5),
         faults: &[],
     },
-    Story {
+    Scenario {
         name: "cloud_route",
         flags: &[
             "--controllers=route",
@@ -70,123 +69,135 @@ static STORIES: [Story; 3] = [
             "--route-reconciliation-period=1s",
         ],
         nodes: 0,
-        tell: |cloud, name| Box::pin(life_of_a_route(cloud, name)),
+        run: |cloud, name| Box::pin(life_of_a_route(cloud, name)),
         writes: 1,
         calls: (Pattern::Changes, 4),
         faults: &[(Operation::SetRoute, CloudEffect::AnswerLost), (Operation::RemoveRoute, CloudEffect::AnswerLost)],
     },
 ];
 
-/// A machine comes, stops, starts and goes.
+/// An instance is created, stopped, started and deleted.
 async fn life_of_a_node(cloud: &CloudBed, name: &str) -> Result<()> {
-    cloud.register_machine(name).await?;
+    cloud.register_instance(name).await?;
     initialised(cloud, name).await?;
     cloud.cloud.stop_instance(name);
-    cloud.says_ready(name, "Unknown").await?;
-    shut_down(cloud, name, true).await?;
+    cloud.set_ready_condition(name, "Unknown").await?;
+    until_shutdown_taint(cloud, name, true).await?;
     cloud.cloud.start_instance(name);
-    cloud.says_ready(name, "True").await?;
-    shut_down(cloud, name, false).await?;
+    cloud.set_ready_condition(name, "True").await?;
+    until_shutdown_taint(cloud, name, false).await?;
     cloud.cloud.remove_instance(name);
-    cloud.says_ready(name, "False").await?;
-    gone(cloud, name).await
+    cloud.set_ready_condition(name, "False").await?;
+    until_node_deleted(cloud, name).await
 }
 
-/// A node's networks are routed to it, until it goes.
+/// A node's networks are routed to it, until it is deleted.
 async fn life_of_a_route(cloud: &CloudBed, name: &str) -> Result<()> {
     let id = cloud.cloud.add_instance(&InstanceConfig::named(name));
     let networks = json!(["10.244.1.0/24", "fd00:10:244:1::/64"]);
     let spec = json!({"spec": {"providerID": id, "podCIDR": "10.244.1.0/24", "podCIDRs": networks}});
     cloud.register(name, spec).await?;
-    eventually("its networks are routed, and it is told", || async {
+    eventually("its networks are routed, and its condition is set", || async {
         let status = cloud.nodes().get(name).await?.status.unwrap_or_default();
         let conditions = status.conditions.unwrap_or_default();
-        let told = conditions.iter().find(|condition| condition.type_ == "NetworkUnavailable").context("not told")?;
-        ensure!(told.status == "False" && cloud.cloud.snapshot().routes.len() == 2, "{told:?}");
+        let condition =
+            conditions.iter().find(|condition| condition.type_ == "NetworkUnavailable").context("no condition")?;
+        ensure!(condition.status == "False" && cloud.cloud.snapshot().routes.len() == 2, "{condition:?}");
         Ok(())
     })
     .await?;
     cloud.nodes().delete(name, &DeleteParams::default()).await?;
-    eventually("its routes go", || async {
+    eventually("its routes are removed", || async {
         ensure!(cloud.cloud.snapshot().routes.is_empty(), "{:?}", cloud.cloud.snapshot().routes);
         Ok(())
     })
     .await
 }
 
-/// What goes wrong in one telling.
+/// The fault of one run.
 #[derive(Clone)]
-enum Trouble {
+enum RunFault {
     Nothing,
-    /// Something happens to a write.
+    /// A fault of a write.
     Write(Rule),
-    /// The process dies in a call of the cloud.
-    Death(Fault),
-    /// Something happens in the cloud.
+    /// A crash of the process during a call of the cloud.
+    Crash(Fault),
+    /// A fault of the cloud.
     Cloud(Fault),
 }
 
-/// Runs ccm again and again, each until it dies.
-async fn lives(story: &Story, cloud: &CloudBed, faults: &Faults, dies_in_a_call: bool) -> Result<()> {
+/// Runs ccm repeatedly, each process until it crashes.
+async fn run_until_crash(
+    scenario: &Scenario,
+    cloud: &CloudBed,
+    faults: &Faults,
+    crashes_in_a_call: bool,
+) -> Result<()> {
     loop {
-        let manager = cloud.ccm(faults, story.flags).await?;
+        let manager = cloud.ccm(faults, scenario.flags).await?;
         tokio::select! {
             () = faults.crashes() => {}
-            () = in_a_call(cloud), if dies_in_a_call => {}
+            () = in_a_call(cloud), if crashes_in_a_call => {}
         }
         manager.crash().await;
-        if dies_in_a_call {
+        if crashes_in_a_call {
             cloud.cloud.clear_faults();
         }
     }
 }
 
-/// Completes when the fault that keeps a call from ever ending has struck.
+/// Completes when the fault that keeps a call from ever returning has occurred.
 async fn in_a_call(cloud: &CloudBed) {
     while cloud.cloud.snapshot().faults.iter().all(|fault| fault.fired == 0) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Tells the story with a trouble, which must come if it says so; answers how many writes and changes of the cloud it
-/// took.
-async fn tell(story: &Story, cloud: &CloudBed, name: &str, trouble: Trouble, must_come: bool) -> Result<(usize, u64)> {
+/// Runs the scenario with a fault, which has to occur if `must_come`; returns the numbers of writes and of changes in
+/// the cloud.
+async fn run_with_fault(
+    scenario: &Scenario,
+    cloud: &CloudBed,
+    name: &str,
+    run_fault: RunFault,
+    must_come: bool,
+) -> Result<(usize, u64)> {
     let changes = cloud.cloud.changing_calls();
     let faults = Faults::default();
-    let dies_in_a_call = matches!(trouble, Trouble::Death(_));
-    match &trouble {
-        Trouble::Nothing => {}
-        Trouble::Write(rule) => faults.add(rule.clone()),
-        Trouble::Death(fault) | Trouble::Cloud(fault) => drop(cloud.cloud.add_fault(fault.clone())?),
+    let crashes_in_a_call = matches!(run_fault, RunFault::Crash(_));
+    match &run_fault {
+        RunFault::Nothing => {}
+        RunFault::Write(rule) => faults.add(rule.clone()),
+        RunFault::Crash(fault) | RunFault::Cloud(fault) => drop(cloud.cloud.add_fault(fault.clone())?),
     }
     tokio::select! {
-        told = (story.tell)(cloud, name) => told?,
-        lived = lives(story, cloud, &faults, dies_in_a_call) => lived?,
+        done = (scenario.run)(cloud, name) => done?,
+        ended = run_until_crash(scenario, cloud, &faults, crashes_in_a_call) => ended?,
     }
-    let came = match trouble {
-        Trouble::Nothing => true,
-        Trouble::Write(_) => faults.unmet() == 0,
-        // It is disarmed by the death that it leads to.
-        Trouble::Death(_) => cloud.cloud.snapshot().faults.is_empty(),
-        Trouble::Cloud(_) => cloud.cloud.snapshot().faults.iter().all(|fault| fault.fired > 0),
+    let came = match run_fault {
+        RunFault::Nothing => true,
+        RunFault::Write(_) => faults.unmet() == 0,
+        // The crash that it causes disarms it.
+        RunFault::Crash(_) => cloud.cloud.snapshot().faults.is_empty(),
+        RunFault::Cloud(_) => cloud.cloud.snapshot().faults.iter().all(|fault| fault.fired > 0),
     };
     cloud.cloud.clear_faults();
-    ensure!(came || !must_come, "it did not come: this proves nothing");
+    ensure!(came || !must_come, "the fault did not occur: this proves nothing");
     let snapshot = cloud.cloud.snapshot();
     ensure!(snapshot.balancers.is_empty() && snapshot.routes.is_empty(), "left behind: {snapshot:?}");
     Ok((faults.count(Call::is_deed), cloud.cloud.changing_calls() - changes))
 }
 
-/// One more process finds nothing to do.
-async fn finds_nothing_to_do(story: &Story, cloud: &CloudBed) -> Result<()> {
+/// Checks that another process finds nothing to do.
+async fn finds_nothing_to_do(scenario: &Scenario, cloud: &CloudBed) -> Result<()> {
     let (faults, changes) = (Faults::default(), cloud.cloud.changing_calls());
-    let manager = cloud.ccm(&faults, story.flags).await?;
-    eventually("it has listed", || async {
+    let manager = cloud.ccm(&faults, scenario.flags).await?;
+    eventually("its lists are complete", || async {
         ensure!(faults.most_watches().contains_key("nodes"));
         Ok(())
     })
     .await?;
-    during(QUIET, "there is nothing left to do", || async {
+    during(QUIET, "no work remains", || async {
         ensure!(faults.count(Call::is_deed) == 0 && cloud.cloud.changing_calls() == changes, "{:?}", faults.seen());
         Ok(())
     })
@@ -195,73 +206,77 @@ async fn finds_nothing_to_do(story: &Story, cloud: &CloudBed) -> Result<()> {
     Ok(())
 }
 
-/// Tells the story with each trouble, one after the other in one cloud.
-async fn tell_each(story: &Story, troubles: impl FnOnce(usize, u64) -> Vec<(String, Trouble, bool)>) -> Result<()> {
+/// Runs the scenario with each fault, one after the other in one cloud.
+async fn run_with_each_fault(
+    scenario: &Scenario,
+    run_faults: impl FnOnce(usize, u64) -> Vec<(String, RunFault, bool)>,
+) -> Result<()> {
     let cloud = CloudBed::start().await?;
-    for number in 1..=story.nodes {
+    for number in 1..=scenario.nodes {
         let name = format!("node-{number}");
         let id = cloud.cloud.add_instance(&InstanceConfig::named(&name));
         cloud.register(&name, json!({"spec": {"providerID": id}})).await?;
     }
-    let (writes, changes) = tell(story, &cloud, "undisturbed", Trouble::Nothing, true).await?;
-    ensure!(writes >= story.writes, "only {writes} writes: it is not what it says");
-    ensure!(story.calls.0 == Pattern::Reads || changes >= story.calls.1, "only {changes} changes of the cloud");
+    let (writes, changes) = run_with_fault(scenario, &cloud, "undisturbed", RunFault::Nothing, true).await?;
+    ensure!(writes >= scenario.writes, "only {writes} writes: the scenario's minimum is wrong");
+    ensure!(scenario.calls.0 == Pattern::Reads || changes >= scenario.calls.1, "only {changes} changes of the cloud");
     let mut failed = Vec::new();
-    let troubles = troubles(writes, changes.max(story.calls.1));
-    let count = troubles.len();
-    for (number, (what, trouble, must_come)) in troubles.into_iter().enumerate() {
-        let name = format!("{}-{number}", story.name.replace('_', "-"));
-        if let Err(error) = tell(story, &cloud, &name, trouble, must_come).await {
+    let run_faults = run_faults(writes, changes.max(scenario.calls.1));
+    let count = run_faults.len();
+    for (number, (what, run_fault, must_come)) in run_faults.into_iter().enumerate() {
+        let name = format!("{}-{number}", scenario.name.replace('_', "-"));
+        if let Err(error) = run_with_fault(scenario, &cloud, &name, run_fault, must_come).await {
             failed.push(format!("{name}: {what}: {error:#}"));
         }
     }
     ensure!(failed.is_empty(), "{} of {count} failed:\n{}", failed.len(), failed.join("\n"));
-    finds_nothing_to_do(story, &cloud).await
+    finds_nothing_to_do(scenario, &cloud).await
 }
 
-fn death_at_write(story: &Story, n: usize, effect: Effect) -> (String, Trouble, bool) {
+fn crash_at_write(scenario: &Scenario, n: usize, effect: Effect) -> (String, RunFault, bool) {
     let what = format!("{effect:?} at write {n}");
-    (what, Trouble::Write(Rule::new(Call::is_deed, effect).nth(n)), n <= story.writes)
+    (what, RunFault::Write(Rule::new(Call::is_deed, effect).nth(n)), n <= scenario.writes)
 }
 
-/// In the n-th call of the cloud: before it is done, or if it changes something also after.
-fn deaths_in_call(story: &Story, n: u64) -> Vec<(String, Trouble, bool)> {
-    let (pattern, certain) = story.calls;
+/// Returns crashes in the n-th call of the cloud: before its execution and, if it changes something, also after it.
+fn crash_in_call(scenario: &Scenario, n: u64) -> Vec<(String, RunFault, bool)> {
+    let (pattern, certain) = scenario.calls;
     let before = CloudEffect::Latency { millis: 24 * 60 * 60 * 1000 };
     let effects = [Some(before), (pattern == Pattern::Changes).then_some(CloudEffect::Unanswered)];
     let death = |effect| {
         let fault = Fault::at(pattern, n, effect);
-        (format!("death in call {n}: {effect:?}"), Trouble::Death(fault), n <= certain)
+        (format!("crash in call {n}: {effect:?}"), RunFault::Crash(fault), n <= certain)
     };
     effects.into_iter().flatten().map(death).collect()
 }
 
-async fn dies_in_a_sample(story: &Story) -> Result<()> {
-    tell_each(story, |writes, calls| {
-        let writes = [1, writes.div_ceil(2)].map(|n| death_at_write(story, n, Effect::CrashAfter));
-        let last = story.writes;
-        let answers = [death_at_write(story, last, Effect::CrashBeforeAnswer)];
-        let calls = [1, calls / 2].into_iter().filter_map(|n| deaths_in_call(story, n).pop());
+async fn crash_at_a_sample(scenario: &Scenario) -> Result<()> {
+    run_with_each_fault(scenario, |writes, calls| {
+        let writes = [1, writes.div_ceil(2)].map(|n| crash_at_write(scenario, n, Effect::CrashAfter));
+        let last = scenario.writes;
+        let answers = [crash_at_write(scenario, last, Effect::CrashBeforeAnswer)];
+        let calls = [1, calls / 2].into_iter().filter_map(|n| crash_in_call(scenario, n).pop());
         writes.into_iter().chain(answers).chain(calls).collect()
     })
     .await
 }
 
-async fn dies_everywhere(story: &Story) -> Result<()> {
-    tell_each(story, |writes, calls| {
-        let both = |n| [Effect::CrashAfter, Effect::CrashBeforeAnswer].map(|effect| death_at_write(story, n, effect));
-        let calls = (1..=calls).flat_map(|n| deaths_in_call(story, n));
+async fn crash_everywhere(scenario: &Scenario) -> Result<()> {
+    run_with_each_fault(scenario, |writes, calls| {
+        let both =
+            |n| [Effect::CrashAfter, Effect::CrashBeforeAnswer].map(|effect| crash_at_write(scenario, n, effect));
+        let calls = (1..=calls).flat_map(|n| crash_in_call(scenario, n));
         (1..=writes).flat_map(both).chain(calls).collect()
     })
     .await
 }
 
 /// Each write fails in each way, each operation in each way in which a cloud can fail.
-async fn whatever_fails(story: &Story) -> Result<()> {
-    tell_each(story, |writes, _| {
-        let writes = (1..=writes.min(story.writes)).flat_map(|n| {
+async fn fail_each_way(scenario: &Scenario) -> Result<()> {
+    run_with_each_fault(scenario, |writes, _| {
+        let writes = (1..=writes.min(scenario.writes)).flat_map(|n| {
             fails().map(|(how, effect)| {
-                (format!("write {n}: {how}"), Trouble::Write(Rule::new(Call::is_deed, effect).nth(n)), true)
+                (format!("write {n}: {how}"), RunFault::Write(Rule::new(Call::is_deed, effect).nth(n)), true)
             })
         });
         let anywhere = [
@@ -273,28 +288,28 @@ async fn whatever_fails(story: &Story) -> Result<()> {
             CloudEffect::Conflict,
             CloudEffect::Transient,
         ];
-        let calls = (1..=story.calls.1).flat_map(|n| anywhere.map(|effect| Fault::at(story.calls.0, n, effect)));
-        let own = story.faults.iter().flat_map(|(operation, effect)| {
+        let calls = (1..=scenario.calls.1).flat_map(|n| anywhere.map(|effect| Fault::at(scenario.calls.0, n, effect)));
+        let own = scenario.faults.iter().flat_map(|(operation, effect)| {
             [1, 2].map(|times| Fault { times: Some(times), ..Fault::always(Pattern::One(*operation), *effect) })
         });
-        let faults = calls.chain(own).map(|fault| (format!("{fault:?}"), Trouble::Cloud(fault), true));
+        let faults = calls.chain(own).map(|fault| (format!("{fault:?}"), RunFault::Cloud(fault), true));
         writes.chain(faults).collect()
     })
     .await
 }
 
-/// The tests of all stories; each has a control plane and a cloud of its own.
+/// Returns the tests of all scenarios; each has a separate control plane and cloud.
 pub fn cases() -> Vec<Case> {
-    type Run = fn(&'static Story, Space) -> BoxFuture<'static, Result<()>>;
+    type Run = fn(&'static Scenario, Space) -> BoxFuture<'static, Result<()>>;
     let runs: [(&str, Tier, Run); 3] = [
-        ("death_at_a_sample_of_writes_and_calls", Tier::Usual, |story, _| Box::pin(dies_in_a_sample(story))),
-        ("death_at_every_write_and_call", Tier::Ignored, |story, _| Box::pin(dies_everywhere(story))),
-        ("every_write_and_call_fails_each_way", Tier::Ignored, |story, _| Box::pin(whatever_fails(story))),
+        ("crash_at_a_sample_of_writes_and_calls", Tier::Usual, |scenario, _| Box::pin(crash_at_a_sample(scenario))),
+        ("crash_at_every_write_and_call", Tier::Ignored, |scenario, _| Box::pin(crash_everywhere(scenario))),
+        ("every_write_and_call_fails_each_way", Tier::Ignored, |scenario, _| Box::pin(fail_each_way(scenario))),
     ];
-    let case = |story: &'static Story, (what, tier, run): (&str, Tier, Run)| Case {
-        name: format!("faults::{}::{what}", story.name),
+    let case = |scenario: &'static Scenario, (what, tier, run): (&str, Tier, Run)| Case {
+        name: format!("faults::{}::{what}", scenario.name),
         tier,
-        run: Arc::new(move |space| run(story, space)),
+        run: Arc::new(move |space| run(scenario, space)),
     };
-    STORIES.iter().flat_map(|story| runs.map(|run| case(story, run))).collect()
+    SCENARIOS.iter().flat_map(|scenario| runs.map(|run| case(scenario, run))).collect()
 }

@@ -1,4 +1,4 @@
-//! cloud-node-controller over the mock cloud: what new nodes get, whatever breaks, and at what cost.
+//! cloud-node-controller over the mock cloud: initialization of new nodes, also after faults, and its cost.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     node.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 
-/// The keys of the node's taints; the node lifecycle's own come and go with its readiness.
+/// Returns the keys of the node's taints, except for those that depend on its readiness.
 fn taints(node: &Node) -> Vec<&str> {
     node.spec.iter().flat_map(|spec| &spec.taints).flatten().map(|taint| taint.key.as_str()).collect()
 }
@@ -33,9 +33,9 @@ fn address(kind: AddressKind, text: &str) -> Address {
     Address { kind, address: text.into() }
 }
 
-/// Waits until a node has all that its machine gives it, and nothing keeps it from being used.
+/// Waits until a node has all fields of its instance, and no taint of a new node.
 pub async fn initialised(cloud: &CloudBed, name: &str) -> Result<Node> {
-    eventually(format!("{name} is initialised"), || async {
+    eventually(format!("{name} is initialized"), || async {
         let node = cloud.nodes().get(name).await?;
         ensure!(!taints(&node).contains(&UNINITIALIZED), "taints: {:?}", taints(&node));
         let id = node.spec.as_ref().and_then(|spec| spec.provider_id.clone());
@@ -68,14 +68,14 @@ async fn synced_event(cloud: &CloudBed, name: &str) -> Result<()> {
     .await
 }
 
-pub async fn new_nodes_are_initialised(_: Space) -> Result<()> {
+pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
     let cloud = CloudBed::start().await?;
     let faults = Faults::default();
-    // Nodes as young as they are: the machine that comes late must not cost its node its life.
+    // With their real ages: a node whose instance appears late must not be deleted.
     let flags = ["--node-status-update-frequency=1s"];
     let manager = cloud.ccm_at(&faults, &flags, SignedDuration::ZERO).await?;
 
-    // Everything together: labels of the provider, taints of others, several addresses of one kind.
+    // All at the same time: labels of the provider, taints of other controllers, several addresses of one type.
     cloud.cloud.add_instance(&InstanceConfig {
         addresses: vec![
             address(AddressKind::InternalIP, "10.0.0.1"),
@@ -94,7 +94,7 @@ pub async fn new_nodes_are_initialised(_: Space) -> Result<()> {
     let node = initialised(&cloud, "full").await?;
     ensure!(taints(&node).contains(&"other"), "taints: {:?}", taints(&node));
     let kept = node.spec.iter().flat_map(|spec| &spec.taints).flatten().find(|taint| taint.key == "other");
-    ensure!(serde_json::to_value(kept)? == other, "another's taint was changed: {kept:?}");
+    ensure!(serde_json::to_value(kept)? == other, "a taint of another controller was changed: {kept:?}");
     ensure!(label(&node, "acme.com/rack") == Some("7") && label(&node, "taken") == Some("own"));
     ensure!(label(&node, "kubernetes.io/no").is_none());
     let expected = [("InternalIP", "10.0.0.1"), ("InternalIP", "fd00::1"), ("ExternalIP", "1.1.1.1")]
@@ -102,16 +102,16 @@ pub async fn new_nodes_are_initialised(_: Space) -> Result<()> {
     ensure!(addresses(&node) == expected, "addresses: {:?}", addresses(&node));
     synced_event(&cloud, "full").await?;
     let writes = faults.count(Call::is_deed);
-    ensure!(writes == 2, "an initialisation takes two writes, not {writes}: {:?}", faults.seen());
+    ensure!(writes == 2, "an initialization takes two writes, not {writes}: {:?}", faults.seen());
 
-    // The kubelet was told which address to use: one that is there, and one that is not, until it is.
+    // A configured node IP: one that the instance has, and one that it gets later.
     cloud.cloud.add_instance(&InstanceConfig {
         addresses: vec![address(AddressKind::InternalIP, "10.0.0.2"), address(AddressKind::InternalIP, "10.0.0.3")],
         ..InstanceConfig::named("told")
     });
     let told = |ip: &str| json!({"metadata": {"annotations": {"alpha.kubernetes.io/provided-node-ip": ip}}});
     cloud.register("told", told("10.0.0.9")).await?;
-    eventually("the mistake is told", || async {
+    eventually("the mistake is reported", || async {
         let events = cloud.events("told").await?;
         ensure!(events.keys().any(|event| event.contains("InvalidProvidedNodeIP")), "events: {events:?}");
         Ok(())
@@ -122,7 +122,7 @@ pub async fn new_nodes_are_initialised(_: Space) -> Result<()> {
     let node = initialised(&cloud, "told").await?;
     ensure!(addresses(&node) == [("InternalIP".to_owned(), "10.0.0.3".to_owned())], "{:?}", addresses(&node));
 
-    // A machine that the cloud shows later: the node waits for it, with few questions.
+    // An instance that the cloud returns later: the node waits for it, with few calls.
     let before = cloud.cloud.calls(Operation::DescribeInstance).calls;
     cloud.register("early", json!({})).await?;
     during(QUIET, "the node waits", || async {
@@ -132,11 +132,11 @@ pub async fn new_nodes_are_initialised(_: Space) -> Result<()> {
     .await?;
     let asked = cloud.cloud.calls(Operation::DescribeInstance).calls - before;
     // Twice a second while it backs off, and each second for each of three nodes for addresses and readiness.
-    ensure!(asked < 40, "asked {asked} times for a machine that is not there");
+    ensure!(asked < 40, "{asked} calls for an instance that does not exist");
     cloud.cloud.add_instance(&InstanceConfig::named("early"));
     initialised(&cloud, "early").await?;
 
-    // Labels follow their beta ones; addresses follow the cloud's.
+    // Changes of beta labels and of the cloud's addresses are applied.
     cloud.edit("full", json!({"metadata": {"labels": {"topology.kubernetes.io/region": "elsewhere"}}})).await?;
     initialised(&cloud, "full").await?;
     cloud.cloud.add_instance(&InstanceConfig {
@@ -153,24 +153,24 @@ pub async fn new_nodes_are_initialised(_: Space) -> Result<()> {
     let refused: Vec<_> = faults.seen().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
     ensure!(refused.is_empty(), "refused: {refused:?}");
 
-    // Another manager finds nothing to do.
+    // Another manager writes nothing.
     manager.stop().await?;
     let after = Faults::default();
     let _manager = cloud.ccm(&after, &flags).await?;
-    eventually("the new one has listed", || async {
+    eventually("its lists are complete", || async {
         ensure!(after.most_watches().contains_key("nodes"));
         Ok(())
     })
     .await?;
-    during(QUIET, "there is nothing left to do", || async {
+    during(QUIET, "no work remains", || async {
         ensure!(after.writes() == 0, "{:?}", after.seen());
         Ok(())
     })
     .await
 }
 
-/// Runs ccm again and again, each until it crashes.
-async fn lives(cloud: &CloudBed, faults: &Faults) -> Result<()> {
+/// Runs ccm repeatedly, each process until it crashes.
+async fn run_until_crash(cloud: &CloudBed, faults: &Faults) -> Result<()> {
     loop {
         let manager = cloud.ccm(faults, &[]).await?;
         faults.crashes().await;
@@ -178,38 +178,38 @@ async fn lives(cloud: &CloudBed, faults: &Faults) -> Result<()> {
     }
 }
 
-/// Initialises a node through a fault of the API server's.
+/// Initializes a node despite a fault of the API server.
 async fn through(cloud: &CloudBed, name: &str, rule: Rule) -> Result<()> {
     let faults = Faults::script([rule]);
-    cloud.register_machine(name).await?;
+    cloud.register_instance(name).await?;
     tokio::select! {
         node = initialised(cloud, name) => drop(node?),
-        lived = lives(cloud, &faults) => lived?,
+        lived = run_until_crash(cloud, &faults) => lived?,
     }
-    ensure!(faults.unmet() == 0, "the fault did not strike: this proves nothing");
+    ensure!(faults.unmet() == 0, "the fault did not occur: this proves nothing");
     Ok(())
 }
 
-/// Initialises a node through a fault of the cloud's; no call of it may change that the fault comes to an end.
+/// Initializes a node despite a temporary fault of the cloud.
 async fn through_cloud(cloud: &CloudBed, name: &str, fault: Fault) -> Result<()> {
     let faults = Faults::default();
     cloud.cloud.add_fault(fault)?;
     let _manager = cloud.ccm(&faults, &[]).await?;
-    cloud.register_machine(name).await?;
+    cloud.register_instance(name).await?;
     initialised(cloud, name).await?;
     let fired: u64 = cloud.cloud.snapshot().faults.iter().map(|fault| fault.fired).sum();
-    ensure!(fired > 0, "the fault did not strike: this proves nothing");
+    ensure!(fired > 0, "the fault did not occur: this proves nothing");
     cloud.cloud.clear_faults();
     Ok(())
 }
 
-/// The process dies while a call of the cloud is under way.
+/// The process crashes during a call of the cloud.
 async fn through_crash_in_call(cloud: &CloudBed, name: &str, nth: u64) -> Result<()> {
     let operation = Pattern::One(Operation::DescribeInstance);
     cloud.cloud.add_fault(Fault::at(operation, nth, CloudEffect::Latency { millis: 3_600_000 }).about(name))?;
     let manager = cloud.ccm(&Faults::default(), &[]).await?;
-    cloud.register_machine(name).await?;
-    eventually("the call is under way", || async {
+    cloud.register_instance(name).await?;
+    eventually("the call is in progress", || async {
         let fired = cloud.cloud.snapshot().faults.iter().any(|fault| fault.fired > 0);
         ensure!(fired, "not yet");
         Ok(())
@@ -222,7 +222,7 @@ async fn through_crash_in_call(cloud: &CloudBed, name: &str, nth: u64) -> Result
     Ok(())
 }
 
-pub async fn whatever_breaks_nodes_are_initialised(_: Space) -> Result<()> {
+pub async fn nodes_are_initialized_after_any_fault(_: Space) -> Result<()> {
     let cloud = CloudBed::start().await?;
     let mut count = 0;
     let mut next = || {
@@ -230,7 +230,8 @@ pub async fn whatever_breaks_nodes_are_initialised(_: Space) -> Result<()> {
         format!("node-{count}")
     };
     for write in ["nodes/status", "nodes"] {
-        let crashes = [("crash after it", Effect::CrashAfter), ("crash before its answer", Effect::CrashBeforeAnswer)];
+        let crashes =
+            [("crash after it", Effect::CrashAfter), ("crash before its response", Effect::CrashBeforeAnswer)];
         for (how, effect) in crashes.into_iter().chain(fails()) {
             let rule = Rule::on(Verb::Patch, write, effect);
             through(&cloud, &next(), rule).await.with_context(|| format!("{write}: {how}"))?;
@@ -253,7 +254,7 @@ pub async fn whatever_breaks_nodes_are_initialised(_: Space) -> Result<()> {
     }
     through_crash_in_call(&cloud, &next(), 1).await.context("crash in the first call")?;
 
-    // Whatever happened, what came out is complete, and all of it was told once or not at all.
+    // After any fault, the nodes are complete, and each event was recorded at most once.
     for node in cloud.nodes().list(&ListParams::default()).await?.items {
         let name = node.metadata.name.context("no name")?;
         initialised(&cloud, &name).await?;
@@ -263,19 +264,19 @@ pub async fn whatever_breaks_nodes_are_initialised(_: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn five_hundred_nodes(_: Space) -> Result<()> {
+pub async fn five_hundred_nodes_are_initialized(_: Space) -> Result<()> {
     const NODES: usize = 500;
     let cloud = CloudBed::start().await?;
     let names: Vec<String> = (0..NODES).map(|number| format!("many-{number}")).collect();
     for some in names.chunks(50) {
-        let registered = some.iter().map(|name| cloud.register_machine(name));
+        let registered = some.iter().map(|name| cloud.register_instance(name));
         futures::future::try_join_all(registered).await?;
     }
     let begun = Instant::now();
     let faults = Faults::default();
     let flags = ["--controllers=cloud-node", "--kube-api-qps=1000", "--kube-api-burst=1000"];
     let _manager: Manager = cloud.ccm(&faults, &flags).await?;
-    eventually("all are initialised", || async {
+    eventually("all are initialized", || async {
         let nodes = cloud.nodes().list(&ListParams::default()).await?.items;
         let waiting = nodes.iter().filter(|node| taints(node).contains(&UNINITIALIZED)).count();
         ensure!(waiting == 0, "{waiting} wait");
@@ -284,7 +285,7 @@ pub async fn five_hundred_nodes(_: Space) -> Result<()> {
     .await?;
     let took = begun.elapsed();
     let calls = cloud.cloud.calls(Operation::DescribeInstances).calls;
-    println!("{NODES} nodes were initialised in {:.1} s with {calls} calls of the cloud", took.as_secs_f64());
+    println!("{NODES} nodes were initialized in {:.1} s with {calls} calls of the cloud", took.as_secs_f64());
     ensure!(calls <= 60, "{calls} calls of the cloud for {NODES} nodes");
     ensure!(took < Duration::from_secs(45), "it took {took:?}");
     let writes = faults.count(Call::is_deed);

@@ -1,4 +1,5 @@
-//! cloud-node-lifecycle-controller over the mock cloud: machines that stop, start and go, and clouds that do not say.
+//! cloud-node-lifecycle-controller over the mock cloud: instances that are stopped, started and deleted, and errors of
+//! the cloud.
 
 use anyhow::{Result, ensure};
 use cluster_tests::{Call, CloudBed, Effect, Faults, QUIET, Rule, Space, Verb, during, eventually, fails};
@@ -10,8 +11,8 @@ use crate::cloud::node::initialised;
 
 const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 
-/// Waits until a node has the shutdown taint, or has it no more.
-pub async fn shut_down(cloud: &CloudBed, name: &str, wanted: bool) -> Result<()> {
+/// Waits until a node has the shutdown taint, or no longer has it.
+pub async fn until_shutdown_taint(cloud: &CloudBed, name: &str, wanted: bool) -> Result<()> {
     eventually(format!("{name} has the shutdown taint: {wanted}"), || async {
         let node = cloud.nodes().get(name).await?;
         let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
@@ -23,7 +24,7 @@ pub async fn shut_down(cloud: &CloudBed, name: &str, wanted: bool) -> Result<()>
     .await
 }
 
-pub async fn gone(cloud: &CloudBed, name: &str) -> Result<()> {
+pub async fn until_node_deleted(cloud: &CloudBed, name: &str) -> Result<()> {
     eventually(format!("{name} is deleted"), || async {
         ensure!(cloud.nodes().get_opt(name).await?.is_none());
         Ok(())
@@ -40,12 +41,12 @@ async fn stays(cloud: &CloudBed, name: &str, why: &str) -> Result<()> {
 }
 
 async fn ready_node(cloud: &CloudBed, name: &str) -> Result<()> {
-    cloud.register_machine(name).await?;
+    cloud.register_instance(name).await?;
     initialised(cloud, name).await?;
-    cloud.says_ready(name, "True").await
+    cloud.set_ready_condition(name, "True").await
 }
 
-pub async fn machines_stop_start_and_go(_: Space) -> Result<()> {
+pub async fn stopped_instances_are_tainted_and_deleted_ones_lose_their_nodes(_: Space) -> Result<()> {
     let cloud = CloudBed::start().await?;
     let faults = Faults::default();
     let manager = cloud.ccm(&faults, &[]).await?;
@@ -55,45 +56,48 @@ pub async fn machines_stop_start_and_go(_: Space) -> Result<()> {
     let (other, untouched) = (("other", "NoSchedule"), faults.count(Call::is_deed));
     cloud.edit("a", serde_json::json!({"spec": {"taints": [{"key": other.0, "effect": other.1}]}})).await?;
 
-    // Stopped, and started again.
+    // An instance is stopped, and started again.
     cloud.cloud.stop_instance("a");
-    during(QUIET, "a node that is ready is not asked for", || async {
+    during(QUIET, "the instance of a ready node is not read", || async {
         ensure!(faults.count(Call::is_deed) == untouched, "{:?}", faults.seen());
         Ok(())
     })
     .await?;
-    cloud.says_ready("a", "Unknown").await?;
-    shut_down(&cloud, "a", true).await?;
+    cloud.set_ready_condition("a", "Unknown").await?;
+    until_shutdown_taint(&cloud, "a", true).await?;
     cloud.cloud.start_instance("a");
-    during(QUIET, "the taint stays until the node is ready", || async { shut_down(&cloud, "a", true).await }).await?;
-    cloud.says_ready("a", "True").await?;
-    shut_down(&cloud, "a", false).await?;
+    during(QUIET, "the taint stays until the node is ready", || async {
+        until_shutdown_taint(&cloud, "a", true).await
+    })
+    .await?;
+    cloud.set_ready_condition("a", "True").await?;
+    until_shutdown_taint(&cloud, "a", false).await?;
     let taints = cloud.nodes().get("a").await?.spec.and_then(|spec| spec.taints).unwrap_or_default();
-    ensure!(taints.iter().any(|taint| taint.key == other.0), "another's taint went: {taints:?}");
+    ensure!(taints.iter().any(|taint| taint.key == other.0), "a taint of another controller was removed: {taints:?}");
 
-    // Gone.
+    // An instance is deleted.
     cloud.cloud.remove_instance("ready");
     cloud.cloud.remove_instance("b");
-    cloud.says_ready("b", "False").await?;
-    gone(&cloud, "b").await?;
-    eventually("it is told", || async {
+    cloud.set_ready_condition("b", "False").await?;
+    until_node_deleted(&cloud, "b").await?;
+    eventually("the deletion is reported", || async {
         let events = cloud.events("b").await?;
-        let told = "cloud-node-lifecycle-controller Normal DeletingNode Deleting node b because it does not exist in the cloud provider";
-        ensure!(events.get(told) == Some(&1), "events: {events:?}");
+        let expected = "cloud-node-lifecycle-controller Normal DeletingNode Deleting node b because it does not exist in the cloud provider";
+        ensure!(events.get(expected) == Some(&1), "events: {events:?}");
         Ok(())
     })
     .await?;
     stays(&cloud, "ready", "it is ready").await?;
     manager.stop().await?;
 
-    // Whatever becomes of the deletion, the node goes in the end, and no other one of its name.
-    let crashes = [("crash after it", Effect::CrashAfter), ("crash before its answer", Effect::CrashBeforeAnswer)];
+    // After any fault of its deletion, the node is deleted, and no other node of its name is.
+    let crashes = [("crash after it", Effect::CrashAfter), ("crash before its response", Effect::CrashBeforeAnswer)];
     for (number, (how, effect)) in crashes.into_iter().chain(fails()).enumerate() {
         let name = format!("fault-{number}");
         let faults = Faults::script([Rule::on(Verb::Delete, "nodes", effect)]);
-        cloud.register_machine(&name).await?;
+        cloud.register_instance(&name).await?;
         cloud.cloud.remove_instance(&name);
-        let lives = async {
+        let managers = async {
             loop {
                 let manager = cloud.ccm(&faults, &[]).await?;
                 faults.crashes().await;
@@ -101,15 +105,15 @@ pub async fn machines_stop_start_and_go(_: Space) -> Result<()> {
             }
         };
         tokio::select! {
-            went = gone(&cloud, &name) => went.map_err(|error| error.context(how))?,
-            lived = lives => { let never: Result<()> = lived; never?; }
+            deleted = until_node_deleted(&cloud, &name) => deleted.map_err(|error| error.context(how))?,
+            ended = managers => { let never: Result<()> = ended; never?; }
         }
-        ensure!(faults.unmet() == 0, "{how}: the fault did not strike: this proves nothing");
+        ensure!(faults.unmet() == 0, "{how}: the fault did not occur: this proves nothing");
     }
     Ok(())
 }
 
-pub async fn nothing_but_absence_deletes_a_node(_: Space) -> Result<()> {
+pub async fn node_is_deleted_only_when_its_instance_does_not_exist(_: Space) -> Result<()> {
     let cloud = CloudBed::start().await?;
     {
         let _manager = cloud.ccm(&Faults::default(), &[]).await?;
@@ -123,42 +127,42 @@ pub async fn nothing_but_absence_deletes_a_node(_: Space) -> Result<()> {
             ("transient", CloudEffect::Transient),
         ] {
             cloud.cloud.add_fault(Fault::always(Pattern::One(Operation::DescribeInstances), effect))?;
-            cloud.says_ready("a", "False").await?;
+            cloud.set_ready_condition("a", "False").await?;
             stays(&cloud, "a", how).await?;
-            cloud.says_ready("a", "True").await?;
+            cloud.set_ready_condition("a", "True").await?;
             cloud.cloud.clear_faults();
         }
 
-        // Every other answer is an error, which neither confirms nor refutes.
+        // Every other response is an error, which neither confirms nor refutes the absence.
         let fault = Fault { probability: Some(0.5), ..Fault::always(Pattern::Any, CloudEffect::Transient) };
         cloud.cloud.add_fault(fault)?;
-        cloud.says_ready("a", "False").await?;
-        gone(&cloud, "a").await?;
+        cloud.set_ready_condition("a", "False").await?;
+        until_node_deleted(&cloud, "a").await?;
         cloud.cloud.clear_faults();
 
-        // A machine that the cloud shows again in time.
+        // The cloud returns the instance again before its absence is confirmed.
         ready_node(&cloud, "b").await?;
         cloud.cloud.remove_instance("b");
         let before = cloud.cloud.calls(Operation::DescribeInstance).calls;
-        cloud.says_ready("b", "False").await?;
-        eventually("it was asked for once", || async {
+        cloud.set_ready_condition("b", "False").await?;
+        eventually("the instance was read once", || async {
             ensure!(cloud.cloud.calls(Operation::DescribeInstance).calls > before);
             Ok(())
         })
         .await?;
         cloud.cloud.add_instance(&InstanceConfig::named("b"));
-        stays(&cloud, "b", "its machine is there again").await?;
+        stays(&cloud, "b", "its instance exists again").await?;
 
-        // A provider id of another cloud says nothing of this one.
+        // A provider ID of another cloud is no evidence.
         cloud.register("foreign", serde_json::json!({"spec": {"providerID": "acme://1", "taints": null}})).await?;
-        stays(&cloud, "foreign", "its machine is another cloud's").await?;
+        stays(&cloud, "foreign", "its instance belongs to another cloud").await?;
     }
 
-    // A node that is young: its machine may not be shown yet.
+    // A new node: the cloud may not return its instance yet.
     let faults = Faults::default();
     let _manager = cloud.ccm_at(&faults, &[], SignedDuration::ZERO).await?;
     cloud.register("young", serde_json::json!({})).await?;
-    stays(&cloud, "young", "it is young").await?;
+    stays(&cloud, "young", "the node is new").await?;
     ensure!(faults.count(|call| call.verb == Verb::Delete) == 0, "{:?}", faults.seen());
     let nodes: Api<k8s_openapi::api::core::v1::Node> = cloud.nodes();
     nodes.delete("young", &DeleteParams::default()).await?;

@@ -40,13 +40,14 @@ fn addresses(service: &Service) -> Vec<String> {
     balancer.flat_map(|status| status.ingress.iter().flatten()).filter_map(|ingress| ingress.ip.clone()).collect()
 }
 
-/// Waits until a Service has its balancer, with this many ports and targets, and its status says so.
+/// Waits until a Service has a load balancer with this many ports and targets, and its status has the addresses.
 pub async fn balanced(cloud: &CloudBed, name: &str, ports: usize, targets: usize) -> Result<()> {
-    eventually(format!("{name} is balanced"), || async {
+    eventually(format!("{name} has its load balancer"), || async {
         let service = services(cloud).get(name).await?;
         let snapshot = cloud.cloud.snapshot();
-        let balancer = snapshot.balancers.iter().find(|balancer| balancer.id.name == name).context("no balancer")?;
-        ensure!(held(&service), "not held");
+        let balancer =
+            snapshot.balancers.iter().find(|balancer| balancer.id.name == name).context("no load balancer")?;
+        ensure!(held(&service), "no finalizer");
         ensure!(balancer.listeners.len() == ports, "ports: {:?}", balancer.listeners);
         ensure!(balancer.targets.len() == targets, "targets: {:?}", balancer.targets);
         let expected: Vec<_> = balancer.addresses.iter().map(ToString::to_string).collect();
@@ -56,8 +57,8 @@ pub async fn balanced(cloud: &CloudBed, name: &str, ports: usize, targets: usize
     .await
 }
 
-pub async fn gone(cloud: &CloudBed, name: &str) -> Result<()> {
-    eventually(format!("{name} is gone"), || async {
+pub async fn until_service_deleted(cloud: &CloudBed, name: &str) -> Result<()> {
+    eventually(format!("{name} is deleted"), || async {
         ensure!(services(cloud).get_opt(name).await?.is_none(), "the Service is there");
         ensure!(cloud.cloud.snapshot().balancers.iter().all(|balancer| balancer.id.name != name), "its balancer is");
         Ok(())
@@ -65,7 +66,7 @@ pub async fn gone(cloud: &CloudBed, name: &str) -> Result<()> {
     .await
 }
 
-/// Reasons of the events about a Service.
+/// Returns the reasons of the events of a Service.
 async fn reasons(cloud: &CloudBed, name: &str) -> Result<Vec<String>> {
     let events: Api<Event> = Api::namespaced(cloud.bed.client.clone(), "default");
     let events = events.list(&ListParams::default()).await?.items.into_iter();
@@ -73,7 +74,7 @@ async fn reasons(cloud: &CloudBed, name: &str) -> Result<Vec<String>> {
     Ok(about.filter_map(|event| event.reason).collect())
 }
 
-/// Create, add a port, change nodes, take the balancer away and back, delete.
+/// Creates a Service, adds a port, changes nodes, changes the type to ClusterIP and back, and deletes it.
 pub async fn scenario(cloud: &CloudBed, name: &str) -> Result<()> {
     create(cloud, name).await?;
     balanced(cloud, name, 1, 2).await?;
@@ -95,7 +96,7 @@ pub async fn scenario(cloud: &CloudBed, name: &str) -> Result<()> {
         .await?;
     balanced(cloud, name, 2, 2).await?;
     edit(cloud, name, json!({"spec": {"type": "ClusterIP"}})).await?;
-    eventually("it is let go", || async {
+    eventually("the Service is released", || async {
         let service = services(cloud).get(name).await?;
         ensure!(!held(&service) && addresses(&service).is_empty(), "{:?}", service.metadata.finalizers);
         ensure!(cloud.cloud.snapshot().balancers.is_empty());
@@ -105,10 +106,10 @@ pub async fn scenario(cloud: &CloudBed, name: &str) -> Result<()> {
     edit(cloud, name, json!({"spec": {"type": "LoadBalancer"}})).await?;
     balanced(cloud, name, 2, 2).await?;
     services(cloud).delete(name, &DeleteParams::default()).await?;
-    gone(cloud, name).await
+    until_service_deleted(cloud, name).await
 }
 
-/// A control plane with two nodes that have machines.
+/// Starts a control plane with two nodes and their instances.
 async fn bed() -> Result<CloudBed> {
     let cloud = CloudBed::start().await?;
     for name in ["node-1", "node-2"] {
@@ -118,7 +119,7 @@ async fn bed() -> Result<CloudBed> {
     Ok(cloud)
 }
 
-pub async fn a_balancer_comes_changes_and_goes(_: Space) -> Result<()> {
+pub async fn load_balancer_is_created_changed_and_deleted(_: Space) -> Result<()> {
     let cloud = bed().await?;
     let faults = Faults::default();
     let _manager = cloud.ccm(&faults, &BALANCERS).await?;
@@ -133,23 +134,23 @@ pub async fn a_balancer_comes_changes_and_goes(_: Space) -> Result<()> {
     ] {
         ensure!(said.iter().any(|known| known == reason), "{reason} is not in {said:?}");
     }
-    // Twice held, twice told, once released with its status and once as it goes.
+    // Two writes of the finalizer, two of the status, one that removes both, and one at the deletion.
     let writes = faults.count(Call::is_deed);
     ensure!(writes == 6, "{writes} writes: {:?}", faults.seen());
     let refused: Vec<_> = faults.seen().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
     ensure!(refused.is_empty(), "refused: {refused:?}");
-    // What can never work is said, and takes nothing away.
+    // An invalid annotation is reported, and the existing load balancer is kept.
     create(&cloud, "odd").await?;
     balanced(&cloud, "odd", 1, 2).await?;
     edit(&cloud, "odd", json!({"metadata": {"annotations": {"mock.cloud/scheme": "inside"}}})).await?;
-    eventually("the mistake is told", || async {
+    eventually("the mistake is reported", || async {
         let said = reasons(&cloud, "odd").await?;
         ensure!(said.iter().any(|reason| reason == "SyncLoadBalancerFailed"), "{said:?}");
         Ok(())
     })
     .await?;
     let calls = cloud.cloud.snapshot().calls;
-    during(QUIET, "nothing is tried", || async {
+    during(QUIET, "the cloud is not called", || async {
         ensure!(cloud.cloud.snapshot().calls == calls);
         Ok(())
     })
@@ -177,7 +178,7 @@ pub async fn endpoints_are_targets(_: Space) -> Result<()> {
     let patch = json!({"endpoints": [endpoint(1, true), endpoint(2, true), endpoint(3, true)]});
     slices.patch("web-1", &PatchParams::default(), &Patch::Merge(&patch)).await?;
     balanced(&cloud, "web", 1, 3).await?;
-    // Nodes are nothing to it.
+    // With endpoints as targets, nodes are ignored.
     let calls = cloud.cloud.snapshot().calls;
     cloud
         .edit(
@@ -204,9 +205,9 @@ pub async fn nodes_get_their_routes(_: Space) -> Result<()> {
         "--route-reconciliation-period=1s",
     ];
     let _manager = cloud.ccm(&faults, &flags).await?;
-    let told = |name: &'static str, status: &'static str, reason: &'static str| {
+    let has_condition = |name: &'static str, status: &'static str, reason: &'static str| {
         let cloud = &cloud;
-        eventually(format!("{name} is told {reason}"), move || async move {
+        eventually(format!("{name} has the condition {reason}"), move || async move {
             let node = cloud.nodes().get(name).await?;
             let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
             let condition = conditions.into_iter().find(|condition| condition.type_ == "NetworkUnavailable");
@@ -227,9 +228,9 @@ pub async fn nodes_get_their_routes(_: Space) -> Result<()> {
         )
         .await?;
     cloud.edit("node-2", json!({"spec": {"podCIDR": "10.244.2.0/24", "podCIDRs": ["10.244.2.0/24"]}})).await?;
-    told("node-1", "False", "RouteCreated").await?;
-    told("node-2", "True", "NoRouteCreated").await?;
-    eventually("the failure is told", || async {
+    has_condition("node-1", "False", "RouteCreated").await?;
+    has_condition("node-2", "True", "NoRouteCreated").await?;
+    eventually("the failure is reported", || async {
         let events = cloud.events("node-2").await?;
         ensure!(
             events.keys().any(|event| event.starts_with("route_controller Warning FailedToCreateRoute")),
@@ -238,17 +239,17 @@ pub async fn nodes_get_their_routes(_: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    told("node-2", "False", "RouteCreated").await?;
+    has_condition("node-2", "False", "RouteCreated").await?;
     ensure!(cloud.cloud.snapshot().routes.len() == 3, "{:?}", cloud.cloud.snapshot().routes);
     let writes = faults.count(Call::is_deed);
     ensure!(writes == 3, "{writes} writes: {:?}", faults.seen());
-    during(Duration::from_secs(3), "passes that find nothing write nothing", || async {
+    during(Duration::from_secs(3), "passes without work write nothing", || async {
         ensure!(faults.count(Call::is_deed) == writes && cloud.cloud.calls(Operation::SetRoute).calls == 4);
         Ok(())
     })
     .await?;
     cloud.nodes().delete("node-2", &DeleteParams::default()).await?;
-    eventually("its route goes", || async {
+    eventually("its route is removed", || async {
         ensure!(cloud.cloud.snapshot().routes.len() == 2, "{:?}", cloud.cloud.snapshot().routes);
         Ok(())
     })

@@ -1,5 +1,5 @@
-//! Upstream's cloud manager and ours take nodes and Services over from each other: nothing is initialised again, no
-//! second balancer or route is made, and what holds a Service and what it says stay.
+//! Takeovers of nodes and Services between upstream's cloud manager and ours: nothing is initialized again, no second
+//! load balancer or route is created, and the finalizers and status of Services do not change.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,12 +16,12 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::cloud::node::initialised;
-use crate::cloud::node_lifecycle::{gone as node_gone, shut_down};
-use crate::cloud::service::{balanced, create, edit, gone, services};
+use crate::cloud::node_lifecycle::{until_node_deleted, until_shutdown_taint};
+use crate::cloud::service::{balanced, create, edit, services, until_service_deleted};
 
 const UPSTREAM: &str = "cloud-controller-manager";
 
-/// What both are given: names of controllers and of the Lease are the same.
+/// Flags of both managers: the names of controllers and of the Lease are the same.
 const FLAGS: [&str; 10] = [
     "--controllers=cloud-node-controller,cloud-node-lifecycle-controller,service-lb-controller,node-route-controller",
     "--allocate-node-cidrs=true",
@@ -40,7 +40,7 @@ fn start_upstream(cloud: &CloudBed, url: &str) -> Result<()> {
     let cluster = &cloud.bed.cluster;
     let config = cluster.folder().join("cloud-config");
     fs::write(&config, url).context("write the cloud config")?;
-    // Upstream's also reads through accounts of its informers', which our manifest does not know.
+    // Upstream's manager also reads with the accounts of its informers, which our manifest does not contain.
     let user = Identity::User { name: "upstream".into(), groups: vec!["system:masters".into()] };
     let own = [
         format!("--kubeconfig={}", cluster.kubeconfig(user)?.display()),
@@ -53,15 +53,15 @@ fn start_upstream(cloud: &CloudBed, url: &str) -> Result<()> {
     Ok(())
 }
 
-/// Everything that a takeover must leave as it is.
+/// The state that a takeover must not change.
 #[derive(Debug, PartialEq)]
 struct Held {
     /// Nodes and Services by name: uid and version, and with them labels, taints, finalizers and status.
     objects: BTreeMap<String, (Option<String>, Option<String>)>,
     balancers: Vec<BalancerView>,
     routes: Vec<RouteView>,
-    /// Balancers, addresses and routes that were ever made.
-    made: [u64; 3],
+    /// The numbers of load balancers, addresses and routes that were ever created.
+    created: [u64; 3],
 }
 
 async fn held(cloud: &CloudBed) -> Result<Held> {
@@ -74,30 +74,34 @@ async fn held(cloud: &CloudBed) -> Result<Held> {
         objects: nodes.iter().map(node).chain(services.iter().map(service)).collect(),
         balancers: cloud.cloud.snapshot().balancers,
         routes: cloud.cloud.snapshot().routes,
-        made: [Operation::CreateBalancer, Operation::AllocateAddress, Operation::SetRoute].map(calls),
+        created: [Operation::CreateBalancer, Operation::AllocateAddress, Operation::SetRoute].map(calls),
     })
 }
 
-/// Who leads, in the Lease that both use.
+/// Returns the holder of the Lease that both use.
 async fn holder(cloud: &CloudBed) -> Result<String> {
     let leases: Api<Lease> = Api::namespaced(cloud.bed.client.clone(), "kube-system");
     let lease = leases.get(UPSTREAM).await?;
-    lease.spec.and_then(|spec| spec.holder_identity).filter(|holder| !holder.is_empty()).context("nobody leads")
+    lease
+        .spec
+        .and_then(|spec| spec.holder_identity)
+        .filter(|holder| !holder.is_empty())
+        .context("the Lease has no holder")
 }
 
-/// Waits until another one than `before` leads.
+/// Waits until another process than `before` leads; returns its identity.
 async fn led_by_another(cloud: &CloudBed, before: &str) -> Result<String> {
-    eventually("another one leads", || async {
+    eventually("another process leads", || async {
         let now = holder(cloud).await?;
-        ensure!(now != before, "{now} does");
+        ensure!(now != before, "{now} still leads");
         Ok(now)
     })
     .await
 }
 
-/// Whether it does its work: a new node is initialised, and its network is routed.
-async fn works(cloud: &CloudBed, node: &str, network: &str) -> Result<()> {
-    cloud.register_machine(node).await?;
+/// Checks that the manager works: a new node is initialized, and its network is routed.
+async fn initializes_and_routes(cloud: &CloudBed, node: &str, network: &str) -> Result<()> {
+    cloud.register_instance(node).await?;
     initialised(cloud, node).await?;
     cloud.edit(node, json!({"spec": {"podCIDR": network, "podCIDRs": [network]}})).await?;
     eventually(format!("{network} is routed"), || async {
@@ -105,11 +109,11 @@ async fn works(cloud: &CloudBed, node: &str, network: &str) -> Result<()> {
         ensure!(routes.iter().any(|route| route.destination.to_string() == network), "{routes:?}");
         let status = cloud.nodes().get(node).await?.status.unwrap_or_default();
         let reasons = status.conditions.unwrap_or_default().into_iter().filter_map(|condition| condition.reason);
-        ensure!(reasons.collect::<Vec<_>>().contains(&"RouteCreated".to_owned()), "{node} is not told");
+        ensure!(reasons.collect::<Vec<_>>().contains(&"RouteCreated".to_owned()), "{node} has no condition");
         Ok(())
     })
     .await?;
-    cloud.says_ready(node, "True").await
+    cloud.set_ready_condition(node, "True").await
 }
 
 async fn routes_left(cloud: &CloudBed, count: usize) -> Result<()> {
@@ -122,7 +126,7 @@ async fn routes_left(cloud: &CloudBed, count: usize) -> Result<()> {
 }
 
 async fn unchanged(cloud: &CloudBed, before: &Held) -> Result<()> {
-    during(QUIET, "nothing is touched", || async {
+    during(QUIET, "nothing is changed", || async {
         let now = held(cloud).await?;
         ensure!(now == *before, "{now:?} instead of {before:?}");
         Ok(())
@@ -130,22 +134,23 @@ async fn unchanged(cloud: &CloudBed, before: &Held) -> Result<()> {
     .await
 }
 
-/// There and back again. Each has a node to initialise, a Service to balance, and one of the other's to change.
-pub async fn nodes_and_services_stay_under_the_other(_: Space) -> Result<()> {
+/// Three takeovers: to our manager, to upstream's, and to ours again. Each manager initializes a node, creates a load
+/// balancer, and changes objects of the other one.
+pub async fn nodes_and_services_are_unchanged_by_a_takeover(_: Space) -> Result<()> {
     let cloud = CloudBed::start().await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", listener.local_addr()?);
     let serving = tokio::spawn(cloud.cloud.clone().serve(listener));
 
     start_upstream(&cloud, &url)?;
-    works(&cloud, "theirs-1", "10.244.1.0/24").await.context("under upstream's")?;
-    works(&cloud, "theirs-2", "10.244.2.0/24").await?;
+    initializes_and_routes(&cloud, "theirs-1", "10.244.1.0/24").await.context("under upstream's")?;
+    initializes_and_routes(&cloud, "theirs-2", "10.244.2.0/24").await?;
     create(&cloud, "web").await?;
     balanced(&cloud, "web", 1, 2).await?;
-    // One that stops before the handover and starts after it.
+    // An instance that is stopped before the takeover and started after it.
     cloud.cloud.stop_instance("theirs-2");
-    cloud.says_ready("theirs-2", "Unknown").await?;
-    shut_down(&cloud, "theirs-2", true).await?;
+    cloud.set_ready_condition("theirs-2", "Unknown").await?;
+    until_shutdown_taint(&cloud, "theirs-2", true).await?;
     let theirs = holder(&cloud).await?;
     cloud.bed.cluster.kill(UPSTREAM)?;
     let before = held(&cloud).await?;
@@ -156,9 +161,9 @@ pub async fn nodes_and_services_stay_under_the_other(_: Space) -> Result<()> {
     unchanged(&cloud, &before).await.context("from upstream's to ours")?;
     ensure!(faults.count(Call::is_deed) == 0, "{:?}", faults.seen());
     cloud.cloud.start_instance("theirs-2");
-    cloud.says_ready("theirs-2", "True").await?;
-    shut_down(&cloud, "theirs-2", false).await?;
-    works(&cloud, "ours-1", "10.244.3.0/24").await.context("under ours")?;
+    cloud.set_ready_condition("theirs-2", "True").await?;
+    until_shutdown_taint(&cloud, "theirs-2", false).await?;
+    initializes_and_routes(&cloud, "ours-1", "10.244.3.0/24").await.context("under ours")?;
     balanced(&cloud, "web", 1, 3).await?;
     let ports = json!([{"name": "http", "port": 80}, {"name": "more", "port": 81}]);
     edit(&cloud, "web", json!({"spec": {"ports": ports}})).await?;
@@ -167,16 +172,16 @@ pub async fn nodes_and_services_stay_under_the_other(_: Space) -> Result<()> {
     balanced(&cloud, "own", 1, 3).await?;
     manager.crash().await;
     let before = held(&cloud).await?;
-    ensure!(before.made == [2, 2, 3], "made {:?} balancers, addresses and routes", before.made);
+    ensure!(before.created == [2, 2, 3], "created {:?} load balancers, addresses and routes", before.created);
 
     start_upstream(&cloud, &url)?;
     let theirs = led_by_another(&cloud, &ours).await?;
     unchanged(&cloud, &before).await.context("from ours to upstream's")?;
     services(&cloud).delete("own", &DeleteParams::default()).await?;
-    gone(&cloud, "own").await.context("upstream's deletes what ours made")?;
+    until_service_deleted(&cloud, "own").await.context("upstream's deletes a load balancer of ours")?;
     cloud.cloud.remove_instance("ours-1");
-    cloud.says_ready("ours-1", "False").await?;
-    node_gone(&cloud, "ours-1").await.context("upstream's deletes a node of ours")?;
+    cloud.set_ready_condition("ours-1", "False").await?;
+    until_node_deleted(&cloud, "ours-1").await.context("upstream's deletes a node of ours")?;
     routes_left(&cloud, 2).await.context("upstream's deletes a route of ours")?;
     balanced(&cloud, "web", 2, 2).await?;
     cloud.bed.cluster.kill(UPSTREAM)?;
@@ -186,7 +191,7 @@ pub async fn nodes_and_services_stay_under_the_other(_: Space) -> Result<()> {
     cloud.nodes().delete("theirs-1", &DeleteParams::default()).await?;
     routes_left(&cloud, 1).await.context("ours deletes a route of upstream's")?;
     services(&cloud).delete("web", &DeleteParams::default()).await?;
-    gone(&cloud, "web").await.context("ours deletes what upstream's made")?;
+    until_service_deleted(&cloud, "web").await.context("ours deletes a load balancer of upstream's")?;
     ensure!(cloud.cloud.snapshot().balancers.is_empty());
     serving.abort();
     Ok(())

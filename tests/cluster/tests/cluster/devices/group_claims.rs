@@ -1,5 +1,5 @@
-//! ResourceClaims that the pods of a PodGroup share. The gates are off by default, so that each test has a control plane of
-//! its own.
+//! ResourceClaims that the pods of a PodGroup share. The gates are off by default, so that each test has a separate
+//! control plane.
 
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
 use serde_json::{Value, json};
 
 use super::resource_claims::{ALONE, CONTROLLER, devices, state, template, until_state};
+use crate::gates::NO_GROUPS;
 use crate::robustness::invariants::only_declared;
 
 const GATES: &str = "--feature-gates=GenericWorkload=true,DRAWorkloadResourceClaims=true";
@@ -70,7 +71,7 @@ async fn create_member(space: &Space, name: &str, group: &str, own: bool) -> Res
     Ok(())
 }
 
-/// The claims that a status names, by entry.
+/// Returns the claims in a status, by entry.
 fn named(object: &DynamicObject) -> Vec<(String, String)> {
     let statuses = object.data["status"]["resourceClaimStatuses"].as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -102,7 +103,7 @@ pub async fn claim_of_a_pod_group_is_shared_by_its_pods(_: Space) -> Result<()> 
     template(&space, "gpu").await?;
     let faults = Faults::default();
     let manager = Manager::start_cluster_wide(&space, &faults, &[ALONE, GATES]).await?;
-    // The pod comes first and waits for its PodGroup.
+    // The pod is created first and waits for its PodGroup.
     create_member(&space, "one", "gang", true).await?;
     let group = create_group(&space, "gang").await?;
     let of_group = claims_of(groups(&space), "gang", 1).await?;
@@ -117,7 +118,7 @@ pub async fn claim_of_a_pod_group_is_shared_by_its_pods(_: Space) -> Result<()> 
     ensure!(owner(&space.get::<ResourceClaim>(&one[1].1).await?) == "one");
     create_member(&space, "two", "gang", false).await?;
     ensure!(claims_of(pods(), "two", 1).await? == of_group);
-    // Reserved for the PodGroup once, for whichever pod is on a node first.
+    // It is reserved once, for the PodGroup, not for the pod that is scheduled first.
     allocate(&space, shared).await?;
     until_state(&space, shared, (&["gang"], true, true)).await?;
     during(QUIET, "two claims and one reservation", || async {
@@ -131,7 +132,7 @@ pub async fn claim_of_a_pod_group_is_shared_by_its_pods(_: Space) -> Result<()> 
     let consumer = reserved.and_then(|consumers| consumers.into_iter().next()).context("reserved")?;
     ensure!(consumer.api_group.as_deref() == Some("scheduling.k8s.io") && consumer.resource == "podgroups");
     ensure!(Some(consumer.uid) == group.uid());
-    // Pods that finish do not release it, the end of the PodGroup does.
+    // Deleted pods do not release it; the deletion of the PodGroup does.
     for name in ["one", "two"] {
         space.api::<Pod>().delete(name, &kube::api::DeleteParams::default().grace_period(0)).await?;
     }
@@ -152,19 +153,19 @@ fn without_finalizers() -> kube::api::Patch<Value> {
     kube::api::Patch::Merge(json!({"metadata": {"finalizers": null}}))
 }
 
-pub async fn pods_of_groups_need_the_gates(_: Space) -> Result<()> {
+pub async fn pods_of_groups_get_claims_only_with_the_gates(_: Space) -> Result<()> {
     let space = space_with_groups().await?;
     template(&space, "gpu").await?;
     create_group(&space, "gang").await?;
     create_member(&space, "member", "gang", true).await?;
-    let off = Manager::start_cluster_wide(&space, &Faults::default(), &[ALONE]).await?;
+    let off = Manager::start_cluster_wide(&space, &Faults::default(), &[ALONE, NO_GROUPS]).await?;
     during(QUIET, "nothing is created without GenericWorkload", || async {
         ensure!(space.list::<ResourceClaim>("").await?.is_empty());
         Ok(())
     })
     .await?;
     off.stop().await?;
-    let generic = "--feature-gates=GenericWorkload=true";
+    let generic = "--feature-gates=GenericWorkload=true,DRAWorkloadResourceClaims=false";
     let half = Manager::start_cluster_wide(&space, &Faults::default(), &[ALONE, generic]).await?;
     let wanted = "Warning FailedResourceClaimCreation PodResourceClaim gpu: claim gpu is a PodGroup claim but the \
                   DRAWorkloadResourceClaims feature is disabled";

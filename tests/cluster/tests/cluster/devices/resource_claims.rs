@@ -1,5 +1,5 @@
-//! The life of ResourceClaims: created from templates, allocated by the real scheduler from published devices, released and
-//! deleted once their pods have finished.
+//! The life of ResourceClaims: created from templates, allocated by the real scheduler from published devices, released
+//! and deleted once their pods have finished.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_ready, owner, phase, pod, with};
@@ -12,7 +12,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::robustness::invariants::only_declared;
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 use crate::upstream::manager::{UPSTREAM, start_upstream};
 
 pub const CONTROLLER: &str = "resourceclaim-controller";
@@ -144,7 +144,7 @@ async fn deleted(space: &Space, claim: &str) -> Result<()> {
     .await
 }
 
-pub async fn claim_lives_from_its_template_to_the_end_of_its_pod(space: Space) -> Result<()> {
+pub async fn claim_is_created_from_its_template_and_deleted_with_its_pod(space: Space) -> Result<()> {
     let faults = Faults::default();
     let manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
     devices(&space, &["a"]).await?;
@@ -200,7 +200,7 @@ pub async fn shared_claim_is_deallocated_after_its_last_pod(space: Space) -> Res
     remove_devices(&space).await
 }
 
-pub async fn claim_being_deleted_is_freed_with_its_last_pod(space: Space) -> Result<()> {
+pub async fn claim_being_deleted_is_released_with_its_last_pod(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
     devices(&space, &["a"]).await?;
     shared_claim(&space, "shared").await?;
@@ -315,7 +315,7 @@ pub async fn each_of_many_pods_gets_one_claim_from_two_managers(space: Space) ->
     Ok(())
 }
 
-pub async fn administrative_access_is_for_labelled_namespaces(space: Space) -> Result<()> {
+pub async fn administrative_access_needs_a_labelled_namespace(space: Space) -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(space.bed.client.clone());
     let label = |value: Option<&str>| {
         Patch::Merge(json!({"metadata": {"labels": {"resource.kubernetes.io/admin-access": value}}}))
@@ -364,7 +364,7 @@ pub async fn missing_template_is_reported_until_it_exists(space: Space) -> Resul
 }
 
 /// The claim is created but the answer is lost, and the cache shows nothing.
-pub async fn lost_answer_leads_to_no_second_claim(space: Space) -> Result<()> {
+pub async fn lost_response_leads_to_no_second_claim(space: Space) -> Result<()> {
     let faults = Faults::script([Rule::on(Verb::Create, "resourceclaims", Effect::LostAfter)]);
     let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
     eventually("it watches", || async {
@@ -411,11 +411,11 @@ async fn two_lives(space: Space) -> Result<()> {
 }
 
 /// Each pod: a claim, the status that names it, its release, its finalizer, its deletion.
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "resource_claims",
     flags: &[ALONE],
     kind: "resourceclaims",
-    tell: |space| Box::pin(two_lives(space)),
+    run: |space| Box::pin(two_lives(space)),
     clear: |space| Box::pin(async move { remove_devices(&space).await }),
     pods: 2,
     writes: 10,
@@ -426,11 +426,11 @@ pub const STORY: Story = Story {
         ("update resourceclaims ", 1),
         ("delete resourceclaims ", 1),
     ],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };
 
-/// What one manager has begun with claims the other one ends, both ways.
-pub async fn claims_live_on_under_the_other(_: Space) -> Result<()> {
+/// Each manager continues the other one's work on claims, in both directions.
+pub async fn claims_are_kept_by_the_other_manager(_: Space) -> Result<()> {
     let space = Bed::start().await?.space("takeover").await?;
     devices(&space, &["a", "b"]).await?;
     template(&space, "gpu").await?;

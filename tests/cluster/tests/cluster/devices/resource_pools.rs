@@ -57,7 +57,7 @@ fn claim(bed: &Bed, space: &Space, device: &str) -> Result<()> {
     Ok(())
 }
 
-pub async fn request_is_answered_once_all_slices_are_published(_: Space) -> Result<()> {
+pub async fn request_is_completed_once_all_slices_are_published(_: Space) -> Result<()> {
     let flags = [GATE, "--runtime-config=resource.k8s.io/v1alpha3=true"].map(str::to_owned).to_vec();
     let options = Options { kwok: false, scheduler: false, extra_apiserver_flags: flags, ..Options::default() };
     let bed = Arc::new(Bed::without_accounts(options).await?);

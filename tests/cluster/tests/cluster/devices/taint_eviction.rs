@@ -1,4 +1,4 @@
-//! What users see when devices get taints: pods that go, pods that may stay, and rules that tell how far it is.
+//! Observable behaviour when devices get taints: evicted pods, pods that tolerate the taint, and the status of rules.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_active, is_ready, pod, with};
@@ -11,7 +11,7 @@ use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind,
 use serde_json::{Value, json};
 
 use crate::robustness::invariants::only_declared;
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 use crate::upstream::manager::{UPSTREAM, start_upstream};
 
 const CONTROLLER: &str = "device-taint-eviction-controller";
@@ -20,12 +20,12 @@ const ALONE: &str = "--controllers=device-taint-eviction-controller";
 /// Keeps a pod for inspection after it was deleted.
 const HOLD: &str = "example.com/hold";
 
-/// A driver of the test's own.
+/// Returns the name of the test's driver.
 fn driver(space: &Space) -> String {
     format!("{}.example.com", space.namespace)
 }
 
-/// What the driver publishes: devices with their taints.
+/// Publishes the driver's devices, with their taints.
 fn published(devices: &[(&str, Value)]) -> Value {
     devices.iter().map(|(name, taints)| json!({"name": name, "taints": taints})).collect()
 }
@@ -54,7 +54,7 @@ fn no_execute() -> Value {
     json!([{"key": "example.com/broken", "effect": "NoExecute"}])
 }
 
-/// A running pod whose claim has a device, as scheduler and driver leave it.
+/// Creates a running pod whose claim has a device, as after scheduler and driver.
 async fn user(space: &Space, name: &str, device: &str, tolerations: Value) -> Result<Pod> {
     let requests = json!([{"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}}]);
     space
@@ -79,7 +79,7 @@ async fn user(space: &Space, name: &str, device: &str, tolerations: Value) -> Re
     .await
 }
 
-fn bears(seconds: Option<i64>) -> Value {
+fn tolerating(seconds: Option<i64>) -> Value {
     let mut toleration = json!({"operator": "Exists", "effect": "NoExecute"});
     if let Some(seconds) = seconds {
         toleration["tolerationSeconds"] = seconds.into();
@@ -87,7 +87,7 @@ fn bears(seconds: Option<i64>) -> Value {
     json!([toleration])
 }
 
-/// Waits until a pod was deleted; it is still there for its finalizer.
+/// Waits until a pod is being deleted; its finalizer keeps it.
 async fn evicted(space: &Space, name: &str) -> Result<Pod> {
     eventually(format!("{name} goes"), || async {
         let pod: Pod = space.get(name).await?;
@@ -97,7 +97,7 @@ async fn evicted(space: &Space, name: &str) -> Result<Pod> {
     .await
 }
 
-async fn told(space: &Space, name: &str, event: &str) -> Result<()> {
+async fn until_event(space: &Space, name: &str, event: &str) -> Result<()> {
     eventually(format!("{name}: {event}"), || async {
         let events = space.events(name).await?;
         ensure!(events.contains_key(event), "{events:?}");
@@ -113,26 +113,26 @@ async fn release(space: &Space, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_taint_drives_away_who_does_not_bear_it(space: Space) -> Result<()> {
+pub async fn pods_that_do_not_tolerate_a_device_taint_are_evicted(space: Space) -> Result<()> {
     slice(&space, &[("a", json!([])), ("b", json!([])), ("c", json!([]))]).await?;
-    user(&space, "bears-nothing", "a", json!([])).await?;
-    user(&space, "bears-all", "a", bears(None)).await?;
+    user(&space, "tolerates-nothing", "a", json!([])).await?;
+    user(&space, "tolerates-all", "a", tolerating(None)).await?;
     user(&space, "elsewhere", "b", json!([])).await?;
-    user(&space, "bears-long", "c", bears(Some(600))).await?;
+    user(&space, "tolerates-long", "c", tolerating(Some(600))).await?;
     let faults = Faults::default();
     let manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
     publish(&space, &[("a", no_execute()), ("b", json!([])), ("c", no_execute())]).await?;
-    let gone = evicted(&space, "bears-nothing").await?;
+    let gone = evicted(&space, "tolerates-nothing").await?;
     let conditions = gone.status.and_then(|status| status.conditions).unwrap_or_default();
     let target = conditions.iter().find(|condition| condition.type_ == "DisruptionTarget").context("no condition")?;
     ensure!(target.reason.as_deref() == Some("DeletionByDeviceTaintManager"), "{target:?}");
     ensure!(target.message.as_deref() == Some("Device Taint manager: deleting due to NoExecute taint"), "{target:?}");
-    told(&space, "bears-nothing", "Normal DeviceTaintManagerEviction Marking for deletion").await?;
+    until_event(&space, "tolerates-nothing", "Normal DeviceTaintManagerEviction Marking for deletion").await?;
 
     publish(&space, &[("a", no_execute()), ("b", json!([])), ("c", json!([]))]).await?;
-    told(&space, "bears-long", "Normal DeviceTaintManagerEviction Cancelling deletion").await?;
+    until_event(&space, "tolerates-long", "Normal DeviceTaintManagerEviction Cancelling deletion").await?;
     during(QUIET, "the others stay", || async {
-        for name in ["bears-all", "elsewhere", "bears-long"] {
+        for name in ["tolerates-all", "elsewhere", "tolerates-long"] {
             ensure!(is_active(&space.get(name).await?), "{name} went");
         }
         Ok(())
@@ -140,33 +140,33 @@ pub async fn a_taint_drives_away_who_does_not_bear_it(space: Space) -> Result<()
     .await?;
     ensure!(faults.count(Call::is_deed) == 2, "a condition and a deletion: {:?}", faults.seen());
     manager.stop().await?;
-    release(&space, &["bears-nothing", "bears-all", "elsewhere", "bears-long"]).await?;
+    release(&space, &["tolerates-nothing", "tolerates-all", "elsewhere", "tolerates-long"]).await?;
     only_declared(&faults, &[CONTROLLER])
 }
 
-pub async fn a_countdown_outlives_its_manager(space: Space) -> Result<()> {
+pub async fn eviction_delay_continues_after_a_restart(space: Space) -> Result<()> {
     slice(&space, &[("a", json!([]))]).await?;
-    user(&space, "web", "a", bears(Some(8))).await?;
+    user(&space, "web", "a", tolerating(Some(8))).await?;
     let first = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
     let tainted = Timestamp::now();
     publish(&space, &[("a", no_execute())]).await?;
     during(QUIET, "its time runs", || async {
-        ensure!(is_active(&space.get("web").await?), "it went too early");
+        ensure!(is_active(&space.get("web").await?), "it was evicted too early");
         Ok(())
     })
     .await?;
     first.crash().await;
     let _second = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
     let gone = evicted(&space, "web").await?;
-    // Thirty seconds of grace are added to the time of the request.
+    // The deletion timestamp is the time of the request plus a grace period of thirty seconds.
     let grace = gone.metadata.deletion_grace_period_seconds.unwrap_or_default();
     let asked = gone.metadata.deletion_timestamp.context("not deleted")?.0.as_second() - grace;
     let after = asked - tainted.as_second();
-    ensure!((7..60).contains(&after), "it went after {after} s");
+    ensure!((7..60).contains(&after), "it was evicted after {after} s");
     release(&space, &["web"]).await
 }
 
-/// Two pods have to go.
+/// Two pods are evicted.
 async fn two_go(space: Space) -> Result<()> {
     slice(&space, &[("a", json!([]))]).await?;
     for name in ["one", "two"] {
@@ -179,7 +179,7 @@ async fn two_go(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// What goes with no namespace, or keeps it from going.
+/// Deletes cluster-wide objects, and finalizers that would block the deletion of the namespace.
 async fn clear(space: Space) -> Result<()> {
     let slices: Api<ResourceSlice> = Api::all(space.bed.client.clone());
     slices.delete(&space.namespace, &DeleteParams::default()).await.context("delete the slice")?;
@@ -187,16 +187,16 @@ async fn clear(space: Space) -> Result<()> {
 }
 
 /// Two conditions and two deletions.
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "devices",
     flags: &[ALONE],
     kind: "resourceslices",
-    tell: |space| Box::pin(two_go(space)),
+    run: |space| Box::pin(two_go(space)),
     clear: |space| Box::pin(clear(space)),
     pods: 2,
     writes: 4,
     fails: &[("patch pods/status ", 1), ("delete pods ", 2)],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };
 
 fn rules(space: &Space) -> Api<DynamicObject> {
@@ -204,7 +204,7 @@ fn rules(space: &Space) -> Api<DynamicObject> {
     Api::all_with(space.bed.client.clone(), &kind)
 }
 
-/// A rule about a device of the driver, or about all of them.
+/// Creates a rule for one device of the driver, or for all.
 async fn taint(space: &Space, name: &str, device: Option<&str>, effect: &str) -> Result<()> {
     let rule = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "DeviceTaintRule", "metadata": {"name": name},
@@ -217,9 +217,9 @@ async fn taint(space: &Space, name: &str, device: Option<&str>, effect: &str) ->
     Ok(())
 }
 
-/// Waits until a rule's status says this of its present generation.
-async fn says(space: &Space, rule: &str, status: &str, reason: &str, message: &str) -> Result<()> {
-    eventually(format!("the rule says {reason} {message}"), || async {
+/// Waits until a rule's status for its current generation has this condition.
+async fn until_condition(space: &Space, rule: &str, status: &str, reason: &str, message: &str) -> Result<()> {
+    eventually(format!("the rule has the condition {reason} {message}"), || async {
         let rule = rules(space).get(rule).await?;
         let condition = &rule.data["status"]["conditions"][0];
         ensure!(condition["type"] == "EvictionInProgress" && condition["status"] == status, "{condition}");
@@ -230,20 +230,20 @@ async fn says(space: &Space, rule: &str, status: &str, reason: &str, message: &s
     .await
 }
 
-/// Rules belong to the whole cluster, so that this needs a control plane of its own.
-pub async fn a_rule_tells_what_it_would_do_and_what_it_does(_: Space) -> Result<()> {
+/// Rules are cluster-wide, so that this needs a separate control plane.
+pub async fn taint_rule_reports_planned_and_executed_evictions(_: Space) -> Result<()> {
     let space = Bed::start().await?.space("rules").await?;
     slice(&space, &[("a", json!([])), ("b", json!([]))]).await?;
     user(&space, "web", "a", json!([])).await?;
-    user(&space, "bears-all", "b", bears(None)).await?;
+    user(&space, "tolerates-all", "b", tolerating(None)).await?;
     let faults = Faults::default();
     let manager = Manager::start_cluster_wide(&space, &faults, &[ALONE]).await?;
     taint(&space, "broken", None, "None").await?;
     let would = "2 published devices selected. 2 allocated devices selected. 1 pod would be evicted in 1 namespace if the \
                  effect was NoExecute. This information will not be updated again. Recreate the DeviceTaintRule to trigger \
                  an update.";
-    says(&space, "broken", "False", "NoEffect", would).await?;
-    during(QUIET, "nobody goes", || async {
+    until_condition(&space, "broken", "False", "NoEffect", would).await?;
+    during(QUIET, "no pod is evicted", || async {
         ensure!(is_active(&space.get("web").await?), "it went");
         Ok(())
     })
@@ -251,30 +251,30 @@ pub async fn a_rule_tells_what_it_would_do_and_what_it_does(_: Space) -> Result<
     let patch = Patch::Merge(json!({"spec": {"taint": {"effect": "NoExecute"}}}));
     rules(&space).patch("broken", &PatchParams::default(), &patch).await.context("patch the rule")?;
     evicted(&space, "web").await?;
-    says(&space, "broken", "False", "Completed", "1 pod evicted since starting the controller.").await?;
-    ensure!(is_active(&space.get("bears-all").await?), "who bears it stays");
+    until_condition(&space, "broken", "False", "Completed", "1 pod evicted since starting the controller.").await?;
+    ensure!(is_active(&space.get("tolerates-all").await?), "a pod that tolerates the taint was evicted");
     manager.stop().await?;
-    release(&space, &["web", "bears-all"]).await?;
+    release(&space, &["web", "tolerates-all"]).await?;
     only_declared(&faults, &[CONTROLLER])
 }
 
-/// What one manager has begun to count down the other ends, both ways.
-pub async fn evictions_go_on_under_the_other(_: Space) -> Result<()> {
+/// An eviction delay that begins under one manager ends under the other, in both directions.
+pub async fn evictions_continue_under_the_other_manager(_: Space) -> Result<()> {
     let space = Bed::start().await?.space("takeover").await?;
     slice(&space, &[("a", json!([])), ("b", json!([]))]).await?;
     for (name, device) in [("one", "a"), ("two", "b")] {
-        user(&space, name, device, bears(Some(20))).await?;
+        user(&space, name, device, tolerating(Some(20))).await?;
     }
     let (begun, one) = ("PodsPendingEviction", "1 pod needs to be evicted in 1 namespace.");
     start_upstream(&space.bed.cluster, CONTROLLER, &[])?;
     taint(&space, "first", Some("a"), "NoExecute").await?;
-    says(&space, "first", "True", begun, one).await?;
+    until_condition(&space, "first", "True", begun, one).await?;
     space.bed.cluster.kill(UPSTREAM)?;
     let manager = Manager::start_cluster_wide(&space, &Faults::default(), &[ALONE]).await?;
     evicted(&space, "one").await.context("from upstream to ours")?;
-    says(&space, "first", "False", "Completed", "1 pod evicted since starting the controller.").await?;
+    until_condition(&space, "first", "False", "Completed", "1 pod evicted since starting the controller.").await?;
     taint(&space, "second", Some("b"), "NoExecute").await?;
-    says(&space, "second", "True", begun, one).await?;
+    until_condition(&space, "second", "True", begun, one).await?;
     manager.crash().await;
     start_upstream(&space.bed.cluster, CONTROLLER, &[])?;
     evicted(&space, "two").await.context("from ours to upstream")?;

@@ -1,4 +1,4 @@
-//! How soon EndpointSlices follow the readiness of pods.
+//! The lag of EndpointSlices behind the readiness of pods.
 
 use std::time::{Duration, Instant};
 

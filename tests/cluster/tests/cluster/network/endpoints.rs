@@ -1,4 +1,4 @@
-//! What stands behind Services, as users and proxies see it: EndpointSlices and Endpoints.
+//! EndpointSlices and Endpoints of Services, as users and proxies observe them.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use crate::robustness::faults::lives;
+use crate::robustness::faults::run_until_crash;
 use crate::robustness::invariants::{only_declared, quiet};
 use crate::upstream::manager::{UPSTREAM, start_upstream};
 
@@ -164,7 +164,7 @@ pub async fn slices_and_endpoints_follow_pods(space: Space) -> Result<()> {
     only_declared(&faults, &["endpointslice-controller", "endpoints-controller"])
 }
 
-pub async fn a_headless_service_publishes_all(space: Space) -> Result<()> {
+pub async fn headless_service_publishes_all_pods(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let headless = json!({"spec": {"clusterIP": "None", "publishNotReadyAddresses": true}});
     space.create::<Service>(with(service("db"), headless)).await?;
@@ -184,7 +184,7 @@ pub async fn a_headless_service_publishes_all(space: Space) -> Result<()> {
     .await
 }
 
-pub async fn endpoints_of_people_are_mirrored(space: Space) -> Result<()> {
+pub async fn endpoints_created_by_users_are_mirrored(space: Space) -> Result<()> {
     let faults = Faults::default();
     let manager = Manager::start(&space, &faults).await?;
     let bare = json!({"metadata": {"name": "out"}, "spec": {"ports": [{"port": 5432}]}});
@@ -233,7 +233,7 @@ pub async fn endpoints_of_people_are_mirrored(space: Space) -> Result<()> {
     only_declared(&faults, &["endpointslice-mirroring-controller"])
 }
 
-pub async fn what_others_do_to_slices_is_repaired(space: Space) -> Result<()> {
+pub async fn changes_of_slices_by_other_clients_are_repaired(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Service>(service("web")).await?;
     space.create::<ReplicaSet>(pods("web", 2, &json!({}))).await?;
@@ -246,7 +246,7 @@ pub async fn what_others_do_to_slices_is_repaired(space: Space) -> Result<()> {
     all_ready(&space, "web", 2).await
 }
 
-pub async fn a_frozen_watch_leads_to_no_second_slice(space: Space) -> Result<()> {
+pub async fn frozen_watch_leads_to_no_second_slice(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
     space.create::<ReplicaSet>(pods("web", 2, &json!({}))).await?;
@@ -297,9 +297,9 @@ async fn play(space: Space, rule: Rule) -> Result<()> {
     let faults = Faults::script([rule]);
     tokio::select! {
         played = scenario(&space) => played?,
-        lived = lives(&space, &faults) => lived?,
+        lived = run_until_crash(&space, &faults) => lived?,
     }
-    ensure!(faults.unmet() == 0, "the fault did not strike: this proves nothing");
+    ensure!(faults.unmet() == 0, "the fault did not occur: this proves nothing");
     let after = Faults::default();
     let _manager = Manager::start(&space, &after).await?;
     eventually("the new one has listed", || async {
@@ -325,7 +325,7 @@ pub async fn crash_after_a_sample_of_writes(space: Space) -> Result<()> {
     variants(&space, crashes.map(rule).into(), play).await
 }
 
-pub async fn each_write_fails_each_way(space: Space) -> Result<()> {
+pub async fn slices_are_correct_after_each_failure_of_each_write(space: Space) -> Result<()> {
     let mut rules = Vec::new();
     for (verb, resource) in
         [(Verb::Create, "endpointslices"), (Verb::Update, "endpointslices"), (Verb::Update, "endpoints")]
@@ -342,7 +342,7 @@ const CONTROLLERS: &str =
 
 /// Upstream's slices are kept, and ours by upstream. Upstream's manager sees all namespaces, so that this needs a
 /// control plane of its own.
-pub async fn upstreams_slices_are_taken_over(_: Space) -> Result<()> {
+pub async fn upstreams_slices_are_kept_after_a_takeover(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let space = bed.space("takeover").await?;
     start_upstream(&bed.cluster, CONTROLLERS, &[])?;

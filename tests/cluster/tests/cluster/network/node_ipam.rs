@@ -1,4 +1,4 @@
-//! What users see of nodes' ranges of pod addresses, also when answers get lost.
+//! Observable behaviour of nodes' ranges of pod addresses, also with lost responses.
 
 use std::sync::Arc;
 
@@ -91,7 +91,7 @@ pub async fn nodes_get_ranges_of_both_families(_: Space) -> Result<()> {
     .await
 }
 
-pub async fn a_failed_answer_costs_no_range(_: Space) -> Result<()> {
+pub async fn lost_response_leaks_no_range(_: Space) -> Result<()> {
     let space = space().await?;
     let faults = Faults::default();
     let flags = ["--controllers=nodeipam", "--allocate-node-cidrs", "--cluster-cidr=10.200.0.0/21"];

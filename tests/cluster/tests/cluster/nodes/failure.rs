@@ -1,5 +1,5 @@
-//! The story of failing nodes, told by upstream's manager and by ours: what is said and done must be the same, and ours
-//! must not be slower.
+//! A scenario of failing nodes, with upstream's manager and with ours: conditions, taints and events must be the same,
+//! and ours must not be slower.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -17,36 +17,36 @@ use serde_json::json;
 use crate::nodes::lifecycle::{FLAGS, all_ready, bed, leaving, nodes, patch_node, placed};
 use crate::upstream::manager::{UPSTREAM, start_upstream_with};
 
-/// Seconds by which ours may be later: clocks of both tick once a second.
+/// Seconds by which ours may be later: both managers check nodes once a second.
 const LATER: f64 = 2.5;
 
-/// What was said and done, and how many seconds each chapter took.
+/// The observed facts, and the duration of each phase in seconds.
 #[derive(Default)]
-struct Told {
+struct Record {
     facts: BTreeSet<String>,
-    chapters: BTreeMap<&'static str, f64>,
+    phases: BTreeMap<&'static str, f64>,
 }
 
-impl Told {
-    fn note(&mut self, chapter: &str, fact: &str) {
-        self.facts.insert(format!("{chapter}: {fact}"));
+impl Record {
+    fn note(&mut self, phase: &str, fact: &str) {
+        self.facts.insert(format!("{phase}: {fact}"));
     }
 
-    /// Notes what a node's conditions and taints say.
-    fn node(&mut self, chapter: &str, node: &Node) {
+    /// Records a node's conditions and taints.
+    fn node(&mut self, phase: &str, node: &Node) {
         let name = node.name_any();
         for condition in node.status.iter().flat_map(|status| status.conditions.iter().flatten()) {
             let (reason, message) = (condition.reason.as_deref(), condition.message.as_deref());
             let said = (&condition.type_, &condition.status, reason.unwrap_or_default(), message.unwrap_or_default());
-            self.note(chapter, &format!("{name} {said:?}"));
+            self.note(phase, &format!("{name} {said:?}"));
         }
         for taint in node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()) {
             let has_time = taint.time_added.is_some();
-            self.note(chapter, &format!("{name} taint {} {:?} {} {has_time}", taint.key, taint.value, taint.effect));
+            self.note(phase, &format!("{name} taint {} {:?} {} {has_time}", taint.key, taint.value, taint.effect));
         }
     }
 
-    /// Notes what events say, whatever the names of pods are and however often.
+    /// Records the texts of events, without names of pods and numbers of repetitions.
     async fn events(&mut self, space: &Space) -> Result<()> {
         let everywhere: Api<Event> = Api::all(space.bed.client.clone());
         let pods = |kind: Option<&str>| kind == Some("Pod");
@@ -63,7 +63,7 @@ impl Told {
             said = said.replace(&space.namespace, "<namespace>");
             let kind = about.kind.as_deref().unwrap_or_default();
             let (source, kinds) = (event.source.unwrap_or_default().component, (event.type_, event.reason));
-            // Names of pods that sets have made, and of nodes in any order.
+            // Events of ReplicaSets contain generated names in any order.
             if kind == "ReplicaSet" {
                 continue;
             }
@@ -72,11 +72,11 @@ impl Told {
         Ok(())
     }
 
-    async fn chapter<T>(&mut self, name: &'static str, done: impl Future<Output = Result<T>>) -> Result<T> {
+    async fn phase<T>(&mut self, name: &'static str, done: impl Future<Output = Result<T>>) -> Result<T> {
         let begun = Instant::now();
-        let told = done.await.with_context(|| name)?;
-        self.chapters.insert(name, begun.elapsed().as_secs_f64());
-        Ok(told)
+        let result = done.await.with_context(|| name)?;
+        self.phases.insert(name, begun.elapsed().as_secs_f64());
+        Ok(result)
     }
 }
 
@@ -97,9 +97,9 @@ async fn ready_within(space: &Space, name: &str, status: &str, taints: RangeIncl
     .await
 }
 
-/// Waits until just these nodes have all ready pods of the set.
-async fn living_on(space: &Space, count: usize, on: &[&str]) -> Result<()> {
-    eventually(format!("{count} pods live on {on:?}"), || async {
+/// Waits until all pods of the set are ready, on these nodes only.
+async fn all_on(space: &Space, count: usize, on: &[&str]) -> Result<()> {
+    eventually(format!("{count} pods run on {on:?}"), || async {
         let pods = space.pods("web").await?;
         let living: usize = on.iter().map(|node| placed(&pods, node).len()).sum();
         ensure!(pods.len() == count && living == count && pods.iter().all(is_ready), "{living} of {}", pods.len());
@@ -108,22 +108,22 @@ async fn living_on(space: &Space, count: usize, on: &[&str]) -> Result<()> {
     .await
 }
 
-/// A node falls silent, its pods are replaced elsewhere, and it returns.
-async fn one_fails(space: &Space, told: &mut Told) -> Result<()> {
+/// A node becomes unresponsive, its pods are replaced on another one, and it recovers.
+async fn one_fails(space: &Space, record: &mut Record) -> Result<()> {
     space.create::<ReplicaSet>(leaving("web", 6, 3)).await?;
     let pods = all_ready(space, 6).await?;
     let left = placed(&pods, "node-0");
     ensure!(!left.is_empty() && left.len() < 6, "{} pods on node-0", left.len());
     space.bed.cluster.stop_node("node-0").await?;
-    let node = told.chapter("a silent node is tainted", ready_is(space, "node-0", "Unknown", 2)).await?;
-    told.node("lost", &node);
-    told.chapter("its pods are replaced", living_on(space, 6, &["node-1"])).await?;
+    let node = record.phase("the unresponsive node is tainted", ready_is(space, "node-0", "Unknown", 2)).await?;
+    record.node("lost", &node);
+    record.phase("its pods are replaced", all_on(space, 6, &["node-1"])).await?;
     for pod in &left {
         if let Some(pod) = space.api::<Pod>().get_opt(&pod.name_any()).await? {
-            told.note("left", &format!("active {} ready {}", is_active(&pod), is_ready(&pod)));
+            record.note("left", &format!("active {} ready {}", is_active(&pod), is_ready(&pod)));
             let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
             for condition in conditions.iter().filter(|condition| condition.type_ != "PodScheduled") {
-                told.note(
+                record.note(
                     "left",
                     &format!("{} {} {:?} {:?}", condition.type_, condition.status, condition.reason, condition.message),
                 );
@@ -131,21 +131,21 @@ async fn one_fails(space: &Space, told: &mut Told) -> Result<()> {
         }
     }
     space.bed.cluster.resume_node("node-0").await?;
-    let node = told.chapter("it comes back", ready_is(space, "node-0", "True", 0)).await?;
-    told.note("back", &format!("taints {:?}", node.spec.and_then(|spec| spec.taints)));
-    told.events(space).await
+    let node = record.phase("the node recovers", ready_is(space, "node-0", "True", 0)).await?;
+    record.note("back", &format!("taints {:?}", node.spec.and_then(|spec| spec.taints)));
+    record.events(space).await
 }
 
-/// Of three zones one fails and its pods are evicted; then all fail, and no pod is. Upstream queues nodes for eviction
-/// before it knows that all are dead: a taint may stay, and pods go, as chance has it.
-async fn zones_fail(space: &Space, told: &mut Told, ours: bool) -> Result<()> {
+/// One of three zones fails and its pods are evicted; then all fail, and no pod is evicted. Upstream queues nodes for
+/// eviction before it detects that all have failed: at random, a taint may remain and pods may be evicted.
+async fn zones_fail(space: &Space, record: &mut Record, ours: bool) -> Result<()> {
     for (node, zone) in [("node-0", "a"), ("node-1", "b"), ("node-2", "c")] {
         patch_node(space, node, json!({"metadata": {"labels": {"topology.kubernetes.io/zone": zone}}})).await?;
     }
     space.create::<ReplicaSet>(leaving("web", 6, 3)).await?;
     all_ready(space, 6).await?;
     space.bed.cluster.stop_node("node-0").await?;
-    told.chapter("a dead zone is left", living_on(space, 6, &["node-1", "node-2"])).await?;
+    record.phase("pods of the failed zone are replaced", all_on(space, 6, &["node-1", "node-2"])).await?;
     let before: BTreeSet<String> = uids(&space.pods("web").await?).into_iter().collect();
     for node in ["node-1", "node-2"] {
         space.bed.cluster.stop_node(node).await?;
@@ -153,13 +153,13 @@ async fn zones_fail(space: &Space, told: &mut Told, ours: bool) -> Result<()> {
     let taints = if ours { 1..=1 } else { 1..=2 };
     for name in ["node-0", "node-1", "node-2"] {
         let dead = ready_within(space, name, "Unknown", taints.clone());
-        let mut node = told.chapter("all are dead", dead).await?;
+        let mut node = record.phase("all nodes have failed", dead).await?;
         let kept = node.spec.iter_mut().flat_map(|spec| &mut spec.taints);
         kept.for_each(|taints| taints.retain(|taint| taint.effect != "NoExecute"));
-        told.node("all dead", &node);
+        record.node("all dead", &node);
     }
     if ours {
-        during(Duration::from_secs(8), "nobody is evicted", || async {
+        during(Duration::from_secs(8), "no pod is evicted", || async {
             let now: BTreeSet<String> = uids(&space.pods("web").await?).into_iter().collect();
             ensure!(now == before, "{before:?} became {now:?}");
             Ok(())
@@ -167,12 +167,12 @@ async fn zones_fail(space: &Space, told: &mut Told, ours: bool) -> Result<()> {
         .await?;
     }
     space.bed.cluster.resume_node("node-1").await?;
-    told.chapter("one is back", ready_is(space, "node-1", "True", 0)).await?;
-    // Upstream counts a node that it had begun to evict when all died as evicted, and may leave its pods there.
+    record.phase("one node recovers", ready_is(space, "node-1", "True", 0)).await?;
+    // Upstream counts a node as evicted if its eviction had begun when all nodes failed, and may leave its pods there.
     if !ours {
         return Ok(());
     }
-    eventually("all pods are on the one", || async {
+    eventually("all pods are on the recovered node", || async {
         let pods = space.pods("web").await?;
         ensure!(
             pods.len() == 6 && placed(&pods, "node-1").len() == 6,
@@ -185,8 +185,8 @@ async fn zones_fail(space: &Space, told: &mut Told, ours: bool) -> Result<()> {
     .await
 }
 
-async fn tell(ours: bool) -> Result<Told> {
-    let mut told = Told::default();
+async fn run(ours: bool) -> Result<Record> {
+    let mut record = Record::default();
     let faults = Faults::default();
     for (count, name) in [(2, "one-fails"), (3, "zones-fail")] {
         let space = bed(count).await?.space(name).await?;
@@ -198,27 +198,27 @@ async fn tell(ours: bool) -> Result<Told> {
             }
         };
         let played = match count {
-            2 => one_fails(&space, &mut told).await,
-            _ => zones_fail(&space, &mut told, ours).await,
+            2 => one_fails(&space, &mut record).await,
+            _ => zones_fail(&space, &mut record, ours).await,
         };
         played.with_context(|| name)?;
         if !ours {
             space.bed.cluster.kill(UPSTREAM)?;
         }
     }
-    Ok(told)
+    Ok(record)
 }
 
-/// Upstream's manager sees all nodes, so that this needs control planes of its own.
-pub async fn failing_nodes_are_treated_alike(_: Space) -> Result<()> {
-    let upstream = tell(false).await.context("upstream")?;
-    let ours = tell(true).await.context("ours")?;
+/// Upstream's manager watches all nodes, so that this needs separate control planes.
+pub async fn failing_nodes_are_treated_as_by_upstream(_: Space) -> Result<()> {
+    let upstream = run(false).await.context("upstream")?;
+    let ours = run(true).await.context("ours")?;
     let mut slower = Vec::new();
-    for (chapter, theirs) in &upstream.chapters {
-        let took = ours.chapters.get(chapter).copied().unwrap_or(f64::INFINITY);
-        println!("{chapter}: ours {took:.1} s, upstream {theirs:.1} s");
+    for (phase, theirs) in &upstream.phases {
+        let took = ours.phases.get(phase).copied().unwrap_or(f64::INFINITY);
+        println!("{phase}: ours {took:.1} s, upstream {theirs:.1} s");
         if took > theirs + LATER {
-            slower.push(*chapter);
+            slower.push(*phase);
         }
     }
     let missing: Vec<_> = upstream.facts.difference(&ours.facts).collect();
@@ -228,8 +228,8 @@ pub async fn failing_nodes_are_treated_alike(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// Fails unless a lost node stays as it is, with the times that are written in it, for longer than a new manager needs
-/// to make up its mind. Either manager begins by withdrawing its evictions, and then decides on them again.
+/// Checks that an unresponsive node does not change, including the times in its conditions, for longer than a new
+/// manager needs for its decision. Both managers first withdraw their evictions, and then decide again.
 async fn stays_lost(space: &Space, before: &Node) -> Result<()> {
     let said = |node: &Node| -> Result<String> {
         let mut conditions = node.status.clone().and_then(|status| status.conditions).unwrap_or_default();
@@ -239,7 +239,7 @@ async fn stays_lost(space: &Space, before: &Node) -> Result<()> {
         Ok(serde_json::to_string(&(conditions, taints))?)
     };
     let before = said(before)?;
-    during(Duration::from_secs(9), "the node stays lost", || async {
+    during(Duration::from_secs(9), "the node is still unresponsive", || async {
         let now = said(&nodes(space).get("node-0").await?)?;
         ensure!(now == before, "{before} became {now}");
         Ok(())
@@ -249,9 +249,9 @@ async fn stays_lost(space: &Space, before: &Node) -> Result<()> {
     Ok(())
 }
 
-/// A node is lost under one manager and returns under the other, both ways. Upstream's manager sees all nodes, so that
-/// this needs a control plane of its own.
-pub async fn lost_nodes_come_back_under_the_other(_: Space) -> Result<()> {
+/// A node becomes unresponsive under one manager and recovers under the other, in both directions. Upstream's manager
+/// watches all nodes, so that this needs a separate control plane.
+pub async fn lost_nodes_recover_under_the_other_manager(_: Space) -> Result<()> {
     let space = bed(2).await?.space("lost").await?;
     start_upstream_with(&space.bed.cluster, &FLAGS)?;
     space.create::<ReplicaSet>(leaving("web", 4, 600)).await?;
@@ -263,7 +263,7 @@ pub async fn lost_nodes_come_back_under_the_other(_: Space) -> Result<()> {
     let manager = Manager::start_cluster_wide(&space, &Faults::default(), &FLAGS).await?;
     stays_lost(&space, &lost).await.context("from upstream to ours")?;
     space.bed.cluster.resume_node("node-0").await?;
-    ready_is(&space, "node-0", "True", 0).await.context("lost under upstream, back under ours")?;
+    ready_is(&space, "node-0", "True", 0).await.context("unresponsive under upstream, recovered under ours")?;
     space.bed.cluster.stop_node("node-0").await?;
     let lost = ready_is(&space, "node-0", "Unknown", 2).await?;
     manager.crash().await;
@@ -271,20 +271,20 @@ pub async fn lost_nodes_come_back_under_the_other(_: Space) -> Result<()> {
     start_upstream_with(&space.bed.cluster, &FLAGS)?;
     stays_lost(&space, &lost).await.context("from ours to upstream")?;
     space.bed.cluster.resume_node("node-0").await?;
-    ready_is(&space, "node-0", "True", 0).await.context("lost under ours, back under upstream")?;
-    ensure!(uids(&space.list::<Pod>("web").await?) == pods, "all pods were to stay for ten minutes");
+    ready_is(&space, "node-0", "True", 0).await.context("unresponsive under ours, recovered under upstream")?;
+    ensure!(uids(&space.list::<Pod>("web").await?) == pods, "all pods should be kept for ten minutes");
     Ok(())
 }
 
-/// One node is lost and returns, with a crash at one of the writes of node controllers.
-async fn told_with_a_crash(n: usize, effect: Effect) -> Result<()> {
+/// A node becomes unresponsive and recovers, with a crash at one of the writes of node controllers.
+async fn recover_with_a_crash(n: usize, effect: Effect) -> Result<()> {
     let space = bed(2).await?.space("crash").await?;
     let of_nodes = |call: &Call| {
         let resource = call.resource.as_str();
         call.is_deed() && (resource.starts_with("nodes") || resource == "pods/status" || call.verb == Verb::Delete)
     };
     let faults = Faults::script([Rule::new(of_nodes, effect).nth(n)]);
-    let lives = async {
+    let managers = async {
         loop {
             let manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;
             faults.crashes().await;
@@ -293,31 +293,34 @@ async fn told_with_a_crash(n: usize, effect: Effect) -> Result<()> {
         #[allow(unreachable_code, reason = "gives the loop its type")]
         anyhow::Ok(())
     };
-    let story = async {
+    let scenario = async {
         space.create::<ReplicaSet>(leaving("web", 4, 2)).await?;
         let pods = all_ready(&space, 4).await?;
         let staying = uids(&placed(&pods, "node-1"));
         space.bed.cluster.stop_node("node-0").await?;
-        living_on(&space, 4, &["node-1"]).await?;
+        all_on(&space, 4, &["node-1"]).await?;
         let left = uids(&space.pods("web").await?);
-        ensure!(staying.iter().all(|uid| left.contains(uid)), "pods of the living node went: {staying:?} {left:?}");
+        ensure!(
+            staying.iter().all(|uid| left.contains(uid)),
+            "pods of the healthy node were deleted: {staying:?} {left:?}"
+        );
         space.bed.cluster.resume_node("node-0").await?;
         ready_is(&space, "node-0", "True", 0).await?;
-        ensure!(uids(&space.pods("web").await?) == left, "who moved stays");
+        ensure!(uids(&space.pods("web").await?) == left, "replaced pods were moved again");
         anyhow::Ok(())
     };
     tokio::select! {
-        told = story => told?,
-        lived = lives => lived?,
+        done = scenario => done?,
+        ended = managers => ended?,
     }
-    ensure!(faults.unmet() == 0, "the fault did not strike: this proves nothing");
+    ensure!(faults.unmet() == 0, "the fault did not occur: this proves nothing");
     Ok(())
 }
 
 pub async fn crash_after_a_sample_of_writes(_: Space) -> Result<()> {
     for (n, effect) in [(1, Effect::CrashAfter), (2, Effect::CrashBeforeAnswer), (4, Effect::CrashAfter)] {
         let what = format!("{effect:?} at write {n}");
-        told_with_a_crash(n, effect).await.context(what)?;
+        recover_with_a_crash(n, effect).await.context(what)?;
     }
     Ok(())
 }

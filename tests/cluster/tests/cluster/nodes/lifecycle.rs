@@ -1,6 +1,7 @@
-//! What users see when nodes die and return: conditions, taints, pods that move, and a cluster that keeps its head.
+//! Effects of failing and recovering nodes that users can observe: conditions, taints, replaced pods, and evictions
+//! that stop when too many nodes fail.
 //!
-//! Each test has a control plane of its own, for it stops nodes.
+//! Each test has a separate control plane, because it stops nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +22,10 @@ const CONTROLLERS: [&str; 2] = ["node-lifecycle-controller", "taint-eviction-con
 
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
-/// Kubelets renew every two seconds; silence counts after six.
+/// Kubelets renew every two seconds; nodes count as unresponsive after six.
 const LEASE_SECONDS: u32 = 8;
 
-/// Node controllers that are quick, and what pods need.
+/// Flags of node controllers with short periods, and of the controllers that pods need.
 pub const FLAGS: [&str; 5] = [
     "--controllers=serviceaccount,replicaset,nodelifecycle,taint-eviction-controller",
     "--node-monitor-period=1s",
@@ -33,13 +34,13 @@ pub const FLAGS: [&str; 5] = [
     "--node-eviction-rate=5",
 ];
 
-/// A control plane with this many nodes whose kubelets may fall silent.
+/// Starts a control plane with this many nodes, whose kubelets can be stopped.
 pub async fn bed(nodes: u32) -> Result<Arc<Bed>> {
     let options = Options { nodes, node_lease_seconds: LEASE_SECONDS, ..Options::default() };
     Ok(Arc::new(Bed::without_accounts(options).await?))
 }
 
-/// The admin's way to nodes.
+/// Returns the API of nodes, as the admin.
 pub fn nodes(space: &Space) -> Api<Node> {
     Api::all(space.bed.client.clone())
 }
@@ -74,14 +75,15 @@ async fn is_tainted(space: &Space, name: &str, expected: &[&str]) -> Result<Node
     .await
 }
 
-/// A ReplicaSet whose pods leave a lost node after this many seconds.
+/// Returns a ReplicaSet whose pods are evicted from an unresponsive node after this many seconds.
 pub fn leaving(name: &str, replicas: i32, seconds: i64) -> Value {
-    let bears = |key| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds});
-    let tolerations = json!([bears("node.kubernetes.io/not-ready"), bears(UNREACHABLE)]);
+    let toleration =
+        |key| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds});
+    let tolerations = json!([toleration("node.kubernetes.io/not-ready"), toleration(UNREACHABLE)]);
     with(replica_set(name, replicas), json!({"spec": {"template": {"spec": {"tolerations": tolerations}}}}))
 }
 
-/// Those of the pods that are on a node.
+/// Returns the pods on a node.
 pub fn placed(pods: &[Pod], node: &str) -> Vec<Pod> {
     let on = |pod: &&Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
     pods.iter().filter(on).cloned().collect()
@@ -97,15 +99,15 @@ pub async fn all_ready(space: &Space, count: usize) -> Result<Vec<Pod>> {
     .await
 }
 
-/// Reasons of the events about a node.
-async fn told_of(space: &Space, node: &str) -> Result<Vec<String>> {
+/// Returns the messages of the events of a node.
+async fn messages_of(space: &Space, node: &str) -> Result<Vec<String>> {
     let events: Api<Event> = Api::namespaced(space.bed.client.clone(), "default");
     let about = |event: &Event| event.involved_object.name.as_deref() == Some(node);
     let events = events.list(&Default::default()).await?.items;
     Ok(events.into_iter().filter(about).map(|event| event.message.unwrap_or_default()).collect())
 }
 
-pub async fn a_dead_node_is_left_and_comes_back(_: Space) -> Result<()> {
+pub async fn pods_are_evicted_from_a_failed_node_until_it_recovers(_: Space) -> Result<()> {
     let space = bed(2).await?.space("dead-node").await?;
     let faults = Faults::default();
     let _manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;
@@ -136,7 +138,7 @@ pub async fn a_dead_node_is_left_and_comes_back(_: Space) -> Result<()> {
     })
     .await?;
     for pod in &on_dead {
-        // One whose end the fake kubelet had begun before it fell silent may be gone.
+        // A pod whose termination the fake kubelet had begun may have been deleted.
         if let Some(left) = space.api::<Pod>().get_opt(&pod.name_any()).await? {
             ensure!(!is_active(&left) && !is_ready(&left), "{left:?}");
             let conditions = left.status.and_then(|status| status.conditions).unwrap_or_default();
@@ -148,7 +150,7 @@ pub async fn a_dead_node_is_left_and_comes_back(_: Space) -> Result<()> {
             );
         }
         let name = format!("{}/{}", space.namespace, pod.name_any());
-        eventually("the eviction is told of", || async {
+        eventually("the eviction is reported", || async {
             let events = space.events(&pod.name_any()).await?;
             for expected in [
                 format!("Normal TaintManagerEviction Marking for deletion Pod {name}"),
@@ -165,19 +167,19 @@ pub async fn a_dead_node_is_left_and_comes_back(_: Space) -> Result<()> {
     let node = is_tainted(&space, "node-0", &[]).await?;
     ensure!(condition(&node, "Ready").0 == "True", "{node:?}");
     let pods = space.pods("web").await?;
-    ensure!(placed(&pods, "node-1").len() == on_node_1.len(), "who moved stays");
-    let told = told_of(&space, "node-0").await?;
+    ensure!(placed(&pods, "node-1").len() == on_node_1.len(), "replaced pods were moved again");
+    let messages = messages_of(&space, "node-0").await?;
     for expected in
         ["Node node-0 event: Registered Node node-0 in Controller", "Node node-0 status is now: NodeNotReady"]
     {
-        ensure!(told.iter().filter(|message| *message == expected).count() == 1, "{expected} in {told:?}");
+        ensure!(messages.iter().filter(|message| *message == expected).count() == 1, "{expected} in {messages:?}");
     }
     let deletions = faults.count(|call| call.verb == Verb::Delete && call.resource == "pods");
     ensure!(deletions == on_dead.len(), "{deletions} deletions of {} pods", on_dead.len());
     only_declared(&faults, &CONTROLLERS)
 }
 
-pub async fn one_zone_dies_and_then_all(_: Space) -> Result<()> {
+pub async fn evictions_follow_the_state_of_zones(_: Space) -> Result<()> {
     let space = bed(3).await?.space("zones").await?;
     for node in 0..3 {
         let labels = json!({"topology.kubernetes.io/zone": format!("zone-{node}")});
@@ -189,7 +191,7 @@ pub async fn one_zone_dies_and_then_all(_: Space) -> Result<()> {
     all_ready(&space, 6).await?;
 
     space.bed.cluster.stop_node("node-0").await?;
-    eventually("a zone without any ready node is emptied while others live", || async {
+    eventually("pods are evicted from a zone without a ready node while other zones are healthy", || async {
         let pods = space.pods("web").await?;
         ensure!(pods.len() == 6 && placed(&pods, "node-0").is_empty() && pods.iter().all(is_ready));
         Ok(())
@@ -209,7 +211,7 @@ pub async fn one_zone_dies_and_then_all(_: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    during(Duration::from_secs(6), "nobody is evicted", || async {
+    during(Duration::from_secs(6), "no pod is evicted", || async {
         ensure!(faults.count(|call| call.verb == Verb::Delete && call.resource == "pods") == before);
         Ok(())
     })
@@ -217,7 +219,7 @@ pub async fn one_zone_dies_and_then_all(_: Space) -> Result<()> {
 
     space.bed.cluster.resume_node("node-1").await?;
     is_tainted(&space, "node-1", &[]).await?;
-    eventually("with one node back, the others are left again", || async {
+    eventually("when one node has recovered, pods of the others are evicted again", || async {
         let pods = space.pods("web").await?;
         ensure!(pods.len() == 6 && placed(&pods, "node-1").len() == 6, "{} pods", placed(&pods, "node-1").len());
         Ok(())
@@ -226,12 +228,12 @@ pub async fn one_zone_dies_and_then_all(_: Space) -> Result<()> {
     only_declared(&faults, &CONTROLLERS)
 }
 
-pub async fn a_frozen_watch_convicts_nobody(_: Space) -> Result<()> {
+pub async fn frozen_lease_watch_marks_no_node_unresponsive(_: Space) -> Result<()> {
     let space = bed(2).await?.space("frozen").await?;
     let faults = Faults::default();
     let _manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;
     eventually("the nodes are known", || async {
-        ensure!(!told_of(&space, "node-0").await?.is_empty() && !told_of(&space, "node-1").await?.is_empty());
+        ensure!(!messages_of(&space, "node-0").await?.is_empty() && !messages_of(&space, "node-1").await?.is_empty());
         Ok(())
     })
     .await?;
@@ -242,19 +244,19 @@ pub async fn a_frozen_watch_convicts_nobody(_: Space) -> Result<()> {
         Ok(())
     };
     faults.freeze("leases");
-    eventually("the server's lease is looked at", || async {
+    eventually("the lease is read from the API server", || async {
         ensure!(faults.count(|call| call.verb == Verb::Get && call.resource == "leases") > 0);
         Ok(())
     })
     .await?;
     during(Duration::from_secs(6), "all nodes stay ready", living).await?;
-    let asked = faults.count(|call| call.verb == Verb::Get && call.resource == "leases");
-    ensure!(asked <= 2, "the lease was asked for {asked} times: it is to wait for the watch");
+    let reads = faults.count(|call| call.verb == Verb::Get && call.resource == "leases");
+    ensure!(reads <= 2, "the lease was read {reads} times instead of waiting for the watch");
     faults.thaw("leases");
     during(Duration::from_secs(3), "all nodes stay ready", living).await?;
 
     space.bed.cluster.stop_node("node-0").await?;
-    eventually("a node that dies now is found", || async {
+    eventually("a node that fails now is detected", || async {
         let node = nodes(&space).get("node-0").await?;
         ensure!(condition(&node, "Ready").0 == "Unknown");
         Ok(())
@@ -262,38 +264,38 @@ pub async fn a_frozen_watch_convicts_nobody(_: Space) -> Result<()> {
     .await
 }
 
-pub async fn countdowns_end_and_are_cancelled(_: Space) -> Result<()> {
+pub async fn toleration_seconds_end_and_are_cancelled(_: Space) -> Result<()> {
     let space = bed(1).await?.space("countdown").await?;
     let faults = Faults::default();
     let _manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;
-    let bears = |seconds: Option<i64>| {
+    let tolerating = |seconds: Option<i64>| {
         let toleration = json!({"key": "example.com/away", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds});
         json!({"spec": {"tolerations": [toleration]}})
     };
     let run = |name: &'static str, what: Value| {
         let space = space.clone();
         async move {
-            eventually(format!("{name} is made"), || space.create::<Pod>(with(pod(name, "web"), what.clone()))).await
+            eventually(format!("{name} is created"), || space.create::<Pod>(with(pod(name, "web"), what.clone()))).await
         }
     };
-    run("forever", bears(None)).await?;
-    run("long", bears(Some(1000))).await?;
-    run("short", bears(Some(2))).await?;
+    run("forever", tolerating(None)).await?;
+    run("long", tolerating(Some(1000))).await?;
+    run("short", tolerating(Some(2))).await?;
     run("never", json!({})).await?;
     all_ready(&space, 4).await?;
     let away = json!([{"key": "example.com/away", "effect": "NoExecute"}]);
     patch_node(&space, "node-0", json!({"spec": {"taints": away}})).await?;
-    eventually("those that do not bear it go, at once or later", || async {
+    eventually("pods that do not tolerate the taint, or no longer, are deleted", || async {
         let left = cluster_tests::objects::names(&space.pods("web").await?);
         ensure!(left == ["forever", "long"], "{left:?}");
         Ok(())
     })
     .await?;
     patch_node(&space, "node-0", json!({"spec": {"taints": null}})).await?;
-    let told = format!("Normal TaintManagerEviction Cancelling deletion of Pod {}/long", space.namespace);
+    let expected = format!("Normal TaintManagerEviction Cancelling deletion of Pod {}/long", space.namespace);
     eventually("the countdown is cancelled", || async {
         let events = space.events("long").await?;
-        ensure!(events.get(&told) == Some(&1), "{events:?}");
+        ensure!(events.get(&expected) == Some(&1), "{events:?}");
         Ok(())
     })
     .await?;

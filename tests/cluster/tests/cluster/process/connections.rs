@@ -24,14 +24,14 @@ use runtime::fence::Fence;
 use runtime::write::Writer;
 use serde_json::{Value, json};
 
-/// A folder for one test's files, beside those of the control plane and gone with them.
+/// Returns a folder for one test's files in that of the control plane, with which it is removed.
 fn folder(space: &Space) -> Result<PathBuf> {
     let folder = space.bed.cluster.folder().join(&space.namespace);
     fs::create_dir_all(&folder)?;
     Ok(folder)
 }
 
-/// Makes a service account; answers a token of it.
+/// Creates a service account; returns a token of it.
 async fn account(space: &Space, name: &str) -> Result<String> {
     space.create::<ServiceAccount>(json!({"metadata": {"name": name}})).await?;
     let api: Api<ServiceAccount> = space.api();
@@ -87,7 +87,7 @@ fn user(space: &Space, account: &str) -> String {
     format!("system:serviceaccount:{}:{account}", space.namespace)
 }
 
-pub async fn a_pod_is_its_service_account_also_after_a_rotation(space: Space) -> Result<()> {
+pub async fn pod_authenticates_by_its_account_also_after_a_rotation(space: Space) -> Result<()> {
     let folder = folder(&space)?;
     fs::write(folder.join("token"), account(&space, "first").await?)?;
     fs::copy(space.bed.cluster.ca_certificate(), folder.join("ca.crt"))?;
@@ -102,7 +102,7 @@ pub async fn a_pod_is_its_service_account_also_after_a_rotation(space: Space) ->
     until_known_as(&clients, &user(&space, "second")).await
 }
 
-pub async fn a_kubeconfigs_token_file_may_rotate(space: Space) -> Result<()> {
+pub async fn token_file_of_a_kubeconfig_may_rotate(space: Space) -> Result<()> {
     let folder = folder(&space)?;
     let file = folder.join("token");
     fs::write(&file, account(&space, "first").await?)?;
@@ -123,7 +123,7 @@ fn credential(status: Value) -> String {
     json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}).to_string()
 }
 
-pub async fn a_plugin_gives_tokens_and_is_asked_again_before_they_end(space: Space) -> Result<()> {
+pub async fn credential_plugin_is_called_again_before_its_token_expires(space: Space) -> Result<()> {
     let folder = folder(&space)?;
     let file = folder.join("credential");
     let ends_in = |seconds: i64| (Timestamp::now() + SignedDuration::from_secs(seconds)).to_string();
@@ -140,7 +140,7 @@ pub async fn a_plugin_gives_tokens_and_is_asked_again_before_they_end(space: Spa
     Ok(())
 }
 
-pub async fn a_plugin_gives_a_certificate(space: Space) -> Result<()> {
+pub async fn credential_plugin_provides_a_certificate(space: Space) -> Result<()> {
     let folder = folder(&space)?;
     let file = folder.join("credential");
     let known = Kubeconfig::read_from(space.bed.cluster.kubeconfig(Identity::ControllerManager)?)?;
@@ -156,8 +156,8 @@ pub async fn a_plugin_gives_a_certificate(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// The server's own words decide what counts as gone; a conflict alone does not.
-pub async fn who_has_the_name_of_another_is_told(space: Space) -> Result<()> {
+/// A conflict counts as a deleted object only if the server's message reports another uid.
+pub async fn conflict_of_uid_is_distinguished_from_other_conflicts(space: Space) -> Result<()> {
     let options = ConnectOptions { kubeconfig: Some(space.bed.cluster.kubeconfig(Identity::Admin)?), ..options() };
     let clients = Arc::new(connect(&options).await?);
     let writer =

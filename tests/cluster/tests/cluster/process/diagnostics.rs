@@ -8,16 +8,16 @@ use cluster_tests::{Space, eventually};
 use control_plane::{ControlPlane, Identity};
 use serde_json::Value;
 
-use crate::process::serving::{Running, Shown, bare, inline_pair};
+use crate::process::serving::{Credentials, Running, bare, inline_pair};
 
 const CONTROLLERS: &str =
     "--controllers=deployment,replicaset,resourcequota,serviceaccount-controller,garbagecollector,namespace";
 
-/// What is asked of whom.
+/// The clients and servers of the test's requests.
 struct Page<'a> {
     cluster: &'a ControlPlane,
     kcm: &'a Running,
-    admin: Shown,
+    admin: Credentials,
 }
 
 impl Page<'_> {
@@ -52,9 +52,9 @@ impl Page<'_> {
 }
 
 /// A Deployment whose pods a quota forbids, and whose deletion waits for a foreign finalizer.
-pub async fn a_quota_and_a_finalizer_are_named(_: Space) -> Result<()> {
+pub async fn diagnostics_name_a_quota_and_a_finalizer(_: Space) -> Result<()> {
     let cluster = bare().await?;
-    let admin = Shown::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
+    let admin = Credentials::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     let kcm = Running::start(&cluster, KCM, &[CONTROLLERS.to_owned()]).await?;
     let page = Page { cluster: &cluster, kcm: &kcm, admin };
     cluster.kubectl(&["create", "namespace", "shop"])?;

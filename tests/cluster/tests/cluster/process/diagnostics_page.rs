@@ -126,7 +126,7 @@ pub async fn page_leads_to_the_violated_quota(_: Space) -> Result<()> {
     kcm.terminate().await
 }
 
-/// Writes the README's screenshot if `cargo xtask docs --screenshot` runs this test.
+/// Writes docs/images/diagnostics.png if `cargo xtask docs --screenshot` runs this test.
 async fn keep_screenshot(page: &mut Page) -> Result<()> {
     if std::env::var_os("UPDATE_DOCS").is_none() {
         return Ok(());

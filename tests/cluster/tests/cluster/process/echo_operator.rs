@@ -1,4 +1,4 @@
-//! The example operator beside kcm: an EchoConfig becomes pods that answer, and stays what it should be.
+//! The example operator together with kcm: an EchoConfig becomes pods, and manual changes are reverted.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 const RIGHTS: &str = include_str!("../../../../../examples/echo-operator/deploy/rbac.yaml");
 
-/// Makes the definition and the operator's account with its rights, as its manifests have them; answers a kubeconfig of
+/// Applies the manifests of the definition and of the operator's account with its permissions; returns a kubeconfig of
 /// the account.
 async fn installed(space: &Space) -> Result<PathBuf> {
     let bed = space.bed.clone();
@@ -59,7 +59,7 @@ async fn answers(space: &Space, message: &str, replicas: usize) -> Result<EchoCo
     .await
 }
 
-pub async fn an_operator_of_the_sdk_keeps_its_promises(space: Space) -> Result<()> {
+pub async fn echo_operator_works_with_its_own_permissions(space: Space) -> Result<()> {
     let _kcm = Manager::start(&space, &Faults::default()).await?;
     let kubeconfig = installed(&space).await?;
     let clients =

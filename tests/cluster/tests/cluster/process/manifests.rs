@@ -1,4 +1,4 @@
-//! The charts and manifests of `deploy`: Helm finds no fault with them, the API server takes them, the binaries their flags.
+//! The charts and manifests of `deploy`: Helm accepts the charts, the API server the objects, the binaries their flags.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,7 @@ const KUBEADM: &str = include_str!("../../../data/kube-controller-manager.yaml")
 const CLOUD_RIGHTS: &str = include_str!("../../../../../deploy/ccm-rbac.yaml");
 const TARGETS_RIGHTS: &str = include_str!("../../../../../deploy/ccm-targets-rbac.yaml");
 
-/// Each chart with the values that it comes with, none first.
+/// Each chart without values, then with each of its files of values.
 const CHARTS: [(&str, &[&str]); 5] = [
     ("kcm", &[]),
     ("kcm", &["values-example.yaml"]),
@@ -29,7 +29,7 @@ fn chart(name: &str) -> String {
     format!("{DEPLOY}/charts/{name}")
 }
 
-/// Runs a program in the folder of manifests; answers what it printed.
+/// Runs a program in the folder of manifests; returns its output.
 fn printed(program: &Path, arguments: &[&str]) -> Result<String> {
     let output = Command::new(program).args(arguments).current_dir(DEPLOY).output()?;
     let complaint = String::from_utf8_lossy(&output.stderr);
@@ -37,15 +37,15 @@ fn printed(program: &Path, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The documents of a YAML stream.
+/// Returns the documents of a YAML stream.
 fn documents(text: &str) -> Result<Vec<Value>> {
     let parts = text.split("\n---\n").map(|part| part.trim_start_matches("---\n"));
     let parts = parts.filter(|part| part.lines().any(|line| !line.trim().is_empty() && !line.starts_with('#')));
     parts.map(|part| serde_saphyr::from_str(part).with_context(|| format!("read {part}"))).collect()
 }
 
-/// Fails unless the binary understands the command line of a manager's container.
-fn must_be_understood(container: &Container) -> Result<()> {
+/// Fails unless the binary accepts the command line of a manager's container.
+fn check_command_line(container: &Container) -> Result<()> {
     let [program, flags @ ..] = container.command.as_deref().unwrap_or_default() else { bail!("no command") };
     match program.as_str() {
         "kube-controller-manager" => drop(kcm::flags::parse(flags.iter().cloned())?),
@@ -55,7 +55,7 @@ fn must_be_understood(container: &Container) -> Result<()> {
     Ok(())
 }
 
-/// The rules of all roles, cluster-wide ones first.
+/// Returns the rules of all roles, cluster-wide ones first.
 fn rules(documents: &[Value]) -> Vec<(&str, &Value)> {
     let mut rules: Vec<_> =
         documents.iter().filter_map(|document| Some((document["kind"].as_str()?, document.get("rules")?))).collect();
@@ -63,8 +63,8 @@ fn rules(documents: &[Value]) -> Vec<(&str, &Value)> {
     rules
 }
 
-/// Lints and renders every chart with all values, and applies them to a namespace, where their pods come up.
-pub async fn charts_are_taken_by_helm_and_by_the_server(space: Space) -> Result<()> {
+/// Lints and renders every chart with all values, and applies the objects to a namespace, where their pods start.
+pub async fn charts_are_accepted_by_helm_and_the_api_server(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let charts = space.bed.cluster.assets().charts()?;
     for (number, (name, values)) in CHARTS.into_iter().enumerate() {
@@ -73,7 +73,7 @@ pub async fn charts_are_taken_by_helm_and_by_the_server(space: Space) -> Result<
         let values: Vec<&str> = values.iter().map(String::as_str).collect();
         let remarks = printed(&charts, &[&["lint", &*folder], &*values].concat())?;
         ensure!(remarks.lines().all(|remark| remark.contains("icon is recommended")), "{name} {values:?}: {remarks}");
-        // Of the space, for what has no namespace.
+        // The release contains the namespace's name, so that cluster-wide objects of other tests have other names.
         let release = format!("r{number}-{}", space.namespace);
         let text = printed(&charts, &[&["template", &*folder, &*release, &*space.namespace], &*values].concat())?;
         let documents = documents(&text)?;
@@ -89,7 +89,7 @@ pub async fn charts_are_taken_by_helm_and_by_the_server(space: Space) -> Result<
         let full_name = made.metadata.name.context("a Deployment without a name")?;
         let pod = made.spec.template.spec.context("a Deployment without pods")?;
         let [container] = pod.containers.as_slice() else { bail!("{} containers", pod.containers.len()) };
-        must_be_understood(container).with_context(|| format!("{name} with {values:?}"))?;
+        check_command_line(container).with_context(|| format!("{name} with {values:?}"))?;
         if name == "ccm" {
             let (ours, theirs) = (rules(&documents), self::documents(CLOUD_RIGHTS)?);
             let as_lease = serde_json::to_string(&rules(&theirs))?;
@@ -97,33 +97,36 @@ pub async fn charts_are_taken_by_helm_and_by_the_server(space: Space) -> Result<
                 true => as_lease.replace("\"cloud-controller-manager\"", "\"ccm\""),
                 false => as_lease,
             };
-            ensure!(serde_json::to_string(&ours)? == same, "other rights than deploy/ccm-rbac.yaml has: {ours:?}");
+            ensure!(
+                serde_json::to_string(&ours)? == same,
+                "the permissions differ from deploy/ccm-rbac.yaml: {ours:?}"
+            );
         }
         let deployments: Api<Deployment> = space.api();
         eventually(format!("{full_name} has its pods"), || async {
             let status = deployments.get(&full_name).await?.status.unwrap_or_default();
-            // Fake kubelets run what they get; the scheduler finds no node with a control plane's label here.
-            let placed = pod.node_selector.as_ref().is_none_or(|labels| labels.is_empty());
-            let seen = if placed { status.available_replicas } else { status.replicas };
+            // Fake kubelets run all scheduled pods, but no node has the label of the control plane.
+            let schedulable = pod.node_selector.as_ref().is_none_or(|labels| labels.is_empty());
+            let seen = if schedulable { status.available_replicas } else { status.replicas };
             ensure!(seen >= Some(1), "{status:?}");
             Ok(())
         })
         .await?;
     }
-    gates_come_with_their_rights(&charts, &space)?;
-    eks_values_name_the_cluster_and_take_one_class(&charts)?;
+    readiness_gates_have_their_permissions(&charts, &space)?;
+    eks_values_need_a_cluster_and_accept_one_class(&charts)?;
     let wrong = std::env::temp_dir().join(format!("{}.yaml", space.namespace));
     std::fs::write(&wrong, "replica: 3\n")?;
     let refused = printed(&charts, &["template", &chart("kcm"), "r", "n", &wrong.display().to_string()]);
     std::fs::remove_file(&wrong)?;
-    let refused = format!("{:#}", refused.err().context("a value that does not exist is taken")?);
+    let refused = format!("{:#}", refused.err().context("an unknown value is accepted")?);
     ensure!(refused.contains("replica"), "{refused}");
     Ok(())
 }
 
-/// The values for EKS take no Service that another controller takes, and nothing is installed without a description of the
-/// cluster.
-fn eks_values_name_the_cluster_and_take_one_class(charts: &Path) -> Result<()> {
+/// Checks that the values for EKS select no Service of another controller, and that the installation fails without a
+/// description of the cluster.
+fn eks_values_need_a_cluster_and_accept_one_class(charts: &Path) -> Result<()> {
     let folder = chart("ccm");
     let (eks, cluster) = (format!("{folder}/values-eks.yaml"), format!("{folder}/{}", CHARTS[4].1[1]));
     let refused = printed(charts, &["template", &folder, "r", "n", &eks]);
@@ -138,8 +141,8 @@ fn eks_values_name_the_cluster_and_take_one_class(charts: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What pods' readiness gates need beside the rest, where values ask for them.
-fn gates_come_with_their_rights(charts: &Path, space: &Space) -> Result<()> {
+/// Checks the additional permissions if the values enable readiness gates.
+fn readiness_gates_have_their_permissions(charts: &Path, space: &Space) -> Result<()> {
     let values = std::env::temp_dir().join(format!("{}-gates.yaml", space.namespace));
     std::fs::write(&values, "loadBalancers: {readinessGates: true}\n")?;
     let text = printed(charts, &["template", &chart("ccm"), "r", &space.namespace, &values.display().to_string()]);
@@ -152,17 +155,17 @@ fn gates_come_with_their_rights(charts: &Path, space: &Space) -> Result<()> {
         rules.sort();
         rules
     };
-    ensure!(sorted(&documents) == sorted(&wanted), "other rights: {:?}", sorted(&documents));
+    ensure!(sorted(&documents) == sorted(&wanted), "the permissions differ: {:?}", sorted(&documents));
     let of_deployment = documents.into_iter().find(|document| document["kind"] == "Deployment");
     let made: Deployment = serde_json::from_value(of_deployment.context("no Deployment")?)?;
     let pod = made.spec.template.spec.context("a Deployment without pods")?;
     let flags = pod.containers[0].command.clone().unwrap_or_default();
     ensure!(flags.iter().any(|flag| flag == "--load-balancer-readiness-gates=true"), "{flags:?}");
-    must_be_understood(&pod.containers[0])
+    check_command_line(&pod.containers[0])
 }
 
-/// The patches of kubeadm's manifest, applied as kubeadm applies them, leave pods that the API server takes.
-pub async fn patches_change_what_they_mean_to(space: Space) -> Result<()> {
+/// The patches of kubeadm's manifest, applied as kubeadm applies them, result in pods that the API server accepts.
+pub async fn kubeadm_patches_change_only_what_they_should(space: Space) -> Result<()> {
     let folder = space.bed.cluster.folder().join(&space.namespace);
     std::fs::create_dir_all(&folder)?;
     let before = folder.join("kube-controller-manager.yaml");
@@ -178,27 +181,27 @@ pub async fn patches_change_what_they_mean_to(space: Space) -> Result<()> {
     let shared = patched("json", "kubeadm/share/kube-controller-manager+json.yaml")?;
     let of = |pod: &Value, field: &str| pod["spec"]["containers"][0][field].clone();
     for same in ["command", "livenessProbe", "startupProbe", "volumeMounts", "ports", "name"] {
-        ensure!(of(&whole, same) == of(&original, same), "{same} is another");
+        ensure!(of(&whole, same) == of(&original, same), "{same} was changed");
     }
     ensure!(of(&whole, "image").as_str().is_some_and(|image| image.starts_with("localhost/kcm:")));
     ensure!(of(&whole, "securityContext")["runAsUser"] == 0, "{whole}");
-    ensure!(of(&shared, "image") == of(&original, "image"), "upstream's manager is to stay");
+    ensure!(of(&shared, "image") == of(&original, "image"), "the image of upstream's manager was changed");
 
-    // What one gives up, the other takes over; and nothing else.
-    let beside: Value = serde_saphyr::from_str(&std::fs::read_to_string(format!("{DEPLOY}/kubeadm/kcm.yaml"))?)?;
+    // The controllers that one manager no longer runs are those of the other one.
+    let additional: Value = serde_saphyr::from_str(&std::fs::read_to_string(format!("{DEPLOY}/kubeadm/kcm.yaml"))?)?;
     let enabled = |pod: &Value| -> Result<Vec<&'static str>> {
         let container: Container = serde_json::from_value(pod["spec"]["containers"][0].clone())?;
         let flags = container.command.unwrap_or_default().into_iter().skip(1);
         match kcm::flags::parse(flags)? {
             kcm::flags::Invocation::Run(options) => Ok(options.enabled().map(|controller| controller.name).collect()),
-            other => bail!("the flags run nothing: {other:?}"),
+            other => bail!("the flags start no manager: {other:?}"),
         }
     };
-    let (all, rest, ours) = (enabled(&original)?, enabled(&shared)?, enabled(&beside)?);
+    let (all, rest, ours) = (enabled(&original)?, enabled(&shared)?, enabled(&additional)?);
     ensure!(!ours.is_empty() && ours.iter().all(|name| !rest.contains(name)), "both run {ours:?}");
     ensure!(ours.len() + rest.len() == all.len(), "{all:?} are not {rest:?} and {ours:?}");
     ensure!(enabled(&whole)? == all);
-    for pod in [&whole, &shared, &beside] {
+    for pod in [&whole, &shared, &additional] {
         let text = pod.to_string();
         let bed = space.bed.clone();
         let checks = ["create", "--dry-run=server", "--validate=strict", "--filename=-"];

@@ -1,4 +1,4 @@
-//! Alerts and dashboard ask for metrics that running managers have, by labels that these have.
+//! Alerts and dashboard query only metrics that running managers serve, with labels that these have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,15 +16,15 @@ const DASHBOARD: &str = include_str!("../../../../../deploy/monitoring/dashboard
 const SCRAPE: &str = include_str!("../../../../../deploy/monitoring/scrape-rbac.yaml");
 const CLOUD_RIGHTS: &str = include_str!("../../../../../deploy/ccm-rbac.yaml");
 
-/// Prometheus' own, and what is said about where a sample comes from.
+/// The metric and the labels that Prometheus adds itself.
 const OF_PROMETHEUS: &str = "up";
 const LABELS_OF_TARGETS: [&str; 2] = ["job", "instance"];
 
-/// Beginnings of names that only upstream's has, and why.
+/// Prefixes of metrics that only upstream's manager has, with the reasons.
 const LEFT_OUT: &[(&str, &str)] = &[
-    ("aggregator_", "the API server's library, which counts nothing in a manager"),
+    ("aggregator_", "the API server's library, which has no use in a manager"),
     ("apiserver_", "the same"),
-    ("authenticat", "of the library that serves"),
+    ("authenticat", "the library for serving"),
     ("authorization_", "the same"),
     ("cardinality_enforcement_", "of the library that counts"),
     ("disabled_metrics_", "the same"),
@@ -32,24 +32,24 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("hidden_metrics_", "of the library that counts"),
     ("informer_processing_latency_seconds", "changes have no queue before the controllers' own"),
     ("informer_queued_items", "the same"),
-    ("process_network_", "the machine tells it"),
+    ("process_network_", "available from the machine"),
     ("process_virtual_memory_max_bytes", "there is no limit"),
     ("registered_metrics_", "of the library that counts"),
-    ("rest_client_exec_plugin_", "of upstream's client"),
+    ("rest_client_exec_plugin_", "upstream's client"),
     ("rest_client_transport_", "the same"),
 ];
 
-/// Beginnings of names that both have, though a shorter beginning is left out.
+/// Prefixes of metrics that both have, although a shorter prefix is listed above.
 const NOT_LEFT_OUT: [&str; 2] = ["apiserver_delegated_", "authentication_token_cache_"];
 
-/// The metrics that an expression asks for, with the labels that each is chosen by.
-fn asked(expression: &str) -> Vec<(String, BTreeSet<String>)> {
+/// Returns the metrics that an expression queries, with the labels that select them.
+fn queried(expression: &str) -> Vec<(String, BTreeSet<String>)> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let mut asked: Vec<(String, BTreeSet<String>)> = Vec::new();
     let (mut rest, mut previous) = (expression, "");
     while let Some(first) = rest.chars().next() {
         if first == '{' {
-            // Values hold no brackets here; what stands before each operator is a label.
+            // Values contain no brackets here; the text before each operator is a label.
             let (inside, after) = rest[1..].split_once('}').unwrap_or((&rest[1..], ""));
             let labels = inside.split('"').step_by(2).map(|part| part.trim_matches(|c| !is_name(c)));
             if let Some((_, of)) = asked.last_mut() {
@@ -75,12 +75,12 @@ fn asked(expression: &str) -> Vec<(String, BTreeSet<String>)> {
     asked
 }
 
-/// These may stand before `by`, without a bracket.
+/// Reports whether a word is an aggregation that may precede `by` without a bracket.
 fn is_aggregation(word: &str) -> bool {
     ["sum", "max", "min", "avg", "count"].contains(&word)
 }
 
-/// Every expression of the rules and the dashboard.
+/// Returns all expressions of the rules and the dashboard.
 fn expressions() -> Result<Vec<String>> {
     let rules: Value = serde_saphyr::from_str(RULES).context("read the rules")?;
     let dashboard: Value = serde_json::from_str(DASHBOARD).context("read the dashboard")?;
@@ -107,7 +107,7 @@ fn collect(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// What an exposition has: each metric by the name that queries use, with all labels of its samples.
+/// Returns the metrics of an exposition by the name that queries use, with all labels of their samples.
 fn served(text: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut served: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in text.lines() {
@@ -126,10 +126,10 @@ fn served(text: &str) -> BTreeMap<String, BTreeSet<String>> {
     served
 }
 
-/// Each expression is answered by kcm, started with kubeadm's choice of controllers, and what is about both by ccm too.
-pub async fn alerts_and_panels_ask_for_what_is_served(_: Space) -> Result<()> {
+/// kcm, with kubeadm's selection of controllers, and ccm serve all metrics of each expression.
+pub async fn alerts_and_panels_query_served_metrics(_: Space) -> Result<()> {
     let reading =
-        asked("sum by (a) (rate(m_total{b=\"x\", c!~\"y|z\"}[5m])) / on (j) group_left max(n) > 2 and deriv(o[1m])");
+        queried("sum by (a) (rate(m_total{b=\"x\", c!~\"y|z\"}[5m])) / on (j) group_left max(n) > 2 and deriv(o[1m])");
     let names: Vec<String> = reading.iter().map(|(name, labels)| format!("{name} {labels:?}")).collect();
     ensure!(names == ["m_total {\"b\", \"c\"}", "n {}", "o {}"], "expressions are read wrongly: {names:?}");
     let bed = Bed::without_accounts(Options { nodes: 1, ..Options::default() }).await?;
@@ -153,7 +153,7 @@ pub async fn alerts_and_panels_ask_for_what_is_served(_: Space) -> Result<()> {
         let arguments: Vec<String> = arguments.chain(["--use-service-account-credentials".to_owned()]).collect();
         let process = Process::start(cluster, name, &command(cluster, name)?, &arguments)?;
         process.until_healthy(cluster, "/healthz").await?;
-        let metrics = eventually(format!("{name} leads and tells of it"), || async {
+        let metrics = eventually(format!("{name} leads and serves metrics"), || async {
             let text = process.get("/metrics", Some(&token)).await?;
             let leads = |line: &str| line.starts_with("leader_election_master_status{") && line.contains("} 1");
             ensure!(text.lines().any(leads), "it does not lead");
@@ -162,17 +162,17 @@ pub async fn alerts_and_panels_ask_for_what_is_served(_: Space) -> Result<()> {
         })
         .await?;
         for expression in &expressions {
-            let metrics_of = asked(expression);
-            ensure!(!metrics_of.is_empty(), "what is asked for by {expression}?");
+            let metrics_of = queried(expression);
+            ensure!(!metrics_of.is_empty(), "no metric was found in {expression}");
             for (metric, labels) in metrics_of.into_iter().filter(|(metric, _)| metric != OF_PROMETHEUS) {
                 let there = metrics.get(&metric);
                 let there = there.with_context(|| format!("{name} has no {metric}, of {expression}"))?;
                 let unknown: Vec<_> =
                     labels.iter().filter(|label| !LABELS_OF_TARGETS.contains(&label.as_str())).collect();
-                // What there are no samples of yet has no labels yet.
+                // A metric without samples has no labels yet.
                 ensure!(
                     there.is_empty() || unknown.iter().all(|label| there.contains(*label)),
-                    "{metric} of {name} has the labels {there:?}, and {unknown:?} are asked for by {expression}"
+                    "{metric} of {name} has the labels {there:?}, and {expression} needs {unknown:?}"
                 );
             }
         }
@@ -181,12 +181,12 @@ pub async fn alerts_and_panels_ask_for_what_is_served(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// The families of an exposition, with their types.
+/// Returns the families of an exposition, with their types.
 fn types(text: &str) -> BTreeMap<&str, &str> {
     text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect()
 }
 
-/// Whether a family of upstream's is of a library or a controller that kcm does not have, as docs/differences.md says.
+/// Reports whether an upstream family belongs to a library that kcm does not have (see docs/differences.md).
 fn is_left_out(name: &str) -> bool {
     let begins_with = |beginning: &&str| name.starts_with(*beginning);
     LEFT_OUT.iter().any(|(beginning, _)| begins_with(beginning)) && !NOT_LEFT_OUT.iter().any(begins_with)
@@ -222,7 +222,7 @@ spec:
     spec: {restartPolicy: Never, containers: [{name: main, image: 'example.com/once:1'}]}
 ";
 
-/// What a manager serves once it has done some work, which goes away with it.
+/// Starts a manager, creates and deletes some objects, and returns its metrics.
 async fn exposition(bed: &Bed, name: &str, program: &Path, token: &str) -> Result<String> {
     let cluster = &bed.cluster;
     let kubeconfig = cluster.kubeconfig(Identity::ControllerManager)?.display().to_string();
@@ -233,7 +233,7 @@ async fn exposition(bed: &Bed, name: &str, program: &Path, token: &str) -> Resul
     let process = Process::start(cluster, name, program, &arguments)?;
     process.until_healthy(cluster, "/healthz").await?;
     let kubectl = |words: &str| block_in_place(|| cluster.kubectl(&words.split(' ').collect::<Vec<_>>()));
-    eventually(format!("{name} leads and lets pods be made"), || async {
+    eventually(format!("{name} leads and pods can be created"), || async {
         block_in_place(|| cluster.kubectl_with_input(&["apply", "-f", "-"], WORK)).map(drop)
     })
     .await?;
@@ -248,7 +248,7 @@ async fn exposition(bed: &Bed, name: &str, program: &Path, token: &str) -> Resul
 /// Each family with its type and the labels of its samples, without the bounds of buckets.
 type Families = BTreeMap<String, (String, BTreeSet<String>)>;
 
-/// The families of an exposition that upstream and kcm share.
+/// Returns the families of an exposition that upstream and kcm share.
 fn families(text: &str) -> Families {
     let labels = served(text);
     let labels_of = |name: &str| {
@@ -260,7 +260,7 @@ fn families(text: &str) -> Families {
     shared.map(|(name, kind)| (name.to_owned(), (kind.to_owned(), labels_of(name)))).collect()
 }
 
-/// One line per family: its name, its type, and its labels with commas between them.
+/// Returns one line per family: its name, its type, and its labels, separated by commas.
 fn as_list(families: &Families) -> String {
     let line = |(name, (kind, labels)): (&String, &(String, BTreeSet<String>))| {
         let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
@@ -279,13 +279,13 @@ fn from_list(list: &str) -> Families {
     list.lines().filter(|line| !line.starts_with('#')).filter_map(line).collect()
 }
 
-/// What differs between families that upstream has and ours. A family without samples yet has no labels yet.
+/// Returns the differences of upstream's families from ours. A family without samples has no labels yet.
 fn differences(theirs: &Families, ours: &Families) -> Vec<String> {
     let mut found = Vec::new();
     for (name, (kind, labels)) in theirs {
         match ours.get(name) {
             None => found.push(format!("{name} ({kind}) is missing")),
-            Some((own, _)) if own != kind => found.push(format!("{name} is a {own} and no {kind}")),
+            Some((own, _)) if own != kind => found.push(format!("{name} is a {own}, not a {kind}")),
             Some((_, own)) if own != labels && !own.is_empty() && !labels.is_empty() => {
                 found.push(format!("{name} has the labels {own:?} instead of {labels:?}"));
             }
@@ -295,7 +295,7 @@ fn differences(theirs: &Families, ours: &Families) -> Vec<String> {
     found
 }
 
-/// A control plane, and a token that may read metrics.
+/// Starts a control plane; returns it with a token that may read metrics.
 async fn scraped() -> Result<(Bed, String)> {
     let bed = Bed::without_accounts(Options { nodes: 1, ..Options::default() }).await?;
     block_in_place(|| bed.cluster.kubectl_with_input(&["apply", "-f", "-"], SCRAPE))?;
@@ -308,7 +308,7 @@ async fn scraped() -> Result<(Bed, String)> {
 const UPSTREAM_LIST: &str = include_str!("../../../data/upstream-metrics.txt");
 
 /// Families that upstream serves are served here by the same names, types and labels.
-pub async fn metrics_are_those_of_upstreams_list(_: Space) -> Result<()> {
+pub async fn metrics_equal_upstreams_list(_: Space) -> Result<()> {
     let theirs = from_list(UPSTREAM_LIST);
     ensure!(from_list(&as_list(&theirs)) == theirs && theirs.len() > 50, "{} families", theirs.len());
     let (bed, token) = scraped().await?;
@@ -318,17 +318,18 @@ pub async fn metrics_are_those_of_upstreams_list(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// The list is upstream's: with `UPDATE_METRICS` set it is written again. Ignored by default: it needs upstream's manager.
+/// The list equals upstream's metrics; with `UPDATE_METRICS`, it is written. Ignored by default: it needs upstream's
+/// manager.
 pub async fn upstreams_list_is_current(_: Space) -> Result<()> {
     let (bed, token) = scraped().await?;
     let upstream = block_in_place(|| bed.cluster.assets().upstream_manager())?;
     let text = exposition(&bed, "upstream", &upstream, &token).await?;
     let theirs = families(&text);
-    ensure!(theirs.len() > 50, "{} families are few", theirs.len());
+    ensure!(theirs.len() > 50, "only {} families", theirs.len());
     let all = types(&text);
     let is_unused = |beginning: &str| !all.keys().any(|name| name.starts_with(beginning));
     let unused: Vec<_> = LEFT_OUT.iter().filter(|(beginning, _)| is_unused(beginning)).collect();
-    ensure!(unused.is_empty(), "upstream's has nothing that begins with {unused:?}");
+    ensure!(unused.is_empty(), "no upstream metric begins with {unused:?}");
     if std::env::var_os("UPDATE_METRICS").is_some() {
         let head =
             "# Families of kube-controller-manager 1.37: name, type, labels. Written by upstreams_list_is_current.\n";
@@ -340,9 +341,9 @@ pub async fn upstreams_list_is_current(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// Prometheus' own parser takes each rule, and its own engine fires each alert when it is to, and only then. Ignored by
-/// default: the parts of Prometheus that this takes are built for some minutes, once.
-pub async fn alerts_fire_when_they_are_to(space: Space) -> Result<()> {
+/// Prometheus' parser accepts each rule, and its engine fires each alert when it should, and only then. Ignored by
+/// default: the needed parts of Prometheus are built once, which takes some minutes.
+pub async fn alerts_fire_when_they_should(space: Space) -> Result<()> {
     let program = block_in_place(|| space.bed.cluster.assets().rules())?;
     let file = |path: &str| format!("{}/{path}", env!("CARGO_MANIFEST_DIR"));
     let (rules, cases) = (file("../../deploy/monitoring/rules.yaml"), file("data/alerts.yaml"));
@@ -359,7 +360,7 @@ pub async fn alerts_fire_when_they_are_to(space: Space) -> Result<()> {
     let output = block_in_place(|| Command::new(&program).arg("check").arg(&broken).output())?;
     let complaint = String::from_utf8_lossy(&output.stderr);
     for broken in ["ControllerManagerAbsent", "ControllerManagerWithoutLeader"] {
-        ensure!(!output.status.success() && complaint.contains(broken), "{broken} is taken: {complaint}");
+        ensure!(!output.status.success() && complaint.contains(broken), "{broken} is accepted: {complaint}");
     }
     Ok(())
 }

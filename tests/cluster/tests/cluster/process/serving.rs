@@ -1,6 +1,6 @@
-//! kcm and ccm as processes of their own: who gets in where, what the pages say, and how they end when they are asked to.
+//! kcm and ccm as separate processes: access to their endpoints, the content of their pages, logs, and termination.
 //!
-//! The test's own binary takes their place ([`cluster_tests::programs`]).
+//! The test's binary contains both programs ([`cluster_tests::programs`]).
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
@@ -26,8 +26,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
-/// Everything that is served, in several spellings, and what is not; true for what is open to everybody.
+/// Served paths in several spellings, and paths that are not served; true: open to all clients.
 const PATHS: &[(&str, bool)] = &[
     ("/healthz", true),
     ("/livez", true),
@@ -57,21 +58,21 @@ const PATHS: &[(&str, bool)] = &[
 ];
 
 /// A certificate and its key, as PEM.
-type Pair = (String, String);
+pub type Pair = (String, String);
 
-/// What a client shows.
+/// The credentials of a client.
 #[derive(Clone, Default)]
-pub struct Shown {
+pub struct Credentials {
     certificate: Option<Pair>,
     headers: Vec<(&'static str, String)>,
 }
 
-impl Shown {
+impl Credentials {
     pub fn certificate(pair: Pair) -> Self {
         Self { certificate: Some(pair), ..Self::default() }
     }
 
-    /// Shows a header too.
+    /// Adds a header.
     pub fn with(mut self, name: &'static str, value: &str) -> Self {
         self.headers.push((name, value.to_owned()));
         self
@@ -90,10 +91,10 @@ pub struct Running {
     folder: PathBuf,
 }
 
-/// What came back.
-pub struct Got {
+/// A response.
+pub struct Response {
     pub status: u16,
-    /// In small letters.
+    /// Status line and headers, in lower case.
     pub head: String,
     pub body: String,
 }
@@ -127,7 +128,7 @@ impl Running {
             .spawn()?;
         let running = Self { child, binary, address, folder };
         let leads = eventually(format!("{binary} leads"), || async {
-            let healthz = running.ask(&Shown::default(), "GET", "/readyz", "").await?;
+            let healthz = running.ask(&Credentials::default(), "GET", "/readyz", "").await?;
             ensure!(healthz.status == 200, "{}", healthz.body);
             ensure!(running.log()?.contains("all controllers started"), "it does not lead yet");
             Ok(())
@@ -140,13 +141,13 @@ impl Running {
         Ok(std::fs::read_to_string(self.folder.join("log"))?)
     }
 
-    /// The address of a path.
+    /// Returns the URL of a path.
     pub fn url(&self, path: &str) -> String {
         format!("https://{}{path}", self.address)
     }
 
-    /// Asks over a connection of its own.
-    pub async fn ask(&self, shown: &Shown, method: &str, path: &str, body: &str) -> Result<Got> {
+    /// Opens a connection with a client certificate, if given, and these protocols (ALPN).
+    pub async fn connect(&self, certificate: Option<&Pair>, protocols: &[&[u8]]) -> Result<TlsStream<TcpStream>> {
         let own = std::fs::read(self.folder.join(format!("{}.crt", self.binary)))?;
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(&own)?)?;
@@ -154,44 +155,51 @@ impl Running {
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots);
-        let config = match &shown.certificate {
+        let mut config = match certificate {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
                 let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect::<Result<_, _>>()?;
                 builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes())?)?
             }
         };
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         let stream = TcpStream::connect(self.address).await?;
-        let mut stream =
-            TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost")?, stream).await?;
+        Ok(TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost")?, stream).await?)
+    }
+
+    /// Sends a request over a new connection.
+    pub async fn ask(&self, shown: &Credentials, method: &str, path: &str, body: &str) -> Result<Response> {
+        let mut stream = self.connect(shown.certificate.as_ref(), &[]).await?;
         let headers: String = shown.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
         stream.write_all(request.as_bytes()).await?;
-        let mut answer = Vec::new();
-        // The server need not say goodbye in TLS's way.
-        let _ = stream.read_to_end(&mut answer).await;
-        let answer = String::from_utf8(answer)?;
-        let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
+        let mut response = Vec::new();
+        // The server may close the connection without a TLS close_notify.
+        let _ = stream.read_to_end(&mut response).await;
+        let response = String::from_utf8(response)?;
+        let (head, body) = response.split_once("\r\n\r\n").context("no response")?;
         let status = head.split(' ').nth(1).context("no status")?.parse()?;
-        Ok(Got { status, head: head.to_lowercase(), body: body.to_owned() })
+        Ok(Response { status, head: head.to_lowercase(), body: body.to_owned() })
     }
 
-    /// Asks it to end as an operator does, and waits until it has.
+    /// Sends SIGTERM, and waits until the process has ended.
     pub async fn terminate(mut self) -> Result<()> {
-        let pid = self.child.id().context("it has ended already")?;
-        let asked = Command::new("kill").args(["-TERM", &pid.to_string()]).status().await?;
-        ensure!(asked.success(), "kill: {asked}");
-        let ended = tokio::time::timeout(Duration::from_secs(15), self.child.wait()).await.context("it goes on")??;
+        let pid = self.child.id().context("the process has ended already")?;
+        let sent = Command::new("kill").args(["-TERM", &pid.to_string()]).status().await?;
+        ensure!(sent.success(), "kill: {sent}");
+        let ended = tokio::time::timeout(Duration::from_secs(15), self.child.wait())
+            .await
+            .context("the process does not end")??;
         ensure!(ended.success(), "it ended with {ended}: {}", self.log()?);
-        ensure!(TcpStream::connect(self.address).await.is_err(), "somebody still listens");
+        ensure!(TcpStream::connect(self.address).await.is_err(), "the port is still open");
         Ok(())
     }
 }
 
-/// The client certificate inside a kubeconfig of the control plane, which has one user.
+/// Returns the client certificate in a kubeconfig of the control plane, which has one user.
 pub fn inline_pair(kubeconfig: &Path) -> Result<Pair> {
     let text = std::fs::read_to_string(kubeconfig)?;
     let field = |name: &str| -> Result<String> {
@@ -203,7 +211,7 @@ pub fn inline_pair(kubeconfig: &Path) -> Result<Pair> {
     Ok((field("client-certificate-data")?, field("client-key-data")?))
 }
 
-/// A certificate of an administrator by an authority with this key.
+/// Returns an administrator's certificate, signed by an authority with this key.
 fn sign(key: KeyPair, shape: impl FnOnce(&mut CertificateParams)) -> Result<Pair> {
     let mut authority = CertificateParams::default();
     authority.distinguished_name = rcgen::DistinguishedName::new();
@@ -218,7 +226,7 @@ fn sign(key: KeyPair, shape: impl FnOnce(&mut CertificateParams)) -> Result<Pair
     Ok((params.signed_by(&own, &Issuer::new(authority, key))?.pem(), own.serialize_pem()))
 }
 
-/// A service account's token with other times than the API server gave it, and signed with the API server's own key.
+/// Returns a service account's token with changed times, signed with the API server's key.
 fn with_times(cluster: &ControlPlane, token: &str, not_before: i64, expires: i64) -> Result<String> {
     let mut parts = token.trim().split('.');
     let (head, claims) = parts.next().zip(parts.next()).context("no token")?;
@@ -235,7 +243,7 @@ fn with_times(cluster: &ControlPlane, token: &str, not_before: i64, expires: i64
     Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
 }
 
-/// Tokens of an account that may do everything, which differ in their times alone: one counts, two do not.
+/// Returns tokens of an account with all permissions that differ only in their times: one is valid, two are not.
 fn insiders_tokens(cluster: &ControlPlane) -> Result<[String; 3]> {
     const HOUR: i64 = 3600;
     cluster.kubectl(&["create", "serviceaccount", "insider"])?;
@@ -248,8 +256,8 @@ fn insiders_tokens(cluster: &ControlPlane) -> Result<[String; 3]> {
     Ok([good?, expired?, early?])
 }
 
-/// Every client without access, with the response of a closed endpoint and of an open one.
-fn strangers(cluster: &ControlPlane, ended: &[String; 2]) -> Result<Vec<(&'static str, Shown, u16, u16)>> {
+/// Returns all clients without access, with the expected status of a closed endpoint and of an open one.
+fn strangers(cluster: &ControlPlane, ended: &[String; 2]) -> Result<Vec<(&'static str, Credentials, u16, u16)>> {
     let ca = || -> Result<KeyPair> { Ok(KeyPair::from_pem(&std::fs::read_to_string(cluster.ca_key())?)?) };
     let expired = sign(ca()?, |params| params.not_after = rcgen::date_time_ymd(2020, 1, 1))?;
     let early = sign(ca()?, |params| params.not_before = rcgen::date_time_ymd(2999, 1, 1))?;
@@ -269,36 +277,44 @@ fn strangers(cluster: &ControlPlane, ended: &[String; 2]) -> Result<Vec<(&'stati
     let claims = proxied
         .map(|name| (name, if name.ends_with("Group") { "system:masters" } else { "kubernetes-admin" }.to_owned()));
     Ok(vec![
-        ("nobody", Shown::default(), 403, 200),
-        ("who claims to be proxied", Shown { headers: claims.into(), ..Shown::default() }, 403, 200),
-        ("a wrong token", Shown::token("wrong"), 401, 401),
-        ("an empty token", Shown::token(""), 403, 200),
-        ("a forged token", Shown::token(&forged), 401, 401),
-        ("a token for somebody else", Shown::token(&for_another), 401, 401),
-        ("a token of an account that is gone", Shown::token(&leaver), 401, 401),
-        ("a token that has ended", Shown::token(&ended[0]), 401, 401),
-        ("a token of tomorrow", Shown::token(&ended[1]), 401, 401),
-        ("a token without rights", Shown::token(&stranger), 403, 200),
-        ("an expired certificate", Shown::certificate(expired), 401, 401),
-        ("a certificate of tomorrow", Shown::certificate(early), 401, 401),
-        ("a foreign certificate", Shown::certificate(foreign), 401, 401),
-        ("a server's certificate", Shown::certificate(for_servers), 401, 401),
+        ("an anonymous client", Credentials::default(), 403, 200),
+        (
+            "a client with headers of a proxy",
+            Credentials { headers: claims.into(), ..Credentials::default() },
+            403,
+            200,
+        ),
+        ("a wrong token", Credentials::token("wrong"), 401, 401),
+        ("an empty token", Credentials::token(""), 403, 200),
+        ("a forged token", Credentials::token(&forged), 401, 401),
+        ("a token for another audience", Credentials::token(&for_another), 401, 401),
+        ("a token of a deleted account", Credentials::token(&leaver), 401, 401),
+        ("an expired token", Credentials::token(&ended[0]), 401, 401),
+        ("a token that is not valid yet", Credentials::token(&ended[1]), 401, 401),
+        ("a token without permissions", Credentials::token(&stranger), 403, 200),
+        ("an expired certificate", Credentials::certificate(expired), 401, 401),
+        ("a certificate that is not valid yet", Credentials::certificate(early), 401, 401),
+        ("a foreign certificate", Credentials::certificate(foreign), 401, 401),
+        ("a server's certificate", Credentials::certificate(for_servers), 401, 401),
         (
             "a basic password",
-            Shown { headers: vec![("Authorization", "Basic YWRtaW46YWRtaW4=".to_owned())], ..Shown::default() },
+            Credentials {
+                headers: vec![("Authorization", "Basic YWRtaW46YWRtaW4=".to_owned())],
+                ..Credentials::default()
+            },
             403,
             200,
         ),
     ])
 }
 
-async fn nobody_gets_in(running: &Running, strangers: &[(&'static str, Shown, u16, u16)]) -> Result<()> {
+async fn check_refusals(running: &Running, strangers: &[(&'static str, Credentials, u16, u16)]) -> Result<()> {
     for (who, shown, closed, open) in strangers {
         for (path, is_open) in PATHS {
             let wanted = if *is_open { *open } else { *closed };
             let got = running.ask(shown, "GET", path, "").await.with_context(|| format!("{who} at {path}"))?;
             ensure!(got.status == wanted, "{who} at {path}: {} instead of {wanted}", got.status);
-            ensure!(*is_open || got.body.len() < 400, "{who} at {path} is told {}", got.body);
+            ensure!(*is_open || got.body.len() < 400, "{who} at {path} gets {}", got.body);
         }
         for method in ["PUT", "POST", "DELETE", "PATCH", "HEAD", "OPTIONS"] {
             for path in ["/debug/flags/v", "/metrics/slis", "/debug/reconcile", "/healthz/leaderElection"] {
@@ -310,40 +326,40 @@ async fn nobody_gets_in(running: &Running, strangers: &[(&'static str, Shown, u1
     Ok(())
 }
 
-/// A control plane without anything else that works.
+/// Starts a control plane without kubelets and scheduler.
 pub async fn bare() -> Result<ControlPlane> {
     ControlPlane::start(Options { kwok: false, scheduler: false, ..Options::default() }).await
 }
 
-/// Every path of both binaries, asked by everybody who must not get in.
-pub async fn strangers_get_in_nowhere(_: Space) -> Result<()> {
+/// Requests every path of both binaries as each client without access.
+pub async fn unauthenticated_clients_are_refused_everywhere(_: Space) -> Result<()> {
     let cluster = bare().await?;
     let [good, ended @ ..] = insiders_tokens(&cluster)?;
     let strangers = strangers(&cluster, &ended)?;
-    let admin = Shown::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
+    let admin = Credentials::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     for (binary, flags) in [
         (KCM, vec!["--controllers=serviceaccount-controller".to_owned()]),
         (CCM, vec!["--cloud-provider=mock".to_owned(), "--controllers=cloud-node".to_owned()]),
     ] {
         let running = Running::start(&cluster, binary, &flags).await?;
-        nobody_gets_in(&running, &strangers).await.with_context(|| binary)?;
+        check_refusals(&running, &strangers).await.with_context(|| binary)?;
         for (path, open) in PATHS {
             let got = running.ask(&admin, "GET", path, "").await?;
             ensure!(!open || got.status == 200, "{binary}: the administrator at {path}: {}", got.status);
             ensure!(![401, 403].contains(&got.status), "{binary}: the administrator at {path}: {}", got.status);
         }
-        let got = running.ask(&Shown::token(&good), "GET", "/metrics", "").await?;
-        ensure!(got.status == 200, "{binary}: a good token of the same key: {}", got.status);
+        let got = running.ask(&Credentials::token(&good), "GET", "/metrics", "").await?;
+        ensure!(got.status == 200, "{binary}: a valid token of the same key: {}", got.status);
         let log = running.log()?;
-        // What every token begins with.
+        // All tokens begin with this text.
         ensure!(!log.contains("eyJ"), "a token is in the log");
         running.terminate().await.with_context(|| binary)?;
     }
     Ok(())
 }
 
-/// A certificate that is replaced in its files is shown to new clients soon, by the same process.
-pub async fn a_new_certificate_is_shown_without_a_restart(_: Space) -> Result<()> {
+/// A certificate that is replaced in its files is soon used for new connections, by the same process.
+pub async fn new_serving_certificate_is_used_without_a_restart(_: Space) -> Result<()> {
     let cluster = bare().await?;
     let folder = cluster.folder().join(format!("serving-{KCM}"));
     std::fs::create_dir_all(&folder)?;
@@ -360,20 +376,20 @@ pub async fn a_new_certificate_is_shown_without_a_restart(_: Space) -> Result<()
         format!("--tls-private-key-file={}", key.display()),
     ];
     let running = Running::start(&cluster, KCM, &flags).await?;
-    let nobody = Shown::default();
-    ensure!(running.ask(&nobody, "GET", "/healthz", "").await?.status == 200, "the first certificate is not shown");
+    let anonymous = Credentials::default();
+    ensure!(running.ask(&anonymous, "GET", "/healthz", "").await?.status == 200, "the first certificate is not used");
     renew()?;
-    // Only what is in the file by now is trusted.
-    eventually("the second certificate is shown", || async {
-        ensure!(running.ask(&nobody, "GET", "/healthz", "").await?.status == 200);
+    // The client trusts only the certificate that is now in the file.
+    eventually("the second certificate is used", || async {
+        ensure!(running.ask(&anonymous, "GET", "/healthz", "").await?.status == 200);
         Ok(())
     })
     .await?;
     running.terminate().await
 }
 
-/// As JSON for machines, and as text with the requests of one file only; each line says whose reconcile it is about.
-pub async fn the_log_is_as_it_was_asked_for(_: Space) -> Result<()> {
+/// Logs as JSON, and as text with the requests of only one source file; each line names its reconcile.
+pub async fn log_follows_its_flags(_: Space) -> Result<()> {
     const CONTROLLER: &str = "--controllers=serviceaccount-controller";
     const REQUEST: &str = "request sent";
     let cluster = bare().await?;
@@ -406,14 +422,14 @@ pub async fn the_log_is_as_it_was_asked_for(_: Space) -> Result<()> {
     let span = "reconcile{controller=\"serviceaccount-controller\" key=text}";
     ensure!(requests.iter().any(|line| line.contains(span) && line.contains(&about("text"))), "{log}");
     let fine = log.lines().filter(|line| line.contains(" TRACE ") || line.contains(" DEBUG "));
-    ensure!(fine.count() == requests.len(), "more than what was asked for: {log}");
+    ensure!(fine.count() == requests.len(), "more lines than the flags request: {log}");
     Ok(())
 }
 
-/// ccm tells what it does under upstream's names, and ends as it is asked to, leaving its Lease to others.
-pub async fn ccm_is_a_process(_: Space) -> Result<()> {
+/// ccm serves metrics under upstream's names, ends on SIGTERM, and releases its Lease.
+pub async fn ccm_process_serves_and_releases_its_lease(_: Space) -> Result<()> {
     let cluster = bare().await?;
-    let admin = Shown::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
+    let admin = Credentials::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     let flags = [
         "--cloud-provider=mock",
         "--configure-cloud-routes=true",
@@ -432,7 +448,7 @@ pub async fn ccm_is_a_process(_: Space) -> Result<()> {
             "jsonpath={.spec.holderIdentity}",
         ])
     };
-    ensure!(!lease()?.is_empty(), "nobody holds the Lease");
+    ensure!(!lease()?.is_empty(), "the Lease has no holder");
     let metrics = running.ask(&admin, "GET", "/metrics", "").await?.body;
     let manager = "manager=\"cloud-controller-manager\"";
     for line in [

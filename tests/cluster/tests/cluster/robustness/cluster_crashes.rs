@@ -1,5 +1,5 @@
-//! Stories of controllers that work for the whole cluster, each told with a crash after any of its writes, on a control
-//! plane of their own.
+//! Scenarios of controllers of cluster-wide objects, each with a crash after any of its writes, on a separate control
+//! plane.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,33 +16,33 @@ use crate::certificates::requests;
 use crate::network::node_ipam::{add, ranges};
 use crate::nodes::lifecycle::{nodes, patch_node};
 
-type Told = BoxFuture<'static, Result<()>>;
+type StepFuture = BoxFuture<'static, Result<()>>;
 
-/// A story of a controller whose objects have no namespace.
-struct Story {
+/// A scenario of a controller whose objects have no namespace.
+struct Scenario {
     name: &'static str,
     flags: fn(&Space) -> Vec<String>,
     /// A kind that its managers watch.
     kind: &'static str,
-    /// What users do, and what they wait for; each time under another name.
-    tell: fn(Space, String) -> Told,
-    /// Holds at the end of the story.
-    end: fn(Space) -> Told,
-    /// How many writes there are at least.
+    /// Actions of users and the states that they wait for; each run uses another name.
+    run: fn(Space, String) -> StepFuture,
+    /// Holds at the end of the scenario.
+    end: fn(Space) -> StepFuture,
+    /// The minimum number of writes.
     writes: usize,
 }
 
 /// The last one leaves nodes behind that the first one would have to do with.
-const STORIES: [Story; 3] = [
-    Story {
+const SCENARIOS: [Scenario; 3] = [
+    Scenario {
         name: "ttl",
         flags: |_| vec!["--controllers=ttl-controller".to_owned()],
         kind: "nodes",
-        tell: |space, _| Box::pin(async move { forgets(&space).await }),
+        run: |space, _| Box::pin(async move { forgets(&space).await }),
         end: |_| Box::pin(async { Ok(()) }),
         writes: 1,
     },
-    Story {
+    Scenario {
         name: "certificates",
         flags: |space| {
             let mut flags = signing(space);
@@ -50,15 +50,15 @@ const STORIES: [Story; 3] = [
             flags
         },
         kind: "certificatesigningrequests",
-        tell: |space, name| Box::pin(async move { joins(&space, &name).await }),
+        run: |space, name| Box::pin(async move { joins(&space, &name).await }),
         end: |_| Box::pin(async { Ok(()) }),
         writes: 2,
     },
-    Story {
+    Scenario {
         name: "ranges",
         flags: |_| range_flags(),
         kind: "nodes",
-        tell: |space, name| Box::pin(async move { two_join(&space, &name).await }),
+        run: |space, name| Box::pin(async move { two_join(&space, &name).await }),
         end: |space| Box::pin(async move { none_is_lost(&space).await }),
         writes: 2,
     },
@@ -66,7 +66,7 @@ const STORIES: [Story; 3] = [
 
 const SIGNING: &str = "certificatesigningrequest-approving-controller,certificatesigningrequest-signing-controller";
 
-/// Node of the story of annotations.
+/// Node of the scenario of annotations.
 const OLD: &str = "old";
 /// Annotation: for how many seconds kubelets may keep what they have read.
 pub const TTL: &str = "node.alpha.kubernetes.io/ttl";
@@ -116,7 +116,7 @@ pub async fn distinct(space: &Space) -> Result<BTreeSet<String>> {
     Ok(distinct)
 }
 
-/// What is left of the network can still be given out.
+/// Checks that the remaining ranges of the network can be allocated.
 async fn none_is_lost(space: &Space) -> Result<()> {
     let left = PARTS - distinct(space).await?.len();
     let flags = range_flags();
@@ -136,7 +136,7 @@ async fn none_is_lost(space: &Space) -> Result<()> {
 pub async fn forgets(space: &Space) -> Result<()> {
     let annotation = |value: Option<&str>| serde_json::json!({"metadata": {"annotations": {TTL: value}}});
     patch_node(space, OLD, annotation(None)).await?;
-    eventually("the node is told again", || async {
+    eventually("the node is annotated again", || async {
         let annotations = nodes(space).get(OLD).await?.metadata.annotations.unwrap_or_default();
         ensure!(annotations.get(TTL).is_some_and(|value| value == "0"), "{annotations:?}");
         Ok(())
@@ -144,7 +144,7 @@ pub async fn forgets(space: &Space) -> Result<()> {
     .await
 }
 
-/// A kubelet asks for its certificate; it is approved once, and issued.
+/// A kubelet requests its certificate; the request is approved once, and the certificate issued.
 pub async fn joins(space: &Space, name: &str) -> Result<()> {
     let all: Api<CertificateSigningRequest> = Api::all(space.bed.client.clone());
     let (request, _) = requests::ask("system:nodes", &format!("system:node:{name}"), &[])?;
@@ -164,7 +164,7 @@ pub async fn bed() -> Result<Arc<Bed>> {
 }
 
 /// Runs managers one after the other, each until it crashes.
-async fn lives(space: &Space, faults: &Faults, flags: &[&str]) -> Result<()> {
+async fn run_until_crash(space: &Space, faults: &Faults, flags: &[&str]) -> Result<()> {
     loop {
         let manager = Manager::start_cluster_wide(space, faults, flags).await?;
         faults.crashes().await;
@@ -172,17 +172,17 @@ async fn lives(space: &Space, faults: &Faults, flags: &[&str]) -> Result<()> {
     }
 }
 
-impl Story {
-    async fn told_with_a_crash(&self, space: &Space, n: usize, effect: Effect) -> Result<()> {
+impl Scenario {
+    async fn run_with_a_crash(&self, space: &Space, n: usize, effect: Effect) -> Result<()> {
         let name = format!("{}-{n}-{effect:?}", self.name).to_lowercase();
         let flags = (self.flags)(space);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let faults = Faults::script([Rule::new(Call::is_deed, effect).nth(n)]);
         tokio::select! {
-            told = (self.tell)(space.clone(), name) => told.with_context(|| format!("{:?}", faults.seen()))?,
-            lived = lives(space, &faults, &flags) => lived?,
+            done = (self.run)(space.clone(), name) => done.with_context(|| format!("{:?}", faults.seen()))?,
+            ended = run_until_crash(space, &faults, &flags) => ended?,
         }
-        ensure!(faults.unmet() == 0, "the fault did not come: this proves nothing");
+        ensure!(faults.unmet() == 0, "the fault did not occur: this proves nothing");
         let faults = Faults::default();
         let manager = Manager::start_cluster_wide(space, &faults, &flags).await?;
         eventually("the last manager has listed", || async {
@@ -199,11 +199,11 @@ impl Story {
         Ok(())
     }
 
-    async fn told(&self, space: &Space) -> Result<()> {
+    async fn check_all_crashes(&self, space: &Space) -> Result<()> {
         for n in 1..=self.writes {
             for effect in [Effect::CrashAfter, Effect::CrashBeforeAnswer] {
                 let what = format!("{}: {effect:?} at write {n}", self.name);
-                self.told_with_a_crash(space, n, effect).await.context(what)?;
+                self.run_with_a_crash(space, n, effect).await.context(what)?;
             }
         }
         (self.end)(space.clone()).await
@@ -212,15 +212,15 @@ impl Story {
 
 pub async fn crash_after_every_write(_: Space) -> Result<()> {
     let bed = bed().await?;
-    let space = bed.space("stories").await?;
+    let space = bed.space("scenarios").await?;
     // A range of its own, so that it takes none of those that are given out.
     let old: Node = serde_json::from_value(serde_json::json!({
         "metadata": {"name": OLD, "annotations": {TTL: "0"}},
         "spec": {"podCIDR": "10.200.15.0/24", "podCIDRs": ["10.200.15.0/24"]},
     }))?;
     nodes(&space).create(&Default::default(), &old).await?;
-    for story in &STORIES {
-        story.told(&space).await?;
+    for scenario in &SCENARIOS {
+        scenario.check_all_crashes(&space).await?;
     }
     Ok(())
 }

@@ -1,8 +1,7 @@
-//! Stories of controllers, each told with a fault at any of its writes: the end is the same, and then all is quiet.
+//! Scenarios of controllers, each with a fault at any of its writes: the final state is the same, and no writes follow.
 //!
-//! A [`Story`] is data: what users do up to a state that is known, beside managers of which each takes over where the
-//! one before it crashed. Of the places to crash at a sample is tried in every run of the tests, all of them in the
-//! soak.
+//! A [`Scenario`] is data: actions of users up to a known state, while managers run one after the other, each until it
+//! crashes. Every run of the tests tries a sample of the writes to crash at, the soak all of them.
 
 use std::sync::Arc;
 
@@ -15,82 +14,84 @@ use crate::api::{garbage_collector, namespace, resourcequota};
 use crate::auth::serviceaccount;
 use crate::devices::{resource_claims, taint_eviction};
 use crate::robustness::faults;
-use crate::robustness::story::{Story, Told};
+use crate::robustness::scenario::{Scenario, StepFuture};
 use crate::workloads::{
     cronjob, daemonset, disruption, horizontal_pod_autoscaler, job, pod_garbage_collector, replicationcontroller,
     rollout, statefulset,
 };
 
-static STORIES: [Story; 17] = [
-    serviceaccount::STORY,
-    cronjob::STORY,
+static SCENARIOS: [Scenario; 17] = [
+    serviceaccount::SCENARIO,
+    cronjob::SCENARIO,
     cronjob::BRIEF,
-    daemonset::STORY,
-    taint_eviction::STORY,
-    disruption::STORY,
-    faults::STORY,
-    garbage_collector::STORY,
-    job::STORY,
-    namespace::STORY,
-    horizontal_pod_autoscaler::STORY,
-    pod_garbage_collector::STORY,
-    replicationcontroller::STORY,
-    resource_claims::STORY,
-    resourcequota::STORY,
-    rollout::STORY,
-    statefulset::STORY,
+    daemonset::SCENARIO,
+    taint_eviction::SCENARIO,
+    disruption::SCENARIO,
+    faults::SCENARIO,
+    garbage_collector::SCENARIO,
+    job::SCENARIO,
+    namespace::SCENARIO,
+    horizontal_pod_autoscaler::SCENARIO,
+    pod_garbage_collector::SCENARIO,
+    replicationcontroller::SCENARIO,
+    resource_claims::SCENARIO,
+    resourcequota::SCENARIO,
+    rollout::SCENARIO,
+    statefulset::SCENARIO,
 ];
 
-/// How many places to crash at are tried of all that there are.
+/// The size of the sample of writes to crash at.
 const SAMPLE: usize = 8;
 
-/// The tests of all stories.
+/// Returns the tests of all scenarios.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for story in &STORIES {
-        let mut add = |what: &str, tier, run: fn(&'static Story, Space) -> Told| {
-            let name = format!("faults::{}::{what}", story.name);
-            cases.push(Case { name, tier, run: Arc::new(move |space| run(story, space)) });
+    for scenario in &SCENARIOS {
+        let mut add = |what: &str, tier, run: fn(&'static Scenario, Space) -> StepFuture| {
+            let name = format!("faults::{}::{what}", scenario.name);
+            cases.push(Case { name, tier, run: Arc::new(move |space| run(scenario, space)) });
         };
-        add("crash_after_a_sample_of_writes", Tier::Usual, |story, space| Box::pin(crash_at_a_sample(story, space)));
-        add("crash_after_every_write", Tier::Ignored, |story, space| Box::pin(crash_everywhere(story, space)));
-        if !story.fails.is_empty() {
-            add("each_write_fails_each_way", Tier::Usual, |story, space| Box::pin(fail_each_way(story, space)));
+        add("crash_after_a_sample_of_writes", Tier::Usual, |scenario, space| {
+            Box::pin(crash_at_a_sample(scenario, space))
+        });
+        add("crash_after_every_write", Tier::Ignored, |scenario, space| Box::pin(crash_everywhere(scenario, space)));
+        if !scenario.fails.is_empty() {
+            add("each_write_fails_each_way", Tier::Usual, |scenario, space| Box::pin(fail_each_way(scenario, space)));
         }
     }
     cases
 }
 
 /// Runs managers one after the other, each until it crashes.
-async fn lives(story: &Story, space: &Space, faults: &Faults) -> Result<()> {
+async fn run_until_crash(scenario: &Scenario, space: &Space, faults: &Faults) -> Result<()> {
     loop {
-        let manager = Manager::start_with(space, faults, story.flags).await?;
+        let manager = Manager::start_with(space, faults, scenario.flags).await?;
         faults.crashes().await;
         manager.crash().await;
     }
 }
 
-/// Tells the story with a fault, which must come if it says so; answers how many writes it took.
-async fn tell(story: &Story, space: &Space, (fault, must_come): (Rule, bool)) -> Result<usize> {
+/// Runs the scenario with a fault, which has to occur if `must_come`; returns the number of writes.
+async fn run_with_fault(scenario: &Scenario, space: &Space, (fault, must_come): (Rule, bool)) -> Result<usize> {
     let faults = Faults::script([fault]);
-    let observer = Observer::start(space, story.judge).await?;
+    let observer = Observer::start(space, scenario.judge).await?;
     tokio::select! {
-        told = (story.tell)(space.clone()) => told.with_context(|| calls(&faults))?,
-        lived = lives(story, space, &faults) => lived?,
+        done = (scenario.run)(space.clone()) => done.with_context(|| calls(&faults))?,
+        ended = run_until_crash(scenario, space, &faults) => ended?,
     }
-    ensure!(faults.unmet() == 0 || !must_come, "the fault did not come: this proves nothing");
+    ensure!(faults.unmet() == 0 || !must_come, "the fault did not occur: this proves nothing");
     let deeds = faults.count(Call::is_deed);
-    finds_nothing_to_do(story, space).await.with_context(|| calls(&faults))?;
-    if story.pods > 0 {
+    finds_nothing_to_do(scenario, space).await.with_context(|| calls(&faults))?;
+    if scenario.pods > 0 {
         observer.verdict()?;
     }
     let made = observer.view().pods_ever.len();
-    ensure!(made == story.pods, "there were {made} pods instead of {}\n{}", story.pods, calls(&faults));
-    (story.clear)(space.clone()).await?;
+    ensure!(made == scenario.pods, "there were {made} pods instead of {}\n{}", scenario.pods, calls(&faults));
+    (scenario.clear)(space.clone()).await?;
     Ok(deeds)
 }
 
-/// The writes so far, for finding out what went wrong.
+/// Returns the writes so far, for error messages.
 fn calls(faults: &Faults) -> String {
     let seen = faults.seen();
     let deeds = seen.iter().filter(|seen| seen.call.is_deed());
@@ -99,18 +100,18 @@ fn calls(faults: &Faults) -> String {
     format!("its writes were:\n{}", lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// One more manager sees all that there is, and leaves it alone.
-async fn finds_nothing_to_do(story: &Story, space: &Space) -> Result<()> {
+/// Checks that another manager lists everything and writes nothing.
+async fn finds_nothing_to_do(scenario: &Scenario, space: &Space) -> Result<()> {
     let faults = Faults::default();
-    let manager = Manager::start_with(space, &faults, story.flags).await?;
+    let manager = Manager::start_with(space, &faults, scenario.flags).await?;
     eventually("the last manager has listed", || async {
-        ensure!(faults.most_watches().contains_key(story.kind), "it watches {:?}", faults.most_watches().keys());
+        ensure!(faults.most_watches().contains_key(scenario.kind), "it watches {:?}", faults.most_watches().keys());
         Ok(())
     })
     .await?;
     // Managers of all kinds also log what other tests do in other namespaces.
     let concerns = |call: &Call| call.is_write() && (call.namespace.is_empty() || call.namespace == space.namespace);
-    during(QUIET, "there is nothing left to do", || async {
+    during(QUIET, "no work remains", || async {
         ensure!(faults.count(concerns) == 0, "{}", calls(&faults));
         Ok(())
     })
@@ -119,52 +120,60 @@ async fn finds_nothing_to_do(story: &Story, space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// Tells the story once without a fault; answers how many writes it took.
-async fn undisturbed(story: &Story, space: &Space) -> Result<usize> {
+/// Runs the scenario once without a fault; returns the number of writes.
+async fn undisturbed(scenario: &Scenario, space: &Space) -> Result<usize> {
     let space = space.bed.space("undisturbed").await?;
-    let writes = tell(story, &space, (Rule::new(|_| false, Effect::NotSent), false)).await?;
-    ensure!(writes >= story.writes, "only {writes} writes instead of {}: it is not what it says", story.writes);
+    let writes = run_with_fault(scenario, &space, (Rule::new(|_| false, Effect::NotSent), false)).await?;
+    ensure!(
+        writes >= scenario.writes,
+        "only {writes} writes instead of {}: the scenario's minimum is wrong",
+        scenario.writes
+    );
     Ok(writes)
 }
 
-/// Tells the story once with each fault, each time in a namespace of its own.
-async fn tell_each(story: &'static Story, space: &Space, faults: Vec<(String, (Rule, bool))>) -> Result<()> {
+/// Runs the scenario once with each fault, each time in a separate namespace.
+async fn run_with_each_fault(
+    scenario: &'static Scenario,
+    space: &Space,
+    faults: Vec<(String, (Rule, bool))>,
+) -> Result<()> {
     variants(space, faults, |space, fault| async move {
-        tell(story, &space, fault).await?;
+        run_with_fault(scenario, &space, fault).await?;
         Ok(())
     })
     .await
 }
 
-fn crash(story: &Story, n: usize, effect: Effect) -> (String, (Rule, bool)) {
-    let fault = (Rule::new(Call::is_deed, effect.clone()).nth(n), n <= story.writes);
+fn crash(scenario: &Scenario, n: usize, effect: Effect) -> (String, (Rule, bool)) {
+    let fault = (Rule::new(Call::is_deed, effect.clone()).nth(n), n <= scenario.writes);
     (format!("{effect:?} at write {n}"), fault)
 }
 
-/// `CLUSTER_SEED` chooses another sample of places.
-async fn crash_at_a_sample(story: &'static Story, space: Space) -> Result<()> {
+/// `CLUSTER_SEED` selects another sample of writes.
+async fn crash_at_a_sample(scenario: &'static Scenario, space: Space) -> Result<()> {
     let seed: usize = std::env::var("CLUSTER_SEED").ok().map_or(Ok(1), |seed| seed.parse())?;
-    let writes = undisturbed(story, &space).await?;
+    let writes = undisturbed(scenario, &space).await?;
     let places = (0..SAMPLE.min(writes)).map(|n| 1 + (seed * 5 + n * writes / SAMPLE.min(writes)) % writes);
     let faults = places.enumerate().map(|(at, n)| {
         let effect = if (at + seed).is_multiple_of(2) { Effect::CrashAfter } else { Effect::CrashBeforeAnswer };
-        crash(story, n, effect)
+        crash(scenario, n, effect)
     });
-    tell_each(story, &space, faults.collect()).await
+    run_with_each_fault(scenario, &space, faults.collect()).await
 }
 
-async fn crash_everywhere(story: &'static Story, space: Space) -> Result<()> {
-    let writes = undisturbed(story, &space).await?;
-    let both = |n| [crash(story, n, Effect::CrashAfter), crash(story, n, Effect::CrashBeforeAnswer)];
-    tell_each(story, &space, (1..=writes).flat_map(both).collect()).await
+async fn crash_everywhere(scenario: &'static Scenario, space: Space) -> Result<()> {
+    let writes = undisturbed(scenario, &space).await?;
+    let both = |n| [crash(scenario, n, Effect::CrashAfter), crash(scenario, n, Effect::CrashBeforeAnswer)];
+    run_with_each_fault(scenario, &space, (1..=writes).flat_map(both).collect()).await
 }
 
-async fn fail_each_way(story: &'static Story, space: Space) -> Result<()> {
-    let each = story.fails.iter().flat_map(|(beginning, n)| {
+pub async fn fail_each_way(scenario: &'static Scenario, space: Space) -> Result<()> {
+    let each = scenario.fails.iter().flat_map(|(beginning, n)| {
         fails().map(|(how, effect)| {
             let matches = move |call: &Call| call.is_deed() && format!("{call} ").starts_with(beginning);
             (format!("{beginning} no. {n}: {how}"), (Rule::new(matches, effect).nth(*n), true))
         })
     });
-    tell_each(story, &space, each.collect()).await
+    run_with_each_fault(scenario, &space, each.collect()).await
 }

@@ -1,4 +1,4 @@
-//! A ReplicaSet through faults: whatever breaks, the end is the same, and no pod is made twice.
+//! A ReplicaSet with faults: after any fault, the final state is the same, and no pod is created twice.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use runtime::manager::ExitReason;
 use serde_json::json;
 
 use crate::robustness::invariants::quiet;
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 use crate::workloads::replicaset::settled;
 
-/// Create 3, lose one, scale to 5, scale to 2.
+/// Creates 3 pods, deletes one, scales to 5, scales to 2.
 async fn scenario(space: Space) -> Result<()> {
     space.create::<ReplicaSet>(replica_set("web", 3)).await?;
     settled(&space, "web", 3).await?;
@@ -28,20 +28,20 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Three pods, one for the victim, two more; a status for each of four sizes.
-pub const STORY: Story = Story {
+/// Three pods, a replacement, two more; a status for each of four sizes.
+pub const SCENARIO: Scenario = Scenario {
     name: "replicaset",
     flags: &["--controllers=replicaset-controller"],
     kind: "replicasets",
-    tell: |space| Box::pin(scenario(space)),
+    run: |space| Box::pin(scenario(space)),
     pods: 6,
     writes: 6 + 3 + 4,
     fails: &[("create pods ", 1), ("create pods ", 3), ("update replicasets/status ", 2), ("delete pods ", 2)],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };
 
 /// Runs managers one after the other, each until it crashes.
-pub async fn lives(space: &Space, faults: &Faults) -> Result<()> {
+pub async fn run_until_crash(space: &Space, faults: &Faults) -> Result<()> {
     loop {
         let manager = Manager::start(space, faults).await?;
         faults.crashes().await;
@@ -49,7 +49,7 @@ pub async fn lives(space: &Space, faults: &Faults) -> Result<()> {
     }
 }
 
-/// Pods that were created, whether the manager heard of it or not.
+/// Returns the number of created pods, including those whose response was lost.
 pub fn created(faults: &Faults) -> usize {
     let seen = faults.seen();
     seen.iter()
@@ -57,7 +57,7 @@ pub fn created(faults: &Faults) -> usize {
         .count()
 }
 
-pub async fn a_frozen_watch_leads_to_no_more_pods(space: Space) -> Result<()> {
+pub async fn frozen_watch_leads_to_no_surplus_pods(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
     space.create::<ReplicaSet>(replica_set("web", 2)).await?;
@@ -69,10 +69,10 @@ pub async fn a_frozen_watch_leads_to_no_more_pods(space: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    // Each change of the ReplicaSet makes it look again at pods that it cannot see yet.
+    // Each change of the ReplicaSet leads to a reconcile, while the new pods are not in the cache.
     for n in 0..6 {
         space.patch::<ReplicaSet>("web", json!({"metadata": {"annotations": {"turn": n.to_string()}}})).await?;
-        during(Duration::from_millis(500), "no pod too many while the watch brings nothing", || async {
+        during(Duration::from_millis(500), "no surplus pod while the watch delivers nothing", || async {
             ensure!(created(&faults) == 6, "created {}", created(&faults));
             Ok(())
         })
@@ -84,7 +84,7 @@ pub async fn a_frozen_watch_leads_to_no_more_pods(space: Space) -> Result<()> {
     quiet(&faults).await
 }
 
-/// Times of an election that fit a test.
+/// Short leader election times, for tests.
 pub const ELECT: [&str; 4] = [
     "--leader-elect=true",
     "--leader-elect-lease-duration=4s",
@@ -92,14 +92,14 @@ pub const ELECT: [&str; 4] = [
     "--leader-elect-retry-period=500ms",
 ];
 
-/// Two managers, of which the first leads and has made three pods.
+/// Starts two managers: the first leads and has created three pods.
 async fn pair(space: &Space) -> Result<[(Manager, Faults); 2]> {
     let (first, second) = (Faults::default(), Faults::default());
     let leader = Manager::start_with(space, &first, &ELECT).await?;
     space.create::<ReplicaSet>(replica_set("web", 3)).await?;
     settled(space, "web", 3).await?;
     let standby = Manager::start_with(space, &second, &ELECT).await?;
-    eventually("the standby knows the pods", || async {
+    eventually("the standby watches pods", || async {
         ensure!(second.most_watches().contains_key("pods"));
         Ok(())
     })
@@ -113,9 +113,9 @@ async fn pair(space: &Space) -> Result<[(Manager, Faults); 2]> {
     Ok([(leader, first), (standby, second)])
 }
 
-pub async fn a_killed_leader_is_followed(space: Space) -> Result<()> {
+pub async fn standby_continues_after_the_leader_is_killed(space: Space) -> Result<()> {
     let [(leader, first), (_standby, second)] = pair(&space).await?;
-    // In the middle of its work: two of four more pods are made.
+    // The leader crashes after two of four more pods are created.
     first.add(Rule::on(Verb::Create, "pods", Effect::CrashAfter).nth(2));
     space.scale::<ReplicaSet>("web", 7).await?;
     first.crashes().await;
@@ -126,7 +126,7 @@ pub async fn a_killed_leader_is_followed(space: Space) -> Result<()> {
     quiet(&second).await
 }
 
-pub async fn a_paused_leader_is_followed(space: Space) -> Result<()> {
+pub async fn standby_continues_while_the_leader_is_paused(space: Space) -> Result<()> {
     let [(leader, first), (_standby, second)] = pair(&space).await?;
     first.pause(true);
     space.scale::<ReplicaSet>("web", 7).await?;
@@ -141,20 +141,20 @@ pub async fn a_paused_leader_is_followed(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_lost_answer_behind_a_frozen_watch_is_found(space: Space) -> Result<()> {
+pub async fn lost_response_behind_a_frozen_watch_is_resolved(space: Space) -> Result<()> {
     let faults = Faults::script([Rule::on(Verb::Create, "pods", Effect::LostAfter).nth(3)]);
     let _manager = Manager::start(&space, &faults).await?;
     space.create::<ReplicaSet>(replica_set("web", 2)).await?;
     settled(&space, "web", 2).await?;
     faults.freeze("pods");
     space.scale::<ReplicaSet>("web", 4).await?;
-    // The rule counts as met when the request goes out; the pod is there only when the server has answered.
-    eventually("the answer is lost", || async {
+    // The rule counts as met when the request is sent; the pod exists only when the server has responded.
+    eventually("the response is lost", || async {
         ensure!(faults.unmet() == 0 && created(&faults) == 3, "created {}", created(&faults));
         Ok(())
     })
     .await?;
-    during(QUIET, "it waits for the pod that it cannot see", || async {
+    during(QUIET, "it waits for the pod that is not in its cache", || async {
         ensure!(created(&faults) == 3, "created {}", created(&faults));
         Ok(())
     })
@@ -165,20 +165,20 @@ pub async fn a_lost_answer_behind_a_frozen_watch_is_found(space: Space) -> Resul
     Ok(())
 }
 
-pub async fn a_successor_with_an_old_view_looks_first(space: Space) -> Result<()> {
+pub async fn new_leader_with_a_stale_cache_reads_pods_first(space: Space) -> Result<()> {
     let [(leader, first), (_standby, second)] = pair(&space).await?;
     second.freeze("pods");
     space.scale::<ReplicaSet>("web", 7).await?;
     settled(&space, "web", 7).await?;
     leader.crash().await;
     space.patch::<ReplicaSet>("web", json!({"metadata": {"annotations": {"turn": "next"}}})).await?;
-    eventually("the successor looks at the pods", || async {
-        let looked = second.count(|call| call.to_string() == "list pods");
-        ensure!(looked > 0, "{:?}", second.seen());
+    eventually("the new leader lists the pods", || async {
+        let lists = second.count(|call| call.to_string() == "list pods");
+        ensure!(lists > 0, "{:?}", second.seen());
         Ok(())
     })
     .await?;
-    during(QUIET, "it makes no pod that is there already", || async {
+    during(QUIET, "it creates no pod that exists already", || async {
         ensure!(created(&second) == 0, "created {}", created(&second));
         Ok(())
     })

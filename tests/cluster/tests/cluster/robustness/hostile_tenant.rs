@@ -95,7 +95,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Fails if the manager read an object of the other namespace that the tenant named, or told the tenant of one.
+    /// Fails if the manager read an object of the other namespace that the tenant named, or reported one to the tenant.
     async fn nothing_is_disclosed(&self) -> Result<()> {
         let log = fs::read_to_string(self.bed.cluster.folder().join("audit.log"))?;
         for line in log.lines() {
@@ -310,7 +310,7 @@ pub async fn hostile_rates_cost_other_namespaces_nothing(_: Space) -> Result<()>
     stage.manager.stop(&stage.bed.cluster).await
 }
 
-/// A task that changes a Deployment again and again. Ends when it is dropped.
+/// A task that repeatedly changes a Deployment, until it is dropped.
 struct Writes {
     task: JoinHandle<()>,
     count: Arc<std::sync::atomic::AtomicUsize>,

@@ -1,4 +1,5 @@
-//! What holds for every controller: its role is enough, its writes are declared, it is quiet when there is nothing to do.
+//! Invariants of every controller: its role permits its requests, its writes are declared, and it writes nothing
+//! without work.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{deployment, replica_set, with};
@@ -45,7 +46,7 @@ pub async fn quiet(faults: &Faults) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_quiet_cluster_is_left_alone(space: Space) -> Result<()> {
+pub async fn idle_cluster_gets_no_writes(space: Space) -> Result<()> {
     let faults = Faults::default();
     let manager = Manager::start(&space, &faults).await?;
     some_work(&space).await?;
@@ -74,7 +75,7 @@ pub async fn a_quiet_cluster_is_left_alone(space: Space) -> Result<()> {
     .await
 }
 
-pub async fn one_watch_a_kind(space: Space) -> Result<()> {
+pub async fn each_kind_is_watched_once(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
     some_work(&space).await?;

@@ -1,4 +1,4 @@
-//! Crashes, lost answers and stale caches; what holds in every state.
+//! Crashes, lost responses and stale caches; invariants of every state.
 
 pub mod cluster_crashes;
 pub mod crashes;
@@ -7,5 +7,5 @@ pub mod hostile_names;
 pub mod hostile_objects;
 pub mod hostile_tenant;
 pub mod invariants;
+pub mod scenario;
 pub mod secrecy;
-pub mod story;

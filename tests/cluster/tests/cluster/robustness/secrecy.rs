@@ -1,4 +1,4 @@
-//! What is secret is in no log, at any verbosity, in nothing that is served, and in no event.
+//! Secret data occurs in no log at any verbosity, in no served page, and in no event.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use kube::Api;
 use kube::api::ListParams;
 use tokio::task::block_in_place;
 
-/// What users keep: in a Secret, in a pod's own text, and what a node joins with.
+/// Secret data of users: in a Secret, in a pod's environment, and a bootstrap token.
 const DATA: &str = "correct-horse-battery-staple";
 const OTHER: &str = "quota-of-this-namespace-is-full";
 const BOOTSTRAP: &str = "0123456789fedcba";
@@ -84,10 +84,11 @@ spec:
     spec: {containers: [{name: main, image: 'example.com/web:1', env: [{name: PASSWORD, value: DATA}]}]}
 ";
 
-/// The ways in which a text may show: as it is, in base64 of both alphabets, and as Rust prints bytes.
+/// Returns the forms in which a text may occur: plain, in base64 of both alphabets, and as Rust prints bytes.
 fn shapes(secret: &str) -> Vec<String> {
     let mut shapes = vec![secret.to_owned()];
-    // What stands in a longer text is not on a border of three bytes: all but its ends is the same three times.
+    // Within a longer text, base64 depends on the position modulo three; for each of the three, the inner part is the
+    // same.
     for skipped in 0..3 {
         let encoded = URL_SAFE_NO_PAD.encode(&secret[skipped..]);
         let inner = &encoded[..encoded.len() / 4 * 4 - 4];
@@ -103,7 +104,7 @@ fn lines_of_pem(pem: &str) -> impl Iterator<Item = &str> {
     pem.lines().filter(|line| line.len() > 40 && !line.starts_with("-----"))
 }
 
-/// Fails unless what is looked for would be found, wherever it stands.
+/// Fails unless the search would find the secret at any position.
 fn would_be_found(secret: &str) -> Result<()> {
     for before in ["", "a", "ab"] {
         let text = format!("{before}{secret} and more");
@@ -172,7 +173,7 @@ pub async fn nothing_secret_is_logged_or_served(_: Space) -> Result<()> {
     let log = process.log(cluster)?;
     process.stop(cluster).await?;
     ensure!(log.contains(" TRACE ") && log.lines().count() > 1000, "that is no log at the highest verbosity");
-    ensure!(log.contains("vault"), "the log does not tell of what the controllers did");
+    ensure!(log.contains("vault"), "the log does not contain the controllers' decisions");
 
     let mut needles: Vec<(&str, String)> = Vec::new();
     for (what, secret) in [

@@ -372,7 +372,7 @@ fn is_own_write(call: &Call) -> bool {
 }
 
 /// Managers follow each other, each until it crashes.
-async fn lives(world: &World, faults: &Faults) -> Result<()> {
+async fn run_until_crash(world: &World, faults: &Faults) -> Result<()> {
     loop {
         let manager = world.manager(faults, &[]).await?;
         faults.crashes().await;
@@ -394,7 +394,7 @@ async fn moved_with_fault(bed: &Arc<Bed>, what: &str, rule: Rule) -> Result<()> 
     };
     tokio::select! {
         done = moved_volume(&world) => done.with_context(calls)?,
-        lived = lives(&world, &faults) => lived.with_context(calls)?,
+        lived = run_until_crash(&world, &faults) => lived.with_context(calls)?,
     }
     ensure!(faults.unmet() == 0, "the fault did not come: {}", calls());
     let (_, handle) = world.volume_of("data").await?;
@@ -406,7 +406,7 @@ async fn moved_with_fault(bed: &Arc<Bed>, what: &str, rule: Rule) -> Result<()> 
 /// There are eight writes: two attachments, each created, listed, removed from the list and deleted.
 const WRITES: usize = 8;
 
-pub async fn volume_moves_once_wherever_the_manager_crashes(_: Space) -> Result<()> {
+pub async fn volume_moves_once_when_the_manager_crashes_at_any_write(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     for n in 1..=WRITES {
         let effect = if n % 2 == 0 { Effect::CrashAfter } else { Effect::CrashBeforeAnswer };
@@ -415,7 +415,7 @@ pub async fn volume_moves_once_wherever_the_manager_crashes(_: Space) -> Result<
     Ok(())
 }
 
-pub async fn volume_moves_once_whichever_answer_is_lost(_: Space) -> Result<()> {
+pub async fn volume_moves_once_when_any_response_is_lost(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     for n in 1..=WRITES {
         let effect = if n % 2 == 0 { Effect::LostBefore } else { Effect::LostAfter };
@@ -430,8 +430,8 @@ pub async fn volume_moves_once_whichever_answer_is_lost(_: Space) -> Result<()> 
     Ok(())
 }
 
-/// A leader whose caches stall, and then another leader beside it, attach nothing twice.
-pub async fn old_caches_and_a_second_leader_attach_nothing_twice(_: Space) -> Result<()> {
+/// A leader with stale caches, and then a second concurrent leader, attach nothing twice.
+pub async fn stale_cache_or_second_leader_attaches_nothing_twice(_: Space) -> Result<()> {
     let world = World::start(own_space("stale").await?, &[]).await?;
     let faults = Faults::default();
     let first = world.manager(&faults, &[]).await?;

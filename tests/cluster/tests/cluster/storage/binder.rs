@@ -1,4 +1,4 @@
-//! What users see of claims and volumes: static and delayed binding, provisioning, reclaiming, and losses.
+//! Observable behaviour of claims and volumes: static and delayed binding, provisioning, reclaiming, and losses.
 //!
 //! Volumes have no namespace. Each test has a class of its own, so that its claims get no volume of another test; the
 //! managers of other tests may write the phases of its volumes, with the same values.
@@ -309,7 +309,7 @@ pub async fn binding_is_completed_after_a_crash_at_each_write(space: Space) -> R
     Ok(())
 }
 
-pub async fn retained_volume_is_released_and_freed_by_its_administrator(space: Space) -> Result<()> {
+pub async fn retained_volume_is_released_and_can_be_made_available_again(space: Space) -> Result<()> {
     let storage = Storage::new(&space);
     let _manager = Manager::start_with(&space, &Faults::default(), &FLAGS).await?;
     storage.create_volume("kept", json!({})).await?;
@@ -421,7 +421,7 @@ async fn provision(storage: &Storage, claim: &str) -> Result<()> {
     Ok(())
 }
 
-pub async fn external_provisioner_is_asked_and_its_volume_is_bound(space: Space) -> Result<()> {
+pub async fn external_provisioner_is_requested_and_its_volume_is_bound(space: Space) -> Result<()> {
     let storage = Storage::new(&space);
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &FLAGS).await?;
@@ -485,7 +485,7 @@ pub async fn stateful_pods_with_claims_start(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn recycled_volume_is_wiped_by_a_pod_and_free_again(space: Space) -> Result<()> {
+pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space) -> Result<()> {
     // The managers of other tests would wipe it, too.
     let space = strict(&space).await?;
     let storage = Storage::new(&space);
@@ -516,7 +516,7 @@ pub async fn recycled_volume_is_wiped_by_a_pod_and_free_again(space: Space) -> R
     only_declared(&faults, &[BINDER])
 }
 
-pub async fn csi_volumes_live_from_claim_to_deletion_through_a_crash(space: Space) -> Result<()> {
+pub async fn csi_volumes_are_provisioned_and_deleted_across_a_crash(space: Space) -> Result<()> {
     const CLAIMS: usize = 20;
     let storage = Storage::new(&space);
     let driver = Driver::start(&space.bed.cluster, &space.namespace, &[]).await?;

@@ -100,7 +100,7 @@ fn handle(volume: &PersistentVolume) -> Result<String> {
     Ok(source.volume_handle.clone())
 }
 
-pub async fn volume_lives_from_its_claim_to_its_end_in_the_driver(space: Space) -> Result<()> {
+pub async fn volume_is_provisioned_for_its_claim_and_deleted_in_the_driver(space: Space) -> Result<()> {
     let (setup, faults) = (Setup::start(&space, "Immediate").await?, Faults::default());
     let manager = setup.start_manager(&faults).await?;
     let volume = setup.bound_claim("data").await?;

@@ -37,7 +37,7 @@ async fn until_claimed(space: &Space, name: &str) -> Result<PersistentVolumeClai
     eventually(format!("claim {name}"), || space.get::<PersistentVolumeClaim>(name)).await
 }
 
-pub async fn pod_gets_the_claim_of_its_template_and_gets_it_back(space: Space) -> Result<()> {
+pub async fn deleted_claim_of_an_ephemeral_volume_is_created_again(space: Space) -> Result<()> {
     let faults = Faults::default();
     let manager = start(&space, &faults).await?;
     space.create::<Pod>(user("web")).await?;
@@ -92,8 +92,9 @@ pub async fn claim_of_another_owner_is_reported_and_left_alone(space: Space) -> 
     .await
 }
 
-/// The answer to the creation is lost and the cache of claims shows nothing: the claim is found by a read, without an event.
-pub async fn lost_answer_costs_neither_a_second_claim_nor_an_event(space: Space) -> Result<()> {
+/// The answer to the creation is lost and the cache of claims shows nothing: the claim is found by a read, without an
+/// event.
+pub async fn lost_response_leads_to_no_second_claim_and_no_event(space: Space) -> Result<()> {
     let faults = Faults::script([Rule::on(Verb::Create, "persistentvolumeclaims", Effect::LostAfter)]);
     let _manager = start(&space, &faults).await?;
     eventually("it watches", || async {

@@ -1,4 +1,4 @@
-//! Claims, volumes and VolumeAttributesClasses that are being deleted stay as long as something uses them.
+//! Deletion of claims, volumes and VolumeAttributesClasses is completed only when nothing uses them.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::with;
@@ -22,7 +22,7 @@ async fn start(space: &Space, faults: &Faults) -> Result<Manager> {
     Manager::start_with(space, faults, &[&format!("--controllers={CLAIMS}")]).await
 }
 
-/// Makes sure that a claim that is being deleted stays for a while.
+/// Checks for a while that a claim that is being deleted still exists.
 async fn stays(space: &Space, name: &str) -> Result<()> {
     during(QUIET, format!("claim {name} stays"), || async {
         let claim: PersistentVolumeClaim = space.get(name).await?;
@@ -47,7 +47,7 @@ pub async fn claim_stays_while_a_pod_on_a_node_uses_it(space: Space) -> Result<(
     until_claim_deleted(&space, "waited-for").await?;
     until_claim_deleted(&space, "unused").await?;
     stays(&space, "used").await?;
-    // A finished pod keeps it too.
+    // A finished pod also protects its claim.
     space.patch_status::<Pod>("user", json!({"status": {"phase": "Succeeded"}})).await?;
     stays(&space, "used").await?;
     delete_with_force(&space, "user").await?;
@@ -61,7 +61,7 @@ pub async fn pod_that_no_cache_shows_keeps_its_claim(space: Space) -> Result<()>
     let faults = Faults::default();
     space.create::<PersistentVolumeClaim>(claim("data")).await?;
     let _manager = start(&space, &faults).await?;
-    eventually("it watches", || async {
+    eventually("pods are watched", || async {
         ensure!(faults.most_watches().contains_key("pods"));
         Ok(())
     })
@@ -80,13 +80,14 @@ pub async fn pod_that_no_cache_shows_keeps_its_claim(space: Space) -> Result<()>
     until_claim_deleted(&space, "data").await
 }
 
-/// A request of this controller itself, not of a watch that all controllers share.
+/// Reports whether this controller itself sent a request, as opposed to a watch that all controllers share.
 fn is_own(call: &Call) -> bool {
     call.account == "pvc-protection-controller"
 }
 
-/// Whatever happens to a write, the finalizer is added to a claim that lacks it and removed from one that nothing uses.
-pub async fn finalizers_come_and_go_however_writes_fail(space: Space) -> Result<()> {
+/// After a failure of any write, the finalizer is added to a claim that lacks it and removed from one that nothing
+/// uses.
+pub async fn finalizers_are_added_and_removed_when_writes_fail(space: Space) -> Result<()> {
     let all = fails().map(|(name, effect)| (name.to_owned(), effect)).to_vec();
     variants(&space, all, |space, effect: Effect| async move {
         space.create::<PersistentVolumeClaim>(claim("data")).await?;
@@ -110,8 +111,28 @@ pub async fn finalizers_come_and_go_however_writes_fail(space: Space) -> Result<
             Ok(())
         })
         .await?;
-        ensure!(faults.unmet() == 0, "a fault was not met");
+        ensure!(faults.unmet() == 0, "a fault did not occur");
         space.patch::<PersistentVolumeClaim>("data", json!({"metadata": {"finalizers": null}})).await?;
+        Ok(())
+    })
+    .await
+}
+
+/// A claim that the controller has processed, which its finalizer shows, is bound and stays without the condition.
+pub async fn bound_claim_has_no_unused_condition_without_the_gate(space: Space) -> Result<()> {
+    let flags = [&format!("--controllers={CLAIMS}"), "--feature-gates=PersistentVolumeClaimUnusedSinceTime=false"];
+    let _manager = Manager::start_with(&space, &Faults::default(), &flags).await?;
+    space.create::<PersistentVolumeClaim>(claim("data")).await?;
+    bind(&space, "data", "1Gi").await?;
+    space.patch::<PersistentVolumeClaim>("data", json!({"metadata": {"finalizers": null}})).await?;
+    eventually("the finalizer is added again", || async {
+        let claim: PersistentVolumeClaim = space.get("data").await?;
+        ensure!(claim.metadata.finalizers.iter().flatten().any(|name| name == CLAIM_FINALIZER));
+        Ok(())
+    })
+    .await?;
+    during(QUIET, "there is no condition", || async {
+        ensure!(unused(&space, "data").await.is_err(), "there is one");
         Ok(())
     })
     .await
@@ -143,14 +164,14 @@ pub async fn unused_condition_follows_the_pods_of_a_bound_claim(space: Space) ->
     only_declared(&faults, &[CLAIMS])
 }
 
-/// Volumes have no namespace: managers of other tests may write the same.
+/// Volumes have no namespace: managers of other tests may write to the same ones.
 pub async fn volume_stays_while_it_is_bound(space: Space) -> Result<()> {
     let (faults, name) = (Faults::default(), space.namespace.clone());
     let manager = Manager::start_with(&space, &faults, &[&format!("--controllers={VOLUMES}")]).await?;
     let volumes = volumes(&space);
     let named = json!({"spec": {"volumeName": name}});
-    let made: PersistentVolumeClaim = space.create(with(claim("data"), named)).await?;
-    let reference = json!({"namespace": space.namespace, "name": "data", "uid": made.metadata.uid});
+    let created: PersistentVolumeClaim = space.create(with(claim("data"), named)).await?;
+    let reference = json!({"namespace": space.namespace, "name": "data", "uid": created.metadata.uid});
     let source = json!({"hostPath": {"path": "/tmp/never-created"}, "claimRef": reference});
     volumes.create(volume(&name, source)).await?;
     bind(&space, "data", "1Gi").await?;
@@ -163,7 +184,7 @@ pub async fn volume_stays_while_it_is_bound(space: Space) -> Result<()> {
     })
     .await?;
     volumes.delete(&name).await?;
-    during(QUIET, "it stays while it is bound", || async {
+    during(QUIET, "the volume exists while it is bound", || async {
         ensure!(volumes.get(&name).await?.metadata.deletion_timestamp.is_some());
         Ok(())
     })
@@ -190,7 +211,7 @@ pub async fn attributes_class_stays_while_a_claim_or_volume_refers_to_it(space: 
     volumes.create(with(volume(&name, source), reference)).await?;
     classes.delete(&name).await?;
     let stays = || {
-        during(QUIET, "it stays while something refers to it", || async {
+        during(QUIET, "the class exists while something refers to it", || async {
             ensure!(classes.get(&name).await?.metadata.deletion_timestamp.is_some());
             Ok(())
         })

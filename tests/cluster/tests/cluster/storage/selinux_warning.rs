@@ -30,7 +30,7 @@ async fn until_warned(space: &Space, pod: &str, wanted: &str) -> Result<()> {
     .await
 }
 
-pub async fn pods_with_different_labels_on_one_volume_are_warned(space: Space) -> Result<()> {
+pub async fn pods_with_different_labels_on_one_volume_are_reported(space: Space) -> Result<()> {
     let (faults, name) = (Faults::default(), space.namespace.clone());
     let driver = json!({"metadata": {"name": name}, "spec": {"seLinuxMount": false}});
     let drivers = ClusterWide::<CSIDriver>::of(&space);

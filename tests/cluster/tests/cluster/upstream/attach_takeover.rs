@@ -19,7 +19,7 @@ async fn until_attachments(world: &World, all: usize, deleted: usize) -> Result<
 }
 
 /// There and back again, in the middle of an attachment and of a detachment each time.
-pub async fn attachments_go_on_under_the_other(_: Space) -> Result<()> {
+pub async fn attachments_continue_under_the_other_manager(_: Space) -> Result<()> {
     let delays = ["--attach-delay=3s", "--detach-delay=3s"];
     let world = World::start(own_space("takeover").await?, &delays).await?;
     let cluster = &world.space.bed.cluster;

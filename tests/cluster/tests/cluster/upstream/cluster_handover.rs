@@ -1,5 +1,5 @@
-//! Upstream's manager and ours hand a cluster over to each other: its nodes, certificates, accounts, quotas, namespaces
-//! and garbage. What the one has begun the other one ends, and neither touches what is at rest.
+//! Takeovers of a cluster between upstream's manager and ours: nodes, certificates, accounts, quotas, namespaces and
+//! garbage. Each completes work that the other one began, and neither writes to objects that need no change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::auth::serviceaccount::{asking, filled};
+use crate::auth::serviceaccount::{token_of, token_secret};
 use crate::network::node_ipam::{add, ranges};
 use crate::nodes::lifecycle::{nodes, patch_node};
 use crate::robustness::cluster_crashes::{bed, distinct, joins, signing};
@@ -26,18 +26,18 @@ const CONTROLLERS: &str = "--controllers=namespace-controller,garbage-collector-
                            certificatesigningrequest-signing-controller,certificatesigningrequest-cleaner-controller,\
                            ttl-controller,node-ipam-controller";
 
-/// What keeps an object until a test lets it go.
+/// A finalizer that keeps an object until the test removes it.
 const HOLD: &str = "example.com/hold";
 
-type Told = BoxFuture<'static, Result<()>>;
+type StepFuture = BoxFuture<'static, Result<()>>;
 
 /// Work that one manager begins and another one ends.
 struct Work {
     name: &'static str,
-    /// Up to a state that is half way.
-    begin: fn(Space) -> Told,
-    /// From there to the end.
-    end: fn(Space) -> Told,
+    /// The first half: up to an intermediate state.
+    begin: fn(Space) -> StepFuture,
+    /// The second half: from there to the final state.
+    end: fn(Space) -> StepFuture,
 }
 
 const WORKS: [Work; 6] = [
@@ -81,7 +81,7 @@ fn namespaces(space: &Space) -> Api<Namespace> {
     Api::all(space.bed.client.clone())
 }
 
-/// A namespace is empty but for one object, and says so.
+/// A terminating namespace contains only one object, and its conditions report that.
 async fn hold_up(space: &Space) -> Result<()> {
     let inner = inner(space);
     let namespace = serde_json::from_value(json!({"metadata": {"name": inner.namespace}}))?;
@@ -89,7 +89,7 @@ async fn hold_up(space: &Space) -> Result<()> {
     inner.create::<ConfigMap>(json!({"metadata": {"name": "held", "finalizers": [HOLD]}})).await?;
     inner.create::<ConfigMap>(json!({"metadata": {"name": "free"}})).await?;
     namespaces(space).delete(&inner.namespace, &DeleteParams::default()).await?;
-    eventually("the namespace says what holds it up", || async {
+    eventually("the namespace reports the remaining object", || async {
         let status = namespaces(space).get(&inner.namespace).await?.status.unwrap_or_default();
         let conditions = status.conditions.unwrap_or_default();
         let held = conditions.iter().find(|condition| condition.type_ == "NamespaceFinalizersRemaining");
@@ -103,7 +103,7 @@ async fn hold_up(space: &Space) -> Result<()> {
 async fn let_go(space: &Space) -> Result<()> {
     let inner = inner(space);
     inner.patch::<ConfigMap>("held", json!({"metadata": {"finalizers": null}})).await?;
-    eventually("the namespace is gone", || async {
+    eventually("the namespace is deleted", || async {
         ensure!(namespaces(space).get_opt(&inner.namespace).await?.is_none());
         Ok(())
     })
@@ -182,18 +182,18 @@ async fn count_again(space: &Space) -> Result<()> {
 /// A robot has its token; the namespace has its account and the root certificates.
 async fn give_token(space: &Space) -> Result<()> {
     space.create::<ServiceAccount>(json!({"metadata": {"name": "robot"}})).await?;
-    space.create::<Secret>(asking("first", "robot", json!({}))).await?;
-    filled(space, "first").await?;
+    space.create::<Secret>(token_secret("first", "robot", json!({}))).await?;
+    token_of(space, "first").await?;
     eventually("the default account is there", || space.get::<ServiceAccount>("default")).await?;
     eventually("the root certificates are there", || space.get::<ConfigMap>("kube-root-ca.crt")).await?;
     Ok(())
 }
 
 async fn take_token(space: &Space) -> Result<()> {
-    let (token, _) = filled(space, "first").await?;
-    space.create::<Secret>(asking("second", "robot", json!({}))).await?;
-    filled(space, "second").await?;
-    ensure!(filled(space, "first").await?.0 == token, "what is there stays");
+    let (token, _) = token_of(space, "first").await?;
+    space.create::<Secret>(token_secret("second", "robot", json!({}))).await?;
+    token_of(space, "second").await?;
+    ensure!(token_of(space, "first").await?.0 == token, "an existing token was replaced");
     space.delete::<ServiceAccount>("robot").await?;
     space.delete::<ServiceAccount>("default").await?;
     eventually("tokens go with their account, and the default one comes back", || async {
@@ -265,7 +265,7 @@ async fn all(bed: &Arc<Bed>) -> Result<Vec<Course>> {
 }
 
 /// Does one half of all works, side by side.
-async fn tell(courses: &[Course], half: fn(&Work) -> fn(Space) -> Told) -> Result<()> {
+async fn run_half(courses: &[Course], half: fn(&Work) -> fn(Space) -> StepFuture) -> Result<()> {
     let each = courses.iter().map(async |(work, space)| {
         half(work)(space.clone()).await.with_context(|| format!("{} in {}", work.name, space.namespace))
     });
@@ -274,11 +274,11 @@ async fn tell(courses: &[Course], half: fn(&Work) -> fn(Space) -> Told) -> Resul
 }
 
 async fn begin(courses: &[Course]) -> Result<()> {
-    tell(courses, |work| work.begin).await.context("it begins")
+    run_half(courses, |work| work.begin).await.context("it begins")
 }
 
 async fn end(courses: &[Course]) -> Result<()> {
-    tell(courses, |work| work.end).await.context("it ends")
+    run_half(courses, |work| work.end).await.context("it ends")
 }
 
 async fn listed(faults: &Faults) -> Result<()> {
@@ -291,7 +291,7 @@ async fn listed(faults: &Faults) -> Result<()> {
 }
 
 /// Both ways, for all kinds of work together.
-pub async fn a_cluster_goes_on_under_the_other(_: Space) -> Result<()> {
+pub async fn cluster_continues_under_the_other_manager(_: Space) -> Result<()> {
     let bed = bed().await?;
     let home = bed.space("home").await?;
     let (from_upstream, from_ours) = (all(&bed).await?, all(&bed).await?);

@@ -1,7 +1,7 @@
-//! Upstream's manager and ours are given the same work, and what they leave behind is compared field by field.
+//! Runs the same scenarios with upstream's manager and with ours, and compares the final states field by field.
 //!
-//! A [`Scenario`] is data: what users do, and what they wait for. Add one for another controller in [`SCENARIOS`], its
-//! kinds in [`cluster_tests::traces`], and what differs on purpose in [`INTENDED`].
+//! A [`Scenario`] is data: actions of users, and the states that they wait for. For another controller, add scenarios
+//! to [`SCENARIOS`], its kinds to [`cluster_tests::traces`], and intended differences to [`INTENDED`].
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::upstream::manager::{ROLLOUTS, UPSTREAM, start_upstream};
 
-/// One thing that a user does or waits for.
+/// An action of a user, or a state to wait for.
 enum Step {
     /// Creates a Deployment.
     Deployment(Value),
@@ -31,7 +31,7 @@ struct Scenario {
     steps: fn() -> Vec<Step>,
 }
 
-/// What differs on purpose: a scenario, or `*`; a part of a difference's text; and the reason, which is printed.
+/// Intended differences: a scenario, or `*`; a part of the difference's text; and the reason, which is printed.
 const INTENDED: &[(&str, &str, &str)] = &[
     (
         "recreate",
@@ -45,11 +45,11 @@ const INTENDED: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Seen once, on a busy machine, and explained by upstream's code. The same the other way round still fails.
-const CONFLICT: &str = "after a conflict upstream does not note a second time that it made a ReplicaSet, and a complete \
-                        Deployment keeps the message about the one before";
+/// This occurred once, on a busy machine, and upstream's code explains it. The opposite difference fails the test.
+const CONFLICT: &str = "after a conflict upstream does not record again that it created a ReplicaSet, and a complete \
+                        Deployment keeps the message about the previous one";
 
-/// A finished rollout of a revision with this many pods.
+/// Returns the step that waits for the end of a rollout with this many pods.
 fn finished(generation: i64, replicas: i32) -> Step {
     Step::Until(
         "deployment/web",
@@ -152,12 +152,12 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "failure",
         steps: || {
-            let hopeless = json!({"spec": {
+            let unschedulable = json!({"spec": {
                 "progressDeadlineSeconds": 2,
                 "template": {"spec": {"nodeSelector": {"no": "such-node"}}},
             }});
             vec![
-                Step::Deployment(with(deployment("web", 2), hopeless)),
+                Step::Deployment(with(deployment("web", 2), unschedulable)),
                 Step::Until("deployment/web", vec![("/status/conditions/1/reason", "ProgressDeadlineExceeded".into())]),
             ]
         },
@@ -167,7 +167,7 @@ const SCENARIOS: &[Scenario] = &[
         steps: || {
             vec![
                 Step::Kubectl("create quota none --hard=pods=0"),
-                // In the place of resourcequota-controller.
+                // resourcequota-controller does not run: the test writes the status.
                 Step::Kubectl(
                     r#"patch quota none --subresource=status --type=merge -p {"status":{"hard":{"pods":"0"},"used":{"pods":"0"}}}"#,
                 ),
@@ -218,7 +218,7 @@ async fn play(space: &Space, scenario: &Scenario) -> Result<Trace> {
     settled(space).await
 }
 
-/// The final state: events come last, and late.
+/// Waits for the final state and returns it. Events are the last writes, and are delayed.
 async fn settled(space: &Space) -> Result<Trace> {
     let mut last = traces(space).await?;
     for _ in 0..20 {
@@ -229,10 +229,10 @@ async fn settled(space: &Space) -> Result<Trace> {
         }
         last = now;
     }
-    bail!("it does not come to rest")
+    bail!("the state does not become stable")
 }
 
-/// Plays all scenarios in parallel, each in a namespace of its own.
+/// Runs all scenarios in parallel, each in a separate namespace.
 async fn play_all(bed: &std::sync::Arc<Bed>, ours: bool) -> Result<BTreeMap<&'static str, Trace>> {
     let played = SCENARIOS.iter().map(|scenario| async move {
         let space = bed.space(&scenario.name.replace(' ', "-")).await?;
@@ -244,8 +244,8 @@ async fn play_all(bed: &std::sync::Arc<Bed>, ours: bool) -> Result<BTreeMap<&'st
     Ok(try_join_all(played).await?.into_iter().collect())
 }
 
-/// Upstream's manager sees all namespaces, so that this needs a control plane of its own.
-pub async fn the_same_is_left_behind(_: Space) -> Result<()> {
+/// Upstream's manager watches all namespaces, so that this needs a separate control plane.
+pub async fn final_state_equals_upstreams(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     start_upstream(&bed.cluster, ROLLOUTS, &[])?;
     let upstream = play_all(&bed, false).await.context("upstream")?;
@@ -253,7 +253,7 @@ pub async fn the_same_is_left_behind(_: Space) -> Result<()> {
     let ours = play_all(&bed, true).await.context("ours")?;
     let (mut wrong, mut seen) = (Vec::new(), vec![0; INTENDED.len()]);
     for (name, trace) in &upstream {
-        for text in difference(trace, ours.get(name).context("a scenario was not played")?) {
+        for text in difference(trace, ours.get(name).context("a scenario was not run")?) {
             let known = INTENDED.iter().position(|(of, part, _)| (*of == "*" || of == name) && text.contains(part));
             match known {
                 Some(at) => seen[at] += 1,
@@ -265,6 +265,6 @@ pub async fn the_same_is_left_behind(_: Space) -> Result<()> {
         println!("intended, seen {times} times, scenario {of}: {part} ({why})");
     }
     println!("{} scenarios, {} unintended differences", upstream.len(), wrong.len());
-    ensure!(wrong.is_empty(), "{} differences that nobody intended:\n{}", wrong.len(), wrong.join("\n"));
+    ensure!(wrong.is_empty(), "{} unintended differences:\n{}", wrong.len(), wrong.join("\n"));
     Ok(())
 }

@@ -34,16 +34,16 @@ const QUICK: [&str; 4] = [
     "--horizontal-pod-autoscaler-initial-readiness-delay=0s",
 ];
 
-type Told = BoxFuture<'static, Result<()>>;
+type StepFuture = BoxFuture<'static, Result<()>>;
 
 /// Work that one manager begins and another one ends.
 struct Work {
     name: &'static str,
     /// Up to a state that is half way.
-    begin: fn(Space) -> Told,
+    begin: fn(Space) -> StepFuture,
     /// From there to the end.
-    end: fn(Space) -> Told,
-    /// How many pods there are over the whole of it.
+    end: fn(Space) -> StepFuture,
+    /// The number of pods that are created in total.
     pods: usize,
 }
 
@@ -375,7 +375,7 @@ async fn untouched(courses: &[Course], before: &[Kept]) -> Result<()> {
 
 /// Both ways, for all kinds of work together. Upstream's manager sees all namespaces, so that this needs a control
 /// plane of its own.
-pub async fn work_goes_on_under_the_other(_: Space) -> Result<()> {
+pub async fn work_continues_under_the_other_manager(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let home = bed.space("home").await?;
     let (from_upstream, from_ours) = (Course::all(&bed).await?, Course::all(&bed).await?);

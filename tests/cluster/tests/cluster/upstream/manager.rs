@@ -9,7 +9,7 @@ pub const UPSTREAM: &str = "kube-controller-manager";
 /// The controllers of Deployments.
 pub const ROLLOUTS: &str = "deployment-controller,replicaset-controller";
 
-/// Runs upstream's manager with these controllers and these flags besides.
+/// Runs upstream's manager with these controllers and these additional flags.
 pub fn start_upstream(cluster: &ControlPlane, controllers: &str, more: &[&str]) -> Result<()> {
     let controllers = format!("--controllers={controllers}");
     let flags: Vec<&str> = more.iter().copied().chain([&*controllers]).collect();

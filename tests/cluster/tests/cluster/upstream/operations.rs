@@ -1,4 +1,5 @@
-//! What operators do: upstream's manager is replaced on a node, word by word as docs/takeover.md says, and put back.
+//! Operations of docs/takeover.md: all commands of the page that replace upstream's manager on a node, and that go
+//! back.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,20 +20,20 @@ use tokio::task::block_in_place;
 const PAGE: &str = include_str!("../../../../../docs/takeover.md");
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");
 
-/// What kubeadm 1.37 writes for a cluster with a pod network.
+/// The manifest that kubeadm 1.37 writes for a cluster with a pod network.
 const KUBEADM: &str = include_str!("../../../data/kube-controller-manager.yaml");
 const MANIFEST: &str = "kube-controller-manager.yaml";
 
-/// A node on which a person types.
+/// A node on which the commands run.
 struct Node<'a> {
     bed: &'a Bed,
     pods: StaticPods<'a>,
-    /// Where they are.
+    /// The working directory of the commands.
     folder: PathBuf,
 }
 
 impl<'a> Node<'a> {
-    /// A control plane node as kubeadm leaves it, its manager not yet started.
+    /// Creates a control plane node as after kubeadm, without a running manager.
     fn new(bed: &'a Bed) -> Result<Self> {
         let cluster = &bed.cluster;
         for identity in [Identity::Admin, Identity::ControllerManager] {
@@ -45,8 +46,8 @@ impl<'a> Node<'a> {
         Ok(Self { bed, pods, folder })
     }
 
-    /// Types commands, in which [`KUBERNETES`] stands for the control plane's folder; answers what they print.
-    fn types(&self, commands: &str) -> Result<String> {
+    /// Runs commands, in which [`KUBERNETES`] is the control plane's folder; returns their output.
+    fn run_commands(&self, commands: &str) -> Result<String> {
         let cluster = &self.bed.cluster;
         let commands = commands.replace(KUBERNETES, &cluster.folder().display().to_string());
         let kubectl = cluster.assets().path(Program::Kubectl)?.parent().context("kubectl is in no folder")?;
@@ -59,15 +60,15 @@ impl<'a> Node<'a> {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Follows a part of the page, the kubelet looking on; answers what was printed.
-    async fn follows(&mut self, heading: &str) -> Result<String> {
+    /// Runs the commands of a section; after each block, the kubelet applies changed manifests. Returns the output.
+    async fn run_section(&mut self, heading: &str) -> Result<String> {
         let mut printed = String::new();
         for block in blocks(PAGE, heading) {
-            let typed = self.types(&block);
-            printed += &typed.with_context(|| format!("under '{heading}'"))?;
+            let output = self.run_commands(&block);
+            printed += &output.with_context(|| format!("under '{heading}'"))?;
             self.pods.sync().await?;
         }
-        ensure!(!printed.is_empty() || !blocks(PAGE, heading).is_empty(), "nothing to do under '{heading}'");
+        ensure!(!printed.is_empty() || !blocks(PAGE, heading).is_empty(), "there are no commands under '{heading}'");
         Ok(printed)
     }
 
@@ -84,9 +85,9 @@ impl<'a> Node<'a> {
 
     /// Follows the page's checks, of our manager or of upstream's: it leads, and no pod is lost.
     async fn checks(&mut self, ours: bool) -> Result<()> {
-        let printed = self.follows("Check").await?;
+        let printed = self.run_section("Check").await?;
         ensure!(printed.contains("became leader"), "no event of an election: {printed}");
-        let gone = self.types("comm -23 pods.before pods.after")?;
+        let gone = self.run_commands("comm -23 pods.before pods.after")?;
         ensure!(gone.is_empty(), "pods are gone:\n{gone}");
         let token = fs::read_to_string(self.folder.join("token"))?;
         let process = self.pods.process(MANIFEST)?;
@@ -165,7 +166,7 @@ spec:
     spec: {restartPolicy: Never, containers: [{name: main, image: 'example.com/once:1'}]}
 ";
 
-/// Brings workloads up, and waits until they are whole.
+/// Creates workloads, and waits until they are complete.
 fn workloads(cluster: &ControlPlane) -> Result<()> {
     block_in_place(|| cluster.kubectl_with_input(&["apply", "-f", "-"], WORKLOADS))?;
     for workload in ["deployment/web", "statefulset/store", "daemonset/agent"] {
@@ -184,8 +185,9 @@ async fn bed() -> Result<Bed> {
     Bed::without_accounts(Options { nodes: 2, ..Options::default() }).await
 }
 
-/// Upstream's manager, ours, upstream's again; then both beside each other, and back. All with kubeadm's command line.
-pub async fn the_takeover_page_is_followed_there_and_back(_: Space) -> Result<()> {
+/// Upstream's manager, ours, upstream's again; then both with a part of the controllers each, and back. All use
+/// kubeadm's command line.
+pub async fn takeover_page_works_in_both_directions(_: Space) -> Result<()> {
     let bed = bed().await?;
     let mut node = Node::new(&bed)?;
     fs::write(node.pods.folder().join(MANIFEST), KUBEADM)?;
@@ -194,47 +196,47 @@ pub async fn the_takeover_page_is_followed_there_and_back(_: Space) -> Result<()
     workloads(&bed.cluster)?;
     let before = everything(&bed).await?;
 
-    let printed = node.follows("Before").await?;
+    let printed = node.run_section("Before").await?;
     ensure!(printed.contains(&upstream), "{upstream} leads, and the page shows {printed}");
-    let printed = node.follows("Take over").await?;
+    let printed = node.run_section("Take over").await?;
     ensure!(printed.contains("localhost/kcm:"), "the difference is {printed}");
     let ours = node.led_by_another("kube-controller-manager", &upstream).await?;
     node.checks(true).await.context("under ours")?;
     ensure!(everything(&bed).await? == before, "other pods under ours");
 
-    node.follows("Go back").await?;
+    node.run_section("Go back").await?;
     let upstream = node.led_by_another("kube-controller-manager", &ours).await?;
     node.checks(false).await.context("under upstream's again")?;
     ensure!(everything(&bed).await? == before, "other pods under upstream's again");
 
     let [part, start, look, end, back] = blocks(PAGE, "Share the work").try_into().ok().context("five steps")?;
-    node.types(&part)?;
+    node.run_commands(&part)?;
     node.pods.sync().await?;
     node.led_by_another("kube-controller-manager", &upstream).await.context("upstream's, with less to do")?;
-    node.types(&start)?;
+    node.run_commands(&start)?;
     node.pods.sync().await?;
     let ours = node.led_by_another("kcm", "").await?;
-    let printed = node.types(&look)?;
+    let printed = node.run_commands(&look)?;
     ensure!(printed.contains(&ours), "{ours} holds kcm, and the page shows {printed}");
     in_shop(&bed.cluster, &["scale", "deployment/web", "--replicas=5"])?;
     in_shop(&bed.cluster, &["rollout", "status", "deployment/web", "--timeout=60s"])?;
     for step in [end, back] {
-        node.types(&step)?;
+        node.run_commands(&step)?;
         node.pods.sync().await?;
     }
-    ensure!(everything(&bed).await?.is_superset(&before), "pods are gone after the work was shared");
+    ensure!(everything(&bed).await?.is_superset(&before), "pods were deleted while the work was shared");
     Ok(())
 }
 
-/// The command line of kubeadm's manifest, by the command's name, with its probes; and a Lease that is given up at the end.
-pub async fn kubeadms_command_line_runs_as_it_is(_: Space) -> Result<()> {
+/// The command line of kubeadm's manifest, by the command's name, with its probes; at the end, the Lease is released.
+pub async fn kubeadms_command_line_runs_unchanged(_: Space) -> Result<()> {
     let bed = bed().await?;
     let mut node = Node::new(&bed)?;
     fs::write(node.folder.join("kube-controller-manager.yaml.upstream"), KUBEADM)?;
-    node.follows("Take over").await?;
+    node.run_section("Take over").await?;
     node.led_by_another("kube-controller-manager", "").await?;
     workloads(&bed.cluster)?;
-    node.types("touch pods.before")?;
+    node.run_commands("touch pods.before")?;
     node.checks(true).await?;
 
     let log = node.pods.process(MANIFEST)?.log(&bed.cluster)?;

@@ -84,7 +84,7 @@ async fn half_way(space: &Space, version: u32) -> Result<Vec<String>> {
 }
 
 /// There and back again, in the middle of an update each time.
-pub async fn updates_go_on_under_the_other(_: Space) -> Result<()> {
+pub async fn updates_continue_under_the_other_manager(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let space = bed.space("takeover").await?;
     start_upstream(&bed.cluster, CONTROLLER, &[])?;
@@ -138,7 +138,7 @@ pub async fn updates_go_on_under_the_other(_: Space) -> Result<()> {
 }
 
 /// What is counted of a manager's work: the end of names makes namespaces comparable.
-async fn story(space: &Space) -> Result<()> {
+async fn scenario(space: &Space) -> Result<()> {
     space.create::<StatefulSet>(rich("web", 4)).await?;
     settled(space, "web", 4, 1).await?;
     set_image(space, "web", 2).await?;
@@ -152,17 +152,17 @@ async fn story(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// Plays the story; answers how many statuses, events, and creations and deletions of pods it took.
+/// Runs the scenario; returns the numbers of status writes, events, and creations and deletions of pods.
 async fn watched(space: &Space) -> Result<[usize; 3]> {
     let from_the_start = WatchParams::default().timeout(290);
     let mut sets = space.api::<StatefulSet>().watch(&from_the_start, "0").await?.boxed();
     let mut pods = space.api::<Pod>().watch(&from_the_start, "0").await?.boxed();
-    let story = story(space);
-    tokio::pin!(story);
+    let scenario = scenario(space);
+    tokio::pin!(scenario);
     let (mut versions, mut made) = (0, 0);
     loop {
         tokio::select! {
-            ended = &mut story => break ended?,
+            ended = &mut scenario => break ended?,
             Some(event) = sets.next() => {
                 versions += usize::from(matches!(event, Ok(WatchEvent::Modified(_))));
             }
@@ -178,8 +178,9 @@ async fn watched(space: &Space) -> Result<[usize; 3]> {
     Ok([versions - 4, usize::try_from(told)?, made])
 }
 
-/// The same story under both, counted by what watchers see of it, and the same revisions at its end.
-pub async fn it_writes_less_than_upstream(_: Space) -> Result<()> {
+/// Runs the scenario under both managers, and compares the numbers of changes that watches deliver, and the final
+/// revisions.
+pub async fn statefulset_controller_writes_less_than_upstream(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let theirs = bed.space("theirs").await?;
     start_upstream(&bed.cluster, CONTROLLER, &[])?;

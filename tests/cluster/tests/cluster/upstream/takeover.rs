@@ -40,8 +40,8 @@ async fn half_way(space: &Space, version: u32) -> Result<BTreeSet<String>> {
     .await
 }
 
-/// Waits for the end of the rollout; fails unless the pods of its first half are among those of its end, and no more
-/// were made than one for each replica.
+/// Waits for the end of the rollout; fails unless the pods of its first half still exist, and one pod was created for
+/// each replica.
 async fn finished(
     space: &Space,
     version: u32,
@@ -59,7 +59,7 @@ async fn finished(
 }
 
 /// There and back again. Upstream's manager sees all namespaces, so that this needs a control plane of its own.
-pub async fn rollouts_go_on_under_the_other(_: Space) -> Result<()> {
+pub async fn rollouts_continue_under_the_other_manager(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let space = bed.space("takeover").await?;
     let observer = Observer::start(&space, |_| Ok(())).await?;
@@ -167,7 +167,7 @@ async fn made(space: &Space, observer: &Observer, pods: usize, numbers: &[i64]) 
 }
 
 /// There and back again, each time in the middle of an update and once more at rest.
-pub async fn daemons_stay_under_the_other(_: Space) -> Result<()> {
+pub async fn daemon_pods_are_kept_by_the_other_manager(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let space = bed.space("takeover").await?;
     let fleet = Fleet::of(&space, NODES.try_into()?).await?;
@@ -211,7 +211,7 @@ pub async fn daemons_stay_under_the_other(_: Space) -> Result<()> {
     fleet.disband().await
 }
 
-/// Has a DaemonSet and a StatefulSet, both without pods, and answers the data of their revisions as the server keeps it.
+/// Creates a DaemonSet and a StatefulSet without pods, and returns the data of their revisions as stored by the server.
 async fn revised(space: &Space) -> Result<[Vec<u8>; 2]> {
     let mut agent = with(daemon_set(space, "agent"), intricate());
     agent["spec"]["template"]["spec"]["nodeSelector"] = json!({"example.com/no": "such-node"});
@@ -235,8 +235,8 @@ async fn data(space: &Space, app: &str) -> Result<Vec<u8>> {
     Ok(kinds::ControllerRevision::data_of(kinds::envelope::unwrap(&answer)?).to_vec())
 }
 
-/// What both managers make of the same templates.
-pub async fn revisions_are_the_same_byte_for_byte(_: Space) -> Result<()> {
+/// Both managers create the same revisions from the same templates.
+pub async fn revisions_equal_upstreams_byte_for_byte(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let (theirs, ours) = (bed.space("theirs").await?, bed.space("ours").await?);
     start_upstream(&bed.cluster, &format!("{DAEMONS},statefulset-controller"), &[])?;

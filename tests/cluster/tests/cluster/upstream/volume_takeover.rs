@@ -160,7 +160,7 @@ async fn at_rest(space: &Space) -> Result<BTreeMap<String, String>> {
 }
 
 /// Both ways, and then neither manager changes what the other one left.
-pub async fn binding_continues_under_the_other(_: Space) -> Result<()> {
+pub async fn binding_continues_under_the_other_manager(_: Space) -> Result<()> {
     let bed = bed().await?;
     let (first, second) = (bed.space("from-upstream").await?, bed.space("from-ours").await?);
     let running = bind_under_both(&first, Running::upstreams(&first)?).await.context("upstream's, then ours")?;
@@ -240,7 +240,7 @@ async fn live_under_both(space: &Space, driver: &Driver, mut running: Running) -
     Ok(running)
 }
 
-pub async fn volumes_of_a_driver_live_on_under_the_other(_: Space) -> Result<()> {
+pub async fn csi_volumes_are_kept_by_the_other_manager(_: Space) -> Result<()> {
     let bed = bed().await?;
     let (first, second) = (bed.space("from-upstream").await?, bed.space("from-ours").await?);
     let mut running = Running::upstreams(&first)?;

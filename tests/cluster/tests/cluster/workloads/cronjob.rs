@@ -1,4 +1,4 @@
-//! CronJobs and times to live as users see them.
+//! Observable behaviour of CronJobs, and of Jobs' time to live.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{names, owner, with};
@@ -9,7 +9,7 @@ use k8s_openapi::api::batch::v1::{CronJob, Job};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 use crate::workloads::job::{COMPLETE, job, until};
 
 /// A CronJob that runs once a year, whose Jobs succeed unless annotations say otherwise.
@@ -35,7 +35,7 @@ async fn overdue(space: &Space, name: &str, annotations: &Value, spec: Value) ->
     Ok(())
 }
 
-/// Makes a CronJob for which a run is due once, beside managers that run: it is suspended until it was last seen to.
+/// Creates a CronJob with one due run while managers run: it is suspended until its last schedule time is set.
 pub async fn due_once(space: &Space, name: &str, annotations: &Value, spec: Value) -> Result<()> {
     overdue(space, name, annotations, with(spec, json!({"suspend": true}))).await?;
     space.patch::<CronJob>(name, json!({"spec": {"suspend": false}})).await?;
@@ -48,7 +48,7 @@ pub async fn jobs(space: &Space, name: &str) -> Result<Vec<Job>> {
     Ok(jobs)
 }
 
-pub async fn a_run_that_is_due_is_made_once(space: Space) -> Result<()> {
+pub async fn due_run_is_created_once(space: Space) -> Result<()> {
     overdue(&space, "yearly", &json!({}), json!({})).await?;
     let manager = Manager::start(&space, &Faults::default()).await?;
     let made = eventually("the last missed run is made, and done", || async {
@@ -74,10 +74,10 @@ pub async fn a_run_that_is_due_is_made_once(space: Space) -> Result<()> {
     .await
 }
 
-/// An hourly CronJob was not reconciled for a year: one run is created, and an event says that thousands were missed.
-pub async fn a_year_of_missed_runs_is_made_up_for_once(space: Space) -> Result<()> {
+/// An hourly CronJob was not reconciled for a year: one run is created, and an event reports thousands of missed ones.
+pub async fn year_of_missed_runs_leads_to_one_run(space: Space) -> Result<()> {
     let now = Timestamp::now();
-    // Not within this test.
+    // No run is due during this test.
     let minute = (now.as_second() / 60 + 30).rem_euclid(60);
     let spec = json!({"schedule": format!("{minute} * * * *"), "timeZone": "Etc/UTC"});
     space.create::<CronJob>(cron_job("hourly", &json!({BEHAVIOUR: READY}), spec)).await?;
@@ -101,7 +101,32 @@ pub async fn a_year_of_missed_runs_is_made_up_for_once(space: Space) -> Result<(
     .await
 }
 
-pub async fn a_crash_makes_no_second_run(space: Space) -> Result<()> {
+/// The Job is not the CronJob's own: it is neither counted nor adopted, and nothing is created beside it.
+pub async fn job_of_another_owner_takes_the_name_of_a_run(space: Space) -> Result<()> {
+    overdue(&space, "yearly", &json!({}), json!({"timeZone": "Etc/UTC"})).await?;
+    let begun = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).first_of_year()?.start_of_day()?;
+    let name = format!("yearly-{}", begun.timestamp().as_second() / 60);
+    let foreign =
+        with(job(&name, &json!({BEHAVIOUR: READY}), json!({})), json!({"metadata": {"labels": {"app": "yearly"}}}));
+    space.create::<Job>(foreign).await?;
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, &["--controllers=cronjob-controller"]).await?;
+    eventually("the run is attempted", || async {
+        ensure!(faults.count(|call| call.verb == Verb::Create && call.resource == "jobs") > 0);
+        Ok(())
+    })
+    .await?;
+    during(QUIET, "the Job is left alone", || async {
+        let jobs = jobs(&space, "yearly").await?;
+        ensure!(jobs.len() == 1 && jobs[0].owner_references().is_empty(), "{jobs:?}");
+        let status = space.get::<CronJob>("yearly").await?.status.unwrap_or_default();
+        ensure!(status.active.is_none_or(|active| active.is_empty()), "it is counted");
+        Ok(())
+    })
+    .await
+}
+
+pub async fn crash_leads_to_no_second_run(space: Space) -> Result<()> {
     overdue(&space, "crashing", &json!({BEHAVIOUR: READY}), json!({})).await?;
     let faults = Faults::script([Rule::on(Verb::Create, "jobs", Effect::CrashBeforeAnswer)]);
     let manager = Manager::start(&space, &faults).await?;
@@ -130,7 +155,7 @@ async fn due_again(space: &Space, name: &str, policy: &str) -> Result<Manager> {
     .await?;
     space.patch_status::<CronJob>(name, json!({"status": {"lastScheduleTime": "2020-06-01T00:00:00Z"}})).await?;
     space.patch::<CronJob>(name, json!({"spec": {"schedule": "0 0 2 1 *"}})).await?;
-    // A new schedule counts from its next run on; any other change makes it start what is due.
+    // With a new schedule, only its future runs count; any other change starts a due run.
     space.patch::<CronJob>(name, json!({"spec": {"failedJobsHistoryLimit": 2}})).await?;
     Ok(manager)
 }
@@ -161,7 +186,7 @@ pub async fn overlapping_runs_are_forbidden_or_replaced(space: Space) -> Result<
     .await
 }
 
-pub async fn suspended_late_and_bad_ones_start_nothing(space: Space) -> Result<()> {
+pub async fn suspended_late_and_invalid_cronjobs_start_nothing(space: Space) -> Result<()> {
     overdue(&space, "suspended", &json!({}), json!({"suspend": true})).await?;
     overdue(&space, "late", &json!({}), json!({"startingDeadlineSeconds": 10})).await?;
     let faults = Faults::default();
@@ -178,11 +203,11 @@ pub async fn suspended_late_and_bad_ones_start_nothing(space: Space) -> Result<(
     .await
 }
 
-pub async fn ended_jobs_go_after_their_time(space: Space) -> Result<()> {
+pub async fn finished_jobs_are_deleted_after_their_ttl(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Job>(job("brief", &json!({}), json!({"ttlSecondsAfterFinished": 1}))).await?;
     space.create::<Job>(job("kept", &json!({}), json!({}))).await?;
-    eventually("it is gone or going, with its dependents first", || async {
+    eventually("it is deleted, or waits for the deletion of its dependents", || async {
         let brief = space.api::<Job>().get_opt("brief").await?;
         let foreground = |job: &Job| job.finalizers().iter().any(|finalizer| finalizer == "foregroundDeletion");
         ensure!(brief.is_none_or(|job| job.metadata.deletion_timestamp.is_some() && foreground(&job)));
@@ -193,7 +218,7 @@ pub async fn ended_jobs_go_after_their_time(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// One CronJob keeps its run, the other one's is not kept; each is due once.
+/// Two CronJobs with one due run each: one keeps its finished Job, the other one deletes it.
 async fn scenario(space: Space) -> Result<()> {
     for (name, kept) in [("kept", 1), ("spent", 0)] {
         due_once(&space, name, &json!({}), json!({"successfulJobsHistoryLimit": kept})).await?;
@@ -210,19 +235,20 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Two Jobs of a pod each, of which one goes; a Job takes its pod and three statuses, a CronJob two.
-pub const STORY: Story = Story {
+/// Two Jobs of one pod each, one of which is deleted; writes: a pod and three statuses for each Job, two statuses for
+/// each CronJob.
+pub const SCENARIO: Scenario = Scenario {
     name: "cronjob",
     flags: &["--controllers=cronjob-controller,job-controller"],
     kind: "cronjobs",
-    tell: |space| Box::pin(scenario(space)),
+    run: |space| Box::pin(scenario(space)),
     pods: 2,
     writes: 2 + 1 + 2 * 5 + 2 * 2,
     fails: &[("create jobs ", 1), ("update cronjobs/status ", 1), ("update cronjobs/status ", 2), ("delete jobs ", 1)],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };
 
-/// A Job is deleted after its time, with its dependents first; nothing here collects them, so the test removes its
+/// A Job is deleted after its TTL, after its dependents. The garbage collector does not run: the test removes the Job's
 /// finalizer.
 async fn brief(space: Space) -> Result<()> {
     space.create::<Job>(job("brief", &json!({}), json!({"ttlSecondsAfterFinished": 1}))).await?;
@@ -235,21 +261,21 @@ async fn brief(space: Space) -> Result<()> {
     })
     .await?;
     space.patch::<Job>("brief", json!({"metadata": {"finalizers": null}})).await?;
-    eventually("it is gone", || async {
+    eventually("it is deleted", || async {
         ensure!(names(&space.list::<Job>("").await?) == ["kept"]);
         Ok(())
     })
     .await
 }
 
-/// Two Jobs of a pod each, which take a pod, its release and three statuses; one deletion.
-pub const BRIEF: Story = Story {
+/// Two Jobs of one pod each; writes: a pod, its release and three statuses for each, and one deletion.
+pub const BRIEF: Scenario = Scenario {
     name: "ttl_after_finished",
     flags: &["--controllers=ttl-after-finished-controller,job-controller"],
     kind: "jobs",
-    tell: |space| Box::pin(brief(space)),
+    run: |space| Box::pin(brief(space)),
     pods: 2,
     writes: 2 * 5 + 1,
     fails: &[("delete jobs ", 1)],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };

@@ -1,4 +1,4 @@
-//! What users see of a DaemonSet: pods on the nodes that it is for, revisions, status, events, kubectl.
+//! Observable behaviour of a DaemonSet: pods on the selected nodes, revisions, status, events, kubectl.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,25 +13,25 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::robustness::invariants::{only_declared, quiet};
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 
-/// The label and taint that keep a test's nodes to its pods.
+/// The label and taint that reserve a test's nodes for its pods.
 const OURS: &str = "example.com/space";
 const HASH: &str = "controller-revision-hash";
 
-/// Nodes of a test's own.
+/// The nodes of one test.
 pub struct Fleet {
     nodes: Api<Node>,
     space: Space,
 }
 
 impl Fleet {
-    /// Those that there are.
+    /// The existing nodes.
     fn all_of(space: &Space) -> Self {
         Self { nodes: Api::all(space.bed.client.clone()), space: space.clone() }
     }
 
-    /// Creates this many.
+    /// Creates this number of nodes.
     pub async fn of(space: &Space, count: usize) -> Result<Self> {
         let fleet = Self::all_of(space);
         for at in 0..count {
@@ -56,7 +56,7 @@ impl Fleet {
             "status": {"capacity": room, "allocatable": room},
         });
         self.nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
-        // Admission taints new nodes until a controller finds them Ready; none runs here.
+        // Admission taints new nodes; the controller that removes the taint does not run.
         self.taint(at, &[]).await
     }
 
@@ -65,7 +65,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Taints a node for all but this test's pods, and also with these effects.
+    /// Taints a node against pods of other tests, and also with these effects.
     async fn taint(&self, at: usize, effects: &[&str]) -> Result<()> {
         let ours = json!({"key": OURS, "value": self.space.namespace, "effect": "NoSchedule"});
         let more = effects.iter().map(|effect| json!({"key": "example.com/more", "effect": effect}));
@@ -73,7 +73,7 @@ impl Fleet {
         self.patch(at, json!({"spec": {"taints": taints}})).await
     }
 
-    /// Deletes them, so that other tests do not meet them.
+    /// Deletes the nodes, so that they do not affect other tests.
     pub async fn disband(self) -> Result<()> {
         for node in self.nodes.list(&Default::default()).await?.items {
             let name = node.name_any();
@@ -96,7 +96,7 @@ pub fn daemon_set(space: &Space, name: &str) -> Value {
     })
 }
 
-/// Desired, current, misscheduled, ready, updated, available, unavailable.
+/// Returns the numbers of desired, current, misscheduled, ready, updated, available and unavailable pods.
 fn counts(set: &DaemonSet) -> [i32; 7] {
     let status = set.status.clone().unwrap_or_default();
     [
@@ -134,7 +134,7 @@ pub async fn rolled_out(space: &Space, name: &str, nodes: i32) -> Result<DaemonS
     Ok(set)
 }
 
-/// Gives the template another image.
+/// Changes the image of the template.
 pub async fn set_image(space: &Space, name: &str, version: u32) -> Result<()> {
     let image = format!("main=example.com/image:{version}");
     space.kubectl(&["set", "image", &format!("daemonset/{name}"), &image]).await?;
@@ -151,7 +151,7 @@ fn node_of(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default()
 }
 
-pub async fn each_node_has_a_pod(space: Space) -> Result<()> {
+pub async fn each_node_gets_a_daemon_pod(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 3).await?;
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
@@ -209,7 +209,7 @@ pub async fn each_node_has_a_pod(space: Space) -> Result<()> {
     fleet.disband().await
 }
 
-pub async fn taints_decide_who_stays(space: Space) -> Result<()> {
+pub async fn taints_decide_which_daemon_pods_stay(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 2).await?;
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<DaemonSet>(daemon_set(&space, "agent")).await?;
@@ -229,7 +229,7 @@ pub async fn taints_decide_who_stays(space: Space) -> Result<()> {
     fleet.disband().await
 }
 
-pub async fn affinity_and_names_choose_nodes(space: Space) -> Result<()> {
+pub async fn affinity_and_node_names_select_nodes(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 3).await?;
     for (at, size) in [(0, "4"), (1, "16"), (2, "64")] {
         fleet.patch(at, json!({"metadata": {"labels": {"example.com/size": size}}})).await?;
@@ -268,17 +268,17 @@ pub async fn affinity_and_names_choose_nodes(space: Space) -> Result<()> {
     fleet.disband().await
 }
 
-pub async fn kubectl_rolls_out_and_back(space: Space) -> Result<()> {
+pub async fn daemonset_is_rolled_out_and_back_by_kubectl(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 2).await?;
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<DaemonSet>(with(daemon_set(&space, "agent"), json!({"spec": {"revisionHistoryLimit": 1}}))).await?;
     rolled_out(&space, "agent", 2).await?;
     set_image(&space, "agent", 2).await?;
-    let said = space.kubectl(&["rollout", "status", "daemonset/agent"]).await?;
-    ensure!(said.contains("successfully rolled out"), "{said}");
+    let output = space.kubectl(&["rollout", "status", "daemonset/agent"]).await?;
+    ensure!(output.contains("successfully rolled out"), "{output}");
     rolled_out(&space, "agent", 2).await?;
-    let told = space.kubectl(&["rollout", "history", "daemonset/agent"]).await?;
-    ensure!(told.contains("\n1 ") && told.contains("\n2 "), "{told}");
+    let output = space.kubectl(&["rollout", "history", "daemonset/agent"]).await?;
+    ensure!(output.contains("\n1 ") && output.contains("\n2 "), "{output}");
     let second = space.kubectl(&["rollout", "history", "daemonset/agent", "--revision=2"]).await?;
     ensure!(second.contains("example.com/image:2"), "{second}");
     let first = uids(&revisions(&space, "agent").await?.into_values().take(1).collect::<Vec<_>>());
@@ -311,8 +311,9 @@ pub async fn kubectl_rolls_out_and_back(space: Space) -> Result<()> {
     fleet.disband().await
 }
 
-/// A node is drained for maintenance: its daemon pod stays, all other pods leave, and it is used again afterwards.
-pub async fn a_drained_node_keeps_its_daemon(space: Space) -> Result<()> {
+/// A node is drained for maintenance: its daemon pod is kept, all other pods are evicted, and it is used again
+/// afterwards.
+pub async fn drained_node_keeps_its_daemon_pod(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 2).await?;
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<DaemonSet>(daemon_set(&space, "agent")).await?;
@@ -321,7 +322,7 @@ pub async fn a_drained_node_keeps_its_daemon(space: Space) -> Result<()> {
     space.create::<Pod>(with(pod("guest", "guest"), json!({"spec": {"nodeName": fleet.name(0)}}))).await?;
     let drain = ["drain", &fleet.name(0), "--ignore-daemonsets", "--force", "--timeout=60s"];
     space.kubectl(&drain).await?;
-    ensure!(space.api::<Pod>().get_opt("guest").await?.is_none(), "the guest is gone");
+    ensure!(space.api::<Pod>().get_opt("guest").await?.is_none(), "the guest was not evicted");
     rolled_out(&space, "agent", 2).await?;
     ensure!(uids(&space.pods("agent").await?) == daemons, "the daemons stay");
     space.kubectl(&["uncordon", &fleet.name(0)]).await?;
@@ -330,7 +331,7 @@ pub async fn a_drained_node_keeps_its_daemon(space: Space) -> Result<()> {
     fleet.disband().await
 }
 
-/// Ready pods that are not being deleted, and all pods of a node at most.
+/// Returns the number of ready pods that are not being deleted, and the maximum number of pods on a node.
 fn on_nodes(view: &View, least: usize, most: usize) -> Result<()> {
     let ready = view.pods.values().filter(|pod| is_active(pod) && is_ready(pod)).count();
     ensure!(ready >= least, "{ready} pods are ready, {least} at least");
@@ -343,7 +344,7 @@ fn on_nodes(view: &View, least: usize, most: usize) -> Result<()> {
     Ok(())
 }
 
-pub async fn an_update_keeps_within_its_bounds(space: Space) -> Result<()> {
+pub async fn update_stays_within_its_limits(space: Space) -> Result<()> {
     for (name, unavailable, surge) in [("one", 1, 0), ("two", 2, 0), ("surge", 0, 1), ("percent", 0, 2)] {
         let space = space.bed.space(name).await?;
         let fleet = Fleet::of(&space, 4).await?;
@@ -366,7 +367,7 @@ pub async fn an_update_keeps_within_its_bounds(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn on_delete_waits_for_somebody(space: Space) -> Result<()> {
+pub async fn on_delete_update_waits_for_manual_deletion(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 2).await?;
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let on_delete = json!({"spec": {"updateStrategy": {"type": "OnDelete"}, "minReadySeconds": 1}});
@@ -385,7 +386,7 @@ pub async fn on_delete_waits_for_somebody(space: Space) -> Result<()> {
     fleet.disband().await
 }
 
-pub async fn failed_pods_are_replaced_ever_slower(space: Space) -> Result<()> {
+pub async fn failed_pods_are_replaced_with_backoff(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 1).await?;
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
@@ -407,7 +408,7 @@ pub async fn failed_pods_are_replaced_ever_slower(space: Space) -> Result<()> {
         let told = format!("Warning FailedDaemonPod Found failed daemon pod {}/{name}-", space.namespace);
         ensure!(events.keys().any(|event| event.starts_with(&told)), "{events:?}");
         space.delete::<DaemonSet>(name).await?;
-        eventually("it is gone", || async {
+        eventually("it is deleted", || async {
             ensure!(space.list::<DaemonSet>(name).await?.is_empty());
             Ok(())
         })
@@ -416,7 +417,7 @@ pub async fn failed_pods_are_replaced_ever_slower(space: Space) -> Result<()> {
     fleet.disband().await
 }
 
-pub async fn orphans_are_adopted_and_strangers_released(space: Space) -> Result<()> {
+pub async fn orphans_are_adopted_and_unselected_pods_released(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 2).await?;
     let orphan = json!({"spec": {"nodeName": fleet.name(0)}});
     space.create::<Pod>(with(pod("orphan", "agent"), orphan)).await?;
@@ -431,7 +432,7 @@ pub async fn orphans_are_adopted_and_strangers_released(space: Space) -> Result<
     fleet.disband().await
 }
 
-pub async fn a_taken_name_is_a_collision(space: Space) -> Result<()> {
+pub async fn taken_name_counts_as_a_collision(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 1).await?;
     let manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<DaemonSet>(daemon_set(&space, "agent")).await?;
@@ -443,7 +444,7 @@ pub async fn a_taken_name_is_a_collision(space: Space) -> Result<()> {
     space
         .create::<ControllerRevision>(json!({"metadata": {"name": taken}, "revision": 1, "data": {"another": 1}}))
         .await?;
-    eventually("it is gone", || async {
+    eventually("it is deleted", || async {
         ensure!(space.list::<DaemonSet>("agent").await?.is_empty());
         Ok(())
     })
@@ -458,7 +459,7 @@ pub async fn a_taken_name_is_a_collision(space: Space) -> Result<()> {
     fleet.disband().await
 }
 
-/// Roll out on two nodes, update, go back.
+/// Rolls out on two nodes, updates, and undoes the update.
 async fn scenario(space: Space) -> Result<()> {
     Fleet::of(&space, 2).await?;
     space.create::<DaemonSet>(daemon_set(&space, "agent")).await?;
@@ -472,12 +473,12 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Two revisions and their order changed once, six pods of which four go, and a status for each of three rollouts.
-pub const STORY: Story = Story {
+/// Two revisions, whose order changes once; six pods, of which four are deleted; a status for each of three rollouts.
+pub const SCENARIO: Scenario = Scenario {
     name: "daemonset",
     flags: &["--controllers=daemonset-controller"],
     kind: "daemonsets",
-    tell: |space| Box::pin(scenario(space)),
+    run: |space| Box::pin(scenario(space)),
     judge: |view| on_nodes(view, 0, 1),
     clear: |space| Box::pin(Fleet::all_of(&space).disband()),
     pods: 6,

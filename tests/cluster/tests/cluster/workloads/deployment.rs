@@ -1,4 +1,4 @@
-//! What users see of a Deployment: ReplicaSets, conditions, revisions, events, and what kubectl says of them.
+//! Observable behaviour of a Deployment: ReplicaSets, conditions, revisions, events, and kubectl's reports.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{conditions, deployment, image, is_ready, names, owner, replica_set, uids, with};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 /// The annotation with a Deployment's or ReplicaSet's revision.
 const REVISION: &str = "deployment.kubernetes.io/revision";
 
-/// Waits for a rollout's end: all pods of the newest template, available, and a status that says so.
+/// Waits for the end of a rollout: all pods are of the newest template and available, and the status is up to date.
 pub async fn rolled_out(space: &Space, name: &str, replicas: i32) -> Result<Deployment> {
     eventually(format!("{name} is rolled out with {replicas} pods"), || async {
         let deployment: Deployment = space.get(name).await?;
@@ -35,7 +35,7 @@ pub async fn rolled_out(space: &Space, name: &str, replicas: i32) -> Result<Depl
     .await
 }
 
-/// The ReplicaSet with a revision.
+/// Returns the ReplicaSet with a revision.
 pub async fn revision(space: &Space, name: &str, revision: &str) -> Result<ReplicaSet> {
     let sets: Vec<ReplicaSet> = space.list(name).await?;
     let all: Vec<(String, Option<String>)> =
@@ -45,24 +45,24 @@ pub async fn revision(space: &Space, name: &str, revision: &str) -> Result<Repli
         .with_context(|| format!("no revision {revision} among {all:?}"))
 }
 
-/// Gives the template another image.
+/// Changes the image of the template.
 pub async fn set_image(space: &Space, name: &str, version: u32) -> Result<()> {
     let image = format!("main=example.com/image:{version}");
     space.kubectl(&["set", "image", &format!("deployment/{name}"), &image]).await?;
     Ok(())
 }
 
-/// The size that a ReplicaSet is to have.
+/// Returns the desired size of a ReplicaSet.
 pub fn wanted(set: &ReplicaSet) -> i32 {
     set.spec.replicas.unwrap_or(1)
 }
 
-/// A patch whose pods never become ready.
+/// Returns a patch of the template whose pods never become ready.
 fn unready() -> Value {
     json!({"spec": {"template": {"metadata": {"annotations": {BEHAVIOUR: UNREADY}}}}})
 }
 
-pub async fn a_rollout_and_its_traces(space: Space) -> Result<()> {
+pub async fn rollout_leaves_the_expected_status_and_events(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let made: Deployment = space.create(deployment("web", 3)).await?;
     let seen = rolled_out(&space, "web", 3).await?;
@@ -85,15 +85,15 @@ pub async fn a_rollout_and_its_traces(space: Space) -> Result<()> {
     for pod in space.pods("web").await? {
         ensure!(pod.labels().get("pod-template-hash") == Some(&hash) && owner(&pod) == set.name_any());
     }
-    eventually("the scaling is told of", || async {
+    eventually("the scaling is reported", || async {
         let events = space.events("web").await?;
         let expected = format!("Normal ScalingReplicaSet Scaled up replica set web-{hash} from 0 to 3");
         ensure!(events == [(expected, 1)].into(), "events {events:?}");
         Ok(())
     })
     .await?;
-    let said = space.kubectl(&["rollout", "status", "deployment/web", "--timeout=5s"]).await?;
-    ensure!(said.contains("successfully rolled out"), "{said}");
+    let output = space.kubectl(&["rollout", "status", "deployment/web", "--timeout=5s"]).await?;
+    ensure!(output.contains("successfully rolled out"), "{output}");
     space.kubectl(&["wait", "deployment/web", "--for=condition=Available", "--timeout=5s"]).await?;
     Ok(())
 }
@@ -112,7 +112,7 @@ pub async fn history_undo_and_restart(space: Space) -> Result<()> {
     ensure!(second.contains("example.com/image:2"), "{second}");
 
     space.kubectl(&["rollout", "undo", "deployment/web"]).await?;
-    eventually("the first is back as revision 3", || async {
+    eventually("the first ReplicaSet has revision 3", || async {
         let third = revision(&space, "web", "3").await?;
         ensure!(third.uid() == first.uid(), "another ReplicaSet was made");
         let history = third.annotations().get("deployment.kubernetes.io/revision-history");
@@ -131,13 +131,14 @@ pub async fn history_undo_and_restart(space: Space) -> Result<()> {
     let after = uids(&space.pods("web").await?);
     ensure!(after.iter().all(|uid| !before.contains(uid)), "a pod was not restarted");
     space.kubectl(&["rollout", "undo", "deployment/web", "--to-revision=2"]).await?;
-    let fifth = eventually("the second is back as revision 5", || async { revision(&space, "web", "5").await }).await?;
+    let fifth =
+        eventually("the second ReplicaSet has revision 5", || async { revision(&space, "web", "5").await }).await?;
     ensure!(image(fifth.spec.template.as_ref()) == "example.com/image:2");
     rolled_out(&space, "web", 2).await?;
     Ok(())
 }
 
-pub async fn history_has_a_limit(space: Space) -> Result<()> {
+pub async fn history_is_limited(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Deployment>(with(deployment("web", 1), json!({"spec": {"revisionHistoryLimit": 1}}))).await?;
     rolled_out(&space, "web", 1).await?;
@@ -157,7 +158,7 @@ pub async fn history_has_a_limit(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_pause_holds_a_rollout_and_no_scaling(space: Space) -> Result<()> {
+pub async fn pause_stops_a_rollout_but_not_scaling(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Deployment>(deployment("web", 2)).await?;
     rolled_out(&space, "web", 2).await?;
@@ -179,12 +180,12 @@ pub async fn a_pause_holds_a_rollout_and_no_scaling(space: Space) -> Result<()> 
     })
     .await?;
     space.kubectl(&["rollout", "resume", "deployment/web"]).await?;
-    eventually("it goes on", || async { revision(&space, "web", "2").await }).await?;
+    eventually("the rollout continues", || async { revision(&space, "web", "2").await }).await?;
     rolled_out(&space, "web", 4).await?;
     Ok(())
 }
 
-pub async fn a_stuck_rollout_is_told_of(space: Space) -> Result<()> {
+pub async fn stuck_rollout_is_reported(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Deployment>(with(deployment("web", 2), json!({"spec": {"progressDeadlineSeconds": 3}}))).await?;
     rolled_out(&space, "web", 2).await?;
@@ -200,15 +201,15 @@ pub async fn a_stuck_rollout_is_told_of(space: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    let said = space.kubectl(&["rollout", "status", "deployment/web"]).await;
-    let said = format!("{:#}", said.err().context("kubectl takes it for a success")?);
-    ensure!(said.contains("exceeded its progress deadline"), "{said}");
+    let output = space.kubectl(&["rollout", "status", "deployment/web"]).await;
+    let output = format!("{:#}", output.err().context("kubectl reports a success")?);
+    ensure!(output.contains("exceeded its progress deadline"), "{output}");
     space.kubectl(&["rollout", "undo", "deployment/web"]).await?;
     rolled_out(&space, "web", 2).await?;
     Ok(())
 }
 
-pub async fn scaling_in_the_middle_is_proportional(space: Space) -> Result<()> {
+pub async fn scaling_during_a_rollout_is_proportional(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let rolling = json!({"spec": {"strategy": {"rollingUpdate": {"maxSurge": 3, "maxUnavailable": 2}}}});
     space.create::<Deployment>(with(deployment("web", 10), rolling)).await?;
@@ -231,7 +232,7 @@ pub async fn scaling_in_the_middle_is_proportional(space: Space) -> Result<()> {
     sizes(11, 7).await
 }
 
-pub async fn a_taken_name_is_a_collision(space: Space) -> Result<()> {
+pub async fn taken_name_counts_as_a_collision(space: Space) -> Result<()> {
     let manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Deployment>(deployment("web", 1)).await?;
     rolled_out(&space, "web", 1).await?;
@@ -240,7 +241,7 @@ pub async fn a_taken_name_is_a_collision(space: Space) -> Result<()> {
     space.delete::<Deployment>("web").await?;
     space.delete::<ReplicaSet>(&name).await?;
     space.kubectl(&["delete", "pods", "--all", "--wait=false"]).await?;
-    eventually("all is gone", || async {
+    eventually("everything is deleted", || async {
         ensure!(space.pods("").await?.is_empty() && space.list::<ReplicaSet>("").await?.is_empty());
         Ok(())
     })
@@ -264,7 +265,7 @@ pub async fn orphans_are_adopted_with_their_pods(space: Space) -> Result<()> {
     rolled_out(&space, "web", 2).await?;
     let (set, pods) = (revision(&space, "web", "1").await?, uids(&space.pods("web").await?));
     manager.stop().await?;
-    // The garbage collector's part of an orphaning deletion.
+    // The garbage collector does not run: the test removes the owner references, as for an orphaning deletion.
     let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
     space.api::<Deployment>().delete("web", &orphan).await?;
     space.patch::<ReplicaSet>(&set.name_any(), json!({"metadata": {"ownerReferences": null}})).await?;

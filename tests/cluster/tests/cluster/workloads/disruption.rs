@@ -1,4 +1,4 @@
-//! What users see of PodDisruptionBudgets: their status, and what may be evicted.
+//! Observable behaviour of PodDisruptionBudgets: their status, and what may be evicted.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{names, pod, replica_set, with};
@@ -10,7 +10,7 @@ use kube::api::{Api, ApiResource, DynamicObject, EvictParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::robustness::invariants::{only_declared, quiet};
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 use crate::workloads::replicaset::settled;
 
 pub fn budget(app: &str, spec: Value) -> Value {
@@ -39,7 +39,7 @@ pub async fn counted(space: &Space, numbers: [i32; 4], condition: (&str, &str)) 
 pub const SUFFICIENT: (&str, &str) = ("True", "SufficientPods");
 pub const INSUFFICIENT: (&str, &str) = ("False", "InsufficientPods");
 
-/// Asks the API to evict a pod; answers whether it does.
+/// Requests the eviction of a pod; returns whether it was granted.
 pub async fn evict(space: &Space, name: &str) -> Result<bool> {
     match space.api::<Pod>().evict(name, &EvictParams::default()).await {
         Ok(_) => Ok(true),
@@ -84,7 +84,7 @@ pub async fn evictions_and_drains_respect_the_budget(space: Space) -> Result<()>
     only_declared(&faults, &["disruption-controller"])
 }
 
-pub async fn what_cannot_be_counted_is_told_and_nothing_may_go(space: Space) -> Result<()> {
+pub async fn uncountable_pods_are_reported_and_cannot_be_evicted(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<PodDisruptionBudget>(budget("web", json!({"maxUnavailable": 1}))).await?;
     counted(&space, [0, 0, 0, 0], INSUFFICIENT).await?;
@@ -116,7 +116,7 @@ pub async fn what_cannot_be_counted_is_told_and_nothing_may_go(space: Space) -> 
     Ok(())
 }
 
-pub async fn custom_resources_with_a_scale_count(space: Space) -> Result<()> {
+pub async fn custom_resources_with_a_scale_are_counted(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let group = format!("{}.example.com", space.namespace);
     let definition = json!({
@@ -159,7 +159,7 @@ pub async fn custom_resources_with_a_scale_count(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn empty_announcements_are_taken_back(space: Space) -> Result<()> {
+pub async fn outdated_disruption_target_is_removed(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
     space.create::<Pod>(with(pod("web", "web"), json!({"spec": {"schedulerName": "nobody"}}))).await?;
@@ -206,13 +206,13 @@ async fn scenario(space: Space) -> Result<()> {
 }
 
 /// Five pods are created; a status of the budget for each of four states, and of the ReplicaSet for two.
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "disruption",
     flags: &["--controllers=disruption-controller,replicaset-controller"],
     kind: "poddisruptionbudgets",
-    tell: |space| Box::pin(scenario(space)),
+    run: |space| Box::pin(scenario(space)),
     pods: 5,
     writes: 5 + 4 + 2,
     fails: &[("update poddisruptionbudgets/status ", 1), ("update poddisruptionbudgets/status ", 2)],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };

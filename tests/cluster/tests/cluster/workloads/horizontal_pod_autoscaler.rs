@@ -1,4 +1,4 @@
-//! What users see of HorizontalPodAutoscalers: targets scaled by metrics of every API, and what is said of it.
+//! Observable behaviour of HorizontalPodAutoscalers: targets scaled by metrics of every API, conditions and events.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::metrics::Metrics;
@@ -9,7 +9,7 @@ use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAu
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 use crate::workloads::deployment::rolled_out;
 
 /// Quick syncs, and no care for pods that start.
@@ -21,7 +21,7 @@ pub const QUICK: &[&str] = &[
     "--horizontal-pod-autoscaler-initial-readiness-delay=0s",
 ];
 
-/// A Deployment whose pods ask for CPU.
+/// Returns a Deployment whose pods request CPU.
 pub fn busy(name: &str, replicas: i32) -> Value {
     let containers = json!([
         {"name": "main", "image": "example.com/image:1", "resources": {"requests": {"cpu": "100m"}}},
@@ -124,7 +124,7 @@ pub async fn kubectl_autoscale_scales_up_and_down(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn what_cannot_be_measured_is_told(space: Space) -> Result<()> {
+pub async fn unmeasurable_target_is_reported(space: Space) -> Result<()> {
     Metrics::serve(&space).await?;
     let _manager = Manager::start_with(&space, &Faults::default(), QUICK).await?;
     space.create::<HorizontalPodAutoscaler>(autoscaler("one", json!({}))).await?;
@@ -168,7 +168,7 @@ pub async fn what_cannot_be_measured_is_told(space: Space) -> Result<()> {
     .await
 }
 
-/// A kind with a scale, and an object of it that says how its pods are selected.
+/// Creates a kind with the scale subresource, and an object with a selector of its pods.
 async fn fleet(space: &Space) -> Result<(String, Api<DynamicObject>)> {
     let group = format!("{}.example.com", space.namespace);
     let definition = json!({
@@ -202,7 +202,7 @@ async fn fleet(space: &Space) -> Result<(String, Api<DynamicObject>)> {
     Ok((group, fleets))
 }
 
-pub async fn any_kind_goes_to_zero_and_comes_back(space: Space) -> Result<()> {
+pub async fn target_of_any_kind_scales_to_zero_and_up_again(space: Space) -> Result<()> {
     let metrics = Metrics::serve(&space).await?;
     metrics.set(&space, "length", "0");
     metrics.set(&space, "depth", "0");
@@ -259,11 +259,11 @@ async fn scenario(space: Space) -> Result<()> {
 }
 
 /// Each of two scales takes a write of it and one of the status; Deployment and ReplicaSet follow with four pods.
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "podautoscaler",
     flags: QUICK,
     kind: "horizontalpodautoscalers",
-    tell: |space| Box::pin(scenario(space)),
+    run: |space| Box::pin(scenario(space)),
     pods: 4,
     writes: 4 + 4 + 3 + 4,
     fails: &[
@@ -271,5 +271,5 @@ pub const STORY: Story = Story {
         ("update deployments/scale ", 2),
         ("update horizontalpodautoscalers/status ", 1),
     ],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };

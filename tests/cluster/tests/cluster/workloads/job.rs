@@ -1,4 +1,5 @@
-//! Jobs as users see them: completed, failed, indexed, suspended, judged by policies, counted once whatever crashes.
+//! Observable behaviour of Jobs: completed, failed, indexed, suspended, with policies, and with correct counts after
+//! crashes.
 
 use std::collections::BTreeSet;
 
@@ -11,12 +12,12 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, PropagationPolicy};
 use serde_json::{Value, json};
 
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 
 const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// A Job of pods with the label `app=<name>` that behave as the annotations say; they succeed without any.
+/// Returns a Job of pods with the label `app=<name>`, whose behaviour is set by annotations; without any, they succeed.
 pub fn job(name: &str, annotations: &Value, spec: Value) -> Value {
     let mut template = template(name, "example.com/image:1", annotations);
     template["spec"]["restartPolicy"] = "Never".into();
@@ -32,7 +33,7 @@ async fn status(space: &Space, name: &str) -> Result<JobStatus> {
     Ok(space.get::<Job>(name).await?.status.unwrap_or_default())
 }
 
-/// Conditions as `<type>=<status> <reason>`, in the order in which they stand.
+/// Returns conditions as `<type>=<status> <reason>`, in their order.
 fn conditions(status: &JobStatus) -> Vec<String> {
     let conditions = status.conditions.iter().flatten();
     let text = |reason: &Option<String>| reason.clone().unwrap_or_default();
@@ -41,7 +42,7 @@ fn conditions(status: &JobStatus) -> Vec<String> {
         .collect()
 }
 
-/// Waits for these conditions; answers the status.
+/// Waits for these conditions; returns the status.
 pub async fn until(space: &Space, name: &str, expected: &[&str]) -> Result<JobStatus> {
     eventually(format!("{name} is {expected:?}"), || async {
         let status = status(space, name).await?;
@@ -56,7 +57,7 @@ pub const COMPLETE: [&str; 2] = ["SuccessCriteriaMet=True CompletionsReached", "
 const BACKOFF_LIMIT_EXCEEDED: [&str; 2] =
     ["FailureTarget=True BackoffLimitExceeded", "Failed=True BackoffLimitExceeded"];
 
-/// Active, ready, succeeded, failed, terminating.
+/// Returns the numbers of active, ready, succeeded, failed and terminating pods.
 pub fn counts(status: &JobStatus) -> [i32; 5] {
     [status.active, status.ready, status.succeeded, status.failed, status.terminating].map(|count| count.unwrap_or(0))
 }
@@ -70,7 +71,7 @@ pub fn has_finalizer(pod: &Pod) -> bool {
     pod.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER)
 }
 
-pub async fn a_job_completes(space: Space) -> Result<()> {
+pub async fn job_completes(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Job>(job("pi", &json!({}), json!({"parallelism": 2, "completions": 5}))).await?;
     let status = until(&space, "pi", &COMPLETE).await?;
@@ -79,7 +80,7 @@ pub async fn a_job_completes(space: Space) -> Result<()> {
     let pods = space.list::<Pod>("pi").await?;
     ensure!(pods.len() == 5 && pods.iter().all(|pod| phase(pod) == "Succeeded" && !has_finalizer(pod)));
     ensure!(pods.iter().all(|pod| owner(pod) == "pi"));
-    eventually("it is told of", || async {
+    eventually("an event is recorded", || async {
         let events = space.events("pi").await?;
         ensure!(events.contains_key("Normal Completed Job completed"), "{events:?}");
         ensure!(
@@ -92,12 +93,12 @@ pub async fn a_job_completes(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn failures_end_a_job(space: Space) -> Result<()> {
+pub async fn failures_end_job(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Job>(job("bad", &failing("3"), json!({"backoffLimit": 0, "parallelism": 1}))).await?;
     let status = until(&space, "bad", &BACKOFF_LIMIT_EXCEEDED).await?;
     ensure!(counts(&status) == [0, 0, 0, 1, 0] && status.completion_time.is_none(), "{status:?}");
-    eventually("it is told of", || async {
+    eventually("an event is recorded", || async {
         let events = space.events("bad").await?;
         let expected = "Warning BackoffLimitExceeded Job has reached the specified backoff limit";
         ensure!(events.contains_key(expected), "{events:?}");
@@ -106,14 +107,14 @@ pub async fn failures_end_a_job(space: Space) -> Result<()> {
     .await
 }
 
-pub async fn a_deadline_ends_a_job(space: Space) -> Result<()> {
+pub async fn deadline_ends_job(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let running = json!({BEHAVIOUR: READY});
     space.create::<Job>(job("slow", &running, json!({"activeDeadlineSeconds": 2, "parallelism": 2}))).await?;
     let ended = ["FailureTarget=True DeadlineExceeded", "Failed=True DeadlineExceeded"];
     let status = until(&space, "slow", &ended).await?;
     ensure!(counts(&status) == [0, 0, 0, 2, 0], "{status:?}");
-    eventually("its pods are gone", || async {
+    eventually("its pods are deleted", || async {
         let pods = space.list::<Pod>("slow").await?;
         ensure!(pods.is_empty(), "{:?}", names(&pods));
         Ok(())
@@ -145,7 +146,7 @@ pub async fn indexes_are_completed(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn an_elastic_job_shrinks(space: Space) -> Result<()> {
+pub async fn elastic_job_shrinks(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let indexed = json!({"completionMode": "Indexed", "parallelism": 4, "completions": 4});
     space.create::<Job>(job("elastic", &json!({BEHAVIOUR: READY}), indexed)).await?;
@@ -167,7 +168,7 @@ pub async fn an_elastic_job_shrinks(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn an_index_fails_alone(space: Space) -> Result<()> {
+pub async fn failed_index_does_not_end_the_other_indexes(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let spec = json!({
         "completionMode": "Indexed", "parallelism": 3, "completions": 3,
@@ -182,7 +183,7 @@ pub async fn an_index_fails_alone(space: Space) -> Result<()> {
         found.and_then(|pod| pod.metadata.name.clone()).context("no such pod")
     };
     for (index, behaviour) in [("1", FAIL), ("0", "succeed"), ("2", "succeed")] {
-        let name = eventually("the pod is there", || of_index(index)).await?;
+        let name = eventually("the pod exists", || of_index(index)).await?;
         space.kubectl(&["annotate", "pod", &name, &format!("{BEHAVIOUR}={behaviour}"), "--overwrite"]).await?;
     }
     let status = until(&space, "alone", &["FailureTarget=True FailedIndexes", "Failed=True FailedIndexes"]).await?;
@@ -191,7 +192,7 @@ pub async fn an_index_fails_alone(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_success_policy_ends_a_job_early(space: Space) -> Result<()> {
+pub async fn success_policy_ends_job_early(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let spec = json!({
         "completionMode": "Indexed", "parallelism": 3, "completions": 3,
@@ -212,7 +213,7 @@ pub async fn a_success_policy_ends_a_job_early(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_failure_policy_decides(space: Space) -> Result<()> {
+pub async fn failure_policy_decides(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let policy = |action: &str| {
         let codes = json!({"containerName": "main", "operator": "In", "values": [42]});
@@ -229,7 +230,7 @@ pub async fn a_failure_policy_decides(space: Space) -> Result<()> {
         format!("Container main for pod {ns}/{pod} failed with exit code 42 matching FailJob rule at index 0");
     ensure!(message.as_deref() == Some(&*expected), "{message:?}");
 
-    // With no failure forgiven, one that is ignored still does not end the Job.
+    // An ignored failure does not end the Job, although its backoff limit is 0.
     eventually("the ignored failure is settled", || async {
         let pods = space.list::<Pod>("ignored").await?;
         ensure!(pods.iter().any(|pod| phase(pod) == "Failed" && !has_finalizer(pod)), "{:?}", names(&pods));
@@ -241,8 +242,8 @@ pub async fn a_failure_policy_decides(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// A pod that its kubelet evicts is no failure of the Job where the policy says so.
-pub async fn an_evicted_pod_is_forgiven(space: Space) -> Result<()> {
+/// With a policy that ignores disruptions, a pod that its kubelet evicts does not count as a failure.
+pub async fn evicted_pod_is_no_failure_when_the_policy_ignores_it(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let disrupted = json!([{"type": "DisruptionTarget", "status": "True"}]);
     let policy = json!({
@@ -271,7 +272,7 @@ pub async fn an_evicted_pod_is_forgiven(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn suspended_and_resumed(space: Space) -> Result<()> {
+pub async fn job_is_suspended_and_resumed(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let spec = json!({"parallelism": 2, "completions": 2, "suspend": true});
     space.create::<Job>(job("paused", &json!({BEHAVIOUR: READY}), spec)).await?;
@@ -301,7 +302,7 @@ pub async fn suspended_and_resumed(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn replaced_only_once_failed(space: Space) -> Result<()> {
+pub async fn pod_is_replaced_only_after_it_has_failed(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let spec = json!({"parallelism": 1, "completions": 1, "podReplacementPolicy": "Failed"});
     space.create::<Job>(job("patient", &json!({BEHAVIOUR: TERMINATING}), spec)).await?;
@@ -317,14 +318,14 @@ pub async fn replaced_only_once_failed(space: Space) -> Result<()> {
     let first = names(&space.pods("patient").await?)[0].clone();
     space.delete::<Pod>(&first).await?;
     expect([0, 0, 0, 0, 1]).await?;
-    during(QUIET, "nothing replaces it while it is terminating", || async {
+    during(QUIET, "it is not replaced while it is terminating", || async {
         ensure!(names(&space.list::<Pod>("patient").await?) == [first.as_str()]);
         Ok(())
     })
     .await
 }
 
-pub async fn somebody_elses_job_is_left_alone(space: Space) -> Result<()> {
+pub async fn job_of_another_controller_is_not_changed(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
     space.create::<Job>(job("theirs", &json!({}), json!({"managedBy": "example.com/queue"}))).await?;
@@ -335,7 +336,7 @@ pub async fn somebody_elses_job_is_left_alone(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn pods_of_a_lost_job_may_go(space: Space) -> Result<()> {
+pub async fn pods_of_a_deleted_job_lose_their_finalizer(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Job>(job("gone", &json!({BEHAVIOUR: READY}), json!({"parallelism": 2}))).await?;
     eventually("it has pods", || async {
@@ -346,7 +347,7 @@ pub async fn pods_of_a_lost_job_may_go(space: Space) -> Result<()> {
     .await?;
     let orphaning = DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
     space.api::<Job>().delete("gone", &orphaning).await?;
-    eventually("nothing holds its pods", || async {
+    eventually("its pods have no finalizer", || async {
         let pods = space.list::<Pod>("gone").await?;
         ensure!(!pods.iter().any(has_finalizer));
         Ok(())
@@ -377,8 +378,8 @@ pub async fn pods_are_adopted_and_counted(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// A plain and an Indexed Job of three pods each to their ends, and one that fails: each pod is counted once, and none
-/// is held after that.
+/// Completes a plain and an Indexed Job of three pods each, and fails another one: each pod is counted once, and none
+/// has the finalizer after that.
 async fn scenario(space: Space) -> Result<()> {
     let spec = json!({"parallelism": 2, "completions": 3});
     space.create::<Job>(job("plain", &json!({}), spec.clone())).await?;
@@ -397,14 +398,14 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Each pod is created and released; each Job's status gets its start, its count and its end.
-pub const STORY: Story = Story {
+/// Each pod is created and released; each Job's status is written at its start, for its counts and at its end.
+pub const SCENARIO: Scenario = Scenario {
     name: "job",
     flags: &["--controllers=job-controller"],
     kind: "jobs",
-    tell: |space| Box::pin(scenario(space)),
+    run: |space| Box::pin(scenario(space)),
     pods: 7,
     writes: 7 + 7 + 3 * 3,
     fails: &[("create pods ", 2), ("patch pods ", 2), ("update jobs/status ", 2), ("update jobs/status ", 5)],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };

@@ -7,13 +7,13 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::robustness::invariants::only_declared;
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 
 const ALONE: &str = "--controllers=pod-garbage-collector-controller";
 const NAME: &str = "pod-garbage-collector-controller";
 const FINALIZER: &str = "example.com/keep";
 
-/// A pod that stays until nothing holds it.
+/// Returns a pod with a finalizer.
 pub fn kept(name: &str, spec: Value) -> Value {
     with(pod(name, "web"), json!({"metadata": {"finalizers": [FINALIZER]}, "spec": spec}))
 }
@@ -22,7 +22,7 @@ fn deletions(faults: &Faults) -> usize {
     faults.count(|call| call.verb == Verb::Delete && call.resource == "pods")
 }
 
-pub async fn too_many_finished_pods_go_the_evicted_first(space: Space) -> Result<()> {
+pub async fn evicted_pods_are_deleted_first_when_too_many_are_finished(space: Space) -> Result<()> {
     for (name, status) in [
         ("a", json!({"phase": "Succeeded"})),
         ("b", json!({"phase": "Failed"})),
@@ -57,7 +57,7 @@ pub async fn ended(space: &Space, name: &str) -> Result<Pod> {
     .await
 }
 
-pub async fn pods_of_a_node_that_is_gone_go_after_a_while(space: Space) -> Result<()> {
+pub async fn pods_of_a_deleted_node_are_deleted_after_a_delay(space: Space) -> Result<()> {
     space.create::<Pod>(kept("kept", json!({"nodeName": "never-was"}))).await?;
     space.create::<Pod>(with(pod("free", "web"), json!({"spec": {"nodeName": "never-was"}}))).await?;
     let faults = Faults::default();
@@ -77,7 +77,7 @@ pub async fn pods_of_a_node_that_is_gone_go_after_a_while(space: Space) -> Resul
             && target.last_transition_time.is_some()),
         "conditions {conditions:?}"
     );
-    eventually("the other one is gone", || async {
+    eventually("the other one is deleted", || async {
         let left = names(&space.list::<Pod>("web").await?);
         ensure!(left == ["kept"], "left {left:?}");
         Ok(())
@@ -88,8 +88,8 @@ pub async fn pods_of_a_node_that_is_gone_go_after_a_while(space: Space) -> Resul
     Ok(())
 }
 
-/// A crash between the two writes leaves a pod that failed; the next one deletes it, once.
-pub async fn a_pod_that_was_never_bound_goes_also_after_a_crash(space: Space) -> Result<()> {
+/// A crash between the two writes leaves a pod that is marked as failed; the next manager deletes it, once.
+pub async fn unbound_pod_is_deleted_also_after_a_crash(space: Space) -> Result<()> {
     space.create::<Pod>(kept("kept", json!({"schedulerName": "nobody"}))).await?;
     space.delete::<Pod>("kept").await?;
     let faults = Faults::script([Rule::new(Call::is_deed, Effect::CrashAfter)]);
@@ -117,7 +117,7 @@ pub async fn a_pod_that_was_never_bound_goes_also_after_a_crash(space: Space) ->
     .await
 }
 
-/// One that was never bound is deleted and goes when nothing holds it; of five that have ended two may stay.
+/// An unbound pod is deleted when its finalizer is removed; of five finished pods, two are kept.
 async fn scenario(space: Space) -> Result<()> {
     space.create::<Pod>(kept("kept", json!({"schedulerName": "nobody"}))).await?;
     space.delete::<Pod>("kept").await?;
@@ -140,14 +140,14 @@ async fn scenario(space: Space) -> Result<()> {
     .await
 }
 
-/// The pods are all of the test's own making: three that go, one that is said to have failed and goes.
-pub const STORY: Story = Story {
+/// The test creates all pods: three are deleted, and one is marked as failed and deleted.
+pub const SCENARIO: Scenario = Scenario {
     name: "podgc",
     flags: &[ALONE, "--terminated-pod-gc-threshold=2"],
     kind: "pods",
-    tell: |space| Box::pin(scenario(space)),
+    run: |space| Box::pin(scenario(space)),
     pods: 6,
     writes: 3 + 2,
     fails: &[("delete pods ", 1), ("delete pods ", 3), ("patch pods/status ", 1)],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };

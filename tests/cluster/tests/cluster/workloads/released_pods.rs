@@ -10,7 +10,7 @@ use crate::workloads::replicaset::settled;
 
 /// A pod whose labels were changed is missing in a list by labels. A set that lists its pods because an answer was lost
 /// must not take it for one that is being deleted, and do nothing for minutes.
-pub async fn relabelled_pod_is_replaced_after_a_lost_answer(space: Space) -> Result<()> {
+pub async fn relabelled_pod_is_replaced_after_a_lost_response(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
     space.create::<ReplicaSet>(replica_set("web", 3)).await?;

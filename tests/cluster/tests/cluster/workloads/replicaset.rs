@@ -1,4 +1,4 @@
-//! What users see of a ReplicaSet: pods, status, conditions and events.
+//! Effects of a ReplicaSet that users can observe: pods, status, conditions and events.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{counts, is_ready, names, owner, replica_set, uids, with};
@@ -8,14 +8,14 @@ use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::api::{DeleteParams, PropagationPolicy};
 use serde_json::json;
 
-/// Waits for a ReplicaSet with `replicas` pods, all ready and available, and a status that says so.
+/// Waits for a ReplicaSet with `replicas` pods, all ready and available, and a status with these numbers.
 pub async fn settled(space: &Space, name: &str, replicas: i32) -> Result<ReplicaSet> {
     eventually(format!("{name} has {replicas} pods"), || async {
         let set: ReplicaSet = space.get(name).await?;
         ensure!(counts(&set) == [replicas, replicas, replicas, replicas, 0], "status {:?}", set.status);
         ensure!(set.status.as_ref().and_then(|status| status.observed_generation) == set.metadata.generation);
         let pods = space.pods(name).await?;
-        // The status may still be the previous one: it says two, and one of the two is already another.
+        // The status may be outdated: it may count a pod that was replaced in the meantime.
         let ready = pods.iter().filter(|pod| is_ready(pod)).count();
         ensure!([pods.len(), ready] == [usize::try_from(replicas)?; 2], "{ready} ready of {:?}", names(&pods));
         Ok(set)
@@ -23,7 +23,7 @@ pub async fn settled(space: &Space, name: &str, replicas: i32) -> Result<Replica
     .await
 }
 
-pub async fn pods_come_and_are_told_of(space: Space) -> Result<()> {
+pub async fn pods_are_created_and_reported(space: Space) -> Result<()> {
     let manager = Manager::start(&space, &Faults::default()).await?;
     let made: ReplicaSet = space.create(replica_set("web", 3)).await?;
     let set = settled(&space, "web", 3).await?;
@@ -59,14 +59,14 @@ pub async fn pods_come_and_are_told_of(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn deleted_pods_come_back(space: Space) -> Result<()> {
+pub async fn deleted_pods_are_replaced(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<ReplicaSet>(replica_set("web", 3)).await?;
     settled(&space, "web", 3).await?;
     let before = space.pods("web").await?;
     let victim = names(&before).first().context("no pod")?.clone();
     space.delete::<Pod>(&victim).await?;
-    eventually("another pod is there", || async {
+    eventually("the pod is replaced", || async {
         let now = names(&space.pods("web").await?);
         ensure!(now.len() == 3 && !now.contains(&victim), "pods {now:?}");
         Ok(())
@@ -75,11 +75,11 @@ pub async fn deleted_pods_come_back(space: Space) -> Result<()> {
     settled(&space, "web", 3).await?;
     let after = uids(&space.pods("web").await?);
     let kept = uids(&before).iter().filter(|uid| after.contains(uid)).count();
-    ensure!(kept == 2, "the others stay");
+    ensure!(kept == 2, "the other pods were not kept");
     Ok(())
 }
 
-pub async fn scales_both_ways(space: Space) -> Result<()> {
+pub async fn replicaset_scales_up_and_down(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<ReplicaSet>(replica_set("web", 2)).await?;
     settled(&space, "web", 2).await?;
@@ -89,9 +89,9 @@ pub async fn scales_both_ways(space: Space) -> Result<()> {
         settled(&space, "web", replicas).await?;
         let after = uids(&space.pods("web").await?);
         let kept = before.iter().filter(|uid| after.contains(uid)).count();
-        ensure!(kept == before.len().min(after.len()), "no more pods go than must: {before:?} -> {after:?}");
+        ensure!(kept == before.len().min(after.len()), "surplus deletions: {before:?} -> {after:?}");
     }
-    eventually("each deletion is told of", || async {
+    eventually("each deletion has an event", || async {
         let events = space.events("web").await?;
         let deleted: i32 = events
             .iter()
@@ -104,10 +104,10 @@ pub async fn scales_both_ways(space: Space) -> Result<()> {
     .await
 }
 
-pub async fn a_quota_is_told_of_until_it_is_lifted(space: Space) -> Result<()> {
+pub async fn quota_is_reported_until_it_is_deleted(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<ResourceQuota>(json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "2"}}})).await?;
-    // The quota controller's part.
+    // The quota controller does not run: the test writes the status.
     space
         .patch_status::<ResourceQuota>("few", json!({"status": {"hard": {"pods": "2"}, "used": {"pods": "0"}}}))
         .await?;
@@ -134,7 +134,7 @@ pub async fn a_quota_is_told_of_until_it_is_lifted(space: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    during(QUIET, "two pods are all that the quota lets in", || async {
+    during(QUIET, "the quota allows only two pods", || async {
         ensure!(space.pods("web").await?.len() == 2);
         Ok(())
     })
@@ -142,11 +142,11 @@ pub async fn a_quota_is_told_of_until_it_is_lifted(space: Space) -> Result<()> {
 
     space.delete::<ResourceQuota>("few").await?;
     let set = settled(&space, "web", 4).await?;
-    ensure!(set.status.and_then(|status| status.conditions).is_none(), "the condition goes with its reason");
+    ensure!(set.status.and_then(|status| status.conditions).is_none(), "the condition was not removed with its cause");
     Ok(())
 }
 
-pub async fn six_hundred_pods(space: Space) -> Result<()> {
+pub async fn replicaset_of_six_hundred_pods_is_created_and_deleted(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &["--kube-api-qps=1000", "--kube-api-burst=1000"]).await?;
     space.create::<ReplicaSet>(replica_set("web", 600)).await?;
@@ -165,22 +165,22 @@ pub async fn six_hundred_pods(space: Space) -> Result<()> {
 
 pub async fn long_names_leave_room_for_suffixes(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
-    // 253 characters: the longest name that there is. A pod's host name is cut to what fits.
+    // 253 characters, the maximum length of a name. The host name of a pod is truncated.
     let name = ["a".repeat(63), "b".repeat(63), "c".repeat(63), "d".repeat(61)].join(".");
     let set = with(replica_set("web", 1), json!({"metadata": {"name": name}}));
     space.create::<ReplicaSet>(set).await?;
-    eventually("a pod is made", || async {
+    eventually("a pod is created", || async {
         let pods = space.pods("web").await?;
         let [pod] = &pods[..] else { anyhow::bail!("{} pods", pods.len()) };
         ensure!(owner(pod) == name);
-        // The dash alone makes it no invalid prefix (pkg/controller, getPodsPrefix).
+        // The prefix with the dash is valid, so that it is kept (upstream: pkg/controller, getPodsPrefix).
         ensure!(pod.metadata.generate_name == Some(format!("{name}-")), "prefix {:?}", pod.metadata.generate_name);
         Ok(())
     })
     .await
 }
 
-pub async fn a_set_being_deleted_is_left_alone(space: Space) -> Result<()> {
+pub async fn set_being_deleted_creates_and_adopts_nothing(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<ReplicaSet>(replica_set("web", 2)).await?;
     settled(&space, "web", 2).await?;
@@ -191,7 +191,7 @@ pub async fn a_set_being_deleted_is_left_alone(space: Space) -> Result<()> {
     let victim = names(&space.pods("web").await?).first().context("no pod")?.clone();
     space.delete::<Pod>(&victim).await?;
     let orphan: Pod = space.create(cluster_tests::objects::pod("orphan", "web")).await?;
-    eventually("the status goes on", || async {
+    eventually("the status is still updated", || async {
         let set: ReplicaSet = space.get("web").await?;
         ensure!(counts(&set)[0] == 1, "status {:?}", set.status);
         Ok(())
@@ -206,27 +206,27 @@ pub async fn a_set_being_deleted_is_left_alone(space: Space) -> Result<()> {
     .await
 }
 
-pub async fn overlapping_sets_keep_their_own(space: Space) -> Result<()> {
+pub async fn overlapping_sets_keep_their_own_pods(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let named = |name: &str| with(replica_set("web", 2), json!({"metadata": {"name": name}}));
     space.create::<ReplicaSet>(named("left")).await?;
     space.create::<ReplicaSet>(named("right")).await?;
     let of = |pods: &[Pod], name: &str| pods.iter().filter(|pod| owner(*pod) == name).count();
-    eventually("each has its own", || async {
+    eventually("each ReplicaSet has two pods", || async {
         let pods = space.pods("web").await?;
         ensure!((pods.len(), of(&pods, "left"), of(&pods, "right")) == (4, 2, 2), "pods {:?}", names(&pods));
         Ok(())
     })
     .await?;
     space.scale::<ReplicaSet>("left", 0).await?;
-    eventually("only one gives up its pods", || async {
+    eventually("only the scaled one loses its pods", || async {
         let pods = space.pods("web").await?;
         ensure!((pods.len(), of(&pods, "right")) == (2, 2), "pods {:?}", names(&pods));
         ensure!(counts(&space.get::<ReplicaSet>("left").await?)[0] == 0);
         Ok(())
     })
     .await?;
-    during(QUIET, "neither takes the other's", || async {
+    during(QUIET, "neither adopts pods of the other one", || async {
         let pods = space.pods("web").await?;
         ensure!((pods.len(), of(&pods, "right")) == (2, 2), "pods {:?}", names(&pods));
         Ok(())
@@ -249,7 +249,7 @@ pub async fn status_follows_labels_of_the_template(space: Space) -> Result<()> {
     .await?;
     let pods = names(&space.pods("web").await?);
     space.kubectl(&["label", "pod", &pods[0], "tier=front"]).await?;
-    eventually("one has it", || async {
+    eventually("one pod has it", || async {
         let set: ReplicaSet = space.get("web").await?;
         ensure!(counts(&set) == [2, 1, 2, 2, 0], "status {:?}", set.status);
         Ok(())

@@ -1,4 +1,4 @@
-//! What becomes of single pods of a ReplicaSet: adopted, released, chosen, waited for, replaced.
+//! Single pods of a ReplicaSet: adoption, release, ranking for deletion, availability, and replacement.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{counts, is_active, is_ready, names, owner, phase, pod, replica_set, uids, with};
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::workloads::replicaset::settled;
 
-pub async fn orphans_are_adopted_and_strangers_released(space: Space) -> Result<()> {
+pub async fn orphans_are_adopted_and_unselected_pods_released(space: Space) -> Result<()> {
     for name in ["one", "two"] {
         space.create::<Pod>(pod(name, "web")).await?;
     }
@@ -32,7 +32,7 @@ pub async fn orphans_are_adopted_and_strangers_released(space: Space) -> Result<
     })
     .await?;
     settled(&space, "web", 3).await?;
-    ensure!(is_active(&space.get("one").await?), "who was let go lives on");
+    ensure!(is_active(&space.get("one").await?), "a released pod was deleted");
 
     space.kubectl(&["label", "pod", "one", "app=web", "--overwrite"]).await?;
     eventually("back again, one too many: three are left", || async {
@@ -43,7 +43,7 @@ pub async fn orphans_are_adopted_and_strangers_released(space: Space) -> Result<
     .await
 }
 
-pub async fn scaling_down_takes_the_least_useful_first(space: Space) -> Result<()> {
+pub async fn scaling_down_deletes_the_least_useful_pods_first(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<ReplicaSet>(replica_set("web", 6)).await?;
     settled(&space, "web", 6).await?;
@@ -52,7 +52,7 @@ pub async fn scaling_down_takes_the_least_useful_first(space: Space) -> Result<(
     let cost = "controller.kubernetes.io/pod-deletion-cost";
     space.kubectl(&["annotate", "pod", cheap, &format!("{cost}=-10")]).await?;
     space.kubectl(&["annotate", "pod", dear, &format!("{cost}=100")]).await?;
-    // An unready pod goes before a cheap one, however dear it is.
+    // An unready pod is deleted before a ready one with a lower deletion cost.
     space.kubectl(&["annotate", "pod", unready, &format!("{BEHAVIOUR}={UNREADY}"), &format!("{cost}=1000")]).await?;
     eventually("one pod is not ready", || async {
         let set: ReplicaSet = space.get("web").await?;
@@ -72,7 +72,7 @@ pub async fn scaling_down_takes_the_least_useful_first(space: Space) -> Result<(
     Ok(())
 }
 
-pub async fn availability_takes_its_time(space: Space) -> Result<()> {
+pub async fn pod_is_available_after_min_ready_seconds(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<ReplicaSet>(with(replica_set("web", 2), json!({"spec": {"minReadySeconds": 4}}))).await?;
     eventually("ready, and not yet available", || async {
@@ -84,7 +84,7 @@ pub async fn availability_takes_its_time(space: Space) -> Result<()> {
     let ready = Instant::now();
     settled(&space, "web", 2).await?;
     let took = ready.elapsed().as_secs_f64();
-    ensure!((1.0..15.0).contains(&took), "available {took} s after it was seen ready");
+    ensure!((1.0..15.0).contains(&took), "available {took} s after it was ready");
     Ok(())
 }
 
@@ -113,8 +113,8 @@ pub async fn terminating_pods_are_counted_and_replaced(space: Space) -> Result<(
     expect([1, 1, 1, 1, 1]).await
 }
 
-/// Pods that are ready by turns are left where they are, and not each turn is a write.
-pub async fn flapping_pods_are_kept_and_seldom_told_of(space: Space) -> Result<()> {
+/// Pods whose readiness changes continually are kept, and most changes cause no status write.
+pub async fn flapping_pods_are_kept_and_cause_few_status_writes(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
     let flapping = json!({"spec": {"template": {"metadata": {"annotations": {BEHAVIOUR: FLAP}}}}});
@@ -127,13 +127,13 @@ pub async fn flapping_pods_are_kept_and_seldom_told_of(space: Space) -> Result<(
     .await?;
     let told = |call: &Call| call.resource == "replicasets/status";
     let (before, begun, pods) = (faults.count(told), Instant::now(), uids(&space.pods("web").await?));
-    during(QUIET * 3, "nobody is replaced for it", || async {
+    during(QUIET * 3, "no pod is replaced", || async {
         ensure!(uids(&space.list::<Pod>("web").await?) == pods);
         Ok(())
     })
     .await?;
     let (written, seconds) = (faults.count(told) - before, begun.elapsed().as_secs_f64());
-    ensure!(written > 0, "nothing is said: this proves nothing");
+    ensure!(written > 0, "no status was written: this proves nothing");
     ensure!(written as f64 <= 3.0 * seconds, "{written} statuses in {seconds} s, of some eight changes a second");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What users see of a ReplicationController: the same as of a ReplicaSet, under its own kind and names.
+//! Observable behaviour of a ReplicationController: the same as of a ReplicaSet, under its own kind and names.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_ready, names, owner, pod, template, uids};
@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Pod, ReplicationController, ResourceQuota};
 use serde_json::{Value, json};
 
 use crate::robustness::invariants::{only_declared, quiet};
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 
 pub fn controller(name: &str, replicas: i32) -> Value {
     json!({
@@ -20,7 +20,7 @@ pub fn controller(name: &str, replicas: i32) -> Value {
     })
 }
 
-/// Waits for a ReplicationController with `replicas` pods, all ready and available, and a status that says so.
+/// Waits for a ReplicationController with `replicas` pods, all ready and available, and a status with these numbers.
 pub async fn settled(space: &Space, name: &str, replicas: i32) -> Result<ReplicationController> {
     eventually(format!("{name} has {replicas} pods"), || async {
         let controller: ReplicationController = space.get(name).await?;
@@ -40,7 +40,7 @@ pub async fn settled(space: &Space, name: &str, replicas: i32) -> Result<Replica
     .await
 }
 
-pub async fn pods_come_go_and_are_told_of(space: Space) -> Result<()> {
+pub async fn pods_are_created_deleted_and_reported(space: Space) -> Result<()> {
     let faults = Faults::default();
     let manager = Manager::start(&space, &faults).await?;
     let made: ReplicationController = space.create(controller("web", 3)).await?;
@@ -74,7 +74,7 @@ pub async fn pods_come_go_and_are_told_of(space: Space) -> Result<()> {
     only_declared(&faults, &["replicationcontroller-controller"])
 }
 
-pub async fn orphans_are_adopted_and_strangers_released(space: Space) -> Result<()> {
+pub async fn orphans_are_adopted_and_unselected_pods_released(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Pod>(pod("orphan", "web")).await?;
     space.create::<ReplicationController>(controller("web", 2)).await?;
@@ -91,7 +91,7 @@ pub async fn orphans_are_adopted_and_strangers_released(space: Space) -> Result<
     Ok(())
 }
 
-pub async fn a_quota_is_told_of_until_the_scale_fits(space: Space) -> Result<()> {
+pub async fn quota_is_reported_until_the_scale_fits(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<ResourceQuota>(json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "2"}}})).await?;
     // The quota controller's part.
@@ -128,13 +128,13 @@ async fn scenario(space: Space) -> Result<()> {
 }
 
 /// Four creations, three deletions, a status for each of three sizes.
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "replicationcontroller",
     flags: &["--controllers=replicationcontroller-controller"],
     kind: "replicationcontrollers",
-    tell: |space| Box::pin(scenario(space)),
+    run: |space| Box::pin(scenario(space)),
     pods: 4,
     writes: 4 + 3 + 3,
     fails: &[("create pods ", 3), ("update replicationcontrollers/status ", 2), ("delete pods ", 1)],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };

@@ -12,19 +12,19 @@ use serde_json::json;
 
 use crate::robustness::faults::{ELECT, created};
 use crate::robustness::invariants::quiet;
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 use crate::workloads::deployment::{revision, rolled_out, set_image, wanted};
 
-/// ReplicaSets ask for at most `most` pods, and at least `least` of those that there are stay ready.
+/// Checks that ReplicaSets request at most `most` pods, and that at least `least` pods are ready.
 fn within(view: &View, least: usize, most: i32) -> Result<()> {
-    let asked: i32 = view.sets.values().map(wanted).sum();
-    ensure!(asked <= most, "{asked} pods are asked for, {most} at most");
+    let requested: i32 = view.sets.values().map(wanted).sum();
+    ensure!(requested <= most, "{requested} pods are requested, {most} are allowed");
     let ready = view.pods.values().filter(|pod| is_active(pod) && is_ready(pod)).count();
     ensure!(ready >= least, "{ready} pods are ready, {least} at least");
     Ok(())
 }
 
-pub async fn an_update_keeps_within_its_bounds(space: Space) -> Result<()> {
+pub async fn update_stays_within_its_limits(space: Space) -> Result<()> {
     for (name, surge, unavailable) in [("both", 2, 1), ("surge", 1, 0), ("unavailable", 0, 2)] {
         let space = space.bed.space(name).await?;
         let _manager = Manager::start(&space, &Faults::default()).await?;
@@ -66,7 +66,7 @@ pub async fn recreation_never_overlaps(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_frozen_watch_leads_to_no_second_set(space: Space) -> Result<()> {
+pub async fn frozen_watch_leads_to_no_second_replicaset(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
     space.create::<Deployment>(deployment("web", 2)).await?;
@@ -112,11 +112,11 @@ async fn scenario(space: Space) -> Result<()> {
 }
 
 /// 2 pods, 2 more for the update, 1 by scaling, 3 more for going back; all under two ReplicaSets.
-pub const STORY: Story = Story {
+pub const SCENARIO: Scenario = Scenario {
     name: "deployment",
     flags: &["--controllers=deployment-controller,replicaset-controller"],
     kind: "deployments",
-    tell: |space| Box::pin(scenario(space)),
+    run: |space| Box::pin(scenario(space)),
     judge: |view| {
         ensure!(view.sets_ever.len() <= 2, "{} ReplicaSets were made instead of 2", view.sets_ever.len());
         within(view, 0, 4)
@@ -129,16 +129,16 @@ pub const STORY: Story = Story {
         ("update deployments/status ", 2),
         ("update deployments/status ", 5),
     ],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };
 
 /// A leader is stopped in the middle of an update until its lease has expired; it must not continue when it wakes.
-pub async fn a_lease_lost_in_the_middle_costs_no_pod(space: Space) -> Result<()> {
+pub async fn lease_loss_during_a_rollout_leads_to_no_lost_pod(space: Space) -> Result<()> {
     let (first, second) = (Faults::default(), Faults::default());
     let leader = Manager::start_with(&space, &first, &ELECT).await?;
     let observer = Observer::start(&space, |view| {
-        let asked: i32 = view.sets.values().map(wanted).sum();
-        ensure!(asked <= 8, "{asked} pods are asked for, 8 at most");
+        let requested: i32 = view.sets.values().map(wanted).sum();
+        ensure!(requested <= 8, "{requested} pods are requested, 8 are allowed");
         Ok(())
     })
     .await?;

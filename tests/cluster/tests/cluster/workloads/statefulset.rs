@@ -1,4 +1,4 @@
-//! What users see of a StatefulSet: pods in their places, claims, revisions, status, events, and kubectl.
+//! Observable behaviour of a StatefulSet: pods with identities, claims, revisions, status, events, and kubectl.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use crate::robustness::invariants::quiet;
-use crate::robustness::story::Story;
+use crate::robustness::scenario::Scenario;
 
 /// A StatefulSet of pods with the label `app=<name>`.
 pub fn stateful_set(name: &str, replicas: i32) -> Value {
@@ -45,7 +45,7 @@ async fn versions(space: &Space, name: &str) -> Result<BTreeMap<String, String>>
     Ok(pods.iter().filter_map(version).collect())
 }
 
-/// Waits until all pods are there, ready and of this version, and the status says that the update is complete.
+/// Waits until all pods exist, are ready and of this version, and the status is that of a complete update.
 pub async fn settled(space: &Space, name: &str, replicas: i32, version: u32) -> Result<StatefulSet> {
     eventually(format!("{name} has {replicas} pods of version {version}"), || async {
         let set: StatefulSet = space.get(name).await?;
@@ -75,7 +75,7 @@ async fn history(space: &Space, name: &str) -> Result<Vec<(i64, String)>> {
     Ok(history)
 }
 
-pub async fn pods_come_in_order_to_their_places(space: Space) -> Result<()> {
+pub async fn pods_are_created_in_order_with_their_identities(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
     space.create::<StatefulSet>(stateful_set("web", 3)).await?;
@@ -117,13 +117,13 @@ pub async fn pods_come_in_order_to_their_places(space: Space) -> Result<()> {
     space.delete::<Pod>("web-0").await?;
     settled(&space, "web", 3, 1).await?;
     ensure!(!uids(&space.pods("web").await?).contains(&lone.metadata.uid.clone().unwrap_or_default()));
-    // A status a pod's coming, becoming ready, going and coming back, no more.
+    // At most one status write for each creation, readiness and deletion of a pod.
     let statuses = faults.count(|call| call.resource == "statefulsets/status");
     ensure!(statuses <= 6, "{statuses} writes of the status");
     quiet(&faults).await
 }
 
-pub async fn it_scales_with_kubectl(space: Space) -> Result<()> {
+pub async fn statefulset_is_scaled_by_kubectl(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let parallel = json!({"spec": {"podManagementPolicy": "Parallel"}});
     space.create::<StatefulSet>(with(stateful_set("web", 2), parallel)).await?;
@@ -136,22 +136,22 @@ pub async fn it_scales_with_kubectl(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn an_update_its_history_undo_and_restart(space: Space) -> Result<()> {
+pub async fn update_history_undo_and_restart_work(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<StatefulSet>(with(stateful_set("web", 3), json!({"spec": {"revisionHistoryLimit": 2}}))).await?;
     let first = settled(&space, "web", 3, 1).await?.status.and_then(|status| status.update_revision);
     set_image(&space, "web", 2).await?;
     settled(&space, "web", 3, 2).await?;
-    let said = space.kubectl(&["rollout", "status", "statefulset/web", "--timeout=10s"]).await?;
-    ensure!(said.contains("roll out complete: 3 new pods have been updated"), "{said}");
-    let said = space.kubectl(&["rollout", "history", "statefulset/web"]).await?;
-    ensure!(said.lines().filter(|line| line.starts_with(['1', '2'])).count() == 2, "{said}");
+    let output = space.kubectl(&["rollout", "status", "statefulset/web", "--timeout=10s"]).await?;
+    ensure!(output.contains("roll out complete: 3 new pods have been updated"), "{output}");
+    let output = space.kubectl(&["rollout", "history", "statefulset/web"]).await?;
+    ensure!(output.lines().filter(|line| line.starts_with(['1', '2'])).count() == 2, "{output}");
     let second = space.kubectl(&["rollout", "history", "statefulset/web", "--revision=2"]).await?;
     ensure!(second.contains("example.com/image:2"), "{second}");
 
     space.kubectl(&["rollout", "undo", "statefulset/web"]).await?;
     let set = settled(&space, "web", 3, 1).await?;
-    ensure!(set.status.and_then(|status| status.update_revision) == first, "the first revision comes back");
+    ensure!(set.status.and_then(|status| status.update_revision) == first, "the first revision is not used again");
     let numbers: Vec<i64> = history(&space, "web").await?.iter().map(|(number, _)| *number).collect();
     ensure!(numbers == [2, 3], "numbers {numbers:?}");
 
@@ -180,7 +180,7 @@ pub async fn an_update_its_history_undo_and_restart(space: Space) -> Result<()> 
     Ok(())
 }
 
-pub async fn a_partition_holds_pods_back(space: Space) -> Result<()> {
+pub async fn partition_keeps_pods_at_the_old_revision(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let partition = |at: i32| json!({"spec": {"updateStrategy": {"rollingUpdate": {"partition": at}}}});
     space.create::<StatefulSet>(with(stateful_set("web", 3), partition(2))).await?;
@@ -200,7 +200,7 @@ pub async fn a_partition_holds_pods_back(space: Space) -> Result<()> {
         .await
     };
     reached([1, 1, 2]).await?;
-    // One below the partition is recreated as it was, from the template that its revision keeps.
+    // A pod below the partition is recreated at its revision, from the template of that revision.
     let before = space.get::<Pod>("web-0").await?;
     space.delete::<Pod>("web-0").await?;
     eventually("another web-0", || async {
@@ -225,7 +225,7 @@ pub async fn a_partition_holds_pods_back(space: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn deleting_pods_updates_them(space: Space) -> Result<()> {
+pub async fn deleted_pods_are_updated_with_on_delete(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let on_delete = json!({"spec": {"updateStrategy": {"type": "OnDelete"}}});
     space.create::<StatefulSet>(with(stateful_set("web", 2), on_delete)).await?;
@@ -252,7 +252,7 @@ pub async fn deleting_pods_updates_them(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// The name of a node: pods with claims are bound there by the test, because nothing binds claims here.
+/// The name of a node: pods with claims are bound there by the test, because no controller binds claims here.
 async fn node(space: &Space) -> Result<String> {
     let nodes = Api::<Node>::all(space.bed.client.clone()).list(&Default::default()).await?;
     names(&nodes.items).into_iter().next().context("there is no node")
@@ -273,7 +273,7 @@ async fn with_claims(space: &Space, replicas: i32, deleted: &str, scaled: &str) 
     Ok(with(stateful_set("web", replicas), fields))
 }
 
-/// Claims and the kinds and names of their owners.
+/// Returns claims, with the kinds and names of their owners.
 async fn claims(space: &Space) -> Result<BTreeMap<String, Vec<String>>> {
     let claims: Vec<PersistentVolumeClaim> = space.list("web").await?;
     let owners = |claim: &PersistentVolumeClaim| {
@@ -283,7 +283,7 @@ async fn claims(space: &Space) -> Result<BTreeMap<String, Vec<String>>> {
     Ok(claims.iter().map(|claim| (claim.metadata.name.clone().unwrap_or_default(), owners(claim))).collect())
 }
 
-pub async fn claims_come_and_stay(space: Space) -> Result<()> {
+pub async fn claims_are_created_and_retained(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<StatefulSet>(with_claims(&space, 2, "Retain", "Retain").await?).await?;
     settled(&space, "web", 2, 1).await?;
@@ -321,7 +321,8 @@ pub async fn claims_come_and_stay(space: Space) -> Result<()> {
     };
     reached(both("StatefulSet web")).await?;
     ensure!(space.get::<Pod>("web-0").await?.metadata.resource_version == before);
-    // A pod is scaled away: its claim is deleted with it, as soon as it is collected. Until then no new pod comes.
+    // Scaling down deletes a pod: the garbage collector deletes its claim. Until then no pod of this ordinal is
+    // created.
     space.scale::<StatefulSet>("web", 1).await?;
     reached(both("Pod web-1")).await?;
     settled(&space, "web", 1, 1).await?;
@@ -387,24 +388,24 @@ pub async fn orphans_are_adopted_by_name(space: Space) -> Result<()> {
     })
     .await?;
     let kept = uids(&space.list::<Pod>("").await?);
-    ensure!(pods.iter().all(|uid| kept.contains(uid)), "nobody is deleted");
+    ensure!(pods.iter().all(|uid| kept.contains(uid)), "a pod was deleted");
     Ok(())
 }
 
-pub async fn a_taken_name_of_a_revision_is_a_collision(space: Space) -> Result<()> {
+pub async fn taken_revision_name_counts_as_a_collision(space: Space) -> Result<()> {
     let manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<StatefulSet>(stateful_set("web", 1)).await?;
     settled(&space, "web", 1, 1).await?;
     let name = history(&space, "web").await?[0].1.clone();
     manager.stop().await?;
-    // The same StatefulSet again, while another owner's revision has the name that its own would get.
+    // The same StatefulSet is created again, while a revision of another owner has the name that its own would get.
     space.delete::<ControllerRevision>(&name).await?;
     space.delete::<StatefulSet>("web").await?;
     space.delete::<Pod>("web-0").await?;
     space
         .create::<ControllerRevision>(json!({"metadata": {"name": name}, "revision": 1, "data": {"other": 1}}))
         .await?;
-    eventually("it is gone", || async {
+    eventually("it is deleted", || async {
         ensure!(space.list::<Pod>("web").await?.is_empty());
         Ok(())
     })
@@ -418,7 +419,7 @@ pub async fn a_taken_name_of_a_revision_is_a_collision(space: Space) -> Result<(
     Ok(())
 }
 
-/// The template of a version whose pods never become ready.
+/// Returns the template of a version whose pods never become ready.
 fn broken(version: u32) -> Value {
     json!({"spec": {"template": {
         "metadata": {"annotations": {BEHAVIOUR: UNREADY}},
@@ -426,8 +427,8 @@ fn broken(version: u32) -> Value {
     }}})
 }
 
-/// An ordered update waits for a pod of a revision that was broken and is fixed by now: an event says what to do.
-pub async fn a_stuck_update_names_the_way_out(space: Space) -> Result<()> {
+/// An ordered update waits for a broken pod of a previous revision: a condition and an event name the fix.
+pub async fn stuck_update_is_reported_with_the_fix(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<StatefulSet>(stateful_set("web", 2)).await?;
     settled(&space, "web", 2, 1).await?;
@@ -439,11 +440,11 @@ pub async fn a_stuck_update_names_the_way_out(space: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    let mended = json!({"spec": {"template": {"metadata": {"annotations": {BEHAVIOUR: null}}}}});
-    space.patch::<StatefulSet>("web", mended).await?;
+    let fixed = json!({"spec": {"template": {"metadata": {"annotations": {BEHAVIOUR: null}}}}});
+    space.patch::<StatefulSet>("web", fixed).await?;
     set_image(&space, "web", 3).await?;
-    let way_out = format!("kubectl delete pod web-1 -n {}", space.namespace);
-    let told = eventually("it is said that the update is stuck", || async {
+    let fix = format!("kubectl delete pod web-1 -n {}", space.namespace);
+    let message = eventually("the condition reports the stuck update", || async {
         let status = space.get::<StatefulSet>("web").await?.status.unwrap_or_default();
         let blocked = status.conditions.iter().flatten().find(|one| one.type_.as_deref() == Some("RolloutBlocked"));
         let blocked = blocked.context("no condition")?;
@@ -452,21 +453,21 @@ pub async fn a_stuck_update_names_the_way_out(space: Space) -> Result<()> {
         blocked.message.clone().context("no message")
     })
     .await?;
-    ensure!(told.contains(&way_out), "{told}");
-    eventually("an event says the same", || async {
+    ensure!(message.contains(&fix), "{message}");
+    eventually("an event has the same message", || async {
         let events = space.events("web").await?;
-        ensure!(events.contains_key(&format!("Warning RolloutBlocked {told}")), "{events:?}");
+        ensure!(events.contains_key(&format!("Warning RolloutBlocked {message}")), "{events:?}");
         Ok(())
     })
     .await?;
-    ensure!(versions(&space, "web").await?.into_values().eq(["1", "2"]), "nothing was replaced meanwhile");
+    ensure!(versions(&space, "web").await?.into_values().eq(["1", "2"]), "a pod was replaced before web-1 was deleted");
     space.kubectl(&["delete", "pod", "web-1"]).await?;
     settled(&space, "web", 2, 3).await?;
     Ok(())
 }
 
-/// As many pods as allowed are replaced at the same time, and no more.
-pub async fn an_update_keeps_within_its_bounds(space: Space) -> Result<()> {
+/// The allowed number of pods are replaced concurrently, never more.
+pub async fn update_stays_within_its_limits(space: Space) -> Result<()> {
     for (management, unavailable) in [("OrderedReady", 1), ("OrderedReady", 2), ("Parallel", 3)] {
         let space = space.bed.space("bounds").await?;
         let _manager = Manager::start(&space, &Faults::default()).await?;
@@ -485,12 +486,12 @@ pub async fn an_update_keeps_within_its_bounds(space: Space) -> Result<()> {
         settled(&space, "web", 5, 2).await?;
         observer.verdict().with_context(|| format!("{management}, {unavailable} may be missing"))?;
         let made = observer.view().pods_ever.len();
-        ensure!(made == 10, "{made} pods were made instead of 10");
+        ensure!(made == 10, "{made} pods were created instead of 10");
     }
     Ok(())
 }
 
-pub async fn ordinals_begin_where_they_are_told_to(space: Space) -> Result<()> {
+pub async fn ordinals_begin_at_the_configured_start(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let start = |at: i32| json!({"spec": {"ordinals": {"start": at}}});
     space.create::<StatefulSet>(with(stateful_set("web", 2), start(3))).await?;
@@ -510,7 +511,7 @@ pub async fn ordinals_begin_where_they_are_told_to(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Come, update, scale both ways, go back.
+/// Creates a StatefulSet, updates it, scales it up and down, and undoes the update.
 async fn scenario(space: Space) -> Result<()> {
     space.create::<StatefulSet>(stateful_set("web", 2)).await?;
     settled(&space, "web", 2, 1).await?;
@@ -527,13 +528,13 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// 2 pods, 2 of the update, 1 by scaling, 1 for going back, of which five go; two revisions and their order changed
-/// once; a status for each of five states.
-pub const STORY: Story = Story {
+/// Two pods, two for the update, one for the scaling, one for the undo, of which five are deleted; two revisions, whose
+/// order changes once; a status for each of five states.
+pub const SCENARIO: Scenario = Scenario {
     name: "statefulset",
     flags: &["--controllers=statefulset-controller"],
     kind: "statefulsets",
-    tell: |space| Box::pin(scenario(space)),
+    run: |space| Box::pin(scenario(space)),
     pods: 6,
     writes: 6 + 5 + 3 + 5,
     fails: &[
@@ -543,5 +544,5 @@ pub const STORY: Story = Story {
         ("delete pods ", 2),
         ("update statefulsets/status ", 3),
     ],
-    ..Story::BLANK
+    ..Scenario::EMPTY
 };

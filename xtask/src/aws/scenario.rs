@@ -26,7 +26,7 @@ struct Held {
 }
 
 /// Runs the scenario; the cluster keeps running.
-pub async fn tell(page: Page, manager: &Manager, nodes: usize) -> Result<Bed> {
+pub async fn play(page: Page, manager: &Manager, nodes: usize) -> Result<Bed> {
     let step = Step::begin(page, 1, "A control plane and an AWS account, with a machine for each node");
     let mut bed = Bed::start(true).await?;
     let before = held(&bed).await?;

@@ -1,4 +1,4 @@
-//! A story is a list of steps; each has a deadline and ends with a sentence.
+//! A scenario is a list of steps; each has a deadline and ends with a sentence.
 
 use std::time::{Duration, Instant};
 
@@ -7,18 +7,18 @@ use futures::future::BoxFuture;
 
 use super::stage::Stage;
 
-/// One thing that is shown.
+/// A step of the scenario.
 pub struct Step {
-    /// What is going to happen.
+    /// Describes the step.
     pub title: &'static str,
-    /// How long it may take on a machine that is busy with others.
+    /// Maximum duration, on a machine that is busy with other programs.
     pub deadline: Duration,
-    /// Does it; answers what was seen in the end.
+    /// Runs the step; returns a sentence about the result.
     pub play: for<'a> fn(&'a Stage) -> BoxFuture<'a, Result<String>>,
 }
 
 /// Plays the steps in order, up to the first that fails or exceeds its deadline.
-pub async fn tell(stage: &Stage, steps: &[Step]) -> Result<()> {
+pub async fn play(stage: &Stage, steps: &[Step]) -> Result<()> {
     let start = Instant::now();
     for (index, step) in steps.iter().enumerate() {
         let number = format!("{}/{}", index + 1, steps.len());
@@ -29,14 +29,10 @@ pub async fn tell(stage: &Stage, steps: &[Step]) -> Result<()> {
         let outcome = outcome.with_context(|| format!("step {number} failed ({})", step.title))?;
         stage.page.done(stage.since_step(), &outcome);
     }
-    stage.page.line(&format!(
-        "\nAll {} steps went as they should, in {:.1} s.",
-        steps.len(),
-        start.elapsed().as_secs_f64()
-    ));
+    stage.page.line(&format!("\nAll {} steps succeeded, in {:.1} s.", steps.len(), start.elapsed().as_secs_f64()));
     Ok(())
 }
 
 fn exceeded(step: &Step, last_seen: &str) -> anyhow::Error {
-    anyhow!("it was not done after {} s; seen last: {last_seen}", step.deadline.as_secs())
+    anyhow!("not done after {} s; last event: {last_seen}", step.deadline.as_secs())
 }

@@ -1,0 +1,47 @@
+//! A scenario as data, which the crash tests run with a fault at any of its writes.
+
+use anyhow::Result;
+use cluster_tests::{Space, View};
+use futures::future::BoxFuture;
+
+/// The future of a scenario's actions in a space.
+pub type StepFuture = BoxFuture<'static, Result<()>>;
+
+/// A scenario of one or more controllers.
+#[derive(Clone, Copy)]
+pub struct Scenario {
+    /// Its name among the tests.
+    pub name: &'static str,
+    /// Flags of its managers.
+    pub flags: &'static [&'static str],
+    /// A kind that its managers watch: a manager that has listed it can tell whether there is work.
+    pub kind: &'static str,
+    /// Actions of users, each followed by a wait for a state. At the same time, managers are started and crash.
+    pub run: fn(Space) -> StepFuture,
+    /// Checks an invariant of every intermediate state.
+    pub judge: fn(&View) -> Result<()>,
+    /// Deletes, at the end, objects that are not deleted with the namespace.
+    pub clear: fn(Space) -> StepFuture,
+    /// The exact number of pods that are created in total.
+    pub pods: usize,
+    /// The minimum number of writes. Status writes may be combined, so that the number varies.
+    pub writes: usize,
+    /// Writes that fail in each way: the beginning of their text (see [`Call`](cluster_tests::Call)), and which of
+    /// them.
+    pub fails: &'static [(&'static str, usize)],
+}
+
+impl Scenario {
+    /// A scenario without actions: defaults for the fields of others.
+    pub const EMPTY: Self = Self {
+        name: "",
+        flags: &[],
+        kind: "pods",
+        run: |_| Box::pin(async { Ok(()) }),
+        judge: |_| Ok(()),
+        clear: |_| Box::pin(async { Ok(()) }),
+        pods: 0,
+        writes: 0,
+        fails: &[],
+    };
+}

@@ -1,0 +1,99 @@
+//! Stand-ins for the images of upstream's conformance suite: a Debian base, busybox, and upstream's test programs.
+//!
+//! Names and users that specs need are those of the originals.
+
+mod base;
+mod busybox;
+mod servers;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use control_plane::assets::{Assets, Program};
+
+use super::layout::{Entry, Layer, Layout, Start, layer, program_layer};
+use crate::programs::Programs;
+use crate::requirements;
+
+/// The name of the file in the folder of programs. A change of its content needs another name.
+pub const FILE: &str = "conformance-1.tar";
+
+/// The prefix of most images.
+const E2E: &str = "registry.k8s.io/e2e-test-images";
+
+/// Programs that the images are created with, and their Debian packages.
+const TOOLS: [(&str, &str); 3] =
+    [("debootstrap", "debootstrap"), ("busybox", "busybox-static"), ("bash-static", "bash-static")];
+
+/// Fails with a line for each missing program, unless the images exist already.
+///
+/// # Errors
+/// If a program is missing.
+pub fn check(programs: &Programs) -> Result<()> {
+    let missing = requirements::tools(&TOOLS);
+    if missing.is_empty() || programs.path(FILE).is_file() {
+        return Ok(());
+    }
+    let lines: String = missing.iter().map(|one| format!("\n- {one}")).collect();
+    bail!("this machine cannot create the images of the conformance suite:{lines}")
+}
+
+/// Returns the file with the images, which is created if it does not exist. Blocks for some minutes then.
+///
+/// # Errors
+/// If a program is not installed or fails, or a file cannot be read or written.
+pub fn file(programs: &Programs) -> Result<PathBuf> {
+    let path = programs.path(FILE);
+    if path.is_file() {
+        return Ok(path);
+    }
+    let unfinished = programs.path(&format!("conformance.{}.tar", std::process::id()));
+    let mut layout = Layout::create(&unfinished)?;
+    let base = layout.layer(&base::make(programs)?)?;
+    busybox::write(&mut layout)?;
+    servers::write(&mut layout, programs, &base)?;
+    write_programs(&mut layout, programs, &base)?;
+    write_shells(&mut layout, base)?;
+    layout.finish()?;
+    fs::rename(&unfinished, &path).with_context(|| format!("move the images to {}", path.display()))?;
+    Ok(path)
+}
+
+/// Images of a single program.
+fn write_programs(layout: &mut Layout, programs: &Programs, base: &Layer) -> Result<()> {
+    // Its spec tests that the user of a container cannot gain the rights of the program's owner.
+    let setuid = Entry::File("usr/local/bin/nnp".into(), 0o6755, read(&programs.path("nonewprivs"))?);
+    let setuid = layout.layer(&layer(&[setuid])?)?;
+    let start = Start { command: &["nnp"], ..Start::default() };
+    layout.image(&[&format!("{E2E}/nonewprivs:1.4")], &[base.clone(), setuid], &start)?;
+
+    let sample = layout.layer(&program_layer("/sample-apiserver", &programs.path("sample-apiserver"))?)?;
+    let start = Start { entrypoint: &["/sample-apiserver"], ..Start::default() };
+    layout.image(&[&format!("{E2E}/sample-apiserver:1.29.2")], &[sample], &start)?;
+
+    let assets = Assets::of(&[Program::Etcd])?;
+    let etcd = layout.layer(&program_layer("/usr/local/bin/etcd", assets.path(Program::Etcd)?)?)?;
+    let start = Start { command: &["etcd"], ..Start::default() };
+    layout.image(&["registry.k8s.io/etcd:3.7.0-0"], &[etcd], &start)?;
+
+    let path = programs.path("regression-issue-74839");
+    let issue = layout.layer(&program_layer("/regression-issue-74839", &path)?)?;
+    let start = Start { entrypoint: &["/regression-issue-74839"], ..Start::default() };
+    layout.image(&[&format!("{E2E}/regression-issue-74839:1.5")], &[issue], &start)
+}
+
+/// Images whose specs need a shell and the base's programs.
+fn write_shells(layout: &mut Layout, base: Layer) -> Result<()> {
+    let shell = Start { command: &["/bin/sh"], ..Start::default() };
+    let layers = [base];
+    let user = Start { user: "1234", ..shell.clone() };
+    layout.image(&[&format!("{E2E}/nonroot:1.5")], &layers, &user)?;
+    let names = ["ipc-utils:1.4", "perl:5.26", "glibc-dns-testing:2.1.1"].map(|name| format!("{E2E}/{name}"));
+    layout.image(&names.each_ref().map(String::as_str), &layers, &shell)?;
+    layout.image(&["registry.k8s.io/build-image/distroless-iptables:v0.9.6"], &layers, &shell)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("read {}", path.display()))
+}

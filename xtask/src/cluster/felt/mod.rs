@@ -1,0 +1,87 @@
+//! Effects of a controller manager on users: real servers under constant load, during changes and failures.
+
+mod change;
+mod report;
+mod stage;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use real_cluster::{RealCluster, Setup};
+
+use super::programs::{self, Manager};
+use change::{Change, Disturbance};
+use stage::Stage;
+
+/// The results of one manager.
+type Results = BTreeMap<(Change, Disturbance), Felt>;
+
+/// Effects of one change on users.
+#[derive(Clone, Copy, Debug)]
+struct Felt {
+    /// From the change until everything was as desired.
+    took: Duration,
+    /// Requests sent during the change.
+    requests: usize,
+    /// Those of them that failed.
+    failed: usize,
+    /// From the change to the last request that failed.
+    failures_lasted: Duration,
+}
+
+/// The managers and scenarios of a measurement.
+pub struct Options<'a> {
+    /// Our manager.
+    pub ours: &'a Manager,
+    /// ccm, instead of building it.
+    pub cloud_manager: Option<&'a Path>,
+    /// Whether our managers are built for release.
+    pub release: bool,
+    /// Disturbs the manager in rolling updates only.
+    pub quick: bool,
+}
+
+/// Measures both managers, each on a cluster of its own, and writes a report to the folder.
+pub fn bench(options: &Options, folder: &Path) -> Result<()> {
+    programs::check_machine()?;
+    let upstream = Manager::Upstream.program(false)?;
+    let setup = programs::setup(2, options.ours, options.cloud_manager, options.release)?;
+    let ours = setup.manager.clone();
+    let scenarios = change::scenarios(options.quick);
+    println!("==> upstream");
+    let theirs = run(Setup { manager: upstream.clone(), ..setup.clone() }, &ours, &scenarios)?;
+    println!("==> ours");
+    let results = run(setup, &upstream, &scenarios)?;
+    let report = report::markdown(&results, &theirs);
+    print!("\n{report}");
+    std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    let path = folder.join("real.md");
+    std::fs::write(&path, report).with_context(|| format!("write {}", path.display()))?;
+    println!("\nThe report is {}", path.display());
+    Ok(())
+}
+
+/// Measures one manager. Fails if its cluster leaves something behind.
+fn run(setup: Setup, other: &Path, scenarios: &[(Change, Disturbance)]) -> Result<Results> {
+    let (results, index) = tokio::runtime::Runtime::new()?.block_on(measure(setup, other, scenarios))?;
+    let leaks = RealCluster::leaks(index);
+    ensure!(leaks.is_empty(), "the cluster left behind: {}", leaks.join(", "));
+    Ok(results)
+}
+
+/// Plays the scenarios on a cluster. Returns its index too, once it has ended.
+async fn measure(setup: Setup, other: &Path, scenarios: &[(Change, Disturbance)]) -> Result<(Results, u8)> {
+    let own = setup.manager.clone();
+    let cluster = RealCluster::start(setup, |step| println!("{step}")).await?;
+    let mut stage = Stage::set(&cluster, own, other.to_owned()).await?;
+    let mut results = Results::new();
+    for (change, disturbance) in scenarios.iter().copied() {
+        let name = report::name(change, disturbance);
+        let felt = stage.play(change, disturbance).await.with_context(|| name.clone())?;
+        println!("{name}: {:.1} s, {} of {} requests failed", felt.took.as_secs_f64(), felt.failed, felt.requests);
+        results.insert((change, disturbance), felt);
+    }
+    Ok((results, cluster.addresses().index))
+}

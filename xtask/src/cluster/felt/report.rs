@@ -1,0 +1,74 @@
+//! The comparison of both managers, as a table.
+
+use std::fmt::Write as _;
+
+use super::change::{Change, Disturbance};
+use super::{Felt, Results};
+
+/// Returns the name of a scenario.
+pub fn name(change: Change, disturbance: Disturbance) -> String {
+    let change = match change {
+        Change::Scale => "scale 0 to 50",
+        Change::Update => "rolling update of 20",
+        Change::NodeDeath => "node fails",
+    };
+    let disturbance = match disturbance {
+        Disturbance::None => "",
+        Disturbance::Kill => ", manager killed",
+        Disturbance::Replace => ", manager replaced by the other",
+    };
+    format!("{change}{disturbance}")
+}
+
+/// Returns a table with a row for each scenario of both managers.
+pub fn markdown(ours: &Results, upstream: &Results) -> String {
+    let mut text = String::from(
+        "| scenario | ours, s | upstream, s | ours, failed requests | upstream, failed requests | ours, failures until s | upstream, failures until s |\n\
+         | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n",
+    );
+    for (scenario, own) in ours {
+        let Some(their) = upstream.get(scenario) else { continue };
+        let _ = writeln!(
+            text,
+            "| {} | {:.1} | {:.1} | {} | {} | {} | {} |",
+            name(scenario.0, scenario.1),
+            own.took.as_secs_f64(),
+            their.took.as_secs_f64(),
+            requests(own),
+            requests(their),
+            failures(own),
+            failures(their),
+        );
+    }
+    text
+}
+
+fn requests(felt: &Felt) -> String {
+    if felt.requests == 0 { String::new() } else { format!("{} of {}", felt.failed, felt.requests) }
+}
+
+fn failures(felt: &Felt) -> String {
+    if felt.failed == 0 { String::new() } else { format!("{:.1}", felt.failures_lasted.as_secs_f64()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn report_compares_scenarios_that_both_have() {
+        let felt = |seconds, failed| Felt {
+            took: Duration::from_secs(seconds),
+            requests: 100,
+            failed,
+            failures_lasted: Duration::from_secs(2),
+        };
+        let (update, death) = ((Change::Update, Disturbance::Kill), (Change::NodeDeath, Disturbance::None));
+        let ours = Results::from([(update, felt(3, 1)), (death, felt(4, 1))]);
+        let text = markdown(&ours, &Results::from([(update, felt(5, 0))]));
+        let row = "| rolling update of 20, manager killed | 3.0 | 5.0 | 1 of 100 | 0 of 100 | 2.0 |  |\n";
+        assert!(text.ends_with(row), "{text}");
+    }
+}
