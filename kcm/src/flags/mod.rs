@@ -1,6 +1,7 @@
 //! The command line of kube-controller-manager 1.37, as tables and rules.
 
 pub mod controllers;
+mod gate_effects;
 mod gate_table;
 pub mod table;
 mod validate;

@@ -2,6 +2,7 @@
 
 use component::flags::rules::{self, Broken, Range, at_least_one, between};
 
+use super::gate_effects::{EFFECTS, refusal};
 use super::{Gates, Values};
 
 /// The numbers that upstream bounds; it leaves all other worker counts alone.
@@ -30,16 +31,6 @@ static SIGNERS: [[&str; 2]; 4] = [
     ["cluster-signing-legacy-unknown-cert-file", "cluster-signing-legacy-unknown-key-file"],
 ];
 
-/// Gates that cannot be switched off by name, and the reason. AllBeta=false leaves them on.
-static ALWAYS_ON: [(&str, &str); 5] = [
-    ("StaleControllerConsistencyDaemonSet", STALE),
-    ("StaleControllerConsistencyHPA", STALE),
-    ("StaleControllerConsistencyJob", STALE),
-    ("StaleControllerConsistencyReplicaSet", STALE),
-    ("StaleControllerConsistencyStatefulSet", STALE),
-];
-const STALE: &str = "controllers always compare their caches with their own writes";
-
 /// Checks all rules, in upstream's order. `gates` are the settled ones.
 pub fn rules(values: &Values, gates: &Gates, broken: &mut Broken) {
     rules::ranges(&RANGES, values, broken);
@@ -51,15 +42,15 @@ pub fn rules(values: &Values, gates: &Gates, broken: &mut Broken) {
     rules::metrics(values, broken);
     rules::logs(values, gates, broken);
     periods(values, broken);
-    always_on(gates, broken);
+    fixed_gates(gates, broken);
 }
 
-/// Refuses to switch off what is always done, instead of ignoring the request.
-fn always_on(gates: &Gates, broken: &mut Broken) {
-    for (gate, reason) in &ALWAYS_ON {
-        broken.when(gates.named(gate) == Some(false), &["feature-gates"], || {
-            format!("feature-gates: {gate} cannot be switched off: {reason}; remove it")
-        });
+/// Refuses values of gates that would be ignored. Values by AllAlpha, AllBeta or an emulated version are not refused.
+fn fixed_gates(gates: &Gates, broken: &mut Broken) {
+    for (gate, _) in EFFECTS {
+        if let Some(refusal) = gates.named(gate).and_then(|value| refusal(gate, value)) {
+            broken.when(true, &["feature-gates"], || format!("feature-gates: {refusal}"));
+        }
     }
 }
 

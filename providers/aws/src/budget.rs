@@ -10,7 +10,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// The pause after the first throttle, if AWS names none.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Tokens that come back over time; calls take one each, in the order in which they ask.
+/// Tokens that are refilled over time; calls take one each, in the order in which they ask.
 #[derive(Debug)]
 pub(crate) struct Budget {
     every: Duration,
@@ -20,14 +20,14 @@ pub(crate) struct Budget {
 
 #[derive(Debug)]
 struct State {
-    /// When the bucket would be full if nobody took a token any more.
+    /// The time at which the bucket is full if no more tokens are taken.
     full: Instant,
     /// Throttles since the last success.
     throttles: u32,
 }
 
 impl Budget {
-    /// A full bucket of `burst` tokens, of which `per_second` come back.
+    /// A full bucket of `burst` tokens, of which `per_second` are refilled.
     pub(crate) fn new(per_second: f64, burst: u32) -> Self {
         let state = Mutex::new(State { full: Instant::now(), throttles: 0 });
         Self { every: Duration::from_secs_f64(1.0 / per_second), burst, state }
@@ -47,7 +47,7 @@ impl Budget {
         (state.full - spare.min(state.full - now)).max(now)
     }
 
-    /// AWS asked for fewer calls: nobody gets a token for a while, longer each time. Answers how long.
+    /// AWS throttled a call: no call gets a token for a while, longer each time. Returns the pause.
     pub(crate) fn throttled(&self, after: Option<Duration>) -> Duration {
         self.pause(Instant::now(), after)
     }

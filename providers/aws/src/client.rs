@@ -23,14 +23,14 @@ use crate::error::{cloud_error, with_fix};
 use crate::http;
 use crate::role::RoleCredentials;
 
-/// An attempt ends after so long (cloud-provider-aws: its HTTP client's timeout).
+/// Timeout of an attempt (cloud-provider-aws: its HTTP client's timeout).
 const ATTEMPT: Duration = Duration::from_secs(30);
 /// How often a read is tried. A change is tried once: who made it looks before trying again.
 const TRIES: u32 = 4;
 /// The pause before the second attempt of a read; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
-/// Calls a second and calls at once, for each class: about half of what AWS allows an account by default.
+/// Calls per second and concurrent calls, for each class: about half of what AWS allows an account by default.
 const LIMITS: [(f64, u32); 4] = [(20.0, 100), (5.0, 50), (20.0, 100), (10.0, 40)];
 /// What stands in for AWS on this machine allows more.
 const LOCALLY: u32 = 100;

@@ -39,7 +39,7 @@ const DENIED: [&str; 13] = [
     "PendingVerification",
 ];
 
-/// In use, changing, or somebody else's: it may be different when one looks again.
+/// In use, changing, or another owner's: it may be different at the next read.
 const CONFLICTS: [&str; 11] = [
     "DependencyViolation",
     "ResourceInUse",
@@ -122,7 +122,7 @@ pub(crate) fn cloud_error<E: ProvideErrorMetadata>(
     }
 }
 
-/// Codes by which AWS says that a permission is missing, and not that somebody is not who he says.
+/// Codes for a missing permission; other codes of denied calls are about the identity of the caller.
 const UNPERMITTED: [&str; 3] = ["UnauthorizedOperation", "AccessDenied", "AccessDeniedException"];
 /// What follows is long, for machines, and another one each time.
 const ENCODED: &str = "Encoded authorization failure message";

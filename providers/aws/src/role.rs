@@ -1,4 +1,4 @@
-//! Credentials of a role, asked for on behalf of one resource where the file names one.
+//! Credentials of a role, requested on behalf of one resource where the file names one.
 
 use std::time::SystemTime;
 

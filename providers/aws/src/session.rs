@@ -1,4 +1,4 @@
-//! What is known once AWS was asked for the first time: the way to it, the network, and the cluster's id in tags.
+//! What is known after the first call of AWS: the way to it, the network, and the cluster's id in tags.
 
 use std::sync::{Arc, OnceLock};
 
@@ -36,7 +36,7 @@ impl Sessions {
     pub(crate) async fn open(&self, config: &Config, credentials: Option<&Credentials>) -> Result<(), CloudError> {
         if self.0.get().is_none() {
             let session = open(config, credentials).await?;
-            // Two at once find the same.
+            // Two concurrent calls find the same.
             let _ = self.0.set(Arc::new(session));
         }
         Ok(())

@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::Instrument as _;
 
+use crate::all_gates;
 use crate::faults::Faults;
 use crate::space::Space;
 
@@ -29,11 +30,14 @@ const CLUSTER_WIDE: &[&str] = &[
     "persistentvolume-binder-controller",
     "persistentvolume-protection-controller",
     "service-cidr-controller",
-    "storage-version-migrator-controller",
+    NEEDS_GARBAGE_COLLECTOR,
     "taint-eviction-controller",
     "ttl-controller",
     "volumeattributesclass-protection-controller",
 ];
+
+/// A manager that has it, but no garbage collector, does not start.
+const NEEDS_GARBAGE_COLLECTOR: &str = "storage-version-migrator-controller";
 
 /// Tests of other controllers write the statuses of quotas instead.
 const COUNTS: &str = "resourcequota-controller";
@@ -89,6 +93,11 @@ impl Manager {
             // In the namespace, because only the Lease of this name may be written.
             format!("--leader-elect-resource-namespace={home}"),
         ];
+        let selects = |flag: &str| flag.starts_with("--controllers") || flag == "--enable-garbage-collector=true";
+        if !flags.iter().any(|flag| selects(flag)) {
+            arguments.push(format!("--controllers=*,-{NEEDS_GARBAGE_COLLECTOR}"));
+        }
+        arguments.extend(all_gates::of_manager());
         arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
         let options = match parse(arguments)? {
             Invocation::Run(options) => *options,

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
+use crate::all_gates;
 use crate::manager::Manager;
 use crate::metrics::Metrics;
 use crate::wait::eventually;
@@ -42,7 +43,8 @@ impl Bed {
     }
 
     /// Starts a control plane without a controller of service accounts.
-    pub async fn without_accounts(options: Options) -> Result<Self> {
+    pub async fn without_accounts(mut options: Options) -> Result<Self> {
+        options.extra_apiserver_flags.splice(0..0, all_gates::of_api_server());
         let cluster = ControlPlane::start(options).await?;
         let client = cluster.client(Identity::Admin).await?;
         Ok(Self { cluster, client, accounts: None, metrics: OnceCell::new() })

@@ -1,6 +1,8 @@
 //! Calls of AWS by hand, for what tests do to a cloud: no SDK, no waiting for one to be built.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -11,6 +13,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 
+use crate::fault::is_change;
 use crate::xml::{self, Element};
 use crate::{REGION, form};
 
@@ -69,11 +72,24 @@ pub struct Aws {
     moto: SocketAddr,
     account: String,
     client: Client<HttpConnector, Full<Bytes>>,
+    /// Number of changes of the account, by all copies of this and by its proxy.
+    changes: Arc<AtomicU64>,
 }
 
 impl Aws {
     pub(crate) fn new(moto: SocketAddr, account: String) -> Self {
-        Self { moto, account, client: Client::builder(TokioExecutor::new()).build_http() }
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        Self { moto, account, client, changes: Arc::default() }
+    }
+
+    /// The number of changes so far. What was read at the same number is up to date.
+    pub(crate) fn version(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+
+    /// Counts a change.
+    pub(crate) fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Makes a call; answers its XML.
@@ -93,6 +109,9 @@ impl Aws {
             .header("x-moto-account-id", &self.account)
             .body(Full::from(body))?;
         let answer = self.client.request(request).await.with_context(|| format!("ask moto for {action}"))?;
+        if is_change(action) {
+            self.changed();
+        }
         let status = answer.status();
         let text = String::from_utf8_lossy(&answer.into_body().collect().await?.to_bytes()).into_owned();
         if status.is_success() {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use crate::aws::{Aws, Service};
 use crate::proxy::Proxy;
 use crate::server::Server;
-use crate::{REGION, xml};
+use crate::{REGION, reach, xml};
 
 /// The zones, with a subnet each.
 const ZONES: [&str; 3] = ["eu-west-1a", "eu-west-1b", "eu-west-1c"];
@@ -77,7 +77,8 @@ impl Moto {
         let account = format!("{:012}", rand::random_range(100_000_000_000_u64..1_000_000_000_000));
         let aws = Aws::new(server.address(), account.clone());
         let network = network(&aws, cluster).await.context("make a network in moto")?;
-        let proxy = Proxy::start(server.address(), account).await?;
+        let proxy = Proxy::start(server.address(), account, aws.clone()).await?;
+        reach::add_account(proxy.watch(), server.clone());
         Ok(Self { cluster: cluster.to_owned(), proxy, aws, network, _server: server })
     }
 

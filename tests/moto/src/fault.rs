@@ -19,7 +19,7 @@ pub enum Effect {
         /// Seconds in the header `Retry-After`, if there is one.
         retry_after: Option<u64>,
     },
-    /// Nothing is done, and nobody knows why.
+    /// Nothing is done, and the error gives no reason.
     Outage,
     /// It is done, and the connection breaks before the answer.
     AnswerLost,

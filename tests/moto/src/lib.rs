@@ -19,9 +19,11 @@
 
 mod aws;
 mod bed;
+mod call;
 mod fault;
 mod form;
 mod iam;
+mod model;
 mod proxy;
 mod python;
 mod reach;
@@ -32,7 +34,9 @@ pub use aws::{Aws, Refused, Service};
 pub use bed::{Machine, Moto, Network};
 pub use fault::{Effect, Fault};
 pub use iam::Policy;
+pub use model::Quota;
 pub use proxy::Proxy;
+pub use reach::checked;
 pub use server::Server;
 pub use xml::Element;
 

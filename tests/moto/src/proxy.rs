@@ -10,7 +10,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue, RETRY_AFTER, TRANSFER_ENCODING};
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -18,11 +18,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::aws::{Aws, Service};
+use crate::call::Call;
 use crate::fault::{Armed, Effect, Fault, is_change};
-use crate::{REGION, form, iam, reach, xml};
+use crate::model::{Existing, Model, Quota};
+use crate::reach::{self, Watch};
+use crate::{REGION, form, iam, xml};
 
-/// The version of EC2's API, by which its requests are known; errors of ELB look different.
-const EC2: &str = "2016-11-15";
 /// Tells moto whose resources are meant.
 const ACCOUNT: HeaderName = HeaderName::from_static("x-moto-account-id");
 
@@ -41,8 +42,8 @@ struct Shared {
     /// The same account, for what the rules need to know.
     aws: Aws,
     state: Mutex<State>,
-    /// One check of all targets at a time, so that an older one does not replace a newer.
-    checking: tokio::sync::Mutex<()>,
+    model: Model,
+    watch: Arc<Watch>,
 }
 
 #[derive(Default)]
@@ -64,43 +65,26 @@ struct State {
     denied: Vec<(String, String)>,
     /// Balancers are called as AWS calls Network Load Balancers.
     network_names: bool,
-    /// Which targets were reached after the last change, if security groups decide about their health.
-    reached: Option<BTreeMap<reach::Key, bool>>,
-    /// Targets that a change cut off, with the change.
-    gaps: Vec<String>,
 }
 
 type Change = (String, Vec<(String, String)>);
-
-/// One request of the query protocol.
-#[derive(Clone)]
-struct Call {
-    path: Uri,
-    headers: hyper::HeaderMap,
-    pairs: Vec<(String, String)>,
-}
-
-impl Call {
-    fn value(&self, name: &str) -> &str {
-        self.pairs.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
-    }
-}
 
 impl Proxy {
     /// Serves an account of a server's.
     ///
     /// # Errors
     /// If no port can be listened on.
-    pub async fn start(moto: SocketAddr, account: String) -> Result<Self> {
+    pub(crate) async fn start(moto: SocketAddr, account: String, aws: Aws) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("listen for the proxy before moto")?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             moto,
             account: HeaderValue::from_str(&account).context("an account is twelve digits")?,
             client: Client::builder(TokioExecutor::new()).build_http(),
-            aws: Aws::new(moto, account.clone()),
+            model: Model::new(aws.clone()),
+            watch: Arc::new(Watch::new(aws.clone())),
+            aws,
             state: Mutex::default(),
-            checking: tokio::sync::Mutex::default(),
         });
         let mut serving = JoinSet::new();
         serving.spawn(serve(listener, shared.clone()));
@@ -190,29 +174,62 @@ impl Proxy {
         }
     }
 
-    /// Security groups decide about the health of targets, from now on. After each change all targets are checked.
-    ///
-    /// # Errors
-    /// If moto refuses a read.
-    pub async fn follow_reachability(&self) -> Result<()> {
-        let reached = reach::snapshot(&self.shared.aws).await?;
-        self.state().reached = Some(reached);
-        Ok(())
+    /// Does not check the reachability of targets from now on, for this reason. Otherwise security groups decide about
+    /// the health of targets, and a change that cuts off a registered target fails the test.
+    pub fn ignore_reachability(&self, reason: &str) {
+        self.shared.watch.ignore(reason);
     }
 
     /// Targets that a change cut off while they were registered, with the change.
     pub fn gaps(&self) -> Vec<String> {
-        self.state().gaps.clone()
+        self.shared.watch.gaps()
     }
 
-    /// The registered targets that no load balancer reaches now.
+    /// The registered targets that no load balancer reaches now, unless reachability is ignored; with a DNS name only
+    /// those of the load balancer that has it.
     ///
     /// # Errors
     /// If moto refuses a read.
-    pub async fn unreached(&self) -> Result<Vec<String>> {
-        let reached = reach::snapshot(&self.shared.aws).await?;
-        let unreached = reached.into_iter().filter(|(_, reached)| !reached);
-        Ok(unreached.map(|((_, id, port), _)| format!("{id}:{port}")).collect())
+    pub async fn unreached(&self, dns: Option<&str>) -> Result<Vec<String>> {
+        match self.shared.watch.is_on() {
+            true => Ok(reach::names_of_unreached(self.shared.watch.snapshot(dns).await?)),
+            false => Ok(Vec::new()),
+        }
+    }
+
+    /// The checks of reachability.
+    pub(crate) fn watch(&self) -> Arc<Watch> {
+        self.shared.watch.clone()
+    }
+
+    /// What is created from now on is missing from this many reads, and has only a part of its tags in as many more.
+    pub fn delay_visibility(&self, reads: u64) {
+        self.shared.model.delay_visibility(reads);
+    }
+
+    /// Load balancers that are created from now on are being provisioned in this many listings.
+    pub fn provision(&self, listings: u64) {
+        self.shared.model.provision(listings);
+    }
+
+    /// AWS fails to set up this many of the next load balancers.
+    pub fn fail_setup(&self, count: u64) {
+        self.shared.model.fail_setup(count);
+    }
+
+    /// Network interfaces outlive their load balancer for this many calls that meet them; 2 if it is not set.
+    pub fn keep_interfaces(&self, calls: u64) {
+        self.shared.model.keep_interfaces(calls);
+    }
+
+    /// Sets a limit of the account; those that are not set are the limits of a new account.
+    pub fn limit(&self, quota: Quota, most: usize) {
+        self.shared.model.limit(quota, most);
+    }
+
+    /// Pages of lists have at most this many members; as many as AWS allows if it is not set.
+    pub fn limit_pages(&self, members: usize) {
+        self.shared.model.limit_pages(members);
     }
 
     /// Calls by action, since the start.
@@ -276,37 +293,40 @@ impl Shared {
             state.armed.strike(&action)
         };
         if let Some((needed, resource)) = self.denied(&call, &action).await? {
-            let code = if call.value("Version") == EC2 { "UnauthorizedOperation" } else { "AccessDenied" };
+            let code = if call.is_ec2() { "UnauthorizedOperation" } else { "AccessDenied" };
             let message = format!("not authorized to perform: {needed} on resource: {resource}");
             self.state().denied.push((needed, resource));
             return refusal(&call, 403, code, &message);
         }
+        let before = self.watch.before(&action).await?;
         let answer = self.act(&call, &action, effect).await;
-        if is_change(&action) {
-            self.check_reachability(&action).await?;
+        if let Some(before) = before {
+            self.watch.after(&action, &before).await?;
         }
         answer
     }
 
-    /// Notes the targets that a change cut off.
-    async fn check_reachability(&self, action: &str) -> Result<()> {
-        let _checking = self.checking.lock().await;
-        let Some(before) = self.state().reached.clone() else { return Ok(()) };
-        let now = reach::snapshot(&self.aws).await?;
-        let lost = reach::gaps(&before, &now);
-        let mut state = self.state();
-        state.gaps.extend(lost.into_iter().map(|(_, id, port)| format!("{action} cuts off {id}:{port}")));
-        state.reached = Some(now);
-        Ok(())
+    /// Does what a call asks for, as far as the rules of AWS allow it.
+    async fn perform(&self, call: &Call) -> Result<Response<Full<Bytes>>> {
+        if is_change(call.action()) {
+            match self.model.existing(call).await? {
+                Existing::Nothing => {}
+                Existing::Same(text) => return answer(StatusCode::OK, self.network_names(text)),
+                Existing::Other((code, message)) => return refusal(call, 400, code, &message),
+            }
+            if let Some((code, message)) = self.model.refusal(call).await? {
+                return refusal(call, 400, code, &message);
+            }
+        }
+        self.forward(call).await
     }
 
     async fn act(self: &Arc<Self>, call: &Call, action: &str, effect: Option<Effect>) -> Result<Response<Full<Bytes>>> {
         match effect {
-            None if action == "CreateLoadBalancer" => self.create_balancer(call).await,
-            None => self.forward(call).await,
+            None => self.perform(call).await,
             Some(Effect::Refuse { status, code, message }) => refusal(call, status, &code, &message),
             Some(Effect::Throttle { retry_after }) => {
-                let code = if call.value("Version") == EC2 { "RequestLimitExceeded" } else { "Throttling" };
+                let code = if call.is_ec2() { "RequestLimitExceeded" } else { "Throttling" };
                 let mut answer = refusal(call, 503, code, "Request limit exceeded.")?;
                 if let Some(seconds) = retry_after {
                     answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
@@ -315,11 +335,11 @@ impl Shared {
             }
             Some(Effect::Outage) => refusal(call, 500, "InternalError", "An internal error has occurred"),
             Some(Effect::AnswerLost) => {
-                self.forward(call).await?;
+                self.perform(call).await?;
                 Err(anyhow!("the answer to {action} is lost"))
             }
             Some(Effect::Slow(time)) => {
-                let answer = self.forward(call).await;
+                let answer = self.perform(call).await;
                 tokio::time::sleep(time).await;
                 answer
             }
@@ -328,7 +348,7 @@ impl Shared {
                 tokio::spawn(async move {
                     tokio::time::sleep(time).await;
                     // Whether it could still be done, the next read shows.
-                    let _ = shared.forward(&later).await;
+                    let _ = shared.perform(&later).await;
                 });
                 let done = format!(
                     "<{action}Response><{action}Result/><return>true</return><ResponseMetadata><RequestId>pending</RequestId>\
@@ -355,7 +375,7 @@ impl Shared {
     /// What of a call the policy does not allow, if there is one.
     async fn denied(&self, call: &Call, action: &str) -> Result<Option<(String, String)>> {
         let Some(policy) = self.state().policy.clone() else { return Ok(None) };
-        let ec2 = call.value("Version") == EC2;
+        let ec2 = call.is_ec2();
         let mut known = BTreeMap::new();
         if is_change(action) {
             for id in iam::named(action, &call.pairs) {
@@ -388,32 +408,10 @@ impl Shared {
         found.iter().map(|tag| (tag.text(names[0]).to_owned(), tag.text(names[1]).to_owned())).collect()
     }
 
-    /// Creation is idempotent by name: with the settings of an existing load balancer AWS returns that one, whosever it
-    /// is and whatever its tags, and with others it refuses (Elastic Load Balancing API reference, CreateLoadBalancer).
-    /// moto makes a second one.
-    async fn create_balancer(&self, call: &Call) -> Result<Response<Full<Bytes>>> {
-        let named = [("Names.member.1", call.value("Name"))];
-        let Ok(found) = self.aws.call(Service::Elb, "DescribeLoadBalancers", &named).await else {
-            return self.forward(call).await;
-        };
-        let subnets = |pairs: &[(String, String)]| {
-            let subnet = |name: &str| name.ends_with("SubnetId") || name.starts_with("Subnets.member.");
-            let mut ids: Vec<String> =
-                pairs.iter().filter(|(name, _)| subnet(name)).map(|(_, value)| value.clone()).collect();
-            ids.sort();
-            ids
-        };
-        let mut have = xml::texts(&found, "SubnetId");
-        have.sort();
-        let scheme = xml::texts(&found, "Scheme");
-        if have != subnets(&call.pairs) || scheme != [call.value("Scheme")] {
-            let message = "A load balancer with the same name, but with different settings exists";
-            return refusal(call, 400, "DuplicateLoadBalancerName", message);
-        }
-        answer(StatusCode::OK, found.replace("DescribeLoadBalancers", "CreateLoadBalancer"))
-    }
-
+    /// Passes a call to moto, and turns its answer into that of AWS.
     async fn forward(&self, call: &Call) -> Result<Response<Full<Bytes>>> {
+        let mut asked = call.clone();
+        self.model.prepare(&mut asked);
         let path = call.path.path_and_query().map_or("/", |path| path.as_str());
         let mut request = Request::builder().method(Method::POST).uri(format!("http://{}{path}", self.moto));
         for (name, value) in &call.headers {
@@ -421,28 +419,35 @@ impl Shared {
                 request = request.header(name, value);
             }
         }
-        let body = form::write(&call.pairs);
-        let request = request.header(ACCOUNT, &self.account).body(Full::from(body))?;
+        let request = request.header(ACCOUNT, &self.account).body(Full::from(form::write(&asked.pairs)))?;
         let (head, body) = self.client.request(request).await.context("ask moto")?.into_parts();
+        if is_change(call.action()) {
+            self.aws.changed();
+        }
         let text = String::from_utf8_lossy(&body.collect().await?.to_bytes()).into_owned();
-        let text = match call.value("Action") {
+        let text = if head.status.is_success() { self.rewrite(call, text).await? } else { text };
+        answer(head.status, text)
+    }
+
+    async fn rewrite(&self, call: &Call, text: String) -> Result<String> {
+        let text = self.model.rewrite(call, text);
+        Ok(match call.action() {
             "DescribeRouteTables" => self.state().blackholes.iter().fold(text, |text, id| xml::blackhole(&text, id)),
-            "CreateLoadBalancer" | "DescribeLoadBalancers" if self.state().network_names => {
-                text.replace(&format!(".{REGION}.elb.amazonaws.com"), &format!(".elb.{REGION}.amazonaws.com"))
-            }
+            "CreateLoadBalancer" | "DescribeLoadBalancers" => self.network_names(text),
             "DescribeTargetHealth" => {
-                let state = self.state();
-                let text = state.checked.iter().fold(text, |text, target| xml::in_first_checks(&text, target));
-                let unreached = state
-                    .reached
-                    .iter()
-                    .flatten()
-                    .filter(|((arn, ..), reached)| !**reached && arn == call.value("TargetGroupArn"));
-                unreached.fold(text, |text, ((_, id, port), _)| xml::unreached(&text, id, port))
+                let text = self.watch.health(call.value("TargetGroupArn"), text).await?;
+                self.state().checked.iter().fold(text, |text, target| xml::in_first_checks(&text, target))
             }
             _ => text,
-        };
-        answer(head.status, text)
+        })
+    }
+
+    /// An answer with the names that AWS gives to Network Load Balancers, if a test uses them.
+    fn network_names(&self, text: String) -> String {
+        match self.state().network_names {
+            true => text.replace(&format!(".{REGION}.elb.amazonaws.com"), &format!(".elb.{REGION}.amazonaws.com")),
+            false => text,
+        }
     }
 }
 
@@ -479,7 +484,7 @@ fn answer(status: StatusCode, text: String) -> Result<Response<Full<Bytes>>> {
 /// An error as the service that was called writes it.
 fn refusal(call: &Call, status: u16, code: &str, message: &str) -> Result<Response<Full<Bytes>>> {
     let error = format!("<Code>{code}</Code><Message>{message}</Message>");
-    let text = if call.value("Version") == EC2 {
+    let text = if call.is_ec2() {
         format!("<Response><Errors><Error>{error}</Error></Errors><RequestID>proxy</RequestID></Response>")
     } else {
         format!("<ErrorResponse><Error><Type>Sender</Type>{error}</Error><RequestId>proxy</RequestId></ErrorResponse>")
@@ -494,12 +499,7 @@ mod tests {
     #[test]
     fn what_is_hidden_is_asked_for_in_vain_for_a_while() {
         let mut state = State { hidden: [("i-0a".to_owned(), 2)].into(), ..State::default() };
-        let pairs = [("InstanceId.1", "i-0a"), ("InstanceId.2", "i-0b")];
-        let call = Call {
-            path: Uri::from_static("/"),
-            headers: hyper::HeaderMap::new(),
-            pairs: pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
-        };
+        let call = Call::of("DescribeInstances", &[("InstanceId.1", "i-0a"), ("InstanceId.2", "i-0b")]);
         for expected in ["i-00", "i-00", "i-0a"] {
             let mut call = call.clone();
             state.hide_from(&mut call);

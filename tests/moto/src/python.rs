@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 
 const REQUIREMENTS: &str = include_str!("../requirements.txt");
 
-/// Where the environment is, if not in the cache; also one that somebody else made.
+/// Names the folder of the environment, if it is not in the cache.
 const FOLDER: &str = "MOTO_TEST_ENVIRONMENT";
 
 /// The oldest Python that moto runs on.

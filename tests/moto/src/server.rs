@@ -32,7 +32,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// The process's server, started if nobody holds it.
+    /// The process's server, started if it does not run.
     ///
     /// # Errors
     /// If Python is missing or too old, moto can't be installed, or it does not come up.

@@ -44,6 +44,22 @@ impl Element {
         document.children.into_iter().next().context("no element")
     }
 
+    /// An element with a text and nothing else.
+    pub(crate) fn leaf(name: &str, text: &str) -> Self {
+        Self { name: name.to_owned(), text: text.to_owned(), children: Vec::new() }
+    }
+
+    /// Writes the document.
+    pub(crate) fn write(&self) -> String {
+        let children: String = self.children.iter().map(Self::write).collect();
+        format!("<{0}>{1}{children}</{0}>", self.name, escape(&self.text))
+    }
+
+    /// The first element at a path of names, for changes.
+    pub(crate) fn at(&mut self, path: &str) -> Option<&mut Self> {
+        path.split('/').try_fold(self, |element, name| element.children.iter_mut().find(|child| child.name == name))
+    }
+
     /// The elements at a path of names, such as `Instances/item`, below this one.
     pub fn all(&self, path: &str) -> Vec<&Self> {
         path.split('/').fold(vec![self], |found, name| {
@@ -68,6 +84,12 @@ fn unescape(text: &str) -> String {
         .fold(text.to_owned(), |text, (escaped, plain)| text.replace(escaped, plain))
 }
 
+fn escape(text: &str) -> String {
+    [("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")]
+        .iter()
+        .fold(text.to_owned(), |text, (plain, escaped)| text.replace(plain, escaped))
+}
+
 /// The texts of all elements of that name, in order.
 pub(crate) fn texts(xml: &str, tag: &str) -> Vec<String> {
     let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
@@ -75,7 +97,7 @@ pub(crate) fn texts(xml: &str, tag: &str) -> Vec<String> {
     found.map(|(text, _)| text.trim().to_owned()).collect()
 }
 
-/// The answer with the routes to this machine turned into ones that lead nowhere, as AWS shows them when it is gone.
+/// The answer with the routes to this instance turned into blackholes, as AWS shows them once it is terminated.
 pub(crate) fn blackhole(xml: &str, instance: &str) -> String {
     let mark = format!("<instanceId>{instance}</instanceId>");
     let mut parts = xml.split(&mark);
@@ -146,6 +168,15 @@ mod tests {
         for wrong in ["", "no xml", "<a><b></a>", "<a><b></a></b>", "</a>", "<a", "<a/></b>"] {
             assert!(Element::parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn written_document_reads_the_same() {
+        let mut root = Element::parse("<r><l><m>1 &lt; &amp;lt;</m><m/></l></r>").unwrap();
+        assert_eq!(Element::parse(&root.write()).unwrap(), root);
+        root.at("l").unwrap().children.push(Element::leaf("m", "a&b"));
+        assert_eq!(Element::parse(&root.write()).unwrap().texts("l/m"), ["1 < &lt;", "", "a&b"]);
+        assert!(root.at("l/x").is_none());
     }
 
     #[test]

@@ -66,6 +66,13 @@ pub async fn create_namespaces(client: &Client, names: impl IntoIterator<Item = 
     Ok(())
 }
 
+/// Requests an object's deletion with its own grace period.
+pub async fn delete_gracefully(client: &Client, path: &str) -> Result<()> {
+    let options = json!({ "kind": "DeleteOptions", "apiVersion": "v1" });
+    send(client, Method::DELETE, path, "application/json", &options).await?;
+    Ok(())
+}
+
 async fn send(client: &Client, method: Method, path: &str, content: &str, body: &Value) -> Result<Value> {
     let what = format!("{method} {path}");
     let request = Request::builder()

@@ -13,12 +13,14 @@ use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
+use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 use super::api::{self, Patch, Progress};
 use super::kubelets::Kubelets;
 use super::measure::{Measurement, Scenario};
 use super::subject::{Binaries, Mode, Running, Subject, WORKLOADS, all_controllers};
+use super::volumes::objects;
 use super::workload::App;
 
 /// The pods of one Deployment.
@@ -60,6 +62,8 @@ pub enum Who {
     Workloads,
     /// All.
     All,
+    /// All, where every second pod has a volume.
+    Volumes,
 }
 
 impl Who {
@@ -68,6 +72,7 @@ impl Who {
         match self {
             Who::Workloads => "crowd",
             Who::All => "all",
+            Who::Volumes => "all-claims",
         }
     }
 
@@ -76,21 +81,22 @@ impl Who {
         match self {
             Who::Workloads => [Scenario::ColdStart, Scenario::Memory],
             Who::All => [Scenario::AllColdStart, Scenario::AllMemory],
+            Who::Volumes => [Scenario::AllClaimsColdStart, Scenario::AllClaimsMemory],
         }
     }
 
     fn flags(self, cluster: &ControlPlane) -> Vec<String> {
         match self {
             Who::Workloads => vec![WORKLOADS.to_owned()],
-            Who::All => all_controllers(cluster),
+            Who::All | Who::Volumes => all_controllers(cluster),
         }
     }
 }
 
 impl Crowd {
     /// Starts a control plane and fills it with `pods` pods, rounded up to
-    /// whole Deployments.
-    pub async fn gather(pods: u32) -> Result<Self> {
+    /// whole Deployments; every second one has a volume if `with_volumes`.
+    pub async fn gather(pods: u32, with_volumes: bool) -> Result<Self> {
         let options = Options { kwok: false, scheduler: false, audit: true, ..Options::default() };
         let cluster = ControlPlane::start(options).await?;
         let client = cluster.client(Identity::Admin).await?;
@@ -103,9 +109,13 @@ impl Crowd {
         eprintln!("  creating {} Deployments with {} pods", apps.len(), apps.len() as u32 * REPLICAS);
         let sets = api::each("Deployments created", apps.iter(), async |app| workload(&client, app).await).await?;
         let numbers = 0..apps.len() as u32 * REPLICAS;
+        if with_volumes {
+            attach_volumes(&client, &apps).await?;
+        }
         api::each("pods created", numbers, async |number| {
             let index = (number / REPLICAS) as usize;
-            pod(&client, &apps[index], number, &sets[index]).await
+            let claim = Some(objects::claim_name(number)).filter(|_| with_volumes && has_volume(number));
+            pod(&client, &apps[index], number, &sets[index], claim.as_deref()).await
         })
         .await?;
         eprintln!("  all exist after {:.0} s", start.elapsed().as_secs_f64());
@@ -243,10 +253,49 @@ async fn workload(client: &Client, app: &App) -> Result<String> {
     Ok(set)
 }
 
-async fn pod(client: &Client, app: &App, number: u32, set: &str) -> Result<()> {
+/// Whether a pod of a crowd with volumes has one: every second one of each node.
+fn has_volume(number: u32) -> bool {
+    (number / NODES).is_multiple_of(2)
+}
+
+fn node(number: u32) -> String {
+    format!("node-{}", number % NODES)
+}
+
+/// Creates bound claims and attached volumes for the pods that have one, and reports them in the nodes' statuses.
+async fn attach_volumes(client: &Client, apps: &[App]) -> Result<()> {
+    objects::create_class(client).await?;
+    let nodes: Vec<String> = (0..NODES).map(node).collect();
+    api::each("drivers registered", nodes.iter(), async |node| objects::create_csi_node(client, node).await).await?;
+    let all: Vec<u32> = (0..apps.len() as u32 * REPLICAS).filter(|number| has_volume(*number)).collect();
+    api::each("attached volumes made", all.iter(), async |number| {
+        let (claim, namespace) = (objects::claim_name(*number), &apps[(number / REPLICAS) as usize].namespace);
+        objects::create_bound(client, namespace, &claim).await?;
+        objects::create_attached(client, &claim, &node(*number)).await
+    })
+    .await?;
+    api::each("nodes' volumes reported", 0..NODES, async |index| {
+        let of_node = all.iter().filter(|number| *number % NODES == index);
+        let names = of_node.map(|number| objects::unique_name(&objects::volume_name(&objects::claim_name(*number))));
+        let names: Vec<String> = names.collect();
+        let attached: Vec<_> = names.iter().map(|name| json!({ "name": name, "devicePath": "" })).collect();
+        let status = json!({ "status": { "volumesAttached": attached, "volumesInUse": names } });
+        let path = format!("/api/v1/nodes/{}/status", node(index));
+        api::patch(client, &path, KUBELET, Patch::Merge, &status).await
+    })
+    .await?;
+    Ok(())
+}
+
+/// Creates a pod that runs, with a volume of `claim`.
+async fn pod(client: &Client, app: &App, number: u32, set: &str, claim: Option<&str>) -> Result<()> {
     let collection = format!("/api/v1/namespaces/{}/pods", app.namespace);
-    let (index, node) = (number % REPLICAS, format!("node-{}", number % NODES));
-    api::create(client, &collection, MANAGER, &app.pod(index, &node, set)).await?;
+    let index = number % REPLICAS;
+    let mut pod = app.pod(index, &node(number), set);
+    if let Some(claim) = claim {
+        objects::mount(&mut pod, claim);
+    }
+    api::create(client, &collection, MANAGER, &pod).await?;
     let status = format!("{collection}/{}/status", app.pod_name(index));
     api::patch(client, &status, KUBELET, Patch::Merge, &app.pod_status(number)).await
 }

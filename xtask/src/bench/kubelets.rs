@@ -97,6 +97,7 @@ fn node(name: &str) -> Value {
         "metadata": {
             "name": name,
             "labels": { "kubernetes.io/hostname": name, "topology.kubernetes.io/zone": "zone-0" },
+            "annotations": { "volumes.kubernetes.io/controller-managed-attach-detach": "true" },
         },
         "status": {
             "capacity": room,

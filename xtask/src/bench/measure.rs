@@ -44,6 +44,16 @@ pub enum Scenario {
     AllColdStart,
     /// All controllers, where nothing happens among many pods
     AllMemory,
+    /// Claims are created, until all of them and their volumes are bound
+    VolumesProvision,
+    /// Pods with a volume each are started, moved to other nodes and deleted
+    VolumesAttach,
+    /// The controllers of volumes, where nothing happens among bound claims
+    ClaimsAtRest,
+    /// All controllers: a start among many pods, half of which have a volume, until the first new pod is created
+    AllClaimsColdStart,
+    /// All controllers, where nothing happens among many pods, half of which have a volume
+    AllClaimsMemory,
 }
 
 /// A measured value.
@@ -71,6 +81,8 @@ pub enum Metric {
     LagTail,
     /// Writes of the EndpointSlices of the measured Service.
     SliceWrites,
+    /// Writes of nodes' statuses.
+    NodeStatusWrites,
 }
 
 /// A goal for our manager.
@@ -156,6 +168,11 @@ impl Scenario {
             Scenario::AllIdle => "all-idle",
             Scenario::AllColdStart => "all-cold-start",
             Scenario::AllMemory => "all-memory",
+            Scenario::VolumesProvision => "volumes-provision",
+            Scenario::VolumesAttach => "volumes-attach",
+            Scenario::ClaimsAtRest => "claims-at-rest",
+            Scenario::AllClaimsColdStart => "all-claims-cold-start",
+            Scenario::AllClaimsMemory => "all-claims-memory",
         }
     }
 
@@ -164,6 +181,8 @@ impl Scenario {
         match (self, metric) {
             (Scenario::IdleEmpty | Scenario::Idle | Scenario::Memory, Metric::Cpu) => None,
             (Scenario::AllIdle | Scenario::AllMemory, Metric::Cpu) => None,
+            (Scenario::ClaimsAtRest | Scenario::AllClaimsMemory, Metric::Cpu) => None,
+            (Scenario::VolumesAttach, Metric::Cpu) => Some(Goal::Ratio(0.25)),
             (_, Metric::Cpu) => Some(Goal::Ratio(1.0 / 3.0)),
             (Scenario::Create | Scenario::Update | Scenario::Mixed, Metric::Wall) => Some(Goal::Ratio(1.0)),
             (Scenario::GarbageCollection, Metric::Wall) => Some(Goal::Ratio(1.0)),
@@ -184,6 +203,14 @@ impl Scenario {
             (Scenario::GarbageCollection, Metric::Requests) => Some(Goal::Ratio(0.6)),
             (Scenario::AllIdle, Metric::Resident) => Some(Goal::Most(25.0)),
             (Scenario::AllMemory, Metric::Resident | Metric::Peak) => Some(Goal::Ratio(1.0 / 8.0)),
+            (Scenario::VolumesProvision, Metric::Wall) => Some(Goal::Ratio(1.0 / 3.0)),
+            (Scenario::VolumesProvision, Metric::Writes) => Some(Goal::Ratio(0.8)),
+            (Scenario::VolumesAttach, Metric::Wall) => Some(Goal::Ratio(0.5)),
+            (Scenario::VolumesAttach, Metric::NodeStatusWrites) => Some(Goal::Ratio(1.0 / 3.0)),
+            (Scenario::ClaimsAtRest | Scenario::AllClaimsMemory, Metric::Writes) => Some(Goal::Zero),
+            (Scenario::ClaimsAtRest, Metric::Resident | Metric::Peak) => Some(Goal::Ratio(1.0 / 8.0)),
+            (Scenario::AllClaimsColdStart, Metric::Wall) => Some(Goal::Ratio(1.0 / 3.0)),
+            (Scenario::AllClaimsMemory, Metric::Resident | Metric::Peak) => Some(Goal::Ratio(0.1)),
             _ => None,
         }
     }
@@ -204,6 +231,7 @@ impl Metric {
             Metric::LagMedian => "endpoint lag, median (s)",
             Metric::LagTail => "endpoint lag, p99 (s)",
             Metric::SliceWrites => "slice writes",
+            Metric::NodeStatusWrites => "node status writes",
         }
     }
 
@@ -213,9 +241,10 @@ impl Metric {
             Metric::Wall | Metric::Cpu => format!("{value:.2}"),
             Metric::LagMedian | Metric::LagTail => format!("{value:.3}"),
             Metric::Resident | Metric::Peak => format!("{value:.1}"),
-            Metric::Writes | Metric::Events | Metric::Requests | Metric::WithoutLease | Metric::SliceWrites => {
+            Metric::Writes | Metric::Events | Metric::Requests | Metric::WithoutLease => {
                 format!("{value:.0}")
             }
+            Metric::SliceWrites | Metric::NodeStatusWrites => format!("{value:.0}"),
         }
     }
 }

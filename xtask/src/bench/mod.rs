@@ -18,6 +18,7 @@ mod rollout;
 mod services;
 mod slices;
 mod subject;
+mod volumes;
 mod workload;
 
 use std::path::PathBuf;
@@ -46,8 +47,8 @@ use subject::{Binaries, Mode, Subject};
 /// The managers run one after the other, with the same controllers. In most scenarios, each has a separate control
 /// plane with fake nodes and runs the Deployment, ReplicaSet, service account and node lifecycle controllers. The
 /// scenarios with many pods share a control plane; so do those with many Services, and those of namespaces, garbage and
-/// nodes. In mixed, the managers run the controllers of all other workloads, in autoscaling only that of autoscalers,
-/// and in scenarios whose names begin with all, all controllers. Wall time, CPU, memory and API requests are compared.
+/// nodes. In mixed, the managers run the controllers of all other workloads, in autoscaling only that of autoscalers, in
+/// volumes-provision, volumes-attach and claims-at-rest those of volumes, and in scenarios whose names begin with all, all controllers. Wall time, CPU, memory and API requests are compared.
 /// The report (Markdown, a plot, all measurements as JSON, the managers' logs) is written to a folder, whose path is
 /// printed.
 ///
@@ -58,6 +59,7 @@ use subject::{Binaries, Mode, Subject};
   cargo xtask bench --quick                          # a short check; a few minutes
   cargo xtask bench --scenario memory,cold-start     # only some scenarios
   cargo xtask bench --scenario endpoint-lag --mode raised --profile quick
+  cargo xtask bench --scenario volumes-provision,volumes-attach,claims-at-rest --mode raised
   cargo xtask bench --real                           # real servers under load, effects on users; as root
   cargo xtask bench aws                              # ccm and upstream's AWS manager, on moto
   cargo xtask bench --mode raised --runs 3 --assert  # medians of three; fails if a goal is missed")]
@@ -90,7 +92,7 @@ pub struct Arguments {
     #[arg(long)]
     quick: bool,
 
-    /// Number of pods in memory, cold-start, all-memory, all-cold-start and endpoint-churn [default: 20000, 50000 in
+    /// Number of pods in memory, cold-start, endpoint-churn and the scenarios of all controllers [default: 20000, 50000 in
     /// endpoint-churn, or 1000 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_000))]
     pods: Option<u32>,
@@ -166,6 +168,17 @@ impl Arguments {
             (Mode::Raised, true) | (Mode::Default, false) => 200,
             (Mode::Default, true) => 50,
         }
+    }
+
+    fn volumes(&self, mode: Mode) -> volumes::Size {
+        let (claims, nodes) = match (mode, self.quick) {
+            (Mode::Raised, false) => (2000, 100),
+            // Twenty requests a second.
+            (Mode::Default, false) => (200, 20),
+            (Mode::Raised, true) => (100, 10),
+            (Mode::Default, true) => (40, 5),
+        };
+        volumes::Size { claims, nodes }
     }
 
     fn idle(&self) -> Duration {
@@ -259,6 +272,9 @@ async fn measure(
     let crowds = [Who::Workloads, Who::All].into_iter();
     let crowds: Vec<Who> =
         crowds.filter(|who| who.scenarios().iter().any(|scenario| scenarios.contains(scenario))).collect();
+    let volumes: Vec<Scenario> = volumes::FRESH.into_iter().filter(|fresh| scenarios.contains(fresh)).collect();
+    let with_rest = scenarios.contains(&Scenario::ClaimsAtRest);
+    let with_volumes = Who::Volumes.scenarios().iter().any(|scenario| scenarios.contains(scenario));
     let estates: Vec<Scenario> = ESTATES.into_iter().filter(|scenario| scenarios.contains(scenario)).collect();
     let rollouts: Vec<Scenario> = scenarios.into_iter().filter(|scenario| ROLLOUTS.contains(scenario)).collect();
     let (mut measurements, mut failures) = (Vec::new(), Vec::new());
@@ -301,6 +317,33 @@ async fn measure(
             note(name, measured.map(|measured| vec![measured]));
         }
     }
+    for scenario in volumes {
+        for (mode, subject, name) in turns(scenario.name()) {
+            eprintln!("{name}");
+            let (about, size) = ((subject, mode), arguments.volumes(mode));
+            let measured = volumes::measure(binaries, about, scenario, size, &report.log(&name)).await;
+            note(name, measured.map(|measured| vec![measured]));
+        }
+    }
+    if with_rest {
+        let claims = if arguments.quick { 500 } else { 10_000 };
+        match volumes::Rest::gather(claims).await {
+            Ok(rest) => {
+                if let Some((_, subject, _)) = turns("settle").next()
+                    && let Err(error) = rest.settle(binaries, subject).await
+                {
+                    note("settle".into(), Err(error));
+                }
+                for (mode, subject, name) in turns(Scenario::ClaimsAtRest.name()) {
+                    eprintln!("{name}");
+                    let about = (subject, mode);
+                    let measured = rest.measure(binaries, about, arguments.idle(), &report.log(&name)).await;
+                    note(name, measured.map(|measured| vec![measured]));
+                }
+            }
+            Err(error) => note("claims at rest".into(), Err(error)),
+        }
+    }
     if !estates.is_empty() {
         match Estate::start().await {
             Ok(mut estate) => {
@@ -316,14 +359,15 @@ async fn measure(
             Err(error) => note("estate".into(), Err(error)),
         }
     }
-    if !crowds.is_empty() {
+    let crowds = [crowds, with_volumes.then_some(Who::Volumes).into_iter().collect()];
+    for crowds in crowds.into_iter().filter(|crowds| !crowds.is_empty()) {
         let pods = arguments.pods(20_000);
         eprintln!("crowd of {pods} pods");
-        match Crowd::gather(pods).await {
+        match Crowd::gather(pods, crowds == [Who::Volumes]).await {
             Ok(mut crowd) => {
                 for who in crowds {
-                    if let (Who::All, Some((mode, subject, _))) = (who, turns("settle").next())
-                        && let Err(error) = crowd.settle(binaries, (subject, mode)).await
+                    if let (Who::All | Who::Volumes, Some((_, subject, _))) = (who, turns("settle").next())
+                        && let Err(error) = crowd.settle(binaries, (subject, Mode::Raised)).await
                     {
                         note("settle".into(), Err(error));
                     }

@@ -20,6 +20,17 @@ pub struct Tally {
     pub kinds: BTreeMap<String, u64>,
 }
 
+impl Tally {
+    /// Number of updates and patches of a resource and subresource, refused ones included.
+    pub fn of(&self, target: &str) -> u64 {
+        let writes = |kind: &str| {
+            let (verb, rest) = kind.split_once(' ').unwrap_or_default();
+            ["update", "patch"].contains(&verb) && rest.split(" (").next() == Some(target)
+        };
+        self.kinds.iter().filter(|(kind, _)| writes(kind)).map(|(_, count)| count).sum()
+    }
+}
+
 /// Sorts the counts of an audit log.
 pub fn tally(counts: &Counts) -> Tally {
     let mut tally = Tally::default();
@@ -112,6 +123,7 @@ mod tests {
         assert_eq!((tally.all, tally.leases, tally.writes, tally.events), (36, 7, 19, 7));
         assert_eq!(tally.kinds["update replicasets.apps/status (409)"], 1);
         assert_eq!(tally.kinds["create pods"], 10);
+        assert_eq!((tally.of("replicasets.apps/status"), tally.of("pods"), tally.of("serviceaccounts")), (1, 0, 0));
     }
 
     #[test]

@@ -105,6 +105,11 @@ pub const GARBAGE: &str = "--controllers=garbagecollector";
 /// The controllers of nodes.
 pub const NODES: &str = "--controllers=nodelifecycle,taint-eviction-controller,ttl";
 
+/// The controllers of volumes.
+pub const VOLUMES: &str = "--controllers=persistentvolume-binder-controller,\
+    persistentvolume-attach-detach-controller,persistentvolume-expander-controller,\
+    persistentvolume-protection-controller,persistentvolumeclaim-protection-controller,ephemeral-volume-controller";
+
 /// The generated list of controllers.
 const PAGE: &str = include_str!("../../../docs/status.md");
 

@@ -1,6 +1,8 @@
 //! `cargo xtask test`: all checks and tests in stages, the cheap ones first.
 
 #[cfg(test)]
+mod feature_gates;
+#[cfg(test)]
 mod flags;
 #[cfg(test)]
 mod layers;

@@ -17,6 +17,7 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
+use anyhow::bail;
 use kinds::storage_version_migration::MigrationCondition;
 use kinds::{Kind, Sections, StorageVersionMigration, Str, Time};
 use runtime::consistency::Consistency;
@@ -28,6 +29,7 @@ use runtime::watch::Builder;
 use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write};
+use crate::flags::Options;
 use runner::Runner;
 use sync::Migrator;
 
@@ -62,8 +64,22 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 fn prepare(context: &mut Context) -> anyhow::Result<Start> {
-    let is_on = GATES.iter().all(|gate| context.options.gates.enabled(gate));
-    Ok(if is_on { Start::Run } else { Start::Skip("gate StorageVersionMigrator or InformerResourceVersion is off") })
+    start_of(&context.options)
+}
+
+/// Upstream: cmd/kube-controller-manager/app, newSVMController. A manager without the garbage collector ends there too,
+/// although only upstream's migrator reads its cache: a command line that runs here must run there.
+fn start_of(options: &Options) -> anyhow::Result<Start> {
+    if !GATES.iter().all(|gate| options.gates.enabled(gate)) {
+        return Ok(Start::Skip("gate StorageVersionMigrator or InformerResourceVersion is off"));
+    }
+    if !options.values.get_bool("enable-garbage-collector") {
+        bail!(
+            "--enable-garbage-collector=false: the migrator requires the garbage collector; set it to true, or add \
+             -{NAME} to --controllers"
+        );
+    }
+    Ok(Start::Run)
 }
 
 /// A resource, whatever its version.

@@ -13,7 +13,9 @@ use super::crd::{Step, applied};
 use super::decide::{
     Patched, admission, classify, failed_message, is_young, read_version, resource_name, running_message,
 };
-use super::holds;
+use super::{holds, start_of};
+use crate::context::Start;
+use crate::flags::{Invocation, Options, parse};
 
 /// A migration of this name and age, with these conditions.
 fn migration(name: &str, created: i64, conditions: &[&str]) -> Arc<StorageVersionMigration> {
@@ -29,6 +31,26 @@ fn migration(name: &str, created: i64, conditions: &[&str]) -> Arc<StorageVersio
         migration.set_condition(holds(kind, "", String::new(), Time(1)));
     }
     Arc::new(migration)
+}
+
+fn options(flags: &[&str]) -> Options {
+    match parse(flags.iter().map(|flag| (*flag).to_owned())) {
+        Ok(Invocation::Run(options)) => *options,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn migrator_requires_its_gates_and_the_garbage_collector() {
+    let no_collector = "--enable-garbage-collector=false";
+    for gate in ["StorageVersionMigrator", "InformerResourceVersion"] {
+        let off = format!("--feature-gates={gate}=false");
+        let start = start_of(&options(&[no_collector, &off])).expect("it is not needed");
+        assert!(matches!(start, Start::Skip(_)), "{gate}");
+    }
+    assert_eq!(start_of(&options(&[])).expect("both are on"), Start::Run);
+    let error = start_of(&options(&[no_collector])).expect_err("no garbage collector").to_string();
+    assert!(error.starts_with(no_collector) && error.contains("-storage-version-migrator-controller"), "{error}");
 }
 
 #[test]

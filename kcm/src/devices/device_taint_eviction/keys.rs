@@ -116,11 +116,9 @@ pub fn subscribe(all: &Arc<Evictions>) {
             }
         }
     });
-    if !all.with_rules {
-        return;
-    }
+    let Some(rules) = &all.rules else { return };
     let (queue, claims, members) = (all.queue.clone(), all.claims.clone(), all.members.clone());
-    all.rules.subscribe(move |change| {
+    rules.subscribe(move |change| {
         if !is_another(change) {
             return;
         }

@@ -52,12 +52,17 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 /// The gate with which claims may be reserved for PodGroups.
 const GROUP_CLAIMS: &str = "DRAWorkloadResourceClaims";
 
+/// The gate with which rules taint devices.
+const TAINT_RULES: &str = "DRADeviceTaintRules";
+
 fn watches(builder: &mut Builder, context: &Context) {
     let has_groups = context.options.gates.enabled(GROUP_CLAIMS);
     builder.need::<Pod>(Pod::DEVICES, if has_groups { &[keys::MEMBERS] } else { &[] });
     builder.need_if_served::<ResourceClaim>(ResourceClaim::ALLOCATION, &[keys::ALLOCATED, keys::CLAIMS_OF_POOL]);
     builder.need_if_served::<ResourceSlice>(Sections::default(), &[keys::SLICES, keys::SLICES_OF_POOL]);
-    builder.need_if_served::<DeviceTaintRule>(Sections::default(), &[keys::RULES]);
+    if context.options.gates.enabled(TAINT_RULES) {
+        builder.need_if_served::<DeviceTaintRule>(Sections::default(), &[keys::RULES]);
+    }
 }
 
 fn start(manager: &mut Manager, context: &Context) {
@@ -69,7 +74,7 @@ fn start(manager: &mut Manager, context: &Context) {
         pods: registry.store(),
         claims: registry.store(),
         slices: registry.store(),
-        rules: registry.store(),
+        rules: context.options.gates.enabled(TAINT_RULES).then(|| registry.store()),
         writer: manager.writer(DESCRIPTOR.service_account),
         recorder,
         queue: queue.clone(),
@@ -77,7 +82,6 @@ fn start(manager: &mut Manager, context: &Context) {
         pending: Arc::default(),
         evicted: Arc::default(),
         metrics: Arc::default(),
-        with_rules: context.options.gates.enabled("DRADeviceTaintRules"),
         members: keys::Members(has_groups.then(|| registry.store())),
     });
     keys::subscribe(&evictions);

@@ -33,7 +33,8 @@ pub struct Evictions {
     pub pods: Arc<Store<Pod>>,
     pub claims: Arc<Store<ResourceClaim>>,
     pub slices: Arc<Store<ResourceSlice>>,
-    pub rules: Arc<Store<DeviceTaintRule>>,
+    /// `None` with the gate DRADeviceTaintRules off.
+    pub rules: Option<Arc<Store<DeviceTaintRule>>>,
     pub writer: Writer,
     pub recorder: Recorder,
     pub queue: Arc<Queue<Key>>,
@@ -42,8 +43,6 @@ pub struct Evictions {
     /// Number of pods that were evicted because of each rule.
     pub evicted: Arc<Mutex<HashMap<Uid, u64>>>,
     pub metrics: Arc<Metrics>,
-    /// Whether rules are used (gate DRADeviceTaintRules).
-    pub with_rules: bool,
     /// Pods that use claims through their PodGroups.
     pub members: Members,
 }
@@ -91,7 +90,7 @@ impl Evictions {
 
     /// Returns the rules that count, by their names.
     fn rules(&self) -> Vec<Arc<DeviceTaintRule>> {
-        if self.with_rules { self.rules.by_index(&RULES, index_key(())) } else { Vec::new() }
+        self.rules.as_ref().map(|rules| rules.by_index(&RULES, index_key(()))).unwrap_or_default()
     }
 
     /// Returns the eviction of a pod under these rules.
@@ -123,7 +122,8 @@ impl Evictions {
         eviction: &Eviction,
     ) -> Result<Outcome, ReconcileError> {
         // An object that cannot be decoded may contain the toleration.
-        if self.claims.undecodable() + self.slices.undecodable() + self.rules.undecodable() > 0 {
+        let rules = self.rules.as_ref().map_or(0, |rules| rules.undecodable());
+        if self.claims.undecodable() + self.slices.undecodable() + rules > 0 {
             return Err(ReconcileError::new(
                 "claims, slices or rules of devices cannot be decoded (see the log): it stays",
             ));
@@ -202,8 +202,9 @@ impl Evictions {
     }
 
     async fn sync_rule(&self, name: &Str) -> Result<Outcome, ReconcileError> {
+        let Some(rules) = &self.rules else { return Ok(Outcome::Done) };
         let key = ObjectKey::new("", name.clone());
-        let rule = match self.rules.read_settled(&key, self.queue.waker(&Key::Rule(name.clone()))) {
+        let rule = match rules.read_settled(&key, self.queue.waker(&Key::Rule(name.clone()))) {
             Cached::Current(rule) => rule,
             Cached::Absent => {
                 let left: BTreeSet<Uid> = self.rules().iter().map(|rule| rule.meta.uid.clone()).collect();
@@ -221,7 +222,7 @@ impl Evictions {
         match self.writer.apply(&DeviceTaintRule::RESOURCE, &key, Some("status"), NAME, &status).await {
             Ok(answer) => {
                 if let Ok(meta) = answer.meta() {
-                    self.rules.wrote(&key, meta.version);
+                    rules.wrote(&key, meta.version);
                 }
                 Ok(Outcome::Done)
             }

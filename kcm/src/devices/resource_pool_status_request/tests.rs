@@ -4,14 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kinds::amount::Amount;
 use kinds::pool_status_request::{Answered, Pool};
+use kinds::published_slice::{Counters, PublishedDevice, PublishedSlice};
 use kinds::resource_claim::ResourceClaim;
 use kinds::schema as f;
 use kinds::schema::object_meta;
 use kinds::wire::Put;
 use kinds::{Decode, DeviceTaintRule, Kind, ResourcePoolStatusRequest, ResourceSlice, Sections, Time};
 
-use super::decide::{Answer, answer, time_left};
+use super::decide::{Answer, PoolUse, answer, time_left};
+use super::partitions::PoolDevices;
 
 fn decode<K: Kind>(name: &str, sections: Sections, fill: impl FnOnce(&mut Vec<u8>)) -> K {
     let mut object = Vec::new();
@@ -367,4 +370,105 @@ fn requests_are_deleted_an_hour_after_their_answer_or_a_day_without_one() {
         let request = edited(|request| (request.answered, request.meta.created) = (answered, created));
         assert_eq!(time_left(&request, now), Duration::from_secs(expected * 3600), "{name}");
     }
+}
+
+/// A device with a capacity and counters, each as `<name>=<amount>`; counters begin with their set and a slash.
+fn published(name: &str, attributes: &[(&str, &str)], costs: &[&str], capacity: &[&str]) -> PublishedDevice {
+    let amount = |text: &str| {
+        let (name, amount) = text.split_once('=').expect("a name and an amount");
+        (name.to_owned(), Amount::parse(amount).expect("an amount"))
+    };
+    let cost = |text: &&str| {
+        let (set, counter) = text.split_once('/').expect("a set");
+        (set.to_owned(), Counters::from([amount(counter)]))
+    };
+    PublishedDevice {
+        name: name.to_owned(),
+        attributes: attributes.iter().map(|(name, value)| ((*name).to_owned(), Some((*value).to_owned()))).collect(),
+        capacity: capacity.iter().map(|text| amount(text)).collect(),
+        consumes: costs.iter().map(cost).collect(),
+        is_shareable: !capacity.is_empty(),
+    }
+}
+
+/// A slice that groups its devices by an attribute, and has 160 of the counter `memory` and 8 `cores`.
+fn published_slice(attribute: &str, devices: Vec<PublishedDevice>) -> PublishedSlice {
+    let amount = |text: &str| Amount::parse(text).expect("an amount");
+    let set = |name: &str, amount| (name.to_owned(), Counters::from([(name.to_owned(), amount)]));
+    let counters = [set("memory", amount("160")), set("cores", amount("8"))].into();
+    PublishedSlice { partition_attribute: attribute.to_owned(), counters, devices, ..PublishedSlice::default() }
+}
+
+/// Attribute, type, number and allocatable number of each partition type.
+fn partitions(slices: Vec<PublishedSlice>) -> Result<Vec<(String, String, i32, i32)>, String> {
+    let in_use = PoolUse::default();
+    let found = PoolDevices::new(&request(), "p", slices, &in_use).partitions()?;
+    Ok(found
+        .into_iter()
+        .map(|group| (group.attribute.to_string(), group.kind.to_string(), group.total, group.allocatable))
+        .collect())
+}
+
+#[test]
+fn scarcest_counter_limits_the_allocatable_partitions() {
+    let full = |name| published(name, &[("profile", "Full")], &["memory/memory=80", "cores/cores=8"], &[]);
+    let found = partitions(vec![published_slice("d/profile", vec![full("a"), full("b")])]);
+    assert_eq!(found, Ok(vec![("d/profile".to_owned(), "Full".to_owned(), 2, 1)]));
+}
+
+#[test]
+fn slices_of_a_pool_may_group_by_different_attributes() {
+    let by_profile = published("a", &[("profile", "Full")], &["memory/memory=80"], &[]);
+    let by_class = published("b", &[("class", "A")], &["memory/memory=40"], &[]);
+    let slices = vec![published_slice("d/profile", vec![by_profile]), published_slice("d/class", vec![by_class])];
+    let expected = [("d/class", "A", 1, 1), ("d/profile", "Full", 1, 1)];
+    let expected = expected.map(|(attribute, kind, total, left)| (attribute.to_owned(), kind.to_owned(), total, left));
+    assert_eq!(partitions(slices), Ok(expected.into()));
+}
+
+#[test]
+fn devices_without_a_grouping_attribute_have_no_partitions() {
+    let device = published("a", &[("profile", "Full")], &["memory/memory=80"], &[]);
+    assert_eq!(partitions(vec![published_slice("", vec![device])]), Ok(vec![]));
+}
+
+#[test]
+fn partition_type_is_a_text_attribute_of_the_drivers_or_the_named_domain() {
+    let both = [("profile", "Bare"), ("d/profile", "Explicit"), ("other.com/x", "Other"), ("bare", "Bare")];
+    for (attribute, expected) in [
+        ("d/profile", Some("Explicit")),
+        ("d/bare", Some("Bare")),
+        ("other.com/x", Some("Other")),
+        ("other.com/bare", None),
+        ("d/missing", None),
+        ("d/number", None),
+    ] {
+        let mut device = published("a", &both, &["memory/memory=80"], &[]);
+        device.attributes.insert("number".to_owned(), None);
+        let found = partitions(vec![published_slice(attribute, vec![device])]);
+        match expected {
+            Some(kind) => assert_eq!(found.expect(attribute)[0].1, kind, "{attribute}"),
+            None => assert!(found.expect_err(attribute).starts_with("PartitionTypeMissing"), "{attribute}"),
+        }
+    }
+}
+
+#[test]
+fn each_capacity_is_summed_up_and_a_partition_may_be_shareable() {
+    let shared = |name, capacity: &[&str]| published(name, &[("profile", "Full")], &["memory/memory=80"], capacity);
+    let devices = vec![shared("a", &["memory=10", "bandwidth=4"]), shared("b", &["memory=20"])];
+    let mut in_use = PoolUse::default();
+    in_use.consumed.insert("bandwidth".to_owned(), Amount::parse("1").expect("an amount"));
+    in_use.devices.insert("a".into());
+    let pool = PoolDevices::new(&request(), "p", vec![published_slice("d/profile", devices)], &in_use);
+    let shareable = pool.shareable().expect("few capacities").expect("two devices");
+    assert_eq!((shareable.fully_available, shareable.partially_available), (1, 1));
+    let sums: Vec<_> = shareable
+        .capacity
+        .iter()
+        .map(|sum| (&*sum.name, [sum.total, sum.consumed, sum.available].map(|amount| amount.to_string())))
+        .collect();
+    let expected = [("bandwidth", ["4", "1", "3"]), ("memory", ["30", "0", "30"])];
+    assert_eq!(sums, expected.map(|(name, amounts)| (name, amounts.map(str::to_owned))));
+    assert_eq!(pool.partitions().expect("one type")[0].total, 2);
 }

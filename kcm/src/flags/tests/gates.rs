@@ -119,19 +119,3 @@ fn the_table_is_in_order_and_its_dependencies_exist() {
 fn reading_an_unknown_gate_is_a_defect() {
     Gates::of(&super::GATES).enabled("NoSuchGate");
 }
-
-#[test]
-fn gate_that_cannot_be_switched_off_is_refused_only_by_its_name() {
-    let gate = "StaleControllerConsistencyJob";
-    for (flags, is_refused) in [
-        (&["--feature-gates=StaleControllerConsistencyJob=false"][..], true),
-        (&["--feature-gates=StaleControllerConsistencyJob=true"], false),
-        (&["--feature-gates=AllBeta=false"], false),
-        (&["--emulated-version=1.35"], false),
-        (&[], false),
-    ] {
-        let problems = crate::flags::parse(flags.iter().map(|flag| (*flag).to_owned()));
-        let text = problems.err().map(|problems| problems.to_string()).unwrap_or_default();
-        assert_eq!(text.contains(&format!("{gate} cannot be switched off")), is_refused, "{flags:?}: {text}");
-    }
-}

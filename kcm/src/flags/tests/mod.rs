@@ -1,6 +1,7 @@
 //! Whole command lines: what they give, what they are refused for.
 
 mod fuzz;
+mod gate_effects;
 mod gates;
 mod help;
 mod pflag;
@@ -253,6 +254,7 @@ fn values_that_upstream_accepts_are_accepted() {
         "--terminated-pod-gc-threshold=-1",
         "--controllers=",
         "--logging-format=json",
+        "--requestheader-uid-headers=X-Remote-Uid",
     ] {
         let words: Vec<&str> = line.split(' ').collect();
         options(&words);

@@ -13,7 +13,7 @@ pub(crate) const ZONE_ID: &str = "topology.k8s.aws/zone-id";
 pub(crate) const NETWORK_NODE: &str = "topology.k8s.aws/network-node-layer-";
 
 /// The state of a machine that EC2 answered with (cloud-provider-aws: `InstanceExistsByProviderID`,
-/// `InstanceShutdownByProviderID`): only `terminated` is gone, only `stopped` is stopped.
+/// `InstanceShutdownByProviderID`): only `terminated` no longer exists, only `stopped` is stopped.
 pub(crate) fn state(found: &types::Instance, region: &str, families: &[Family]) -> InstanceState {
     match found.state().and_then(types::InstanceState::name) {
         Some(InstanceStateName::Terminated) => InstanceState::Gone,

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use providers::{CloudError, InstanceRef};
 
-/// How a Node's machine is asked for.
+/// The key by which a Node's instance is read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Wanted {
     /// An EC2 instance by its id.

@@ -1,4 +1,4 @@
-//! Machines: asked for by id in batches, by name or address where there is no id, and labelled with where they are.
+//! Instances: read by id in batches, by name or address where there is no id, and labelled with where they are.
 
 mod convert;
 pub(crate) mod id;

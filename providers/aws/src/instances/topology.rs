@@ -15,9 +15,9 @@ use crate::session::Session;
 const IDS: usize = 100;
 /// How long Nodes wait for it at most.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What has no topology is not asked for again for so long (cloud-provider-aws, instanceTopologyManager).
+/// An instance without topology is not read again for this time (cloud-provider-aws, instanceTopologyManager).
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// After any other failure nobody asks for so long.
+/// After any other failure nothing is read for this time.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// The network's layers above machines; remembers what AWS knows nothing of.
@@ -26,7 +26,7 @@ pub(crate) struct Topology(Mutex<Silent>);
 
 #[derive(Debug, Default)]
 struct Silent {
-    /// Nobody is asked for anything.
+    /// No reads until this time.
     region: Option<Instant>,
     /// Instances without topology, by id.
     ///

@@ -1,4 +1,4 @@
-//! The ids of the region's zones, asked for when a zone appears.
+//! The ids of the region's zones, read when a zone appears.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -103,6 +103,12 @@ fn group(
     hashed(id, name, &[&id.cluster, &id.uid, balancer, behind, target_type.as_str(), protocol.as_str(), family])
 }
 
+/// Returns whether this is a name that is generated for something of this Service, or of an earlier one of its name.
+pub(crate) fn may_be_generated(id: &LoadBalancerId, name: &str) -> bool {
+    let prefix = format!("k8s-{}-{}-", plain(&id.namespace, 8), plain(&id.name, 8));
+    name == id.default_name() || name.starts_with(&prefix)
+}
+
 /// The part of a Service's stack that the target group of a port is, be it its own or another Service's port.
 pub(crate) fn part(namespace: &str, service: &str, port: u16) -> String {
     format!("{namespace}/{service}:{port}")
@@ -130,7 +136,12 @@ pub(crate) fn backend_group(cluster: &str) -> String {
 
 /// The name of the security group that cloud-provider-aws makes for a Classic Load Balancer.
 pub(crate) fn classic_group(id: &LoadBalancerId) -> String {
-    format!("k8s-elb-{}", id.default_name())
+    classic_group_of(&id.default_name())
+}
+
+/// The name of the security group of the Classic Load Balancer of this name.
+pub(crate) fn classic_group_of(balancer: &str) -> String {
+    format!("k8s-elb-{balancer}")
 }
 
 /// The tags of one of a Service's resources; `resource` is the part's name in the Service's stack.

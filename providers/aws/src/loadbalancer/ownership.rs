@@ -140,10 +140,21 @@ pub(crate) fn is_own_group(tags: &Tags, cluster: &ClusterTags) -> bool {
 
 /// Returns whether the tags of a load balancer that AWS returned as created say that it is this Service's.
 ///
-/// CreateLoadBalancer returns an existing load balancer of the same name and settings, whoever made it.
+/// CreateLoadBalancer returns an existing load balancer of the same name and settings, whatever its owner.
 pub(crate) fn is_own_creation(tags: &Tags, cluster: &ClusterTags, id: &LoadBalancerId) -> bool {
     let owner = Owner::of(tags, cluster, &id.cluster);
     owner.is_some_and(|owner| owner.uid.as_ref() == Some(&id.uid) && owner.may_be(id))
+}
+
+/// Returns whether tags may be a part of the tags that a resource was created with. The others may become visible later.
+pub(crate) fn is_incomplete(tags: &Tags, cluster: &ClusterTags) -> bool {
+    let has = |key: &str| tags.contains_key(key);
+    let service = has(SERVICE) || has(STACK);
+    match cluster.id.is_empty() {
+        _ if tags.is_empty() => true,
+        true => has(UID) && !service,
+        false => has(&cluster.key()) != (service || has(BACKEND)) && !names_another(tags, cluster),
+    }
 }
 
 /// Tag keys that decide about ownership, which a Service may not set by annotation.
@@ -207,6 +218,26 @@ mod tests {
             let all = (met(Purpose::Ensure(upstream)), met(Purpose::Ensure(controller)), met(Purpose::Delete));
             assert_eq!(all, (ensured, adopted, deleted), "{evidence:?} {claimed}");
         }
+    }
+
+    #[test]
+    fn tags_are_incomplete_until_they_name_cluster_and_service() {
+        for (pairs, expected) in [
+            (&[][..], true),
+            (&[OWN], true),
+            (&[(SERVICE, "n/s")], true),
+            (&[OWN, (SERVICE, "n/s")], false),
+            (&[OWN, (BACKEND, "c")], false),
+            (&[OTHER, (SERVICE, "n/s")], false),
+            (&[OTHER], false),
+            (&[("team", "web")], false),
+        ] {
+            assert_eq!(is_incomplete(&tags(pairs), &cluster()), expected, "{pairs:?}");
+        }
+        let untagged = ClusterTags::new("", false);
+        assert!(
+            is_incomplete(&tags(&[(UID, "u")]), &untagged) && !is_incomplete(&tags(&[(SERVICE, "n/s")]), &untagged)
+        );
     }
 
     #[test]

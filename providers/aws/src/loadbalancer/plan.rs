@@ -133,9 +133,24 @@ impl Step {
         }
     }
 
-    /// AWS may refuse it for a while, until what uses the thing is gone too.
+    /// AWS may refuse it for a while, until what uses the resource is deleted too.
     pub(crate) fn waits_for_others(&self) -> bool {
         matches!(self, Self::DeleteTargetGroup { .. } | Self::DeleteSecurityGroup { .. })
+    }
+
+    /// It creates a target group.
+    pub(crate) fn is_creation_of_a_group(&self) -> bool {
+        matches!(self, Self::CreateTargetGroup(_))
+    }
+
+    /// It adds targets.
+    pub(crate) fn is_registration(&self) -> bool {
+        matches!(self, Self::Register { .. })
+    }
+
+    /// It takes targets out.
+    pub(crate) fn is_deregistration(&self) -> bool {
+        matches!(self, Self::Deregister { .. })
     }
 
     /// A listener sends traffic to several groups, while one gives way to another.
@@ -152,7 +167,7 @@ impl Step {
         step
     }
 
-    /// Targets come and go by themselves: that is nobody's meddling.
+    /// Targets change by themselves: that is no change by another client.
     pub(crate) fn is_about_targets(&self) -> bool {
         matches!(self, Self::Register { .. } | Self::Deregister { .. } | Self::Record { .. })
     }
@@ -208,7 +223,7 @@ pub(crate) struct Plan {
     pub steps: Vec<Step>,
     /// AWS is at something that must be over before the rest can be done.
     pub again: Option<Duration>,
-    /// Ports whose traffic goes elsewhere once somebody can serve it there.
+    /// Ports whose traffic moves to another target group once that has a healthy target.
     pub exchanging: BTreeSet<u16>,
 }
 

@@ -270,12 +270,12 @@ impl Desired {
     }
 }
 
-/// How tags that are there already are brought to what is asked for.
+/// How existing tags are brought to the desired state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Tagging {
-    /// Tags that are not asked for are taken away, as the Load Balancer Controller does.
+    /// Tags that are not desired are removed, as the Load Balancer Controller does.
     pub prunes: bool,
-    /// Keys that are somebody else's.
+    /// Keys that another program manages.
     pub foreign: BTreeSet<String>,
 }
 

@@ -12,7 +12,7 @@ use crate::instances::id::{self, Wanted};
 use crate::instances::{self, Found};
 use crate::session::Session;
 
-/// What of a machine does not change, or is changed here only; asked for once.
+/// What of an instance does not change, or is changed here only; read once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Machine {
     pub id: String,
@@ -62,8 +62,8 @@ impl Machines {
         self.known().remove(id);
     }
 
-    /// The provider ids of machines by their ids, asked for in one batch where they are not known yet; ids of machines
-    /// that are gone are in no zone. Forgets all others.
+    /// The provider ids of machines by their ids, read in one batch where they are not known yet; ids of instances
+    /// that no longer exist are in no zone. Forgets all others.
     ///
     /// # Errors
     /// Any kind: a list is complete or not given.

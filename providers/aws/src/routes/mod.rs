@@ -20,7 +20,7 @@ use table::{Step, Table};
 
 /// Changes that are under way at the same time.
 const AT_ONCE: usize = 16;
-/// For so long a table that was listed is as good as one read anew: the rest of a pass.
+/// A table that was listed is current for this time: the rest of a pass.
 const FRESH: Duration = Duration::from_secs(5);
 
 /// The cluster's route tables.
@@ -65,7 +65,7 @@ impl Routes for Ec2Routes {
 }
 
 impl Ec2Routes {
-    /// The tables as they were listed just now, or read anew.
+    /// The tables as they were listed just now, or read again.
     async fn tables(&self) -> Result<(Arc<Session>, Vec<Table>), CloudError> {
         let session = self.sessions.get()?;
         let listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -203,7 +203,7 @@ async fn make(
     }
 }
 
-/// A table that is not as it was listed is looked at again; a full one says what can be done.
+/// A table that is not as it was listed is read again; a full one is an error that names the fix.
 fn explained(mut error: CloudError, table: &str) -> CloudError {
     if error.is_not_found() && error.message.starts_with("InvalidRoute") {
         error.kind = ErrorKind::Conflict;

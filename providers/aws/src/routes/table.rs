@@ -17,9 +17,9 @@ pub(crate) struct Table {
 enum Entry {
     /// To a machine, by its id.
     Machine(String),
-    /// To a machine that is gone.
+    /// To an instance that no longer exists.
     Dead,
-    /// To a gateway, a peer, an endpoint: whoever made it, it was not this controller.
+    /// To a gateway, a peer, an endpoint: not made by this controller.
     Foreign,
 }
 

@@ -10,6 +10,7 @@ mod auth;
 mod certificates;
 mod cloud;
 mod devices;
+mod gates;
 mod network;
 mod nodes;
 mod process;
@@ -48,6 +49,7 @@ fn main() -> std::process::ExitCode {
         storage::protection::{
             claim_stays_while_a_pod_on_a_node_uses_it, pod_that_no_cache_shows_keeps_its_claim,
             finalizers_are_added_and_removed_when_writes_fail, unused_condition_follows_the_pods_of_a_bound_claim,
+            bound_claim_has_no_unused_condition_without_the_gate,
             volume_stays_while_it_is_bound, attributes_class_stays_while_a_claim_or_volume_refers_to_it,
         },
         storage::ephemeral_volume::{
@@ -160,6 +162,10 @@ fn main() -> std::process::ExitCode {
             frozen_watch_leads_to_no_second_slice, crash_after_a_sample_of_writes,
             slices_are_correct_after_each_failure_of_each_write,
         },
+        network::ending_services::{
+            external_names_and_services_without_selector_get_no_slices, service_that_is_being_deleted_gets_no_new_slice,
+            slice_that_is_being_deleted_is_replaced,
+        },
         network::endpoint_lag::{
             changes_that_arrive_one_by_one_are_not_delayed, changes_during_a_write_share_the_next_one,
         },
@@ -179,6 +185,7 @@ fn main() -> std::process::ExitCode {
             stalled_watch_is_no_proof_of_deletion, deletion_of_the_last_pod_requeues_the_namespace,
             large_namespace_is_emptied_during_the_grace_period, kinds_emptied_during_the_grace_period_are_checked_again,
             reasons_for_a_terminating_namespace_are_reported, pods_are_deleted_before_other_kinds,
+            missing_kind_holds_up_nothing,
             broken_api_group_is_reported_and_delays_no_other_group,
         },
         robustness::cluster_crashes::{crash_after_every_write},
@@ -192,6 +199,23 @@ fn main() -> std::process::ExitCode {
         workloads::podgroup_protection::{group_stays_until_its_pods_have_finished},
         workloads::job_scheduling::{pods_of_a_job_are_created_in_its_group},
         process::all_gates::{manager_works_with_every_gate_on},
+        gates::workloads::{
+            pod_with_the_lowest_deletion_cost_is_deleted_first, terminating_pods_are_counted_in_statuses,
+            suspended_job_loses_its_start_time, tolerations_compare_numbers,
+        },
+        gates::statefulset::{
+            update_takes_as_many_pods_as_may_be_unavailable, recreation_updates_all_pods_together,
+            revision_in_another_form_is_used,
+        },
+        gates::counting::{
+            resources_of_a_pod_itself_are_counted_in_quotas, observed_generation_of_an_autoscaler_is_written, autoscalers_of_the_same_pods_are_named,
+            autoscaler_scales_back_from_zero,
+        },
+        gates::http2::{connection_of_an_unknown_client_is_closed},
+        gates::controllers::{
+            controllers_and_pages_exist_with_their_gates, device_taint_rules_are_read,
+            objects_arrive_in_the_stream_of_the_watch, lease_is_read_before_its_node_is_marked,
+        },
         process::coordinated_election::{candidate_with_the_oldest_emulation_version_leads},
         network::node_ipam::{nodes_get_ranges_of_both_families, lost_response_leaks_no_range},
         nodes::lifecycle::{
@@ -210,6 +234,7 @@ fn main() -> std::process::ExitCode {
             due_run_is_created_once, year_of_missed_runs_leads_to_one_run, crash_leads_to_no_second_run,
             overlapping_runs_are_forbidden_or_replaced, suspended_late_and_invalid_cronjobs_start_nothing,
             finished_jobs_are_deleted_after_their_ttl,
+            job_of_another_owner_takes_the_name_of_a_run,
         },
         workloads::job::{
             job_completes, failures_end_job, deadline_ends_job, indexes_are_completed, elastic_job_shrinks,
@@ -258,6 +283,7 @@ fn main() -> std::process::ExitCode {
         process::monitoring::{alerts_fire_when_they_should, upstreams_list_is_current},
         upstream::operations::{takeover_page_works_in_both_directions},
         api::owners::{hostile_owner_names_are_decided_on_as_by_upstream},
+        upstream::rest_takeover::{small_controllers_continue_under_the_other},
         upstream::statefulset_takeover::{
             updates_continue_under_the_other_manager, statefulset_controller_writes_less_than_upstream,
         },

@@ -4,7 +4,7 @@
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
 use moto::{Machine, Moto, Service};
-use providers::{Ensured, ErrorKind, LoadBalancerId, LoadBalancerSpec, Progress};
+use providers::{Deletion, Ensured, ErrorKind, LoadBalancerId, LoadBalancerSpec, Progress};
 
 use crate::balancers::{Held, PREFIX, delete, fresh, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
@@ -171,13 +171,45 @@ pub async fn service_moves_to_a_network_load_balancer_without_a_gap(_: Space) ->
     let name = one.id.default_name();
     let tag = [("LoadBalancerNames.member.1", &*name), ("Tags.member.1.Key", REPLACED), ("Tags.member.1.Value", "1")];
     moto.aws.call(Service::Classic, "AddTags", &tag).await?;
-    ensure!(settle(&*next, &one, &all).await? == new, "the address stays");
+    ensure!(settle(&moto, &*next, &one, &all).await? == new, "the address stays");
     ensure!(instances(&moto, &one.id).await?.is_none(), "the old one is left");
     let groups = moto.aws.ec2("DescribeSecurityGroups", &[], "groupName").await?;
     ensure!(!groups.iter().any(|name| name.starts_with("k8s-elb-")), "{groups:?}");
     ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
     delete(&*next, &one.id).await?;
     ensure!(Held::by(&moto).await?.is_nothing(), "{:?}", Held::by(&moto).await?);
+    Ok(())
+}
+
+/// The Classic Load Balancer of a deleted Service is found, told from that of a new Service of the same name, and deleted
+/// with its security group.
+pub async fn classic_load_balancer_of_a_deleted_service_is_a_leak(_: Space) -> Result<()> {
+    let (moto, machines) = start().await?;
+    let (left, kept) = (untyped(1, &[]).id, untyped(2, &[]).id);
+    for id in [&left, &kept] {
+        of_cloud_provider(&moto, id, CLUSTER, &machines[0]).await?;
+    }
+    let foreign = untyped(3, &[]).id;
+    of_cloud_provider(&moto, &foreign, "another", &machines[0]).await?;
+    let balancers = fresh(&moto).await?;
+    let owned = balancers.list_owned().await?;
+    ensure!(owned.len() == 2 && owned.iter().all(|one| one.certain), "{owned:?}");
+    let leaked = owned.iter().find(|one| one.id.name == left.name).context("it is not listed")?;
+    let later = LoadBalancerId { uid: untyped(4, &[]).id.uid, ..left.clone() };
+    ensure!(balancers.may_belong(leaked, &left) && !balancers.may_belong(leaked, &later), "{leaked:?}");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while balancers.collect(leaked).await? != Deletion::Gone {
+        ensure!(std::time::Instant::now() < deadline, "it is never deleted");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    ensure!(instances(&moto, &left).await?.is_none(), "it is left");
+    for id in [&kept, &foreign] {
+        ensure!(instances(&moto, id).await?.is_some(), "{id} lost its load balancer");
+    }
+    let groups = moto.aws.ec2("DescribeSecurityGroups", &[], "groupName").await?;
+    let named = |id: &LoadBalancerId| groups.contains(&format!("k8s-elb-{}", id.default_name()));
+    ensure!(!named(&left) && named(&kept) && named(&foreign), "{groups:?}");
+    ensure!(balancers.list_owned().await?.len() == 1 && moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
     Ok(())
 }
 

@@ -49,7 +49,8 @@ async fn groups(moto: &Moto) -> Result<(String, String)> {
     Ok((green.context("no target group of green")?, own.context("no target group of its own")?))
 }
 
-/// A user moves traffic to another Service: it gets its part, follows its ports, is missed, comes back, and all goes.
+/// A user moves traffic to another Service: it gets its part, follows its ports, is deleted, is created again, and
+/// everything is deleted.
 pub async fn a_part_of_the_traffic_goes_to_another_service(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let _manager = bed.ccm(&["--controllers=cloud-node,service"]).await?;
@@ -116,7 +117,7 @@ pub async fn a_part_of_the_traffic_goes_to_another_service(_: Space) -> Result<(
     })
     .await?;
 
-    // It goes: that is told, what was there stays, and nodes that come get its part.
+    // It is deleted: that is an Event, its target group stays, and new nodes are registered there.
     services.delete("green", &DeleteParams::default()).await?;
     eventually("it is missed once more", || async {
         let events = bed.cloud.events("blue").await?;
@@ -143,7 +144,7 @@ pub async fn a_part_of_the_traffic_goes_to_another_service(_: Space) -> Result<(
     services.create(&PostParams::default(), &serde_json::from_value(green(80))?).await?;
     is_spread(("90", "10"), 3).await?;
 
-    // Without its part it has no target group any more; with it, and the Service deleted, nothing is left.
+    // Without its part it no longer has a target group; with it, and the Service deleted, nothing is left.
     let none = json!({"metadata": {"annotations": {ACTION: null}}});
     services.patch("blue", &patch, &Patch::Merge(&none)).await?;
     eventually("only its own target group is left", || async {
@@ -253,13 +254,13 @@ pub async fn parts_come_and_go_whatever_call_is_the_last(_: Space) -> Result<()>
     parts_come_and_go(1).await
 }
 
-/// A part goes to another Service, to another port of it, and to nobody, and all is deleted; the process dies after every
+/// A part goes to another Service, to another port of it, and ends, and all is deleted; the process dies after every
 /// `step`th call in turn, made or not, and another one ends it.
 async fn parts_come_and_go(step: usize) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all: Targets = targets(&moto.run(2).await?);
     let plain = spec(1, &[]);
-    settle(&*fresh(&moto).await?, &plain, &all).await?;
+    settle(&moto, &*fresh(&moto).await?, &plain, &all).await?;
     for (turn, effect) in [Effect::Outage, Effect::AnswerLost].into_iter().enumerate() {
         for nth in (1 + turn as u64 % step as u64..).step_by(step) {
             moto.proxy.arm(Fault::nth("changes", nth, effect.clone()));
@@ -267,7 +268,7 @@ async fn parts_come_and_go(step: usize) -> Result<()> {
                 let wanted = asked(&plain, green);
                 // The first call may fail; the process dies with it.
                 drop(fresh(&moto).await?.ensure(&wanted, &all).await);
-                settle(&*fresh(&moto).await?, &wanted, &all).await?;
+                settle(&moto, &*fresh(&moto).await?, &wanted, &all).await?;
                 let at = format!("{effect:?} at change {nth}, {green:?}");
                 if green.is_none() {
                     let held = Held::by(&moto).await?;
@@ -287,7 +288,7 @@ async fn parts_come_and_go(step: usize) -> Result<()> {
         }
     }
     for nth in (1..).step_by(step) {
-        settle(&*fresh(&moto).await?, &asked(&plain, Some(81)), &all).await?;
+        settle(&moto, &*fresh(&moto).await?, &asked(&plain, Some(81)), &all).await?;
         moto.proxy.arm(Fault::nth("changes", nth, Effect::Outage));
         drop(fresh(&moto).await?.delete(&plain.id).await);
         delete(&*fresh(&moto).await?, &plain.id).await?;

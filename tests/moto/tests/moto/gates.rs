@@ -33,7 +33,7 @@ impl World {
         Ok(self.pods.patch_status(name, &PatchParams::default(), &Patch::Strategic(&status)).await?)
     }
 
-    /// Lists pods as endpoints that are not ready, as nobody is before its gates are.
+    /// Lists pods as endpoints that are not ready, as pods are before their gates are true.
     async fn endpoints(&self, pods: &[(&Pod, &str)]) -> Result<()> {
         let endpoint = |(pod, address): &(&Pod, &str)| {
             let meta = &pod.metadata;
@@ -71,7 +71,8 @@ impl World {
     }
 }
 
-/// Pods get traffic while they wait, are told what the balancer finds, and are let go when it is gone.
+/// Pods get traffic while they wait, get conditions with the health of their targets, and wait no longer when the load
+/// balancer is deleted.
 pub async fn pods_wait_until_their_balancer_finds_them_healthy(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let cluster = bed.cloud.bed.clone();
@@ -79,7 +80,7 @@ pub async fn pods_wait_until_their_balancer_finds_them_healthy(_: Space) -> Resu
         tokio::task::spawn_blocking(move || cluster.cluster.kubectl_with_input(&["apply", "--filename=-"], RIGHTS));
     applied.await??;
     let client = bed.cloud.bed.client.clone();
-    // Nobody else makes it here, and without it no pod is let in.
+    // No controller creates it here, and without it no pod is admitted.
     let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "default"}}))?;
     Api::namespaced(client.clone(), "default").create(&PostParams::default(), &account).await?;
     let services: Api<KubeService> = Api::namespaced(client.clone(), "default");

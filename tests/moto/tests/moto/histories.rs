@@ -1,5 +1,5 @@
 //! Random histories: Services come, change and go while calls fail, answers get lost, people meddle in AWS and the
-//! process dies at any time; in the end AWS has what is asked for, and after the last Service nothing.
+//! process dies at any time; in the end AWS has the desired state, and after the last Service nothing.
 //!
 //! `MOTO_HISTORIES` and `MOTO_SEED` choose how many, and from which seed on; a failure prints its seed and its steps.
 
@@ -32,11 +32,11 @@ const ON_SERVERS: usize = 100;
 /// Histories of the usual tests.
 const SAMPLE: u64 = 12;
 
-/// What is asked for, and what becomes of it.
+/// A Service with its desired state.
 #[derive(Default)]
 struct Slot {
     asked: Option<LoadBalancerSpec>,
-    /// It may go when all of it is gone.
+    /// It is being deleted.
     dying: bool,
 }
 
@@ -106,10 +106,18 @@ fn random_fault(rng: &mut StdRng) -> Fault {
 impl History {
     async fn begin(server: Arc<Server>, seed: u64) -> Result<Self> {
         let moto = Moto::on(server, crate::bed::CLUSTER).await?;
+        let mut rng = StdRng::seed_from_u64(seed);
+        // Half of the histories are played on an AWS that is slow to show what it has.
+        if rng.random_bool(0.5) {
+            moto.proxy.delay_visibility(rng.random_range(1..3));
+            moto.proxy.provision(rng.random_range(0..3));
+            moto.proxy.fail_setup(rng.random_range(0..2));
+            moto.proxy.keep_interfaces(rng.random_range(0..6));
+            moto.proxy.limit_pages(rng.random_range(1..5));
+        }
         let machines = moto.run(4).await?;
         let balancers = fresh(&moto).await?;
         let slots = (0..SERVICES).map(|_| Slot::default()).collect();
-        let rng = StdRng::seed_from_u64(seed);
         let mut history = Self { rng, moto, machines, balancers, slots, targets: Targets::default(), log: Vec::new() };
         history.new_targets();
         Ok(history)
@@ -147,7 +155,7 @@ impl History {
         self.targets = Targets { endpoints: endpoints.into(), ..nodes };
     }
 
-    /// A Service as somebody might write it; what can't be changed later stays as `before` had it.
+    /// A Service as users write it; what cannot be changed later stays as `before` had it.
     fn spec(&mut self, slot: usize, before: Option<&LoadBalancerSpec>) -> LoadBalancerSpec {
         let id = before.map_or_else(|| id(slot), |spec| spec.id.clone());
         let mut ports: Vec<(u16, Protocol)> = PORTS.into();
@@ -274,9 +282,12 @@ impl History {
         Ok(())
     }
 
-    /// Nothing fails any more, and whoever is there goes on: everything is as asked, and goes without a trace.
+    /// Nothing fails from now on: everything reaches the desired state, and is deleted without a trace.
     async fn end(&mut self) -> Result<()> {
         self.moto.proxy.disarm();
+        self.moto.proxy.delay_visibility(0);
+        self.moto.proxy.provision(0);
+        self.moto.proxy.fail_setup(0);
         // What is still to be deleted late is deleted by then.
         tokio::time::sleep(Duration::from_millis(700)).await;
         self.balancers = fresh(&self.moto).await?;
@@ -289,7 +300,7 @@ impl History {
             }
         }
         for spec in &asked {
-            settle(&*self.balancers, spec, &self.targets).await?;
+            settle(&self.moto, &*self.balancers, spec, &self.targets).await?;
         }
         self.as_asked(&asked).await?;
         for spec in &asked {

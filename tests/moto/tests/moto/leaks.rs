@@ -42,8 +42,8 @@ async fn node_rule(bed: &AwsBed, port: &str, description: &str) -> Result<()> {
     bed.moto.aws.call(Service::Ec2, "AuthorizeSecurityGroupIngress", &parameters).await.map(drop)
 }
 
-/// A whole balancer, half of one, and rules, all of Services that are gone: they go, and what a Service stands for, or
-/// may be another cluster's, stays.
+/// A whole load balancer, half of one, and rules, all of deleted Services: they are deleted. Resources that have a
+/// Service, or may be another cluster's, stay.
 pub async fn what_services_left_is_told_and_deleted(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let machines = bed.nodes(1).await?;
@@ -53,7 +53,7 @@ pub async fn what_services_left_is_told_and_deleted(_: Space) -> Result<()> {
     let uid = web.metadata.uid.context("no uid")?;
 
     let left = spec(7, &[]);
-    settle(&*fresh(&bed.moto).await?, &left, &targets(&machines)).await?;
+    settle(&bed.moto, &*fresh(&bed.moto).await?, &left, &targets(&machines)).await?;
     let whole = Held::by(&bed.moto).await?.balancers;
     let own = format!("kubernetes.io/cluster/{CLUSTER}");
     let gone = ("kubernetes.io/service-name", "default/gone");

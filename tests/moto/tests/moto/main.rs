@@ -1,5 +1,8 @@
 //! ccm over AWS: moto behind a proxy that makes it fail, the real SDK, and a real API server.
 //!
+//! Each test ends with the check that every registered target is reachable and was so without a gap. A test whose targets
+//! are unreachable on purpose says why: `ignore_reachability`.
+//!
 //! `cargo test -p moto --test moto` runs them.
 
 #![allow(clippy::disallowed_methods, reason = "tests act as users do, who have no Writer")]
@@ -18,8 +21,11 @@ mod reach;
 mod routes;
 mod sharing;
 mod tagging;
+mod time;
 
-use cluster_tests::{cases, run};
+use std::sync::Arc;
+
+use cluster_tests::{Case, cases, run};
 
 fn main() -> std::process::ExitCode {
     let usual = cases![Usual:
@@ -32,6 +38,7 @@ fn main() -> std::process::ExitCode {
         classic::{
             classic_load_balancer_follows_nodes_and_ends_with_its_service,
             classic_load_balancer_of_another_cluster_is_left_alone,
+            classic_load_balancer_of_a_deleted_service_is_a_leak,
             service_moves_to_a_network_load_balancer_without_a_gap,
         },
         forwards::{
@@ -56,11 +63,25 @@ fn main() -> std::process::ExitCode {
         routes::{routes_come_and_go, every_table_gets_its_routes, whatever_breaks_routes_are_made},
         sharing::{only_what_a_cluster_put_in_does_it_take_out, the_record_is_a_config_map},
         tagging::{machines_carry_tags_while_they_have_nodes},
+        time::{
+            load_balancer_is_created_once_when_it_is_visible_late, another_process_finishes_what_is_visible_late,
+            deletion_waits_for_tags_that_are_visible_late, named_load_balancer_is_deleted_when_its_tags_are_visible_late,
+            failed_load_balancer_is_created_again, security_groups_are_deleted_after_network_interfaces,
+            limit_of_the_account_is_reported_and_costs_nothing_else, full_target_group_follows_its_pods,
+            every_page_is_read,
+        },
     ];
     let long = cases![Ignored:
         balancers::{whatever_call_is_the_last_another_process_ends_it},
         forwards::{parts_come_and_go_whatever_call_is_the_last},
         histories::{a_thousand_histories_leave_nothing},
     ];
-    run(Vec::from_iter(usual.into_iter().chain(long)))
+    run(usual.into_iter().chain(long).map(checked).collect())
+}
+
+/// A test that fails if load balancers do not reach their targets.
+fn checked(mut case: Case) -> Case {
+    let test = case.run.clone();
+    case.run = Arc::new(move |space| Box::pin(moto::checked(test(space))));
+    case
 }

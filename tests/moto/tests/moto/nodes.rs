@@ -147,7 +147,7 @@ pub async fn machines_stop_start_and_go(_: Space) -> Result<()> {
     bed.cloud.set_ready_condition(&stops.name, "True").await?;
     shut_down(&bed, stops, false).await?;
 
-    // While AWS does not answer, nobody goes.
+    // While AWS does not answer, no Node is deleted.
     bed.moto.proxy.arm(Fault::always("DescribeInstances", Effect::Throttle { retry_after: None }));
     bed.moto.terminate(&goes.id).await?;
     for machine in [goes, stays] {

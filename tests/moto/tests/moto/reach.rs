@@ -43,8 +43,7 @@ pub async fn every_target_is_reached_without_a_gap(_: Space) -> Result<()> {
     machines.push(of_another_group(&moto).await?);
     let balancers = fresh(&moto).await?;
     let one = spec(1, &[]);
-    settle(&*balancers, &one, &targets(&machines[..1])).await?;
-    moto.proxy.follow_reachability().await?;
+    settle(&moto, &*balancers, &one, &targets(&machines[..1])).await?;
     balancers.set_targets(&one, &targets(&machines)).await?;
 
     let mut dns = port(53);
@@ -59,14 +58,14 @@ pub async fn every_target_is_reached_without_a_gap(_: Space) -> Result<()> {
     ] {
         let mut changed = LoadBalancerSpec { ports, ..one.clone() };
         changed.annotations.extend(annotation);
-        settle(&*balancers, &changed, &targets(&machines)).await.context(what)?;
-        let unreached = moto.proxy.unreached().await?;
+        settle(&moto, &*balancers, &changed, &targets(&machines)).await.context(what)?;
+        let unreached = moto.proxy.unreached(None).await?;
         ensure!(unreached.is_empty(), "{what}: {unreached:?} are not reached");
         ensure!(moto.proxy.gaps().is_empty(), "{what}: {:?}", moto.proxy.gaps());
     }
     balancers.set_targets(&one, &targets(&machines[2..])).await.ok();
-    settle(&*balancers, &one, &targets(&machines[2..])).await?;
-    ensure!(moto.proxy.unreached().await?.is_empty() && moto.proxy.gaps().is_empty(), "{:?}", moto.proxy.gaps());
+    settle(&moto, &*balancers, &one, &targets(&machines[2..])).await?;
+    ensure!(moto.proxy.unreached(None).await?.is_empty() && moto.proxy.gaps().is_empty(), "{:?}", moto.proxy.gaps());
     delete(&*balancers, &one.id).await?;
     ensure!(Held::by(&moto).await?.is_nothing(), "{:?}", Held::by(&moto).await?);
     Ok(())
@@ -78,9 +77,8 @@ pub async fn target_behind_a_closed_group_is_unhealthy(_: Space) -> Result<()> {
     let machines = moto.run(1).await?;
     let balancers = fresh(&moto).await?;
     let one = spec(1, &[]);
-    settle(&*balancers, &one, &targets(&machines)).await?;
-    moto.proxy.follow_reachability().await?;
-    ensure!(moto.proxy.unreached().await?.is_empty(), "{:?}", moto.proxy.unreached().await?);
+    settle(&moto, &*balancers, &one, &targets(&machines)).await?;
+    ensure!(moto.proxy.unreached(None).await?.is_empty(), "{:?}", moto.proxy.unreached(None).await?);
     let filter = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", &*moto.network.group)];
     let rules = moto.aws.list(Service::Ec2, "DescribeSecurityGroupRules", &filter, "securityGroupRuleSet").await?;
     for rule in rules.iter().filter(|rule| rule.text("isEgress") == "false") {
@@ -89,7 +87,7 @@ pub async fn target_behind_a_closed_group_is_unhealthy(_: Space) -> Result<()> {
         moto.aws.call(Service::Ec2, "RevokeSecurityGroupIngress", &one).await?;
     }
     let expected = format!("{}:30080", machines[0].id);
-    ensure!(moto.proxy.unreached().await? == [expected.clone()], "{:?}", moto.proxy.unreached().await?);
+    ensure!(moto.proxy.unreached(None).await? == [expected.clone()], "{:?}", moto.proxy.unreached(None).await?);
     // The next change shows it, whatever it is.
     balancers.set_targets(&one, &targets(&[])).await?;
     balancers.set_targets(&one, &targets(&machines)).await?;
@@ -100,5 +98,5 @@ pub async fn target_behind_a_closed_group_is_unhealthy(_: Space) -> Result<()> {
     ensure!(health == [providers::Health::Unhealthy], "{group}: {health:?}");
     let direct = moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", &group)]).await?;
     ensure!(texts(&direct, "State") == ["healthy"], "moto finds all healthy: {direct}");
-    Ok(())
+    delete(&*balancers, &one.id).await
 }

@@ -143,7 +143,7 @@ pub async fn whatever_breaks_routes_are_made(_: Space) -> Result<()> {
         ensure!(bed.moto.proxy.struck() > 0, "{what} did not strike, and proves nothing");
         bed.moto.proxy.disarm();
     }
-    // A full table is told in words that help, and spoils nobody else's routes.
+    // A full table is an error that names the fix, and costs no other node its routes.
     let full = Effect::refused("RouteLimitExceeded", "The maximum number of routes has been reached.");
     bed.moto.proxy.arm(Fault::always("CreateRoute", full));
     let (last, number) = (&machines[6], 7);

@@ -48,8 +48,8 @@ fn ids(machines: &[&Machine]) -> BTreeSet<String> {
     machines.iter().map(|machine| machine.id.clone()).collect()
 }
 
-/// Another cluster's target stays, whatever comes and goes here and whoever dies when; ours go though another process
-/// has put them in.
+/// Another cluster's target stays, whatever changes here and whenever the process dies; ours are deregistered although
+/// another process registered them.
 pub async fn only_what_a_cluster_put_in_does_it_take_out(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let machines = moto.run(4).await?;
@@ -57,7 +57,7 @@ pub async fn only_what_a_cluster_put_in_does_it_take_out(_: Space) -> Result<()>
     let one = spec(1, &[("multi-cluster-target-group", "true")]);
     let records = Arc::new(Kept::default());
     let balancers = fresh(&moto, &records).await?;
-    settle(&*balancers, &one, &targets(&own[..2])).await?;
+    settle(&moto, &*balancers, &one, &targets(&own[..2])).await?;
     let group = Held::by(&moto).await?.target_groups.first().cloned().context("no target group")?;
     let register =
         [("TargetGroupArn", &*group), ("Targets.member.1.Id", &foreign.id), ("Targets.member.1.Port", "30080")];
@@ -70,7 +70,7 @@ pub async fn only_what_a_cluster_put_in_does_it_take_out(_: Space) -> Result<()>
     next.set_targets(&one, &targets(&own[2..])).await?;
     ensure!(registered(&moto, &group).await? == ids(&[&own[2], foreign]), "after a restart");
     let next = fresh(&moto, &records).await?;
-    settle(&*next, &one, &targets(&own[..1])).await?;
+    settle(&moto, &*next, &one, &targets(&own[..1])).await?;
     ensure!(registered(&moto, &group).await? == ids(&[&own[0], foreign]), "after a look at all of it");
 
     // It dies when the target is registered and the answer is lost: it is on record.
@@ -80,10 +80,10 @@ pub async fn only_what_a_cluster_put_in_does_it_take_out(_: Space) -> Result<()>
     moto.proxy.disarm();
     ensure!(registered(&moto, &group).await? == ids(&[&own[0], &own[1], foreign]), "it was not registered");
     let next = fresh(&moto, &records).await?;
-    settle(&*next, &one, &targets(&own[..1])).await?;
+    settle(&moto, &*next, &one, &targets(&own[..1])).await?;
     ensure!(registered(&moto, &group).await? == ids(&[&own[0], foreign]), "after a death");
     let changes = moto.proxy.changes();
-    settle(&*next, &one, &targets(&own[..1])).await?;
+    settle(&moto, &*next, &one, &targets(&own[..1])).await?;
     ensure!(moto.proxy.changes() == changes, "at rest something was changed");
     delete(&*next, &one.id).await
 }

@@ -57,7 +57,7 @@ pub async fn machines_carry_tags_while_they_have_nodes(_: Space) -> Result<()> {
     let calls = bed.moto.proxy.calls_of("CreateTags");
     ensure!(calls <= 10, "{calls} calls for {} machines", machines.len());
 
-    // Another life calls nobody.
+    // A restart makes no calls.
     manager.stop().await?;
     let manager = bed.ccm(&FLAGS).await?;
     during(QUIET, "what is noted is not tagged again", || async {

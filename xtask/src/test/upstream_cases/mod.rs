@@ -11,8 +11,22 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The lists, by controller.
-const LISTS: [(&str, &str); 2] =
-    [("deployment", include_str!("deployment.txt")), ("replicaset", include_str!("replicaset.txt"))];
+const LISTS: [(&str, &str); 14] = [
+    ("cronjob", include_str!("cronjob.txt")),
+    ("deployment", include_str!("deployment.txt")),
+    ("endpointslice", include_str!("endpointslice.txt")),
+    ("garbage_collector", include_str!("garbage_collector.txt")),
+    ("namespace", include_str!("namespace.txt")),
+    ("podgroup_protection", include_str!("podgroup_protection.txt")),
+    ("replicaset", include_str!("replicaset.txt")),
+    ("resource_claim", include_str!("resource_claim.txt")),
+    ("resource_pool_status_request", include_str!("resource_pool_status_request.txt")),
+    ("resource_quota", include_str!("resource_quota.txt")),
+    ("storage_version_migrator", include_str!("storage_version_migrator.txt")),
+    ("storageversion_garbage_collector", include_str!("storageversion_garbage_collector.txt")),
+    ("taint_eviction", include_str!("taint_eviction.txt")),
+    ("validating_admission_policy_status", include_str!("validating_admission_policy_status.txt")),
+];
 
 /// A case of a list.
 #[derive(Debug, PartialEq, Eq)]
@@ -50,7 +64,7 @@ fn read(list: &str) -> Result<(Vec<&str>, Vec<Case<'_>>), String> {
 }
 
 /// Reports whether a file has a test function: one with a test attribute, of a property test, or of a cluster test.
-fn has_test(root: &Path, test: &str) -> Result<(), String> {
+pub(super) fn has_test(root: &Path, test: &str) -> Result<(), String> {
     let (file, function) = test.split_once("::").ok_or_else(|| format!("{test}: no `file::function`"))?;
     let text = std::fs::read_to_string(root.join(file)).map_err(|error| format!("{file}: {error}"))?;
     let mut is_marked = false;
@@ -91,7 +105,7 @@ fn each_upstream_case_is_covered_by_a_test_or_has_a_reason() {
                 continue;
             }
         };
-        assert!(!packages.is_empty() && cases.len() >= 20, "{controller}: {} cases", cases.len());
+        assert!(!packages.is_empty() && !cases.is_empty(), "{controller}: {} cases", cases.len());
         for case in &cases {
             for test in case.covered.iter().flatten() {
                 problems.extend(has_test(root, test).err().map(|problem| format!("{controller}: {problem}")));

@@ -1,5 +1,8 @@
 //! Tables of the rules and of the keys that changes lead to.
 
+mod server;
+mod sync;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

@@ -1,5 +1,7 @@
 //! Tables of Job decisions in upstream's cases, and random histories of a small model of the API server.
 
 pub mod builders;
+mod failures;
 mod histories;
+mod keys;
 mod tables;

@@ -12,15 +12,16 @@ use crate::client::Class;
 use crate::loadbalancer::apply::calls::{authorize, revoke};
 use crate::loadbalancer::model::node_rules::{self, Change};
 use crate::loadbalancer::names;
+use crate::loadbalancer::observed::balancer_state::MISSING;
 use crate::loadbalancer::observed::convert;
 use crate::loadbalancer::observed::inventory::{Inventory, Listing, backend_cluster};
 use crate::loadbalancer::observed::network;
 use crate::loadbalancer::types::{Ports, Rule, SeenRule, Source, Tags};
 use crate::session::Session;
 
-/// Rules that were read so long ago are read again.
+/// Rules are read again after this time.
 const RULES: Duration = Duration::from_secs(30);
-/// A group may not be listed yet for so long after it was made.
+/// A group that was created may not be listed for this time.
 const UNLISTED: Duration = Duration::from_secs(60);
 
 /// What is known of it.
@@ -28,6 +29,8 @@ const UNLISTED: Duration = Duration::from_secs(60);
 pub(crate) struct Shared {
     /// The group, and when it was made or last listed.
     backend: Option<(String, Instant)>,
+    /// Number of answers by which AWS did not find the group that is to be deleted.
+    missing: u32,
     /// Groups that were deleted, which who looked a moment ago may still see.
     gone: BTreeSet<String>,
     /// Services whose balancers carry it, or are about to.
@@ -160,7 +163,7 @@ impl Shared {
         Ok(())
     }
 
-    /// A Service's balancer is gone; with the last one the group goes, and the rules that name it. False if AWS still
+    /// A Service's load balancer is deleted; with the last one the group is, with the rules that name it. False if AWS still
     /// holds it.
     pub(crate) async fn release(
         &mut self,
@@ -202,11 +205,19 @@ impl Shared {
                 answer => answer?,
             }
         }
-        self.backend = None;
+        let made = self.backend.take().filter(|(_, at)| now < *at + UNLISTED);
         let request = session.api.ec2.delete_security_group().group_id(&group);
         match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {
-            Err(error) if error.is_not_found() => Ok(true),
-            Err(error) if error.kind == ErrorKind::Conflict => Ok(false),
+            Err(error) if error.is_not_found() && (made.is_none() || self.missing >= MISSING) => {
+                self.missing = 0;
+                Ok(true)
+            }
+            // It is in use, or not visible yet.
+            Err(error) if error.is_not_found() || error.kind == ErrorKind::Conflict => {
+                self.missing += u32::from(error.is_not_found());
+                self.backend = made;
+                Ok(false)
+            }
             answer => {
                 answer?;
                 self.gone.insert(group.clone());
@@ -216,7 +227,7 @@ impl Shared {
     }
 }
 
-/// What became of the security groups that were to be opened.
+/// Security groups that were opened, and those that could not be.
 #[derive(Debug, Default)]
 pub(crate) struct Opened {
     /// Groups that got rules.
@@ -277,7 +288,7 @@ async fn make(session: &Session, name: &str, tags: &Tags) -> Result<String, Clou
 /// Who carries a group.
 enum Use {
     Nobodys,
-    /// Interfaces of Network Load Balancers that are not listed any more.
+    /// Interfaces of Network Load Balancers that are no longer listed.
     DyingBalancers,
     Others,
 }

@@ -18,7 +18,7 @@ use crate::loadbalancer::apply::calls::{self, Caller};
 use crate::loadbalancer::apply::opening::TargetGroups;
 use crate::loadbalancer::model::build::{self, Surroundings};
 use crate::loadbalancer::model::{diff, node_rules};
-use crate::loadbalancer::observed::balancer_state::{Course, Courses, KnownGroup, Opening, known};
+use crate::loadbalancer::observed::balancer_state::{Course, Courses, KnownGroup, Opening, VISIBLE, known};
 use crate::loadbalancer::observed::inventory::{Inventory, Listing};
 use crate::loadbalancer::observed::network::{self, Networks};
 use crate::loadbalancer::observed::report::ingress;
@@ -68,7 +68,7 @@ pub(super) struct Work<'a> {
 struct Followed {
     /// There will be more to do.
     again: bool,
-    /// Ports whose traffic goes elsewhere once somebody can serve it there.
+    /// Ports whose traffic moves to another target group once that has a healthy target.
     exchanging: BTreeSet<u16>,
     /// What was done to what had been as asked.
     done: Vec<String>,
@@ -121,10 +121,10 @@ impl Balancers {
         network: &'a Network,
         id: &'a LoadBalancerId,
     ) -> Caller<'a> {
-        Caller { session, network, id, records: self.records(), warnings: Vec::new() }
+        Caller { session, network, id, records: self.records(), warnings: Vec::new(), unconfirmed: Vec::new() }
     }
 
-    /// What the Service asks for; nobody calls for one that is somebody else's.
+    /// Reads the settings of a Service. It is not called for Services of other controllers.
     pub(super) fn settings(&self, spec: &LoadBalancerSpec) -> Result<Settings, CloudError> {
         let (_, settings) = annotations::read(spec, &self.policy)?;
         settings.ok_or_else(|| {
@@ -134,14 +134,14 @@ impl Balancers {
         })
     }
 
-    /// A look at everything that is no older than the last change of this Service.
+    /// Returns a listing of everything that began after the last change of this Service.
     pub(super) async fn look(&self, session: &Session, course: &Course) -> Result<Arc<Listing>, CloudError> {
         let now = Instant::now();
         let recent = now.checked_sub(FRESH).unwrap_or(now);
         self.inventory.look(session, course.changed.map_or(recent, |changed| changed.max(recent))).await
     }
 
-    /// Makes one step's call, and notes what came of it. What is gone already needs no call to go.
+    /// Makes the call of one step, and records the result. The deletion of what no longer exists succeeds.
     pub(super) async fn step(
         &self,
         caller: &mut Caller<'_>,
@@ -155,13 +155,18 @@ impl Balancers {
             _ => None,
         };
         let result = caller.make(step, seen).await;
-        course.changed = Some(Instant::now());
+        let now = Instant::now();
+        course.changed = Some(now);
+        course.unconfirmed.extend(caller.unconfirmed.drain(..).map(|arn| (arn, now)));
         let made = match result {
+            // It may not be visible yet, so it is deleted again later.
+            Err(error) if error.is_not_found() && deleted.is_some_and(|id| course.may_appear(id, now)) => return Ok(()),
             Err(error) if error.is_not_found() && deleted.is_some() => Default::default(),
             result => result?,
         };
         if !made.id.is_empty() {
-            course.made.insert(made.id.clone());
+            course.unconfirmed.remove(&made.id);
+            course.made.insert(made.id.clone(), now);
         }
         if let Some(id) = deleted {
             course.made.remove(id);
@@ -220,7 +225,7 @@ impl Balancers {
             targets,
         };
         let (desired, told) = match build::desired(settings, &around) {
-            // Somebody may be mending the network.
+            // An operator may be fixing the network.
             Err(error) => {
                 self.networks.forget().await;
                 return Err(error);
@@ -229,7 +234,7 @@ impl Balancers {
         };
         warnings.extend(told);
         if dying.contains(&desired.balancer.name) {
-            // Its name is free once it is gone.
+            // Its name is free once it is deleted.
             let progress = Progress::After(course.pause());
             return Ok(Ensured { progress, ..Ensured::settled(LoadBalancerStatus::default()) });
         }
@@ -287,15 +292,23 @@ impl Balancers {
         course: &mut Course,
     ) -> Result<Followed, CloudError> {
         let mut followed = Followed { again: true, ..Followed::default() };
+        // AWS returns an existing target group as created, which may have targets. The next call reads them.
+        let mut created = false;
         for _ in 0..ROUNDS {
             let plan = diff::ensure(desired, seen);
             followed.exchanging = plan.exchanging;
             if plan.steps.is_empty() {
-                return Ok(Followed { again: plan.again.is_some(), ..followed });
+                return Ok(Followed { again: plan.again.is_some() || created, ..followed });
             }
-            let mut blocked = false;
+            created |= plan.steps.iter().any(Step::is_creation_of_a_group);
+            let (mut blocked, mut full) = (false, None);
             for step in &plan.steps {
                 let step = match self.step(caller, step, seen, course).await {
+                    // There may be places once others are deregistered.
+                    Err(error) if error.kind == ErrorKind::Quota && step.is_registration() => {
+                        full = Some(error);
+                        continue;
+                    }
                     Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {
                         blocked = true;
                         continue;
@@ -321,6 +334,9 @@ impl Balancers {
                 if !step.is_about_targets() {
                     followed.done.push(step.words());
                 }
+            }
+            if let Some(error) = full.filter(|_| !plan.steps.iter().any(Step::is_deregistration)) {
+                return Err(error);
             }
             if blocked {
                 break;
@@ -386,6 +402,42 @@ impl Balancers {
         Ok(())
     }
 
+    /// Reads the tags of load balancers that were created and not confirmed to be the Service's, and adds those that are
+    /// to what was made. Returns false while tags may not be visible yet.
+    async fn confirm_creations(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        course: &mut Course,
+    ) -> Result<bool, CloudError> {
+        let now = Instant::now();
+        course.unconfirmed.retain(|_, created| now < *created + VISIBLE);
+        let arns: Vec<String> = course.unconfirmed.keys().cloned().collect();
+        let tags = self.inventory.tags_of(session, &arns).await?;
+        for (arn, tags) in &tags {
+            if ownership::is_own_creation(tags, &session.cluster, id) {
+                course.made.insert(arn.clone(), now);
+            }
+            if !ownership::is_incomplete(tags, &session.cluster) {
+                course.unconfirmed.remove(arn);
+            }
+        }
+        Ok(course.unconfirmed.is_empty())
+    }
+
+    /// Returns whether a deletion waits for tags: a resource has a name of this Service's, and its tags may not be
+    /// visible yet.
+    fn waits_for_tags(&self, session: &Session, id: &LoadBalancerId, listing: &Listing, course: &mut Course) -> bool {
+        let incomplete = listing.incomplete(session, id);
+        let now = Instant::now();
+        if incomplete.is_empty() || now >= *course.incomplete_since.get_or_insert(now) + VISIBLE {
+            return false;
+        }
+        incomplete.iter().for_each(|arn| self.inventory.forget(arn));
+        course.changed = Some(now);
+        true
+    }
+
     pub(super) async fn remove(
         &self,
         session: &Session,
@@ -396,10 +448,11 @@ impl Balancers {
         let listing = self.look(session, course).await?;
         let mut seen = listing.of(&session.cluster, id, Purpose::Delete);
         self.confirm(session, id, &mut seen).await?;
+        let confirmed = self.confirm_creations(session, id, course).await?;
         let mut steps = diff::delete(&seen, &id.uid).steps;
         // Made a moment ago, and not listed yet. What is listed and not the Service's was taken over by another
         // controller.
-        let unlisted = course.made.iter().filter(|id| !listing.has(id));
+        let unlisted = course.made.keys().filter(|id| !listing.has(id));
         steps.extend(unlisted.filter_map(|id| Step::deletion_of(id)));
         if !steps.is_empty() {
             let network = self.networks.network(session).await?;
@@ -410,6 +463,9 @@ impl Balancers {
                     result => result?,
                 }
             }
+            return Ok(Deletion::InProgress(course.pause()));
+        }
+        if !confirmed || self.waits_for_tags(session, id, &listing, course) {
             return Ok(Deletion::InProgress(course.pause()));
         }
         if !self.remove_classic(session, id, &listing, course).await? {

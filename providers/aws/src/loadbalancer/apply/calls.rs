@@ -78,7 +78,7 @@ async fn listeners(session: &Session, balancer: &str) -> Result<Vec<SeenListener
     Ok(all)
 }
 
-/// The attributes of a listener; asked for only where a Service sets some.
+/// Reads the attributes of a listener; needed only where a Service sets some.
 pub(crate) async fn listener_attributes(session: &Session, arn: &str) -> Result<Attributes, CloudError> {
     let request = session.api.elb.describe_listener_attributes().listener_arn(arn);
     let answer = session.api.read(Class::ElbRead, "DescribeListenerAttributes", || request.clone().send()).await?;
@@ -112,9 +112,11 @@ pub(crate) struct Caller<'a> {
     pub records: Option<&'a dyn Records>,
     /// What could not be done for one target, and was for the others.
     pub warnings: Vec<String>,
+    /// Load balancers that AWS returned as created, and that could not be confirmed to be the Service's.
+    pub unconfirmed: Vec<String>,
 }
 
-/// What a step is about is not there any more.
+/// The resource of a step no longer exists.
 fn gone(what: &str, name: &str) -> CloudError {
     CloudError::new(ErrorKind::Conflict, "FollowPlan", format!("{what} {name} is not there any more"))
 }
@@ -237,7 +239,7 @@ impl Caller<'_> {
             }
             Step::ModifyListener { arn, listener, forwards, .. } => {
                 let (certificates, policy, alpn) = encryption(listener);
-                // Not each that a listener can have may be asked for again.
+                // Not each protocol that a listener can have may be set again.
                 let protocol = Some(elb::ProtocolEnum::from(listener.protocol.as_str()));
                 let request = elb
                     .modify_listener()
@@ -296,7 +298,7 @@ impl Caller<'_> {
         Ok(Made::default())
     }
 
-    async fn create_balancer(&self, wanted: &crate::loadbalancer::types::Balancer) -> Result<Made, CloudError> {
+    async fn create_balancer(&mut self, wanted: &crate::loadbalancer::types::Balancer) -> Result<Made, CloudError> {
         let groups = Some(wanted.security_groups.clone()).filter(|groups| !groups.is_empty());
         let request = self
             .session
@@ -317,7 +319,11 @@ impl Caller<'_> {
         let made = answer.load_balancers().first();
         let arn = made.and_then(|one| one.load_balancer_arn()).unwrap_or_default();
         if !names::is_generated(self.id, &wanted.name) {
-            self.check_creation(arn, &wanted.name).await?;
+            let checked = self.check_creation(arn, &wanted.name).await;
+            if checked.as_ref().is_err_and(|error| !error.is_invalid()) {
+                self.unconfirmed.push(arn.to_owned());
+            }
+            checked?;
         }
         Ok(Made {
             id: arn.to_owned(),
@@ -339,6 +345,10 @@ impl Caller<'_> {
             .collect();
         if ownership::is_own_creation(&tags, &self.session.cluster, self.id) {
             return Ok(());
+        }
+        if ownership::is_incomplete(&tags, &self.session.cluster) {
+            let message = format!("the tags of {arn} are not visible yet");
+            return Err(CloudError::new(ErrorKind::Conflict, "DescribeTags", message));
         }
         let owner = tags.get(names::SERVICE).or_else(|| tags.get(names::STACK));
         let owner = owner.map_or_else(|| "something else".to_owned(), |service| format!("Service {service}"));
@@ -383,6 +393,9 @@ impl Caller<'_> {
     }
 
     /// Registers targets. One that AWS refuses costs the others nothing: the half with it is halved until it is alone.
+    ///
+    /// # Errors
+    /// `Quota` if not all fit; as many as fit are registered then.
     pub(crate) async fn register(
         &mut self,
         arn: &str,
@@ -395,7 +408,8 @@ impl Caller<'_> {
             let described = batch.iter().map(|target| self.described(target_type, target)).collect();
             let request = self.session.api.elb.register_targets().target_group_arn(arn).set_targets(Some(described));
             match self.session.api.change(Class::ElbChange, "RegisterTargets", request.send()).await {
-                Err(error) if error.is_invalid() && batch.len() > 1 => {
+                // A single one that does not fit ends it: no other fits.
+                Err(error) if (error.is_invalid() || error.kind == ErrorKind::Quota) && batch.len() > 1 => {
                     let (first, second) = batch.split_at(batch.len() / 2);
                     waiting.extend([second, first]);
                 }

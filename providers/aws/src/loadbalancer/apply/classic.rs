@@ -245,10 +245,7 @@ impl Balancers {
         }
         match classic::find(session, id).await? {
             Found::Own(classic) => {
-                course.changed = Some(Instant::now());
-                let request = session.api.classic.delete_load_balancer().load_balancer_name(&classic.name);
-                session.api.change(Class::ElbChange, "DeleteLoadBalancer", request.send()).await?;
-                tracing::info!(service = %id, classic = classic.name, "deleted Classic Load Balancer");
+                self.delete_classic(session, &classic.name, course).await?;
                 return Ok(false);
             }
             // Another cluster has the same uid, so the group of this name may serve it.
@@ -256,15 +253,9 @@ impl Balancers {
             Found::Absent => course.no_classic = true,
         }
         self.moved().remove(id);
-        let Some(group) = group else { return Ok(true) };
-        self.shared.lock().await.revoke_rules_of(session, &group.id).await?;
-        course.changed = Some(Instant::now());
-        let request = session.api.ec2.delete_security_group().group_id(&group.id);
-        match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {
-            Err(error) if error.is_not_found() => Ok(true),
-            // Network interfaces outlive the load balancer for a while.
-            Err(error) if error.kind == ErrorKind::Conflict => Ok(false),
-            answer => answer.map(|_| true),
+        match group {
+            Some(group) => self.delete_classic_group(session, &group.id, course).await,
+            None => Ok(true),
         }
     }
 

@@ -2,7 +2,7 @@
 //! of just that.
 //!
 //! Whose a thing is its tags say, and of rules in nodes' groups their descriptions. What does not say it wholly, as
-//! what upstream made and nobody took over, may belong to whoever could have it.
+//! what upstream made and was not taken over, may belong to each Service that could have it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,11 +11,12 @@ use tokio::time::Instant;
 
 use crate::loadbalancer::apply::balancers::Balancers;
 use crate::loadbalancer::apply::calls::Caller;
+use crate::loadbalancer::apply::classic_leaks;
 use crate::loadbalancer::model::{diff, node_rules};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::inventory::{ListedGroup, Listing};
-use crate::loadbalancer::observed::network;
 use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, State};
+use crate::loadbalancer::observed::{classic, network};
 use crate::loadbalancer::ownership::{self, Evidence, Owner};
 use crate::loadbalancer::types::{SeenRule, Tags};
 use crate::session::Session;
@@ -46,7 +47,10 @@ pub(super) async fn list(balancers: &Balancers) -> Result<Vec<Owned>, CloudError
         true => BTreeMap::new(),
         false => network::rules(&session, &groups).await?,
     };
-    Ok(owned(&listing, &session.cluster, &balancers.cluster, &balancers.courses.ids(), &rules))
+    let (known, name) = (balancers.courses.ids(), &balancers.cluster);
+    let classic = classic::list(&session).await?;
+    let classic = classic_leaks::owned(&classic, &listing.security_groups, &session.cluster, name, &known);
+    Ok(owned(&listing, &session.cluster, name, &known, &rules).into_iter().chain(classic).collect())
 }
 
 /// The nodes' security groups that are this cluster's alone: a rule in another may be for another cluster's balancer.
@@ -72,7 +76,7 @@ fn owned(
         // Only the controller knows whether a Service still needs its stack: it serves Services without a class, too.
         let owner = Owner::of(tags, cluster, cluster_name).filter(|one| one.evidence() != Evidence::Controller)?;
         let same = |id: &&LoadBalancerId| id.namespace == owner.namespace && id.name == owner.name;
-        // What nobody took over yet says whose it is by its name only.
+        // Before a takeover only its name names the owner.
         let by_name = || known.iter().filter(same).find(|id| is_named(id, name)).map(|id| id.uid.clone());
         let uid = owner.uid.clone().or_else(by_name).unwrap_or_default();
         Some(LoadBalancerId { cluster: cluster_name.into(), namespace: owner.namespace, name: owner.name, uid })
@@ -135,6 +139,9 @@ fn is_named(id: &LoadBalancerId, name: &str) -> bool {
 
 /// Whether what was listed may be this Service's.
 pub(super) fn may_belong(owned: &Owned, service: &LoadBalancerId) -> bool {
+    if let Some(belongs) = classic_leaks::may_belong(owned, service) {
+        return belongs;
+    }
     let id = &owned.id;
     match id.namespace.is_empty() {
         true => node_rules::rule_names(service).contains(&id.name),
@@ -150,20 +157,30 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     let (session, id) = (balancers.sessions.get()?, &owned.id);
     let course = balancers.courses.get(id);
     let mut course = course.lock().await;
-    // Tags are remembered for long: somebody may have given it to another by now.
+    // Tags are remembered for long: by now it may have another owner.
     owned.resources.iter().for_each(|part| balancers.inventory.forget(part));
     let listing = balancers.inventory.look(&session, Instant::now()).await?;
     let mut seen = left_of(&listing, &session.cluster, owned);
     let steps = diff::delete(&seen, &id.uid).steps;
     if !steps.is_empty() {
         let network = balancers.networks.network(&session).await?;
-        let mut caller = Caller { session: &session, network: &network, id, records: None, warnings: Vec::new() };
+        let mut caller = Caller {
+            session: &session,
+            network: &network,
+            id,
+            records: None,
+            warnings: Vec::new(),
+            unconfirmed: Vec::new(),
+        };
         for step in &steps {
             match balancers.step(&mut caller, step, &mut seen, &mut course).await {
                 Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {}
                 result => result?,
             }
         }
+        return Ok(Deletion::InProgress(course.pause()));
+    }
+    if !classic_leaks::collect(balancers, &session, &listing, owned, &mut course).await? {
         return Ok(Deletion::InProgress(course.pause()));
     }
     let names = match id.namespace.is_empty() {

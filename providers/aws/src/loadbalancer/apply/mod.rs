@@ -4,6 +4,7 @@ mod backend_group;
 mod balancers;
 mod calls;
 mod classic;
+mod classic_leaks;
 mod contract;
 mod leaks;
 mod opening;

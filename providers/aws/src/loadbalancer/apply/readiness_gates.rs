@@ -19,7 +19,7 @@ use crate::session::Session;
 /// What the conditions' types begin with (Load Balancer Controller: TargetHealthPodConditionTypePrefix).
 pub(crate) const PREFIX: &str = "target-health.elbv2.k8s.aws/";
 
-/// What a target is told that ELB does not list yet (Load Balancer Controller: updateTargetHealthPodCondition).
+/// Message for a target that ELB does not list yet (Load Balancer Controller: updateTargetHealthPodCondition).
 const REGISTERING: (&str, &str) = ("Elb.RegistrationInProgress", "Target registration is in progress");
 
 /// The gates of a Service, by what ELB says now of its target groups of addresses.
@@ -49,7 +49,7 @@ fn endpoints(registered: &BTreeSet<Target>, told: &[elb::TargetHealthDescription
     for description in told {
         let Some((target, health)) = convert::health(description) else { continue };
         let (address, said) = (target.id.parse::<IpAddr>(), description.target_health());
-        // One that is on its way out may come back, and is registered anew then.
+        // One that is being deregistered may become a target again, and is then registered again.
         if let (Ok(address), false) = (address, health == TargetHealth::Draining) {
             let word = said.and_then(|said| said.reason()).map(|reason| reason.as_str().to_owned());
             endpoints.push(EndpointHealth {

@@ -19,7 +19,7 @@ fn text(targets: &BTreeSet<Target>) -> String {
     texts.join(",")
 }
 
-/// What can't be read is nobody's.
+/// Entries that cannot be read are skipped.
 fn targets(text: &str) -> BTreeSet<Target> {
     let target = |text: &str| {
         let (id, port) = text.rsplit_once(':')?;

@@ -1,4 +1,4 @@
-//! Pointing balancers that are there at other targets: without a look at them, if this process knows them.
+//! Registration of other targets in existing load balancers: without a read of them, if this process knows them.
 
 use std::time::Duration;
 
@@ -60,14 +60,18 @@ impl Balancers {
                 work.targets.incomplete,
             ));
         }
-        // Everything is added before anything is taken away.
+        // Everything is added before anything is taken away, unless there is no place for it before.
         course.changed = Some(Instant::now());
+        let mut full = Vec::new();
         for (group, change) in groups.iter().zip(&changes) {
             if let Some(before) = &change.before {
                 caller.record(&group.name, before).await?;
             }
             if !change.add.is_empty() {
-                caller.register(&group.arn, group.target_type, &change.add).await?;
+                match caller.register(&group.arn, group.target_type, &change.add).await {
+                    Err(error) if error.kind == ErrorKind::Quota => full.push((group, change)),
+                    result => result?,
+                }
             }
         }
         for (group, change) in groups.iter().zip(&changes) {
@@ -77,6 +81,9 @@ impl Balancers {
             if let Some(after) = &change.after {
                 caller.record(&group.name, after).await?;
             }
+        }
+        for (group, change) in full {
+            caller.register(&group.arn, group.target_type, &change.add).await?;
         }
         for warning in caller.warnings {
             tracing::warn!(service = %work.id, "{warning}");
@@ -91,7 +98,7 @@ impl Balancers {
         Ok(Some(()))
     }
 
-    /// Finds the target groups that a Service's load balancer forwards to, as far as they are still asked for.
+    /// Finds the target groups that a Service's load balancer forwards to, as far as they are still desired.
     ///
     /// A load balancer that AWS refuses to change may lack listeners and have groups of another kind: the others count.
     pub(super) async fn find_groups(&self, work: &Work<'_>, course: &mut Course) -> Result<(), CloudError> {
@@ -158,7 +165,7 @@ impl Balancers {
     }
 }
 
-/// The target groups that the listeners that are asked for forward to. While one is exchanged for another, both count.
+/// The target groups that the desired listeners forward to. While one is exchanged for another, both count.
 fn forwarded(settings: &Settings, id: &LoadBalancerId, existing: &SeenBalancer, seen: &Seen) -> Vec<KnownGroup> {
     let mut groups = Vec::new();
     for asked in &settings.listeners {

@@ -147,7 +147,7 @@ pub(crate) fn desired(settings: &Settings, around: &Surroundings<'_>) -> Result<
     Ok((Desired { balancer, security_group, listeners, backends, tagging }, warnings))
 }
 
-/// The name of the own group that there is, whoever named it, or upstream's.
+/// The name of the existing own group, whatever it is, or upstream's.
 fn own_group_name(around: &Surroundings<'_>) -> String {
     let name = names::security_group(around.id);
     let groups = &around.seen.security_groups;
@@ -215,7 +215,7 @@ fn group(
     };
     let mut tags = tags(&part);
     if asked.backend.is_some() {
-        // Whose targets it has can't be told otherwise.
+        // Only this tag names the Service of its targets.
         tags.insert(names::RESOURCE.into(), part);
     }
     TargetGroup {

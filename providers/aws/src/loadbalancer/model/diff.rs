@@ -1,4 +1,4 @@
-//! From what there is to what is asked for: the new is made before the old goes, and traffic has somewhere to go at
+//! From the observed to the desired state: the new is created before the old is deleted, and traffic has somewhere to go at
 //! each step.
 //!
 //! Tags come first: permissions may hang on them. A plan may be followed up to any step and left there: the next
@@ -19,7 +19,7 @@ use crate::loadbalancer::types::{
     TargetHealth, TargetType,
 };
 
-/// What brings a Service's balancer to what is asked for.
+/// Returns the plan that brings a Service's load balancer to the desired state.
 pub(crate) fn ensure(desired: &Desired, seen: &Seen) -> Plan {
     let mut plan = Plan::default();
     let mut groups = desired.balancer.security_groups.clone();
@@ -164,7 +164,7 @@ fn ways(wanted: &[Mapping], current: &[Mapping]) -> Vec<Vec<Mapping>> {
 /// Target groups that are spoken for, by ARN.
 #[derive(Default)]
 struct Claims {
-    /// They are what is asked for.
+    /// They are desired.
     wanted: BTreeSet<String>,
     /// They still get traffic after the plan.
     used: BTreeSet<String>,
@@ -235,7 +235,7 @@ fn fits(wanted: &TargetGroup, group: &SeenTargetGroup) -> bool {
     kind && port && group.ipv6 == wanted.ipv6
 }
 
-/// The group of the wanted name; else the one that the listener uses, whoever made it, if it could be the wanted one.
+/// The group of the wanted name; else the one that the listener uses, if it could be the wanted one.
 fn find_group<'a>(
     wanted: &TargetGroup,
     current: Option<&SeenListener>,
@@ -341,17 +341,17 @@ fn certificates(balancer: &str, wanted: &Listener, current: &SeenListener, plan:
     }
 }
 
-/// Listeners that nobody asked for, then the target groups, balancers and security groups that are left.
+/// Deletes listeners that are not desired, then the target groups, balancers and security groups that are left.
 fn remove(desired: &Desired, current: Option<&SeenBalancer>, seen: &Seen, claims: &mut Claims, plan: &mut Plan) {
     let mut ports = BTreeSet::new();
     for listener in current.into_iter().flat_map(|current| &current.listeners) {
-        // Two of one port can only be somebody else's doing.
+        // Two of one port can only come from another client.
         if !desired.listeners.contains_key(&listener.port) || !ports.insert(listener.port) {
             plan.steps.push(Step::DeleteListener { arn: listener.arn.clone() });
         }
     }
     let others: Vec<&SeenBalancer> = seen.balancers.iter().filter(|one| one.name != desired.balancer.name).collect();
-    // Whoever still uses the old name is served until the new one works.
+    // Clients that still use the old name are served until the new one works.
     let settled = current.is_some_and(|current| current.state != State::Provisioning) && plan.again.is_none();
     if settled {
         plan.steps.extend(others.iter().map(|other| Step::DeleteBalancer { arn: other.arn.clone() }));

@@ -14,7 +14,7 @@ use crate::loadbalancer::types::{
     Desired, Ports, Protocol, Rule, Scheme, SeenRule, Source, TRAFFIC_PORT, Target, TargetGroup, TargetType, anyone,
 };
 
-/// Where node ports are, unless the API server was told otherwise. All are opened to balancers at once, as the rule
+/// The range of node ports, unless the API server has another one. All are opened to load balancers together, as the rule
 /// then never has to change.
 const NODE_PORTS: (u16, u16) = (30_000, 32_767);
 /// Rules for each transport in one node's group at most.
@@ -38,7 +38,7 @@ pub(crate) fn ports(desired: &Desired) -> Ports {
     desired.groups().flat_map(of_group).collect()
 }
 
-/// The ports that a Service needs for these targets, without a look at its load balancer.
+/// The ports that a Service needs for these targets, without a read of its load balancer.
 pub(crate) fn requested_ports(settings: &Settings, targets: &Targets) -> Ports {
     let groups = settings.listeners.iter().map(|listener| &listener.group).chain(settings.backends());
     let of_group = |asked: &GroupSettings| {
@@ -137,7 +137,7 @@ pub(crate) fn rule_names(id: &LoadBalancerId) -> [String; 3] {
 }
 
 /// The rules that a balancer without security groups needs in each node's group (cloud-provider-aws:
-/// `updateInstanceSecurityGroupsForNLB`). They carry a name that is found again when the balancer is gone.
+/// `updateInstanceSecurityGroupsForNLB`). They carry a name that is found again when the load balancer is deleted.
 pub(crate) fn bare_rules(
     id: &LoadBalancerId,
     settings: &Settings,

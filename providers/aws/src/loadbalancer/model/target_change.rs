@@ -30,7 +30,7 @@ pub(crate) fn bring(
     let kept: BTreeSet<Target> = own.intersection(live).filter(|_| incomplete).cloned().collect();
     let wanted = &(wanted | &kept);
     let stays = live.iter().filter(|target| wanted.contains(target) || !own.contains(target)).count();
-    // What is in it stays, so that nobody is moved by others that come.
+    // Registered targets stay, so that new targets do not displace them.
     let room = most.map_or(usize::MAX, |most| most.saturating_sub(stays));
     let wanted: BTreeSet<Target> =
         wanted.intersection(live).chain(wanted.difference(live).take(room)).cloned().collect();

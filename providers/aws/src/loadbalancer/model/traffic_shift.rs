@@ -1,5 +1,4 @@
-//! Where a listener's traffic goes now on its way to where it shall go: whoever serves it is not left before somebody
-//! else can.
+//! Where a listener's traffic goes now on its way to where it shall go: the group that serves it is not left before another one can.
 
 use std::collections::BTreeSet;
 
@@ -41,7 +40,7 @@ pub(super) fn finals(wanted: &Listener, group: &str, name: impl Fn(&str) -> Stri
 
 /// What a listener is to do now on its way to `finals`, of which the first is its own target group.
 ///
-/// It goes there by way of the groups that it has where its own one gives way to another that nobody found healthy yet,
+/// It goes there by way of the groups that it has where its own one gives way to another without a healthy target yet,
 /// and where it changes over to others of which none was found healthy.
 pub(super) fn turn(
     desired: &Desired,
@@ -67,7 +66,7 @@ pub(super) fn turn(
     let is_sent = |(_, weight): &&(String, i32)| only || *weight > 0;
     let new = seen.target_group(group);
     let listed = new.and_then(|new| current.forwards.iter().find(|(arn, _)| *arn == new.arn));
-    // Nobody is served worse by leaving groups that serve nobody, nor for one that is to serve nobody.
+    // Groups without targets can be left immediately, and a group that is to have no targets can be taken immediately.
     let served = old.iter().any(|(group, weight)| (only || *weight > 0) && is_healthy(group));
     let on_trial = listed.filter(is_sent).is_none() && (listed.is_none() || !new.is_some_and(is_healthy));
     let exchanged = served && on_trial && (finals.len() == 1 || *weight > 0) && !wanted.group.targets.is_empty();

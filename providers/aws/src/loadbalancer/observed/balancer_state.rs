@@ -1,6 +1,6 @@
 //! What this process knows of one Service's balancer, and the one place that works on it at a time.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +15,13 @@ use crate::loadbalancer::types::{Desired, Ports, Protocol, Target, TargetHealth,
 
 /// The first pause while AWS is at something; it doubles up to [`PACE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
+
+/// What was created is visible with all its tags after this time.
+pub(crate) const VISIBLE: Duration = Duration::from_secs(60);
+
+/// After this number of answers a new resource that is not found does not exist. With the pauses between them they take
+/// some seconds.
+pub(crate) const MISSING: u32 = 4;
 
 /// Looks that take more than a minute together.
 const MANY_LOOKS: u32 = 12;
@@ -55,8 +62,14 @@ impl Opening {
 pub(crate) struct Course {
     /// When this process last tried to change anything of it: what was read before does not count.
     pub changed: Option<Instant>,
-    /// ARNs and ids of what was made and may not be listed yet.
-    pub made: BTreeSet<String>,
+    /// ARNs and ids of what was made and may not be listed yet, with the time.
+    pub made: BTreeMap<String, Instant>,
+    /// ARNs of load balancers that AWS returned as created, and whose tags could not be read since then.
+    pub unconfirmed: BTreeMap<String, Instant>,
+    /// Number of answers by which AWS did not find something that is to be deleted.
+    pub missing: BTreeMap<String, u32>,
+    /// The time at which a deletion first met resources whose tags may not be visible yet.
+    pub incomplete_since: Option<Instant>,
     /// ARNs of what was told to go.
     pub doomed: BTreeSet<String>,
     /// Its target groups, as long as nothing went wrong.
@@ -78,11 +91,22 @@ pub(crate) struct Course {
 }
 
 impl Course {
-    /// The time until the next look at what AWS is at.
+    /// The time until the next read of what AWS is working on.
     pub(crate) fn pause(&mut self) -> Duration {
         let pause = FIRST_PAUSE * 2_u32.pow(self.waits.min(8));
         self.waits = self.waits.saturating_add(1);
         pause.min(PACE)
+    }
+
+    /// Returns whether something that AWS did not find may exist and not be visible yet. It was made in the last minute,
+    /// and is new to this answer.
+    pub(crate) fn may_appear(&mut self, id: &str, now: Instant) -> bool {
+        if self.made.get(id).is_none_or(|made| now >= *made + VISIBLE) {
+            return false;
+        }
+        let answers = self.missing.entry(id.to_owned()).or_default();
+        *answers += 1;
+        *answers <= MISSING
     }
 
     /// AWS is at it for longer than it should need.
@@ -90,7 +114,7 @@ impl Course {
         self.waits >= MANY_LOOKS
     }
 
-    /// AWS is at nothing any more.
+    /// AWS has finished.
     pub(crate) fn arrived(&mut self) {
         self.waits = 0;
     }
@@ -110,7 +134,7 @@ impl Courses {
         self.lock().entry(id.clone()).or_default().clone()
     }
 
-    /// Forgets a Service whose balancer is gone.
+    /// Forgets a Service whose load balancer is deleted.
     pub(crate) fn remove(&self, id: &LoadBalancerId) {
         self.lock().remove(id);
     }
@@ -166,5 +190,16 @@ mod tests {
         assert!((60..120).contains(&waited.as_secs()), "{waited:?}");
         course.arrived();
         assert!(!course.is_overdue());
+    }
+
+    #[test]
+    fn new_resource_may_appear_after_some_answers_without_it() {
+        let (mut course, now) = (Course::default(), Instant::now());
+        course.made.insert("sg-1".into(), now);
+        let answers: Vec<bool> = (0..6).map(|_| course.may_appear("sg-1", now)).collect();
+        assert_eq!(answers, [true, true, true, true, false, false]);
+        course.made.insert("sg-2".into(), now);
+        assert!(!course.may_appear("sg-2", now + VISIBLE), "it is old");
+        assert!(!course.may_appear("sg-3", now), "it is not of this process");
     }
 }

@@ -14,6 +14,11 @@ use crate::session::Session;
 /// since 1970. Ours: it survives a restart, and is deleted together with the load balancer.
 pub(crate) const REPLACED: &str = "kubernetes.io/load-balancer-replaced";
 
+/// Load balancers on a page.
+const PAGE: i32 = 400;
+/// Load balancers whose tags one call reads.
+const TAGGED: usize = 20;
+
 /// A Classic Load Balancer as AWS has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Classic {
@@ -54,20 +59,57 @@ pub(crate) enum Found {
 /// Finds the Classic Load Balancer of a Service. Its name comes from the Service's uid, which a restored cluster shares
 /// with the original, so its tags decide whose it is.
 pub(crate) async fn find(session: &Session, id: &LoadBalancerId) -> Result<Found, CloudError> {
-    let name = id.default_name();
-    let described = match describe(session, &name).await {
-        Err(error) if error.is_not_found() => return Ok(Found::Absent),
-        described => described?.filter(|one| one.vpc_id() == Some(&session.vpc)),
+    let Some(classic) = find_by_name(session, &id.default_name()).await? else { return Ok(Found::Absent) };
+    Ok(match ownership::evidence(&classic.tags, &session.cluster, id) {
+        Some(_) => Found::Own(classic),
+        None => Found::Foreign,
+    })
+}
+
+/// Finds the Classic Load Balancer of this name in the network, whosever it is.
+pub(crate) async fn find_by_name(session: &Session, name: &str) -> Result<Option<Classic>, CloudError> {
+    let found = async {
+        let Some(described) = describe(session, name).await?.filter(|one| one.vpc_id() == Some(&session.vpc)) else {
+            return Ok(None);
+        };
+        Ok(Some(Classic { tags: tags(session, name).await?, ..convert(&described) }))
     };
-    let Some(described) = described else { return Ok(Found::Absent) };
-    let tags = match tags(session, &name).await {
-        Err(error) if error.is_not_found() => return Ok(Found::Absent),
-        tags => tags?,
-    };
-    if ownership::evidence(&tags, &session.cluster, id).is_none() {
-        return Ok(Found::Foreign);
+    match found.await {
+        Err(error) if CloudError::is_not_found(&error) => Ok(None),
+        found => found,
     }
-    Ok(Found::Own(Classic { tags, ..convert(&described) }))
+}
+
+/// Lists the Classic Load Balancers of the network with their tags.
+pub(crate) async fn list(session: &Session) -> Result<Vec<Classic>, CloudError> {
+    let (mut all, mut marker) = (Vec::new(), None);
+    loop {
+        let request = session.api.classic.describe_load_balancers().page_size(PAGE).set_marker(marker);
+        let answer = session.api.read(Class::ElbRead, "DescribeLoadBalancers", || request.clone().send()).await?;
+        let own = answer.load_balancer_descriptions().iter().filter(|one| one.vpc_id() == Some(&session.vpc));
+        all.extend(own.map(convert));
+        marker = answer.next_marker().filter(|marker| !marker.is_empty()).map(str::to_owned);
+        if marker.is_none() {
+            break;
+        }
+    }
+    for some in all.chunks_mut(TAGGED) {
+        let names = some.iter().map(|one| one.name.clone()).collect();
+        let request = session.api.classic.describe_tags().set_load_balancer_names(Some(names));
+        match session.api.read(Class::ElbRead, "DescribeTags", || request.clone().send()).await {
+            // One of them was deleted since it was listed: without tags it counts as foreign until the next list.
+            Err(error) if error.is_not_found() => {}
+            answer => {
+                for described in answer?.tag_descriptions() {
+                    let name = described.load_balancer_name();
+                    if let Some(one) = some.iter_mut().find(|one| Some(one.name.as_str()) == name) {
+                        one.tags = described.tags().iter().map(pair).collect();
+                    }
+                }
+            }
+        }
+    }
+    Ok(all)
 }
 
 async fn describe(session: &Session, name: &str) -> Result<Option<elb::LoadBalancerDescription>, CloudError> {
@@ -79,8 +121,11 @@ async fn describe(session: &Session, name: &str) -> Result<Option<elb::LoadBalan
 async fn tags(session: &Session, name: &str) -> Result<Tags, CloudError> {
     let request = session.api.classic.describe_tags().load_balancer_names(name);
     let answer = session.api.read(Class::ElbRead, "DescribeTags", || request.clone().send()).await?;
-    let pair = |tag: &elb::Tag| (tag.key().to_owned(), tag.value().unwrap_or_default().to_owned());
     Ok(answer.tag_descriptions().iter().flat_map(|one| one.tags()).map(pair).collect())
+}
+
+fn pair(tag: &elb::Tag) -> (String, String) {
+    (tag.key().to_owned(), tag.value().unwrap_or_default().to_owned())
 }
 
 fn convert(from: &elb::LoadBalancerDescription) -> Classic {

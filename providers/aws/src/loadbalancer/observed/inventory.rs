@@ -1,6 +1,6 @@
 //! What AWS has for all Services together: a few paged reads that all who ask at the same time share.
 //!
-//! ELB can't be asked by tags, so balancers and target groups are listed whole, 400 to a page, and tags are asked for
+//! ELB has no filter by tags, so load balancers and target groups are listed whole, 400 to a page, and tags are read
 //! once for each of them: ARNs are never used again, so what was not ours does not become ours by itself.
 
 use std::collections::{BTreeMap, HashMap};
@@ -25,7 +25,7 @@ use crate::tags::ClusterTags;
 const PAGE: i32 = 400;
 /// ARNs that one call asks the tags of.
 const TAGGED: usize = 20;
-/// Tags of what is ours are read again after this time: somebody may have changed them.
+/// Tags of what is ours are read again after this time: another client may have changed them.
 const OWN_TAGS: Duration = Duration::from_secs(20 * 60);
 /// And tags of what is not ours.
 const FOREIGN_TAGS: Duration = Duration::from_secs(60 * 60);
@@ -46,7 +46,33 @@ impl ListedGroup {
     }
 }
 
-/// One look at everything.
+/// Incomplete tags are read again after this time, as the others may be visible by then.
+const INCOMPLETE_TAGS: Duration = Duration::from_secs(5);
+/// Tags are complete this long after a resource was first listed.
+const TAG_DELAY: Duration = Duration::from_secs(60);
+
+/// Tags in memory.
+#[derive(Debug, Clone)]
+struct Remembered {
+    first: Instant,
+    read: Instant,
+    tags: Tags,
+}
+
+impl Remembered {
+    /// Returns whether the tags need not be read again.
+    fn is_current(&self, cluster: &ClusterTags, now: Instant) -> bool {
+        let own = self.tags.contains_key(names::SERVICE) || self.tags.contains_key(names::STACK);
+        let age = match ownership::is_incomplete(&self.tags, cluster) && now < self.first + TAG_DELAY {
+            true => INCOMPLETE_TAGS,
+            false if own => OWN_TAGS,
+            false => FOREIGN_TAGS,
+        };
+        now < self.read + age
+    }
+}
+
+/// One listing of everything.
 #[derive(Debug)]
 pub(crate) struct Listing {
     pub(in crate::loadbalancer) begun: Instant,
@@ -60,7 +86,7 @@ pub(crate) struct Listing {
 #[derive(Debug, Default)]
 pub(crate) struct Inventory {
     last: tokio::sync::Mutex<Option<Arc<Listing>>>,
-    tags: Mutex<HashMap<String, (Instant, Tags)>>,
+    tags: Mutex<HashMap<String, Remembered>>,
 }
 
 impl Inventory {
@@ -87,7 +113,7 @@ impl Inventory {
         Ok(listing)
     }
 
-    /// What was listed is not so any more: whoever asks next looks anew.
+    /// The last listing is out of date: the next reader lists again.
     pub(crate) async fn expire(&self) {
         *self.last.lock().await = None;
     }
@@ -103,27 +129,25 @@ impl Inventory {
         let mut unknown = Vec::new();
         {
             let mut memory = self.lock();
-            memory.retain(|_, (at, _)| now < *at + FOREIGN_TAGS);
+            memory.retain(|_, one| now < one.read + FOREIGN_TAGS);
             for arn in arns {
-                let own = |tags: &Tags| tags.contains_key(names::SERVICE) || tags.contains_key(names::STACK);
-                match memory.get(arn) {
-                    Some((at, tags)) if !own(tags) || now < *at + OWN_TAGS => {
-                        known.insert(arn.clone(), tags.clone());
-                    }
-                    _ => unknown.push(arn.clone()),
+                match memory.get(arn).filter(|one| one.is_current(&session.cluster, now)) {
+                    Some(one) => drop(known.insert(arn.clone(), one.tags.clone())),
+                    None => unknown.push(arn.clone()),
                 }
             }
         }
         for arns in unknown.chunks(TAGGED) {
             let request = session.api.elb.describe_tags().set_resource_arns(Some(arns.to_vec()));
             let answer = match session.api.read(Class::ElbRead, "DescribeTags", || request.clone().send()).await {
-                // One of them is gone since it was listed.
+                // One of them was deleted since it was listed.
                 Err(error) if error.is_not_found() => self.tags_one_by_one(session, arns).await?,
                 answer => pairs(answer?.tag_descriptions()),
             };
             let mut memory = self.lock();
             for (arn, tags) in answer {
-                memory.insert(arn.clone(), (now, tags.clone()));
+                let first = memory.get(&arn).map_or(now, |one| one.first);
+                memory.insert(arn.clone(), Remembered { first, read: now, tags: tags.clone() });
                 known.insert(arn, tags);
             }
         }
@@ -144,26 +168,27 @@ impl Inventory {
 
     /// What is made with tags, or given some, has them from then on.
     pub(crate) fn tagged(&self, arn: &str, tags: &Tags) {
-        self.lock().insert(arn.to_owned(), (Instant::now(), tags.clone()));
+        let now = Instant::now();
+        self.lock().insert(arn.to_owned(), Remembered { first: now, read: now, tags: tags.clone() });
     }
 
     /// Forgets tags of all these resources if any were read longer ago than this. Returns whether it did.
     pub(crate) fn forget_older(&self, arns: &[String], age: Duration) -> bool {
         let now = Instant::now();
         let mut memory = self.lock();
-        let old = arns.iter().any(|arn| memory.get(arn).is_none_or(|(at, _)| now >= *at + age));
+        let old = arns.iter().any(|arn| memory.get(arn).is_none_or(|one| now >= one.read + age));
         if old {
             arns.iter().for_each(|arn| drop(memory.remove(arn)));
         }
         old
     }
 
-    /// Tags are asked for again.
+    /// Tags are read again.
     pub(crate) fn forget(&self, arn: &str) {
         self.lock().remove(arn);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Instant, Tags)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Remembered>> {
         self.tags.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -271,6 +296,18 @@ impl Listing {
             security_groups: security.map(ListedGroup::seen).collect(),
             balancers,
         }
+    }
+
+    /// Returns the resources that may be a Service's by their names, and whose tags may not be visible yet.
+    pub(crate) fn incomplete(&self, session: &Session, id: &LoadBalancerId) -> Vec<String> {
+        let shared = names::backend_group(&backend_cluster(session, &id.cluster));
+        let may = |name: &str, tags: &Tags| {
+            (names::may_be_generated(id, name) || name == shared) && ownership::is_incomplete(tags, &session.cluster)
+        };
+        let balancers = self.balancers.iter().filter(|one| may(&one.name, &one.tags)).map(|one| &one.arn);
+        let groups = self.target_groups.iter().map(|(group, _)| group).filter(|one| may(&one.name, &one.tags));
+        let security = self.security_groups.iter().filter(|one| may(&one.name, &one.tags)).map(|one| &one.id);
+        balancers.chain(groups.map(|one| &one.arn)).chain(security).cloned().collect()
     }
 
     /// Returns whether this ARN or id is listed, whosever it is.

@@ -21,7 +21,7 @@ use crate::tags::pairs;
 const NETWORK: Duration = Duration::from_secs(60);
 /// The network interface of an address is looked up again after this time: pods come and go.
 const INTERFACE: Duration = Duration::from_secs(5 * 60);
-/// The security groups of a machine are asked for again after this time.
+/// The security groups of an instance are read again after this time.
 const MACHINE: Duration = Duration::from_secs(60 * 60);
 /// Values that one filter may have.
 const VALUES: usize = 200;
@@ -68,7 +68,7 @@ impl Networks {
         Ok(network)
     }
 
-    /// Subnets are read anew by whoever asks next.
+    /// The next reader reads subnets again.
     pub(crate) async fn forget(&self) {
         *self.network.lock().await = None;
     }
@@ -114,7 +114,7 @@ impl Networks {
         session: &Session,
         ids: BTreeSet<String>,
     ) -> Result<BTreeMap<String, Machine>, CloudError> {
-        // Whoever asks for the same machines meanwhile waits for this answer.
+        // Concurrent readers of the same instances wait for this answer.
         let mut memory = self.machines.lock().await;
         let now = Instant::now();
         memory.retain(|_, (at, _)| now < *at + MACHINE);

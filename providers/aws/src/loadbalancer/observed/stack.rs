@@ -99,7 +99,7 @@ pub(crate) struct Made {
     pub id: String,
     /// A balancer's DNS name.
     pub dns: String,
-    /// The ids of rules, in the order of the rules that were asked for.
+    /// The ids of rules, in the order of the requested rules.
     pub rules: Vec<String>,
 }
 

@@ -12,7 +12,7 @@ pub(crate) struct Subnet {
     pub v4: Vec<IpNet>,
     pub v6: Vec<IpNet>,
     pub tags: Tags,
-    /// Addresses that nobody uses.
+    /// Number of unused addresses.
     pub free: i32,
     /// Its route table leads to an internet gateway.
     pub public: bool,

@@ -89,7 +89,7 @@ pub(crate) struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    /// Begins with what nobody knows: most often a typing error.
+    /// An unknown annotation: most often a typing error.
     pub(crate) fn new(spec: &'a LoadBalancerSpec) -> Self {
         let mut reading =
             Self { annotations: &spec.annotations, errors: Vec::new(), classic_only: Vec::new(), warnings: Vec::new() };
@@ -125,7 +125,7 @@ impl<'a> Reading<'a> {
         (!told.is_empty()).then(|| CloudError::new(ErrorKind::Invalid, "ReadAnnotations", told.join("; ")))
     }
 
-    /// How a listener's traffic is spread over several target groups, if that is asked for.
+    /// The spread of a listener's traffic over several target groups, if an annotation sets one.
     pub(crate) fn spread(&mut self, protocol: &str, port: u16) -> Option<Spread<Part>> {
         let key = format!("{ACTIONS}{protocol}-{port}");
         let value = self.annotations.get(&key)?;

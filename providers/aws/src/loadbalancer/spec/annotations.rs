@@ -19,7 +19,7 @@ use crate::loadbalancer::types::{Attributes, Scheme, Tags, TargetType};
 /// by resolvers for minutes, and by clients with long connections for longer.
 const REPLACE_AFTER: Duration = Duration::from_secs(3600);
 
-/// Whose targets a Service needs, and what it asks for; nothing if somebody else makes its balancer.
+/// Returns the kind of targets and the settings of a Service; no settings if another controller makes its load balancer.
 ///
 /// # Errors
 /// `Invalid` with every mistake, each with its annotation or field, value and fix.
@@ -262,7 +262,7 @@ fn balancer_attributes(flavour: Flavour, reading: &mut Reading<'_>) -> Attribute
     let key = "load_balancing.cross_zone.enabled";
     match cross_zone {
         Some(on) => drop(attributes.insert(key.into(), on.to_string())),
-        // cloud-provider-aws turns off what is not asked for.
+        // cloud-provider-aws turns off what is not requested.
         None if upstreams => drop(attributes.entry(key.into()).or_insert_with(|| "false".into())),
         None => {}
     }

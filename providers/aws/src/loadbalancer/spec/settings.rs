@@ -21,7 +21,7 @@ pub(crate) struct Policy {
     pub no_node_rules: bool,
     /// Tags of everything; they win over a Service's own.
     pub tags: Tags,
-    /// Keys of tags that are somebody else's.
+    /// Keys of tags that another program manages.
     pub foreign_tags: BTreeSet<String>,
     /// Targets in a group at most.
     pub max_targets: Option<usize>,
@@ -125,7 +125,7 @@ pub(crate) struct Settings {
     pub listeners: Vec<ListenerSettings>,
     /// Tags that the user adds.
     pub tags: Tags,
-    /// Keys of tags that are somebody else's.
+    /// Keys of tags that another program manages.
     pub foreign_tags: BTreeSet<String>,
     /// Targets in a group at most.
     pub max_targets: Option<usize>,
@@ -133,7 +133,7 @@ pub(crate) struct Settings {
     pub node_labels: Vec<(String, String)>,
     /// Target groups that other clusters register in too.
     pub shared_groups: bool,
-    /// No type was asked for, so that cloud-provider-aws would have made a Classic Load Balancer.
+    /// No type is set, so that cloud-provider-aws would have made a Classic Load Balancer.
     pub untyped: bool,
     /// The Service moves from a Classic Load Balancer, which is deleted this long after its address was replaced.
     pub replace_classic: Option<Duration>,

@@ -1,4 +1,4 @@
-//! Parts of a listener's traffic for other Services: what is asked for, what is made for it, and what becomes of it.
+//! Parts of a listener's traffic for other Services: what is requested, created, changed and deleted.
 
 use std::collections::BTreeSet;
 
@@ -207,9 +207,9 @@ fn all_traffic_goes_over_once_somebody_is_there_to_take_it() {
     world.time_passes();
     let plan = world.ensure(&over, &targets, usize::MAX).expect("nothing stops it");
     assert_eq!((plan.again, weights(&world)), (None, vec![0, 1]));
-    // And back, while the own group is on trial all the time: at once.
+    // And back, while the own group is on trial all the time: immediately.
     world.settle(&spec(&[]), &targets);
-    // Nobody waits for a Service without targets, nor holds on to one that serves nobody.
+    // A Service without targets is not waited for, and one without targets is left immediately.
     let none = spreading(&[("target-node-labels", "none=such")], (0, 1));
     assert_eq!(world.ensure(&none, &targets, usize::MAX).expect("nothing stops it").again, None);
     world.settle(&spec(&[]), &targets);

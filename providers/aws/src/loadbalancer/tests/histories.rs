@@ -89,11 +89,11 @@ fn services() -> impl Strategy<Value = LoadBalancerSpec> {
 /// One thing that happens.
 #[derive(Debug, Clone)]
 enum Event {
-    /// The Service asks for something, and the call dies after so many steps.
+    /// The Service changes, and the call dies after this number of steps.
     Ensure(Box<LoadBalancerSpec>, Vec<u8>, usize),
     /// AWS gets on with what it is at.
     Time,
-    /// Somebody takes something away.
+    /// Another client deletes something.
     Meddle(u8),
 }
 

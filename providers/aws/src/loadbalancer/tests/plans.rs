@@ -294,7 +294,7 @@ fn what_others_register_in_a_shared_group_stays() {
     world.seen.target_groups[0].targets.insert(others.clone(), TargetHealth::Healthy);
     let desired = world.desired(&spec(&shared), &nodes([3]));
     let plan = diff::ensure(&desired, &world.seen);
-    // What may be ours is on record before it is there, and until it is gone.
+    // What may be ours is on record before it is registered, and until it is deregistered.
     assert_eq!(plan.steps.iter().map(name).collect::<Vec<_>>(), ["Record", "Register", "Deregister", "Record"]);
     plan.steps.iter().for_each(|step: &Step| world.make(step));
     let left = &world.seen.target_groups[0];

@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    /// One call of ensure that may make so many steps before it dies; whether it came to its end, and what it said.
+    /// One call of ensure that may make this number of steps before it dies. Returns whether it ended, and its result.
     pub(crate) fn ensure(&mut self, spec: &LoadBalancerSpec, targets: &Targets, mut most: usize) -> Option<Plan> {
         let desired = self.desired(spec, targets);
         for _ in 0..8 {

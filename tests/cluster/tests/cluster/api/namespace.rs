@@ -302,6 +302,21 @@ pub async fn reasons_for_a_terminating_namespace_are_reported(space: Space) -> R
     until_namespace_deleted(&space).await
 }
 
+/// A custom kind may be removed while the namespace is deleted: its collection is not found.
+pub async fn missing_kind_holds_up_nothing(space: Space) -> Result<()> {
+    let is_collection = |call: &Call| {
+        let verb = matches!(call.verb, Verb::Delete | Verb::List) && call.name.is_empty();
+        verb && call.resource == "configmaps"
+    };
+    let faults = Faults::script([Rule::new(is_collection, Effect::Refuse(404, None)).times(2)]);
+    space.create::<ConfigMap>(json!({"metadata": {"name": "map"}})).await?;
+    let _manager = Manager::start_with(&space, &faults, ALONE).await?;
+    delete(&space).await?;
+    until_namespace_deleted(&space).await?;
+    ensure!(faults.unmet() == 0, "a refusal was not met: {:?}", faults.seen());
+    Ok(())
+}
+
 pub async fn pods_are_deleted_before_other_kinds(space: Space) -> Result<()> {
     let held = with(pod("held", "web"), json!({"metadata": {"finalizers": ["example.com/hold"]}}));
     space.create::<Pod>(held).await?;

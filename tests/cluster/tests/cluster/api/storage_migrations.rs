@@ -12,7 +12,8 @@ use cluster_tests::{Bed, Call, Effect, Faults, Manager, Rule, Space, Verb, event
 use control_plane::Options;
 use serde_json::{Value, json};
 
-const ALONE: &str = "--controllers=storage-version-migrator-controller";
+/// Without the garbage collector itself, which it requires to be enabled.
+const ALONE: [&str; 2] = ["--controllers=storage-version-migrator-controller", "--enable-garbage-collector=true"];
 const OBJECTS: usize = 25;
 
 /// A control plane of the test's own.
@@ -64,14 +65,14 @@ fn version(object: &Value) -> Result<u64> {
 async fn migrate_across_a_crash(space: &Space, name: &str, group: &str, resource: &'static str) -> Result<Value> {
     let is_patch = move |call: &Call| call.verb == Verb::Patch && call.resource == resource;
     let first = Faults::script([Rule::new(is_patch, Effect::CrashBeforeAnswer).nth(OBJECTS / 2)]);
-    let manager = Manager::start_cluster_wide(space, &first, &[ALONE]).await?;
+    let manager = Manager::start_cluster_wide(space, &first, &ALONE).await?;
     migrate(&space.bed, name, group, resource)?;
     first.crashes().await;
     manager.crash().await;
     let status = read(&space.bed, &["storageversionmigration", name])?;
     ensure!(condition(&status, "Succeeded").is_none(), "it crashed too late: {status}");
     let second = Faults::default();
-    let manager = Manager::start_cluster_wide(space, &second, &[ALONE]).await?;
+    let manager = Manager::start_cluster_wide(space, &second, &ALONE).await?;
     let migration = ended(&space.bed, name, "Succeeded").await?;
     manager.stop().await?;
     let patches = (first.count(is_patch), second.count(is_patch));
@@ -137,7 +138,7 @@ pub async fn stored_version_of_a_custom_resource_is_migrated_across_a_crash(_: S
     );
 
     // A further migration has nothing to do, and the stored versions stay.
-    let manager = Manager::start_cluster_wide(&space, &Faults::default(), &[ALONE]).await?;
+    let manager = Manager::start_cluster_wide(&space, &Faults::default(), &ALONE).await?;
     migrate(&bed, "again", "example.com", "widgets")?;
     ended(&bed, "again", "Succeeded").await?;
     manager.stop().await?;
@@ -205,7 +206,7 @@ pub async fn migration_that_cannot_succeed_fails_with_its_reason(_: Space) -> Re
         Rule::new(is_patch, Effect::Refuse(503, None)),
         Rule::new(is_patch, Effect::Refuse(403, None)),
     ]);
-    let manager = Manager::start_cluster_wide(&space, &faults, &[ALONE]).await?;
+    let manager = Manager::start_cluster_wide(&space, &faults, &ALONE).await?;
     migrate(&bed, "maps", "", "configmaps")?;
     let failed = ended(&bed, "maps", "Failed").await?;
     let message = condition(&failed, "Failed").and_then(|it| it["message"].as_str()).unwrap_or_default();

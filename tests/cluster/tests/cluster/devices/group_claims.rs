@@ -14,6 +14,7 @@ use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
 use serde_json::{Value, json};
 
 use super::resource_claims::{ALONE, CONTROLLER, devices, state, template, until_state};
+use crate::gates::NO_GROUPS;
 use crate::robustness::invariants::only_declared;
 
 const GATES: &str = "--feature-gates=GenericWorkload=true,DRAWorkloadResourceClaims=true";
@@ -157,14 +158,14 @@ pub async fn pods_of_groups_get_claims_only_with_the_gates(_: Space) -> Result<(
     template(&space, "gpu").await?;
     create_group(&space, "gang").await?;
     create_member(&space, "member", "gang", true).await?;
-    let off = Manager::start_cluster_wide(&space, &Faults::default(), &[ALONE]).await?;
+    let off = Manager::start_cluster_wide(&space, &Faults::default(), &[ALONE, NO_GROUPS]).await?;
     during(QUIET, "nothing is created without GenericWorkload", || async {
         ensure!(space.list::<ResourceClaim>("").await?.is_empty());
         Ok(())
     })
     .await?;
     off.stop().await?;
-    let generic = "--feature-gates=GenericWorkload=true";
+    let generic = "--feature-gates=GenericWorkload=true,DRAWorkloadResourceClaims=false";
     let half = Manager::start_cluster_wide(&space, &Faults::default(), &[ALONE, generic]).await?;
     let wanted = "Warning FailedResourceClaimCreation PodResourceClaim gpu: claim gpu is a PodGroup claim but the \
                   DRAWorkloadResourceClaims feature is disabled";

@@ -26,6 +26,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 /// Served paths in several spellings, and paths that are not served; true: open to all clients.
 const PATHS: &[(&str, bool)] = &[
@@ -57,7 +58,7 @@ const PATHS: &[(&str, bool)] = &[
 ];
 
 /// A certificate and its key, as PEM.
-type Pair = (String, String);
+pub type Pair = (String, String);
 
 /// The credentials of a client.
 #[derive(Clone, Default)]
@@ -145,8 +146,8 @@ impl Running {
         format!("https://{}{path}", self.address)
     }
 
-    /// Sends a request over a new connection.
-    pub async fn ask(&self, shown: &Credentials, method: &str, path: &str, body: &str) -> Result<Response> {
+    /// Opens a connection with a client certificate, if given, and these protocols (ALPN).
+    pub async fn connect(&self, certificate: Option<&Pair>, protocols: &[&[u8]]) -> Result<TlsStream<TcpStream>> {
         let own = std::fs::read(self.folder.join(format!("{}.crt", self.binary)))?;
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(&own)?)?;
@@ -154,16 +155,21 @@ impl Running {
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots);
-        let config = match &shown.certificate {
+        let mut config = match certificate {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
                 let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect::<Result<_, _>>()?;
                 builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes())?)?
             }
         };
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         let stream = TcpStream::connect(self.address).await?;
-        let mut stream =
-            TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost")?, stream).await?;
+        Ok(TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost")?, stream).await?)
+    }
+
+    /// Sends a request over a new connection.
+    pub async fn ask(&self, shown: &Credentials, method: &str, path: &str, body: &str) -> Result<Response> {
+        let mut stream = self.connect(shown.certificate.as_ref(), &[]).await?;
         let headers: String = shown.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}",

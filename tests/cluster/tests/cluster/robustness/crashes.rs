@@ -168,7 +168,7 @@ async fn crash_everywhere(scenario: &'static Scenario, space: Space) -> Result<(
     run_with_each_fault(scenario, &space, (1..=writes).flat_map(both).collect()).await
 }
 
-async fn fail_each_way(scenario: &'static Scenario, space: Space) -> Result<()> {
+pub async fn fail_each_way(scenario: &'static Scenario, space: Space) -> Result<()> {
     let each = scenario.fails.iter().flat_map(|(beginning, n)| {
         fails().map(|(how, effect)| {
             let matches = move |call: &Call| call.is_deed() && format!("{call} ").starts_with(beginning);

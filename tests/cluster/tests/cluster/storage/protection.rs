@@ -118,6 +118,26 @@ pub async fn finalizers_are_added_and_removed_when_writes_fail(space: Space) -> 
     .await
 }
 
+/// A claim that the controller has processed, which its finalizer shows, is bound and stays without the condition.
+pub async fn bound_claim_has_no_unused_condition_without_the_gate(space: Space) -> Result<()> {
+    let flags = [&format!("--controllers={CLAIMS}"), "--feature-gates=PersistentVolumeClaimUnusedSinceTime=false"];
+    let _manager = Manager::start_with(&space, &Faults::default(), &flags).await?;
+    space.create::<PersistentVolumeClaim>(claim("data")).await?;
+    bind(&space, "data", "1Gi").await?;
+    space.patch::<PersistentVolumeClaim>("data", json!({"metadata": {"finalizers": null}})).await?;
+    eventually("the finalizer is added again", || async {
+        let claim: PersistentVolumeClaim = space.get("data").await?;
+        ensure!(claim.metadata.finalizers.iter().flatten().any(|name| name == CLAIM_FINALIZER));
+        Ok(())
+    })
+    .await?;
+    during(QUIET, "there is no condition", || async {
+        ensure!(unused(&space, "data").await.is_err(), "there is one");
+        Ok(())
+    })
+    .await
+}
+
 pub async fn unused_condition_follows_the_pods_of_a_bound_claim(space: Space) -> Result<()> {
     let faults = Faults::default();
     let manager = start(&space, &faults).await?;

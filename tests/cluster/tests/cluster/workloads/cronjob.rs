@@ -101,6 +101,31 @@ pub async fn year_of_missed_runs_leads_to_one_run(space: Space) -> Result<()> {
     .await
 }
 
+/// The Job is not the CronJob's own: it is neither counted nor adopted, and nothing is created beside it.
+pub async fn job_of_another_owner_takes_the_name_of_a_run(space: Space) -> Result<()> {
+    overdue(&space, "yearly", &json!({}), json!({"timeZone": "Etc/UTC"})).await?;
+    let begun = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).first_of_year()?.start_of_day()?;
+    let name = format!("yearly-{}", begun.timestamp().as_second() / 60);
+    let foreign =
+        with(job(&name, &json!({BEHAVIOUR: READY}), json!({})), json!({"metadata": {"labels": {"app": "yearly"}}}));
+    space.create::<Job>(foreign).await?;
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, &["--controllers=cronjob-controller"]).await?;
+    eventually("the run is attempted", || async {
+        ensure!(faults.count(|call| call.verb == Verb::Create && call.resource == "jobs") > 0);
+        Ok(())
+    })
+    .await?;
+    during(QUIET, "the Job is left alone", || async {
+        let jobs = jobs(&space, "yearly").await?;
+        ensure!(jobs.len() == 1 && jobs[0].owner_references().is_empty(), "{jobs:?}");
+        let status = space.get::<CronJob>("yearly").await?.status.unwrap_or_default();
+        ensure!(status.active.is_none_or(|active| active.is_empty()), "it is counted");
+        Ok(())
+    })
+    .await
+}
+
 pub async fn crash_leads_to_no_second_run(space: Space) -> Result<()> {
     overdue(&space, "crashing", &json!({BEHAVIOUR: READY}), json!({})).await?;
     let faults = Faults::script([Rule::on(Verb::Create, "jobs", Effect::CrashBeforeAnswer)]);

@@ -9,6 +9,8 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use serde_json::{Value, json};
 
+use crate::gates::NO_GROUPS;
+
 const GATES: &str = "--feature-gates=GenericWorkload=true,WorkloadWithJob=true";
 
 fn job(space: &Space, name: &str, scheduling: Value) -> Value {
@@ -58,7 +60,7 @@ pub async fn pods_of_a_job_are_created_in_its_group(_: Space) -> Result<()> {
     };
 
     // A Job that started before the gate was switched on stays as it is.
-    let manager = Manager::start_cluster_wide(&space, &Faults::default(), &["--controllers=job"]).await?;
+    let manager = Manager::start_cluster_wide(&space, &Faults::default(), &["--controllers=job", NO_GROUPS]).await?;
     create("old", Value::Null)?;
     eventually("the old Job has its pods", || async {
         let pods = owned(&space, "pods", "old").await?.len();

@@ -1,0 +1,540 @@
+//! Reconciles of pods, PodGroups and claims with caches that agree with the API server, lag behind it, or are empty.
+
+use http::Method;
+use kinds::schema as f;
+use runtime::events::Recorder;
+use runtime::metrics::Metrics;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
+
+use super::server::Server;
+use super::*;
+use crate::devices::resource_claim::keys::Key;
+use crate::devices::resource_claim::reconciler::ResourceClaims;
+use crate::devices::resource_claim::takeover::Takeover;
+use crate::devices::resource_claim::{decide, metrics};
+
+/// A ResourceClaim as the API server has it.
+#[derive(Clone, Default)]
+struct Claim {
+    name: &'static str,
+    /// The pod that controls it, by name.
+    pod: Option<&'static str>,
+    /// The PodGroup that controls it, by name.
+    group: Option<&'static str>,
+    entry: Option<&'static str>,
+    is_allocated: bool,
+    is_protected: bool,
+    is_deleting: bool,
+    consumers: Vec<Consumer>,
+}
+
+fn put_meta(object: &mut Vec<u8>, name: &str, more: impl FnOnce(&mut Vec<u8>)) {
+    object.put_message(1, |meta| {
+        meta.put_str(object_meta::NAMESPACE, "ns");
+        meta.put_str(object_meta::NAME, name);
+        meta.put_str(object_meta::UID, &format!("{name}-uid"));
+        meta.put_str(object_meta::RESOURCE_VERSION, "1");
+        more(meta);
+    });
+}
+
+impl Claim {
+    fn object(&self) -> Vec<u8> {
+        let mut object = Vec::new();
+        put_meta(&mut object, self.name, |meta| {
+            if let Some(pod) = self.pod {
+                owner("v1", "Pod", pod).put(meta, object_meta::OWNER_REFERENCES);
+            }
+            if let Some(group) = self.group {
+                owner("scheduling.k8s.io/v1beta1", "PodGroup", group).put(meta, object_meta::OWNER_REFERENCES);
+            }
+            if let Some(entry) = self.entry {
+                meta.put_entry(object_meta::ANNOTATIONS, "resource.kubernetes.io/pod-claim-name", entry);
+            }
+            if self.is_protected {
+                meta.put_str(object_meta::FINALIZERS, DELETE_PROTECTION);
+            }
+            if self.is_deleting {
+                Time(5).put(meta, object_meta::DELETION_TIMESTAMP);
+            }
+        });
+        object.put_message(resource_claim::STATUS, |status| {
+            if self.is_allocated {
+                status.put_message(f::resource_claim_status::ALLOCATION, |_| {});
+            }
+            for consumer in &self.consumers {
+                status.put_message(f::resource_claim_status::RESERVED_FOR, |message| {
+                    message.put_str(f::claim_consumer::API_GROUP, &consumer.group);
+                    message.put_str(f::claim_consumer::RESOURCE, &consumer.resource);
+                    message.put_str(f::claim_consumer::NAME, &consumer.name);
+                    message.put_str(f::claim_consumer::UID, &consumer.uid.to_string());
+                });
+            }
+        });
+        object
+    }
+
+    fn record(&self) -> ResourceClaim {
+        of_state(&self.object())
+    }
+}
+
+fn of_state(object: &[u8]) -> ResourceClaim {
+    let context = Decode { interner: Arc::default(), sections: ResourceClaim::STATE };
+    ResourceClaim::decode(&context, object).expect("well-formed")
+}
+
+fn plain(name: &str) -> Vec<u8> {
+    let mut object = Vec::new();
+    put_meta(&mut object, name, |_| {});
+    object
+}
+
+/// After each leadership term of these tests has begun.
+const LATER: Time = Time(10_000_000_000);
+
+/// The caches and the API server before a reconcile.
+struct World {
+    gates: Gates,
+    pods: Vec<Pod>,
+    groups: Vec<PodGroup>,
+    claims: Vec<Claim>,
+    template: Option<ResourceClaimTemplate>,
+    server: Arc<Server>,
+}
+
+impl World {
+    /// One whose API server has the claims of the cache, and these.
+    fn new(gates: Gates, pods: Vec<Pod>, cached: Vec<Claim>, served: &[Claim]) -> Self {
+        let server = Arc::new(Server::default());
+        for claim in cached.iter().chain(served) {
+            server.add::<ResourceClaim>(&claim.object());
+        }
+        let template = Some(named(resource_claim_template::METADATA, "template"));
+        Self { gates, pods, groups: vec![], claims: cached, template, server }
+    }
+
+    fn with_groups(self, groups: Vec<PodGroup>) -> Self {
+        Self { groups, ..self }
+    }
+
+    async fn controller(&self) -> ResourceClaims {
+        let decode = || Decode { interner: Arc::default(), sections: ResourceClaim::STATE };
+        let by_pods = vec![pods_by_claim(), pods_by_template(), pods_by_group()];
+        let groups = || filled_store(decode(), vec![groups_by_claim(), groups_by_template()], self.groups.clone());
+        let claims = self.claims.iter().map(Claim::record);
+        let keys = Keys {
+            pods: Arc::new(filled_store(decode(), by_pods, self.pods.clone())),
+            claims: Arc::new(filled_store(decode(), vec![by_controller()], claims)),
+            groups: self.gates.groups.then(|| Arc::new(groups())),
+            gates: self.gates,
+            queue: Queue::new(QueueOptions::named("test")),
+            deleted: Arc::default(),
+        };
+        let writer = self.server.writer().await;
+        let (recorder, _) = Recorder::new("test", Arc::new(writer.clone()));
+        ResourceClaims {
+            keys: Arc::new(keys),
+            templates: Arc::new(filled_store(decode(), vec![], self.template.clone())),
+            writer,
+            recorder,
+            takeover: Takeover::default(),
+            pod_writes: Consistency::default(),
+            group_writes: Consistency::default(),
+            claim_writes: Consistency::default(),
+            created: metrics::creations(&Metrics::new()),
+            clock: Arc::new(jiff::Timestamp::now),
+        }
+    }
+
+    async fn reconcile(&self, key: Key) -> Result<Outcome, ReconcileError> {
+        self.controller().await.reconcile(&key).await
+    }
+
+    /// The writes: method and path; patches with the names that they set.
+    fn writes(&self) -> Vec<String> {
+        self.server.writes().into_iter().map(|write| summary(&write)).collect()
+    }
+
+    /// Consumers of a claim on the API server, whether it is allocated, and whether it has its finalizer.
+    fn state(&self, claim: &str) -> Option<(Vec<String>, bool, bool)> {
+        let claim = of_state(&self.server.get::<ResourceClaim>(claim)?);
+        let state = claim.state.expect("in its section");
+        let consumers = state.consumers.iter().map(|consumer| consumer.name.to_string()).collect();
+        Some((consumers, state.is_allocated, decide::is_protected(&claim.meta)))
+    }
+}
+
+fn summary(write: &str) -> String {
+    let Some((head, body)) = write.split_once(" {") else { return write.to_owned() };
+    let body: serde_json::Value = serde_json::from_str(&format!("{{{body}")).expect("JSON");
+    let statuses = body["status"]["resourceClaimStatuses"].as_array().cloned().unwrap_or_default();
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let names = statuses.iter().map(|one| format!(" {}={}", text(&one["name"]), text(&one["resourceClaimName"])));
+    format!("{head}{}", names.collect::<String>())
+}
+
+fn pod_key() -> Key {
+    Key::Pod(kinds::meta::ObjectKey::new("ns", "web"))
+}
+
+/// The claim that the pod's status names.
+fn made() -> Claim {
+    Claim { name: "made", pod: Some("web"), entry: Some("gpu"), ..Claim::default() }
+}
+
+fn of_gang() -> Claim {
+    Claim { name: "gang-claim", group: Some("gang"), entry: Some("gpu"), ..Claim::default() }
+}
+
+fn waiting() -> Pod {
+    user(vec![generated("gpu", None)])
+}
+
+fn served() -> Pod {
+    user(vec![generated("gpu", Some(Some("made")))])
+}
+
+fn gang(entries: Vec<ClaimEntry>) -> Vec<PodGroup> {
+    vec![group("gang", entries)]
+}
+
+const CREATED: &[&str] = &["POST resourceclaims", "PATCH pods/web/status gpu=web-gpu-1"];
+
+#[tokio::test]
+async fn pod_gets_the_claims_that_it_lacks() {
+    let member = || in_group(waiting(), "gang");
+    let shared_entry = || gang(vec![generated("gpu", None)]);
+    let foreign = || Claim { name: "made", pod: Some("other"), ..Claim::default() };
+    let no_admin = Gates { admin_access: false, ..OFF };
+    let asking = || {
+        let mut template: ResourceClaimTemplate = named(resource_claim_template::METADATA, "template");
+        template.has_admin_access = true;
+        Some(template)
+    };
+    let two = || user(vec![generated("gpu", Some(Some("made"))), generated("a", None)]);
+    let start = |pod: Pod, cached: Vec<Claim>, served: &[Claim]| World::new(OFF, vec![pod], cached, served);
+    let grouped = |gates, pod: Pod, cached: Vec<Claim>| World::new(gates, vec![pod], cached, &[]);
+    let off = "get PodGroup for Pod ns/web: Pod is a member of PodGroup gang but GenericWorkload feature is disabled";
+    let half = "pod ns/web, PodResourceClaim gpu: claim gpu is a PodGroup claim but the DRAWorkloadResourceClaims feature \
+                is disabled";
+    let missing = "get PodGroup for Pod ns/web: podgroup.scheduling.k8s.io \"gang\" not found";
+    let no_template = "pod ns/web, PodResourceClaim gpu: resource claim template \"template\": \
+                       resourceclaimtemplate.resource.k8s.io \"template\" not found";
+    let admin = "pod ns/web, PodResourceClaim gpu: admin access is requested, but the feature is disabled";
+    let unsupported = "pod ns/web, PodResourceClaim gpu: checking for claim before creating it: pod \"ns/web\", \
+                       spec.resourceClaim \"gpu\": none of the supported fields are set";
+    for (name, world, expected, writes) in [
+        ("new pod", start(waiting(), vec![], &[]), Ok(()), CREATED),
+        ("claim in the cache", start(served(), vec![made()], &[]), Ok(()), &[][..]),
+        ("claim on the API server only", start(served(), vec![], &[made()]), Ok(()), &[]),
+        ("claim nowhere", start(served(), vec![], &[]), Ok(()), CREATED),
+        (
+            "claim of an earlier attempt",
+            start(waiting(), vec![made()], &[]),
+            Ok(()),
+            &["PATCH pods/web/status gpu=made"],
+        ),
+        (
+            "claim of another owner",
+            start(served(), vec![foreign()], &[]),
+            Ok(()),
+            &["POST resourceclaims", "PATCH pods/web/status gpu=web-gpu-2"],
+        ),
+        (
+            "claim of another owner, no template",
+            World { template: None, ..start(served(), vec![foreign()], &[]) },
+            Err((no_template, false)),
+            &[],
+        ),
+        ("no template", World { template: None, ..start(waiting(), vec![], &[]) }, Err((no_template, false)), &[]),
+        ("administrative access", World { template: asking(), ..start(waiting(), vec![], &[]) }, Ok(()), CREATED),
+        (
+            "administrative access, gate off",
+            World { template: asking(), gates: no_admin, ..start(waiting(), vec![], &[]) },
+            Err((admin, false)),
+            &[],
+        ),
+        ("unsupported", start(user(vec![unsupported_entry()]), vec![], &[]), Err((unsupported, false)), &[]),
+        (
+            "second entry",
+            start(two(), vec![made()], &[]),
+            Ok(()),
+            &["POST resourceclaims", "PATCH pods/web/status a=web-a-2 gpu=made"],
+        ),
+        ("being deleted", start(deleting(waiting()), vec![], &[]), Ok(()), &[]),
+        ("finished", start(finished(served()), vec![], &[]), Ok(()), &[]),
+        ("missing pod", World::new(OFF, vec![], vec![], &[]), Ok(()), &[]),
+        ("own entry of a member", grouped(ON, member(), vec![]).with_groups(gang(vec![])), Ok(()), CREATED),
+        (
+            "own entry, half the gates",
+            grouped(GROUPS_ONLY, member(), vec![]).with_groups(gang(vec![])),
+            Ok(()),
+            CREATED,
+        ),
+        ("PodGroup is missing", grouped(ON, member(), vec![]), Err((missing, false)), &[]),
+        ("PodGroup has no claim yet", grouped(ON, member(), vec![]).with_groups(shared_entry()), Ok(()), &[]),
+        (
+            "claim of the PodGroup",
+            grouped(ON, member(), vec![of_gang()]).with_groups(shared_entry()),
+            Ok(()),
+            &["PATCH pods/web/status gpu=gang-claim"],
+        ),
+        ("member without gates", grouped(OFF, member(), vec![]), Err((off, true)), &[]),
+        ("half the gates", grouped(GROUPS_ONLY, member(), vec![]).with_groups(shared_entry()), Err((half, true)), &[]),
+    ] {
+        let mut world = world;
+        world.server.add::<Pod>(&plain("web"));
+        world.pods.iter_mut().for_each(|pod| pod.meta.created = LATER);
+        let result = world.reconcile(pod_key()).await;
+        let result = result.map(|outcome| assert_eq!(outcome, Outcome::Done, "{name}"));
+        let expected = expected.map_err(|(message, terminal)| ReconcileError { message: message.to_owned(), terminal });
+        assert_eq!(result, expected, "{name}");
+        assert_eq!(world.writes(), writes, "{name}");
+    }
+}
+
+fn unsupported_entry() -> ClaimEntry {
+    unsupported("gpu")
+}
+
+#[tokio::test]
+async fn refused_requests_create_nothing_and_are_retried() {
+    for (name, method, status, reason, pod, expected) in [
+        ("creation", Method::POST, 409, "Conflict", waiting(), "create ResourceClaim : test: Conflict"),
+        ("read", Method::GET, 500, "InternalError", served(), "checking claim existence: test: InternalError"),
+    ] {
+        let mut world = World::new(OFF, vec![pod], vec![], &[]);
+        world.pods[0].meta.created = LATER;
+        world.server.refuse(method, status, reason);
+        let error = world.reconcile(pod_key()).await.expect_err(name);
+        assert_eq!(error.message, format!("pod ns/web, PodResourceClaim gpu: {expected}"), "{name}");
+        assert!(!error.terminal && world.server.claims().is_empty(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn claim_that_the_previous_leader_created_is_awaited() {
+    let world = World::new(OFF, vec![waiting()], vec![], &[made()]);
+    let controller = world.controller().await;
+    assert_eq!(controller.reconcile(&pod_key()).await, Ok(Outcome::Done));
+    assert_eq!(controller.reconcile(&pod_key()).await, Ok(Outcome::WaitingForCache));
+    assert!(world.writes().is_empty());
+    assert_eq!(world.server.reads(), ["resourceclaims"], "one list for the namespace");
+}
+
+#[tokio::test]
+async fn lost_answer_to_a_creation_is_followed_by_a_list() {
+    let mut world = World::new(OFF, vec![waiting()], vec![], &[]);
+    world.pods[0].meta.created = LATER;
+    world.server.refuse(Method::POST, 504, "Timeout");
+    let controller = world.controller().await;
+    assert!(controller.reconcile(&pod_key()).await.is_err());
+    world.server.add::<ResourceClaim>(&made().object());
+    assert_eq!(controller.reconcile(&pod_key()).await, Ok(Outcome::Done));
+    assert_eq!(controller.reconcile(&pod_key()).await, Ok(Outcome::WaitingForCache));
+    assert_eq!(world.writes(), ["POST resourceclaims"]);
+}
+
+#[tokio::test]
+async fn allocated_claim_is_reserved_for_a_pod_on_a_node() {
+    let allocated = |consumers: &[Consumer]| Claim { is_allocated: true, consumers: consumers.into(), ..made() };
+    let shared_by_gang = || Claim { is_allocated: true, ..of_gang() };
+    let member = || on_node(in_group(user(vec![generated("gpu", Some(Some("gang-claim")))]), "gang"));
+    let gang = || gang(vec![generated("gpu", Some(Some("gang-claim")))]);
+    let reserved = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    for (name, world, claim, expected) in [
+        ("without a node", World::new(OFF, vec![served()], vec![allocated(&[])], &[]), "made", &[][..]),
+        ("on a node", World::new(OFF, vec![on_node(served())], vec![allocated(&[])], &[]), "made", &["web"]),
+        (
+            "besides others",
+            World::new(OFF, vec![on_node(served())], vec![allocated(&[pod_of("a")])], &[]),
+            "made",
+            &["a", "web"],
+        ),
+        ("not allocated", World::new(OFF, vec![on_node(served())], vec![made()], &[]), "made", &[]),
+        ("finished", World::new(OFF, vec![finished(on_node(served()))], vec![allocated(&[])], &[]), "made", &[]),
+        ("deallocated since", World::new(OFF, vec![on_node(served())], vec![allocated(&[])], &[made()]), "made", &[]),
+        (
+            "reserved since",
+            World::new(OFF, vec![on_node(served())], vec![allocated(&[])], &[allocated(&[pod_of("web")])]),
+            "made",
+            &["web"],
+        ),
+        (
+            "for the PodGroup",
+            World::new(ON, vec![member()], vec![shared_by_gang()], &[]).with_groups(gang()),
+            "gang-claim",
+            &["gang"],
+        ),
+        (
+            "for the PodGroup, gate off",
+            World::new(GROUPS_ONLY, vec![member()], vec![shared_by_gang()], &[]).with_groups(gang()),
+            "gang-claim",
+            &[],
+        ),
+    ] {
+        let mut world = world;
+        world.pods[0].meta.created = LATER;
+        // A pod may not use the claim of its PodGroup with one of the gates off.
+        let is_refused = name.ends_with("gate off");
+        assert_eq!(world.reconcile(pod_key()).await.is_err(), is_refused, "{name}");
+        assert_eq!(world.state(claim).expect("it stays").0, reserved(expected), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn pod_group_gets_its_claims_and_keeps_the_names_that_it_has() {
+    let two = || vec![generated("b", Some(Some("gang-claim"))), generated("a", None)];
+    let named = || vec![two().remove(0)];
+    let waiting = || vec![generated("b", None)];
+    let made = || Claim { entry: Some("b"), ..of_gang() };
+    let foreign = || Claim { group: Some("other"), ..made() };
+    let created = &["POST resourceclaims", "PATCH podgroups/gang/status b=gang-b-1"][..];
+    let replaced = &["POST resourceclaims", "PATCH podgroups/gang/status b=gang-b-2"][..];
+    let second = &["POST resourceclaims", "PATCH podgroups/gang/status a=gang-a-2 b=gang-claim"][..];
+    let adopted = &["PATCH podgroups/gang/status b=gang-claim"][..];
+    for (name, entries, cached, served, expected) in [
+        ("new PodGroup", waiting(), vec![], vec![], created),
+        ("claim in the cache", named(), vec![made()], vec![], &[]),
+        ("claim on the API server only", named(), vec![], vec![made()], &[]),
+        ("claim nowhere", named(), vec![], vec![], created),
+        ("claim of an earlier attempt", waiting(), vec![made()], vec![], adopted),
+        ("claim of another owner", named(), vec![foreign()], vec![], replaced),
+        ("second entry", two(), vec![made()], vec![], second),
+        ("no entries", vec![], vec![], vec![], &[]),
+    ] {
+        let mut world = World::new(ON, vec![], cached, &served).with_groups(gang(entries));
+        world.groups[0].meta.created = LATER;
+        world.server.add::<PodGroup>(&plain("gang"));
+        assert_eq!(world.reconcile(group_key()).await, Ok(Outcome::Done), "{name}");
+        assert_eq!(world.writes(), expected, "{name}");
+    }
+}
+
+fn group_key() -> Key {
+    Key::Group(kinds::meta::ObjectKey::new("ns", "gang"))
+}
+
+#[tokio::test]
+async fn pod_group_gets_no_claim_when_it_ends_or_its_template_is_missing() {
+    let waiting = || edited(group("gang", vec![generated("b", None)]), |group| group.meta.created = LATER);
+    let deleting = || edited(waiting(), |group| group.meta.deletion = Time(1));
+    let foreign = || Claim { entry: Some("b"), group: Some("other"), ..of_gang() };
+    let lost = || edited(waiting(), |group| group.claims = [generated("b", Some(Some("gang-claim")))].into());
+    let missing = "PodGroup ns/gang, PodGroupResourceClaim b: resource claim template \"template\": \
+                   resourceclaimtemplate.resource.k8s.io \"template\" not found";
+    let refused = "PodGroup ns/gang, PodGroupResourceClaim b: create ResourceClaim : test: Conflict";
+    let world = |groups: Vec<PodGroup>| World::new(ON, vec![], vec![], &[]).with_groups(groups);
+    let without = |world: World| World { template: None, ..world };
+    let owned = || World::new(ON, vec![], vec![foreign()], &[]).with_groups(vec![lost()]);
+    for (name, world, refuses, expected) in [
+        ("missing PodGroup", world(vec![]), false, Ok(Outcome::Done)),
+        ("being deleted", world(vec![deleting()]), false, Ok(Outcome::Done)),
+        ("no template", without(world(vec![waiting()])), false, Err(missing)),
+        ("claim of another owner, no template", without(owned()), false, Err(missing)),
+        ("refused", world(vec![waiting()]), true, Err(refused)),
+    ] {
+        if refuses {
+            world.server.refuse(Method::POST, 409, "Conflict");
+        }
+        let before = world.server.claims().len();
+        let result = world.reconcile(group_key()).await;
+        assert_eq!(result.map_err(|error| error.message), expected.map_err(str::to_owned), "{name}");
+        assert_eq!(world.server.claims().len(), before, "{name}");
+    }
+}
+
+/// Each case: the consumers of a claim, the pods in the cache and on the API server, and the claim afterwards.
+#[tokio::test]
+async fn claim_is_released_when_its_consumers_no_longer_exist() {
+    let key = || Key::Claim(kinds::meta::ObjectKey::new("ns", "made"));
+    let shared = || Claim { pod: None, entry: None, is_allocated: true, is_protected: true, ..made() };
+    let reserved = |consumers: &[Consumer]| Claim { consumers: consumers.into(), ..shared() };
+    let old = || Consumer { uid: Uid::parse("old-uid"), ..pod_of("web") };
+    let thing = || consumer("example.com", "things", "..");
+    let web = || vec![on_node(served())];
+    let recreated = || vec![edited(on_node(served()), |pod| pod.meta.uid = Uid::parse("new-uid"))];
+    let done = || vec![finished(on_node(served()))];
+    let kept = |names: &[&str], is_allocated, is_protected| {
+        Some((names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(), is_allocated, is_protected))
+    };
+    let free = || kept(&[], false, false);
+    let unprotected = || Claim { is_protected: false, ..reserved(&[pod_of("web")]) };
+    let own = |consumers: &[Consumer]| Claim { pod: Some("web"), ..reserved(consumers) };
+    let unused = || Claim { is_allocated: false, is_protected: false, ..own(&[]) };
+    for (name, gates, pods, on_server, claim, expected) in [
+        ("pod in the cache", OFF, web(), None, reserved(&[pod_of("web")]), kept(&["web"], true, true)),
+        ("pod on the API server", OFF, vec![], Some("web"), reserved(&[pod_of("web")]), kept(&["web"], true, true)),
+        ("missing pod", OFF, vec![], None, reserved(&[pod_of("web")]), free()),
+        ("earlier pod of the name", OFF, web(), Some("web"), reserved(&[old()]), free()),
+        (
+            "cache has an earlier pod",
+            OFF,
+            recreated(),
+            Some("web"),
+            reserved(&[pod_of("web")]),
+            kept(&["web"], true, true),
+        ),
+        ("one of two", OFF, web(), None, reserved(&[pod_of("a"), pod_of("web")]), kept(&["web"], true, true)),
+        ("besides another kind", OFF, vec![], None, reserved(&[pod_of("a"), thing()]), kept(&[".."], true, true)),
+        ("hostile name", OFF, vec![], None, reserved(&[pod_of("../web")]), free()),
+        ("missing PodGroup", ON, vec![], None, reserved(&[group_of("gang")]), free()),
+        ("PodGroup, gate off", OFF, vec![], None, reserved(&[group_of("gang")]), kept(&["gang"], true, true)),
+        ("finished pod, no finalizer", OFF, done(), None, unprotected(), kept(&[], true, false)),
+        ("never reserved", OFF, vec![], None, shared(), kept(&[], true, true)),
+        (
+            "being deleted in use",
+            OFF,
+            web(),
+            None,
+            Claim { is_deleting: true, ..reserved(&[pod_of("web")]) },
+            kept(&["web"], true, true),
+        ),
+        ("being deleted", OFF, vec![], None, Claim { is_deleting: true, ..reserved(&[pod_of("web")]) }, None),
+        ("being deleted, never reserved", OFF, vec![], None, Claim { is_deleting: true, ..shared() }, None),
+        ("of a finished pod", OFF, done(), None, own(&[pod_of("web")]), None),
+        ("of a finished pod, released", OFF, done(), None, unused(), None),
+        ("of a running pod", OFF, web(), None, unused(), free()),
+        ("of a pod that the cache does not have", OFF, vec![], None, unused(), free()),
+        ("cache has an earlier pod than the owner", OFF, recreated(), Some("web"), unused(), free()),
+        ("of an earlier pod of the name", OFF, recreated(), None, unused(), None),
+    ] {
+        let world = World::new(gates, pods, vec![claim], &[]);
+        on_server.into_iter().for_each(|pod| world.server.add::<Pod>(&plain(pod)));
+        assert_eq!(world.reconcile(key()).await, Ok(Outcome::Done), "{name}");
+        assert_eq!(world.state("made"), expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn release_is_decided_again_on_the_claim_of_the_api_server() {
+    let key = || Key::Claim(kinds::meta::ObjectKey::new("ns", "made"));
+    let reserved = |consumers: &[Consumer]| Claim {
+        is_allocated: true,
+        is_protected: true,
+        consumers: consumers.into(),
+        ..made()
+    };
+    let running = vec![on_node(served())];
+    // The scheduler has reserved it for another pod, which the cache does not show.
+    let world =
+        World::new(OFF, running.clone(), vec![reserved(&[pod_of("a")])], &[reserved(&[pod_of("a"), pod_of("b")])]);
+    assert_eq!(world.reconcile(key()).await, Ok(Outcome::Done));
+    assert_eq!(world.state("made"), Some((vec!["b".to_owned()], true, true)));
+    // It was replaced.
+    let world = World::new(OFF, running.clone(), vec![reserved(&[pod_of("a")])], &[]);
+    let object = reserved(&[pod_of("a")]).object();
+    world.server.add::<ResourceClaim>(&super::server::with_uid(&object, "another"));
+    assert_eq!(world.reconcile(key()).await, Ok(Outcome::Done));
+    assert!(world.writes().is_empty());
+    // Pods cannot be read: nothing is concluded.
+    let world = World::new(OFF, vec![], vec![reserved(&[pod_of("a")])], &[]);
+    world.server.refuse(Method::GET, 500, "InternalError");
+    assert!(world.reconcile(key()).await.is_err());
+    assert!(world.writes().is_empty());
+    // It changes between the read and the write.
+    let world = World::new(OFF, vec![], vec![reserved(&[pod_of("a")])], &[]);
+    world.server.refuse(Method::PUT, 409, "Conflict");
+    assert_eq!(world.reconcile(key()).await, Ok(Outcome::RequeueWithBackoff));
+}

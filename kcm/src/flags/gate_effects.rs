@@ -1,0 +1,110 @@
+//! Effects of the feature gates on this manager.
+//!
+//! Gates that are not listed belong to other components. As by upstream, they are accepted and change nothing here.
+
+/// The effect of a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// On and off differ, in this.
+    Switches(&'static str),
+    /// The manager always behaves as if the gate were on. It cannot be switched off by name, for this reason.
+    AlwaysOn(&'static str),
+    /// The manager always behaves as if the gate were off. It cannot be switched on by name, for this reason.
+    AlwaysOff(&'static str),
+}
+
+use Effect::{AlwaysOff, AlwaysOn, Switches};
+
+const STALE: &str = "controllers always compare their caches with their own writes";
+const IN_ORDER: &str = "events of a watch are always applied one after the other, without a queue";
+const CBOR: &str = "requests and responses are protobuf, or JSON where a kind has no protobuf";
+
+/// All gates with an effect on upstream's manager, by name.
+///
+/// AllAlpha and AllBeta, which switch many gates at once, leave the fixed ones as they are and are never refused.
+#[rustfmt::skip]
+pub static EFFECTS: &[(&str, Effect)] = &[
+    ("APIServerIdentity", Switches("storageversion-garbage-collector-controller runs, if StorageVersionAPI is on too")),
+    ("AllAlpha", Switches("all alpha gates that are not named")),
+    ("AllBeta", Switches("all beta gates that are not named")),
+    ("AllowParsingUserUIDFromCertAuth", Switches("the HTTPS port takes the client's UID from its certificate")),
+    ("AtomicFIFO", AlwaysOn(IN_ORDER)),
+    ("CBORServingAndStorage", AlwaysOff("`/flagz` and `/statusz` are served as text, JSON and YAML")),
+    ("ClientsAllowCARotation", AlwaysOn("certificates of authorities are always read again")),
+    ("ClientsAllowCBOR", AlwaysOff(CBOR)),
+    ("ClientsAllowTLSCacheGC", AlwaysOn("connections that are no longer used are always closed")),
+    ("ClientsPreferCBOR", AlwaysOff(CBOR)),
+    ("ClusterTrustBundle", Switches("kube-apiserver-serving-clustertrustbundle-publisher-controller runs")),
+    ("ComponentFlagz", Switches("`/flagz` is served")),
+    ("ComponentStatusz", Switches("`/statusz` is served")),
+    ("ContextualLogging", AlwaysOn("log lines always name their object")),
+    ("ControllerManagerReleaseLeaderElectionLockOnExit", AlwaysOn("the Lease is always released at a clean exit")),
+    ("CoordinatedLeaderElection", Switches("the API server elects the leader among LeaseCandidates")),
+    ("DRAAdminAccess", Switches("resourceclaim-controller creates claims with administrative access")),
+    ("DRADeviceTaintRules", Switches("device-taint-eviction-controller and resourcepoolstatusrequest-controller apply DeviceTaintRules")),
+    ("DRADeviceTaints", Switches("device-taint-eviction-controller runs")),
+    ("DRAExtendedResource", AlwaysOn("quotas always count extended resources that are backed by devices")),
+    ("DRAPrioritizedList", Switches("resourceclaim-controller creates claims with prioritized lists")),
+    ("DRAResourcePoolStatus", Switches("resourcepoolstatusrequest-controller runs")),
+    ("DRAWorkloadResourceClaims", Switches("claims of PodGroups are created, shared by their pods, and evicted together")),
+    ("DeploymentReplicaSetTerminatingReplicas", Switches("`status.terminatingReplicas` of ReplicaSets and Deployments")),
+    ("DynamicResourceAllocation", Switches("resourceclaim-controller and device-taint-eviction-controller run")),
+    ("GenericWorkload", Switches("podgroup-protection-controller runs; resourceclaim-controller reads PodGroups of pods")),
+    ("HPAConfigurableTolerance", Switches("tolerances of a HorizontalPodAutoscaler's behavior are applied")),
+    ("HPAGeneration", Switches("`status.observedGeneration` of HorizontalPodAutoscalers; edits are processed immediately")),
+    ("HPAOptimizedSelectorStore", Switches("the condition AmbiguousSelector names two HorizontalPodAutoscalers instead of all")),
+    ("HPAScaleToZero", Switches("HorizontalPodAutoscalers scale to zero")),
+    ("InOrderInformers", AlwaysOn(IN_ORDER)),
+    ("InOrderInformersBatchProcess", AlwaysOn(IN_ORDER)),
+    ("InPlacePodVerticalScaling", AlwaysOn("quotas always count the larger one of a pod's desired and actual resources")),
+    ("InformerResourceVersion", Switches("storage-version-migrator-controller runs, if StorageVersionMigrator is on too")),
+    ("JobManagedBy", AlwaysOn("`spec.managedBy` of Jobs is always respected")),
+    ("LoggingAlphaOptions", Switches("alpha options of logging may be given")),
+    ("LoggingBetaOptions", Switches("`--logging-format=json` may be given")),
+    ("MaxUnavailableStatefulSet", Switches("`spec.updateStrategy.rollingUpdate.maxUnavailable` of StatefulSets")),
+    ("MultiCIDRServiceAllocator", Switches("service-cidr-controller runs")),
+    ("MutableSchedulingDirectivesForSuspendedJobs", Switches("`status.startTime` of a Job is removed when it is suspended")),
+    ("NativeHistograms", AlwaysOff("`/metrics` is text with classic histograms, which cannot hold native ones")),
+    ("NodeControllerLeaseCircuitBreaker", Switches("node-lifecycle-controller checks Leases with the API server before it marks many nodes")),
+    ("PersistentVolumeClaimUnusedSinceTime", Switches("the condition Unused of PersistentVolumeClaims")),
+    ("PodCertificateRequest", Switches("podcertificaterequest-cleaner-controller runs")),
+    ("PodDeletionCost", Switches("ReplicaSets delete pods with a low `controller.kubernetes.io/pod-deletion-cost` first")),
+    ("PodLevelResources", Switches("quotas and HorizontalPodAutoscalers count `spec.resources` of pods")),
+    ("PodLevelResourcesFixKubeletQOSClass", Switches("quotas derive the QoS class from the values of `spec.resources` of pods whose status does not have it")),
+    ("PreferSameTrafficDistribution", AlwaysOn("EndpointSlices always have the hints of PreferSameZone and PreferSameNode")),
+    ("RecoverVolumeExpansionFailure", AlwaysOn("quotas always count `status.allocatedResources` of claims")),
+    ("RemoteRequestHeaderUID", Switches("`--requestheader-uid-headers` may be given")),
+    ("SELinuxChangePolicy", Switches("selinux-warning-controller runs")),
+    ("SELinuxMountReadWriteOncePod", AlwaysOn("selinux-warning-controller always compares labels")),
+    ("SeparateTaintEvictionController", Switches("taint-eviction-controller runs")),
+    ("StaleControllerConsistencyDaemonSet", AlwaysOn(STALE)),
+    ("StaleControllerConsistencyHPA", AlwaysOn(STALE)),
+    ("StaleControllerConsistencyJob", AlwaysOn(STALE)),
+    ("StaleControllerConsistencyReplicaSet", AlwaysOn(STALE)),
+    ("StaleControllerConsistencyStatefulSet", AlwaysOn(STALE)),
+    ("StatefulSetRecreateStrategy", Switches("StatefulSets with the update strategy Recreate")),
+    ("StatefulSetSemanticRevisionComparison", Switches("a StatefulSet whose template differs only in form gets no new revision")),
+    ("StorageVersionAPI", Switches("storageversion-garbage-collector-controller runs, if APIServerIdentity is on too")),
+    ("StorageVersionMigrator", Switches("storage-version-migrator-controller runs")),
+    ("TaintTolerationComparisonOperators", Switches("tolerations with the operators Gt and Lt are compared as numbers")),
+    ("UnauthenticatedHTTP2DOSMitigation", Switches("HTTP/2 connections of unauthenticated clients to the HTTPS port are closed after each request")),
+    ("UnlockWhileProcessingFIFO", AlwaysOn(IN_ORDER)),
+    ("VolumeAttributesClass", Switches("volumeattributesclass-protection-controller runs")),
+    ("WatchListClient", Switches("objects arrive in the watch's own stream instead of in pages of a list")),
+    ("WorkloadWithJob", Switches("Jobs get Workloads and PodGroups")),
+];
+
+/// Returns the effect of a gate; `None` if it belongs to other components.
+pub fn effect(gate: &str) -> Option<Effect> {
+    EFFECTS.iter().find(|(name, _)| *name == gate).map(|(_, effect)| *effect)
+}
+
+/// Returns the rest of the message for a gate with a value that is not supported; `None` if it is.
+pub fn refusal(gate: &str, value: bool) -> Option<String> {
+    let (verb, reason) = match effect(gate)? {
+        AlwaysOn(reason) if !value => ("off", reason),
+        AlwaysOff(reason) if value => ("on", reason),
+        _ => return None,
+    };
+    Some(format!("{gate} cannot be switched {verb}: {reason}; remove it"))
+}

@@ -1,0 +1,101 @@
+//! The table of effects, and the page that is made from it.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use component::flags::gates::{GateRow, Stage};
+
+use super::super::gate_effects::{EFFECTS, Effect, effect, refusal};
+use super::*;
+
+fn row(gate: &str) -> &'static GateRow {
+    super::GATES.gates.iter().find(|row| row.name == gate).unwrap_or_else(|| panic!("{gate} is no gate"))
+}
+
+fn problems(flag: &str) -> String {
+    parse([flag.to_owned()]).err().map(|problems| problems.to_string()).unwrap_or_default()
+}
+
+/// The table of gates with an effect, in Markdown.
+fn page() -> String {
+    let mut page = String::from("| feature gate | stage, default | effect |\n| --- | --- | --- |\n");
+    for (gate, effect) in EFFECTS {
+        let spec = row(gate).specs.last().expect("a specification");
+        let stage = match spec.stage {
+            Stage::Alpha => "alpha",
+            Stage::Beta => "beta",
+            Stage::Ga => "GA",
+            Stage::Deprecated => "deprecated",
+        };
+        let default = if spec.default { "on" } else { "off" };
+        let locked = if spec.locked { ", locked" } else { "" };
+        let effect = match effect {
+            Effect::Switches(subject) => (*subject).to_owned(),
+            Effect::AlwaysOn(reason) => format!("always on, `{gate}=false` is refused: {reason}"),
+            Effect::AlwaysOff(reason) => format!("always off, `{gate}=true` is refused: {reason}"),
+        };
+        // Writing to a string cannot fail.
+        let _ = writeln!(page, "| {gate} | {stage}, {default}{locked} | {effect} |");
+    }
+    page
+}
+
+#[test]
+fn status_page_of_feature_gates_is_current() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/feature-gates.md");
+    component::status::check(&file, "kcm", &page()).expect("up to date");
+}
+
+#[test]
+fn effects_are_sorted_and_of_existing_gates() {
+    assert!(EFFECTS.is_sorted_by_key(|(gate, _)| *gate));
+    for (gate, _) in EFFECTS {
+        row(gate);
+    }
+    assert_eq!(effect("KubeletPSI"), None, "a gate of another component");
+}
+
+#[test]
+fn fixed_gate_is_refused_when_its_other_value_is_named() {
+    for (gate, effect) in EFFECTS {
+        let spec = row(gate).specs.last().expect("a specification");
+        for value in [true, false] {
+            let is_fixed = match effect {
+                Effect::Switches(_) => false,
+                Effect::AlwaysOn(_) => !value,
+                Effect::AlwaysOff(_) => value,
+            };
+            assert_eq!(refusal(gate, value).is_some(), is_fixed, "{gate}={value}");
+            if spec.locked {
+                continue;
+            }
+            let text = problems(&format!("--feature-gates={gate}={value}"));
+            // A gate that others depend on is refused for that, as by upstream.
+            let is_needed = text.contains(&format!("depends on features that are disabled: {gate}"));
+            let is_refused = text.contains(&format!("{gate} cannot be switched"));
+            assert_eq!(is_refused || is_fixed && is_needed, is_fixed, "{gate}={value}: {text}");
+        }
+    }
+}
+
+#[test]
+fn locked_gate_is_refused_by_its_name_in_an_older_emulated_version_too() {
+    for (flags, is_refused) in [
+        (["--emulated-version=1.34", "--feature-gates=JobManagedBy=false"], true),
+        (["--emulated-version=1.34", "--feature-gates=JobManagedBy=true"], false),
+        (["--emulated-version=1.36", "--feature-gates=HPAConfigurableTolerance=false"], false),
+    ] {
+        let problems = parse(flags.map(str::to_owned)).err();
+        let text = problems.map(|problems| problems.to_string()).unwrap_or_default();
+        assert_eq!(text.contains("cannot be switched off"), is_refused, "{flags:?}: {text}");
+    }
+}
+
+#[test]
+fn gates_that_are_not_named_are_never_refused() {
+    for flag in ["--feature-gates=AllAlpha=false", "--feature-gates=AllBeta=false", "--emulated-version=1.34"] {
+        assert!(!problems(flag).contains("cannot be switched"), "{flag}");
+    }
+    let all = problems("--feature-gates=AllAlpha=true,AllBeta=true");
+    assert_eq!(all, "", "all gates may be on");
+}

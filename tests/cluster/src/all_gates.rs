@@ -1,0 +1,53 @@
+//! Runs of all tests with every alpha and beta feature gate on.
+
+/// The environment variable that switches all gates on: any value but an empty one.
+pub const VARIABLE: &str = "CLUSTER_TESTS_ALL_GATES";
+
+const GATES: &str = "--feature-gates=AllAlpha=true,AllBeta=true";
+
+/// The APIs of alpha and beta features.
+const APIS: &str = "--runtime-config=api/all=true";
+
+/// Leaders would be elected among the managers of all tests, which share a namespace for that.
+const ELECTION: &str = "--feature-gates=CoordinatedLeaderElection=false";
+
+fn is_set() -> bool {
+    std::env::var_os(VARIABLE).is_some_and(|value| !value.is_empty())
+}
+
+/// Returns the additional flags of an API server.
+pub fn of_api_server() -> Vec<String> {
+    flags(is_set(), &[GATES, APIS])
+}
+
+/// Returns the additional flags of a manager, which those of a test follow.
+pub fn of_manager() -> Vec<String> {
+    flags(is_set(), &[GATES, ELECTION])
+}
+
+fn flags(is_set: bool, flags: &[&str]) -> Vec<String> {
+    if is_set { flags.iter().map(|flag| (*flag).to_owned()).collect() } else { Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use kcm::flags::{Invocation, parse};
+
+    use super::*;
+
+    fn is_on(flags: Vec<String>, gate: &str) -> bool {
+        match parse(flags).expect("valid flags") {
+            Invocation::Run(options) => options.gates.enabled(gate),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn gate_of_a_test_counts_more_than_all_gates() {
+        let mut all = flags(true, &[GATES, ELECTION]);
+        assert!(is_on(all.clone(), "WorkloadWithJob") && !is_on(all.clone(), "CoordinatedLeaderElection"));
+        all.push("--feature-gates=WorkloadWithJob=false".to_owned());
+        assert!(is_on(all.clone(), "GenericWorkload") && !is_on(all, "WorkloadWithJob"));
+        assert_eq!(flags(false, &[GATES]), [""; 0]);
+    }
+}

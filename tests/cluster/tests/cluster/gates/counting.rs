@@ -1,0 +1,129 @@
+//! Gates of quotas and autoscalers.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, ensure};
+use cluster_tests::objects::{pod, with};
+use cluster_tests::{Faults, Manager, QUIET, Space, during, eventually};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde_json::{Value, json};
+
+use super::{Gate, on_and_off};
+use crate::workloads::horizontal_pod_autoscaler::{QUICK, autoscaler, busy};
+
+/// Creates a pod that no scheduler places, with these resources of its own and of its container.
+async fn create_pod(space: &Space, resources: &Value, of_container: &Value) -> Result<()> {
+    let containers = json!([{"name": "main", "image": "example.com/image:1", "resources": of_container}]);
+    let spec = json!({"schedulerName": "nobody", "resources": resources, "containers": containers});
+    space.create::<Pod>(with(pod("counted", "web"), json!({"spec": spec}))).await?;
+    Ok(())
+}
+
+/// Creates a quota, starts its controller and waits until the quota's use is as expected.
+async fn is_used(space: &Space, gate: &Gate, spec: Value, resource: &str, expected: &str) -> Result<()> {
+    space.create::<ResourceQuota>(json!({"metadata": {"name": "quota"}, "spec": spec})).await?;
+    let flags = ["--controllers=resourcequota-controller", &gate.flag];
+    let _manager = Manager::start_with(space, &Faults::default(), &flags).await?;
+    eventually(format!("{resource} is {expected}"), || async {
+        let status = space.get::<ResourceQuota>("quota").await?.status.unwrap_or_default();
+        let used: BTreeMap<String, Quantity> = status.used.unwrap_or_default();
+        ensure!(used.get(resource).is_some_and(|used| used.0 == expected), "{used:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// All gates that depend on PodLevelResources have its value.
+pub async fn resources_of_a_pod_itself_are_counted_in_quotas(space: Space) -> Result<()> {
+    let gates = [
+        "PodLevelResources",
+        "PodLevelResourcesFixDefaulting",
+        "PodLevelResourcesFixKubeletQOSClass",
+        "InPlacePodLevelResourcesVerticalScaling",
+    ];
+    on_and_off(&space, &gates, |space, gate| async move {
+        let requests = |cpu: &str| json!({"requests": {"cpu": cpu}});
+        create_pod(&space, &requests("2"), &requests("100m")).await?;
+        let expected = if gate.is_on { "2" } else { "100m" };
+        is_used(&space, &gate, json!({"hard": {"requests.cpu": "10"}}), "requests.cpu", expected).await
+    })
+    .await
+}
+
+async fn status(space: &Space, name: &str) -> Result<HorizontalPodAutoscalerStatus> {
+    space.get::<HorizontalPodAutoscaler>(name).await?.status.context("no status")
+}
+
+/// Reason and message of the condition ScalingActive.
+fn scaling_active(status: &HorizontalPodAutoscalerStatus) -> Result<(String, String)> {
+    let conditions = status.conditions.iter().flatten();
+    let found = conditions.into_iter().find(|condition| condition.type_ == "ScalingActive");
+    let found = found.with_context(|| format!("no condition: {status:?}"))?;
+    Ok((found.reason.clone().unwrap_or_default(), found.message.clone().unwrap_or_default()))
+}
+
+pub async fn observed_generation_of_an_autoscaler_is_written(space: Space) -> Result<()> {
+    on_and_off(&space, &["HPAGeneration"], |space, gate| async move {
+        let flags = [QUICK, &[&gate.flag]].concat();
+        let _manager = Manager::start_with(&space, &Faults::default(), &flags).await?;
+        space.create::<Deployment>(busy("web", 1)).await?;
+        space.create::<HorizontalPodAutoscaler>(autoscaler("web", json!({}))).await?;
+        eventually("the metrics were asked for", || async {
+            let status = status(&space, "web").await?;
+            scaling_active(&status)?;
+            ensure!(status.observed_generation == gate.is_on.then_some(1), "{status:?}");
+            Ok(())
+        })
+        .await
+    })
+    .await
+}
+
+pub async fn autoscalers_of_the_same_pods_are_named(space: Space) -> Result<()> {
+    on_and_off(&space, &["HPAOptimizedSelectorStore"], |space, gate| async move {
+        space.create::<Deployment>(busy("web", 1)).await?;
+        let all = ["first", "second", "third"];
+        for name in all {
+            space.create::<HorizontalPodAutoscaler>(autoscaler(name, json!({}))).await?;
+        }
+        let flags = [QUICK, &[&gate.flag]].concat();
+        let _manager = Manager::start_with(&space, &Faults::default(), &flags).await?;
+        let expected = if gate.is_on { 2 } else { 3 };
+        let named = || async {
+            let (reason, message) = scaling_active(&status(&space, "first").await?)?;
+            let count = all.iter().filter(|name| message.contains(&format!("{{{name} "))).count();
+            ensure!(reason == "AmbiguousSelector" && count == expected, "{reason}: {message}");
+            Ok(())
+        };
+        eventually(format!("{expected} of them are named"), named).await?;
+        during(QUIET, format!("{expected} of them are named"), named).await
+    })
+    .await
+}
+
+/// The condition says that the autoscaler itself has scaled to zero.
+pub async fn autoscaler_scales_back_from_zero(space: Space) -> Result<()> {
+    on_and_off(&space, &["HPAScaleToZero"], |space, gate| async move {
+        space.create::<Deployment>(busy("web", 0)).await?;
+        let target = json!({"type": "AverageValue", "averageValue": "1"});
+        let external = json!({"metric": {"name": "queue-length"}, "target": target});
+        let metrics = json!([{"type": "External", "external": external}]);
+        let spec = json!({"minReplicas": 0, "metrics": metrics});
+        space.create::<HorizontalPodAutoscaler>(autoscaler("web", spec)).await?;
+        let scaled = json!([{"type": "ScaledToZero", "status": "True", "reason": "ScaledToZero"}]);
+        let zero = json!({"status": {"conditions": scaled, "desiredReplicas": 0, "currentMetrics": null}});
+        space.patch_status::<HorizontalPodAutoscaler>("web", zero).await?;
+        let flags = [QUICK, &[&gate.flag]].concat();
+        let _manager = Manager::start_with(&space, &Faults::default(), &flags).await?;
+        eventually("its status is written", || async {
+            let (reason, message) = scaling_active(&status(&space, "web").await?)?;
+            ensure!((reason == "ScalingDisabled") != gate.is_on, "{reason}: {message}");
+            Ok(())
+        })
+        .await
+    })
+    .await
+}

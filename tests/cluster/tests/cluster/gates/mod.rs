@@ -1,0 +1,41 @@
+//! Feature gates, each on and off. The table of all gates and their tests is in `xtask/src/test/feature_gates`.
+
+pub mod controllers;
+pub mod counting;
+pub mod http2;
+pub mod statefulset;
+pub mod workloads;
+
+use anyhow::Result;
+use cluster_tests::{Space, variants};
+
+/// Switches off the gate GenericWorkload and all gates that depend on it, also when all others are on.
+pub const NO_GROUPS: &str = "--feature-gates=GenericWorkload=false,CompositePodGroup=false,\
+                             DRAWorkloadResourceClaims=false,PodGroupPreemptionPolicy=false,\
+                             TopologyAwareWorkloadScheduling=false,WorkloadWithJob=false";
+
+/// A value of a gate.
+#[derive(Clone)]
+pub struct Gate {
+    /// The value.
+    pub is_on: bool,
+    /// The flag that sets it.
+    pub flag: String,
+}
+
+/// The flag that sets all these gates to one value.
+pub fn flag(gates: &[&str], is_on: bool) -> String {
+    let gates: Vec<String> = gates.iter().map(|gate| format!("{gate}={is_on}")).collect();
+    format!("--feature-gates={}", gates.join(","))
+}
+
+/// Runs a test with all these gates on, and with all of them off, each in a separate namespace.
+pub async fn on_and_off<F: Future<Output = Result<()>>>(
+    space: &Space,
+    gates: &[&str],
+    check: impl Fn(Space, Gate) -> F,
+) -> Result<()> {
+    let values = [true, false].map(|is_on| Gate { is_on, flag: flag(gates, is_on) });
+    let named = values.map(|gate| (gate.flag.clone(), gate)).to_vec();
+    variants(space, named, check).await
+}

@@ -1,0 +1,154 @@
+//! What AWS does and moto does not: names, time and limits. Each rule is in a file of its own, with its reference.
+//!
+//! Names, interfaces, quotas and the sizes of pages are always as in AWS. Late visibility and slow or failed load
+//! balancers are switched on by tests.
+
+mod interfaces;
+mod lifecycle;
+mod names;
+mod pages;
+mod quotas;
+mod visibility;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use anyhow::Result;
+
+use crate::aws::Aws;
+use crate::call::Call;
+use crate::fault::is_change;
+use crate::xml::Element;
+
+use interfaces::Interfaces;
+use lifecycle::Lifecycle;
+pub(crate) use names::Existing;
+use pages::Pages;
+pub use quotas::Quota;
+use quotas::Quotas;
+use visibility::Visibility;
+
+/// A call that AWS refuses: its code and its message.
+pub(crate) type Refusal = (&'static str, String);
+
+/// A list in an answer.
+struct List {
+    action: &'static str,
+    /// Where it is below the outermost element.
+    path: &'static str,
+    /// The element with the id of a member.
+    id: &'static str,
+}
+
+const LISTS: [List; 10] = [
+    List { action: "DescribeLoadBalancers", path: "DescribeLoadBalancersResult/LoadBalancers", id: "LoadBalancerArn" },
+    List { action: "DescribeTargetGroups", path: "DescribeTargetGroupsResult/TargetGroups", id: "TargetGroupArn" },
+    List { action: "DescribeListeners", path: "DescribeListenersResult/Listeners", id: "ListenerArn" },
+    List { action: "DescribeTags", path: "DescribeTagsResult/TagDescriptions", id: "ResourceArn" },
+    List { action: "DescribeSecurityGroups", path: "securityGroupInfo", id: "groupId" },
+    List { action: "DescribeSecurityGroupRules", path: "securityGroupRuleSet", id: "securityGroupRuleId" },
+    List { action: "DescribeNetworkInterfaces", path: "networkInterfaceSet", id: "networkInterfaceId" },
+    List { action: "DescribeSubnets", path: "subnetSet", id: "subnetId" },
+    List { action: "DescribeRouteTables", path: "routeTableSet", id: "routeTableId" },
+    List { action: "DescribeInstances", path: "reservationSet", id: "reservationId" },
+];
+
+/// The list that is in the answers of an action.
+fn list_of(action: &str) -> Option<&'static List> {
+    LISTS.iter().find(|list| list.action == action)
+}
+
+/// The rules of one account.
+pub(crate) struct Model {
+    aws: Aws,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    interfaces: Interfaces,
+    lifecycle: Lifecycle,
+    pages: Pages,
+    quotas: Quotas,
+    visibility: Visibility,
+}
+
+impl Model {
+    pub(crate) fn new(aws: Aws) -> Self {
+        Self { aws, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is created from now on is missing from this many reads, and has only a part of its tags in as many more. With
+    /// 0 everything is visible.
+    pub(crate) fn delay_visibility(&self, reads: u64) {
+        self.state().visibility.set(reads);
+    }
+
+    /// Load balancers that are created from now on are being provisioned in this many listings. With 0 all that did not
+    /// fail are active.
+    pub(crate) fn provision(&self, listings: u64) {
+        self.state().lifecycle.provision(listings);
+    }
+
+    /// AWS fails to set up this many of the next load balancers.
+    pub(crate) fn fail_setup(&self, count: u64) {
+        self.state().lifecycle.failing = count;
+    }
+
+    /// Network interfaces outlive their load balancer for this many calls that meet them.
+    pub(crate) fn keep_interfaces(&self, calls: u64) {
+        self.state().interfaces.outlive = calls;
+    }
+
+    /// Sets a limit of the account.
+    pub(crate) fn limit(&self, quota: Quota, most: usize) {
+        self.state().quotas.set(quota, most);
+    }
+
+    /// Pages have at most this many members.
+    pub(crate) fn limit_pages(&self, members: usize) {
+        self.state().pages.most = members;
+    }
+
+    /// The error that AWS returns instead of doing it, if a rule refuses the call.
+    pub(crate) async fn refusal(&self, call: &Call) -> Result<Option<Refusal>> {
+        match call.action() {
+            "DeleteSecurityGroup" => self.group_in_use(call).await,
+            "DeleteLoadBalancer" => {
+                self.note_interfaces(call).await?;
+                Ok(None)
+            }
+            _ => self.over_quota(call).await,
+        }
+    }
+
+    /// Changes a read to what moto has to be asked.
+    pub(crate) fn prepare(&self, call: &mut Call) {
+        let mut state = self.state();
+        state.visibility.hide_named(call);
+        state.pages.prepare(call);
+    }
+
+    /// The answer of AWS to a call, from that of moto.
+    pub(crate) fn rewrite(&self, call: &Call, answer: String) -> String {
+        let action = call.action();
+        let lists = list_of(action).is_some() && !call.is_classic();
+        let Some(mut root) = (lists || is_change(action)).then(|| Element::parse(&answer).ok()).flatten() else {
+            return answer;
+        };
+        let mut state = self.state();
+        if is_change(action) {
+            state.visibility.created(&root);
+            state.interfaces.deleted(call);
+            return if state.lifecycle.created(action, &mut root) { root.write() } else { answer };
+        }
+        state.visibility.filter(action, &mut root);
+        state.lifecycle.show(action, &mut root);
+        state.interfaces.show(call, &mut root);
+        state.pages.cut(call, &mut root);
+        root.write()
+    }
+}

@@ -1,0 +1,97 @@
+//! Idempotent creation: with the name and the settings of an existing resource AWS returns that one, whosever it is and
+//! whatever its tags; with other settings it refuses. moto makes a second load balancer and a second listener, and
+//! refuses each second target group.
+//!
+//! Reference: Elastic Load Balancing API Reference, CreateLoadBalancer, CreateTargetGroup and CreateListener.
+
+use anyhow::Result;
+
+use crate::aws::Service;
+use crate::call::Call;
+use crate::model::{Model, Refusal};
+use crate::xml::Element;
+
+/// What a call to create something meets.
+pub(crate) enum Existing {
+    /// Nothing of that name.
+    Nothing,
+    /// The same thing: the answer that describes it.
+    Same(String),
+    /// Another thing of that name.
+    Other(Refusal),
+}
+
+/// The answer of a read as that of a creation.
+fn created(read: &str, answer: &str, action: &str) -> Existing {
+    Existing::Same(answer.replace(read, action))
+}
+
+fn other(code: &'static str, what: &str) -> Existing {
+    Existing::Other((code, format!("A {what} with the same name or port, but with different settings exists")))
+}
+
+fn sorted(mut texts: Vec<&str>) -> Vec<&str> {
+    texts.sort_unstable();
+    texts
+}
+
+impl Model {
+    /// Finds what a call to create something would create again.
+    pub(crate) async fn existing(&self, call: &Call) -> Result<Existing> {
+        match call.action() {
+            _ if call.is_classic() => Ok(Existing::Nothing),
+            "CreateLoadBalancer" => self.existing_balancer(call).await,
+            "CreateTargetGroup" => self.existing_group(call).await,
+            "CreateListener" => self.existing_listener(call).await,
+            _ => Ok(Existing::Nothing),
+        }
+    }
+
+    async fn existing_balancer(&self, call: &Call) -> Result<Existing> {
+        const READ: &str = "DescribeLoadBalancers";
+        let named = [("Names.member.1", call.value("Name"))];
+        let Ok(answer) = self.aws.call(Service::Elb, READ, &named).await else { return Ok(Existing::Nothing) };
+        let root = Element::parse(&answer)?;
+        let found = root.all("DescribeLoadBalancersResult/LoadBalancers/member");
+        let Some(one) = found.first() else { return Ok(Existing::Nothing) };
+        let given = [call.values("SubnetMappings.member.", "SubnetId"), call.values("Subnets.member.", "")].concat();
+        let same = sorted(one.texts("AvailabilityZones/member/SubnetId")) == sorted(given)
+            && one.text("Scheme") == call.value("Scheme");
+        Ok(if same {
+            created(READ, &answer, "CreateLoadBalancer")
+        } else {
+            other("DuplicateLoadBalancerName", "load balancer")
+        })
+    }
+
+    async fn existing_group(&self, call: &Call) -> Result<Existing> {
+        const READ: &str = "DescribeTargetGroups";
+        let named = [("Names.member.1", call.value("Name"))];
+        let Ok(answer) = self.aws.call(Service::Elb, READ, &named).await else { return Ok(Existing::Nothing) };
+        let root = Element::parse(&answer)?;
+        let found = root.all("DescribeTargetGroupsResult/TargetGroups/member");
+        let Some(one) = found.first() else { return Ok(Existing::Nothing) };
+        let same = ["Protocol", "Port", "VpcId", "TargetType"].iter().all(|key| one.text(key) == call.value(key));
+        Ok(if same {
+            created(READ, &answer, "CreateTargetGroup")
+        } else {
+            other("DuplicateTargetGroupName", "target group")
+        })
+    }
+
+    async fn existing_listener(&self, call: &Call) -> Result<Existing> {
+        const READ: &str = "DescribeListeners";
+        let of = [("LoadBalancerArn", call.value("LoadBalancerArn"))];
+        let listeners = self.aws.list(Service::Elb, READ, &of, "Listeners").await.unwrap_or_default();
+        let Some(one) = listeners.iter().find(|one| one.text("Port") == call.value("Port")) else {
+            return Ok(Existing::Nothing);
+        };
+        let forwards = sorted(one.texts("DefaultActions/member/ForwardConfig/TargetGroups/member/TargetGroupArn"));
+        let asked = sorted(call.values("DefaultActions.member.1.", "TargetGroupArn"));
+        if one.text("Protocol") != call.value("Protocol") || forwards != asked {
+            return Ok(other("DuplicateListener", "listener"));
+        }
+        let answer = self.aws.call(Service::Elb, READ, &[("ListenerArns.member.1", one.text("ListenerArn"))]).await?;
+        Ok(created(READ, &answer, "CreateListener"))
+    }
+}

@@ -1,0 +1,99 @@
+//! Pages of lists: AWS returns a limited number of members and a marker. moto returns everything.
+//!
+//! Reference: Elastic Load Balancing API Reference, DescribeLoadBalancers (`PageSize`, 1 to 400); Amazon EC2 API
+//! Reference, "Pagination" (`MaxResults`, 5 to 1000).
+
+use crate::call::Call;
+use crate::model::list_of;
+use crate::xml::Element;
+
+/// Members of a page of ELB, at most.
+const ELB: usize = 400;
+/// Members of a page of EC2, at most.
+const EC2: usize = 1000;
+/// A read of resources that the call names; it has no pages.
+const UNPAGED: &str = "DescribeTags";
+/// Parameters about pages.
+const PARAMETERS: [&str; 4] = ["PageSize", "Marker", "MaxResults", "NextToken"];
+
+/// The size of pages.
+#[derive(Debug)]
+pub(super) struct Pages {
+    /// Members of a page at most, fewer than AWS allows.
+    pub most: usize,
+}
+
+impl Default for Pages {
+    fn default() -> Self {
+        Self { most: usize::MAX }
+    }
+}
+
+impl Pages {
+    /// Makes a call ask moto for everything.
+    pub(super) fn prepare(&self, call: &mut Call) {
+        if list_of(call.action()).is_some_and(|list| list.action != UNPAGED) && !call.is_classic() {
+            call.pairs.retain(|(name, _)| !PARAMETERS.contains(&name.as_str()));
+            if call.action() == "DescribeLoadBalancers" {
+                call.pairs.push(("PageSize".into(), "100000".into()));
+            }
+        }
+    }
+
+    /// Cuts the requested page out of a list of everything.
+    pub(super) fn cut(&self, asked: &Call, answer: &mut Element) {
+        let Some(list) = list_of(asked.action()).filter(|list| list.action != UNPAGED) else { return };
+        // Without MaxResults EC2 returns everything.
+        let (size, marker, next, above) = match (asked.is_ec2(), asked.value("MaxResults").parse::<usize>()) {
+            (true, Err(_)) => return,
+            (true, Ok(size)) => (size.min(EC2), "NextToken", "nextToken", ""),
+            (false, _) => {
+                let above = list.path.split('/').next().unwrap_or_default();
+                (asked.value("PageSize").parse().unwrap_or(ELB).min(ELB), "Marker", "NextMarker", above)
+            }
+        };
+        let (size, after) = (size.min(self.most), asked.value(marker));
+        let Some(members) = answer.at(list.path) else { return };
+        let place = members.children.iter().position(|member| member.text(list.id) == after);
+        let first = place.map_or(0, |place| place + 1);
+        members.children.drain(..first);
+        let more = members.children.len() > size;
+        members.children.truncate(size);
+        let last = members.children.last().map(|member| member.text(list.id).to_owned()).unwrap_or_default();
+        let place = if above.is_empty() { Some(answer) } else { answer.at(above) };
+        if let Some(place) = place {
+            place.children.retain(|child| child.name != next);
+            if more {
+                place.children.push(Element::leaf(next, &last));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_hold_every_member_once() {
+        let pages = Pages { most: 2 };
+        let members: String = (1..=5).map(|id| format!("<item><groupId>sg-{id}</groupId></item>")).collect();
+        let (mut all, mut token, mut count) = (Vec::new(), String::new(), 0);
+        loop {
+            let mut answer =
+                Element::parse(&format!("<r><securityGroupInfo>{members}</securityGroupInfo></r>")).unwrap();
+            let asked = [("Version", "2016-11-15"), ("MaxResults", "1000"), ("NextToken", &*token)];
+            let mut call = Call::of("DescribeSecurityGroups", &asked);
+            pages.cut(&call, &mut answer);
+            pages.prepare(&mut call);
+            assert_eq!(call.value("NextToken"), "", "moto is asked for everything");
+            all.extend(answer.texts("securityGroupInfo/item/groupId").into_iter().map(str::to_owned));
+            token = answer.text("nextToken").to_owned();
+            count += 1;
+            if token.is_empty() {
+                break;
+            }
+        }
+        assert_eq!((all.join(","), count), ("sg-1,sg-2,sg-3,sg-4,sg-5".to_owned(), 3));
+    }
+}

@@ -1,0 +1,146 @@
+//! Eventual consistency: a resource that was just created is missing from reads, and then has only some of its tags.
+//!
+//! Reference: Amazon EC2 API Reference, "Eventual consistency": the result of a command that changes resources might
+//! not be immediately visible to all subsequent commands.
+
+use std::collections::BTreeMap;
+
+use crate::call::Call;
+use crate::fault::is_change;
+use crate::model::list_of;
+use crate::xml::Element;
+
+/// The elements with the ids of what an answer says was created.
+const CREATED: [(&str, &str); 4] = [
+    ("CreateLoadBalancerResponse", "CreateLoadBalancerResult/LoadBalancers/member/LoadBalancerArn"),
+    ("CreateTargetGroupResponse", "CreateTargetGroupResult/TargetGroups/member/TargetGroupArn"),
+    ("CreateListenerResponse", "CreateListenerResult/Listeners/member/ListenerArn"),
+    ("CreateSecurityGroupResponse", "groupId"),
+];
+
+/// What is not visible yet.
+#[derive(Debug, Default)]
+pub(super) struct Visibility {
+    /// Reads that miss what is created, and then reads that miss some of its tags.
+    delay: u64,
+    hidden: BTreeMap<String, u64>,
+    untagged: BTreeMap<String, u64>,
+}
+
+impl Visibility {
+    /// Sets the delay.
+    pub(super) fn set(&mut self, delay: u64) {
+        self.delay = delay;
+        if delay == 0 {
+            self.hidden.clear();
+            self.untagged.clear();
+        }
+    }
+
+    /// Notes what an answer says was created.
+    pub(super) fn created(&mut self, answer: &Element) {
+        let Some((_, path)) = CREATED.iter().find(|(name, _)| *name == answer.name) else { return };
+        let id = answer.text(path);
+        if self.delay > 0 && !id.is_empty() && !self.untagged.contains_key(id) {
+            self.hidden.insert(id.to_owned(), self.delay);
+            self.untagged.insert(id.to_owned(), self.delay);
+        }
+    }
+
+    /// Makes a call that names what is hidden ask for something that does not exist: each read, and changes of EC2.
+    pub(super) fn hide_named(&mut self, call: &mut Call) {
+        if is_change(call.action()) && !call.is_ec2() {
+            return;
+        }
+        for (_, value) in &mut call.pairs {
+            if let Some(left) = self.hidden.get_mut(value.as_str()).filter(|left| **left > 0) {
+                *left -= 1;
+                value.push('0');
+            }
+        }
+    }
+
+    /// Takes hidden members, and tags that are not visible yet, out of a list.
+    pub(super) fn filter(&mut self, action: &str, answer: &mut Element) {
+        let Some(list) = list_of(action) else { return };
+        let Some(members) = answer.at(list.path) else { return };
+        members.children.retain(|member| match self.hidden.get_mut(member.text(list.id)) {
+            Some(left) if *left > 0 => {
+                *left -= 1;
+                false
+            }
+            _ => true,
+        });
+        let tags = match action {
+            "DescribeTags" => "Tags",
+            "DescribeSecurityGroups" => "tagSet",
+            _ => return,
+        };
+        for member in &mut members.children {
+            let Some(left) = self.untagged.get_mut(member.text(list.id)).filter(|left| **left > 0) else { continue };
+            *left -= 1;
+            let all = *left > 0;
+            if let Some(tags) = member.at(tags) {
+                tags.children.truncate(if all { 0 } else { tags.children.len() / 2 });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(xml: &str) -> Element {
+        Element::parse(xml).unwrap()
+    }
+
+    fn delayed(reads: u64) -> Visibility {
+        let mut visibility = Visibility { delay: reads, ..Visibility::default() };
+        let made = "<member><TargetGroupArn>arn:1</TargetGroupArn></member>";
+        let made = format!("<CreateTargetGroupResult><TargetGroups>{made}</TargetGroups></CreateTargetGroupResult>");
+        visibility.created(&parse(&format!("<CreateTargetGroupResponse>{made}</CreateTargetGroupResponse>")));
+        visibility
+    }
+
+    #[test]
+    fn created_target_group_is_missing_from_reads_for_a_while() {
+        let mut visibility = delayed(2);
+        let member = |arn: &str| format!("<member><TargetGroupArn>{arn}</TargetGroupArn></member>");
+        let members = member("arn:0") + &member("arn:1");
+        let list =
+            format!("<DescribeTargetGroupsResult><TargetGroups>{members}</TargetGroups></DescribeTargetGroupsResult>");
+        let mut listed = || {
+            let mut answer = parse(&format!("<r>{list}</r>"));
+            visibility.filter("DescribeTargetGroups", &mut answer);
+            answer.all("DescribeTargetGroupsResult/TargetGroups/member").len()
+        };
+        assert_eq!([listed(), listed(), listed()], [1, 1, 2]);
+    }
+
+    #[test]
+    fn hidden_resource_cannot_be_named() {
+        let mut visibility = delayed(1);
+        let mut named = || {
+            let mut call = Call::of("DescribeTargetHealth", &[("TargetGroupArn", "arn:1")]);
+            visibility.hide_named(&mut call);
+            call.value("TargetGroupArn").to_owned()
+        };
+        assert_eq!([named(), named()], ["arn:10", "arn:1"]);
+    }
+
+    #[test]
+    fn tags_become_visible_one_after_the_other() {
+        let mut visibility = delayed(2);
+        let tags = "<member><Key>a</Key></member><member><Key>b</Key></member>";
+        let one = format!("<member><ResourceArn>arn:1</ResourceArn><Tags>{tags}</Tags></member>");
+        let list = format!("<DescribeTagsResult><TagDescriptions>{one}</TagDescriptions></DescribeTagsResult>");
+        visibility.hidden.clear();
+        let mut tags = || {
+            let mut answer = parse(&format!("<r>{list}</r>"));
+            visibility.filter("DescribeTags", &mut answer);
+            answer.all("DescribeTagsResult/TagDescriptions/member/Tags/member").len()
+        };
+        assert_eq!([tags(), tags(), tags()], [0, 1, 2]);
+    }
+}

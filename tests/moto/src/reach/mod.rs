@@ -1,0 +1,168 @@
+//! Reachability during a test: each change that can cut targets off is checked, and what it cut off is recorded.
+
+mod world;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Result, ensure};
+
+use self::world::{Key, World};
+use crate::aws::{Aws, Service};
+use crate::server::Server;
+use crate::xml;
+
+/// Actions that can end the reachability of a registered target.
+const CUTTING: [&str; 6] = [
+    "RevokeSecurityGroupIngress",
+    "ModifySecurityGroupRules",
+    "ModifyNetworkInterfaceAttribute",
+    "SetSecurityGroups",
+    "SetSubnets",
+    "ModifyTargetGroup",
+];
+
+/// Which registered targets are reached.
+pub(crate) type Snapshot = BTreeMap<Key, bool>;
+
+/// The checks of one account.
+pub(crate) struct Watch {
+    aws: Aws,
+    /// The last read, with the number of changes before it.
+    world: tokio::sync::Mutex<Option<(u64, Arc<World>)>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Why nothing is checked, if nothing is.
+    ignored: Option<String>,
+    gaps: Vec<String>,
+}
+
+impl Watch {
+    pub(crate) fn new(aws: Aws) -> Self {
+        Self { aws, world: tokio::sync::Mutex::default(), state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Checks nothing from now on, and forgets what was found.
+    pub(crate) fn ignore(&self, reason: &str) {
+        *self.state() = State { ignored: Some(reason.to_owned()), gaps: Vec::new() };
+    }
+
+    /// Whether targets are checked.
+    pub(crate) fn is_on(&self) -> bool {
+        self.state().ignored.is_none()
+    }
+
+    /// Targets that a change cut off while they were registered, with the change.
+    pub(crate) fn gaps(&self) -> Vec<String> {
+        self.state().gaps.clone()
+    }
+
+    async fn world(&self) -> Result<Arc<World>> {
+        let mut last = self.world.lock().await;
+        let version = self.aws.version();
+        if let Some((_, world)) = last.as_ref().filter(|(read, _)| *read == version) {
+            return Ok(world.clone());
+        }
+        let world = Arc::new(World::read(&self.aws).await?);
+        *last = Some((version, world.clone()));
+        Ok(world)
+    }
+
+    /// Reads which targets are reached; with a DNS name only those of the load balancer that has it.
+    pub(crate) async fn snapshot(&self, dns: Option<&str>) -> Result<Snapshot> {
+        snapshot(&self.aws, &*self.world().await?, dns).await
+    }
+
+    /// What there is before a change, if the change can cut targets off.
+    pub(crate) async fn before(&self, action: &str) -> Result<Option<Snapshot>> {
+        match CUTTING.contains(&action) && self.is_on() {
+            true => self.snapshot(None).await.map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Records the targets that a change cut off.
+    pub(crate) async fn after(&self, action: &str, before: &Snapshot) -> Result<()> {
+        let lost = world::gaps(before, &self.snapshot(None).await?);
+        let mut state = self.state();
+        if state.ignored.is_none() {
+            state.gaps.extend(lost.into_iter().map(|(_, id, port)| format!("{action} cuts off {id}:{port}")));
+        }
+        Ok(())
+    }
+
+    /// The answer about the health of a target group's targets, with those unhealthy that are not reached.
+    pub(crate) async fn health(&self, group: &str, answer: String) -> Result<String> {
+        if !self.is_on() {
+            return Ok(answer);
+        }
+        let world = self.world().await?;
+        let (ids, ports) = (xml::texts(&answer, "Id"), xml::texts(&answer, "Port"));
+        let unreached = ids.iter().zip(&ports).filter(|(id, port)| !world.reaches(group, id, port));
+        Ok(unreached.fold(answer.clone(), |answer, (id, port)| xml::unreached(&answer, id, port)))
+    }
+}
+
+tokio::task_local! {
+    /// The accounts of the test that runs in this task.
+    static ACCOUNTS: Mutex<Vec<(Arc<Watch>, Arc<Server>)>>;
+}
+
+/// Adds an account to those that are checked at the end of the test. Without a test nothing is checked.
+pub(crate) fn add_account(watch: Arc<Watch>, server: Arc<Server>) {
+    let added = ACCOUNTS.try_with(|accounts| {
+        accounts.lock().unwrap_or_else(PoisonError::into_inner).push((watch.clone(), server));
+    });
+    if added.is_err() {
+        watch.ignore("there is no test");
+    }
+}
+
+/// Runs a test. It ends with the check that each registered target is reachable and was never cut off, in each account
+/// that does not ignore reachability.
+///
+/// # Errors
+/// Those of the test, and targets that are not reachable.
+pub async fn checked(test: impl Future<Output = Result<()>>) -> Result<()> {
+    let checked = async {
+        let result = test.await;
+        let accounts =
+            ACCOUNTS.with(|accounts| std::mem::take(&mut *accounts.lock().unwrap_or_else(PoisonError::into_inner)));
+        for (watch, _server) in accounts.iter().filter(|(watch, _)| watch.is_on() && result.is_ok()) {
+            let gaps = watch.gaps();
+            ensure!(gaps.is_empty(), "targets were cut off: {gaps:?}");
+            let unreached = names_of_unreached(watch.snapshot(None).await?);
+            ensure!(unreached.is_empty(), "targets are not reachable at the end: {unreached:?}");
+        }
+        result
+    };
+    ACCOUNTS.scope(Mutex::default(), checked).await
+}
+
+/// The targets of a snapshot that are not reached.
+pub(crate) fn names_of_unreached(snapshot: Snapshot) -> Vec<String> {
+    let unreached = snapshot.into_iter().filter(|(_, reached)| !reached);
+    unreached.map(|((_, id, port), _)| format!("{id}:{port}")).collect()
+}
+
+async fn snapshot(aws: &Aws, world: &World, dns: Option<&str>) -> Result<Snapshot> {
+    let mut found = Snapshot::new();
+    for arn in world.used_groups(dns) {
+        let health = [("TargetGroupArn", &*arn)];
+        let described = aws.list(Service::Elb, "DescribeTargetHealth", &health, "TargetHealthDescriptions").await;
+        // A target group that was deleted since then has no targets.
+        for one in described.unwrap_or_default().iter().filter(|one| one.text("TargetHealth/State") != "draining") {
+            let (id, port) = (one.text("Target/Id").to_owned(), one.text("Target/Port").to_owned());
+            let reached = world.reaches(&arn, &id, &port);
+            found.insert((arn.clone(), id, port), reached);
+        }
+    }
+    Ok(found)
+}

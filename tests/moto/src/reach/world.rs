@@ -1,0 +1,245 @@
+//! Reachability: whether load balancers reach their targets, as far as security groups decide about it.
+//!
+//! A load balancer reaches a target if a security group of the target's interface lets in the port of traffic and the
+//! port of health checks, from a security group of the load balancer or from its subnets (Elastic Load Balancing user
+//! guide for Network Load Balancers, "Update the security groups for your Network Load Balancer" and "Target security
+//! groups"). moto finds all targets healthy.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use anyhow::Result;
+
+use crate::aws::{Aws, Service};
+
+/// A target: the ARN of its target group, its id and its port.
+pub type Key = (String, String, String);
+
+/// A rule for what comes in.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Rule {
+    protocol: String,
+    from: i32,
+    to: i32,
+    /// The security group that it names, if any.
+    group: String,
+    /// The range that it names, if any.
+    range: String,
+}
+
+/// The side of a load balancer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Source {
+    groups: BTreeSet<String>,
+    /// The ranges of its subnets.
+    subnets: Vec<String>,
+}
+
+impl Rule {
+    fn lets_in(&self, source: &Source, protocol: &str, port: i32) -> bool {
+        let fits = self.protocol == "-1" || (self.protocol == protocol && (self.from..=self.to).contains(&port));
+        let named = source.groups.contains(&self.group);
+        let ranged = !source.subnets.is_empty() && source.subnets.iter().all(|subnet| covers(&self.range, subnet));
+        fits && (named || ranged)
+    }
+}
+
+fn parse(range: &str) -> Option<(u32, u32)> {
+    let (address, length) = range.split_once('/')?;
+    let length: u32 = length.parse().ok().filter(|length| *length <= 32)?;
+    let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
+    Some((u32::from(address.parse::<Ipv4Addr>().ok()?) & mask, mask))
+}
+
+/// Whether all addresses of the second range are in the first.
+fn covers(outer: &str, inner: &str) -> bool {
+    let (Some((outer, wide)), Some((inner, narrow))) = (parse(outer), parse(inner)) else { return false };
+    wide <= narrow && inner & wide == outer
+}
+
+/// Whether rules let in everything that a target group needs: each a protocol and a port.
+fn reaches(rules: &[Rule], source: &Source, needed: &[(&str, i32)]) -> bool {
+    needed.iter().all(|(protocol, port)| rules.iter().any(|rule| rule.lets_in(source, protocol, *port)))
+}
+
+/// The protocols of IP that a protocol of a target group stands for.
+fn transports(protocol: &str) -> &'static [&'static str] {
+    match protocol {
+        "UDP" | "QUIC" => &["udp"],
+        "TCP_UDP" | "TCP_QUIC" => &["tcp", "udp"],
+        _ => &["tcp"],
+    }
+}
+
+/// A target group that a load balancer uses.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Group {
+    /// The ARN of the load balancer.
+    user: String,
+    protocol: String,
+    probe_port: String,
+}
+
+/// Everything that decides about reachability, read in one batch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct World {
+    sources: BTreeMap<String, Source>,
+    /// Load balancers by DNS name.
+    names: BTreeMap<String, String>,
+    groups: BTreeMap<String, Group>,
+    /// Security groups of network interfaces, by instance and by address.
+    interfaces: BTreeMap<String, BTreeSet<String>>,
+    rules: BTreeMap<String, Vec<Rule>>,
+}
+
+impl World {
+    /// Reads an account.
+    ///
+    /// # Errors
+    /// If moto refuses a read.
+    pub async fn read(aws: &Aws) -> Result<Self> {
+        let mut world = Self::default();
+        let ranges = aws.list(Service::Ec2, "DescribeSubnets", &[], "subnetSet").await?;
+        let ranges: BTreeMap<&str, &str> =
+            ranges.iter().map(|subnet| (subnet.text("subnetId"), subnet.text("cidrBlock"))).collect();
+        for balancer in aws.list(Service::Elb, "DescribeLoadBalancers", &[], "LoadBalancers").await? {
+            let subnets = balancer.texts("AvailabilityZones/member/SubnetId");
+            let source = Source {
+                groups: owned(balancer.texts("SecurityGroups/member")),
+                subnets: subnets.iter().filter_map(|subnet| ranges.get(subnet)).map(|range| (*range).into()).collect(),
+            };
+            let arn = balancer.text("LoadBalancerArn").to_owned();
+            world.names.insert(balancer.text("DNSName").to_ascii_lowercase(), arn.clone());
+            world.sources.insert(arn, source);
+        }
+        for group in aws.list(Service::Elb, "DescribeTargetGroups", &[], "TargetGroups").await? {
+            if let Some(user) = group.texts("LoadBalancerArns/member").first() {
+                let (protocol, probe_port) =
+                    (group.text("Protocol").to_owned(), group.text("HealthCheckPort").to_owned());
+                let used = Group { user: (*user).to_owned(), protocol, probe_port };
+                world.groups.insert(group.text("TargetGroupArn").to_owned(), used);
+            }
+        }
+        for interface in aws.list(Service::Ec2, "DescribeNetworkInterfaces", &[], "networkInterfaceSet").await? {
+            let groups = owned(interface.texts("groupSet/item/groupId"));
+            let addresses = interface.texts("privateIpAddressesSet/item/privateIpAddress");
+            for name in interface.texts("attachment/instanceId").into_iter().chain(addresses) {
+                world.interfaces.entry(name.to_owned()).or_default().extend(groups.iter().cloned());
+            }
+        }
+        for rule in aws.list(Service::Ec2, "DescribeSecurityGroupRules", &[], "securityGroupRuleSet").await? {
+            if rule.text("isEgress") == "false" {
+                world.rules.entry(rule.text("groupId").to_owned()).or_default().push(Rule {
+                    protocol: rule.text("ipProtocol").to_owned(),
+                    from: rule.text("fromPort").parse().unwrap_or(-1),
+                    to: rule.text("toPort").parse().unwrap_or(-1),
+                    group: rule.text("referencedGroupInfo/groupId").to_owned(),
+                    range: rule.text("cidrIpv4").to_owned(),
+                });
+            }
+        }
+        Ok(world)
+    }
+
+    /// The target groups in use; with a DNS name only those of the load balancer that has it.
+    pub fn used_groups(&self, dns: Option<&str>) -> Vec<String> {
+        let wanted = dns.map(|dns| self.names.get(&dns.to_ascii_lowercase()));
+        let used = self.groups.iter().filter(|(_, group)| wanted.is_none_or(|wanted| wanted == Some(&group.user)));
+        used.map(|(arn, _)| arn.clone()).collect()
+    }
+
+    /// Whether a load balancer reaches a target. A target counts as reached if its group is not in use or no network
+    /// interface has its address.
+    pub fn reaches(&self, group: &str, id: &str, port: &str) -> bool {
+        let (Some(group), Some(groups)) = (self.groups.get(group), self.interfaces.get(id)) else { return true };
+        let Some(source) = self.sources.get(&group.user) else { return true };
+        let number: i32 = port.parse().unwrap_or_default();
+        let mut needed: Vec<(&str, i32)> =
+            transports(&group.protocol).iter().map(|transport| (*transport, number)).collect();
+        needed.push(("tcp", group.probe_port.parse().unwrap_or(number)));
+        let rules = groups.iter().filter_map(|group| self.rules.get(group)).flatten();
+        reaches(&rules.cloned().collect::<Vec<_>>(), source, &needed)
+    }
+}
+
+fn owned(texts: Vec<&str>) -> BTreeSet<String> {
+    texts.into_iter().map(str::to_owned).collect()
+}
+
+/// The targets that were reached before, are still registered, and are no longer reached.
+pub fn gaps(before: &BTreeMap<Key, bool>, now: &BTreeMap<Key, bool>) -> Vec<Key> {
+    let lost = now.iter().filter(|(key, reached)| !**reached && before.get(*key) == Some(&true));
+    lost.map(|(key, _)| key.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(protocol: &str, (from, to): (i32, i32), group: &str, range: &str) -> Rule {
+        Rule { protocol: protocol.into(), from, to, group: group.into(), range: range.into() }
+    }
+
+    #[test]
+    fn ranges_cover_ranges_in_them() {
+        for (outer, inner, expected) in [
+            ("0.0.0.0/0", "10.0.16.0/20", true),
+            ("10.0.0.0/16", "10.0.16.0/20", true),
+            ("10.0.16.0/20", "10.0.0.0/16", false),
+            ("10.1.0.0/16", "10.0.16.0/20", false),
+            ("", "10.0.16.0/20", false),
+            ("10.0.0.0/33", "10.0.16.0/20", false),
+        ] {
+            assert_eq!(covers(outer, inner), expected, "{outer} {inner}");
+        }
+    }
+
+    #[test]
+    fn target_is_reached_when_traffic_and_probes_are_let_in() {
+        let carried = Source { groups: ["sg-lb".to_owned()].into(), subnets: vec!["10.0.16.0/20".into()] };
+        let bare = Source { groups: BTreeSet::new(), ..carried.clone() };
+        let needed = [("udp", 30_053), ("tcp", 10_256)];
+        let both = [rule("udp", (30_000, 32_767), "sg-lb", ""), rule("tcp", (10_256, 10_256), "sg-lb", "")];
+        let subnets = [rule("-1", (-1, -1), "", "10.0.0.0/16")];
+        for (name, rules, source, expected) in [
+            ("both ports", &both[..], &carried, true),
+            ("no rule for probes", &both[..1], &carried, false),
+            ("no rule for traffic", &both[1..], &carried, false),
+            ("a load balancer without groups", &both[..], &bare, false),
+            ("its subnets", &subnets[..], &bare, true),
+            ("no rules", &[], &carried, false),
+        ] {
+            assert_eq!(reaches(rules, source, &needed), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn world_knows_the_targets_of_one_load_balancer() {
+        let group = |user: &str| Group { user: user.into(), protocol: "TCP".into(), probe_port: "10256".into() };
+        let source = Source { groups: ["sg-lb".to_owned()].into(), subnets: Vec::new() };
+        let open = vec![rule("tcp", (30_000, 32_767), "sg-lb", ""), rule("tcp", (10_256, 10_256), "sg-lb", "")];
+        let world = World {
+            sources: [("lb-1".to_owned(), source.clone()), ("lb-2".to_owned(), source)].into(),
+            names: [("one.example".to_owned(), "lb-1".to_owned())].into(),
+            groups: [("tg-1".to_owned(), group("lb-1")), ("tg-2".to_owned(), group("lb-2"))].into(),
+            interfaces: [("i-1", "sg-open"), ("i-2", "sg-closed")]
+                .map(|(id, group)| (id.to_owned(), BTreeSet::from([group.to_owned()])))
+                .into(),
+            rules: [("sg-open".to_owned(), open)].into(),
+        };
+        assert_eq!(world.used_groups(Some("One.Example")), ["tg-1"]);
+        assert_eq!(world.used_groups(Some("other.example")), Vec::<String>::new());
+        assert_eq!(world.used_groups(None), ["tg-1", "tg-2"]);
+        assert!(world.reaches("tg-1", "i-1", "30080") && !world.reaches("tg-1", "i-2", "30080"));
+        assert!(world.reaches("tg-1", "10.9.9.9", "80"), "no interface has the address");
+        assert!(world.reaches("tg-3", "i-2", "80"), "the target group is not in use");
+    }
+
+    #[test]
+    fn gap_is_what_was_reached_and_is_registered_still() {
+        let key = |id: &str| ("group".to_owned(), id.to_owned(), "80".to_owned());
+        let before = [(key("kept"), true), (key("lost"), true), (key("left"), true), (key("never"), false)].into();
+        let now = [(key("kept"), true), (key("lost"), false), (key("never"), false), (key("new"), false)].into();
+        assert_eq!(gaps(&before, &now), [key("lost")]);
+    }
+}

@@ -1,0 +1,277 @@
+//! Names, time and limits of AWS: resources that are visible late, load balancers that are set up slowly or not at all,
+//! network interfaces that outlive them, quotas, and pages. The provider creates each resource once, reports a limit
+//! once, and leaves nothing.
+
+use anyhow::{Context as _, Result, ensure};
+use cluster_tests::Space;
+use moto::{Effect, Fault, Moto, Quota, Service};
+use providers::{EndpointTarget, ErrorKind, IpNet, LoadBalancerSpec, LoadBalancers, Progress, TargetPort, Targets};
+
+use crate::balancers::{Held, delete, fresh, port, settle, spec, targets, texts};
+use crate::bed::CLUSTER;
+
+/// Numbers of reads that miss what was created.
+const DELAYS: [u64; 4] = [1, 2, 3, 5];
+
+/// A Service with two ports.
+fn two_ports(number: usize) -> LoadBalancerSpec {
+    LoadBalancerSpec { ports: vec![port(80), port(443)], ..spec(number, &[]) }
+}
+
+async fn is_there_once(moto: &Moto, groups: usize) -> Result<()> {
+    let held = Held::by(moto).await?;
+    ensure!(held.balancers.len() == 1 && held.target_groups.len() == groups, "{held:?}");
+    ensure!(held.security_groups.len() == 2, "{held:?}");
+    let listeners = [("LoadBalancerArn", &*held.balancers[0])];
+    let listeners = moto.aws.call(Service::Elb, "DescribeListeners", &listeners).await?;
+    ensure!(texts(&listeners, "ListenerArn").len() == groups, "{listeners}");
+    Ok(())
+}
+
+async fn is_nothing_left(moto: &Moto) -> Result<()> {
+    let held = Held::by(moto).await?;
+    ensure!(held.is_nothing(), "{held:?}");
+    Ok(())
+}
+
+/// One process creates, changes and deletes a load balancer that it cannot see at first.
+pub async fn load_balancer_is_created_once_when_it_is_visible_late(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(2).await?);
+    for delay in DELAYS {
+        moto.proxy.delay_visibility(delay);
+        let (balancers, one) = (fresh(&moto).await?, spec(1, &[]));
+        settle(&moto, &*balancers, &one, &all).await.with_context(|| format!("{delay} reads"))?;
+        is_there_once(&moto, 1).await.with_context(|| format!("{delay} reads"))?;
+        let two = LoadBalancerSpec { id: one.id.clone(), ..two_ports(1) };
+        settle(&moto, &*balancers, &two, &all).await.with_context(|| format!("{delay} reads"))?;
+        is_there_once(&moto, 2).await.with_context(|| format!("{delay} reads"))?;
+        delete(&*balancers, &one.id).await?;
+        is_nothing_left(&moto).await.with_context(|| format!("{delay} reads"))?;
+    }
+    Ok(())
+}
+
+/// Another process goes on after each of the changes, and cannot see what the first one created.
+pub async fn another_process_finishes_what_is_visible_late(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(2).await?);
+    for (delay, nth) in [(1, 2), (2, 3), (1, 4), (2, 5), (3, 6), (2, 8), (1, 30)] {
+        moto.proxy.delay_visibility(delay);
+        let one = two_ports(1);
+        moto.proxy.arm(Fault::nth("changes", nth, Effect::AnswerLost));
+        drop(fresh(&moto).await?.ensure(&one, &all).await);
+        moto.proxy.disarm();
+        let next = fresh(&moto).await?;
+        settle(&moto, &*next, &one, &all).await.with_context(|| format!("{delay} reads after change {nth}"))?;
+        is_there_once(&moto, 2).await.with_context(|| format!("{delay} reads after change {nth}"))?;
+        delete(&*next, &one.id).await?;
+        is_nothing_left(&moto).await.with_context(|| format!("{delay} reads after change {nth}"))?;
+    }
+    Ok(())
+}
+
+/// Another process deletes what shows only a part of its tags.
+pub async fn deletion_waits_for_tags_that_are_visible_late(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    for (delay, nth) in [(1, 3), (1, 5), (2, 5), (2, 30)] {
+        moto.proxy.delay_visibility(delay);
+        let one = spec(1, &[]);
+        moto.proxy.arm(Fault::nth("changes", nth, Effect::AnswerLost));
+        drop(fresh(&moto).await?.ensure(&one, &all).await);
+        moto.proxy.disarm();
+        // It is visible again, and has no tags yet.
+        let next = fresh(&moto).await?;
+        for _ in 0..delay {
+            drop(next.list_owned().await);
+        }
+        delete(&*next, &one.id).await?;
+        is_nothing_left(&moto).await.with_context(|| format!("{delay} reads after change {nth}"))?;
+    }
+    Ok(())
+}
+
+/// A name that a user gives is checked against the tags of what AWS returns, which are visible late.
+pub async fn named_load_balancer_is_deleted_when_its_tags_are_visible_late(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    for delay in DELAYS {
+        moto.proxy.delay_visibility(delay);
+        let (balancers, one) = (fresh(&moto).await?, spec(1, &[("name", "public")]));
+        drop(balancers.ensure(&one, &all).await);
+        delete(&*balancers, &one.id).await?;
+        is_nothing_left(&moto).await.with_context(|| format!("{delay} reads, deleted at once"))?;
+        let one = spec(1, &[("name", "public")]);
+        settle(&moto, &*balancers, &one, &all).await.with_context(|| format!("{delay} reads"))?;
+        delete(&*balancers, &one.id).await?;
+        is_nothing_left(&moto).await.with_context(|| format!("{delay} reads"))?;
+    }
+    Ok(())
+}
+
+/// AWS takes minutes to set up a load balancer, or fails: then it is created again, with pauses.
+pub async fn failed_load_balancer_is_created_again(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    let balancers = fresh(&moto).await?;
+    moto.proxy.provision(1);
+    moto.proxy.fail_setup(1);
+    let one = spec(1, &[]);
+    settle(&moto, &*balancers, &one, &all).await?;
+    is_there_once(&moto, 1).await?;
+    let created = moto.proxy.calls_of("CreateLoadBalancer");
+    ensure!(created == 2, "it was created {created} times");
+    delete(&*balancers, &one.id).await?;
+    is_nothing_left(&moto).await?;
+
+    // AWS fails each time: every attempt asks for a pause.
+    moto.proxy.fail_setup(1000);
+    let one = spec(1, &[]);
+    for _ in 0..6 {
+        let ensured = balancers.ensure(&one, &all).await?;
+        ensure!(matches!(ensured.progress, Progress::After(_)), "{ensured:?}");
+    }
+    moto.proxy.fail_setup(0);
+    delete(&*balancers, &one.id).await?;
+    is_nothing_left(&moto).await
+}
+
+/// Security groups are deleted once the network interfaces that carry them are.
+pub async fn security_groups_are_deleted_after_network_interfaces(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    for calls in [0, 1, 7] {
+        moto.proxy.keep_interfaces(calls);
+        let (balancers, one) = (fresh(&moto).await?, spec(1, &[]));
+        settle(&moto, &*balancers, &one, &all).await?;
+        delete(&*balancers, &one.id).await?;
+        is_nothing_left(&moto).await.with_context(|| format!("{calls} calls"))?;
+        // Another process ends the deletion.
+        let one = spec(2, &[]);
+        settle(&moto, &*balancers, &one, &all).await?;
+        drop(balancers.delete(&one.id).await);
+        delete(&*fresh(&moto).await?, &one.id).await?;
+        is_nothing_left(&moto).await.with_context(|| format!("{calls} calls, another process"))?;
+    }
+    Ok(())
+}
+
+/// A limit is an error that names the quota; what serves goes on, and once the limit is raised the rest is done.
+pub async fn limit_of_the_account_is_reported_and_costs_nothing_else(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let machines = moto.run(3).await?;
+    let (some, all) = (targets(&machines[..2]), targets(&machines));
+    let ranges: Vec<IpNet> = (0..4).map(|part| IpNet::new_assert([192, 0, 2, part * 8].into(), 29)).collect();
+    for (quota, most, raised) in [
+        (Quota::LoadBalancers, 0, 50),
+        (Quota::TargetGroups, 1, 3000),
+        (Quota::Listeners, 1, 50),
+        (Quota::Rules, 3, 60),
+    ] {
+        let one = LoadBalancerSpec { source_ranges: ranges.clone(), ..two_ports(1) };
+        let balancers = fresh(&moto).await?;
+        moto.proxy.limit(quota, most);
+        let error = balancers.ensure(&one, &some).await.err().with_context(|| format!("{quota:?} has no effect"))?;
+        ensure!(error.kind == ErrorKind::Quota && error.message.contains("have this quota raised"), "{error}");
+        // Targets of what there is follow the nodes all the same.
+        drop(balancers.ensure(&one, &all).await);
+        for group in Held::by(&moto).await?.target_groups {
+            let health = [("TargetGroupArn", &*group)];
+            let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &health).await?;
+            ensure!([0, 3].contains(&texts(&health, "Id").len()), "{quota:?}: {health}");
+        }
+        moto.proxy.limit(quota, raised);
+        settle(&moto, &*balancers, &one, &all).await.with_context(|| format!("{quota:?} raised"))?;
+        delete(&*balancers, &one.id).await?;
+        is_nothing_left(&moto).await.with_context(|| format!("{quota:?}"))?;
+    }
+    Ok(())
+}
+
+/// Pods of these numbers.
+fn pods(name: &str, numbers: std::ops::Range<u8>) -> Targets {
+    let endpoint = |number: u8| EndpointTarget {
+        port_name: name.into(),
+        address: [10, 0, 200, number].into(),
+        port: 8080,
+        node: None,
+        zone: None,
+        ready: true,
+        serving: true,
+        terminating: false,
+        pod: None,
+    };
+    Targets { endpoints: numbers.map(endpoint).collect::<Vec<_>>().into(), ..Targets::default() }
+}
+
+async fn addresses(moto: &Moto) -> Result<Vec<String>> {
+    let group = Held::by(moto).await?.target_groups.remove(0);
+    let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", &group)]).await?;
+    let mut ids = texts(&health, "Id");
+    ids.sort();
+    Ok(ids)
+}
+
+/// A target group is full, and all of its pods are replaced: the new ones take the places of the old ones. Too many of
+/// them are an error, and those that fit get traffic.
+pub async fn full_target_group_follows_its_pods(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    moto.proxy.limit(Quota::Targets, 6);
+    let mut one = spec(1, &[("nlb-target-type", "ip")]);
+    one.ports[0].target_port = TargetPort::Number(8080);
+    let name = one.ports[0].name.clone();
+    let expected = |numbers: std::ops::Range<u8>| numbers.map(|last| format!("10.0.200.{last}")).collect::<Vec<_>>();
+    let balancers = fresh(&moto).await?;
+    settle(&moto, &*balancers, &one, &pods(&name, 10..16)).await?;
+    balancers.set_targets(&one, &pods(&name, 20..26)).await?;
+    ensure!(addresses(&moto).await? == expected(20..26), "{:?}", addresses(&moto).await?);
+    // The same by a process that compares everything.
+    let balancers = fresh(&moto).await?;
+    settle(&moto, &*balancers, &one, &pods(&name, 30..36)).await?;
+    ensure!(addresses(&moto).await? == expected(30..36), "{:?}", addresses(&moto).await?);
+
+    // Two do not fit.
+    let error = balancers.set_targets(&one, &pods(&name, 40..48)).await.err().context("all fit")?;
+    ensure!(error.kind == ErrorKind::Quota, "{error}");
+    let some = addresses(&moto).await?;
+    ensure!(some.len() >= 4 && some.iter().all(|one| expected(40..48).contains(one)), "{some:?}");
+    let balancers = fresh(&moto).await?;
+    let error = balancers.ensure(&one, &pods(&name, 50..58)).await.err().context("all fit")?;
+    ensure!(error.kind == ErrorKind::Quota, "{error}");
+    let some = addresses(&moto).await?;
+    ensure!(some.len() >= 4 && some.iter().all(|one| expected(50..58).contains(one)), "{some:?}");
+    moto.proxy.limit(Quota::Targets, 500);
+    settle(&moto, &*balancers, &one, &pods(&name, 50..58)).await?;
+    ensure!(addresses(&moto).await? == expected(50..58), "{:?}", addresses(&moto).await?);
+    delete(&*balancers, &one.id).await
+}
+
+/// Nothing is missed on further pages, by several Services among foreign load balancers.
+pub async fn every_page_is_read(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(2).await?);
+    moto.proxy.limit_pages(2);
+    let specs: Vec<LoadBalancerSpec> = (1..=4).map(two_ports).collect();
+    let balancers = fresh(&moto).await?;
+    for spec in &specs {
+        settle(&moto, &*balancers, spec, &all).await?;
+    }
+    let changes = moto.proxy.changes();
+    let next = fresh(&moto).await?;
+    for spec in &specs {
+        settle(&moto, &*next, spec, &all).await?;
+    }
+    ensure!(moto.proxy.changes() == changes, "{:?}", moto.proxy.calls());
+    let owned = next.list_owned().await?;
+    ensure!(owned.len() == specs.len(), "{owned:?}");
+    remove_all(&*next, &specs).await?;
+    is_nothing_left(&moto).await
+}
+
+async fn remove_all(balancers: &dyn LoadBalancers, specs: &[LoadBalancerSpec]) -> Result<()> {
+    for spec in specs {
+        delete(balancers, &spec.id).await?;
+    }
+    Ok(())
+}

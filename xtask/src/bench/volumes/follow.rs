@@ -1,0 +1,107 @@
+//! A list and watch of one kind that survives the end of a watch.
+
+use std::collections::HashSet;
+use std::fmt::Debug;
+
+use anyhow::Result;
+use futures::StreamExt;
+use kube::api::{Api, ListParams, WatchEvent, WatchParams};
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::task::JoinHandle;
+
+/// A change of an object; objects of a kind are told apart by their names.
+pub enum Change<K> {
+    /// The object was created or changed, or was listed.
+    Applied(K),
+    /// The object with this name no longer exists.
+    Deleted(String),
+}
+
+/// A task that ends when this is dropped.
+pub struct Task(JoinHandle<()>);
+
+impl Task {
+    /// Spawns a task.
+    pub fn spawn(work: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(tokio::spawn(work))
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Calls `apply` with every object that exists, and then with every change, in order.
+///
+/// # Errors
+/// When the objects cannot be listed at the beginning.
+pub async fn follow<K>(api: Api<K>, mut apply: impl FnMut(Change<K>) + Send + 'static) -> Result<Task>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let mut known = HashSet::new();
+    let mut version = relist(&api, &mut known, &mut apply).await?;
+    Ok(Task::spawn(async move {
+        loop {
+            if !watch(&api, &mut version, &mut known, &mut apply).await
+                && let Ok(listed) = relist(&api, &mut known, &mut apply).await
+            {
+                version = listed;
+            }
+        }
+    }))
+}
+
+/// Lists all objects; returns the list's version.
+async fn relist<K>(
+    api: &Api<K>,
+    known: &mut HashSet<String>,
+    apply: &mut (impl FnMut(Change<K>) + Send),
+) -> Result<String>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    let list = api.list(&ListParams::default()).await?;
+    let version = list.metadata.resource_version.unwrap_or_default();
+    let present: HashSet<String> = list.items.iter().map(ResourceExt::name_any).collect();
+    for name in known.difference(&present) {
+        apply(Change::Deleted(name.clone()));
+    }
+    list.items.into_iter().for_each(|object| apply(Change::Applied(object)));
+    *known = present;
+    Ok(version)
+}
+
+/// Applies one watch's events; returns whether the next watch can continue at `version`.
+async fn watch<K>(
+    api: &Api<K>,
+    version: &mut String,
+    known: &mut HashSet<String>,
+    apply: &mut (impl FnMut(Change<K>) + Send),
+) -> bool
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    let Ok(events) = api.watch(&WatchParams::default(), version).await else { return false };
+    let mut events = events.boxed();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
+                *version = object.resource_version().unwrap_or_default();
+                known.insert(object.name_any());
+                apply(Change::Applied(object));
+            }
+            Ok(WatchEvent::Deleted(object)) => {
+                *version = object.resource_version().unwrap_or_default();
+                known.remove(&object.name_any());
+                apply(Change::Deleted(object.name_any()));
+            }
+            Ok(WatchEvent::Bookmark(bookmark)) => *version = bookmark.metadata.resource_version,
+            Ok(WatchEvent::Error(_)) | Err(_) => return false,
+        }
+    }
+    true
+}

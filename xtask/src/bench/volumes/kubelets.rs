@@ -1,0 +1,224 @@
+//! Kubelets that only mount: volumes are in use before they are waited for, and until after their pods have ended.
+//!
+//! Each node has one task, so that its status has one writer. Nothing takes time there, so that what is measured is the
+//! manager's.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Result;
+use futures::StreamExt;
+use futures::channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::follow::{Change, Task, follow};
+use super::{NAMESPACE, objects};
+use crate::bench::api::{self, Patch};
+
+/// Pause after a failed pass.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+
+/// Kubelets of all nodes, and what they observe.
+pub struct Kubelets {
+    observed: Arc<Mutex<Observed>>,
+    _tasks: Vec<Task>,
+}
+
+#[derive(Default)]
+struct Observed {
+    /// Pods that exist, and whether they run.
+    pods: HashMap<String, bool>,
+    /// The number of attached volumes in each node's status.
+    attached: HashMap<String, usize>,
+}
+
+/// News for the kubelet of one node.
+enum News {
+    /// A pod that is to run or, if it is being deleted, to end.
+    Pod { name: String, volume: String, is_ending: bool },
+    /// Unique names of the node's attached volumes.
+    Attached(BTreeSet<String>),
+}
+
+type Inboxes = HashMap<String, UnboundedSender<News>>;
+
+impl Kubelets {
+    /// Starts the kubelets of these nodes, which exist.
+    pub async fn start(client: &Client, nodes: &[String]) -> Result<Self> {
+        let observed = Arc::new(Mutex::new(Observed::default()));
+        let (mut inboxes, mut tasks) = (Inboxes::new(), Vec::new());
+        for node in nodes {
+            let (inbox, news) = mpsc::unbounded();
+            inboxes.insert(node.clone(), inbox);
+            tasks.push(Task::spawn(Kubelet::new(client.clone(), node.clone()).run(news)));
+        }
+        let inboxes = Arc::new(inboxes);
+        let (observing, of_pods) = (observed.clone(), inboxes.clone());
+        tasks.push(
+            follow(Api::<Pod>::namespaced(client.clone(), NAMESPACE), move |change| {
+                apply_pod(&mut lock(&observing), &of_pods, change);
+            })
+            .await?,
+        );
+        let (observing, of_nodes) = (observed.clone(), inboxes);
+        tasks.push(
+            follow(Api::<Node>::all(client.clone()), move |change| {
+                apply_node(&mut lock(&observing), &of_nodes, change);
+            })
+            .await?,
+        );
+        Ok(Self { observed, _tasks: tasks })
+    }
+
+    /// Returns the number of pods that exist, and of those that run.
+    pub fn pods(&self) -> (usize, usize) {
+        let observed = lock(&self.observed);
+        (observed.pods.len(), observed.pods.values().filter(|is_running| **is_running).count())
+    }
+
+    /// Returns the number of volumes that nodes' statuses list as attached.
+    pub fn attached(&self) -> usize {
+        lock(&self.observed).attached.values().sum()
+    }
+}
+
+fn apply_pod(observed: &mut Observed, inboxes: &Inboxes, change: Change<Pod>) {
+    let pod = match change {
+        Change::Applied(pod) => pod,
+        Change::Deleted(name) => {
+            observed.pods.remove(&name);
+            return;
+        }
+    };
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let is_running = phase == Some("Running");
+    observed.pods.insert(pod.name_any(), is_running);
+    let is_ending = pod.metadata.deletion_timestamp.is_some();
+    let spec = pod.spec.as_ref();
+    let inbox = spec.and_then(|spec| inboxes.get(spec.node_name.as_deref()?));
+    if let Some(inbox) = inbox.filter(|_| is_ending || !is_running) {
+        let volumes = spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+        let claim = volumes.filter_map(|volume| volume.persistent_volume_claim.as_ref()).next();
+        let claim = claim.map(|source| source.claim_name.as_str()).unwrap_or_default();
+        let volume = objects::unique_name(&objects::volume_name(claim));
+        // The receiver lives as long as the pods are followed.
+        let _ = inbox.unbounded_send(News::Pod { name: pod.name_any(), volume, is_ending });
+    }
+}
+
+fn apply_node(observed: &mut Observed, inboxes: &Inboxes, change: Change<Node>) {
+    let Change::Applied(node) = change else { return };
+    let attached = node.status.as_ref().and_then(|status| status.volumes_attached.as_ref());
+    let attached: BTreeSet<String> = attached.into_iter().flatten().map(|volume| volume.name.clone()).collect();
+    observed.attached.insert(node.name_any(), attached.len());
+    if let Some(inbox) = inboxes.get(&node.name_any()) {
+        // The receiver lives as long as the nodes are followed.
+        let _ = inbox.unbounded_send(News::Attached(attached));
+    }
+}
+
+fn lock(observed: &Mutex<Observed>) -> MutexGuard<'_, Observed> {
+    observed.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The kubelet of one node.
+struct Kubelet {
+    client: Client,
+    node: String,
+    /// Volumes of pods that are not being deleted.
+    wanted: BTreeMap<String, String>,
+    /// Those pods that still have to be started.
+    waiting: BTreeSet<String>,
+    /// Pods that still have to be removed.
+    ending: BTreeSet<String>,
+    attached: BTreeSet<String>,
+    /// The volumes that the node's status reports as in use.
+    in_use: BTreeSet<String>,
+}
+
+impl Kubelet {
+    fn new(client: Client, node: String) -> Self {
+        let (wanted, empty) = (BTreeMap::new(), BTreeSet::new);
+        Self { client, node, wanted, waiting: empty(), ending: empty(), attached: empty(), in_use: empty() }
+    }
+
+    async fn run(mut self, mut news: UnboundedReceiver<News>) {
+        while let Some(first) = news.next().await {
+            self.apply(first);
+            while let Ok(next) = news.try_recv() {
+                self.apply(next);
+            }
+            while let Err(error) = self.pass().await {
+                eprintln!("  the kubelet of {} retries: {}", self.node, error.root_cause());
+                sleep(RETRY_AFTER).await;
+            }
+        }
+    }
+
+    fn apply(&mut self, news: News) {
+        match news {
+            News::Attached(attached) => self.attached = attached,
+            News::Pod { name, is_ending: true, .. } => {
+                self.waiting.remove(&name);
+                // The removal is a change too, and must not be repeated.
+                if self.wanted.remove(&name).is_some() {
+                    self.ending.insert(name);
+                }
+            }
+            News::Pod { name, volume, is_ending: false } => {
+                self.wanted.insert(name.clone(), volume);
+                self.waiting.insert(name);
+            }
+        }
+    }
+
+    /// Writes what has to be written, in a kubelet's order.
+    async fn pass(&mut self) -> Result<()> {
+        let in_use: BTreeSet<String> = self.wanted.values().cloned().collect();
+        if in_use != self.in_use {
+            let status = json!({ "status": { "volumesInUse": in_use } });
+            let path = format!("/api/v1/nodes/{}/status", self.node);
+            api::patch(&self.client, &path, "kubelet", Patch::Merge, &status).await?;
+            self.in_use = in_use;
+        }
+        while let Some(name) = self.ending.first().cloned() {
+            api::delete(&self.client, &format!("{}/{name}", pods())).await?;
+            self.ending.remove(&name);
+        }
+        for name in self.startable() {
+            let path = format!("{}/{name}/status", pods());
+            api::patch(&self.client, &path, "kubelet", Patch::Merge, &running()).await?;
+            self.waiting.remove(&name);
+        }
+        Ok(())
+    }
+
+    fn startable(&self) -> Vec<String> {
+        let is_attached = |name: &String| self.wanted.get(name).is_some_and(|volume| self.attached.contains(volume));
+        self.waiting.iter().filter(|name| is_attached(name)).cloned().collect()
+    }
+}
+
+/// The collection of the bench's pods.
+pub fn pods() -> String {
+    format!("/api/v1/namespaces/{NAMESPACE}/pods")
+}
+
+/// A merge patch with the status of a pod that runs and is ready.
+fn running() -> serde_json::Value {
+    let since = "2026-01-05T08:30:00Z";
+    let kinds = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
+    let conditions = kinds.map(|kind| json!({ "type": kind, "status": "True", "lastTransitionTime": since }));
+    let container = json!({
+        "name": "main", "image": "registry.example.com/database:1", "imageID": "", "ready": true, "started": true,
+        "restartCount": 0, "state": { "running": { "startedAt": since } },
+    });
+    json!({ "status": {
+        "phase": "Running", "startTime": since, "podIP": "10.128.0.1", "podIPs": [{ "ip": "10.128.0.1" }],
+        "conditions": conditions, "containerStatuses": [container],
+    } })
+}

@@ -1,0 +1,76 @@
+//! Claims that are provisioned and bound, volumes that are attached and moved with their pods, and bound claims at rest.
+
+mod attach;
+mod attacher;
+mod follow;
+mod kubelets;
+pub mod objects;
+mod provision;
+mod rest;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use tokio::time::sleep;
+
+use super::api::{POLL_INTERVAL, Progress};
+use super::measure::{Measurement, Scenario};
+use super::subject::{Binaries, Mode, Running, Subject, VOLUMES};
+pub use rest::Rest;
+
+/// The namespace of all claims and pods.
+const NAMESPACE: &str = "bench";
+
+/// The number of parallel requests of the provisioner and the attacher.
+const AT_ONCE: usize = 24;
+
+/// How long anything may take before it is given up.
+const DEADLINE: Duration = Duration::from_secs(900);
+
+/// What one manager does on a control plane of its own.
+pub const FRESH: [Scenario; 2] = [Scenario::VolumesProvision, Scenario::VolumesAttach];
+
+/// How much there is.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Claims that are provisioned, and pods with a volume.
+    pub claims: u32,
+    /// The nodes that the pods are spread over.
+    pub nodes: u32,
+}
+
+/// Measures one of [`FRESH`]; the manager's log is kept at `log`.
+pub async fn measure(
+    binaries: &Binaries,
+    about: (Subject, Mode),
+    scenario: Scenario,
+    size: Size,
+    log: &Path,
+) -> Result<Measurement> {
+    match scenario {
+        Scenario::VolumesProvision => provision::measure(binaries, about, size.claims, log).await,
+        Scenario::VolumesAttach => {
+            let size = attach::Size { pods: size.claims, nodes: size.nodes };
+            attach::measure(binaries, about, size, log).await
+        }
+        other => bail!("{} has a control plane that managers share", other.name()),
+    }
+}
+
+/// Waits until a state is reached.
+async fn until(manager: &Running<'_>, describe: impl Fn() -> String, reached: impl Fn() -> bool) -> Result<()> {
+    let (start, mut progress) = (Instant::now(), Progress::new());
+    while !reached() {
+        manager.check()?;
+        ensure!(
+            start.elapsed() < DEADLINE,
+            "given up: {}; the manager's last lines:\n{}",
+            describe(),
+            manager.last_lines()
+        );
+        progress.report(|| format!("{:.0} s: {}", start.elapsed().as_secs_f64(), describe()));
+        sleep(POLL_INTERVAL).await;
+    }
+    Ok(())
+}

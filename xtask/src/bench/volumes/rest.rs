@@ -1,0 +1,76 @@
+//! Bound claims that nothing happens to; the managers take turns on one API server.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use control_plane::{ControlPlane, Identity, Options};
+use kube::Client;
+use tokio::time::sleep;
+
+use super::{NAMESPACE, VOLUMES, objects};
+use crate::bench::api;
+use crate::bench::measure::{Measurement, Scenario};
+use crate::bench::subject::{Binaries, Mode, Running, Subject};
+
+/// A control plane with bound claims.
+pub struct Rest {
+    cluster: ControlPlane,
+    client: Client,
+}
+
+impl Rest {
+    /// Starts a control plane and fills it.
+    pub async fn gather(claims: u32) -> Result<Self> {
+        let options = Options { kwok: false, scheduler: false, audit: true, ..Options::default() };
+        let cluster = ControlPlane::start(options).await?;
+        let client = cluster.client(Identity::Admin).await?;
+        api::create_namespaces(&client, [NAMESPACE.to_owned()]).await?;
+        objects::create_class(&client).await?;
+        api::each("bound claims made", 0..claims, async |number| {
+            objects::create_bound(&client, NAMESPACE, &objects::claim_name(number)).await
+        })
+        .await?;
+        Ok(Self { cluster, client })
+    }
+
+    /// Lets a manager set the conditions of all claims, which the first one would write and the second find.
+    pub async fn settle(&self, binaries: &Binaries, subject: Subject) -> Result<()> {
+        eprintln!("  letting the claims come to rest");
+        let manager = Running::start(&self.cluster, binaries, subject, Mode::Raised, &[VOLUMES])?;
+        let settled = async {
+            manager.until_leader(&self.client).await?;
+            manager.until_quiet().await
+        };
+        let settled = settled.await;
+        manager.end(&self.client).await?;
+        settled
+    }
+
+    /// Starts a manager, measures it while nothing happens, and ends it; its log is kept at `log`.
+    pub async fn measure(
+        &self,
+        binaries: &Binaries,
+        (subject, mode): (Subject, Mode),
+        idle: Duration,
+        log: &Path,
+    ) -> Result<Measurement> {
+        let manager = Running::start(&self.cluster, binaries, subject, mode, &[VOLUMES])?;
+        let measured = async {
+            manager.until_leader(&self.client).await?;
+            manager.until_quiet().await?;
+            eprintln!("  {}: {} s without work", Scenario::ClaimsAtRest.name(), idle.as_secs());
+            let from = manager.mark()?;
+            sleep(idle).await;
+            let to = manager.mark()?;
+            let asked = manager.requests_since(&from)?;
+            Ok(Measurement::new((subject, mode, Scenario::ClaimsAtRest), None, (&from, &to), asked))
+        };
+        let measured: Result<Measurement> = measured.await;
+        manager.keep_log(log)?;
+        let ended = manager.end(&self.client).await;
+        let measured = measured?;
+        ended?;
+        Ok(measured)
+    }
+}
