@@ -21,7 +21,7 @@ const CBOR: &str = "requests and responses are protobuf, or JSON where a kind ha
 
 /// All gates with an effect on upstream's manager, by name.
 ///
-/// AllAlpha and AllBeta, which switch many gates at once, leave the fixed ones as they are and are never refused.
+/// AllAlpha and AllBeta switch many gates. They leave the fixed ones as they are, and are never refused.
 #[rustfmt::skip]
 pub static EFFECTS: &[(&str, Effect)] = &[
     ("APIServerIdentity", Switches("storageversion-garbage-collector-controller runs, if StorageVersionAPI is on too")),
