@@ -25,7 +25,7 @@ pub fn subscribe(registry: &Registry, queue: &Arc<Queue<ObjectKey>>, recounts: &
         {
             full.request(&quota.meta.key());
             added.add(quota.meta.key());
-        } else if let Some(key) = with_other_use(change) {
+        } else if let Some(key) = with_other_status(change) {
             added.add_coalesced(key);
         }
     });
@@ -103,11 +103,12 @@ pub fn needs_full_count(change: &Change<'_, ResourceQuota>) -> bool {
     }
 }
 
-/// Returns the key of a quota whose use was written. It is compared with the objects in the cache: admission's number may
-/// arrive after the deletion of the object that it counted.
-pub fn with_other_use(change: &Change<'_, ResourceQuota>) -> Option<ObjectKey> {
+/// Returns the key of a quota whose status was written. It is compared with the objects in the cache: admission's number
+/// may arrive after the deletion of the object that it counted, and any client may have written the status.
+pub fn with_other_status(change: &Change<'_, ResourceQuota>) -> Option<ObjectKey> {
     let (old, new) = (change.old?, change.new?);
-    (!same(&old.status_used, &new.status_used)).then(|| new.meta.key())
+    let is_same = same(&old.status_used, &new.status_used) && same(&old.status_hard, &new.status_hard);
+    (!is_same).then(|| new.meta.key())
 }
 
 /// Reports whether a pod's amounts changed. Upstream: pkg/quota/v1/install, DefaultUpdateFilter.

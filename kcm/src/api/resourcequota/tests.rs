@@ -25,7 +25,7 @@ use runtime::watch::MetaChange;
 use super::amounts::{Classes, Family, of_device_claim, volume_claim_in};
 use super::census::Census;
 use super::decide::{Content, Used, counted_objects, status_exceeds, to_write, used};
-use super::keys::{concerns, counts_for_else, needs_full_count, with_other_use};
+use super::keys::{concerns, counts_for_else, needs_full_count, with_other_status};
 use super::recounts::CountMode;
 
 const NOW: i64 = 1_000_000;
@@ -439,7 +439,7 @@ fn quotas_are_requeued_by_changes_of_what_they_limit() {
         let new = Arc::new(new);
         let change = Change { old: Some(&old), new: Some(&new) };
         assert_eq!(needs_full_count(&change), expected);
-        assert_eq!(with_other_use(&change).is_some(), !expected, "its use is compared with the cache");
+        assert_eq!(with_other_status(&change).is_some(), !expected, "its use is compared with the cache");
     }
     let base = pod("a", &[("cpu", "1")], |_| {});
     let mut ended = base.clone();

@@ -152,6 +152,8 @@ pub(crate) fn is_incomplete(tags: &Tags, cluster: &ClusterTags) -> bool {
     let service = has(SERVICE) || has(STACK);
     match cluster.id.is_empty() {
         _ if tags.is_empty() => true,
+        // The Load Balancer Controller's, for Services or Ingresses.
+        _ if has(CONTROLLER_CLUSTER) && !has(&cluster.key()) => false,
         true => has(UID) && !service,
         false => has(&cluster.key()) != (service || has(BACKEND)) && !names_another(tags, cluster),
     }
@@ -229,6 +231,8 @@ mod tests {
             (&[OWN, (SERVICE, "n/s")], false),
             (&[OWN, (BACKEND, "c")], false),
             (&[OTHER, (SERVICE, "n/s")], false),
+            (&[(STACK, "n/s"), (CONTROLLER_CLUSTER, "x")], false),
+            (&[("ingress.k8s.aws/stack", "n/s"), (CONTROLLER_CLUSTER, "x")], false),
             (&[OTHER], false),
             (&[("team", "web")], false),
         ] {

@@ -42,6 +42,12 @@ impl Rule {
         let ranged = !source.subnets.is_empty() && source.subnets.iter().all(|subnet| covers(&self.range, subnet));
         fits && (named || ranged)
     }
+
+    /// Whether it lets in some clients: without security groups of the load balancer their addresses decide.
+    fn lets_in_clients(&self, protocol: &str, port: i32) -> bool {
+        let fits = self.protocol == "-1" || (self.protocol == protocol && (self.from..=self.to).contains(&port));
+        fits && !self.range.is_empty()
+    }
 }
 
 fn parse(range: &str) -> Option<(u32, u32)> {
@@ -57,9 +63,14 @@ fn covers(outer: &str, inner: &str) -> bool {
     wide <= narrow && inner & wide == outer
 }
 
-/// Whether rules let in everything that a target group needs: each a protocol and a port.
-fn reaches(rules: &[Rule], source: &Source, needed: &[(&str, i32)]) -> bool {
-    needed.iter().all(|(protocol, port)| rules.iter().any(|rule| rule.lets_in(source, protocol, *port)))
+/// Whether rules let in everything that a target group needs: traffic, each a protocol and a port, and probes at a port.
+fn reaches(rules: &[Rule], source: &Source, traffic: &[(&str, i32)], probe: i32) -> bool {
+    let bare = source.groups.is_empty();
+    let open = |protocol: &str, port: i32| {
+        rules.iter().any(|rule| rule.lets_in(source, protocol, port) || bare && rule.lets_in_clients(protocol, port))
+    };
+    traffic.iter().all(|(protocol, port)| open(protocol, *port))
+        && rules.iter().any(|rule| rule.lets_in(source, "tcp", probe))
 }
 
 /// The protocols of IP that a protocol of a target group stands for.
@@ -154,11 +165,11 @@ impl World {
         let (Some(group), Some(groups)) = (self.groups.get(group), self.interfaces.get(id)) else { return true };
         let Some(source) = self.sources.get(&group.user) else { return true };
         let number: i32 = port.parse().unwrap_or_default();
-        let mut needed: Vec<(&str, i32)> =
+        let traffic: Vec<(&str, i32)> =
             transports(&group.protocol).iter().map(|transport| (*transport, number)).collect();
-        needed.push(("tcp", group.probe_port.parse().unwrap_or(number)));
+        let probe = group.probe_port.parse().unwrap_or(number);
         let rules = groups.iter().filter_map(|group| self.rules.get(group)).flatten();
-        reaches(&rules.cloned().collect::<Vec<_>>(), source, &needed)
+        reaches(&rules.cloned().collect::<Vec<_>>(), source, &traffic, probe)
     }
 }
 
@@ -198,18 +209,24 @@ mod tests {
     fn target_is_reached_when_traffic_and_probes_are_let_in() {
         let carried = Source { groups: ["sg-lb".to_owned()].into(), subnets: vec!["10.0.16.0/20".into()] };
         let bare = Source { groups: BTreeSet::new(), ..carried.clone() };
-        let needed = [("udp", 30_053), ("tcp", 10_256)];
+        let traffic = [("udp", 30_053)];
         let both = [rule("udp", (30_000, 32_767), "sg-lb", ""), rule("tcp", (10_256, 10_256), "sg-lb", "")];
         let subnets = [rule("-1", (-1, -1), "", "10.0.0.0/16")];
+        let clients =
+            [rule("udp", (30_053, 30_053), "", "192.0.2.0/24"), rule("tcp", (10_256, 10_256), "", "10.0.0.0/16")];
+        let grouped = Source { subnets: Vec::new(), ..carried.clone() };
         for (name, rules, source, expected) in [
             ("both ports", &both[..], &carried, true),
             ("no rule for probes", &both[..1], &carried, false),
             ("no rule for traffic", &both[1..], &carried, false),
             ("a load balancer without groups", &both[..], &bare, false),
             ("its subnets", &subnets[..], &bare, true),
+            ("clients and its subnets", &clients[..], &bare, true),
+            ("clients only", &clients[..1], &bare, false),
+            ("clients, though the load balancer has groups", &clients[..], &grouped, false),
             ("no rules", &[], &carried, false),
         ] {
-            assert_eq!(reaches(rules, source, &needed), expected, "{name}");
+            assert_eq!(reaches(rules, source, &traffic, 10_256), expected, "{name}");
         }
     }
 

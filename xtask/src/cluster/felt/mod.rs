@@ -29,6 +29,8 @@ struct Felt {
     failed: usize,
     /// From the change to the last request that failed.
     failures_lasted: Duration,
+    /// Load average of the machine over the last minute, at the end.
+    load: f64,
 }
 
 /// The managers and scenarios of a measurement.

@@ -23,14 +23,14 @@ pub fn name(change: Change, disturbance: Disturbance) -> String {
 /// Returns a table with a row for each scenario of both managers.
 pub fn markdown(ours: &Results, upstream: &Results) -> String {
     let mut text = String::from(
-        "| scenario | ours, s | upstream, s | ours, failed requests | upstream, failed requests | ours, failures until s | upstream, failures until s |\n\
-         | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n",
+        "| scenario | ours, s | upstream, s | ours, failed requests | upstream, failed requests | ours, failures until s | upstream, failures until s | load: ours | upstream |\n\
+         | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
     );
     for (scenario, own) in ours {
         let Some(their) = upstream.get(scenario) else { continue };
         let _ = writeln!(
             text,
-            "| {} | {:.1} | {:.1} | {} | {} | {} | {} |",
+            "| {} | {:.1} | {:.1} | {} | {} | {} | {} | {:.0} | {:.0} |",
             name(scenario.0, scenario.1),
             own.took.as_secs_f64(),
             their.took.as_secs_f64(),
@@ -38,6 +38,8 @@ pub fn markdown(ours: &Results, upstream: &Results) -> String {
             requests(their),
             failures(own),
             failures(their),
+            own.load,
+            their.load,
         );
     }
     text
@@ -64,11 +66,12 @@ mod tests {
             requests: 100,
             failed,
             failures_lasted: Duration::from_secs(2),
+            load: 1.5,
         };
         let (update, death) = ((Change::Update, Disturbance::Kill), (Change::NodeDeath, Disturbance::None));
         let ours = Results::from([(update, felt(3, 1)), (death, felt(4, 1))]);
         let text = markdown(&ours, &Results::from([(update, felt(5, 0))]));
-        let row = "| rolling update of 20, manager killed | 3.0 | 5.0 | 1 of 100 | 0 of 100 | 2.0 |  |\n";
+        let row = "| rolling update of 20, manager killed | 3.0 | 5.0 | 1 of 100 | 0 of 100 | 2.0 |  | 2 | 2 |\n";
         assert!(text.ends_with(row), "{text}");
     }
 }

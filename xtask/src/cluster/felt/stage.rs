@@ -116,12 +116,10 @@ impl<'a> Stage<'a> {
     }
 
     fn felt(&self, start: Instant, took: Duration) -> Felt {
-        let Some(load) = &self.load else {
-            return Felt { took, requests: 0, failed: 0, failures_lasted: Duration::ZERO };
-        };
-        let (requests, failed) = load.count_since(start);
-        let last = load.last_failure_since(start);
-        Felt { took, requests, failed, failures_lasted: last.map_or(Duration::ZERO, |last| last.duration_since(start)) }
+        let (requests, failed) = self.load.as_ref().map_or((0, 0), |load| load.count_since(start));
+        let last = self.load.as_ref().and_then(|load| load.last_failure_since(start));
+        let failures_lasted = last.map_or(Duration::ZERO, |last| last.duration_since(start));
+        Felt { took, requests, failed, failures_lasted, load: load_average() }
     }
 
     /// Waits until the usual number of servers responds to clients.
@@ -179,4 +177,10 @@ impl<'a> Stage<'a> {
         self.cluster.wait_for_nodes().await?;
         self.scale_servers(0).await
     }
+}
+
+/// Returns the load average of the machine over the last minute, or 0 if the kernel does not report it.
+fn load_average() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0)
 }

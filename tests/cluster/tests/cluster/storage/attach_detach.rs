@@ -155,8 +155,13 @@ impl World {
         Ok(moves)
     }
 
-    /// Nothing is left behind, and nothing happened that damages data.
-    pub async fn finish(self) -> Result<()> {
+    /// Requests to the driver that would have damaged data.
+    pub fn violations(&self) -> Result<Vec<String>> {
+        self.driver.violations()
+    }
+
+    /// Waits until the nodes have no volumes and no attachment exists.
+    pub async fn until_released(&self) -> Result<()> {
         self.a.until_empty().await?;
         self.b.until_empty().await?;
         eventually("no attachments", || async {
@@ -164,8 +169,18 @@ impl World {
             ensure!(left.is_empty(), "{left:#?}");
             Ok(())
         })
-        .await?;
-        ensure!(self.driver.violations()?.is_empty(), "{:?}", self.driver.violations()?);
+        .await
+    }
+
+    /// Nothing is left behind, and nothing happened that damages data.
+    pub async fn finish(self) -> Result<()> {
+        self.until_released().await?;
+        ensure!(self.violations()?.is_empty(), "{:?}", self.violations()?);
+        self.stop()
+    }
+
+    /// Ends the driver.
+    pub fn stop(self) -> Result<()> {
         self.driver.stop(&self.space.bed.cluster)
     }
 }
