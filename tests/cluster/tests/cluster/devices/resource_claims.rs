@@ -11,6 +11,7 @@ use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
+use crate::gates::NO_GROUPS;
 use crate::robustness::invariants::only_declared;
 use crate::robustness::scenario::Scenario;
 use crate::upstream::manager::{UPSTREAM, start_upstream};
@@ -279,7 +280,7 @@ pub async fn consumers_with_hostile_names_are_dropped(space: Space) -> Result<()
         consumer("scheduling.k8s.io", "podgroups", "gang", "d"),
     ];
     space.patch_status::<ResourceClaim>("shared", json!({"status": {"reservedFor": consumers}})).await?;
-    let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
+    let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE, NO_GROUPS]).await?;
     until_state(&space, "shared", (&["web", "../..", "gang"], true, true)).await?;
     remove_devices(&space).await
 }
