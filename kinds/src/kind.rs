@@ -54,7 +54,7 @@ pub trait Kind: Sized + Send + Sync + 'static {
     /// The format in which it is watched.
     const FORM: Form = Form::Protobuf;
 
-    /// True for a kind with so many or such large objects that its list dominates the startup. The list is then
+    /// True for a kind whose objects are numerous or large enough that its list dominates the startup. The list is then
     /// requested in one response over a dedicated connection, which takes the server half the time of a stream.
     const MANY: bool = false;
 

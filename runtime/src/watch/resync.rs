@@ -2,7 +2,7 @@
 //!
 //! It repairs what a controller left undone, for example a key that was dropped after too many failures. The records
 //! are not read from the API server again. A pass is spread out, so that it neither holds up the watch nor fills all
-//! queues at once. Upstream: client-go tools/cache, sharedProcessor.resync; cmd/kube-controller-manager/app,
+//! queues immediately. Upstream: client-go tools/cache, sharedProcessor.resync; cmd/kube-controller-manager/app,
 //! ResyncPeriod.
 
 use std::time::Duration;

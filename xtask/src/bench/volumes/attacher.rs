@@ -34,7 +34,7 @@ struct State {
     violations: Vec<String>,
 }
 
-/// What the driver is asked for; the value is the attachment's name.
+/// The requests to the driver; the value is the attachment's name.
 #[derive(Debug, PartialEq)]
 enum Operation {
     Attach(String),

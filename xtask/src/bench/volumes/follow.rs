@@ -10,7 +10,7 @@ use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinHandle;
 
-/// A change of an object; objects of a kind are told apart by their names.
+/// A change of an object; objects of a kind are distinguished by their names.
 pub enum Change<K> {
     /// The object was created or changed, or was listed.
     Applied(K),

@@ -62,7 +62,7 @@ pub const CRATES: &[Layers] = &[
         is_complete: true,
         floors: &[
             // No IO.
-            &["wake"],
+            &["fair", "wake"],
             &["debounce", "fence", "lock", "metrics", "page", "queue", "slow_start", "store", "text"],
             &["children", "client", "journal"],
             // Single requests, and reading one's own writes.
