@@ -27,7 +27,11 @@ pub async fn pod_with_the_lowest_deletion_cost_is_deleted_first(space: Space) ->
         }
         let flags = ["--controllers=replicaset-controller", &gate.flag];
         let _manager = Manager::start_with(&space, &Faults::default(), &flags).await?;
-        space.create::<ReplicaSet>(replica_set("web", 3)).await?;
+        // Pods on crowded nodes are deleted first only if the ReplicaSet has a controller.
+        let owner =
+            json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "web", "controller": true});
+        let owned = with(replica_set("web", 3), json!({"metadata": {"ownerReferences": [owner]}}));
+        space.create::<ReplicaSet>(owned).await?;
         eventually("the pods are adopted and ready", || async {
             let status = space.get::<ReplicaSet>("web").await?.status.unwrap_or_default();
             ensure!(status.ready_replicas == Some(3), "{status:?}");
