@@ -32,6 +32,7 @@ use crate::text::percent_encode;
 const METADATA_ONLY: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/vnd.kubernetes.protobuf";
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 const MERGE: &str = "application/merge-patch+json";
+const JSON_PATCH: &str = "application/json-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
 /// Maximum size of a response in bytes: about forty of the largest objects that the API server stores by default.
 const LONGEST_ANSWER: usize = 64 << 20;
@@ -268,6 +269,17 @@ impl Writer {
         patch: &serde_json::Value,
     ) -> Result<Answer, WriteError> {
         self.send_patch(path::object(resource, key, Some("status"))?, STRATEGIC_MERGE, patch).await
+    }
+
+    /// Changes the status of an object by the operations of a JSON Patch (RFC 6902). Its `test` operations are
+    /// preconditions: if one fails, the write is refused as invalid.
+    pub async fn json_patch_status(
+        &self,
+        resource: &Resource,
+        key: &ObjectKey,
+        operations: &serde_json::Value,
+    ) -> Result<Answer, WriteError> {
+        self.send_patch(path::object(resource, key, Some("status"))?, JSON_PATCH, operations).await
     }
 
     /// Changes an object by a JSON merge patch. A `metadata.uid` in the patch is a precondition.

@@ -1,7 +1,7 @@
 //! Writes the attached volumes to the status of a node: the only writer of that list.
 //!
-//! A write carries the version of the node that it is based on, so that it cannot undo another one. The next write waits
-//! until the cache shows this one.
+//! A write is refused unless the list still is the one in the cache, so that it cannot undo another write of the list. The
+//! kubelet's writes of other fields are no conflict. The next write waits until the cache shows this one.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl AttachDetach {
         };
         let Some(list) = self.memory.begin_write(name, current) else { return Ok(Outcome::Done) };
         debug!(node = %name, volumes = list.len(), "writing attached volumes");
-        match self.writer.patch_status(&Node::RESOURCE, &key, &patch(node, &list)).await {
+        match self.writer.json_patch_status(&Node::RESOURCE, &key, &patch(node, current, &list)).await {
             Ok(answer) => {
                 let version = answer.meta().map_err(|error| ReconcileError::new(error.to_string()))?.version;
                 if version == node.meta.version {
@@ -62,8 +62,9 @@ impl AttachDetach {
             }
             Err(error) => {
                 self.release_unlisted(name, current);
-                // Another write came first: the cache shows it in a moment.
-                if error.is_conflict() || error.is_gone() { Ok(Outcome::RequeueWithBackoff) } else { Err(error.into()) }
+                // Another write of the list came first: the cache shows it soon.
+                let is_outdated = error.is_invalid() || error.is_conflict() || error.is_gone();
+                if is_outdated { Ok(Outcome::RequeueWithBackoff) } else { Err(error.into()) }
             }
         }
     }
@@ -92,13 +93,23 @@ impl AttachDetach {
     }
 }
 
-fn patch(node: &Node, list: &[AttachedVolume]) -> Value {
+/// Returns the JSON Patch that replaces the list of a node's attached volumes, if it still is `current`.
+fn patch(node: &Node, current: &[AttachedVolume], list: &[AttachedVolume]) -> Value {
+    const LIST: &str = "/status/volumesAttached";
+    let change = match list {
+        [] => json!({"op": "remove", "path": LIST}),
+        list => json!({"op": "add", "path": LIST, "value": entries(list)}),
+    };
+    // A list that is missing equals null.
+    json!([
+        {"op": "test", "path": "/metadata/uid", "value": node.meta.uid.to_string()},
+        {"op": "test", "path": LIST, "value": entries(current)},
+        change,
+    ])
+}
+
+/// Returns the list as JSON; null if it is empty, because the API server leaves an empty list out.
+fn entries(list: &[AttachedVolume]) -> Value {
     let entry = |volume: &AttachedVolume| json!({"name": &*volume.name, "devicePath": &*volume.device_path});
-    let list: Vec<Value> = list.iter().map(entry).collect();
-    // In a merge patch, null removes the field.
-    let list = if list.is_empty() { Value::Null } else { list.into() };
-    json!({
-        "metadata": {"uid": node.meta.uid.to_string(), "resourceVersion": node.meta.version.to_string()},
-        "status": {"volumesAttached": list},
-    })
+    if list.is_empty() { Value::Null } else { list.iter().map(entry).collect() }
 }
