@@ -1,6 +1,6 @@
 //! clusterrole-aggregation-controller: gathers the rules of the ClusterRoles that another one selects.
 //!
-//! Follows upstream pkg/controller/clusterroleaggregation.
+//! Upstream: pkg/controller/clusterroleaggregation.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -120,7 +120,7 @@ fn day_of(time: Timestamp) -> Date {
     time.to_zoned(TimeZone::UTC).date()
 }
 
-/// Reports whether uses have been recorded for long enough that a token without a recorded use is unused. `since` is
+/// Returns true if uses have been recorded for long enough that a token without a recorded use is unused. `since` is
 /// the day on which the recording began.
 fn is_known_for(since: &str, period: SignedDuration, now: Timestamp) -> Option<bool> {
     let next = day(since)?.tomorrow().ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp();
@@ -147,7 +147,7 @@ fn judge(secret: &Secret, account: Option<&ServiceAccount>, period: SignedDurati
     }
 }
 
-/// Reports whether the cluster generated a token: the account lists generated ones, but not those of users.
+/// Returns true if the cluster generated a token: the account lists generated ones, but not those of users.
 fn made_by_the_cluster(secret: &Secret, token: &AccountToken, account: Option<&ServiceAccount>) -> bool {
     account.is_some_and(|account| {
         token.account_uid.as_ref().is_none_or(|uid| *uid == account.meta.uid)

@@ -1,6 +1,6 @@
 //! root-ca-certificate-publisher-controller: keeps the cluster's root certificates in a ConfigMap of every namespace.
 //!
-//! Follows upstream pkg/controller/certificates/rootcacertpublisher.
+//! Upstream: pkg/controller/certificates/rootcacertpublisher.
 
 use std::sync::Arc;
 

@@ -14,7 +14,7 @@ type Rank = (bool, Phase, bool, i32, Reverse<usize>, Option<RoughAge>, Reverse<i
 /// The order of magnitude of an age. Unknown first, then young before old.
 type RoughAge = Option<u32>;
 
-/// The order in which the surplus pods of a ReplicaSet are deleted (pkg/controller, ActivePodsWithRanks).
+/// The order in which the surplus pods of a ReplicaSet are deleted. Upstream: pkg/controller, ActivePodsWithRanks.
 ///
 /// Ages count by their order of magnitude, so that any of several pods of about the same age may be deleted.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ type ExactRank = (bool, Phase, bool, ExactAge, Reverse<i32>, Reverse<i32>, Exact
 /// Unknown first, then young before old.
 type ExactAge = (bool, Reverse<i64>);
 
-/// Returns the order in which the surplus pods of a Job are deleted (pkg/controller, ActivePods).
+/// Returns the order in which the surplus pods of a Job are deleted. Upstream: pkg/controller, ActivePods.
 pub fn exact_rank(pod: &Pod) -> impl Ord + use<> {
     let age = |since: Time| (!since.is_zero(), Reverse(since.0));
     let rank: ExactRank = (

@@ -83,7 +83,7 @@ fn start(manager: &mut Manager, context: &Context) {
 
 // Keys
 
-/// Reports whether a pod is not being deleted and has a generic ephemeral volume.
+/// Returns true if a pod is not being deleted and has a generic ephemeral volume.
 fn needs_claims(pod: &Pod) -> bool {
     !pod.meta.is_deleting() && ephemeral_volumes(pod).next().is_some()
 }

@@ -107,7 +107,7 @@ fn decide(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Expansion
     migration::of_source(&volume.source).map_or(Expansion::External, Expansion::ByMigratedDriver)
 }
 
-/// Reports whether a volume is bound to this very claim. Its name is not compared, as upstream does not either.
+/// Returns true if a volume is bound to this very claim. Its name is not compared, as upstream does not either.
 fn is_bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     volume.claim.as_ref().is_some_and(|reference| {
         reference.namespace == claim.meta.namespace && reference.uid.as_ref() == Some(&claim.meta.uid)

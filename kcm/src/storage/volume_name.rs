@@ -124,7 +124,7 @@ pub fn attachment_name(driver: &str, handle: &str, node: &str) -> String {
     format!("csi-{hex}")
 }
 
-/// Reports whether a volume may be attached to one node only: its access modes allow no second one. The modes of its
+/// Returns true if a volume may be attached to one node only: its access modes allow no second one. The modes of its
 /// claim are not considered.
 ///
 /// Upstream: pkg/volume/util, IsMultiAttachAllowed.

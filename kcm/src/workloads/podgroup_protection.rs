@@ -80,7 +80,7 @@ fn group_of(pod: &Pod) -> Option<ObjectKey> {
     Some(ObjectKey { namespace: pod.meta.namespace.clone(), name: group })
 }
 
-/// Reports whether the finalizer of a group may be removed as soon as it has no members.
+/// Returns true if the finalizer of a group may be removed as soon as it has no members.
 fn is_candidate(meta: &Meta) -> bool {
     need(meta, FINALIZER) == Need::Removal
 }

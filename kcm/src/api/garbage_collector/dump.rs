@@ -1,6 +1,6 @@
 //! The graph in the format of Graphviz, served at `/debug/controllers/garbage-collector-controller/graph`.
 //!
-//! Follows upstream pkg/controller/garbagecollector, dump.
+//! Upstream: pkg/controller/garbagecollector, dump.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::{self, Write as _};

@@ -382,12 +382,12 @@ impl Graph {
         blocking.map(state).collect()
     }
 
-    /// Reports whether an object has dependents.
+    /// Returns true if an object has dependents.
     pub fn has_dependents(&self, uid: &Uid) -> bool {
         self.nodes.get(uid).is_some_and(|node| node.dependents.is_some())
     }
 
-    /// Reports whether a dependent of an object is itself deleted in the foreground: there may be a cycle.
+    /// Returns true if a dependent of an object is itself deleted in the foreground: there may be a cycle.
     pub fn may_be_in_cycle(&self, uid: &Uid) -> bool {
         self.dependents_of(uid).any(|dependent| dependent.state.foreground)
     }
@@ -425,7 +425,7 @@ impl Graph {
     }
 }
 
-/// Reports whether a reference from a namespace fits what is known of the owner. A virtual owner without namespace was
+/// Returns true if a reference from a namespace fits what is known of the owner. A virtual owner without namespace was
 /// named by an object without namespace: it may be one that must have a namespace.
 fn fits(owner: &Node, reference: &OwnerRef, namespace: &str) -> bool {
     let in_reach = owner.identity.may_own_in(namespace);

@@ -57,7 +57,7 @@ fn cleaned<'a>(collection: &[&'a str], name: &'a str) -> Vec<&'a str> {
     path
 }
 
-/// Reports whether a path is that of one object of any kind, or of a part of it.
+/// Returns true if a path is that of one object of any kind, or of a part of it.
 fn is_below_object(path: &[&str]) -> bool {
     match path {
         ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => match rest {

@@ -11,8 +11,8 @@ use runtime::worker::Outcome;
 /// The finalizer of namespaces that this controller removes.
 pub const FINALIZER: &str = "kubernetes";
 
-/// The expected time until objects with finalizers are deleted, in seconds (pkg/controller/namespace/deletion,
-/// finalizerEstimateSeconds).
+/// The expected time until objects with finalizers are deleted, in seconds. Upstream:
+/// pkg/controller/namespace/deletion, finalizerEstimateSeconds.
 const FINALIZER_ESTIMATE: i64 = 15;
 
 /// Types of the conditions, with reason and message without problems, in upstream's order.
@@ -48,8 +48,8 @@ impl Remains {
         Self { problem: Some(problem.to_string()), ..Self::default() }
     }
 
-    /// Returns the objects that remain after everything was deleted (pkg/controller/namespace/deletion,
-    /// deleteAllContentForGroupVersionResource).
+    /// Returns the objects that remain after everything was deleted. Upstream: pkg/controller/namespace/deletion,
+    /// deleteAllContentForGroupVersionResource.
     pub fn of<'a>(
         resource: &Resource,
         namespace: &str,
@@ -80,8 +80,8 @@ impl Remains {
     }
 }
 
-/// Seconds that pods are given, if that time is not over (pkg/controller/namespace/deletion,
-/// estimateGracefulTermination).
+/// Seconds that pods are given, if that time is not over. Upstream: pkg/controller/namespace/deletion,
+/// estimateGracefulTermination.
 pub fn pods_estimate(longest_grace: i64, deleted_at: Time, now: Timestamp) -> i64 {
     if now.as_second() - deleted_at.0 >= longest_grace { 0 } else { longest_grace }
 }
@@ -116,7 +116,7 @@ impl Findings {
         }
     }
 
-    /// Reports whether the namespace may be deleted according to these findings.
+    /// Returns true if the namespace may be deleted according to these findings.
     pub fn is_clean(&self) -> bool {
         self.discovery.is_none() && self.problems.is_empty() && self.estimate == 0
     }
@@ -127,7 +127,7 @@ impl Findings {
         (!all.is_empty()).then(|| all.join("; "))
     }
 
-    /// Returns the delay before the next check of the remaining objects (pkg/controller/namespace, worker).
+    /// Returns the delay before the next check of the remaining objects. Upstream: pkg/controller/namespace, worker.
     pub fn look_again(&self) -> Duration {
         Duration::from_secs(u64::try_from(self.estimate / 2 + 1).unwrap_or(1))
     }
@@ -163,7 +163,7 @@ impl Findings {
     }
 
     /// Returns the conditions after this pass, if they changed. `totals` is false while pods delay the deletion of all
-    /// else: then remaining objects are not counted (pkg/controller/namespace/deletion, deleteAllContent).
+    /// else: then remaining objects are not counted. Upstream: pkg/controller/namespace/deletion, deleteAllContent.
     pub fn conditions(&self, before: &[Condition], totals: bool, now: Timestamp) -> Option<Vec<Condition>> {
         let mut after = before.to_vec();
         for (kind, well, message) in CONDITIONS {

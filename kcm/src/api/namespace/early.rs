@@ -150,7 +150,7 @@ fn crowds(sources: &[Arc<dyn Source>]) -> HashMap<Str, Crowd> {
     namespaces.into_iter().map(|(namespace, kinds)| (namespace, kinds.into())).collect()
 }
 
-/// Reports whether resourceVersions of a group can be compared with those of namespaces. Aggregated API servers may
+/// Returns true if resourceVersions of a group can be compared with those of namespaces. Aggregated API servers may
 /// have their own.
 pub fn counts_alike(group: &str) -> bool {
     !group.contains('.') || group.ends_with(".k8s.io")

@@ -180,7 +180,7 @@ impl Namespaces {
         });
     }
 
-    /// Reports whether the watch of a resource that was emptied early shows that no object was created afterwards.
+    /// Returns true if the watch of a resource that was emptied early shows that no object was created afterwards.
     fn stays_empty(&self, served: &Served, namespace: &str, after_grace: u64) -> bool {
         let source = self.source(served).filter(|_| counts_alike(served.resource.group));
         source.is_some_and(|source| is_empty_since(&*source, namespace, after_grace))
@@ -295,7 +295,7 @@ impl Namespaces {
         left.unwrap_or_else(|error| Left { remains: Remains::failed(error), objects: Vec::new() })
     }
 
-    /// Reports whether the watch of the resource has delivered the deletion of all these objects. Returns false if the
+    /// Returns true if the watch of the resource has delivered the deletion of all these objects. Returns false if the
     /// resource is not watched.
     async fn are_gone(&self, served: &Served, found: &[Meta]) -> bool {
         if found.is_empty() {

@@ -33,7 +33,7 @@ impl Family {
         (Self::DeviceClaims, "resource.k8s.io", "resourceclaims"),
     ];
 
-    /// Reports whether its objects may count for a resource. `classes` matters for extended resources only.
+    /// Returns true if its objects may count for a resource. `classes` matters for extended resources only.
     pub fn knows(self, name: &str, classes: &Classes) -> bool {
         match self {
             Self::Pods => is_of_pods(name),
@@ -86,7 +86,7 @@ fn extended(name: &str) -> Option<&str> {
     (foreign || resource.starts_with(OF_DEVICE_CLASS)).then_some(resource)
 }
 
-/// Reports whether a pod still uses anything: not once it has ended, nor once its grace period is over. Upstream:
+/// Returns true if a pod still uses anything: not once it has ended, nor once its grace period is over. Upstream:
 /// pkg/quota/v1/evaluator/core, QuotaV1Pod.
 pub fn takes(pod: &Pod, grace: i64, now: Timestamp) -> bool {
     !pod.is_terminal() && (!pod.meta.is_deleting() || now.as_second() <= pod.meta.deletion.0 + grace)
@@ -165,7 +165,7 @@ impl Classes {
         }
     }
 
-    /// Reports whether devices of a class count for an extended resource, or for the class by its own name.
+    /// Returns true if devices of a class count for an extended resource, or for the class by its own name.
     fn offers(&self, class: &str, resource: &str) -> bool {
         match resource.strip_prefix(OF_DEVICE_CLASS) {
             Some(name) => name == class && self.names.contains(class),
@@ -192,7 +192,7 @@ pub fn of_device_claim(name: &str, claim: &ResourceClaim, classes: &Classes, pod
     devices(&|class| classes.offers(class, resource)).minus(counted).max(Amount::ZERO)
 }
 
-/// Reports whether a pod is in a scope (pkg/quota/v1/evaluator/core, podMatchesScopeFunc).
+/// Returns true if a pod is in a scope. Upstream: pkg/quota/v1/evaluator/core, podMatchesScopeFunc.
 pub fn pod_in(scope: &Scope, usage: &Usage<'_>) -> bool {
     match &*scope.name {
         "Terminating" => usage.terminating,
@@ -205,7 +205,7 @@ pub fn pod_in(scope: &Scope, usage: &Usage<'_>) -> bool {
     }
 }
 
-/// Reports whether a PersistentVolumeClaim is in a scope (pkg/quota/v1/evaluator/core, pvcMatchesScopeFunc).
+/// Returns true if a PersistentVolumeClaim is in a scope. Upstream: pkg/quota/v1/evaluator/core, pvcMatchesScopeFunc.
 pub fn volume_claim_in(scope: &Scope, claim: &StorageClaim) -> bool {
     &*scope.name == "VolumeAttributesClass"
         && if claim.attributes.is_empty() {

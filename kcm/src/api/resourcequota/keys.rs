@@ -93,7 +93,7 @@ fn counted_by(quota: Option<&Arc<ResourceQuota>>) -> impl Iterator<Item = (&str,
     quota.into_iter().flat_map(|quota| quota.hard.iter().filter_map(|(name, _)| counted_objects(name)))
 }
 
-/// Reports whether a quota is new, was deleted, or limits other resources than before. Written usage does not count.
+/// Returns true if a quota is new, was deleted, or limits other resources than before. Written usage does not count.
 pub fn needs_full_count(change: &Change<'_, ResourceQuota>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => {
@@ -111,7 +111,7 @@ pub fn with_other_status(change: &Change<'_, ResourceQuota>) -> Option<ObjectKey
     (!is_same).then(|| new.meta.key())
 }
 
-/// Reports whether a pod's amounts changed. Upstream: pkg/quota/v1/install, DefaultUpdateFilter.
+/// Returns true if a pod's amounts changed. Upstream: pkg/quota/v1/install, DefaultUpdateFilter.
 pub fn counts_for_else(old: &Pod, new: &Pod) -> bool {
     old.usage != new.usage
         || old.is_terminal() != new.is_terminal()
@@ -119,7 +119,7 @@ pub fn counts_for_else(old: &Pod, new: &Pod) -> bool {
         || old.meta.uid != new.meta.uid
 }
 
-/// Reports whether a quota limits something that objects of a kind count for. Names that depend on device classes count
+/// Returns true if a quota limits something that objects of a kind count for. Names that depend on device classes count
 /// as if there were the class.
 pub fn concerns(quota: &ResourceQuota, group: &str, plural: &str) -> bool {
     let family = Family::ALL.iter().find(|(_, of, resource)| (*of, *resource) == (group, plural));

@@ -163,7 +163,7 @@ impl Quotas {
     }
 
     /// Returns the pod whose extended resources a claim was created for. The pod's status names the claim. Until it
-    /// does, it is the pod's oldest claim of this sort (pkg/quota/v1/evaluator/core, getVerifiedPodUsage).
+    /// does, it is the pod's oldest claim of this sort. Upstream: pkg/quota/v1/evaluator/core, getVerifiedPodUsage.
     fn pod_of(&self, claim: &ResourceClaim) -> Option<Arc<Pod>> {
         let owner = claim.meta.controller().filter(|_| claim.for_extended_resources)?;
         if (&*owner.kind, &*owner.api_version) != ("Pod", "v1") {

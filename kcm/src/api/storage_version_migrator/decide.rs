@@ -67,7 +67,7 @@ fn shortened(text: &str) -> &str {
     &text[..text.floor_char_boundary(LONGEST_ERROR)]
 }
 
-/// Reports whether a migration was created less than a minute ago.
+/// Returns true if a migration was created less than a minute ago.
 pub fn is_young(created: Time, now: Time) -> bool {
     now.0.saturating_sub(created.0) < YOUNG.as_secs() as i64
 }
@@ -104,7 +104,7 @@ pub fn classify(result: &Result<(), WriteError>) -> Patched {
     if is_retriable(error) { Patched::Retry } else { Patched::Fail }
 }
 
-/// Reports whether a request may succeed later: the server is too busy or has failed, or did not answer.
+/// Returns true if a request may succeed later: the server is too busy or has failed, or did not answer.
 pub fn is_retriable(error: &WriteError) -> bool {
     match error {
         WriteError::Refused(status) => {

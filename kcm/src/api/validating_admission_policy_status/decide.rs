@@ -142,7 +142,7 @@ fn expressions(spec: &PolicySpec) -> impl Iterator<Item = (String, &str)> {
     })
 }
 
-/// Truncates a text. Returns whether it was longer.
+/// Truncates a text. Returns true if it was longer.
 fn cut(text: &mut String, left: usize) -> bool {
     if text.len() <= left {
         return false;

@@ -116,7 +116,7 @@ impl Cache {
         self.documents.insert(path.to_owned(), Entry { document, used: now });
     }
 
-    /// Reports whether a document has failed for some time, and recently.
+    /// Returns true if a document has failed for some time, and recently.
     fn is_given_up(&self, path: &str) -> bool {
         self.failures.get(path).is_some_and(|failure| {
             failure.last.duration_since(failure.first) >= PATIENCE && failure.last.elapsed() < PATIENCE

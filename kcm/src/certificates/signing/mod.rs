@@ -72,7 +72,7 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
 }
 
-/// Returns whether a request is approved, not denied, and neither signed nor failed yet.
+/// Returns true if a request is approved, not denied, and neither signed nor failed yet.
 fn is_due(request: &CertificateSigningRequest) -> bool {
     let failed = request.conditions.iter().any(|condition| &*condition.kind == "Failed" && condition.holds);
     request.certificate.is_empty() && request.has("Approved") && !request.has("Denied") && !failed

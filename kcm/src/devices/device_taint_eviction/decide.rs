@@ -38,7 +38,8 @@ impl Eviction {
 }
 
 /// Returns the taints of a device that evict pods: those in the newest generation of its pool's slices, and those of
-/// rules (allEvictingDeviceTaints). `slices` may contain slices of other pools.
+/// rules. `slices` may contain slices of other pools. Upstream: pkg/controller/devicetainteviction,
+/// allEvictingDeviceTaints.
 pub fn active<'a>(
     device: &AllocatedDevice,
     slices: impl Iterator<Item = &'a ResourceSlice> + Clone,
@@ -55,7 +56,8 @@ pub fn active<'a>(
 }
 
 /// Returns when a taint evicts the users of a device: when it was added plus the tolerated time; `None` if it is
-/// tolerated forever. A taint without the time when it was added evicts no pod (claimEvictionTime).
+/// tolerated forever. A taint without the time when it was added evicts no pod. Upstream:
+/// pkg/controller/devicetainteviction, claimEvictionTime.
 fn eviction_time(device: &AllocatedDevice, taint: &Taint) -> Option<Time> {
     let mut least: Option<i64> = None;
     for toleration in device.tolerations() {
@@ -78,9 +80,10 @@ pub fn of_claim<'a>(claim: &ResourceClaim, active: impl Fn(&AllocatedDevice) -> 
     evictions.reduce(Eviction::and)
 }
 
-/// Reports whether a pod uses a claim: it names it, or it was created for it or for its PodGroup, and the claim is
-/// reserved for one of both (k8s.io/dynamic-resource-allocation/resourceclaim, IsForPod and IsReservedForPod).
-/// PodGroups count only with `with_groups` (gate DRAWorkloadResourceClaims); a pod does not know the uid of its group.
+/// Returns true if a pod uses a claim: it names it, or it was created for it or for its PodGroup, and the claim is
+/// reserved for one of both. PodGroups count only with `with_groups` (gate DRAWorkloadResourceClaims); a pod does not
+/// know the uid of its group. Upstream: k8s.io/dynamic-resource-allocation/resourceclaim, IsForPod and
+/// IsReservedForPod.
 pub fn uses(pod: &Pod, used: UsedClaim<'_>, claim: &ResourceClaim, with_groups: bool) -> bool {
     let group = pod.devices.as_ref().and_then(|devices| devices.group.as_ref()).filter(|_| with_groups);
     let is_of_group = |owner: &OwnerRef| {
@@ -95,8 +98,8 @@ pub fn uses(pod: &Pod, used: UsedClaim<'_>, claim: &ResourceClaim, with_groups: 
     (!used.is_made || is_its_own()) && is_reserved
 }
 
-/// Returns the eviction of a pod, if any: with the earliest of its claims. A pod that is on no node stays
-/// (podEvictionTime).
+/// Returns the eviction of a pod, if any: with the earliest of its claims. A pod that is on no node stays. Upstream:
+/// pkg/controller/devicetainteviction, podEvictionTime.
 pub fn of_pod(
     pod: &Pod,
     with_groups: bool,

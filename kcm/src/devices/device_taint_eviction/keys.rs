@@ -133,7 +133,7 @@ pub fn subscribe(all: &Arc<Evictions>) {
     });
 }
 
-/// Reports whether a rule is about one of a claim's devices.
+/// Returns true if a rule is about one of a claim's devices.
 pub fn is_about(rule: &DeviceTaintRule, claim: &ResourceClaim) -> bool {
     let mut devices = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
     devices.any(|device| rule.is_about(&device.driver, &device.pool, &device.name))
@@ -207,7 +207,7 @@ pub fn tainted_anew(change: &Change<'_, ResourceSlice>) -> Vec<u64> {
     pools
 }
 
-/// Reports whether a rule was created or deleted, or its spec changed. A status write does not count.
+/// Returns true if a rule was created or deleted, or its spec changed. A status write does not count.
 pub fn is_another(change: &Change<'_, DeviceTaintRule>) -> bool {
     change.old.zip(change.new).is_none_or(|(old, new)| {
         (&old.meta.uid, &old.selector, &old.taint) != (&new.meta.uid, &new.selector, &new.taint)

@@ -31,7 +31,7 @@ impl Pending {
         self.lock().get(key).filter(|(of, _)| of == uid).map(|(_, stage)| *stage)
     }
 
-    /// Reports whether a pod of this name has an eviction.
+    /// Returns true if a pod of this name has an eviction.
     pub fn contains(&self, key: &ObjectKey) -> bool {
         self.lock().contains_key(key)
     }

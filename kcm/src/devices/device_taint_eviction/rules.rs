@@ -31,7 +31,8 @@ fn number(count: impl TryInto<u64>, one: &str, many: &str) -> String {
     }
 }
 
-/// Returns whether eviction is in progress, the reason and the message (maybeUpdateRuleStatus).
+/// Returns the status (true while pods are evicted), reason and message of the condition. Upstream: pkg/controller/devicetainteviction,
+/// maybeUpdateRuleStatus.
 pub fn progress(effect: &str, counts: &Counts) -> (bool, &'static str, String) {
     let Counts { published, allocated, pods, namespaces, evicted } = *counts;
     let spread = number(namespaces, "namespace", "different namespaces");

@@ -67,7 +67,7 @@ impl ResourceClaims {
         Ok(gone)
     }
 
-    /// Reports whether a pod has finished, or does not exist.
+    /// Returns true if a pod has finished, or does not exist.
     ///
     /// Differs from upstream: another pod of the name in the cache does not prove that the cache is up to date.
     async fn is_pod_gone(&self, key: &ObjectKey, uid: &Uid) -> Result<bool, WriteError> {
@@ -85,7 +85,7 @@ impl ResourceClaims {
         self.is_missing(&PodGroup::RESOURCE, key, uid).await
     }
 
-    /// Reports whether an object that the cache does not have does not exist. Without a note of its deletion the cache may
+    /// Returns true if an object that the cache does not have does not exist. Without a note of its deletion the cache may
     /// be older than the reservation, so that only the API server can say.
     async fn is_missing(&self, resource: &Resource, key: &ObjectKey, uid: &Uid) -> Result<bool, WriteError> {
         if self.keys.deleted.contains(uid) {
@@ -160,7 +160,7 @@ impl ResourceClaims {
         Ok(Some(Known { meta, remaining }))
     }
 
-    /// Reports whether the claim was created for a pod that has finished or was replaced. A claim of a pod that the cache
+    /// Returns true if the claim was created for a pod that has finished or was replaced. A claim of a pod that the cache
     /// does not have is left to the garbage collector.
     async fn has_done_owner(&self, claim: &Meta) -> Result<bool, WriteError> {
         let Some(owner) = decide::owning_pod(claim) else { return Ok(false) };

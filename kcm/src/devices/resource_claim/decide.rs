@@ -20,12 +20,12 @@ pub struct Gates {
     pub group_claims: bool,
 }
 
-/// Reports whether no container of the pod runs, or ever will.
+/// Returns true if no container of the pod runs, or ever will.
 pub fn is_done(pod: &Pod) -> bool {
     pod.is_terminal() || pod.meta.is_deleting() && pod.node.is_empty()
 }
 
-/// Reports whether claims may have to be created or reserved for the pod.
+/// Returns true if claims may have to be created or reserved for the pod.
 ///
 /// Differs from upstream: a finished pod gets no claims. Its own claim was deleted because it has finished.
 pub fn needs_claims(pod: &Pod) -> bool {
@@ -67,7 +67,7 @@ pub fn group_of(pod: &Pod) -> Option<&Str> {
     pod.devices.as_ref()?.group.as_ref()
 }
 
-/// Reports whether an entry of a pod stands for a claim of its PodGroup: the PodGroup has the same entry.
+/// Returns true if an entry of a pod stands for a claim of its PodGroup: the PodGroup has the same entry.
 ///
 /// Upstream: k8s.io/dynamic-resource-allocation/resourceclaim, BindTo.
 ///
@@ -87,7 +87,7 @@ pub fn binds_to_group(entry: &ClaimEntry, group: Option<&PodGroup>) -> Result<bo
     Ok(false)
 }
 
-/// Reports whether a claim is allocated and not reserved for the pod, nor for its PodGroup.
+/// Returns true if a claim is allocated and not reserved for the pod, nor for its PodGroup.
 pub fn lacks_reservation(pod: &Pod, state: &ClaimState, gates: Gates) -> bool {
     let is_reserved = |consumer: &Consumer| {
         let is_group = || gates.group_claims && consumer.is_pod_group() && group_of(pod) == Some(&consumer.name);
@@ -118,7 +118,7 @@ pub struct Cached<'a> {
     pub group: &'a dyn Fn(&Str) -> Option<Arc<PodGroup>>,
 }
 
-/// Reports whether a new or changed pod has to be reconciled. Upstream: podNeedsWork.
+/// Returns true if a new or changed pod has to be reconciled. Upstream: pkg/controller/resourceclaim, podNeedsWork.
 pub fn has_work(pod: &Pod, cached: &Cached<'_>, gates: Gates) -> bool {
     let entries = pod.devices.iter().filter(|_| needs_claims(pod)).flat_map(|devices| &devices.entries);
     entries.into_iter().any(|entry| match entry.resolve() {
@@ -147,7 +147,8 @@ fn has_to_be_created(pod: &Pod, entry: &ClaimEntry, cached: &Cached<'_>, gates: 
     }
 }
 
-/// Reports whether a new or changed PodGroup has to be reconciled. Upstream: podGroupNeedsWork.
+/// Returns true if a new or changed PodGroup has to be reconciled. Upstream: pkg/controller/resourceclaim,
+/// podGroupNeedsWork.
 pub fn group_has_work(group: &PodGroup, cached: &Cached<'_>) -> bool {
     let mut entries = group.claims.iter().filter(|_| !group.meta.is_deleting());
     entries.any(|entry| match entry.resolve() {
@@ -204,7 +205,7 @@ pub fn release(claim: &Meta, state: &ClaimState, remaining: usize) -> Release {
     }
 }
 
-/// Reports whether a claim has the finalizer of allocated claims.
+/// Returns true if a claim has the finalizer of allocated claims.
 pub fn is_protected(claim: &Meta) -> bool {
     claim.finalizers.iter().any(|finalizer| &**finalizer == DELETE_PROTECTION)
 }

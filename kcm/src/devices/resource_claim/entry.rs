@@ -50,7 +50,7 @@ pub enum EntryError {
 }
 
 impl EntryError {
-    /// Reports whether a retry cannot succeed before something else changes.
+    /// Returns true if a retry cannot succeed before something else changes.
     pub fn is_terminal(&self) -> bool {
         match self {
             Self::GroupClaimsDisabled(_) => true,
@@ -107,7 +107,7 @@ impl Owner<'_> {
 }
 
 impl ResourceClaims {
-    /// Reports whether the cache is known to show all claims of the owner. Otherwise the owner's key has to be reconciled
+    /// Returns true if the cache is known to show all claims of the owner. Otherwise the owner's key has to be reconciled
     /// again: the API server was read, or the cache is older than what was read.
     pub(super) async fn knows_claims_of(&self, owner: &Owner<'_>) -> Result<bool, WriteError> {
         if !self.may_lack_claims(owner) {
@@ -127,7 +127,7 @@ impl ResourceClaims {
         Ok(is_known)
     }
 
-    /// Reports whether a claim may have to be created.
+    /// Returns true if a claim may have to be created.
     fn may_lack_claims(&self, owner: &Owner<'_>) -> bool {
         let is_usable = |name: &Str| {
             let key = ObjectKey { namespace: owner.meta.namespace.clone(), name: name.clone() };
@@ -180,7 +180,7 @@ impl ResourceClaims {
         Some(found.meta.name.clone())
     }
 
-    /// Reports whether the claim that the status names exists and belongs to the owner.
+    /// Returns true if the claim that the status names exists and belongs to the owner.
     async fn is_usable(
         &self,
         owner: &Owner<'_>,

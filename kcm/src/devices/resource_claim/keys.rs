@@ -182,7 +182,7 @@ impl Keys {
     }
 }
 
-/// Reports whether the object with the UID `old` no longer exists.
+/// Returns true if the object with the UID `old` no longer exists.
 fn was_deleted<U: PartialEq>(old: &U, new: Option<&U>) -> bool {
     new.is_none_or(|new| new != old)
 }

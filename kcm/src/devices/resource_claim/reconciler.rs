@@ -51,12 +51,12 @@ impl Reconcile for ResourceClaims {
 }
 
 impl ResourceClaims {
-    /// Reports whether the cache shows the claims that were written for a key. Otherwise the key is requeued when it does.
+    /// Returns true if the cache shows the claims that were written for a key. Otherwise the key is requeued when it does.
     pub(super) fn shows_claims(&self, writes: &Consistency, object: &ObjectKey, key: &Key) -> bool {
         writes.caught_up(object, &self.keys.claims, self.keys.queue.waker(key))
     }
 
-    /// Reports whether the cache shows what was written to the objects of `store` for a key.
+    /// Returns true if the cache shows what was written to the objects of `store` for a key.
     pub(super) fn shows<K: Kind>(
         &self,
         writes: &Consistency,

@@ -1,4 +1,4 @@
-//! Metrics under upstream's names (pkg/controller/resourcepoolstatusrequest/metrics).
+//! Metrics under upstream's names. Upstream: pkg/controller/resourcepoolstatusrequest/metrics.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,5 +1,5 @@
 //! Endpoints that exist when this process becomes leader. Those without a Service belong to one that was deleted while
-//! no leader was running (pkg/controller/endpoint, checkLeftoverEndpoints).
+//! no leader was running. Upstream: pkg/controller/endpoint, checkLeftoverEndpoints.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};

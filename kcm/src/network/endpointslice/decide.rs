@@ -70,8 +70,8 @@ pub struct SliceCounts {
     pub removed: usize,
 }
 
-/// Returns the labels of a Service's slices: those of the Service, its name, and the manager (k8s.io/endpointslice,
-/// setEndpointSliceLabels).
+/// Returns the labels of a Service's slices: those of the Service, its name, and the manager. Upstream:
+/// k8s.io/endpointslice, setEndpointSliceLabels.
 pub fn labels(service: &Service) -> Labels {
     let reserved = [SERVICE_NAME, MANAGED_BY, HEADLESS];
     let mut labels: Vec<_> =
@@ -91,7 +91,7 @@ fn is_owned(slice: &EndpointSlice, service: &Service) -> bool {
     owners.iter().any(|owner| owner.uid == service.meta.uid && &*owner.kind == "Service" && &*owner.api_version == "v1")
 }
 
-/// Compares a Service's slices with its pods (k8s.io/endpointslice, Reconcile).
+/// Compares a Service's slices with its pods. Upstream: k8s.io/endpointslice, Reconcile.
 pub fn decide(view: &View<'_>) -> Decision {
     let families: BTreeSet<Family> = families(view.service);
     let mut decision = Decision::default();

@@ -1,6 +1,6 @@
 //! Hints for the clients of an endpoint: zones by their share of the cluster's CPU, or nearby clients.
 //!
-//! Follows upstream k8s.io/endpointslice, topologycache and trafficdist.
+//! Upstream: k8s.io/endpointslice, topologycache and trafficdist.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Metrics of the controller, under upstream's names (k8s.io/endpointslice/metrics).
+//! Metrics of the controller, under upstream's names. Upstream: k8s.io/endpointslice/metrics.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! endpointslice-controller: keeps the EndpointSlices of each Service equal to the pods that it selects.
 //!
-//! It watches Services, Pods, Nodes and EndpointSlices, and writes EndpointSlices. Follows upstream
+//! It watches Services, Pods, Nodes and EndpointSlices, and writes EndpointSlices. Upstream:
 //! pkg/controller/endpointslice and k8s.io/endpointslice.
 
 mod decide;
@@ -35,11 +35,12 @@ use sync::{EndpointSlices, lock};
 /// Name of the event source.
 const COMPONENT: &str = "endpoint-slice-controller";
 
-/// First and longest delay after a failure (pkg/controller/endpointslice, defaultSyncBackOff and maxSyncBackOff).
+/// First and longest delay after a failure. Upstream: pkg/controller/endpointslice, defaultSyncBackOff and
+/// maxSyncBackOff.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(1000));
 
-/// The minimum delay between another client's change of a slice and the sync of its Service
-/// (endpointSliceChangeMinSyncDelay).
+/// The minimum delay between another client's change of a slice and the sync of its Service. Upstream:
+/// pkg/controller/endpointslice, endpointSliceChangeMinSyncDelay.
 const SLICE_CHANGE_DELAY: Duration = Duration::from_secs(1);
 
 /// The controller.

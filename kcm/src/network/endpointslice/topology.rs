@@ -165,7 +165,7 @@ impl Topology {
         self.lock().shares()
     }
 
-    /// Reports whether endpoints of a Service are allocated to zones.
+    /// Returns true if endpoints of a Service are allocated to zones.
     pub fn is_allotted(&self, key: &ObjectKey) -> bool {
         self.lock().services.contains_key(key)
     }

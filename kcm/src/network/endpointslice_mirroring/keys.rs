@@ -12,8 +12,8 @@ use runtime::store::{Change, Store};
 /// Label: with the value `true`, Endpoints are not mirrored (discovery/v1, LabelSkipMirror).
 pub const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 
-/// Returns true if Endpoints may be mirrored: no label forbids it, and they are not a leader election lock
-/// (shouldMirror).
+/// Returns true if Endpoints may be mirrored: no label forbids it, and they are not a leader election lock. Upstream:
+/// pkg/controller/endpointslicemirroring, shouldMirror.
 pub fn may_be_mirrored(endpoints: &Endpoints) -> bool {
     label(&endpoints.meta.labels, SKIP) != Some("true") && endpoints.annotation(LEADER).is_none()
 }

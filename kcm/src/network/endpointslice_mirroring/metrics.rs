@@ -1,4 +1,4 @@
-//! Metrics of the controller, under upstream's names (pkg/controller/endpointslicemirroring/metrics).
+//! Metrics of the controller, under upstream's names. Upstream: pkg/controller/endpointslicemirroring/metrics.
 
 use std::collections::HashMap;
 use std::fmt;

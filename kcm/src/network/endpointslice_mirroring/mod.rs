@@ -1,6 +1,6 @@
 //! endpointslice-mirroring-controller: mirrors Endpoints that users write to EndpointSlices.
 //!
-//! It watches Endpoints, Services and EndpointSlices, and writes EndpointSlices. Follows upstream
+//! It watches Endpoints, Services and EndpointSlices, and writes EndpointSlices. Upstream:
 //! pkg/controller/endpointslicemirroring.
 
 mod decide;

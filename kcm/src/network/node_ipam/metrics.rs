@@ -1,5 +1,5 @@
-//! Metrics of the usage of the cluster's ranges, under upstream's names (pkg/controller/nodeipam/ipam/cidrset,
-//! metrics).
+//! Metrics of the usage of the cluster's ranges, under upstream's names. Upstream:
+//! pkg/controller/nodeipam/ipam/cidrset, metrics.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

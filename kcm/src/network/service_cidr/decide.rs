@@ -38,7 +38,7 @@ pub const TERMINATING: Readiness = Readiness {
 const CONDITION: &str = "Ready";
 
 impl Readiness {
-    /// Reports whether a range's status has this condition.
+    /// Returns true if a range's status has this condition.
     pub fn is_said(&self, range: &ServiceCidr) -> bool {
         let same = |said: &Condition| {
             (&*said.status, &*said.reason, &*said.message) == (self.status, self.reason, self.message)
@@ -75,8 +75,8 @@ fn prefixes(range: &ServiceCidr) -> impl Iterator<Item = IpNet> {
     range.cidrs.iter().filter_map(|text| text.parse().ok())
 }
 
-/// Reports whether this address can be allocated from the range: the network address and the broadcast address of IPv4
-/// never are (pkg/api/servicecidr, PrefixContainsIP).
+/// Returns true if this address can be allocated from the range: the network address and the broadcast address of IPv4
+/// never are. Upstream: pkg/api/servicecidr, PrefixContainsIP.
 pub fn holds(range: &ServiceCidr, address: IpAddr) -> bool {
     prefixes(range).any(|prefix| {
         let is_broadcast = address.is_ipv4() && prefix.broadcast() == address;
@@ -84,18 +84,18 @@ pub fn holds(range: &ServiceCidr, address: IpAddr) -> bool {
     })
 }
 
-/// Reports whether two ranges have an address in common.
+/// Returns true if two ranges have an address in common.
 pub fn overlap(a: &ServiceCidr, b: &ServiceCidr) -> bool {
     prefixes(a).any(|prefix| prefixes(b).any(|other| other.contains(&prefix) || prefix.contains(&other)))
 }
 
-/// Reports whether every prefix of a range is within one of another range, so that nothing changes for its addresses.
+/// Returns true if every prefix of a range is within one of another range, so that nothing changes for its addresses.
 pub fn has_parents(range: &ServiceCidr, ranges: &[Arc<ServiceCidr>]) -> bool {
     prefixes(range)
         .all(|prefix| others(range, ranges).any(|other| prefixes(other).any(|wider| wider.contains(&prefix))))
 }
 
-/// Reports whether a Service's address is in this range and in no other.
+/// Returns true if a Service's address is in this range and in no other.
 pub fn needs(address: IpAddr, range: &ServiceCidr, ranges: &[Arc<ServiceCidr>]) -> bool {
     holds(range, address) && !others(range, ranges).any(|other| holds(other, address))
 }

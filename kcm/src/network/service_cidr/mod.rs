@@ -1,7 +1,7 @@
 //! service-cidr-controller: marks the ranges from which Services get addresses as ready, and blocks the deletion of a
 //! range while a Service needs it.
 //!
-//! Follows upstream pkg/controller/servicecidrs.
+//! Upstream: pkg/controller/servicecidrs.
 
 mod decide;
 mod sync;

@@ -21,13 +21,14 @@ pub fn network(pod: &Pod) -> Option<&Network> {
     pod.network.as_deref()
 }
 
-/// Returns true if a pod is an endpoint: it has an address and has not ended (k8s.io/endpointslice/util,
-/// ShouldPodBeInEndpoints).
+/// Returns true if a pod is an endpoint: it has an address and has not ended. Upstream: k8s.io/endpointslice/util,
+/// ShouldPodBeInEndpoints.
 pub fn is_endpoint(pod: &Pod) -> bool {
     !pod.is_terminal() && network(pod).is_some_and(|network| !network.ips.is_empty())
 }
 
-/// Returns the name under which a pod is found in the Service's domain, if it has one (ShouldSetHostname).
+/// Returns the name under which a pod is found in the Service's domain, if it has one. Upstream:
+/// k8s.io/endpointslice/util, ShouldSetHostname.
 pub fn hostname<'a>(pod: &'a Pod, service: &Service) -> Option<&'a Str> {
     let (hostname, subdomain) = &**network(pod)?.host.as_ref()?;
     (!hostname.is_empty() && *subdomain == service.meta.name).then_some(hostname)
@@ -38,7 +39,7 @@ pub fn addresses(pod: &Pod) -> impl Iterator<Item = Ip> {
     network(pod).into_iter().flat_map(|network| network.ips.iter().filter_map(Ip::canonical))
 }
 
-/// Returns the number of a Service's port on pods with these named ports (k8s.io/endpointslice, FindPort).
+/// Returns the number of a Service's port on pods with these named ports. Upstream: k8s.io/endpointslice, FindPort.
 fn number(port: &ServicePort, named: &[NamedPort]) -> Option<i32> {
     match &port.target_port {
         IntOrString::Int(number) => Some(*number),
@@ -61,7 +62,7 @@ pub fn ports(service: &Service, named: &[NamedPort]) -> Vec<Port> {
     service.ports.iter().filter_map(port).collect()
 }
 
-/// Families whose addresses a Service publishes (k8s.io/endpointslice, getAddressTypesForService).
+/// Families whose addresses a Service publishes. Upstream: k8s.io/endpointslice, getAddressTypesForService.
 pub fn families(service: &Service) -> BTreeSet<Family> {
     let named: BTreeSet<Family> = service.families().collect();
     if !named.is_empty() {
@@ -79,9 +80,8 @@ fn shown(pod: &Pod) -> impl PartialEq {
     (pod.meta.uid.clone(), pod.meta.is_deleting(), pod.ready, network)
 }
 
-/// Returns the Services whose endpoints a change of a pod may change (k8s.io/endpointslice/util,
-/// GetPodUpdateProjectionKey and GetServicesToUpdate). A pod that is no endpoint before and after the change affects no
-/// Service.
+/// Returns the Services whose endpoints a change of a pod may change. A pod that is no endpoint before and after the
+/// change affects no Service. Upstream: k8s.io/endpointslice/util, GetPodUpdateProjectionKey and GetServicesToUpdate.
 pub fn services_of(change: &Change<'_, Pod>, selectors: &Selectors) -> Vec<ObjectKey> {
     let matching = |pod: &Pod| {
         let mut keys = Vec::new();

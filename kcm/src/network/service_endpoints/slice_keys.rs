@@ -70,7 +70,7 @@ impl OwnChanges {
         self.lock().updates.insert(uid.clone(), Vec::new());
     }
 
-    /// Records the result of [`OwnChanges::updating`]: the written version, if it is known. Returns whether the watch
+    /// Records the result of [`OwnChanges::updating`]: the written version, if it is known. Returns true if the watch
     /// has delivered a version of another client.
     pub fn updated(&self, store: &Store<EndpointSlice>, uid: &Uid, made: Option<u64>) -> bool {
         let mut own = self.lock();
@@ -91,7 +91,7 @@ impl OwnChanges {
         self.lock().deletions.remove(uid);
     }
 
-    /// Reports whether a version that the watch delivers is an own write, or will be checked by
+    /// Returns true if a version that the watch delivers is an own write, or will be checked by
     /// [`OwnChanges::updated`].
     fn made(&self, slice: &Meta) -> bool {
         let mut own = self.lock();

@@ -51,8 +51,8 @@ impl Plan {
         self.delete.append(&mut other.delete);
     }
 
-    /// Replaces a creation and a deletion of one family by one update, if `may` allows it: this takes fewer writes
-    /// (k8s.io/endpointslice, finalize).
+    /// Replaces a creation and a deletion of one family by one update, if `may` allows it: this takes fewer writes.
+    /// Upstream: k8s.io/endpointslice, finalize.
     pub fn recycle(&mut self, may: impl Fn(&EndpointSlice) -> bool) {
         let mut kept = Vec::new();
         for slice in self.delete.drain(..) {
@@ -132,7 +132,7 @@ impl SliceWrites {
             && self.consistency.observe(key, &self.slices, |_| ()).are_deletions_seen
     }
 
-    /// Reports whether the cache contains all slices that the server has for a key; if not, the key is requeued when it
+    /// Returns true if the cache contains all slices that the server has for a key; if not, the key is requeued when it
     /// does. Before the first creation in this term this shows what another leader did last, and after a lost response
     /// the outcome of the request.
     ///
@@ -266,8 +266,8 @@ fn first(results: Vec<Result<(), Failed>>) -> Result<(), Failed> {
     results.into_iter().collect()
 }
 
-/// Returns the prefix of the names of an object's slices (k8s.io/endpointslice, getEndpointSlicePrefix). The API server
-/// truncates it.
+/// Returns the prefix of the names of an object's slices. The API server truncates it. Upstream: k8s.io/endpointslice,
+/// getEndpointSlicePrefix.
 pub fn prefix(name: &str) -> String {
     format!("{name}-")
 }

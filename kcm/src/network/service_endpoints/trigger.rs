@@ -1,6 +1,6 @@
 //! The time of the change that the next write of a Service's endpoints publishes.
 //!
-//! Clients use it to measure the delay of network programming (k8s.io/endpointslice/util, TriggerTimeTracker).
+//! Clients use it to measure the delay of network programming. Upstream: k8s.io/endpointslice/util, TriggerTimeTracker.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

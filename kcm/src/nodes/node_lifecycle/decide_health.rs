@@ -1,7 +1,7 @@
 //! Policy: a node is unresponsive if neither its status nor its Lease has changed for its grace period.
 //!
-//! Only this process's clock counts; the times that kubelets write are compared for change and never with this clock
-//! (pkg/controller/nodelifecycle, tryUpdateNodeHealth).
+//! Only this process's clock counts; the times that kubelets write are compared for change and never with this clock.
+//! Upstream: pkg/controller/nodelifecycle, tryUpdateNodeHealth.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ impl Health {
         self.lease.map_or(0, |lease| lease.version)
     }
 
-    /// Reports whether a Lease was renewed since.
+    /// Returns true if a Lease was renewed since.
     pub fn is_renewed_by(&self, lease: &Lease) -> bool {
         self.lease.is_none_or(|saved| saved.at.is_some() && saved.at < lease.renewed)
     }

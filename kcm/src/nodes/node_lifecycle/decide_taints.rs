@@ -34,7 +34,7 @@ fn taint(key: &str, effect: &str, now: Time) -> Taint {
 }
 
 /// Returns the node's taints with the `NoSchedule` taints of its conditions; `None` if nothing changes. Taints of other
-/// keys and effects are ignored (doNoScheduleTaintingPass).
+/// keys and effects are ignored. Upstream: pkg/controller/nodelifecycle, doNoScheduleTaintingPass.
 pub fn no_schedule(node: &Node, now: Time) -> Option<Vec<Taint>> {
     let of_conditions = OF_CONDITIONS
         .iter()
@@ -77,7 +77,8 @@ pub fn execution(ready: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the labels to set: an older name follows the newer one, if that exists (reconcileNodeLabels).
+/// Returns the labels to set: an older name follows the newer one, if that exists. Upstream:
+/// pkg/controller/nodelifecycle, reconcileNodeLabels.
 pub fn labels(node: &Node) -> Vec<(&'static str, &str)> {
     let labels = &node.meta.labels;
     LABELS

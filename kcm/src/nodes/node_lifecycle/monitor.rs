@@ -181,7 +181,7 @@ impl Monitor {
         Ok(Outcome::RequeueAfter(self.limits.period))
     }
 
-    /// Reports whether missing heartbeats can be trusted now.
+    /// Returns true if missing heartbeats can be trusted now.
     fn may_conclude(&self, now: Instant) -> bool {
         let version = self.leases.progress().version();
         let mut state = self.state();
@@ -413,7 +413,7 @@ impl Monitor {
         }
     }
 
-    /// Reports whether a node's Lease was renewed since the pass read it.
+    /// Returns true if a node's Lease was renewed since the pass read it.
     fn is_renewed(&self, node: &Node) -> bool {
         let lease = self.leases.get(&lease_key(node));
         let state = self.state();
@@ -473,7 +473,7 @@ impl Monitor {
     }
 
     /// Sets the pods of an unresponsive node to not ready: in every pass, so that none is left out after a failure, a
-    /// restart, or on a node that was not ready before. Upstream: MarkPodsNotReady.
+    /// restart, or on a node that was not ready before. Upstream: pkg/controller/nodelifecycle, MarkPodsNotReady.
     async fn mark_pods(&self, node: &Node) {
         for pod in self.pods.by_index(&by_node(), on_node(&node.meta.name)) {
             let key = pod.meta.key();

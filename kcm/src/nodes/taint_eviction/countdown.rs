@@ -41,7 +41,7 @@ impl Countdowns {
         self.lock().get(key).cloned()
     }
 
-    /// Reports whether the pod of this name has an eviction.
+    /// Returns true if the pod of this name has an eviction.
     pub fn contains(&self, key: &ObjectKey) -> bool {
         self.lock().contains_key(key)
     }

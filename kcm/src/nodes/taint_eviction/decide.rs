@@ -50,7 +50,7 @@ pub enum Decision {
 }
 
 /// Decides about a pod. A running countdown is kept, whatever finite time the pod tolerates now: it began earlier than
-/// a new one would (processPodOnNode).
+/// a new one would. Upstream: pkg/controller/tainteviction, processPodOnNode.
 pub fn decide(bears: Bears, running: Option<&Stage>, now: Instant) -> Decision {
     match (bears, running) {
         (Bears::Always, _) => Decision::Stay,

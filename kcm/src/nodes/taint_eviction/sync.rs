@@ -27,7 +27,7 @@ const WORD: Duration = Duration::from_secs(1);
 /// The time and result of an uncached read of a node; `None`: the node does not exist.
 type Word = (Instant, Option<Arc<Node>>);
 
-/// Metrics of deletions and their delay, under upstream's names (pkg/controller/tainteviction/metrics).
+/// Metrics of deletions and their delay, under upstream's names. Upstream: pkg/controller/tainteviction/metrics.
 pub struct Deletions {
     total: Count,
     latency: Seconds,

@@ -66,7 +66,7 @@ impl AttachDetach {
         }
     }
 
-    /// Reports whether the node's kubelet uses the volume, as the API server has it.
+    /// Returns true if the node's kubelet uses the volume, as the API server has it.
     async fn is_in_use(&self, subject: &Subject<'_>, place: &Place) -> Result<bool, ReconcileError> {
         let node = self.read_node(&place.node).await?;
         Ok(node.and_then(|node| node.volumes).is_some_and(|volumes| volumes.uses(subject.name)))

@@ -118,12 +118,12 @@ impl Memory {
         self.lock().by_node.get(node).into_iter().flatten().cloned().collect()
     }
 
-    /// Decides whether a node's status shall list a volume. Returns whether that is a change.
+    /// Decides whether a node's status shall list a volume. Returns true if that is a change.
     pub fn decide_listing(&self, node: &Str, volume: &Str, is_listed: bool) -> bool {
         self.lock().lists.entry(node.clone()).or_default().decide(volume, is_listed)
     }
 
-    /// Reports whether a write that lists the volume in the node's status may be under way.
+    /// Returns true if a write that lists the volume in the node's status may be under way.
     pub fn may_be_writing(&self, node: &str, volume: &str) -> bool {
         self.lock().lists.get(node).is_some_and(|list| list.may_be_writing(volume))
     }

@@ -15,7 +15,7 @@ pub struct NodeList {
 }
 
 impl NodeList {
-    /// Decides whether the list shall have a volume. Returns whether that is a change.
+    /// Decides whether the list shall have a volume. Returns true if that is a change.
     pub fn decide(&mut self, volume: &Str, is_listed: bool) -> bool {
         self.decisions.insert(volume.clone(), is_listed) != Some(is_listed)
     }
@@ -25,12 +25,12 @@ impl NodeList {
         self.decisions.remove(volume);
     }
 
-    /// Reports whether nothing is known about the node.
+    /// Returns true if nothing is known about the node.
     pub fn is_empty(&self) -> bool {
         self.decisions.is_empty() && self.writing.is_empty()
     }
 
-    /// Reports whether a write that lists a volume may be under way.
+    /// Returns true if a write that lists a volume may be under way.
     pub fn may_be_writing(&self, volume: &str) -> bool {
         self.writing.iter().any(|name| &**name == volume)
     }

@@ -67,7 +67,7 @@ impl Caches {
         self.nodes.get(&ObjectKey::new("", name.clone()))
     }
 
-    /// Reports whether the volumes of a plugin have to be attached. A driver without a CSIDriver object requires it.
+    /// Returns true if the volumes of a plugin have to be attached. A driver without a CSIDriver object requires it.
     fn is_attachable(&self, plugin: Plugin<'_>) -> bool {
         match plugin {
             Plugin::Csi { driver, .. } => {
@@ -127,7 +127,7 @@ impl Caches {
         }
     }
 
-    /// Adds the pods that use a volume through its claim. Returns whether there are any.
+    /// Adds the pods that use a volume through its claim. Returns true if there are any.
     fn add_users(&self, volume: &PersistentVolume, users: &mut BTreeMap<Str, Vec<User>>) -> bool {
         let Some(reference) = &volume.claim else { return false };
         let key = ObjectKey::new(reference.namespace.clone(), reference.name.clone());
@@ -256,7 +256,7 @@ impl Caches {
     }
 }
 
-/// Reports whether a pod uses a claim. A generic ephemeral volume counts only if the pod controls the claim.
+/// Returns true if a pod uses a claim. A generic ephemeral volume counts only if the pod controls the claim.
 fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     let mut claims = pod.volumes.iter().flat_map(|volumes| &volumes.claims);
     pod.meta.namespace == claim.meta.namespace

@@ -100,7 +100,7 @@ impl AttachDetach {
         self.outcome(rechecks, sites.iter().any(|site| site.is_wanted))
     }
 
-    /// Reports whether the cache shows all attachments that this process, or the previous leader, has made.
+    /// Returns true if the cache shows all attachments that this process, or the previous leader, has made.
     async fn is_current(&self, name: &Str, key: &ObjectKey) -> Result<bool, ReconcileError> {
         let attachments = &self.caches.attachments;
         let wake = || self.volume_queue.waker(name);

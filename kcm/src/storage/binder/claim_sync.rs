@@ -138,7 +138,7 @@ impl Binder {
         }
     }
 
-    /// Sets or removes the annotation of a migrated provisioner. Returns whether the claim was written.
+    /// Sets or removes the annotation of a migrated provisioner. Returns true if the claim was written.
     async fn correct_migration(&self, claim: &PersistentVolumeClaim) -> Result<bool, Stop> {
         let provisioner = claim.annotation(STORAGE_PROVISIONER).or_else(|| claim.annotation(BETA_STORAGE_PROVISIONER));
         let Some(edit) = annotation_edit(provisioner, claim.annotation(MIGRATED_TO)) else { return Ok(false) };

@@ -99,7 +99,7 @@ pub fn next_step(claim: &PersistentVolumeClaim, cluster: &impl Cluster) -> Resul
     }
 }
 
-/// Reports whether the binding of a claim waits for a pod.
+/// Returns true if the binding of a claim waits for a pod.
 ///
 /// # Errors
 /// When the class has no binding mode.
@@ -258,7 +258,7 @@ pub fn next_bind_write(claim: &PersistentVolumeClaim, volume: &PersistentVolume)
     BindWrite::ClaimStatus
 }
 
-/// Reports whether the notice of a lost volume is due: only when the phase changes.
+/// Returns true if the notice of a lost volume is due: only when the phase changes.
 pub fn is_newly_lost(claim: &PersistentVolumeClaim) -> bool {
     claim.phase != Phase::Lost
 }

@@ -28,14 +28,14 @@ pub fn claim_uid(volume: &PersistentVolume) -> Option<&Uid> {
     volume.claim.as_ref().and_then(|claim| claim.uid.as_ref())
 }
 
-/// Reports whether the API server has to be read because the cache may be behind. A volume that is already released or
+/// Returns true if the API server has to be read because the cache may be behind. A volume that is already released or
 /// failed is not released by a stale cache.
 pub fn needs_uncached_claim(volume: &PersistentVolume, cached: Option<&PersistentVolumeClaim>) -> bool {
     let Some(uid) = claim_uid(volume) else { return false };
     !is_reclaimable(volume.phase) && cached.is_none_or(|claim| claim.meta.uid != *uid)
 }
 
-/// Reports whether the volume was already released.
+/// Returns true if the volume was already released.
 pub fn is_reclaimable(phase: Phase) -> bool {
     matches!(phase, Phase::Released | Phase::Failed)
 }
@@ -66,7 +66,7 @@ pub fn next_step(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim
     VolumeStep::Unbind
 }
 
-/// Reports whether a volume may be wiped or deleted: it has the uid of a claim that no longer exists or has another
+/// Returns true if a volume may be wiped or deleted: it has the uid of a claim that no longer exists or has another
 /// volume. `claim` must have been read from the API server.
 pub fn is_released(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) -> bool {
     let Some(uid) = claim_uid(volume) else { return false };

@@ -43,7 +43,7 @@ pub fn delete(path: &str) -> Result<(), String> {
     .map_err(|error| format!("{path}: {error}"))
 }
 
-/// Reports whether a path has something below a directory `/tmp` at any place, as upstream's pattern, and does not climb.
+/// Returns true if a path has something below a directory `/tmp` at any place, as upstream's pattern, and does not climb.
 fn is_temporary(path: &str) -> bool {
     let below = path.find(TMP).is_some_and(|at| at + TMP.len() < path.len());
     below && !Path::new(path).components().any(|part| part == Component::ParentDir)

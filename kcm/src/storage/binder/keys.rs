@@ -93,7 +93,7 @@ fn subscribe_claims(wiring: &Wiring<'_>) {
     });
 }
 
-/// Reports whether the claims that name a volume have to be reconciled.
+/// Returns true if the claims that name a volume have to be reconciled.
 fn concerns_named_claims(change: &Change<'_, PersistentVolume>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => {
@@ -106,7 +106,7 @@ fn concerns_named_claims(change: &Change<'_, PersistentVolume>) -> bool {
     }
 }
 
-/// Reports whether the volumes that a claim names, or that refer to it, have to be reconciled: the claim was deleted or
+/// Returns true if the volumes that a claim names, or that refer to it, have to be reconciled: the claim was deleted or
 /// replaced by another one of its name, or it has chosen a volume, so that others are free again.
 fn concerns_volumes(change: &Change<'_, PersistentVolumeClaim>) -> bool {
     match (change.old, change.new) {

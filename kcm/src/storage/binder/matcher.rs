@@ -79,7 +79,7 @@ impl Matcher {
     }
 }
 
-/// Reports whether a free volume has changed so that other claims may fit.
+/// Returns true if a free volume has changed so that other claims may fit.
 fn has_other_fit(old: &PersistentVolume, new: &PersistentVolume) -> bool {
     Bucket::of_volume(old) != Bucket::of_volume(new)
         || (&old.capacity, &old.access_modes) != (&new.capacity, &new.access_modes)

@@ -3,7 +3,7 @@
 //!
 //! A binding is two references: the volume's to the claim, then the claim's to the volume. Every write carries the
 //! version that was decided on, so that neither a crash between writes nor a cache that is behind can bind a claim or a
-//! volume twice. Follows upstream pkg/controller/volume/persistentvolume.
+//! volume twice. Upstream: pkg/controller/volume/persistentvolume.
 
 mod claim_sync;
 mod decide_claim;

@@ -58,7 +58,7 @@ impl Binder {
         pods
     }
 
-    /// Reports whether there is a node of this name.
+    /// Returns true if there is a node of this name.
     pub fn has_node(&self, name: &str) -> bool {
         self.nodes.as_ref().is_some_and(|nodes| nodes.get(&ObjectKey::new("", name)).is_some())
     }

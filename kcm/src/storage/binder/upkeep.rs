@@ -48,7 +48,7 @@ pub struct FinalizerEdit {
 }
 
 impl FinalizerEdit {
-    /// Reports whether there is nothing to change.
+    /// Returns true if there is nothing to change.
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }

@@ -70,12 +70,12 @@ pub fn requested(claim: &PersistentVolumeClaim) -> Amount {
     claim.requested().unwrap_or(Amount::ZERO)
 }
 
-/// Reports whether a volume's labels satisfy a claim's selector; without a selector all do.
+/// Returns true if a volume's labels satisfy a claim's selector; without a selector all do.
 pub fn selects(selector: Option<&Selector>, volume: &PersistentVolume) -> bool {
     selector.is_none_or(|selector| selector.matches(&volume.meta.labels))
 }
 
-/// Reports whether any claim may have this volume.
+/// Returns true if any claim may have this volume.
 pub fn is_free(volume: &PersistentVolume) -> bool {
     volume.phase == Phase::Available && volume.claim.is_none() && !volume.meta.is_deleting()
 }
@@ -194,7 +194,7 @@ impl VolumeIndex {
         true
     }
 
-    /// Reports whether a claim is being bound, or was bound so recently that the volume's record is outdated.
+    /// Returns true if a claim is being bound, or was bound so recently that the volume's record is outdated.
     pub fn is_holder(&self, claim: &ObjectKey) -> bool {
         self.holders.contains(claim)
     }

@@ -6,7 +6,7 @@ fn parts(label: &str) -> [&str; 4] {
     std::array::from_fn(|_| parts.next().unwrap_or_default())
 }
 
-/// Reports whether two pods with these labels can't use a volume on the same node.
+/// Returns true if two pods with these labels can't use a volume on the same node.
 ///
 /// A node fills in a user, role or type that is missing, perhaps with the other label's; a missing level it does not.
 /// Upstream: pkg/controller/volume/selinuxwarning/translator, Conflicts.

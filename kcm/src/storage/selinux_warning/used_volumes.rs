@@ -37,8 +37,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// Decides how the volume is labeled (pkg/volume/util, GetMountSELinuxLabel;
-    /// pkg/controller/volume/selinuxwarning, syncVolume).
+    /// Decides how the volume is labeled. Upstream: pkg/volume/util, GetMountSELinuxLabel;
+    /// pkg/controller/volume/selinuxwarning, syncVolume.
     fn outcome(&self, supports_context: bool) -> Use {
         if self.is_recursive || !supports_context || self.label.is_empty() {
             return Use { label: "".into(), policy: Policy::Recursive };

@@ -126,7 +126,7 @@ impl History<'_> {
     }
 
     /// Creates a revision named by its hash, which includes the collisions so far. A name that is taken by other data
-    /// counts as one more collision (pkg/controller/history, CreateControllerRevision).
+    /// counts as one more collision. Upstream: pkg/controller/history, CreateControllerRevision.
     ///
     /// # Errors
     /// When the server refuses it for another reason.

@@ -53,7 +53,7 @@ impl From<ReconcileError> for Stop {
 }
 
 impl DaemonSets {
-    /// Finds the revision of the current template, or creates it (pkg/controller/daemon, constructHistory).
+    /// Finds the revision of the current template, or creates it. Upstream: pkg/controller/daemon, constructHistory.
     pub async fn know_revisions(&self, work: &Work<'_>) -> Result<Known, Stop> {
         let Some(template) = &work.set.template else { return Err(Stop::Outdated) };
         let reference = work.set.controller_ref();
@@ -102,7 +102,7 @@ impl DaemonSets {
         Ok((Sorted::by(revisions, Fingerprint::of(&snapshot.data)), Some(snapshot)))
     }
 
-    /// Creates a revision of the current template (pkg/controller/daemon, snapshot).
+    /// Creates a revision of the current template. Upstream: pkg/controller/daemon, snapshot.
     async fn make(
         &self,
         work: &Work<'_>,
@@ -138,7 +138,7 @@ impl DaemonSets {
     }
 
     /// Merges revisions of the same template: labels all pods with the current one, and deletes the others. Otherwise
-    /// pods of the others would be replaced (pkg/controller/daemon, dedupCurHistories).
+    /// pods of the others would be replaced. Upstream: pkg/controller/daemon, dedupCurHistories.
     async fn merge_twins(
         &self,
         work: &Work<'_>,

@@ -38,8 +38,8 @@ pub fn needs_scale(budget: &PodDisruptionBudget) -> bool {
     budget.max_unavailable.is_some() || matches!(budget.min_available, Some(IntOrString::Text(_)))
 }
 
-/// Returns the budget's bounds (pkg/controller/disruption, getExpectedPodCount), for this number of pods or, if
-/// [`needs_scale`], for this scale of their owners. Percentages round up in both directions.
+/// Returns the budget's bounds, for this number of pods or, if [`needs_scale`], for this scale of their owners.
+/// Percentages round up in both directions. Upstream: pkg/controller/disruption, getExpectedPodCount.
 ///
 /// # Errors
 /// When a text is no percentage.
@@ -103,8 +103,9 @@ pub fn count(pods: usize) -> i32 {
     i32::try_from(pods).unwrap_or(i32::MAX)
 }
 
-/// Returns the status of a budget whose pods were counted (pkg/controller/disruption, updatePdbStatus). Without
-/// expected pods none may be disrupted, so that a budget that was created before its pods protects them from the start.
+/// Returns the status of a budget whose pods were counted. Without expected pods none may be disrupted, so that a
+/// budget that was created before its pods protects them from the start. Upstream: pkg/controller/disruption,
+/// updatePdbStatus.
 pub fn status(
     budget: &PodDisruptionBudget,
     bounds: Bounds,
@@ -156,7 +157,7 @@ fn opens(before: &BudgetStatus, after: &BudgetStatus) -> bool {
 }
 
 /// Returns the status of a budget whose pods could not be counted: nothing may be disrupted, and nothing else is
-/// updated (pkg/controller/disruption, failSafe).
+/// updated. Upstream: pkg/controller/disruption, failSafe.
 pub fn failed(budget: &PodDisruptionBudget, why: &str, now: Timestamp) -> BudgetStatus {
     let observed = budget.status.observed_generation;
     BudgetStatus {

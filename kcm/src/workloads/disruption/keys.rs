@@ -55,7 +55,7 @@ pub fn budget_key(change: &Change<'_, PodDisruptionBudget>) -> Option<ObjectKey>
     Some(change.new.or(change.old)?.meta.key())
 }
 
-/// Reports whether a budget was created or deleted, or has another spec. A change of its status alone, this
+/// Returns true if a budget was created or deleted, or has another spec. A change of its status alone, this
 /// controller's own or the eviction API's, is coalesced: the eviction API has counted its pod already.
 fn is_new_to_us(change: &Change<'_, PodDisruptionBudget>) -> bool {
     match (change.old, change.new) {
@@ -100,8 +100,8 @@ fn joins(change: &Change<'_, Pod>) -> bool {
 }
 
 /// Returns true while a pod has the condition `DisruptionTarget` from a source that may not follow through: not from
-/// its kubelet, and only until it is deleted or has ended (pkg/controller/disruption,
-/// nonTerminatingPodHasStaleDisruptionCondition).
+/// its kubelet, and only until it is deleted or has ended. Upstream: pkg/controller/disruption,
+/// nonTerminatingPodHasStaleDisruptionCondition.
 pub fn is_announced(pod: &Pod) -> bool {
     let told = pod.disruption.as_ref().is_some_and(|told| told.target_since.is_some() && !told.by_kubelet);
     told && pod.is_active()

@@ -179,7 +179,8 @@ impl Budgets {
         }
     }
 
-    /// The message names the namespace twice, as upstream's does (pkg/controller/disruption, buildDisruptedPodMap).
+    /// The message names the namespace twice, as upstream's does. Upstream: pkg/controller/disruption,
+    /// buildDisruptedPodMap.
     fn record_overdue(&self, budget: &PodDisruptionBudget, pod: &Pod) {
         let namespace = &budget.meta.namespace;
         let message = format!("Pod was expected by PDB {namespace}/{namespace} to be deleted but it wasn't");

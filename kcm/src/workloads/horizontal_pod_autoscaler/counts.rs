@@ -1,4 +1,4 @@
-//! Metrics of the controller, under upstream's names (pkg/controller/podautoscaler/monitor).
+//! Metrics of the controller, under upstream's names. Upstream: pkg/controller/podautoscaler/monitor.
 
 use std::collections::HashMap;
 use std::fmt;

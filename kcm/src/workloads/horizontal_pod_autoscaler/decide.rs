@@ -206,7 +206,7 @@ pub struct Proposal {
     pub status: MetricStatus,
 }
 
-/// Returns the proposal or failure of a metric (pkg/controller/podautoscaler, computeStatusFor...Metric).
+/// Returns the proposal or failure of a metric. Upstream: pkg/controller/podautoscaler, computeStatusFor...Metric.
 pub fn proposal(metric: &Metric, measured: Measured) -> Result<Proposal, Failure> {
     let (reason, name) = match &metric.source {
         Source::Resource { name } => {
@@ -313,8 +313,8 @@ pub struct Combined {
     pub spec: bool,
 }
 
-/// Returns the highest proposal. If a metric failed, the others must not scale down (pkg/controller/podautoscaler,
-/// computeReplicasForMetrics).
+/// Returns the highest proposal. If a metric failed, the others must not scale down. Upstream:
+/// pkg/controller/podautoscaler, computeReplicasForMetrics.
 pub fn combine(proposals: Vec<Result<Proposal, Failure>>, current: i32, draft: &mut Draft) -> Combined {
     let (mut wanted, mut statuses, mut failures) = (None::<(i32, String)>, Vec::new(), Vec::new());
     let metrics = proposals.len();

@@ -1,4 +1,4 @@
-//! The metrics APIs: paths of metrics, and values in responses (k8s.io/metrics).
+//! The metrics APIs: paths of metrics, and values in responses. Upstream: k8s.io/metrics.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::replicas::{Sample, Samples};
 /// API group of custom metrics.
 pub const CUSTOM: &str = "custom.metrics.k8s.io";
 
-/// The window of a metric without its own (pkg/controller/podautoscaler/metrics).
+/// The window of a metric without its own. Upstream: pkg/controller/podautoscaler/metrics.
 const DEFAULT_WINDOW: Duration = Duration::from_secs(60);
 
 /// A request for a metric.
@@ -79,7 +79,7 @@ impl Question {
 }
 
 /// Returns the version of the custom metrics API to use: the first registered one that is known. `registered` begins
-/// with the preferred one (k8s.io/metrics/pkg/client/custom_metrics, PreferredVersion).
+/// with the preferred one. Upstream: k8s.io/metrics/pkg/client/custom_metrics, PreferredVersion.
 ///
 /// # Errors
 /// When no known version is registered.

@@ -1,7 +1,7 @@
 //! horizontal-pod-autoscaler-controller: scales targets by their metrics.
 //!
 //! It watches HorizontalPodAutoscalers and Pods, reads the metrics APIs every sync period, and writes the scale of
-//! targets of any kind and the autoscalers' status. Follows upstream pkg/controller/podautoscaler.
+//! targets of any kind and the autoscalers' status. Upstream: pkg/controller/podautoscaler.
 
 mod counts;
 mod decide;

@@ -1,5 +1,5 @@
-//! Autoscalers that select the same pods: each is indexed by a label of its selector, so that nothing is scanned
-//! (pkg/controller/podautoscaler, hpaSelectorStore).
+//! Autoscalers that select the same pods: each is indexed by a label of its selector, so that nothing is scanned.
+//! Upstream: pkg/controller/podautoscaler, hpaSelectorStore.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -1,5 +1,5 @@
-//! Policy: limits of the rate of scaling (pkg/controller/podautoscaler, normalizeDesiredReplicas and
-//! normalizeDesiredReplicasWithBehaviors).
+//! Policy: limits of the rate of scaling. Upstream: pkg/controller/podautoscaler, normalizeDesiredReplicas and
+//! normalizeDesiredReplicasWithBehaviors.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Policy: the number of pods that a metric proposes (pkg/controller/podautoscaler, ReplicaCalculator).
+//! Policy: the number of pods that a metric proposes. Upstream: pkg/controller/podautoscaler, ReplicaCalculator.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -96,7 +96,7 @@ fn nanos_after(time: Time, wait: Duration) -> i128 {
     i128::from(time.0) * 1_000_000_000 + wait.as_nanos() as i128
 }
 
-/// Reports whether a CPU sample is not usable yet, because the pod starts or never was ready.
+/// Returns true if a CPU sample is not usable yet, because the pod starts or never was ready.
 fn is_warming_up(pod: &Pod, requests: &Requests, sample: &Sample, patience: Patience, now: Timestamp) -> bool {
     if requests.readiness == Readiness::Untold || requests.started.is_zero() {
         return true;
@@ -111,7 +111,7 @@ fn is_warming_up(pod: &Pod, requests: &Requests, sample: &Sample, patience: Pati
     }
 }
 
-/// Groups pods by the use of their samples (pkg/controller/podautoscaler, groupPods).
+/// Groups pods by the use of their samples. Upstream: pkg/controller/podautoscaler, groupPods.
 pub(super) fn group<'a>(
     pods: &'a [Arc<Pod>],
     samples: &Samples,

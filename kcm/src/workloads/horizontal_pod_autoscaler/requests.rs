@@ -1,4 +1,4 @@
-//! Requests of pods for a resource (pkg/controller/podautoscaler, calculateRequests).
+//! Requests of pods for a resource. Upstream: pkg/controller/podautoscaler, calculateRequests.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -356,8 +356,8 @@ impl Autoscalers {
         decide::combine(proposals, scale.replicas, draft)
     }
 
-    /// Returns the selector of the target's pods, and the pods, unless another autoscaler scales them too
-    /// (pkg/controller/podautoscaler, validateAndParseSelector).
+    /// Returns the selector of the target's pods, and the pods, unless another autoscaler scales them too. Upstream:
+    /// pkg/controller/podautoscaler, validateAndParseSelector.
     fn pods_of(
         &self,
         key: &ObjectKey,

@@ -215,8 +215,8 @@ impl Jobs {
         self.control.recorder.event(&about(job), EventType::Normal, reason, message.to_owned());
     }
 
-    /// Writes the status, removes finalizers, and counts (pkg/controller/job, trackJobStatusAndRemoveFinalizers). An
-    /// error is the error of the reconcile.
+    /// Writes the status, removes finalizers, and counts. An error is the error of the reconcile. Upstream:
+    /// pkg/controller/job, trackJobStatusAndRemoveFinalizers.
     async fn track(
         &self,
         key: &ObjectKey,

@@ -22,7 +22,8 @@ use super::manage::{Outcome, ensure};
 use super::policy;
 use crate::pods::status_delay::CHANGING_COUNTS;
 
-/// Maximum number of uncounted pods in a status, so that it stays small (pkg/controller/job, MaxUncountedPods).
+/// Maximum number of uncounted pods in a status, so that it stays small. Upstream: pkg/controller/job,
+/// MaxUncountedPods.
 const MOST_UNCOUNTED: usize = 500;
 
 /// The status to write, and the actions after the write.
@@ -47,7 +48,7 @@ pub struct Account {
 }
 
 impl View<'_> {
-    /// Records the pods that ended (pkg/controller/job, trackJobStatusAndRemoveFinalizers, its first half).
+    /// Records the pods that ended. Upstream: pkg/controller/job, trackJobStatusAndRemoveFinalizers, its first half.
     pub fn account(&self, standing: &Standing, outcome: Outcome) -> Account {
         let Outcome { mut status, verdict, mut flush, counts, .. } = outcome;
         let tracked_pods: Vec<&Arc<Pod>> = self.pods.iter().filter(|pod| self.is_tracked(pod)).collect();
@@ -111,7 +112,7 @@ impl View<'_> {
         Account { status, flush, counts, patience, release, tracked, end, judged }
     }
 
-    /// Returns true if a pod is needed only for counting (pkg/controller/job, canRemoveFinalizer).
+    /// Returns true if a pod is needed only for counting. Upstream: pkg/controller/job, canRemoveFinalizer.
     fn may_release(&self, indexed: Option<&Indexed>, decided: bool, pod: &Pod, failed: bool) -> bool {
         if self.job.meta.is_deleting() || decided || pod.phase == Phase::Succeeded {
             return true;
@@ -155,8 +156,8 @@ fn write_indexes(status: &mut JobStatus, indexed: &Indexed, new: Vec<i32>) -> bo
     changed
 }
 
-/// Moves recorded pods without finalizer into the counters. Returns whether there were any (pkg/controller/job,
-/// cleanUncountedPodsWithoutFinalizers).
+/// Moves recorded pods without finalizer into the counters. Returns true if there were any. Upstream:
+/// pkg/controller/job, cleanUncountedPodsWithoutFinalizers.
 pub fn settle(status: &mut JobStatus, tracked: &HashSet<Uid>) -> bool {
     let uncounted = status.uncounted.get_or_insert_default();
     let mut moved = false;
@@ -171,8 +172,8 @@ pub fn settle(status: &mut JobStatus, tracked: &HashSet<Uid>) -> bool {
     moved
 }
 
-/// Finishes a Job if no pod has to be counted or waited for (pkg/controller/job, enactJobFinished). Returns whether it
-/// did.
+/// Finishes a Job if no pod has to be counted or waited for. Returns true if it did. Upstream: pkg/controller/job,
+/// enactJobFinished.
 pub fn finish(status: &mut JobStatus, end: Option<&Condition>, now: Timestamp) -> bool {
     let left = status.uncounted.as_ref().is_some_and(|pods| !(pods.succeeded.is_empty() && pods.failed.is_empty()));
     let Some(end) = end.filter(|_| !left && status.terminating.unwrap_or(0) == 0) else { return false };

@@ -260,7 +260,7 @@ impl<'a> Work<'a> {
         ObjectKey::new(self.key.namespace.clone(), claim)
     }
 
-    /// Creates the missing claims of an ordinal (createPersistentVolumeClaims).
+    /// Creates the missing claims of an ordinal. Upstream: pkg/controller/statefulset, createPersistentVolumeClaims.
     async fn make_claims(&self, ordinal: i32, pod: &str) -> Outcome {
         let mut failures = Vec::new();
         for template in self.set.claim_templates() {
@@ -309,7 +309,8 @@ impl<'a> Work<'a> {
         retention::decide(&claim.meta, &parties)
     }
 
-    /// Sets the owners of an ordinal's claims by the retention policy (UpdatePodClaimForRetentionPolicy).
+    /// Sets the owners of an ordinal's claims by the retention policy. Upstream: pkg/controller/statefulset,
+    /// UpdatePodClaimForRetentionPolicy.
     async fn own_claims(&self, ordinal: i32, pod: &OwnerRef) -> Outcome {
         for (_, name) in identity::claims(self.set, ordinal) {
             let Some(claim) = self.controller.claims.get(&self.claim_key(&name)) else { continue };

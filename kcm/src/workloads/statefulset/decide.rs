@@ -149,26 +149,27 @@ pub struct Situation<'a> {
     pub now: Timestamp,
 }
 
-/// Returns true if a pod is running and ready (pkg/controller/statefulset, isRunningAndReady).
+/// Returns true if a pod is running and ready. Upstream: pkg/controller/statefulset, isRunningAndReady.
 pub fn is_running_and_ready(pod: &Pod) -> bool {
     pod.phase == Phase::Running && pod.ready
 }
 
-/// Returns true if a pod has been ready for long enough (pkg/api/v1/pod, IsPodAvailable).
+/// Returns true if a pod has been ready for long enough. Upstream: pkg/api/v1/pod, IsPodAvailable.
 pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     let since_ready = now.as_second() - pod.ready_since.0;
     pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
 }
 
-/// Returns the number of pods that may be unavailable: a percentage rounds down, and the minimum is one
-/// (pkg/controller/statefulset, getStatefulSetMaxUnavailable). `None` for a text that is not a percentage.
+/// Returns the number of pods that may be unavailable: a percentage rounds down, and the minimum is one. `None` for a
+/// text that is not a percentage. Upstream: pkg/controller/statefulset, getStatefulSetMaxUnavailable.
 pub fn max_unavailable(set: &StatefulSet) -> Option<usize> {
     let bound = set.rolling.as_ref().and_then(|rolling| rolling.max_unavailable.as_ref());
     let count = bound.map_or(Some(1), |bound| bound.scaled(set.replicas, false))?;
     Some(usize::try_from(count).unwrap_or(0).max(1))
 }
 
-/// Returns the revision that a missing pod is created from (pkg/controller/statefulset, newVersionedStatefulSetPod).
+/// Returns the revision that a missing pod is created from. Upstream: pkg/controller/statefulset,
+/// newVersionedStatefulSetPod.
 pub fn made_from(set: &StatefulSet, ordinal: i32) -> Made {
     let kept = match &set.rolling {
         Some(rolling) => i64::from(rolling.partition),
@@ -249,7 +250,7 @@ impl Situation<'_> {
         Places { slots, missing: replicas.saturating_sub(wanted.len()), condemned }
     }
 
-    /// Returns the plan (pkg/controller/statefulset, updateStatefulSet).
+    /// Returns the plan. Upstream: pkg/controller/statefulset, updateStatefulSet.
     pub fn plan(&self) -> Plan {
         let mut plan = Plan::default();
         let places = self.places();
@@ -274,7 +275,8 @@ impl Situation<'_> {
         plan
     }
 
-    /// Deletes all pods of old revisions. Returns true if none is left (recreateDeleteAndWait).
+    /// Deletes all pods of old revisions. Returns true if none is left. Upstream: pkg/controller/statefulset,
+    /// recreateDeleteAndWait.
     fn recreate(&self, plan: &mut Plan) -> bool {
         let old: Vec<&Member> = self.members.iter().filter(|member| self.is_old(&member.pod)).collect();
         if !old.is_empty() {
@@ -290,8 +292,8 @@ impl Situation<'_> {
         old.is_empty()
     }
 
-    /// Returns the steps for one desired ordinal, and whether an ordered StatefulSet has to wait for it
-    /// (processReplica).
+    /// Returns the steps for one desired ordinal, and whether an ordered StatefulSet has to wait for it. Upstream:
+    /// pkg/controller/statefulset, processReplica.
     fn tend(&self, slot: &Slot<'_>, steps: &mut Vec<Step>) -> bool {
         let Some(member) = slot.member else {
             if !(self.is_stale)(slot.ordinal) {
@@ -396,7 +398,8 @@ impl Situation<'_> {
         }
     }
 
-    /// Updates as many pods as may be unavailable (updateStatefulSetAfterInvariantEstablished).
+    /// Updates as many pods as may be unavailable. Upstream: pkg/controller/statefulset,
+    /// updateStatefulSetAfterInvariantEstablished.
     fn update_within_bounds(&self, places: &Places<'_>, plan: &mut Plan) {
         let Some(bound) = max_unavailable(self.set) else { return };
         let members = places.slots.iter().filter_map(|slot| slot.member);

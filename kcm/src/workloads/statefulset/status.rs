@@ -46,8 +46,8 @@ pub struct Revisions {
     pub collisions: i32,
 }
 
-/// Returns the status (pkg/controller/statefulset, updateStatus and completeUpdate). Pods that were just created or
-/// deleted count as such immediately: the API server has confirmed it.
+/// Returns the status. Pods that were just created or deleted count as such immediately: the API server has confirmed
+/// it. Upstream: pkg/controller/statefulset, updateStatus and completeUpdate.
 pub fn status(
     set: &StatefulSet,
     members: &[Member],
@@ -222,7 +222,8 @@ pub fn news<'a>(before: &StatefulSetStatus, after: &'a StatefulSetStatus) -> Opt
         .then_some(&*condition.message)
 }
 
-/// Returns the time until the next ready pod becomes available (pkg/controller, FindMinNextPodAvailabilityCheck).
+/// Returns the time until the next ready pod becomes available. Upstream: pkg/controller,
+/// FindMinNextPodAvailabilityCheck.
 pub fn next_check(
     set: &StatefulSet,
     status: &StatefulSetStatus,

@@ -1,4 +1,5 @@
-//! Decisions on claims, by upstream's cases (pkg/controller/volume/persistentvolume, binder and provision tests).
+//! Decisions on claims, by upstream's cases. Upstream: pkg/controller/volume/persistentvolume, binder and provision
+//! tests.
 
 use std::sync::Arc;
 

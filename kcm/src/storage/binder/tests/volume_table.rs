@@ -1,4 +1,5 @@
-//! Decisions on volumes, by upstream's cases (pkg/controller/volume/persistentvolume, binder, delete and recycle tests).
+//! Decisions on volumes, by upstream's cases. Upstream: pkg/controller/volume/persistentvolume, binder, delete and
+//! recycle tests.
 
 use super::builders::{Backend, ClaimSpec, VolumeSpec, claim, volume};
 use crate::storage::binder::decide_volume::{
