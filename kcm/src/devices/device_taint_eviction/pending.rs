@@ -10,9 +10,9 @@ use kinds::meta::ObjectKey;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// Its countdown is running.
-    Waits,
+    Waiting,
     /// It is due, and the event was recorded.
-    Told,
+    Announced,
     /// It was deleted.
     Deleted,
 }
@@ -41,7 +41,7 @@ impl Pending {
         self.lock().insert(key.clone(), (uid.clone(), stage));
     }
 
-    /// Forgets the pod of this name.
+    /// Removes the eviction of the pod of this name.
     pub fn forget(&self, key: &ObjectKey) {
         self.lock().remove(key);
     }

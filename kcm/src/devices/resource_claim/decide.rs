@@ -1,4 +1,4 @@
-//! The rules: which claim belongs to whom, which pods and PodGroups have work, and when a claim is released.
+//! Policy: the owners of claims, the pods and PodGroups that need claims, and the release of claims.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use kinds::{Kind, Meta, Pod, PodGroup, ResourceClaim, Str, Uid};
 /// The feature gates that change what this controller does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gates {
-    /// Templates may ask for administrative access (DRAAdminAccess).
+    /// Templates may request administrative access (DRAAdminAccess).
     pub admin_access: bool,
     /// Templates may list alternatives (DRAPrioritizedList).
     pub prioritized_list: bool,
@@ -110,7 +110,7 @@ fn consumer(group: &str, resource: &str, meta: &Meta) -> Consumer {
     Consumer { group: group.into(), resource: resource.into(), name: meta.name.clone(), uid: meta.uid.clone() }
 }
 
-/// What the cache has of the objects that a decision needs.
+/// Cached objects that a decision needs.
 pub struct Cached<'a> {
     /// Finds a claim of the namespace.
     pub claim: &'a dyn Fn(&Str) -> Option<Arc<ResourceClaim>>,
@@ -166,17 +166,17 @@ pub fn created_earlier(
     entry: &str,
     owned: Vec<Arc<ResourceClaim>>,
 ) -> Option<Arc<ResourceClaim>> {
-    let is_it = |claim: &Arc<ResourceClaim>| {
+    let is_created_claim = |claim: &Arc<ResourceClaim>| {
         let of = claim.state.as_ref().and_then(|state| state.entry.as_deref());
         claim.meta.is_controlled_by(owner) && *claim.meta.namespace == *namespace && of == Some(entry)
     };
-    owned.into_iter().filter(is_it).min_by(|a, b| a.meta.by_creation(&b.meta))
+    owned.into_iter().filter(is_created_claim).min_by(|a, b| a.meta.by_creation(&b.meta))
 }
 
-/// What has to be written to release a claim.
+/// The write that releases a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
-    /// Nothing.
+    /// No write: the claim is in use, or has nothing to release.
     Nothing,
     /// The status without some consumers and, if there are no others, without the allocation. Then the finalizer can be
     /// removed.
