@@ -65,7 +65,7 @@ const NODE_WINDOW: Duration = Duration::from_millis(100);
 /// The same while volumes of the node keep changing.
 const LONGEST_NODE_WINDOW: Duration = Duration::from_millis(800);
 
-/// Times the requests per second of other controllers: a volume takes two writes and a read to move.
+/// Factor of the requests per second over those of other controllers: a volume takes two writes and a read to move.
 const QPS: u16 = 5;
 /// The factor of the burst of requests over other controllers'.
 const BURST: u32 = 5;

@@ -1,7 +1,7 @@
 //! Writes the attached volumes to the status of a node: the only writer of that list.
 //!
-//! A write carries the version of the node that it is based on, so that it cannot undo another one. The next write waits
-//! until the cache shows this one.
+//! A write carries the version of the node that it is based on, so that it cannot undo another one. The next write
+//! waits until the cache contains this one.
 
 use std::sync::Arc;
 
@@ -62,20 +62,20 @@ impl AttachDetach {
             }
             Err(error) => {
                 self.release_unlisted(name, current);
-                // Another write came first: the cache shows it in a moment.
+                // Another write came first: the cache will contain it soon.
                 if error.is_conflict() || error.is_gone() { Ok(Outcome::RequeueWithBackoff) } else { Err(error.into()) }
             }
         }
     }
 
-    /// Notes that no write is under way, and wakes the volumes that waited for that.
+    /// Notes that no write is under way, and requeues the volumes that waited for that.
     fn release_unlisted(&self, name: &Str, current: &[AttachedVolume]) {
         let is_listed = |volume: &Str| current.iter().any(|entry| entry.name == *volume);
         let ended = self.memory.end_write(name);
         ended.into_iter().filter(|volume| !is_listed(volume)).for_each(|volume| self.volume_queue.add(volume));
     }
 
-    /// Waits for the version of the node after a write without an answer.
+    /// Waits for the version of the node after a write without a response.
     async fn await_unknown_write(&self, key: &ObjectKey) -> Result<(), ReconcileError> {
         match self.writer.get(&Node::RESOURCE, key).await {
             Ok(answer) => {

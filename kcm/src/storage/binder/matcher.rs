@@ -30,8 +30,8 @@ impl Matcher {
         let mut state = self.lock();
         state.volumes.apply(change.old, change.new);
         let new = change.new.filter(|new| is_free(new))?;
-        let fits_more = change.old.is_none_or(|old| !is_free(old) || has_other_fit(old, new));
-        if fits_more { state.waiting.wake_for(new) } else { None }
+        let may_fit_more_claims = change.old.is_none_or(|old| !is_free(old) || has_other_fit(old, new));
+        if may_fit_more_claims { state.waiting.wake_for(new) } else { None }
     }
 
     /// Searches the best volume for a claim and hides it from other claims until [`Matcher::release`]. If there is none,

@@ -54,10 +54,10 @@ const COMPONENT: &str = "persistentvolume-controller";
 /// bindings a second; here a volume is reserved for one claim before it is written.
 const WORKERS: usize = 20;
 
-/// A shorter period, or none, would reconcile claims that wait without a pause.
+/// Minimum of the sync period: a shorter one, or zero, would reconcile waiting claims continuously.
 const SHORTEST_SYNC_PERIOD: Duration = Duration::from_millis(100);
 
-/// Times the requests per second of other controllers: a binding takes four writes and two reads.
+/// Factor of the requests per second over those of other controllers: a binding takes four writes and two reads.
 const QPS: u16 = 5;
 /// The factor of the burst of requests over other controllers'.
 const BURST: u32 = 5;

@@ -16,7 +16,7 @@ use super::recycle::Recycling;
 use super::recycler_pod::Recyclers;
 use crate::storage::indexes::{pods_by_claim, using_claim};
 
-/// What the command line sets.
+/// Settings from the command line.
 pub struct Settings {
     /// Objects that wait are reconciled again after this time.
     pub sync_period: Duration,

@@ -1,4 +1,4 @@
-//! Whether a pod uses a claim, and what follows for the claim.
+//! Policy: the use of claims by pods, and the resulting condition and finalizer.
 
 use kinds::persistent_volume_claim::Phase;
 use kinds::pod::ClaimVolume;
@@ -34,10 +34,10 @@ pub fn is_tracked(claim: &PersistentVolumeClaim) -> bool {
     claim.phase == Phase::Bound && !claim.meta.is_deleting()
 }
 
-/// What to do about the condition `Unused` of a tracked claim.
+/// The next step for the condition `Unused` of a tracked claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnusedStep {
-    /// It is right.
+    /// The condition is correct.
     Keep,
     /// It has to be written with this status.
     Write(bool),
@@ -50,7 +50,7 @@ pub fn after_cache(claim: &PersistentVolumeClaim, is_used: bool) -> UnusedStep {
     match (is_used, claim.unused) {
         (true, Some(false)) => UnusedStep::Keep,
         (true, _) => UnusedStep::Write(false),
-        // A pod that the cache does not show yet wakes the claim when it arrives.
+        // A pod that the cache does not contain yet requeues the claim when it arrives.
         (false, Some(true)) => UnusedStep::Keep,
         (false, _) => UnusedStep::ListPods,
     }
