@@ -35,7 +35,7 @@ impl Identity {
     }
 
     /// Returns true if a reference has these coordinates; it has no namespace.
-    pub fn is_meant_by(&self, owner: &OwnerRef) -> bool {
+    pub fn matches_reference(&self, owner: &OwnerRef) -> bool {
         (&owner.uid, &owner.name, &owner.kind, &owner.api_version)
             == (&self.uid, &self.name, &self.kind, &self.api_version)
     }
@@ -69,7 +69,7 @@ pub struct Absent {
 
 impl Absent {
     /// Enough for the owners in a large namespace that is deleted as a whole.
-    const MOST: usize = 4096;
+    const CAPACITY: usize = 4096;
 
     /// Remembers that no such object exists.
     pub fn add(&mut self, identity: Identity) {
@@ -77,7 +77,7 @@ impl Absent {
             return;
         }
         self.order.push_back(identity);
-        if self.order.len() > Self::MOST
+        if self.order.len() > Self::CAPACITY
             && let Some(oldest) = self.order.pop_front()
         {
             self.known.remove(&oldest);

@@ -80,8 +80,8 @@ impl Remains {
     }
 }
 
-/// Seconds that pods are given, if that time is not over. Upstream: pkg/controller/namespace/deletion,
-/// estimateGracefulTermination.
+/// Returns the grace period of the pods in seconds, or zero if it has passed. Upstream:
+/// pkg/controller/namespace/deletion, estimateGracefulTermination.
 pub fn pods_estimate(longest_grace: i64, deleted_at: Time, now: Timestamp) -> i64 {
     if now.as_second() - deleted_at.0 >= longest_grace { 0 } else { longest_grace }
 }
@@ -128,7 +128,7 @@ impl Findings {
     }
 
     /// Returns the delay before the next check of the remaining objects. Upstream: pkg/controller/namespace, worker.
-    pub fn look_again(&self) -> Duration {
+    pub fn recheck_delay(&self) -> Duration {
         Duration::from_secs(u64::try_from(self.estimate / 2 + 1).unwrap_or(1))
     }
 
@@ -166,10 +166,10 @@ impl Findings {
     /// else: then remaining objects are not counted. Upstream: pkg/controller/namespace/deletion, deleteAllContent.
     pub fn conditions(&self, before: &[Condition], totals: bool, now: Timestamp) -> Option<Vec<Condition>> {
         let mut after = before.to_vec();
-        for (kind, well, message) in CONDITIONS {
+        for (kind, good_reason, message) in CONDITIONS {
             let failing = self.failing(totals, kind);
             let status = if failing.is_some() { "True" } else { "False" };
-            let (reason, message) = failing.unwrap_or((well, message.to_owned()));
+            let (reason, message) = failing.unwrap_or((good_reason, message.to_owned()));
             let known = after.iter_mut().find(|condition| &*condition.kind == kind);
             match known {
                 Some(known) => {
@@ -206,7 +206,7 @@ pub fn discovery_problem(failed: &BTreeMap<String, String>) -> Option<String> {
 }
 
 /// Returns the namespace's finalizers without `kubernetes`, in order.
-pub fn without_ours(finalizers: &[Str]) -> Vec<Str> {
+pub fn without_own(finalizers: &[Str]) -> Vec<Str> {
     let mut others: Vec<Str> = finalizers.iter().filter(|finalizer| &***finalizer != FINALIZER).cloned().collect();
     others.sort();
     others.dedup();

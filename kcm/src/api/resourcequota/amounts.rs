@@ -34,7 +34,7 @@ impl Family {
     ];
 
     /// Returns true if its objects may count for a resource. `classes` matters for extended resources only.
-    pub fn knows(self, name: &str, classes: &Classes) -> bool {
+    pub fn counts_for(self, name: &str, classes: &Classes) -> bool {
         match self {
             Self::Pods => is_of_pods(name),
             Self::Services => {
@@ -88,16 +88,16 @@ fn extended(name: &str) -> Option<&str> {
 
 /// Returns true if a pod still uses anything: not once it has ended, nor once its grace period is over. Upstream:
 /// pkg/quota/v1/evaluator/core, QuotaV1Pod.
-pub fn takes(pod: &Pod, grace: i64, now: Timestamp) -> bool {
+pub fn is_in_use(pod: &Pod, grace: i64, now: Timestamp) -> bool {
     !pod.is_terminal() && (!pod.meta.is_deleting() || now.as_second() <= pod.meta.deletion.0 + grace)
 }
 
-/// Returns the amounts that a pod counts for; `taking` is the result of [`takes`].
-pub fn of_pod(name: &str, usage: &Usage<'_>, taking: bool) -> Amount {
+/// Returns the amounts that a pod counts for; `in_use` is the result of [`is_in_use`].
+pub fn of_pod(name: &str, usage: &Usage<'_>, in_use: bool) -> Amount {
     let from = |amounts: &kinds::amount::Amounts<'_>, key: &str| amounts.get(key).copied().unwrap_or(Amount::ZERO);
     match name {
         "count/pods" => Amount::count(1),
-        _ if !taking => Amount::ZERO,
+        _ if !in_use => Amount::ZERO,
         "pods" => Amount::count(1),
         "cpu" | "memory" | "ephemeral-storage" => from(&usage.requests, name),
         _ if name.starts_with("hugepages-") => from(&usage.requests, name),
@@ -117,7 +117,11 @@ pub fn of_service(name: &str, service: &Service) -> Amount {
         ("services" | "count/services", _) | ("services.loadbalancers", ServiceType::LoadBalancer) => 1,
         ("services.nodeports", ServiceType::NodePort) => all(),
         ("services.nodeports", ServiceType::LoadBalancer) => {
-            if service.balancing.as_ref().is_none_or(|asked| asked.allocate_node_ports) { all() } else { given() }
+            if service.balancing.as_ref().is_none_or(|balancing| balancing.allocate_node_ports) {
+                all()
+            } else {
+                given()
+            }
         }
         _ => 0,
     })

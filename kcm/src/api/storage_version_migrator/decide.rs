@@ -6,13 +6,13 @@ use std::time::Duration;
 use kinds::{Resource, StorageVersionMigration, Time};
 use runtime::write::WriteError;
 
-/// Age up to which a resource that is not served yet is waited for: its definition may be new.
+/// Age of a migration up to which a resource that is not served yet is awaited: its definition may be new.
 const YOUNG: Duration = Duration::from_secs(60);
 
 /// Longest error in a message, in bytes. The API takes messages of up to 32 KiB.
 const LONGEST_ERROR: usize = 4096;
 
-/// The migrations of one resource that something is done about.
+/// The migrations of one resource that need an action.
 #[derive(Debug, Default)]
 pub struct Admission {
     /// They have ended, and still count as running.
@@ -95,7 +95,7 @@ pub enum Patched {
     Fail,
 }
 
-/// Classifies the result of a patch. Differs from upstream: no answer at all never fails a migration.
+/// Classifies the result of a patch. Differs from upstream: a missing response never fails a migration.
 pub fn classify(result: &Result<(), WriteError>) -> Patched {
     let Err(error) = result else { return Patched::Migrated };
     if error.is_conflict() || error.is_not_found() {
@@ -104,7 +104,7 @@ pub fn classify(result: &Result<(), WriteError>) -> Patched {
     if is_retriable(error) { Patched::Retry } else { Patched::Fail }
 }
 
-/// Returns true if a request may succeed later: the server is too busy or has failed, or did not answer.
+/// Returns true if a request may succeed later: the server is too busy or has failed, or did not respond.
 pub fn is_retriable(error: &WriteError) -> bool {
     match error {
         WriteError::Refused(status) => {
