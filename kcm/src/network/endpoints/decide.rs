@@ -118,15 +118,15 @@ pub fn truncate(subsets: &mut [Subset], most: usize) -> bool {
 /// Compares an object with the desired one.
 pub fn write(current: Option<&Endpoints>, desired: &Desired) -> Write {
     let Some(current) = current else { return Write::Now };
-    let is_marked = current.annotation(OVER_CAPACITY);
+    let current_mark = current.annotation(OVER_CAPACITY);
     let mark = desired.is_truncated.then_some(TRUNCATED);
-    if current.meta.labels != desired.labels || is_marked != mark {
+    if current.meta.labels != desired.labels || current_mark != mark {
         return Write::Now;
     }
     if *current.subsets == desired.subsets[..] || repack(&current.subsets) == desired.subsets {
         return Write::No;
     }
-    let is_urgent = to_be_used(&current.subsets) != to_be_used(&desired.subsets)
+    let is_urgent = ready_subsets(&current.subsets) != ready_subsets(&desired.subsets)
         || adds_address(&current.subsets, &desired.subsets);
     if is_urgent { Write::Now } else { Write::Later }
 }
@@ -141,7 +141,7 @@ fn addresses_of(subsets: &[Subset]) -> impl Iterator<Item = &Address> {
     subsets.iter().flat_map(|subset| subset.ready.iter().chain(&subset.not_ready))
 }
 
-fn to_be_used(subsets: &[Subset]) -> Vec<Subset> {
+fn ready_subsets(subsets: &[Subset]) -> Vec<Subset> {
     let ready = |subset: &Subset| Subset { not_ready: Vec::new(), ..subset.clone() };
     repack(&subsets.iter().map(ready).collect::<Vec<_>>())
 }

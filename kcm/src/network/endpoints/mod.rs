@@ -71,7 +71,7 @@ fn start(manager: &mut Manager, context: &Context) {
     pods::subscribe(&services, &all_pods, &queue, context.options.values.get_duration("endpoint-updates-batch-period"));
     let (leftovers, woken) = (reconciler.leftovers.clone(), queue.clone());
     endpoints.subscribe(move |change| {
-        leftovers.see(change);
+        leftovers.apply(change);
         if let (Some(gone), None) = (change.old, change.new) {
             woken.add(gone.meta.key());
         }

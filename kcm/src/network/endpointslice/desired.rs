@@ -67,8 +67,8 @@ pub fn members(service: &Service, pods: &[Arc<Pod>], place: impl Fn(&Str) -> Pla
     for group in &mut members.groups {
         // Many pods are created within a second; their versions are a finer order.
         group.members.sort_unstable_by(|(a, _), (b, _)| {
-            let came = |pod: &Pod| (pod.meta.created, pod.meta.version);
-            came(a).cmp(&came(b)).then_with(|| a.meta.name.cmp(&b.meta.name))
+            let creation = |pod: &Pod| (pod.meta.created, pod.meta.version);
+            creation(a).cmp(&creation(b)).then_with(|| a.meta.name.cmp(&b.meta.name))
         });
     }
     members

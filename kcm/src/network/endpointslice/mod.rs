@@ -97,14 +97,14 @@ fn start(manager: &mut Manager, context: &Context) {
         clock: context.clock.clone(),
         most: usize::try_from(context.options.values.get_i64("max-endpoints-per-slice")).unwrap_or(1).max(1),
         stranded: Arc::default(),
-        looked: Default::default(),
-        begun: Default::default(),
+        compared: Default::default(),
+        term_start: Default::default(),
     });
     pods::subscribe(&services, &all_pods, &queue, batch);
     slice_keys::subscribe(&slices, FROM_PODS, &reconciler.writes.own, &queue, reconciler.writes.delay);
     let (topology, stranded, woken) = (reconciler.topology.clone(), reconciler.stranded.clone(), queue.clone());
     nodes.subscribe(move |change| {
-        topology.see(change).into_iter().for_each(|key| woken.add(key));
+        topology.apply(change).into_iter().for_each(|key| woken.add(key));
         if change.old.is_none() {
             lock(&stranded).drain().for_each(|key| woken.add(key));
         }

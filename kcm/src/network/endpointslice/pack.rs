@@ -74,7 +74,7 @@ pub struct Load<'a> {
     /// The labels that slices should have.
     pub labels: &'a Labels,
     /// Whether surplus endpoints are removed: not while their pods may exist but cannot be decoded.
-    pub may_go: &'a dyn Fn(&Endpoint) -> bool,
+    pub may_be_removed: &'a dyn Fn(&Endpoint) -> bool,
 }
 
 /// The source of an endpoint of an existing slice.
@@ -99,7 +99,7 @@ pub fn pack(existing: &[Arc<EndpointSlice>], load: Load<'_>) -> Packed {
                     changed |= !is_same(endpoint, &load.endpoints[wanted]);
                     slots.push(Slot::Wanted(wanted));
                 }
-                None if wanted.contains_key(&identity(endpoint)) || (load.may_go)(endpoint) => changed = true,
+                None if wanted.contains_key(&identity(endpoint)) || (load.may_be_removed)(endpoint) => changed = true,
                 None => slots.push(Slot::Left(at)),
             }
         }

@@ -75,7 +75,7 @@ pub fn families(service: &Service) -> BTreeSet<Family> {
 }
 
 /// Returns the fields of a pod that its endpoints contain.
-fn shown(pod: &Pod) -> impl PartialEq {
+fn published_fields(pod: &Pod) -> impl PartialEq {
     let network = network(pod).map(|network| (network.ips.clone(), network.host.clone()));
     (pod.meta.uid.clone(), pod.meta.is_deleting(), pod.ready, network)
 }
@@ -93,7 +93,7 @@ pub fn services_of(change: &Change<'_, Pod>, selectors: &Selectors) -> Vec<Objec
         (None, None) => Vec::new(),
         (Some(pod), None) | (None, Some(pod)) => matching(&pod),
         (Some(old), Some(new)) => {
-            let is_changed = shown(&old) != shown(&new);
+            let is_changed = published_fields(&old) != published_fields(&new);
             if old.meta.labels == new.meta.labels {
                 return if is_changed { matching(&new) } else { Vec::new() };
             }
@@ -106,7 +106,7 @@ pub fn services_of(change: &Change<'_, Pod>, selectors: &Selectors) -> Vec<Objec
     }
 }
 
-/// Enqueues the Services that changes of Services and pods concern. Changes of pods are delayed by the batch period,
+/// Enqueues the Services that changes of Services and pods affect. Changes of pods are delayed by the batch period,
 /// which is zero by default.
 pub fn subscribe(
     services: &Arc<Store<Service>>,
@@ -115,9 +115,9 @@ pub fn subscribe(
     batch: Duration,
 ) {
     let selectors = Arc::new(Selectors::default());
-    let (seen, changed) = (selectors.clone(), queue.clone());
+    let (known, changed) = (selectors.clone(), queue.clone());
     services.subscribe(move |change| {
-        seen.see(change);
+        known.apply(change);
         if let Some(service) = change.new.or(change.old) {
             changed.add(service.meta.key());
         }
