@@ -74,7 +74,7 @@ pub fn observe(
 }
 
 /// Returns true if the node has had no heartbeat for longer than its grace period.
-pub fn is_silent(health: &Health, grace: Grace, now: Instant) -> bool {
+pub fn is_unresponsive(health: &Health, grace: Grace, now: Instant) -> bool {
     let grace = if health.heartbeat.is_some() { grace.running } else { grace.startup };
     now.saturating_duration_since(health.alive) > grace
 }
@@ -83,7 +83,7 @@ pub fn is_silent(health: &Health, grace: Grace, now: Instant) -> bool {
 const OF_THE_KUBELET: [&str; 4] = [READY, "MemoryPressure", "DiskPressure", "PIDPressure"];
 
 /// Returns the new status of an unresponsive node; `None` if its Ready condition is Unknown already.
-pub fn silenced(node: &Node, now: Time) -> Vec<ConditionEdit> {
+pub fn unknown_conditions(node: &Node, now: Time) -> Vec<ConditionEdit> {
     if node.ready() == Some("Unknown") {
         return Vec::new();
     }

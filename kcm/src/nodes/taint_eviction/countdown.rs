@@ -13,7 +13,7 @@ pub enum Stage {
     /// The pod is deleted at this time.
     Until(Instant),
     /// The pod is due, and the event was recorded.
-    Told,
+    Announced,
     /// The pod was deleted.
     Deleted,
 }

@@ -63,7 +63,7 @@ fn start(manager: &mut Manager, context: &Context) {
         clock: context.clock.clone(),
         countdowns,
         comparing: context.options.gates.enabled("TaintTolerationComparisonOperators"),
-        asked: Default::default(),
+        node_reads: Default::default(),
         deletions: Deletions::register(manager.metrics()),
     });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);

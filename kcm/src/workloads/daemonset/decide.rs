@@ -218,7 +218,7 @@ pub fn status(
     status
 }
 
-/// Returns how long a status may wait to be written, from when it first differed from the set's. Counts that change
+/// Returns the maximum delay of a status write, from when the status first differed from the set's. Counts that change
 /// during a rollout may wait. The end of it, an unexpected loss of a pod, and everything that is not a count of pods
 /// are written immediately.
 pub fn delay(set: &DaemonSet, status: &DaemonSetStatus) -> Duration {
@@ -271,7 +271,7 @@ impl Backoff {
         (waited <= Self::LONGEST * 2).then_some((*delay, waited))
     }
 
-    /// Returns how much longer a node's failed pods are kept; `None` if they may be deleted.
+    /// Returns the time for which a node's failed pods are still kept; `None` if they may be deleted.
     pub fn remaining(&self, node: &str, now: Timestamp) -> Option<Duration> {
         let (delay, waited) = self.known(node, now)?;
         delay.checked_sub(waited).filter(|remaining| !remaining.is_zero())

@@ -60,11 +60,11 @@ impl<'a> Pair<'a> {
 pub fn roll(set: &DaemonSet, places: &[Place], bounds: Bounds, revision: Revision<'_>, now: Timestamp) -> Plan {
     let available = |pod: &Arc<Pod>| is_available(pod, set.min_ready_seconds, now);
     // A pod missing from a node where nothing should run does not count as unavailable.
-    let concerned = places.iter().filter(|place| place.runs() || !place.pods.is_empty());
+    let relevant = places.iter().filter(|place| place.runs() || !place.pods.is_empty());
     if bounds.surge == 0 {
-        replace(concerned, bounds, revision, available)
+        replace(relevant, bounds, revision, available)
     } else {
-        surge(concerned, bounds, revision, available)
+        surge(relevant, bounds, revision, available)
     }
 }
 

@@ -18,14 +18,14 @@ use super::sync::{DaemonSets, Work};
 use crate::workloads::controller_revisions::{self, Created, Draft, History, Snapshot, Unmatched};
 
 /// The revisions of a DaemonSet.
-pub struct Known {
+pub struct TemplateRevisions {
     /// The hash of the current revision.
     hash: String,
     /// The revisions of other templates, oldest first.
     pub old: Vec<Arc<ControllerRevision>>,
 }
 
-impl Known {
+impl TemplateRevisions {
     /// Returns the revision that pods should have.
     pub fn revision(&self, set: &DaemonSet) -> Revision<'_> {
         Revision { hash: &self.hash, generation: set.template_generation() }
@@ -54,7 +54,7 @@ impl From<ReconcileError> for Stop {
 
 impl DaemonSets {
     /// Finds the revision of the current template, or creates it. Upstream: pkg/controller/daemon, constructHistory.
-    pub async fn know_revisions(&self, work: &Work<'_>) -> Result<Known, Stop> {
+    pub async fn find_revisions(&self, work: &Work<'_>) -> Result<TemplateRevisions, Stop> {
         let Some(template) = &work.set.template else { return Err(Stop::Outdated) };
         let reference = work.set.controller_ref();
         let history = self.history(work.set, &reference);
@@ -79,7 +79,7 @@ impl DaemonSets {
             (None, None) => return Err(Stop::Outdated),
         };
         self.memory.remember(&work.set.meta.uid, template, &current.meta.name);
-        Ok(Known { hash: hash_of(&current).to_owned(), old: sorted.old })
+        Ok(TemplateRevisions { hash: hash_of(&current).to_owned(), old: sorted.old })
     }
 
     /// Sorts the revisions. Reads the template from the API server only if its revision is not remembered.
@@ -113,7 +113,7 @@ impl DaemonSets {
         let hash = controller_revisions::hash(&snapshot.data, work.set.status.collision_count);
         let draft = Draft::new(snapshot, (REVISION_HASH_LABEL, hash.clone()), number);
         match history.create_named(&draft, &hash).await? {
-            Created::Made(revision) | Created::Known(revision) => Ok(revision),
+            Created::New(revision) | Created::Existing(revision) => Ok(revision),
             Created::Taken => Err(self.count_collision(work).await?),
         }
     }

@@ -75,7 +75,7 @@ pub fn doubtful<'a>(deployment: &Deployment, sets: &'a Sets) -> Option<&'a Arc<R
 
 /// The course of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Course {
+pub enum SyncMode {
     /// The Deployment selects everything, which is refused: only its generation is acknowledged.
     Refuse,
     /// The Deployment is being deleted: only its status is kept up to date.
@@ -91,19 +91,19 @@ pub enum Course {
 }
 
 /// Returns the course of a sync. Upstream: pkg/controller/deployment, syncDeployment and isScalingEvent.
-pub fn course(deployment: &Deployment, sets: &Sets) -> Course {
+pub fn course(deployment: &Deployment, sets: &Sets) -> SyncMode {
     if deployment.selector.is_everything() {
-        Course::Refuse
+        SyncMode::Refuse
     } else if deployment.meta.is_deleting() {
-        Course::Report
+        SyncMode::Report
     } else if deployment.paused {
-        Course::Hold
+        SyncMode::Hold
     } else if let Some(revision) = rollback_requested(deployment) {
-        Course::RollBack(revision)
+        SyncMode::RollBack(revision)
     } else if sets.active().any(|set| is_stale(deployment, set)) {
-        Course::Resize
+        SyncMode::Resize
     } else {
-        Course::Rollout
+        SyncMode::Rollout
     }
 }
 

@@ -206,7 +206,7 @@ pub fn status(
 /// Returns the maximum delay of a status write, from when the status first differed from the Deployment's. Changing
 /// counts are delayed. A final state, a changed condition and a new observed generation are not, because users and
 /// tools wait for them (kubectl rollout status).
-pub fn patience(deployment: &Deployment, status: &DeploymentStatus) -> Duration {
+pub fn write_delay(deployment: &Deployment, status: &DeploymentStatus) -> Duration {
     let was = &deployment.status;
     let news_of = |status: &DeploymentStatus| {
         let mut conditions = status.conditions.clone();

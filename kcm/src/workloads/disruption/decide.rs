@@ -133,7 +133,7 @@ pub fn status(
 /// does not change. A larger number of allowed disruptions is delayed briefly, too: in a rollout the next pod is
 /// deleted as soon as another one is ready, and an eviction in between would be one too many. Nothing else is delayed,
 /// above all not a smaller number of allowed disruptions.
-pub fn patience(before: &BudgetStatus, after: &BudgetStatus) -> Duration {
+pub fn write_delay(before: &BudgetStatus, after: &BudgetStatus) -> Duration {
     let is_kept = |status: &BudgetStatus| status.current_healthy >= status.desired_healthy;
     let counts =
         BudgetStatus { current_healthy: after.current_healthy, expected_pods: after.expected_pods, ..before.clone() };

@@ -27,7 +27,7 @@ pub fn subscribe(
         if let Some(pod) = change.new.filter(|pod| is_announced(pod)) {
             announced.add(pod.meta.key());
         }
-        if !concerns_budgets(change) {
+        if !affects_budgets(change) {
             return;
         }
         let Some(pod) = change.new.or(change.old) else { return };
@@ -65,7 +65,7 @@ fn is_new_to_us(change: &Change<'_, PodDisruptionBudget>) -> bool {
 }
 
 /// Returns true if the fields of a pod changed that budgets use: readiness, deletion, labels, owners, and UID.
-pub fn concerns_budgets(change: &Change<'_, Pod>) -> bool {
+pub fn affects_budgets(change: &Change<'_, Pod>) -> bool {
     let (Some(old), Some(new)) = (change.old, change.new) else { return true };
     (old.ready, old.meta.is_deleting(), &old.meta.labels, &old.meta.owners, &old.meta.uid)
         != (new.ready, new.meta.is_deleting(), &new.meta.labels, &new.meta.owners, &new.meta.uid)

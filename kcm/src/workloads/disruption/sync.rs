@@ -94,7 +94,7 @@ impl Budgets {
             self.debouncer.forget(key);
             return Ok(then);
         }
-        if let Some(wait) = self.debouncer.wait(key, decide::patience(&budget.status, &status)) {
+        if let Some(wait) = self.debouncer.wait(key, decide::write_delay(&budget.status, &status)) {
             return Ok(match then {
                 Outcome::RequeueAfter(recheck) => Outcome::RequeueAfter(wait.min(recheck)),
                 _ => Outcome::RequeueAfter(wait),

@@ -17,8 +17,8 @@ use runtime::store::Change;
 use serde_json::json;
 
 use super::announced::{remaining, withdrawal};
-use super::decide::{Bounds, bounds, disrupted, failed, healthy, labels_asked_for, needs_scale, patience, status};
-use super::keys::{Urgency, budget_key, concerns_budgets, is_announced, urgency};
+use super::decide::{Bounds, bounds, disrupted, failed, healthy, labels_asked_for, needs_scale, status, write_delay};
+use super::keys::{Urgency, affects_budgets, budget_key, is_announced, urgency};
 
 const NOW: i64 = 1_000_000;
 
@@ -157,7 +157,7 @@ fn counts_without_effect_are_delayed_and_fewer_allowed_disruptions_are_not() {
     };
     let new = budget(|_| {});
     let (at_once, a_moment, longer) = (0, 1, 2);
-    assert_eq!(patience(&new.status, &of(&new, 2, 4, 0)), Duration::ZERO, "the first status is written immediately");
+    assert_eq!(write_delay(&new.status, &of(&new, 2, 4, 0)), Duration::ZERO, "the first status is written immediately");
     for (before, after, expected) in [
         ((4, 5, 1), (4, 5, 1), at_once),
         ((4, 5, 1), (4, 5, 2), longer),
@@ -172,11 +172,11 @@ fn counts_without_effect_are_delayed_and_fewer_allowed_disruptions_are_not() {
         ((3, 4, 3), (2, 4, 3), at_once),
     ] {
         let (before, after) = (of(&new, before.0, before.1, before.2), of(&new, after.0, after.1, after.2));
-        assert_eq!(patience(&before, &after).as_secs(), expected, "{before:?} -> {after:?}");
+        assert_eq!(write_delay(&before, &after).as_secs(), expected, "{before:?} -> {after:?}");
     }
     let noted = BudgetStatus { disrupted_pods: vec![("a".into(), Time(NOW))], ..of(&new, 4, 5, 4) };
     assert_eq!(
-        patience(&noted, &of(&new, 4, 5, 5)),
+        write_delay(&noted, &of(&new, 4, 5, 5)),
         Duration::ZERO,
         "an eviction whose pod is being deleted is no longer kept"
     );
@@ -245,7 +245,7 @@ fn only_relevant_pod_changes_requeue_budgets() {
         (None, true),
     ] {
         let change = Change { old: Some(&base), new: new.as_ref() };
-        assert_eq!(concerns_budgets(&change), expected, "{change:?}");
+        assert_eq!(affects_budgets(&change), expected, "{change:?}");
     }
 }
 

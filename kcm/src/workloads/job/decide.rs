@@ -75,7 +75,7 @@ pub struct Indexed {
     pub before: Indexes,
     /// Completed, including new ones.
     pub completed: Indexes,
-    /// Failed for good; only with a limit per index.
+    /// Failed permanently; only with a limit per index.
     pub failed: Option<Indexes>,
     /// The last failed pod of each index that waits for its replacement, which takes over the count of failures.
     pub waiting: BTreeMap<i32, Arc<Pod>>,

@@ -222,7 +222,7 @@ impl View<'_> {
             (Some(standing.ready - pod_changes.deleted_ready), Some(standing.terminating + pod_changes.deleted));
         let status = &mut outcome.status;
         (status.active, status.ready, status.terminating) = (left, ready, terminating);
-        outcome.counts = patience(&self.job.status, status);
+        outcome.counts = write_delay(&self.job.status, status);
         outcome
     }
 
@@ -254,7 +254,7 @@ impl View<'_> {
 /// Returns the maximum delay for writing counts of running pods; `None` if they did not change. Pods that are starting,
 /// or that ended while others run, are delayed. The start of a Job, the readiness of its last pod, and a pod that is no
 /// longer ready are not.
-fn patience(was: &JobStatus, status: &JobStatus) -> Option<Duration> {
+fn write_delay(was: &JobStatus, status: &JobStatus) -> Option<Duration> {
     let counts = |status: &JobStatus| (status.active, status.ready, status.terminating);
     if counts(was) == counts(status) {
         return None;

@@ -36,7 +36,7 @@ pub struct Account {
     /// The counts differ: the maximum delay of their write.
     pub counts: Option<Duration>,
     /// The maximum delay of counters after the finalizers were removed.
-    pub patience: Duration,
+    pub write_delay: Duration,
     /// Pods whose finalizer may be removed after that.
     pub release: Vec<Arc<Pod>>,
     /// Pods that have the finalizer.
@@ -55,8 +55,8 @@ impl View<'_> {
         let tracked: HashSet<Uid> = tracked_pods.iter().map(|pod| pod.meta.uid.clone()).collect();
         let known_failed = self.job.status.uncounted.clone().unwrap_or_default();
         // Recorded pods are safe: while other pods run, the counters can be written with the next finished pods.
-        let patience = if status.active > 0 { CHANGING_COUNTS } else { Duration::ZERO };
-        let settled = settle(&mut status, &tracked).then_some(patience);
+        let write_delay = if status.active > 0 { CHANGING_COUNTS } else { Duration::ZERO };
+        let settled = settle(&mut status, &tracked).then_some(write_delay);
         let counts = counts.into_iter().chain(settled).min();
         let mut release = Vec::new();
         let mut completed = Vec::new();
@@ -107,9 +107,9 @@ impl View<'_> {
         let (end, decided) = self.enter(&mut status, verdict);
         urgent |= full || decided || end.is_some() || self.job.meta.is_deleting();
         // Successes are known by their finalizers until they are recorded.
-        let flush = (flush || decided).then_some(if urgent { Duration::ZERO } else { patience });
+        let flush = (flush || decided).then_some(if urgent { Duration::ZERO } else { write_delay });
         let (end, judged) = (end.filter(|_| !full), judgements);
-        Account { status, flush, counts, patience, release, tracked, end, judged }
+        Account { status, flush, counts, write_delay, release, tracked, end, judged }
     }
 
     /// Returns true if a pod is needed only for counting. Upstream: pkg/controller/job, canRemoveFinalizer.

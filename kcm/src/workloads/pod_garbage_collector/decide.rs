@@ -61,7 +61,7 @@ pub fn surplus(finished: usize, threshold: i32) -> usize {
 
 /// Returns the `count` pods that are deleted first: evicted ones, then the oldest, then by name. Upstream:
 /// pkg/controller/podgc, byEvictionAndCreationTimestamp.
-pub fn first_to_go(mut finished: Vec<Arc<Pod>>, count: usize) -> Vec<Arc<Pod>> {
+pub fn first_deleted(mut finished: Vec<Arc<Pod>>, count: usize) -> Vec<Arc<Pod>> {
     let kept = |pod: &Pod| !pod.disruption.as_ref().is_some_and(|told| told.evicted);
     finished.sort_by(|a, b| {
         kept(a)

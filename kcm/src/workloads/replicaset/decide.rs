@@ -116,7 +116,7 @@ fn failure_reason(active: usize, replicas: i32) -> &'static str {
 /// Written immediately: lost pods, on which a Deployment relies; the last missing pod; and the end of the last
 /// terminating pod, for which users and tools wait after a rollout. While more pods are starting, a gain waits for some
 /// of them.
-pub fn patience(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
+pub fn write_delay(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
     let was = &set.status;
     let arrived = arrived(set, status);
     let is_settled = status.replicas == set.replicas && status.available_replicas == set.replicas;

@@ -14,7 +14,7 @@ use runtime::write::WriteError;
 use serde_json::{Map, Value};
 use tokio::sync::OnceCell;
 
-use super::decide::{Defects, Made, Plan, Step};
+use super::decide::{Defects, Plan, PodRevision, Step};
 use super::identity::{self, Member};
 use super::pods;
 use super::retention::{self, PossibleOwners, Verdict};
@@ -127,7 +127,7 @@ impl<'a> Work<'a> {
         self.controller.recorder.event(&about(self.set), kind, reason, message);
     }
 
-    async fn create(&self, ordinal: i32, made: Made) -> Outcome {
+    async fn create(&self, ordinal: i32, made: PodRevision) -> Outcome {
         let name = identity::pod_name(self.set, ordinal);
         if let Err(error) = self.make_claims(ordinal, &name).await {
             self.record_pod_event(Verb::Create, &name, Some(&error.message));
@@ -170,10 +170,10 @@ impl<'a> Work<'a> {
     }
 
     /// Creates a pod. Returns the name of its revision.
-    async fn post(&self, ordinal: i32, made: Made) -> Result<kinds::Str, WriteError> {
+    async fn post(&self, ordinal: i32, made: PodRevision) -> Result<kinds::Str, WriteError> {
         let Revisions { current, update, .. } = &self.revisions;
         let (writer, namespace) = (&self.controller.writer, &self.key.namespace);
-        let (revision, answer) = if made == Made::Update || current == update {
+        let (revision, answer) = if made == PodRevision::Update || current == update {
             let body = pods::from_template(self.set, self.template, ordinal, update);
             (update, writer.create(&Pod::RESOURCE, namespace, &body, false).await?)
         } else {

@@ -1,5 +1,4 @@
-//! Workload and PodGroup of a Job, compiled from its `spec.scheduling`. All objects are JSON as the API server has
-//! them.
+//! Workload and PodGroup of a Job, compiled from its `spec.scheduling`. All objects are JSON in the form of the API.
 //!
 //! Upstream: pkg/controller/job, job_scheduling_manager.go; component-helpers/scheduling/schedulingv1/workloadbuilder.
 
