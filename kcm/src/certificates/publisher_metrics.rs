@@ -13,7 +13,7 @@ const SUCCESS: u16 = 200;
 /// Difference between a published object and its desired state.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// None.
+    /// There is none.
     Nothing,
     /// There is no such object.
     Create,

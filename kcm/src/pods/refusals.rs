@@ -12,7 +12,7 @@ use kinds::meta::{Meta, ObjectKey, Uid};
 use runtime::lock::lock;
 use tokio::time::Instant;
 
-/// The first delay, as in upstream's queue (client-go, DefaultControllerRateLimiter).
+/// The first delay, as in upstream's queue. Upstream: client-go/util/workqueue, DefaultControllerRateLimiter.
 const FIRST_DELAY: Duration = Duration::from_millis(5);
 /// The longest delay.
 const MAX_DELAY: Duration = Duration::from_secs(1000);

@@ -140,8 +140,8 @@ impl Protection {
         Ok(Outcome::Done)
     }
 
-    /// Reads the pods of the namespace from the API server. Differs from upstream: a pod that the cache does not show
-    /// yet keeps its group, too.
+    /// Reads the pods of the namespace from the API server. Differs from upstream: a pod that the cache does not
+    /// contain yet keeps its group, too.
     async fn has_members(&self, group: &ObjectKey) -> Result<bool, WriteError> {
         let decode = decode_once(Pod::DEVICES);
         let mut found = Ok(false);

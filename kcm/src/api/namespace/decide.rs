@@ -192,7 +192,8 @@ impl Findings {
     }
 }
 
-/// Returns the discovery condition's text about groups that do not respond (client-go, ErrGroupDiscoveryFailed).
+/// Returns the discovery condition's text about groups that do not respond. Upstream: client-go/discovery,
+/// ErrGroupDiscoveryFailed.
 pub fn discovery_problem(failed: &BTreeMap<String, String>) -> Option<String> {
     if failed.is_empty() {
         return None;

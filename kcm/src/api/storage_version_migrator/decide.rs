@@ -72,14 +72,14 @@ pub fn is_young(created: Time, now: Time) -> bool {
     now.0.saturating_sub(created.0) < YOUNG.as_secs() as i64
 }
 
-/// Reads the version in a status: a number without leading zeros (apimachinery pkg/util/resourceversion).
+/// Reads the version in a status: a number without leading zeros. Upstream: apimachinery/pkg/util/resourceversion.
 pub fn read_version(text: &str) -> Result<u64, String> {
     let is_well_formed = !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit());
     let version = text.parse().ok().filter(|_| is_well_formed);
     version.ok_or_else(|| format!("resource version is not well formed: {}", shortened(text)))
 }
 
-/// A resource as upstream's messages name it (apimachinery, GroupVersionResource.String).
+/// A resource as upstream's messages name it. Upstream: apimachinery/pkg/runtime/schema, GroupVersionResource.String.
 pub fn resource_name(resource: &Resource) -> String {
     format!("{}/{}, Resource={}", resource.group, resource.version, resource.plural)
 }

@@ -90,12 +90,12 @@ fn check(request: &CertificateSigningRequest, contents: &Contents) -> Result<(),
 }
 
 /// Returns the lifetime of a certificate: as requested, but at most `longest` and at least ten minutes.
-fn lifetime(asked_seconds: Option<i32>, longest: Duration) -> Duration {
+fn lifetime(requested_seconds: Option<i32>, longest: Duration) -> Duration {
     const SHORTEST: Duration = Duration::from_secs(10 * 60);
-    match asked_seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0))) {
+    match requested_seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0))) {
         None => longest,
-        Some(asked) if asked > longest => longest,
-        Some(asked) => asked.max(SHORTEST),
+        Some(requested) if requested > longest => longest,
+        Some(requested) => requested.max(SHORTEST),
     }
 }
 

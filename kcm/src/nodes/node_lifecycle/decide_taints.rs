@@ -115,8 +115,8 @@ fn as_json(taint: &Taint) -> Value {
     json
 }
 
-/// Returns the key of a node's zone: region and zone, by either name of their labels; empty without both
-/// (component-helpers, node/topology, GetZoneKey).
+/// Returns the key of a node's zone: region and zone, by either name of their labels; empty without both. Upstream:
+/// component-helpers/node/topology, GetZoneKey.
 pub fn zone(node: &Node) -> Str {
     let labels = &node.meta.labels;
     let either = |older: &str, newer: &str| label(labels, older).or_else(|| label(labels, newer)).unwrap_or_default();

@@ -173,7 +173,7 @@ impl Zone {
 /// Consequences of the zones' new states, apart from their rates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// Nothing.
+    /// There are none.
     None,
     /// No node of the cluster is ready any longer: all taints are removed and none is added.
     SightLost,

@@ -325,7 +325,7 @@ fn census(count: Count<'_>) -> BTreeMap<Str, Census> {
     count.iter().map(|(name, size, ready)| (Str::from(*name), Census { size: *size, ready: *ready })).collect()
 }
 
-/// Returns how long a zone's next node waits after a node of the zone was tainted; `None`: forever.
+/// Returns the delay of a zone's next node after a node of the zone was tainted; `None`: it is never tainted.
 fn wait(zone: &Zone, now: Instant) -> Option<u64> {
     let mut pace = zone.pace;
     pace.wait(now)?;

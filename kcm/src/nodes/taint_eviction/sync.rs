@@ -21,8 +21,8 @@ use super::decide::{Decision, ToleratedTime, decide, executing, tolerated_time};
 use crate::context::Clock;
 use crate::pods::disruption_target;
 
-/// Time for which an uncached read of a node's taints is used for all pods on it.
-const WORD: Duration = Duration::from_secs(1);
+/// Maximum age of an uncached read of a node that is used for further pods on it.
+const NODE_READ_MAX_AGE: Duration = Duration::from_secs(1);
 
 /// The time and result of an uncached read of a node; `None`: the node does not exist.
 type NodeRead = (Instant, Option<Arc<Node>>);
@@ -146,11 +146,11 @@ impl Evictions {
             Some(Stage::Until(end)) => now.min(*end),
             _ => now,
         };
-        if let Some(node) = self.ask(&pod.node).await?
+        if let Some(node) = self.read_node(&pod.node).await?
             && decide(self.tolerated_time(&node, pod), running, Instant::now()) != Decision::Evict
         {
             warn!(pod = %key, node = %pod.node, "taints of the node on the API server differ from the cache: waiting for the cache");
-            return Ok(Outcome::RequeueAfter(WORD));
+            return Ok(Outcome::RequeueAfter(NODE_READ_MAX_AGE));
         }
         if running != Some(&Stage::Announced) {
             if matches!(running, Some(Stage::Until(end)) if *end > Instant::now()) {
@@ -189,11 +189,11 @@ impl Evictions {
     }
 
     /// Returns the node from the API server, as of this request: a stalled watch must not evict pods that may stay.
-    async fn ask(&self, name: &Str) -> Result<Option<Arc<Node>>, WriteError> {
+    async fn read_node(&self, name: &Str) -> Result<Option<Arc<Node>>, WriteError> {
         let node_reads = || self.node_reads.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        let fresh = |(at, _): &NodeRead| now.saturating_duration_since(*at) < WORD;
-        if let Some((_, node)) = node_reads().get(name).filter(|word| fresh(word)) {
+        let fresh = |(at, _): &NodeRead| now.saturating_duration_since(*at) < NODE_READ_MAX_AGE;
+        if let Some((_, node)) = node_reads().get(name).filter(|read| fresh(read)) {
             return Ok(node.clone());
         }
         let key = ObjectKey { namespace: "".into(), name: name.clone() };

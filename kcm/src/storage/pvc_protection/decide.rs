@@ -41,7 +41,7 @@ pub enum UnusedStep {
     Keep,
     /// It has to be written with this status.
     Write(bool),
-    /// The cache shows no user: the API server's pods decide.
+    /// The cache contains no user: the API server's pods decide.
     ListPods,
 }
 

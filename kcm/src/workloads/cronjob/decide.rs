@@ -18,9 +18,9 @@ const MANY: i64 = 100;
 /// The approximate number of missed runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missed {
-    /// None.
+    /// No run was missed.
     None,
-    /// Some.
+    /// At least one, at most a hundred.
     Few,
     /// More than a hundred.
     Many,
@@ -89,7 +89,7 @@ pub fn due(cron_job: &CronJob, schedule: &Schedule, now: Timestamp, with_deadlin
     Ok(Due { since, last, missed: if missed > MANY { Missed::Many } else { Missed::Few } })
 }
 
-/// Returns how long until the next run; `None` if there is none. Upstream: pkg/controller/cronjob,
+/// Returns the time until the next run; `None` if there is none. Upstream: pkg/controller/cronjob,
 /// nextScheduleTimeDuration.
 pub fn until_next(cron_job: &CronJob, schedule: &Schedule, now: Timestamp) -> Option<Duration> {
     let from = match due(cron_job, schedule, now, false) {

@@ -252,8 +252,8 @@ pub fn next_check(places: &[Place], min_ready_seconds: i32, now: Timestamp) -> O
     waiting.filter(|_| min_ready_seconds > 0)
 }
 
-/// Backoff of the failed pods of each node (client-go/util/flowcontrol, Backoff): a delay that doubles each time a
-/// failed pod is deleted, and restarts after a long time without one.
+/// Backoff of the failed pods of each node: a delay that doubles each time a failed pod is deleted, and restarts after
+/// a long time without one. Upstream: client-go/util/flowcontrol, Backoff.
 #[derive(Debug, Clone, Default)]
 pub struct Backoff {
     nodes: BTreeMap<Str, (Duration, Timestamp)>,

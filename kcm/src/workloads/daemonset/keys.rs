@@ -17,7 +17,7 @@ pub const ALL: Index<DaemonSet> = Index { name: "all", keys: |_, emit| emit(inde
 /// All nodes, for a reconcile.
 pub const ALL_NODES: Index<Node> = Index { name: "all", keys: |_, emit| emit(index_key(())) };
 
-/// Enqueues the DaemonSets that changes concern.
+/// Enqueues the DaemonSets that changes affect.
 pub fn subscribe(reconciler: &DaemonSets) {
     let DaemonSets { sets, control, nodes, revisions, queue, comparing, .. } = reconciler;
     let (wake, consistency, memory) = (queue.clone(), control.consistency.clone(), reconciler.memory.clone());

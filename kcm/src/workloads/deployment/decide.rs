@@ -179,9 +179,9 @@ pub fn surplus_history(deployment: &Deployment, sets: &Sets) -> Vec<Arc<ReplicaS
 pub struct Notice {
     /// True for `Warning`, false for `Normal`.
     pub warning: bool,
-    /// Reason.
+    /// Reason of the event.
     pub reason: &'static str,
-    /// Message.
+    /// Message of the event.
     pub message: String,
 }
 

@@ -158,13 +158,13 @@ pub struct Rollback {
 
 /// Returns the rollback of the Deployment to `revision`. The sets must include the new one: it determines the previous
 /// revision. Upstream: pkg/controller/deployment, rollback.
-pub fn rollback(deployment: &Deployment, sets: &Sets, revision_asked: i64) -> Rollback {
+pub fn rollback(deployment: &Deployment, sets: &Sets, requested_revision: i64) -> Rollback {
     let refuse = |reason, message: String| Rollback {
         template: None,
         annotations: vec![(ROLLBACK_TO.into(), None)],
         notice: Notice { warning: true, reason, message },
     };
-    let wanted = if revision_asked == 0 { last_revision(sets) } else { revision_asked };
+    let wanted = if requested_revision == 0 { last_revision(sets) } else { requested_revision };
     if wanted == 0 {
         return refuse("DeploymentRollbackRevisionNotFound", "Unable to find last revision.".to_owned());
     }

@@ -15,10 +15,10 @@ use crate::pods::status_delay::MINOR_CHANGE;
 const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Maximum delay of writing a larger number of allowed disruptions.
-const BEFORE_MORE_GO: Duration = Duration::from_secs(1);
+const MAX_INCREASE_DELAY: Duration = Duration::from_secs(1);
 
 /// Labels that a pod must have for a selector to match it.
-pub fn labels_asked_for(selector: &Selector) -> Vec<(Str, Str)> {
+pub fn required_labels(selector: &Selector) -> Vec<(Str, Str)> {
     let Selector::All(requirements) = selector else { return Vec::new() };
     let labels = requirements.iter().filter_map(Requirement::only_label);
     labels.map(|(key, value)| (key.clone(), value.clone())).collect()
@@ -142,7 +142,7 @@ pub fn write_delay(before: &BudgetStatus, after: &BudgetStatus) -> Duration {
     } else if counts == *after && is_kept(before) == is_kept(after) {
         MINOR_CHANGE
     } else if opens(before, after) {
-        BEFORE_MORE_GO
+        MAX_INCREASE_DELAY
     } else {
         Duration::ZERO
     }

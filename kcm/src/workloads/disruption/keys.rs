@@ -71,7 +71,7 @@ pub fn affects_budgets(change: &Change<'_, Pod>) -> bool {
         != (new.ready, new.meta.is_deleting(), &new.meta.labels, &new.meta.owners, &new.meta.uid)
 }
 
-/// How soon a budget has to count its pods again.
+/// The urgency of a new count of a budget's pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
     /// Fewer pods may be disrupted: an eviction that is granted by the previous number is one too many.
@@ -80,8 +80,8 @@ pub enum Urgency {
     Coalesced,
 }
 
-/// Returns how soon the budget with this selector has to count a change of a pod; `None` if the change does not concern
-/// it.
+/// Returns the urgency of a new count for the budget with this selector after a change of a pod; `None` if the change
+/// does not affect it.
 pub fn urgency(change: &Change<'_, Pod>, selector: &Selector) -> Option<Urgency> {
     let [old, new] = [change.old, change.new].map(|pod| pod.filter(|pod| selector.matches(&pod.meta.labels)));
     let is_healthy = |pod: Option<&Arc<Pod>>| pod.is_some_and(|pod| pod.ready && !pod.meta.is_deleting());
@@ -103,8 +103,9 @@ fn joins(change: &Change<'_, Pod>) -> bool {
 /// its kubelet, and only until it is deleted or has ended. Upstream: pkg/controller/disruption,
 /// nonTerminatingPodHasStaleDisruptionCondition.
 pub fn is_announced(pod: &Pod) -> bool {
-    let told = pod.disruption.as_ref().is_some_and(|told| told.target_since.is_some() && !told.by_kubelet);
-    told && pod.is_active()
+    let is_target =
+        pod.disruption.as_ref().is_some_and(|condition| condition.target_since.is_some() && !condition.by_kubelet);
+    is_target && pod.is_active()
 }
 
 fn warn_about_multiple_budgets(recorder: &Recorder, pod: &Pod, protecting: &[&PodDisruptionBudget]) {

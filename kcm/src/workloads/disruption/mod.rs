@@ -88,7 +88,7 @@ fn start(manager: &mut Manager, context: &Context) {
         recorder: recorder.clone(),
         queue: queue.clone(),
         clock: context.clock.clone(),
-        told: Default::default(),
+        recorded_events: Default::default(),
         debouncer: StatusDebouncer::default(),
     });
     let announced = Arc::new(Announced { pods: pods.clone(), writer, clock: context.clock.clone() });

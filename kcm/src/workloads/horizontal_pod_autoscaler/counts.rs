@@ -16,11 +16,11 @@ use runtime::store::Store;
 /// The change of the number of pods by a sync or a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// More.
+    /// The number increases.
     Up,
-    /// Fewer.
+    /// The number decreases.
     Down,
-    /// Nothing.
+    /// The number stays.
     None,
 }
 

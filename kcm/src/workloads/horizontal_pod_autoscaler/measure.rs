@@ -43,11 +43,11 @@ impl MetricResponses {
 
     async fn get(&self, request: MetricRequest) -> Response {
         let cell = self.cell(&request.path);
-        let ask = || async {
+        let read = || async {
             let answer = self.writer.get_json_at(request.path.clone()).await;
             answer.map(Arc::new).map_err(|error| error_message(&error, &request.what))
         };
-        cell.get_or_init(ask).await.clone()
+        cell.get_or_init(read).await.clone()
     }
 
     fn cell(&self, path: &str) -> Arc<OnceCell<Response>> {
@@ -65,8 +65,8 @@ impl MetricResponses {
     }
 }
 
-/// Returns the message of an error: the API server's, or client-go's if the response has none
-/// (apimachinery/pkg/api/errors, NewGenericServerResponse).
+/// Returns the message of an error: the API server's, or client-go's if the response has none. Upstream:
+/// apimachinery/pkg/api/errors, NewGenericServerResponse.
 fn error_message(error: &WriteError, what: &str) -> String {
     match error.refused().map(|status| (status.reason.is_empty(), status.code)) {
         Some((true, 404)) => format!("the server could not find the requested resource (get {what})"),

@@ -26,7 +26,7 @@ use super::overlap::{self, Overlaps};
 use super::pace::Memory;
 use crate::context::Clock;
 
-/// Maximum number of attempts to change a scale, if conflicts occur (client-go/util/retry, DefaultRetry).
+/// Maximum number of attempts to change a scale, if conflicts occur. Upstream: client-go/util/retry, DefaultRetry.
 const TRIES: usize = 5;
 
 /// The delay of the next decision after another client scaled the target.

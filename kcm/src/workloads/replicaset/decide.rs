@@ -111,7 +111,7 @@ fn failure_reason(active: usize, replicas: i32) -> &'static str {
     }
 }
 
-/// Returns how long a status may wait to be written, from when it first differed from the set's.
+/// Returns the maximum delay of a status write, from when the status first differed from the set's.
 ///
 /// Written immediately: lost pods, on which a Deployment relies; the last missing pod; and the end of the last
 /// terminating pod, for which users and tools wait after a rollout. While more pods are starting, a gain waits for some
