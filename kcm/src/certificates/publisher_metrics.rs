@@ -42,7 +42,7 @@ impl From<ReconcileError> for Failure {
     }
 }
 
-/// Syncs and how long they took.
+/// Numbers and durations of syncs.
 pub struct Syncs {
     total: Counts<1>,
     duration: Histograms<1>,

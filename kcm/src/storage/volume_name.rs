@@ -76,7 +76,7 @@ pub fn of_volume(volume: &PersistentVolume) -> Option<Str> {
     }
 }
 
-/// Returns the unique name of a volume that a pod defines itself, by its attachment. Others are known by their
+/// Returns the unique name of a volume that a pod defines itself, by its attachment. Others are identified by their
 /// PersistentVolume.
 pub fn of_inline(attachment: &VolumeAttachment) -> Option<Str> {
     let (driver, handle) = attachment.inline.as_deref()?.csi()?;

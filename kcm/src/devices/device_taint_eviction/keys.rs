@@ -81,12 +81,12 @@ pub const MEMBERS: Index<Pod> = Index {
     },
 };
 
-/// The key of a PodGroup.
+/// Returns the key of a PodGroup.
 pub fn in_group(namespace: &str, group: &str) -> u64 {
     index_key(("device-group", namespace, group))
 }
 
-/// The key of a pool.
+/// Returns the key of a pool.
 pub fn pool(driver: &str, pool: &str) -> u64 {
     index_key((driver, pool))
 }

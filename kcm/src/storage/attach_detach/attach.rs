@@ -97,7 +97,7 @@ impl AttachDetach {
         ReconcileError::new(message)
     }
 
-    /// Reports errors and slowness of the driver. Returns when to check again.
+    /// Reports errors and slowness of the driver. Returns the time until the next check.
     pub fn await_attach(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Option<Duration> {
         memory.is_announced = false;
         let Plugin::Csi { driver, handle } = subject.plugin else { return None };

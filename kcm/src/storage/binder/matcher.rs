@@ -34,8 +34,8 @@ impl Matcher {
         if may_fit_more_claims { state.waiting.wake_for(new) } else { None }
     }
 
-    /// Searches the best volume for a claim and hides it from other claims until [`Matcher::release`]. If there is none,
-    /// the claim waits until a volume becomes free.
+    /// Searches for the best volume of a claim and hides it from other claims until [`Matcher::release`]. If there is
+    /// none, the claim waits until a volume becomes free.
     pub fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search {
         let mut state = self.lock();
         let key = claim.meta.key();
@@ -49,7 +49,7 @@ impl Matcher {
         if state.volumes.hold(&volume.meta.name, &key) { Search::Found(volume) } else { Search::Busy }
     }
 
-    /// Hides a volume from other claims until [`Matcher::release`]. Returns false if one of both is being bound.
+    /// Hides a volume from other claims until [`Matcher::release`]. Returns false if either is being bound.
     pub fn hold(&self, volume: &Str, claim: &ObjectKey) -> bool {
         self.lock().volumes.hold(volume, claim)
     }

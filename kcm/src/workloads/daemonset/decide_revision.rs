@@ -16,7 +16,7 @@ pub struct Sorted {
     /// The newest revision of the current template.
     pub current: Option<Arc<ControllerRevision>>,
     /// Duplicates: further revisions of the current template.
-    pub twins: Vec<Arc<ControllerRevision>>,
+    pub duplicates: Vec<Arc<ControllerRevision>>,
     /// Revisions of other templates, oldest first.
     pub old: Vec<Arc<ControllerRevision>>,
 }
@@ -26,7 +26,7 @@ impl Sorted {
     /// pkg/controller/daemon, constructHistory.
     pub fn by(revisions: Vec<Arc<ControllerRevision>>, template: Fingerprint) -> Self {
         let (mut same, old): (Vec<_>, Vec<_>) = revisions.into_iter().partition(|revision| revision.data == template);
-        Self { current: same.pop(), twins: same, old }
+        Self { current: same.pop(), duplicates: same, old }
     }
 
     /// Returns the minimum number of the current revision.

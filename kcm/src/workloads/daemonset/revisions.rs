@@ -67,14 +67,14 @@ impl DaemonSets {
         let (sorted, snapshot) = self.sort(work, template, &history, revisions).await?;
         let current = match (&sorted.current, snapshot) {
             (Some(current), _) => {
-                self.merge_twins(work, &history, &sorted.twins, hash_of(current)).await?;
+                self.merge_duplicates(work, &history, &sorted.duplicates, hash_of(current)).await?;
                 if current.revision < sorted.number() {
                     history.renumber(current, sorted.number()).await?
                 } else {
                     current.clone()
                 }
             }
-            (None, Some(snapshot)) => self.make(work, &history, snapshot, sorted.number()).await?,
+            (None, Some(snapshot)) => self.create_revision(work, &history, snapshot, sorted.number()).await?,
             // The remembered revision no longer exists.
             (None, None) => return Err(Stop::Outdated),
         };
@@ -103,7 +103,7 @@ impl DaemonSets {
     }
 
     /// Creates a revision of the current template. Upstream: pkg/controller/daemon, snapshot.
-    async fn make(
+    async fn create_revision(
         &self,
         work: &Work<'_>,
         history: &History<'_>,
@@ -139,14 +139,14 @@ impl DaemonSets {
 
     /// Merges revisions of the same template: labels all pods with the current one, and deletes the others. Otherwise
     /// pods of the others would be replaced. Upstream: pkg/controller/daemon, dedupCurHistories.
-    async fn merge_twins(
+    async fn merge_duplicates(
         &self,
         work: &Work<'_>,
         history: &History<'_>,
-        twins: &[Arc<ControllerRevision>],
+        duplicates: &[Arc<ControllerRevision>],
         hash: &str,
     ) -> Result<(), Stop> {
-        if twins.is_empty() {
+        if duplicates.is_empty() {
             return Ok(());
         }
         let other = |pod: &&Arc<Pod>| label(&pod.meta.labels, REVISION_HASH_LABEL) != Some(hash);
@@ -163,8 +163,8 @@ impl DaemonSets {
                 Err(error) => return Err(error.into()),
             }
         }
-        for twin in twins {
-            history.delete(twin).await?;
+        for duplicate in duplicates {
+            history.delete(duplicate).await?;
         }
         // The pods have changed: the next reconcile decides on them.
         Err(Stop::Outdated)

@@ -43,7 +43,7 @@ pub struct DaemonSets {
     pub control: PodControl,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
-    /// Whether tolerations may compare numbers (gate TaintTolerationComparisonOperators).
+    /// Tolerations may compare numbers (gate TaintTolerationComparisonOperators).
     pub comparing: bool,
     /// The revision of each template.
     pub memory: Arc<Memory>,

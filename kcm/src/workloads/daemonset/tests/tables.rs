@@ -409,7 +409,7 @@ fn newest_revision_of_the_template_is_the_current_one() {
     };
     let sorted = Sorted::by(all.clone(), Fingerprint::of(b"x"));
     assert_eq!(sorted.current.as_ref().map(|current| &*current.meta.name), Some("c"));
-    assert_eq!((named(&sorted.twins), named(&sorted.old)), (vec!["a".into()], vec!["b".into(), "d".into()]));
+    assert_eq!((named(&sorted.duplicates), named(&sorted.old)), (vec!["a".into()], vec!["b".into(), "d".into()]));
     assert_eq!(sorted.number(), 8, "it has to be the newest");
     let sorted = Sorted::by(all, Fingerprint::of(b"new"));
     assert_eq!((sorted.current, sorted.old.len()), (None, 4));

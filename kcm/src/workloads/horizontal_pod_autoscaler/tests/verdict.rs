@@ -1,4 +1,4 @@
-//! Decisions about a target and its autoscaler's status (cases of pkg/controller/podautoscaler, horizontal_test.go).
+//! Decisions about a target and its autoscaler's status. Upstream: pkg/controller/podautoscaler, horizontal_test.go.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -211,7 +211,7 @@ fn spec_change_is_reconciled_immediately_and_status_change_is_not() {
 }
 
 #[test]
-fn announced_zero_is_withdrawn_while_the_target_has_pods() {
+fn zero_in_the_status_is_cleared_while_the_target_has_pods() {
     let rows = [
         ("announced, and another client scaled up", 2, Some(true), Some("False")),
         ("scaled to zero", 0, Some(true), Some("True")),
