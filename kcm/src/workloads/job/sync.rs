@@ -252,17 +252,17 @@ impl Jobs {
         }
         if let Some(end) = end.filter(|_| ended) {
             self.tally.finished(&job, &end.kind, &end.reason);
-            let say = |kind, reason: &'static str, message: &str| {
+            let record = |kind, reason: &'static str, message: &str| {
                 self.control.recorder.event(&about(&*job), kind, reason, message.to_owned());
             };
             if &*end.kind == COMPLETE {
                 if job.completions.is_some_and(|completions| status.succeeded > completions) {
                     let message = "Too many succeeded pods running after completion count reached";
-                    say(EventType::Warning, "TooManySucceededPods", message);
+                    record(EventType::Warning, "TooManySucceededPods", message);
                 }
-                say(EventType::Normal, "Completed", "Job completed");
+                record(EventType::Normal, "Completed", "Job completed");
             } else {
-                say(EventType::Warning, failure_reason(&end.reason), &end.message);
+                record(EventType::Warning, failure_reason(&end.reason), &end.message);
             }
         }
         Ok(())
