@@ -195,7 +195,7 @@ impl Collector {
         }
     }
 
-    /// Reports whether an API server's identity Lease exists. Differs from upstream: an error of the read is an error
+    /// Returns true if an API server's identity Lease exists. Differs from upstream: an error of the read is an error
     /// here, and not the proof that the Lease is missing.
     async fn has_lease(&self, server: &str) -> Result<bool, ReconcileError> {
         match self.writer.get(&Lease::RESOURCE, &lease_key(server)).await {

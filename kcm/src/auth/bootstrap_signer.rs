@@ -1,7 +1,7 @@
 //! bootstrap-signer-controller: signs the public `cluster-info` with each bootstrap token, so that joining nodes can
 //! verify it.
 //!
-//! Follows upstream pkg/controller/bootstrap, Signer.
+//! Upstream: pkg/controller/bootstrap, Signer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Bootstrap tokens of joining nodes: validity and expiration. Shared by the signer and the cleaner.
 //!
-//! Follows upstream cluster-bootstrap/util/secrets.
+//! Upstream: k8s.io/cluster-bootstrap/util/secrets.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub enum Expiration {
     In(Duration),
 }
 
-/// Reads `expiration` (GetExpiration).
+/// Reads `expiration`. Upstream: k8s.io/cluster-bootstrap/util/secrets, GetExpiration.
 pub fn expiration(token: &BootstrapToken, now: Timestamp) -> Expiration {
     if token.expiration.is_empty() {
         return Expiration::Never;
@@ -81,7 +81,7 @@ fn rfc3339(text: &str) -> Option<Timestamp> {
     is_zone.then(|| text.parse().ok()).flatten()
 }
 
-/// Returns the id and secret of a token that may sign (pkg/controller/bootstrap, validateSecretForSigning).
+/// Returns the id and secret of a token that may sign. Upstream: pkg/controller/bootstrap, validateSecretForSigning.
 pub fn signing(secret: &Secret, now: Timestamp) -> Option<(&str, &[u8])> {
     let token = token(secret)?;
     let named = secret.meta.name.strip_prefix("bootstrap-token-").filter(|id| is_id(id))?;

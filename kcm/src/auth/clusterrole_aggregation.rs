@@ -1,6 +1,6 @@
 //! clusterrole-aggregation-controller: gathers the rules of the ClusterRoles that another one selects.
 //!
-//! Follows upstream pkg/controller/clusterroleaggregation.
+//! Upstream: pkg/controller/clusterroleaggregation.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -242,7 +242,7 @@ mod tests {
     }
 
     fn gathered(role: &ClusterRole, all: &[Arc<ClusterRole>]) -> Result<Vec<String>, String> {
-        let rules = gather(role, role.aggregates.as_ref().expect("it gathers"), |_| all.to_vec())?;
+        let rules = gather(role, role.aggregates.as_ref().expect("it aggregates"), |_| all.to_vec())?;
         Ok(rules.iter().map(|rule| rule.list(policy_rule::RESOURCES).collect()).collect())
     }
 

@@ -120,7 +120,7 @@ fn day_of(time: Timestamp) -> Date {
     time.to_zoned(TimeZone::UTC).date()
 }
 
-/// Reports whether uses have been recorded for long enough that a token without a recorded use is unused. `since` is
+/// Returns true if uses have been recorded for long enough that a token without a recorded use is unused. `since` is
 /// the day on which the recording began.
 fn is_known_for(since: &str, period: SignedDuration, now: Timestamp) -> Option<bool> {
     let next = day(since)?.tomorrow().ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp();
@@ -131,7 +131,7 @@ fn judge(secret: &Secret, account: Option<&ServiceAccount>, period: SignedDurati
     let (Some(token), Ok(before)) = (secret.account_token(), now.checked_sub(period)) else { return Verdict::Keep };
     let Ok(created) = Timestamp::from_second(secret.meta.created.0) else { return Verdict::Keep };
     let recent = |label: Date| label >= day_of(before);
-    if created >= before || secret.meta.is_deleting() || !made_by_the_cluster(secret, token, account) {
+    if created >= before || secret.meta.is_deleting() || !is_generated(secret, token, account) {
         return Verdict::Keep;
     }
     match label(&secret.meta.labels, LAST_USED).map(day) {
@@ -147,8 +147,8 @@ fn judge(secret: &Secret, account: Option<&ServiceAccount>, period: SignedDurati
     }
 }
 
-/// Reports whether the cluster generated a token: the account lists generated ones, but not those of users.
-fn made_by_the_cluster(secret: &Secret, token: &AccountToken, account: Option<&ServiceAccount>) -> bool {
+/// Returns true if the cluster generated a token: the account lists generated ones, but not those of users.
+fn is_generated(secret: &Secret, token: &AccountToken, account: Option<&ServiceAccount>) -> bool {
     account.is_some_and(|account| {
         token.account_uid.as_ref().is_none_or(|uid| *uid == account.meta.uid)
             && account.secrets.contains(&secret.meta.name)
@@ -377,20 +377,20 @@ mod tests {
             ("of another type", Old { kind: "Opaque", ..old() }, Keep),
             ("of another account", Old { account_uid: "u2", ..old() }, Keep),
             ("of any account of its name", Old { account_uid: "", ..old() }, MarkInvalid),
-            ("used lately", Old { labels: used("2026-01-01"), ..old() }, Keep),
+            ("used recently", Old { labels: used("2026-01-01"), ..old() }, Keep),
             ("used on the last day that counts", Old { labels: used("2025-06-15"), ..old() }, Keep),
             ("used on the day before", Old { labels: used("2025-06-14"), ..old() }, MarkInvalid),
-            ("used somewhen", Old { labels: used("2025-6-1"), ..old() }, Keep),
-            ("invalid since lately", Old { labels: invalid("2026-06-14"), ..old() }, Keep),
+            ("used on an invalid date", Old { labels: used("2025-6-1"), ..old() }, Keep),
+            ("invalid since recently", Old { labels: invalid("2026-06-14"), ..old() }, Keep),
             ("invalid since the last day that counts", Old { labels: invalid("2025-06-15"), ..old() }, Keep),
             ("invalid for long", Old { labels: invalid("2025-06-14"), ..old() }, Delete),
-            ("invalid since somewhen", Old { labels: invalid("yesterday"), ..old() }, MarkInvalid),
+            ("invalid since an invalid date", Old { labels: invalid("yesterday"), ..old() }, MarkInvalid),
         ] {
             let verdict = judge(&token.secret(), Some(&account(&["x", "robot-token"])), period(), now());
             assert_eq!(verdict, expected, "{what}");
         }
         let secret = old().secret();
-        assert_eq!(judge(&secret, Some(&account(&["x"])), period(), now()), Keep, "a user made it");
+        assert_eq!(judge(&secret, Some(&account(&["x"])), period(), now()), Keep, "a user created it");
         assert_eq!(judge(&secret, None, period(), now()), Keep);
     }
 

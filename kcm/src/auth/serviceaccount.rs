@@ -1,6 +1,6 @@
 //! serviceaccount-controller: keeps the ServiceAccount `default` in every namespace that is not being deleted.
 //!
-//! Follows upstream pkg/controller/serviceaccount, ServiceAccountsController.
+//! Upstream: pkg/controller/serviceaccount, ServiceAccountsController.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ fn of_account(change: &Change<'_, ServiceAccount>) -> Option<ObjectKey> {
     Some(ObjectKey { namespace: "".into(), name: gone.meta.namespace.clone() })
 }
 
-/// Reports whether the account has to be created.
+/// Returns true if the account has to be created.
 fn is_missing(namespace: Option<&Namespace>, account: Option<&ServiceAccount>) -> bool {
     namespace.is_some_and(|namespace| namespace.active) && account.is_none()
 }

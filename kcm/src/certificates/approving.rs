@@ -75,7 +75,7 @@ const ANY: Right = Right {
     message: "Auto approving kubelet client certificate after SubjectAccessReview.",
 };
 
-/// Reports whether this controller may have to approve a request: a kubelet's, and neither approved nor denied yet.
+/// Returns true if this controller may have to approve a request: a kubelet's, and neither approved nor denied yet.
 ///
 /// Requests for other signers are not even parsed: their keys and names may be of any kind, and an error would be
 /// retried for as long as the request is open.

@@ -1,6 +1,6 @@
 //! certificatesigningrequest-cleaner-controller: deletes old certificate requests.
 //!
-//! It runs once an hour. Follows upstream pkg/controller/certificates/cleaner.
+//! It runs once an hour. Upstream: pkg/controller/certificates/cleaner.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //! that the API server's is signed by.
 //!
 //! The bundle's name contains a hash of its content, so that new certificates are a new bundle, which is created before
-//! the old one is deleted. Follows upstream pkg/controller/certificates/clustertrustbundlepublisher.
+//! the old one is deleted. Upstream: pkg/controller/certificates/clustertrustbundlepublisher.
 
 use std::sync::Arc;
 
@@ -90,7 +90,8 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }
 
-/// Returns the signer's name, and the first twelve bytes of the content's SHA-256 (constructBundleName).
+/// Returns the signer's name, and the first twelve bytes of the content's SHA-256. Upstream:
+/// pkg/controller/certificates/clustertrustbundlepublisher, constructBundleName.
 fn bundle_name(content: &[u8]) -> String {
     let hash = digest::digest(&digest::SHA256, content);
     let hash: String = hash.as_ref()[..12].iter().map(|byte| format!("{byte:02x}")).collect();

@@ -13,7 +13,7 @@ const SUCCESS: u16 = 200;
 /// Difference between a published object and its desired state.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// None.
+    /// There is none.
     Nothing,
     /// There is no such object.
     Create,
@@ -42,7 +42,7 @@ impl From<ReconcileError> for Failure {
     }
 }
 
-/// Syncs and how long they took.
+/// Numbers and durations of syncs.
 pub struct Syncs {
     total: Counts<1>,
     duration: Histograms<1>,

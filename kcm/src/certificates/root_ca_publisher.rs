@@ -1,6 +1,6 @@
 //! root-ca-certificate-publisher-controller: keeps the cluster's root certificates in a ConfigMap of every namespace.
 //!
-//! Follows upstream pkg/controller/certificates/rootcacertpublisher.
+//! Upstream: pkg/controller/certificates/rootcacertpublisher.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 /// The key of the certificates in the data.
 const CA_CERT: &str = "ca.crt";
-/// The annotation that says what the ConfigMap is for.
+/// The annotation with the purpose of the ConfigMap.
 const DESCRIPTION: &str = "kubernetes.io/description";
 const DESCRIPTION_TEXT: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.";
 
@@ -65,7 +65,7 @@ fn start(manager: &mut Manager, context: &Context) {
         ["Number of namespace syncs happened in root ca cert publisher."; 2],
     );
     let reconciler = Arc::new(Publisher {
-        // PEM is ASCII; what else stands around it survives as well as text can.
+        // PEM is ASCII. Other bytes around it are replaced if they are not UTF-8.
         root_ca: String::from_utf8_lossy(&context.credentials.root_ca).into(),
         maps,
         writer: manager.writer(DESCRIPTOR.service_account),
@@ -205,7 +205,7 @@ mod tests {
         let key = Some(ObjectKey::new("", "a"));
         assert_eq!(of_map(&Change { old: Some(&ours), new: None }), key);
         assert_eq!(of_map(&Change { old: Some(&ours), new: Some(&ours) }), key);
-        assert_eq!(of_map(&Change { old: None, new: Some(&ours) }), None, "its namespace was told already");
+        assert_eq!(of_map(&Change { old: None, new: Some(&ours) }), None, "its namespace is enqueued already");
         assert_eq!(of_map(&Change { old: Some(&other), new: None }), None);
     }
 }

@@ -140,7 +140,7 @@ fn read(flag: &'static str, path: &str) -> Result<Vec<u8>, CredentialError> {
     fs::read(Path::new(path)).map_err(|source| CredentialError::Read { flag, path: path.to_owned(), source })
 }
 
-/// Checks that there is at least one certificate and each can be decoded (client-go, util/cert, ParseCertsPEM).
+/// Checks that there is at least one certificate and each can be decoded. Upstream: client-go/util/cert, ParseCertsPEM.
 fn check_certificates(pem: &[u8]) -> Result<(), String> {
     let mut count = 0;
     for certificate in CertificateDer::pem_slice_iter(pem) {

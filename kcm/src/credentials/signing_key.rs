@@ -108,7 +108,7 @@ impl SigningKey {
         Ok(Self { pair, id, random: SystemRandom::new() })
     }
 
-    /// Returns the key's name in tokens (pkg/serviceaccount, keyIDFromPublicKey).
+    /// Returns the key's name in tokens. Upstream: pkg/serviceaccount, keyIDFromPublicKey.
     pub fn id(&self) -> &str {
         &self.id
     }

@@ -1,7 +1,7 @@
 //! ttl-controller: annotates nodes with the time for which kubelets may cache Secrets and ConfigMaps, by cluster size.
 //!
 //! The value changes in steps with the number of nodes, with hysteresis. Each node gets a new value at its next change.
-//! Follows upstream pkg/controller/ttl.
+//! Upstream: pkg/controller/ttl.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

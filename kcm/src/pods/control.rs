@@ -1,4 +1,4 @@
-//! Creates and deletes single pods for an owner, each with its event (pkg/controller, RealPodControl).
+//! Creates and deletes single pods for an owner, each with its event. Upstream: pkg/controller, RealPodControl.
 
 use std::sync::Arc;
 

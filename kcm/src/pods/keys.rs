@@ -1,4 +1,4 @@
-//! Which owners a change of a pod concerns.
+//! The owners that a change of a pod affects.
 
 use kinds::meta::ObjectKey;
 use kinds::{Kind, Pod};

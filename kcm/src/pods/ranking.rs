@@ -14,14 +14,14 @@ type Rank = (bool, Phase, bool, i32, Reverse<usize>, Option<RoughAge>, Reverse<i
 /// The order of magnitude of an age. Unknown first, then young before old.
 type RoughAge = Option<u32>;
 
-/// The order in which the surplus pods of a ReplicaSet are deleted (pkg/controller, ActivePodsWithRanks).
+/// The order in which the surplus pods of a ReplicaSet are deleted. Upstream: pkg/controller, ActivePodsWithRanks.
 ///
 /// Ages count by their order of magnitude, so that any of several pods of about the same age may be deleted.
 #[derive(Debug)]
 pub struct Ranking {
-    /// Active pods on each node.
-    crowds: HashMap<Str, usize>,
-    /// Whether the annotation with the deletion cost is used (gate PodDeletionCost).
+    /// Number of related pods on each node.
+    related_on_node: HashMap<Str, usize>,
+    /// The annotation with the deletion cost is used (gate PodDeletionCost).
     uses_cost: bool,
     now: Timestamp,
 }
@@ -29,11 +29,11 @@ pub struct Ranking {
 impl Ranking {
     /// Returns the order of pods that share their nodes with `related` ones.
     pub fn new(related: &[Arc<Pod>], uses_cost: bool, now: Timestamp) -> Self {
-        let mut crowds = HashMap::new();
+        let mut related_on_node = HashMap::new();
         for pod in related.iter().filter(|pod| pod.is_active()) {
-            *crowds.entry(pod.node.clone()).or_default() += 1;
+            *related_on_node.entry(pod.node.clone()).or_default() += 1;
         }
-        Self { crowds, uses_cost, now }
+        Self { related_on_node, uses_cost, now }
     }
 
     /// Returns the `count` pods that are deleted first.
@@ -49,7 +49,7 @@ impl Ranking {
             pod.phase,
             pod.ready,
             if self.uses_cost { pod.deletion_cost } else { 0 },
-            Reverse(self.crowds.get(&pod.node).copied().unwrap_or(0)),
+            Reverse(self.related_on_node.get(&pod.node).copied().unwrap_or(0)),
             pod.ready.then(|| rough_age(pod.ready_since, self.now)),
             Reverse(pod.restarts),
             Reverse(pod.sidecar_restarts),
@@ -72,7 +72,7 @@ type ExactRank = (bool, Phase, bool, ExactAge, Reverse<i32>, Reverse<i32>, Exact
 /// Unknown first, then young before old.
 type ExactAge = (bool, Reverse<i64>);
 
-/// Returns the order in which the surplus pods of a Job are deleted (pkg/controller, ActivePods).
+/// Returns the order in which the surplus pods of a Job are deleted. Upstream: pkg/controller, ActivePods.
 pub fn exact_rank(pod: &Pod) -> impl Ord + use<> {
     let age = |since: Time| (!since.is_zero(), Reverse(since.0));
     let rank: ExactRank = (

@@ -12,7 +12,7 @@ use kinds::meta::{Meta, ObjectKey, Uid};
 use runtime::lock::lock;
 use tokio::time::Instant;
 
-/// The first delay, as in upstream's queue (client-go, DefaultControllerRateLimiter).
+/// The first delay, as in upstream's queue. Upstream: client-go/util/workqueue, DefaultControllerRateLimiter.
 const FIRST_DELAY: Duration = Duration::from_millis(5);
 /// The longest delay.
 const MAX_DELAY: Duration = Duration::from_secs(1000);
@@ -40,7 +40,7 @@ impl Attempt {
     }
 
     /// Returns true if this attempt may succeed although `refused` did not.
-    fn is_news(&self, refused: &Self) -> bool {
+    fn may_succeed_after(&self, refused: &Self) -> bool {
         (&self.uid, self.generation) != (&refused.uid, refused.generation)
             || self.missing > refused.missing
             || self.owned < refused.owned
@@ -69,10 +69,10 @@ pub struct Waiting {
 pub struct Refusals(Mutex<HashMap<ObjectKey, Refusal>>);
 
 impl Refusals {
-    /// Returns how long an attempt has to wait; `None` if it is due.
+    /// Returns the wait before an attempt; `None` if it is due.
     pub fn waiting(&self, key: &ObjectKey, attempt: &Attempt) -> Option<Waiting> {
         let refusals = self.lock();
-        let refusal = refusals.get(key).filter(|refusal| !attempt.is_news(&refusal.attempt))?;
+        let refusal = refusals.get(key).filter(|refusal| !attempt.may_succeed_after(&refusal.attempt))?;
         let left = refusal.until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
         Some(Waiting { left, message: refusal.message.clone() })
     }
@@ -92,7 +92,7 @@ impl Refusals {
         self.lock().get(key).map_or(0, |refusal| usize::try_from(refusal.count).unwrap_or(usize::MAX))
     }
 
-    /// Removes an owner: nothing is missing, an attempt succeeded, or it no longer exists.
+    /// Removes an owner that has no missing children, whose attempt succeeded, or that no longer exists.
     pub fn forget(&self, key: &ObjectKey) {
         self.lock().remove(key);
     }

@@ -1,4 +1,4 @@
-//! ephemeral-volume-controller: creates the claims that the generic ephemeral volumes of pods stand for.
+//! ephemeral-volume-controller: creates the claims of the generic ephemeral volumes of pods.
 //!
 //! A claim is deleted with its pod by the garbage collector. Upstream: pkg/controller/volume/ephemeral.
 
@@ -83,7 +83,7 @@ fn start(manager: &mut Manager, context: &Context) {
 
 // Keys
 
-/// Reports whether a pod is not being deleted and has a generic ephemeral volume.
+/// Returns true if a pod is not being deleted and has a generic ephemeral volume.
 fn needs_claims(pod: &Pod) -> bool {
     !pod.meta.is_deleting() && ephemeral_volumes(pod).next().is_some()
 }
@@ -92,8 +92,8 @@ fn ephemeral_volumes(pod: &Pod) -> impl Iterator<Item = &ClaimVolume> {
     pod.volumes.iter().flat_map(|volumes| &volumes.claims).filter(|volume| volume.is_ephemeral)
 }
 
-/// Returns a pod that is new, or new under an old name, and needs claims. The volumes of a pod never change, so that its
-/// updates do not matter.
+/// Returns a pod that was created, or replaced another one of its name, and needs claims. The volumes of a pod never
+/// change, so that its updates do not matter.
 fn added_pod<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
     let is_known = |new: &Pod| change.old.is_some_and(|old| old.meta.uid == new.meta.uid);
     change.new.filter(|new| !is_known(new) && needs_claims(new))
@@ -101,16 +101,16 @@ fn added_pod<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
 
 /// Returns a claim that was deleted, or replaced by another one of its name.
 fn deleted_claim<'a>(change: &Change<'a, PersistentVolumeClaim>) -> Option<&'a Arc<PersistentVolumeClaim>> {
-    let is_there = |old: &PersistentVolumeClaim| change.new.is_some_and(|new| new.meta.uid == old.meta.uid);
-    change.old.filter(|old| !is_there(old))
+    let still_exists = |old: &PersistentVolumeClaim| change.new.is_some_and(|new| new.meta.uid == old.meta.uid);
+    change.old.filter(|old| !still_exists(old))
 }
 
 // Sync
 
-/// Why a pod has no claim for one of its volumes.
+/// Reason why a pod has no claim for one of its volumes.
 #[derive(Debug, thiserror::Error)]
 enum VolumeError {
-    /// The claim's name is taken.
+    /// A claim of this name belongs to another owner.
     #[error("PVC {namespace}/{claim} was not created for pod {namespace}/{pod} (pod is not owner)")]
     NotOwner { namespace: String, claim: String, pod: String },
     /// The claim could not be created.
@@ -194,7 +194,8 @@ impl EphemeralVolumes {
                 self.consistency.wrote(&pod.meta.key(), &self.claims, answer.meta()?.version);
                 Ok(())
             }
-            // Perhaps created by this controller, by an attempt whose answer was lost or that the cache does not show yet.
+            // Perhaps created by this controller, by an attempt whose response was lost or whose claim the cache does
+            // not contain yet.
             Err(error) if error.is_already_exists() => {
                 let owned = self.read_owner(pod, &key).await;
                 owned.inspect_err(|_| self.failed.add())
@@ -206,7 +207,7 @@ impl EphemeralVolumes {
         }
     }
 
-    /// Returns the pod as the API server has it; `None` if it is another one or is being deleted.
+    /// Reads the pod from the API server; `None` if it is another one or is being deleted.
     async fn read_pod(&self, pod: &Pod) -> Result<Option<Answer>, VolumeError> {
         let answer = match self.writer.get(&Pod::RESOURCE, &pod.meta.key()).await {
             Err(error) if error.is_not_found() => return Ok(None),
@@ -228,7 +229,7 @@ fn require_owner(pod: &Pod, claim: &Meta) -> Result<(), VolumeError> {
     if claim.is_controlled_by(&pod.meta.uid) { Ok(()) } else { Err(not_owner(pod, &claim.name)) }
 }
 
-/// An error that the API server answers with because the namespace is being deleted is not worth a retry.
+/// A creation that was refused because the namespace is being deleted is not retried.
 fn reconcile_error(volume: &str, error: VolumeError) -> ReconcileError {
     let terminal = match &error {
         VolumeError::Create { error, .. } => error.is_namespace_terminating(),
@@ -246,16 +247,16 @@ mod tests {
     fn only_new_pods_with_ephemeral_volumes_are_reconciled() {
         let plain = Arc::new(pod_with("web", &["data"]));
         let ephemeral = Arc::new(pod_with_ephemeral("web"));
-        let mut doomed = pod_with_ephemeral("web");
-        deleting(&mut doomed.meta, &[]);
-        let doomed = Arc::new(doomed);
+        let mut being_deleted = pod_with_ephemeral("web");
+        deleting(&mut being_deleted.meta, &[]);
+        let being_deleted = Arc::new(being_deleted);
         let mut another = pod_with_ephemeral("web");
         recreated(&mut another.meta);
         let another = Arc::new(another);
         for (name, old, new, expected) in [
             ("created", None, Some(&ephemeral), true),
             ("without ephemeral volume", None, Some(&plain), false),
-            ("created and being deleted", None, Some(&doomed), false),
+            ("created and being deleted", None, Some(&being_deleted), false),
             ("updated", Some(&ephemeral), Some(&ephemeral), false),
             ("deleted", Some(&ephemeral), None, false),
             ("replaced", Some(&ephemeral), Some(&another), true),
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn only_deleted_claims_wake_their_pods() {
+    fn only_deleted_claims_requeue_their_pods() {
         let old = Arc::new(claim("data"));
         let mut another = claim("data");
         recreated(&mut another.meta);

@@ -1,7 +1,8 @@
-//! persistentvolume-expander-controller: hands the expansion of volumes to their external resizers.
+//! persistentvolume-expander-controller: hands over the expansion of volumes to external resizers.
 //!
-//! A CSI resizer watches claims by itself. This controller records who is waited for and, for volumes of in-tree plugins
-//! that a CSI driver has taken over, names that driver on the claim. Upstream: pkg/controller/volume/expand.
+//! A CSI resizer watches claims by itself. This controller records an event that names the awaited component and, for
+//! volumes of in-tree plugins that a CSI driver has taken over, names that driver on the claim. Upstream:
+//! pkg/controller/volume/expand.
 
 use std::sync::Arc;
 
@@ -87,7 +88,7 @@ fn capacity(claim: &PersistentVolumeClaim) -> Amount {
 
 // Decisions
 
-/// Who expands the volume of a claim.
+/// The component that expands the volume of a claim.
 #[derive(Debug, PartialEq, Eq)]
 enum Expansion {
     /// Nothing has to be expanded.
@@ -98,7 +99,7 @@ enum Expansion {
     External,
 }
 
-/// Decides who expands the volume that the claim is bound to.
+/// Decides which component expands the volume that the claim is bound to.
 fn decide(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Expansion {
     let is_smaller = requested(claim) > capacity(claim);
     if !is_smaller && volume.annotation(PRE_RESIZE_CAPACITY).is_none() {
@@ -107,7 +108,7 @@ fn decide(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Expansion
     migration::of_source(&volume.source).map_or(Expansion::External, Expansion::ByMigratedDriver)
 }
 
-/// Reports whether a volume is bound to this very claim. Its name is not compared, as upstream does not either.
+/// Returns true if a volume is bound to this very claim. Its name is not compared, as upstream does not either.
 fn is_bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     volume.claim.as_ref().is_some_and(|reference| {
         reference.namespace == claim.meta.namespace && reference.uid.as_ref() == Some(&claim.meta.uid)
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn external_resizers_expand_what_is_too_small_or_waits_for_the_node() {
+    fn volume_that_is_too_small_or_waits_for_its_node_is_left_to_external_resizers() {
         let ebs = || Source::Other { field: s::AWS_ELASTIC_BLOCK_STORE, raw: Box::default() };
         let csi = || Source::Csi { driver: "disk.example.com".into(), handle: "vol-1".into() };
         let by_ebs =
@@ -262,7 +263,7 @@ mod tests {
             ("unchanged", Some(&small), Some(&small), false),
             ("requests more", Some(&small), Some(&larger), true),
             ("requests less", Some(&larger), Some(&small), false),
-            ("has more", Some(&small), Some(&expanded), true),
+            ("has more capacity", Some(&small), Some(&expanded), true),
             ("becomes bound", Some(&pending), Some(&small), true),
             ("pending", None, Some(&pending), false),
             ("replaced", Some(&small), Some(&another), true),

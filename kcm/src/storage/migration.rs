@@ -1,4 +1,4 @@
-//! The in-tree volume plugins whose volumes CSI drivers have taken over for good.
+//! The in-tree volume plugins whose volumes CSI drivers have taken over permanently.
 //!
 //! Upstream: k8s.io/csi-translation-lib. No gate turns any of them off.
 

@@ -112,14 +112,14 @@ mod tests {
         let missing = Arc::new(volume("a"));
         let mut kept = volume("a");
         kept.meta.finalizers = Arc::new([FINALIZER.into()]);
-        let mut doomed = volume("a");
-        deleting(&mut doomed.meta, &["other", FINALIZER]);
+        let mut being_deleted = volume("a");
+        deleting(&mut being_deleted.meta, &["other", FINALIZER]);
         let mut free = volume("a");
         deleting(&mut free.meta, &["other"]);
         for (name, volume, expected) in [
             ("without finalizer", missing, true),
             ("with finalizer", Arc::new(kept), false),
-            ("deleted with finalizer", Arc::new(doomed), true),
+            ("deleted with finalizer", Arc::new(being_deleted), true),
             ("deleted without finalizer", Arc::new(free), false),
         ] {
             assert_eq!(key(&Change { old: None, new: Some(&volume) }).is_some(), expected, "{name}");

@@ -19,12 +19,12 @@ fn read<K: Kind>(metadata: u32, namespace: &str, name: &str) -> K {
     K::decode(&Decode { interner: Arc::default(), sections: Sections::default() }, &object).expect("well-formed")
 }
 
-/// A claim in namespace `default` that nothing has decided on yet.
+/// A claim in namespace `default` without spec and status.
 pub fn claim(name: &str) -> PersistentVolumeClaim {
     read(persistent_volume_claim::METADATA, "default", name)
 }
 
-/// A volume that nothing has decided on yet.
+/// A volume without spec and status.
 pub fn volume(name: &str) -> PersistentVolume {
     read(persistent_volume::METADATA, "", name)
 }
@@ -67,7 +67,7 @@ pub fn deleting(meta: &mut Meta, finalizers: &[&str]) {
     meta.finalizers = finalizers.iter().map(|name| (*name).into()).collect();
 }
 
-/// Gives an object another uid, as if it had been deleted and created again.
+/// Gives an object another uid, as after a deletion and a new creation.
 pub fn recreated(meta: &mut Meta) {
     meta.uid = Uid::parse("another");
 }

@@ -16,11 +16,11 @@ use kinds::wire::{fields, find};
 
 use super::migration;
 
-/// Stands for a project or zone that a volume does not name.
+/// Placeholder for a project or zone that a volume does not name.
 const UNSPECIFIED: &str = "UNSPECIFIED";
 const ZONE_LABELS: [&str; 2] = ["failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"];
-/// Between the zones of a regional disk, in a label.
-const BETWEEN_ZONES: &str = "__";
+/// Separator of the zones of a regional disk in a label.
+const ZONE_SEPARATOR: &str = "__";
 
 /// Reason why a volume cannot be translated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -67,7 +67,7 @@ fn zones(volume: &PersistentVolume) -> &str {
 }
 
 fn gce(disk: &str, zones: &str) -> Result<String, TranslationError> {
-    let zones: Vec<&str> = zones.split(BETWEEN_ZONES).collect();
+    let zones: Vec<&str> = zones.split(ZONE_SEPARATOR).collect();
     match zones[..] {
         [""] => Ok(format!("projects/{UNSPECIFIED}/zones/{UNSPECIFIED}/disks/{disk}")),
         [zone] => Ok(format!("projects/{UNSPECIFIED}/zones/{zone}/disks/{disk}")),
@@ -114,8 +114,8 @@ fn azure_file(volume: &PersistentVolume, raw: &[u8]) -> Result<String, Translati
 
 /// Returns the account in the usual name of a secret, or the whole name.
 fn storage_account(secret: &str) -> &str {
-    const BEFORE: &str = "azure-storage-account-";
-    let account = secret.find(BEFORE).map(|at| &secret[at + BEFORE.len()..]);
+    const PREFIX: &str = "azure-storage-account-";
+    let account = secret.find(PREFIX).map(|at| &secret[at + PREFIX.len()..]);
     let account = account.and_then(|rest| rest.rfind("-secret").map(|end| &rest[..end]));
     account.filter(|account| !account.is_empty()).unwrap_or(secret)
 }

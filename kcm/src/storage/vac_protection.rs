@@ -130,7 +130,7 @@ impl Protection {
             || !self.claims.by_index(&claims_by_attributes_class(), key).is_empty()
     }
 
-    /// Reads all volumes and claims from the API server. The caches may lag, and a class is deleted seldom enough.
+    /// Reads all volumes and claims from the API server. The caches may lag, and classes are rarely deleted.
     async fn is_used(&self, class: &str) -> Result<bool, WriteError> {
         Ok(self.is_listed(class, classes_of_volume).await? || self.is_listed(class, classes_of_claim).await?)
     }
@@ -141,7 +141,7 @@ impl Protection {
         self.writer
             .list_each(&K::RESOURCE, "", |object| match (&found, K::decode(&decode, object)) {
                 (Ok(false), Ok(object)) => found = Ok(classes(&object).iter().any(|name| **name == *class)),
-                // What cannot be read may refer to the class.
+                // An object that cannot be decoded may refer to the class.
                 (Ok(_), Err(error)) => found = Err(error),
                 _ => {}
             })
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn class_is_reconciled_when_the_last_reference_of_a_claim_goes() {
+    fn class_is_reconciled_when_the_last_reference_of_a_claim_is_removed() {
         for (name, old, new, expected) in [
             ("created", None, Some(claim_of("gold", "", "")), &[][..]),
             ("deleted", Some(claim_of("gold", "silver", "")), None, &["gold", "silver"]),

@@ -19,22 +19,22 @@ const CSI: &str = "kubernetes.io/csi/";
 const FC: &str = "kubernetes.io/fc/";
 const ISCSI: &str = "kubernetes.io/iscsi/";
 
-/// How the volumes of a plugin are attached.
+/// The component that attaches the volumes of a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plugin<'a> {
-    /// By the external-attacher of a CSI driver, which a VolumeAttachment asks for.
+    /// The external-attacher of a CSI driver, requested by a VolumeAttachment.
     Csi {
         /// Name of the driver.
         driver: &'a str,
         /// The driver's name of the volume.
         handle: &'a str,
     },
-    /// By the kubelet itself. Attaching such a volume only reserves it for the node.
+    /// The kubelet itself. Attaching such a volume only reserves it for the node.
     Kubelet(&'static str),
 }
 
 impl<'a> Plugin<'a> {
-    /// Returns the plugin of a unique name; `None` if this controller does not know it.
+    /// Returns the plugin of a unique name; `None` if the plugin is unknown.
     ///
     /// A handle may contain `^`, a driver's name cannot. Upstream fails to detach a volume with such a handle.
     pub fn of(name: &'a str) -> Option<Self> {
@@ -76,7 +76,7 @@ pub fn of_volume(volume: &PersistentVolume) -> Option<Str> {
     }
 }
 
-/// Returns the unique name of a volume that a pod defines itself, by its attachment. Others are known by their
+/// Returns the unique name of a volume that a pod defines itself, by its attachment. Others are identified by their
 /// PersistentVolume.
 pub fn of_inline(attachment: &VolumeAttachment) -> Option<Str> {
     let (driver, handle) = attachment.inline.as_deref()?.csi()?;
@@ -124,13 +124,13 @@ pub fn attachment_name(driver: &str, handle: &str, node: &str) -> String {
     format!("csi-{hex}")
 }
 
-/// Reports whether a volume may be attached to one node only: its access modes allow no second one. The modes of its
+/// Returns true if a volume may be attached to one node only: its access modes allow no second one. The modes of its
 /// claim are not considered.
 ///
 /// Upstream: pkg/volume/util, IsMultiAttachAllowed.
 pub fn is_exclusive(volume: &PersistentVolume) -> bool {
     let modes = volume.modes();
-    // The translation of this plugin drops the shared modes beside ReadWriteOnce and replaces ReadWriteMany by it.
+    // The translation of this plugin drops the shared modes next to ReadWriteOnce and replaces ReadWriteMany by it.
     let shared = match volume.source.field() {
         source::GCE_PERSISTENT_DISK if modes != AccessModes::READ_ONLY_MANY => AccessModes::default(),
         _ => AccessModes::READ_ONLY_MANY | AccessModes::READ_WRITE_MANY,

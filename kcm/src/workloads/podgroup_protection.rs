@@ -80,7 +80,7 @@ fn group_of(pod: &Pod) -> Option<ObjectKey> {
     Some(ObjectKey { namespace: pod.meta.namespace.clone(), name: group })
 }
 
-/// Reports whether the finalizer of a group may be removed as soon as it has no members.
+/// Returns true if the finalizer of a group may be removed as soon as it has no members.
 fn is_candidate(meta: &Meta) -> bool {
     need(meta, FINALIZER) == Need::Removal
 }
@@ -140,8 +140,8 @@ impl Protection {
         Ok(Outcome::Done)
     }
 
-    /// Reads the pods of the namespace from the API server. Differs from upstream: a pod that the cache does not show
-    /// yet keeps its group, too.
+    /// Reads the pods of the namespace from the API server. Differs from upstream: a pod that the cache does not
+    /// contain yet keeps its group, too.
     async fn has_members(&self, group: &ObjectKey) -> Result<bool, WriteError> {
         let decode = decode_once(Pod::DEVICES);
         let mut found = Ok(false);

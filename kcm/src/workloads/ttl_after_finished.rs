@@ -1,6 +1,6 @@
 //! ttl-after-finished-controller: deletes Jobs with a TTL some time after they finished.
 //!
-//! It watches Jobs, and deletes them in the foreground. Follows upstream pkg/controller/ttlafterfinished.
+//! It watches Jobs, and deletes them in the foreground. Upstream: pkg/controller/ttlafterfinished.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use tracing::{info, warn};
 
 use crate::context::{Clock, Context, Descriptor, QueueKeys, Verb, Write};
 
-/// Metric of the delay of deletions, under upstream's name (pkg/controller/ttlafterfinished/metrics).
+/// Metric of the delay of deletions, under upstream's name. Upstream: pkg/controller/ttlafterfinished/metrics.
 const LATE: &str = "ttl_after_finished_controller_job_deletion_duration_seconds";
 const LATE_HELP: &str = "The time it took to delete the job since it became eligible for deletion";
 
@@ -77,8 +77,8 @@ enum Verdict {
 #[error("unable to find the time when the Job {0} finished: status.conditions has no lastTransitionTime of its end")]
 struct NoTime(ObjectKey);
 
-/// Decides about a Job (pkg/controller/ttlafterfinished, processTTL). A finish time in the future, from a clock that is
-/// ahead, is treated like any other.
+/// Decides about a Job. A finish time in the future, from a clock that is ahead, is treated like any other. Upstream:
+/// pkg/controller/ttlafterfinished, processTTL.
 fn decide(job: &Job, now: Timestamp) -> Result<Verdict, NoTime> {
     let (Some(ttl), Some(end), false) = (job.ttl, job.status.finished(), job.meta.is_deleting()) else {
         return Ok(Verdict::Keep);

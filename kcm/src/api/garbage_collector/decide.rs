@@ -33,8 +33,8 @@ pub enum Plan {
     Delete(Propagation),
 }
 
-/// Decides about an object with owners (pkg/controller/garbagecollector, attemptToDeleteItem). `in_cycle` is only
-/// called when it matters.
+/// Decides about an object with owners. `in_cycle` is only called when it matters. Upstream:
+/// pkg/controller/garbagecollector, attemptToDeleteItem.
 pub fn plan(
     owners: &[(Uid, Standing)],
     finalizers: &[Str],

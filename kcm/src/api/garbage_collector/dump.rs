@@ -1,6 +1,6 @@
 //! The graph in the format of Graphviz, served at `/debug/controllers/garbage-collector-controller/graph`.
 //!
-//! Follows upstream pkg/controller/garbagecollector, dump.
+//! Upstream: pkg/controller/garbagecollector, dump.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::{self, Write as _};
@@ -21,7 +21,7 @@ struct Vertex<'a> {
     missing: bool,
     deleting: bool,
     foreground: bool,
-    a_virtual: bool,
+    is_virtual: bool,
 }
 
 /// Returns the objects with owners or dependents, and their references; with `uids` only those connected with these.
@@ -38,7 +38,7 @@ pub fn draw(graph: &Graph, uids: &[Uid]) -> String {
             missing: false,
             deleting: state.deleting,
             foreground: state.foreground,
-            a_virtual: !state.observed,
+            is_virtual: !state.observed,
         };
         vertices.insert(identity.uid.to_string(), vertex);
     }
@@ -52,7 +52,7 @@ pub fn draw(graph: &Graph, uids: &[Uid]) -> String {
                 missing: true,
                 deleting: false,
                 foreground: false,
-                a_virtual: false,
+                is_virtual: false,
             });
             edges.insert((part.identity.uid.to_string(), owner.uid.to_string()));
         }
@@ -65,9 +65,9 @@ pub fn draw(graph: &Graph, uids: &[Uid]) -> String {
 
 /// Returns everything that is connected with some objects.
 fn around<'a>(graph: &'a Graph, uids: &[Uid]) -> Vec<Part<'a>> {
-    let (mut open, mut seen, mut parts) = (uids.to_vec(), HashSet::new(), Vec::new());
+    let (mut open, mut visited, mut parts) = (uids.to_vec(), HashSet::new(), Vec::new());
     while let Some(uid) = open.pop() {
-        let Some(part) = graph.part(&uid).filter(|_| seen.insert(uid.clone())) else { continue };
+        let Some(part) = graph.part(&uid).filter(|_| visited.insert(uid.clone())) else { continue };
         open.extend(part.owners.iter().map(|owner| owner.uid.clone()));
         open.extend(graph.dependents(&uid).into_iter().map(|dependent| dependent.uid));
         parts.push(part);
@@ -102,14 +102,14 @@ fn write(
 }
 
 fn attributes(uid: &str, vertex: &Vertex<'_>) -> [(&'static str, String); 11] {
-    let Vertex { kind, namespace, name, missing, deleting, foreground, a_virtual, .. } = *vertex;
+    let Vertex { kind, namespace, name, missing, deleting, foreground, is_virtual, .. } = *vertex;
     let (group, version) = vertex.api_version.split_once('/').unwrap_or(("", vertex.api_version));
     let kind_of = if group.is_empty() { format!("{kind}.{version}") } else { format!("{kind}.{version}.{group}") };
     let mut label = format!("uid={uid}\nnamespace={namespace}\n{kind_of}/{name}\n");
     let states = [
         (deleting, "beingDeleted"),
         (foreground, "deletingDependents"),
-        (a_virtual, "virtual"),
+        (is_virtual, "virtual"),
         (missing, "missingFromGraph"),
     ];
     let states: Vec<&str> = states.into_iter().filter(|(is, _)| *is).map(|(_, word)| word).collect();
@@ -127,7 +127,7 @@ fn attributes(uid: &str, vertex: &Vertex<'_>) -> [(&'static str, String); 11] {
         ("missing", missing.to_string()),
         ("beingDeleted", deleting.to_string()),
         ("deletingDependents", foreground.to_string()),
-        ("virtual", a_virtual.to_string()),
+        ("virtual", is_virtual.to_string()),
     ]
 }
 

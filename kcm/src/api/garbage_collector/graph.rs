@@ -163,7 +163,7 @@ impl Graph {
         let mut effects = Vec::new();
         let identity = self.identity(resource, meta);
         if self.nodes.get(uid).is_some_and(|node| !node.state.observed && node.identity != identity) {
-            self.contradict(&identity, &mut effects);
+            self.check_contradicted(&identity, &mut effects);
         }
         let node = self.nodes.entry(uid.clone()).or_insert_with(|| Node {
             identity: identity.clone(),
@@ -184,7 +184,7 @@ impl Graph {
     }
 
     /// Compares an owner that a watch delivers for the first time with the coordinates in its dependents' references.
-    fn contradict(&self, observed: &Identity, effects: &mut Vec<Effect>) {
+    fn check_contradicted(&self, observed: &Identity, effects: &mut Vec<Effect>) {
         let (_, differing) = self.partition(observed);
         for dependent in differing {
             if !observed.may_own_in(&dependent.identity.namespace) {
@@ -263,7 +263,7 @@ impl Graph {
     }
 
     /// Removes an object that was deleted.
-    pub fn gone(&mut self, uid: &Uid) -> Vec<Effect> {
+    pub fn remove_deleted(&mut self, uid: &Uid) -> Vec<Effect> {
         self.owner_reads.forget(uid);
         let Some(node) = self.nodes.remove(uid) else { return Vec::new() };
         let mut effects = Vec::new();
@@ -280,9 +280,9 @@ impl Graph {
         effects
     }
 
-    /// Applies that the API server has no object of these coordinates. Upstream: pkg/controller/garbagecollector,
-    /// virtual deletes.
-    pub fn absent(&mut self, identity: &Identity) -> Vec<Effect> {
+    /// Applies the result that the API server has no object with these coordinates. Upstream:
+    /// pkg/controller/garbagecollector, virtual deletes.
+    pub fn observe_absent(&mut self, identity: &Identity) -> Vec<Effect> {
         self.owner_reads.forget(&identity.uid);
         let Some(node) = self.nodes.get(&identity.uid) else { return Vec::new() };
         let (observed, same) = (node.state.observed, node.identity == *identity);
@@ -290,7 +290,7 @@ impl Graph {
         let (matching, differing) = self.partition(identity);
         let stays = if observed { !same } else { !differing.is_empty() };
         if !stays {
-            return self.gone(&identity.uid);
+            return self.remove_deleted(&identity.uid);
         }
         let next = (!observed && same).then(|| alternate(&differing, identity)).flatten();
         let matching = uids(&matching);
@@ -305,8 +305,8 @@ impl Graph {
         effects
     }
 
-    /// Applies that a kind is no longer watched: its objects may exist or not.
-    pub fn left(&mut self, resource: &Resource) -> Vec<Effect> {
+    /// Removes the objects of a kind that is no longer watched: they may exist or not.
+    pub fn forget_kind(&mut self, resource: &Resource) -> Vec<Effect> {
         let Some((api_version, kind)) = self.kinds.remove(resource) else { return Vec::new() };
         let of_kind = |node: &&Node| (&node.identity.api_version, &node.identity.kind) == (&api_version, &kind);
         let uids: Vec<Uid> = self.nodes.values().filter(of_kind).map(|node| node.identity.uid.clone()).collect();
@@ -329,7 +329,7 @@ impl Graph {
         effects
     }
 
-    /// Returns all work that follows from the present graph, for a new leader.
+    /// Returns all work that follows from the current graph, for a new leader.
     pub fn unsettled(&self) -> Vec<Effect> {
         let mut effects = Vec::new();
         for (uid, node) in &self.nodes {
@@ -382,12 +382,12 @@ impl Graph {
         blocking.map(state).collect()
     }
 
-    /// Reports whether an object has dependents.
+    /// Returns true if an object has dependents.
     pub fn has_dependents(&self, uid: &Uid) -> bool {
         self.nodes.get(uid).is_some_and(|node| node.dependents.is_some())
     }
 
-    /// Reports whether a dependent of an object is itself deleted in the foreground: there may be a cycle.
+    /// Returns true if a dependent of an object is itself deleted in the foreground: there may be a cycle.
     pub fn may_be_in_cycle(&self, uid: &Uid) -> bool {
         self.dependents_of(uid).any(|dependent| dependent.state.foreground)
     }
@@ -409,10 +409,10 @@ impl Graph {
         for dependent in self.dependents_of(&owner.uid) {
             let in_reach = owner.may_own_in(&dependent.identity.namespace);
             let mut references = dependent.owners.iter().filter(|reference| reference.uid == owner.uid);
-            if in_reach && references.clone().any(|reference| owner.is_meant_by(reference)) {
+            if in_reach && references.clone().any(|reference| owner.matches_reference(reference)) {
                 matching.push(dependent);
             }
-            if !in_reach || references.any(|reference| !owner.is_meant_by(reference)) {
+            if !in_reach || references.any(|reference| !owner.matches_reference(reference)) {
                 differing.push(dependent);
             }
         }
@@ -425,12 +425,12 @@ impl Graph {
     }
 }
 
-/// Reports whether a reference from a namespace fits what is known of the owner. A virtual owner without namespace was
-/// named by an object without namespace: it may be one that must have a namespace.
+/// Returns true if a reference from a namespace agrees with the known coordinates of the owner. A virtual owner without
+/// namespace was named by an object without namespace: it may be one that must have a namespace.
 fn fits(owner: &Node, reference: &OwnerRef, namespace: &str) -> bool {
     let in_reach = owner.identity.may_own_in(namespace);
     let named_elsewhere = !owner.state.observed && *owner.identity.namespace != *namespace;
-    in_reach && owner.identity.is_meant_by(reference) && !named_elsewhere
+    in_reach && owner.identity.matches_reference(reference) && !named_elsewhere
 }
 
 fn wrong_namespace(dependent: &Node, owner: &Uid) -> Option<Effect> {

@@ -7,7 +7,7 @@ use kinds::meta::{ObjectKey, OwnerRef};
 use kinds::{Str, Uid};
 
 /// All coordinates of an object. Ordered by kind, version, namespace, name, uid: upstream tries differing coordinates
-/// of one uid in this order (pkg/controller/garbagecollector, referenceLessThan).
+/// of one uid in this order. Upstream: pkg/controller/garbagecollector, referenceLessThan.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Identity {
     /// Kind.
@@ -34,13 +34,13 @@ impl Identity {
         }
     }
 
-    /// Reports whether a reference has these coordinates; it has no namespace.
-    pub fn is_meant_by(&self, owner: &OwnerRef) -> bool {
+    /// Returns true if a reference has these coordinates; it has no namespace.
+    pub fn matches_reference(&self, owner: &OwnerRef) -> bool {
         (&owner.uid, &owner.name, &owner.kind, &owner.api_version)
             == (&self.uid, &self.name, &self.kind, &self.api_version)
     }
 
-    /// Reports whether an object of this namespace may have it as owner: its own namespace, or none.
+    /// Returns true if an object of this namespace may have it as owner: its own namespace, or none.
     pub fn may_own_in(&self, namespace: &str) -> bool {
         self.namespace.is_empty() || *self.namespace == *namespace
     }
@@ -69,7 +69,7 @@ pub struct Absent {
 
 impl Absent {
     /// Enough for the owners in a large namespace that is deleted as a whole.
-    const MOST: usize = 4096;
+    const CAPACITY: usize = 4096;
 
     /// Remembers that no such object exists.
     pub fn add(&mut self, identity: Identity) {
@@ -77,14 +77,14 @@ impl Absent {
             return;
         }
         self.order.push_back(identity);
-        if self.order.len() > Self::MOST
+        if self.order.len() > Self::CAPACITY
             && let Some(oldest) = self.order.pop_front()
         {
             self.known.remove(&oldest);
         }
     }
 
-    /// Reports whether it is known that no such object exists.
+    /// Returns true if it is known that no such object exists.
     pub fn has(&self, identity: &Identity) -> bool {
         self.known.contains(identity)
     }

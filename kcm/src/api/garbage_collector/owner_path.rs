@@ -1,10 +1,10 @@
 //! The object that is read for an owner's name.
 //!
-//! The API server does not check the names in ownerReferences: they may contain anything, also what no object can have
-//! as its name. A name must never change the path of a request, so that names with path separators and percent signs
-//! are decided on here, without a request. The result is upstream's, whose client joins the name to the path and
-//! removes dot segments: a path to another object, or to nothing, means that the owner does not exist; a path to a list
-//! or to a discovery document, or one that the API server refuses, is an error, and the dependent stays.
+//! The API server does not check the names in ownerReferences: they may contain anything, even names that no object can
+//! have. A name must never change the path of a request, so that names with path separators and percent signs are
+//! decided on here, without a request. The result is upstream's, whose client joins the name to the path and removes
+//! dot segments: a path to another object, or to nothing, means that the owner does not exist; a path to a list or to a
+//! discovery document, or one that the API server refuses, is an error, and the dependent stays.
 
 use kinds::Resource;
 
@@ -22,7 +22,7 @@ pub enum Target<'a> {
     Undecidable,
 }
 
-/// Returns what `name` means for a resource in a namespace.
+/// Returns the target of an owner's name, for a resource in a namespace.
 pub fn target<'a>(resource: &Resource, namespace: &str, name: &'a str) -> Target<'a> {
     // The API server refuses to look up a name with a percent sign, which is not the same as that there is no such
     // object.
@@ -57,7 +57,7 @@ fn cleaned<'a>(collection: &[&'a str], name: &'a str) -> Vec<&'a str> {
     path
 }
 
-/// Reports whether a path is that of one object of any kind, or of a part of it.
+/// Returns true if a path is that of one object of any kind, or of a part of it.
 fn is_below_object(path: &[&str]) -> bool {
     match path {
         ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => match rest {

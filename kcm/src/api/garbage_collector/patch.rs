@@ -4,7 +4,8 @@ use kinds::meta::{Meta, OwnerRef};
 use kinds::{Str, Uid};
 use serde_json::{Value, json};
 
-/// Removes references to owners, for kinds that know how to merge lists; the uid is a precondition.
+/// Returns the patch that removes references to owners, for kinds with strategic merge patches. The UID is a
+/// precondition.
 pub fn drop_references(dependent: &Uid, owners: &[Uid]) -> Value {
     let gone: Vec<Value> = owners.iter().map(|uid| json!({ "$patch": "delete", "uid": uid.to_string() })).collect();
     json!({ "metadata": { "uid": dependent.to_string(), "ownerReferences": gone } })
@@ -15,14 +16,15 @@ pub fn without_references(meta: &Meta, owners: &[Uid]) -> Value {
     owner_list(meta, meta.owners.iter().filter(|owner| !owners.contains(&owner.uid)).map(reference))
 }
 
-/// Makes an object stop blocking the deletion of its owners, for kinds that know how to merge lists.
+/// Returns the patch by which an object stops blocking the deletion of its owners, for kinds with strategic merge
+/// patches.
 pub fn unblock(meta: &Meta) -> Value {
     let blocking = meta.owners.iter().filter(|owner| owner.block_owner_deletion == Some(true));
     let freed: Vec<Value> = blocking.map(not_blocking).collect();
     json!({ "metadata": { "uid": meta.uid.to_string(), "ownerReferences": freed } })
 }
 
-/// Returns the patch for all other kinds.
+/// Returns the patch of [`unblock`] for all other kinds.
 pub fn unblocked(meta: &Meta) -> Value {
     owner_list(meta, meta.owners.iter().map(not_blocking))
 }

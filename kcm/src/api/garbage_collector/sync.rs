@@ -28,13 +28,13 @@ use super::patch;
 
 /// Maximum wait for the first lists. Then work begins without the kinds that are missing. Upstream:
 /// cmd/kube-controller-manager/app, core.go.
-const FIRST_LISTS: Duration = Duration::from_secs(30);
+const FIRST_LISTS_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Discovery is read again for an unknown kind when it is older than this.
 const DISCOVERY_AGE: Duration = Duration::from_secs(5);
 
 /// Concurrent patches of one owner's dependents.
-const ORPHANED_AT_ONCE: usize = 20;
+const MAX_CONCURRENT_ORPHANS: usize = 20;
 
 /// A key of the collector's queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -56,7 +56,7 @@ impl fmt::Display for Work {
     }
 }
 
-/// The graph, and the queues that its effects go to.
+/// The graph, and the queues that its effects are added to.
 pub struct Links {
     graph: Mutex<Graph>,
     pub checks: Arc<Queue<Work>>,
@@ -81,11 +81,11 @@ impl Links {
         match change {
             MetaChange::Object { resource, old, new } => {
                 if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
-                    effects.extend(graph.gone(&old.uid));
+                    effects.extend(graph.remove_deleted(&old.uid));
                 }
                 effects.extend(new.iter().flat_map(|new| graph.observe(resource, new)));
             }
-            MetaChange::Left { resource } => effects.extend(graph.left(resource)),
+            MetaChange::Left { resource } => effects.extend(graph.forget_kind(resource)),
         }
         drop(graph);
         self.apply(effects);
@@ -137,18 +137,18 @@ impl Links {
 
 /// Reasons why a check could not be finished.
 #[derive(Debug)]
-enum Trouble {
+enum CheckError {
     /// The API server has no object with these coordinates.
-    Gone(Identity),
+    Absent(Identity),
     /// An object without namespace refers to an owner that must have one: the owner can never be read.
     NamespacedOwner,
-    /// The name of an owner cannot be the name of any object; upstream retries for ever.
+    /// The name of an owner cannot be the name of any object; upstream retries forever.
     UndecidableName,
     /// Another attempt may succeed.
     Failed(ReconcileError),
 }
 
-impl From<WriteError> for Trouble {
+impl From<WriteError> for CheckError {
     fn from(error: WriteError) -> Self {
         Self::Failed(error.into())
     }
@@ -191,7 +191,7 @@ impl Reconcile for Orphaner {
 
 impl Collector {
     async fn begin(&self) -> Result<Outcome, ReconcileError> {
-        if timeout(FIRST_LISTS, self.kinds.synced()).await.is_err() {
+        if timeout(FIRST_LISTS_TIMEOUT, self.kinds.synced()).await.is_err() {
             let missing = self.kinds.sources().into_iter().filter(|source| !source.is_synced());
             let missing: Vec<_> = missing.map(|source| source.resource().plural).collect();
             warn!(missing = missing.join(","), "kinds cannot be listed; collecting garbage without them");
@@ -200,27 +200,27 @@ impl Collector {
         Ok(Outcome::Done)
     }
 
-    fn settle(&self, result: Result<Outcome, Trouble>) -> Result<Outcome, ReconcileError> {
+    fn settle(&self, result: Result<Outcome, CheckError>) -> Result<Outcome, ReconcileError> {
         match result {
             Ok(outcome) => Ok(outcome),
-            Err(Trouble::Gone(identity)) => {
-                let effects = self.links.graph().absent(&identity);
+            Err(CheckError::Absent(identity)) => {
+                let effects = self.links.graph().observe_absent(&identity);
                 self.links.apply(effects);
                 Ok(Outcome::Done)
             }
-            Err(Trouble::NamespacedOwner) => {
+            Err(CheckError::NamespacedOwner) => {
                 debug!("cluster-scoped object refers to a namespaced owner; keeping it");
                 Ok(Outcome::Done)
             }
-            Err(Trouble::UndecidableName) => {
+            Err(CheckError::UndecidableName) => {
                 debug!("owner's name cannot be read from the API server; keeping the dependent");
                 Ok(Outcome::Done)
             }
-            Err(Trouble::Failed(error)) => Err(error),
+            Err(CheckError::Failed(error)) => Err(error),
         }
     }
 
-    async fn check(&self, uid: &Uid) -> Result<Outcome, Trouble> {
+    async fn check(&self, uid: &Uid) -> Result<Outcome, CheckError> {
         let Some(view) = self.links.graph().view(uid) else { return Ok(Outcome::Done) };
         if !view.state.observed {
             return self.verify(&view).await;
@@ -246,9 +246,9 @@ impl Collector {
 
     /// Reads an owner that no watch has delivered. If it exists, it is checked like any other object, because its kind
     /// may not be watchable. Then it is read again until a watch delivers it or it no longer exists.
-    async fn verify(&self, view: &View) -> Result<Outcome, Trouble> {
+    async fn verify(&self, view: &View) -> Result<Outcome, CheckError> {
         let resource = self.resource(&view.identity.api_version, &view.identity.kind).await?;
-        let meta = self.live(&resource, &view.identity).await?;
+        let meta = self.read_uncached(&resource, &view.identity).await?;
         if !meta.is_deleting() {
             self.collect(&resource, &view.identity, &meta).await?;
         }
@@ -256,7 +256,7 @@ impl Collector {
     }
 
     /// Decides about an object, and executes the decision.
-    async fn collect(&self, resource: &Resource, item: &Identity, meta: &Meta) -> Result<Outcome, Trouble> {
+    async fn collect(&self, resource: &Resource, item: &Identity, meta: &Meta) -> Result<Outcome, CheckError> {
         let mut owners = Vec::with_capacity(meta.owners.len());
         for owner in meta.owners.iter() {
             owners.push((owner.uid.clone(), self.standing(owner, &meta.namespace).await?));
@@ -274,7 +274,7 @@ impl Collector {
             }
             Plan::DeleteForeground { unblock: true } => {
                 self.patch(resource, item, &patch::unblock(meta), &patch::unblocked(meta)).await?;
-                let meta = self.live(resource, item).await?;
+                let meta = self.read_uncached(resource, item).await?;
                 self.delete(resource, item, &meta, Propagation::Foreground).await
             }
             Plan::DeleteForeground { unblock: false } => {
@@ -291,7 +291,7 @@ impl Collector {
         item: &Identity,
         decided: &Meta,
         propagation: Propagation,
-    ) -> Result<Outcome, Trouble> {
+    ) -> Result<Outcome, CheckError> {
         let mut version = Some(decided.version);
         // The last attempt omits the resourceVersion precondition, so that a frequently updated object cannot block its
         // deletion.
@@ -302,9 +302,9 @@ impl Collector {
                     debug!(%item, ?propagation, "deleted: none of its owners exists");
                     return Ok(Outcome::Done);
                 }
-                Err(error) if error.is_not_found() => return Err(Trouble::Gone(item.clone())),
+                Err(error) if error.is_not_found() => return Err(CheckError::Absent(item.clone())),
                 Err(error) if error.is_conflict() && !last => {
-                    let live = self.live(resource, item).await?;
+                    let live = self.read_uncached(resource, item).await?;
                     if live.owners != decided.owners || live.finalizers != decided.finalizers {
                         return Ok(Outcome::RequeueWithBackoff);
                     }
@@ -317,7 +317,7 @@ impl Collector {
     }
 
     /// Returns the state of an owner: from the absent owners, a recent read, or the API server.
-    async fn standing(&self, owner: &OwnerRef, namespace: &Str) -> Result<Standing, Trouble> {
+    async fn standing(&self, owner: &OwnerRef, namespace: &Str) -> Result<Standing, CheckError> {
         let mut identity = Identity::of_owner(owner, &Str::from(""));
         let known_absent = |identity: &Identity| self.links.graph().absent.has(identity);
         if known_absent(&identity) {
@@ -338,56 +338,56 @@ impl Collector {
             }
             graph.owner_reads.begin()
         };
-        match self.live(&resource, &identity).await {
+        match self.read_uncached(&resource, &identity).await {
             Ok(owner) => {
                 let waits = owner.is_deleting() && owner.finalizers.iter().any(|found| **found == *FOREGROUND);
                 let standing = if waits { Standing::Waiting } else { Standing::Solid };
                 self.links.graph().owner_reads.add(ticket, identity, standing, Instant::now());
                 Ok(standing)
             }
-            Err(Trouble::Gone(identity)) => {
+            Err(CheckError::Absent(identity)) => {
                 self.links.graph().absent.add(identity);
                 Ok(Standing::Dangling)
             }
-            Err(trouble) => Err(trouble),
+            Err(error) => Err(error),
         }
     }
 
-    /// Returns the object as the watch has delivered it. Every write that is based on it has its version or UID as a
-    /// precondition.
-    async fn latest(&self, resource: &Resource, item: &Identity) -> Result<Meta, Trouble> {
+    /// Returns the object in the state that the watch has delivered. Every write that is based on it has its version or
+    /// UID as a precondition.
+    async fn latest(&self, resource: &Resource, item: &Identity) -> Result<Meta, CheckError> {
         let source = self.kinds.source(resource.group, resource.plural);
         match source.and_then(|source| source.meta(&item.key())).filter(|meta| meta.uid == item.uid) {
             Some(meta) => Ok(meta),
-            None => self.live(resource, item).await,
+            None => self.read_uncached(resource, item).await,
         }
     }
 
     /// Reads the object from the API server.
-    async fn live(&self, resource: &Resource, item: &Identity) -> Result<Meta, Trouble> {
+    async fn read_uncached(&self, resource: &Resource, item: &Identity) -> Result<Meta, CheckError> {
         if resource.namespaced && item.namespace.is_empty() {
-            return Err(Trouble::NamespacedOwner);
+            return Err(CheckError::NamespacedOwner);
         }
         let name = match owner_path::target(resource, &item.namespace, &item.name) {
             Target::Object(name) => name.into(),
-            Target::Nothing => return Err(Trouble::Gone(item.clone())),
-            Target::Undecidable => return Err(Trouble::UndecidableName),
+            Target::Nothing => return Err(CheckError::Absent(item.clone())),
+            Target::Undecidable => return Err(CheckError::UndecidableName),
         };
         let key = ObjectKey { name, ..item.key() };
         match self.writer.get_meta(resource, &key).await {
             Ok(meta) if meta.uid == item.uid => Ok(meta),
-            Ok(_) => Err(Trouble::Gone(item.clone())),
-            Err(error) if error.is_not_found() => Err(Trouble::Gone(item.clone())),
-            Err(error) if error.is_invalid_name() => Err(Trouble::UndecidableName),
+            Ok(_) => Err(CheckError::Absent(item.clone())),
+            Err(error) if error.is_not_found() => Err(CheckError::Absent(item.clone())),
+            Err(error) if error.is_invalid_name() => Err(CheckError::UndecidableName),
             Err(error) => Err(error.into()),
         }
     }
 
-    async fn resource(&self, api_version: &str, kind: &str) -> Result<Resource, Trouble> {
+    async fn resource(&self, api_version: &str, kind: &str) -> Result<Resource, CheckError> {
         if let Some(served) = self.discovery.current().of_kind(api_version, kind) {
             return Ok(served.resource);
         }
-        let failed = |error: String| Trouble::Failed(ReconcileError::new(error));
+        let failed = |error: String| CheckError::Failed(ReconcileError::new(error));
         let snapshot = self.discovery.at_most_old(DISCOVERY_AGE).await.map_err(|error| failed(error.to_string()))?;
         match snapshot.of_kind(api_version, kind) {
             Some(served) => Ok(served.resource),
@@ -402,7 +402,7 @@ impl Collector {
         item: &Identity,
         merged: &Value,
         whole: &Value,
-    ) -> Result<Outcome, Trouble> {
+    ) -> Result<Outcome, CheckError> {
         let key = item.key();
         let known = || self.plain_patches.lock().unwrap_or_else(PoisonError::into_inner);
         let plain = known().contains(resource);
@@ -416,38 +416,38 @@ impl Collector {
     }
 
     /// Orphans the dependents of an object, then removes its finalizer.
-    async fn orphan(&self, uid: &Uid) -> Result<Outcome, Trouble> {
+    async fn orphan(&self, uid: &Uid) -> Result<Outcome, CheckError> {
         let (view, dependents) = {
             let graph = self.links.graph();
             (graph.view(uid), graph.dependents(uid))
         };
         let Some(view) = view.filter(|view| view.state.orphaning) else { return Ok(Outcome::Done) };
-        let freed: Vec<Result<Outcome, Trouble>> = stream::iter(dependents)
-            .map(|dependent| async move { self.free(&dependent, uid).await })
-            .buffer_unordered(ORPHANED_AT_ONCE)
+        let results: Vec<Result<Outcome, CheckError>> = stream::iter(dependents)
+            .map(|dependent| async move { self.orphan_dependent(&dependent, uid).await })
+            .buffer_unordered(MAX_CONCURRENT_ORPHANS)
             .collect()
             .await;
-        let (mut again, mut problems) = (false, Vec::new());
-        for outcome in freed {
+        let (mut requeues, mut problems) = (false, Vec::new());
+        for outcome in results {
             match outcome {
-                Ok(outcome) => again |= outcome == Outcome::RequeueWithBackoff,
+                Ok(outcome) => requeues |= outcome == Outcome::RequeueWithBackoff,
                 // It no longer exists, or cannot have this owner anyway.
-                Err(Trouble::Gone(_) | Trouble::NamespacedOwner | Trouble::UndecidableName) => {}
-                Err(Trouble::Failed(error)) => problems.push(error.message),
+                Err(CheckError::Absent(_) | CheckError::NamespacedOwner | CheckError::UndecidableName) => {}
+                Err(CheckError::Failed(error)) => problems.push(error.message),
             }
         }
         if !problems.is_empty() {
             let message =
                 format!("{} dependents of {} keep their owner: {}", problems.len(), view.identity, problems[0]);
-            return Err(Trouble::Failed(ReconcileError::new(message)));
+            return Err(CheckError::Failed(ReconcileError::new(message)));
         }
-        if again {
+        if requeues {
             return Ok(Outcome::RequeueWithBackoff);
         }
         self.remove_finalizer(&view.identity, ORPHAN).await
     }
 
-    async fn free(&self, dependent: &Identity, owner: &Uid) -> Result<Outcome, Trouble> {
+    async fn orphan_dependent(&self, dependent: &Identity, owner: &Uid) -> Result<Outcome, CheckError> {
         let resource = self.resource(&dependent.api_version, &dependent.kind).await?;
         let meta = self.latest(&resource, dependent).await?;
         let owners = [owner.clone()];
@@ -456,15 +456,15 @@ impl Collector {
         self.patch(&resource, dependent, &merged, &whole).await
     }
 
-    async fn remove_finalizer(&self, item: &Identity, finalizer: &str) -> Result<Outcome, Trouble> {
+    async fn remove_finalizer(&self, item: &Identity, finalizer: &str) -> Result<Outcome, CheckError> {
         let resource = self.resource(&item.api_version, &item.kind).await?;
         let mut meta = self.latest(&resource, item).await?;
         for _ in 0..3 {
             let Some(patch) = patch::without_finalizer(&meta, finalizer) else { return Ok(Outcome::Done) };
             match self.writer.merge_patch(&resource, &item.key(), &patch).await {
                 Ok(_) => return Ok(Outcome::Done),
-                Err(error) if error.is_conflict() => meta = self.live(&resource, item).await?,
-                Err(error) if error.is_not_found() => return Err(Trouble::Gone(item.clone())),
+                Err(error) if error.is_conflict() => meta = self.read_uncached(&resource, item).await?,
+                Err(error) if error.is_not_found() => return Err(CheckError::Absent(item.clone())),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -472,10 +472,10 @@ impl Collector {
     }
 }
 
-fn patched(item: &Identity, answered: Result<(), WriteError>) -> Result<Outcome, Trouble> {
+fn patched(item: &Identity, answered: Result<(), WriteError>) -> Result<Outcome, CheckError> {
     match answered {
         Ok(()) => Ok(Outcome::Done),
-        Err(error) if error.is_not_found() => Err(Trouble::Gone(item.clone())),
+        Err(error) if error.is_not_found() => Err(CheckError::Absent(item.clone())),
         Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
         Err(error) => Err(error.into()),
     }

@@ -11,8 +11,8 @@ use runtime::worker::Outcome;
 /// The finalizer of namespaces that this controller removes.
 pub const FINALIZER: &str = "kubernetes";
 
-/// The expected time until objects with finalizers are deleted, in seconds (pkg/controller/namespace/deletion,
-/// finalizerEstimateSeconds).
+/// The expected time until objects with finalizers are deleted, in seconds. Upstream:
+/// pkg/controller/namespace/deletion, finalizerEstimateSeconds.
 const FINALIZER_ESTIMATE: i64 = 15;
 
 /// Types of the conditions, with reason and message without problems, in upstream's order.
@@ -48,8 +48,8 @@ impl Remains {
         Self { problem: Some(problem.to_string()), ..Self::default() }
     }
 
-    /// Returns the objects that remain after everything was deleted (pkg/controller/namespace/deletion,
-    /// deleteAllContentForGroupVersionResource).
+    /// Returns the objects that remain after everything was deleted. Upstream: pkg/controller/namespace/deletion,
+    /// deleteAllContentForGroupVersionResource.
     pub fn of<'a>(
         resource: &Resource,
         namespace: &str,
@@ -80,8 +80,8 @@ impl Remains {
     }
 }
 
-/// Seconds that pods are given, if that time is not over (pkg/controller/namespace/deletion,
-/// estimateGracefulTermination).
+/// Returns the grace period of the pods in seconds, or zero if it has passed. Upstream:
+/// pkg/controller/namespace/deletion, estimateGracefulTermination.
 pub fn pods_estimate(longest_grace: i64, deleted_at: Time, now: Timestamp) -> i64 {
     if now.as_second() - deleted_at.0 >= longest_grace { 0 } else { longest_grace }
 }
@@ -116,7 +116,7 @@ impl Findings {
         }
     }
 
-    /// Reports whether the namespace may be deleted according to these findings.
+    /// Returns true if the namespace may be deleted according to these findings.
     pub fn is_clean(&self) -> bool {
         self.discovery.is_none() && self.problems.is_empty() && self.estimate == 0
     }
@@ -127,8 +127,8 @@ impl Findings {
         (!all.is_empty()).then(|| all.join("; "))
     }
 
-    /// Returns the delay before the next check of the remaining objects (pkg/controller/namespace, worker).
-    pub fn look_again(&self) -> Duration {
+    /// Returns the delay before the next check of the remaining objects. Upstream: pkg/controller/namespace, worker.
+    pub fn recheck_delay(&self) -> Duration {
         Duration::from_secs(u64::try_from(self.estimate / 2 + 1).unwrap_or(1))
     }
 
@@ -163,13 +163,13 @@ impl Findings {
     }
 
     /// Returns the conditions after this pass, if they changed. `totals` is false while pods delay the deletion of all
-    /// else: then remaining objects are not counted (pkg/controller/namespace/deletion, deleteAllContent).
+    /// else: then remaining objects are not counted. Upstream: pkg/controller/namespace/deletion, deleteAllContent.
     pub fn conditions(&self, before: &[Condition], totals: bool, now: Timestamp) -> Option<Vec<Condition>> {
         let mut after = before.to_vec();
-        for (kind, well, message) in CONDITIONS {
+        for (kind, good_reason, message) in CONDITIONS {
             let failing = self.failing(totals, kind);
             let status = if failing.is_some() { "True" } else { "False" };
-            let (reason, message) = failing.unwrap_or((well, message.to_owned()));
+            let (reason, message) = failing.unwrap_or((good_reason, message.to_owned()));
             let known = after.iter_mut().find(|condition| &*condition.kind == kind);
             match known {
                 Some(known) => {
@@ -192,7 +192,8 @@ impl Findings {
     }
 }
 
-/// Returns the discovery condition's text about groups that do not respond (client-go, ErrGroupDiscoveryFailed).
+/// Returns the discovery condition's text about groups that do not respond. Upstream: client-go/discovery,
+/// ErrGroupDiscoveryFailed.
 pub fn discovery_problem(failed: &BTreeMap<String, String>) -> Option<String> {
     if failed.is_empty() {
         return None;
@@ -206,7 +207,7 @@ pub fn discovery_problem(failed: &BTreeMap<String, String>) -> Option<String> {
 }
 
 /// Returns the namespace's finalizers without `kubernetes`, in order.
-pub fn without_ours(finalizers: &[Str]) -> Vec<Str> {
+pub fn without_own(finalizers: &[Str]) -> Vec<Str> {
     let mut others: Vec<Str> = finalizers.iter().filter(|finalizer| &***finalizer != FINALIZER).cloned().collect();
     others.sort();
     others.dedup();

@@ -17,20 +17,20 @@ use tokio::time::Instant;
 use super::GRACE;
 
 /// Deleting a namespace with this many objects takes the server longer than listing each of its kinds once more.
-const MANY: usize = 1000;
+const LARGE_NAMESPACE: usize = 1000;
 
 /// Namespaces that are deleted at about the same time share one count of their objects.
 const COUNT_AGE: Duration = Duration::from_secs(2);
 
 /// This many deletions are enough to measure the server's speed.
-const A_SAMPLE: usize = 100;
+const MIN_SAMPLE: usize = 100;
 
 /// The deletion of a pod costs the server as much as that of this many other objects.
-pub const LIKE_A_POD: usize = 4;
+pub const POD_COST: usize = 4;
 
 /// Speed of deleting kinds in parallel compared with one after the other: 1.8 if the server has two cores. It is better
 /// to begin a little late than to finish too early, and to list everything again.
-const SIDE_BY_SIDE: f64 = 2.2;
+const PARALLEL_SPEEDUP: f64 = 2.2;
 
 /// A resource, whatever its version.
 pub type Name = (&'static str, &'static str);
@@ -38,27 +38,27 @@ pub type Name = (&'static str, &'static str);
 /// A namespace that is being deleted.
 #[derive(Debug, Clone)]
 pub struct Ending {
-    /// When this process first saw it.
+    /// Time at which this process first received it.
     since: Instant,
     /// Resources that were found empty in an earlier pass. They are listed again only once nothing else remains, so
     /// that a namespace that waits for one broken group sends requests for that group only.
     pub emptied: HashSet<Name>,
     /// A resourceVersion from after the grace period, if resources were emptied before its end.
     pub after_grace: Option<u64>,
-    /// The namespace as it was read then.
+    /// The namespace in the state of that read.
     pub read: Option<Arc<NamespaceEnding>>,
 }
 
 /// A namespace with very many objects: the number of objects by kind.
-pub type Crowd = Arc<[(Name, usize)]>;
+pub type ObjectCounts = Arc<[(Name, usize)]>;
 
 /// Returns how long before the end of the grace period to begin emptying kinds in parallel, so that the work lasts until
 /// then. `sample` objects took `took`, and `left` remain.
-pub fn begin_before(sample: usize, took: Duration, left: usize) -> Duration {
-    if sample < A_SAMPLE {
+pub fn lead_time(sample: usize, took: Duration, left: usize) -> Duration {
+    if sample < MIN_SAMPLE {
         return Duration::MAX;
     }
-    took.mul_f64(left as f64 / sample as f64 / SIDE_BY_SIDE)
+    took.mul_f64(left as f64 / sample as f64 / PARALLEL_SPEEDUP)
 }
 
 impl Ending {
@@ -81,11 +81,11 @@ impl Ending {
     }
 }
 
-/// All of them.
+/// All namespaces that are being deleted.
 #[derive(Debug, Default)]
 pub struct Endings {
     known: Mutex<HashMap<Uid, Ending>>,
-    crowded: Mutex<Option<(Instant, HashMap<Str, Crowd>)>>,
+    large: Mutex<Option<(Instant, HashMap<Str, ObjectCounts>)>>,
 }
 
 impl Endings {
@@ -122,17 +122,21 @@ impl Endings {
     }
 
     /// Returns the watched objects of a namespace with very many objects.
-    pub fn crowd(&self, namespace: &str, sources: impl FnOnce() -> Vec<Arc<dyn Source>>) -> Option<Crowd> {
-        let mut crowded = self.crowded.lock().unwrap_or_else(PoisonError::into_inner);
-        if crowded.as_ref().is_none_or(|(at, _)| at.elapsed() > COUNT_AGE) {
-            *crowded = Some((Instant::now(), crowds(&sources())));
+    pub fn object_counts(
+        &self,
+        namespace: &str,
+        sources: impl FnOnce() -> Vec<Arc<dyn Source>>,
+    ) -> Option<ObjectCounts> {
+        let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
+        if large.as_ref().is_none_or(|(at, _)| at.elapsed() > COUNT_AGE) {
+            *large = Some((Instant::now(), count_large_namespaces(&sources())));
         }
-        crowded.as_ref()?.1.get(namespace).cloned()
+        large.as_ref()?.1.get(namespace).cloned()
     }
 }
 
 /// Returns the namespaces that have very many objects.
-fn crowds(sources: &[Arc<dyn Source>]) -> HashMap<Str, Crowd> {
+fn count_large_namespaces(sources: &[Arc<dyn Source>]) -> HashMap<Str, ObjectCounts> {
     let mut namespaces: HashMap<Str, Vec<(Name, usize)>> = HashMap::new();
     for source in sources.iter().filter(|source| source.resource().namespaced) {
         let mut counts: HashMap<Str, usize> = HashMap::new();
@@ -145,14 +149,14 @@ fn crowds(sources: &[Arc<dyn Source>]) -> HashMap<Str, Crowd> {
         let name = (source.resource().group, source.resource().plural);
         counts.into_iter().for_each(|(namespace, count)| namespaces.entry(namespace).or_default().push((name, count)));
     }
-    let is_crowded = |kinds: &[(Name, usize)]| kinds.iter().map(|(_, count)| count).sum::<usize>() >= MANY;
-    namespaces.retain(|_, kinds| is_crowded(kinds));
+    let is_large = |kinds: &[(Name, usize)]| kinds.iter().map(|(_, count)| count).sum::<usize>() >= LARGE_NAMESPACE;
+    namespaces.retain(|_, kinds| is_large(kinds));
     namespaces.into_iter().map(|(namespace, kinds)| (namespace, kinds.into())).collect()
 }
 
-/// Reports whether resourceVersions of a group can be compared with those of namespaces. Aggregated API servers may
+/// Returns true if resourceVersions of a group can be compared with those of namespaces. Aggregated API servers may
 /// have their own.
-pub fn counts_alike(group: &str) -> bool {
+pub fn has_comparable_versions(group: &str) -> bool {
     !group.contains('.') || group.ends_with(".k8s.io")
 }
 
@@ -162,9 +166,9 @@ mod tests {
 
     #[test]
     fn early_work_begins_late_enough_to_last_until_the_grace_period_ends() {
-        let seconds = |sample, took, left| begin_before(sample, Duration::from_millis(took), left).as_secs_f64();
+        let seconds = |sample, took, left| lead_time(sample, Duration::from_millis(took), left).as_secs_f64();
         assert!((1.7..2.0).contains(&seconds(1000, 850, 4750)), "{}", seconds(1000, 850, 4750));
         assert!(seconds(1000, 8500, 4750) > 5.0, "with a slow server it begins immediately");
-        assert_eq!(begin_before(99, Duration::ZERO, 5000), Duration::MAX, "the speed is unknown");
+        assert_eq!(lead_time(99, Duration::ZERO, 5000), Duration::MAX, "the speed is unknown");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Pods are deleted first, then everything else that discovery lists. Conditions report the remaining objects and the
 //! reasons. A group that does not respond is named in a condition and blocks the namespace, but not the deletion of
-//! other objects. Follows upstream pkg/controller/namespace.
+//! other objects. Upstream: pkg/controller/namespace.
 
 mod decide;
 mod early;
@@ -22,11 +22,11 @@ use runtime::worker::WorkOptions;
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
 use sync::Namespaces;
 
-/// Grace period: a deletion begins after this time, so that all API servers know of it and refuse new objects
-/// (pkg/controller/namespace, namespaceDeletionGracePeriod).
+/// Grace period: a deletion begins after this time, so that all API servers know of it and refuse new objects.
+/// Upstream: pkg/controller/namespace, namespaceDeletionGracePeriod.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Maximum delay after a failure (pkg/controller/namespace, nsControllerRateLimiter).
+/// Maximum delay after a failure. Upstream: pkg/controller/namespace, nsControllerRateLimiter.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
 
 /// It sends many requests in a burst (cmd/kube-controller-manager, namespace controller).

@@ -18,29 +18,29 @@ use runtime::write::{Deletion, Propagation, WriteError, Writer};
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use super::decide::{FINALIZER, Findings, Remains, discovery_problem, pods_estimate, resync, without_ours};
-use super::early::{Endings, LIKE_A_POD, Name, begin_before, counts_alike};
+use super::decide::{FINALIZER, Findings, Remains, discovery_problem, pods_estimate, resync, without_own};
+use super::early::{Endings, Name, POD_COST, has_comparable_versions, lead_time};
 use crate::context::Clock;
 
 /// Number of resources of one namespace that are emptied concurrently.
-const RESOURCES_AT_ONCE: usize = 32;
+const MAX_CONCURRENT_RESOURCES: usize = 32;
 
 /// Number of concurrent deletions of single objects.
-const DELETIONS_AT_ONCE: usize = 10;
+const MAX_CONCURRENT_DELETIONS: usize = 10;
 
 /// Namespaces that are deleted at about the same time share one discovery.
 const DISCOVERY_AGE: Duration = Duration::from_secs(2);
 
 /// Maximum wait for the watch of a resource to deliver the deletions; then the objects are listed.
-const SHOWN_WITHIN: Duration = Duration::from_secs(1);
+const DELETIONS_TIMEOUT: Duration = Duration::from_secs(1);
 
 const PODS: Name = ("", "pods");
 const EVENTS: Name = ("", "events");
-const EVENTS_TWIN: Name = ("events.k8s.io", "events");
+const EVENTS_ALIAS: Name = ("events.k8s.io", "events");
 
 /// The remaining objects of a resource.
 #[derive(Default)]
-struct Left {
+struct Remaining {
     remains: Remains,
     objects: Vec<Meta>,
 }
@@ -55,7 +55,7 @@ struct Pass {
 }
 
 impl Pass {
-    fn add(&mut self, served: &Served, left: Left) {
+    fn add(&mut self, served: &Served, left: Remaining) {
         self.findings.add(&served.resource, &left.remains);
         if !left.objects.is_empty() {
             self.left.push((name(served), left.objects));
@@ -98,10 +98,10 @@ impl Namespaces {
         }
         let pass = self.pass(&namespace).await;
         let findings = &pass.findings;
-        // Conditions of a namespace that the next request removes would not be seen.
-        let lingers = !findings.is_clean() || namespace.outlasts(FINALIZER);
+        // Conditions of a namespace that the next request deletes would never be read.
+        let will_remain = !findings.is_clean() || namespace.outlasts(FINALIZER);
         let conditions = findings.conditions(&namespace.conditions, pass.totals, (self.clock)());
-        if let Some(conditions) = conditions.filter(|_| lingers) {
+        if let Some(conditions) = conditions.filter(|_| will_remain) {
             let object = namespace.status_update(&conditions);
             match self.writer.replace(&Namespace::RESOURCE, key, Some("status"), &object).await {
                 Ok(answer) => namespace = answer.decode(&decoding()).map_err(WriteError::from)?,
@@ -112,20 +112,20 @@ impl Namespaces {
             return Err(ReconcileError::new(problem));
         }
         if !findings.is_clean() {
-            let again = findings.look_again();
-            self.wake_when_gone(key, pass.left, again);
+            let again = findings.recheck_delay();
+            self.requeue_when_deleted(key, pass.left, again);
             return Ok(Outcome::RequeueAfter(again));
         }
         self.finalize(key, namespace).await
     }
 
-    /// Returns the namespace as it was read at the end of its grace period, or reads it from the API server.
+    /// Returns the namespace that was read at the end of its grace period, or reads it from the API server.
     async fn read(&self, key: &ObjectKey, uid: &Uid) -> Result<Option<NamespaceEnding>, ReconcileError> {
         let mut read = None;
         self.endings.change(uid, |ending| read = ending.read.take());
         match read {
             Some(read) => Ok(Some(Arc::unwrap_or_clone(read))),
-            // Another namespace of this name has a grace of its own.
+            // Another namespace of this name has its own grace period.
             None => Ok(self.terminating(key).await?.filter(|namespace| namespace.meta.uid == *uid)),
         }
     }
@@ -133,7 +133,9 @@ impl Namespaces {
     /// Empties a namespace with very many objects during its grace period.
     async fn begin_early(&self, key: &ObjectKey, uid: &Uid, grace: Duration) -> Result<(), ReconcileError> {
         let ends = Instant::now() + grace;
-        let Some(crowd) = self.endings.crowd(&key.name, || self.watched.sources()) else { return Ok(()) };
+        let Some(object_counts) = self.endings.object_counts(&key.name, || self.watched.sources()) else {
+            return Ok(());
+        };
         let Some(namespace) = self.terminating(key).await?.filter(|namespace| namespace.meta.uid == *uid) else {
             return Ok(());
         };
@@ -145,44 +147,45 @@ impl Namespaces {
                 self.endings.change(uid, |ending| (ending.after_grace, ending.read) = (Some(version), read));
             }
         };
-        tokio::join!(self.empty_early(&namespace, &crowd, ends), grace_is_over);
+        tokio::join!(self.empty_early(&namespace, &object_counts, ends), grace_is_over);
         Ok(())
     }
 
     /// Deletes the pods, or else the kind with the most objects. The time that this takes determines when to begin with
     /// the other kinds, so that they are not finished before the grace period ends.
-    async fn empty_early(&self, namespace: &NamespaceEnding, crowd: &[(Name, usize)], ends: Instant) {
+    async fn empty_early(&self, namespace: &NamespaceEnding, object_counts: &[(Name, usize)], ends: Instant) {
         let snapshot = self.discovery.current();
-        let count = |served: &Served| crowd.iter().find(|(kind, _)| *kind == name(served)).map(|(_, count)| *count);
+        let count =
+            |served: &Served| object_counts.iter().find(|(kind, _)| *kind == name(served)).map(|(_, count)| *count);
         let mut kinds: Vec<(Served, usize)> =
             to_empty(snapshot.preferred()).filter_map(|served| Some((served, count(&served)?))).collect();
         kinds.sort_by_key(|(served, count)| (name(served) != PODS, Reverse(*count)));
         let Some(((first, sample), others)) = kinds.split_first() else { return };
-        let begun = Instant::now();
+        let start = Instant::now();
         let left = self.empty(first, namespace).await;
         if name(first) == PODS && left.remains != Remains::default() {
             return;
         }
-        self.note(namespace, &[(*first, left)]);
-        let sample = if name(first) == PODS { sample * LIKE_A_POD } else { *sample };
-        let before = begin_before(sample, begun.elapsed(), others.iter().map(|(_, count)| count).sum());
+        self.record_emptied(namespace, &[(*first, left)]);
+        let sample = if name(first) == PODS { sample * POD_COST } else { *sample };
+        let before = lead_time(sample, start.elapsed(), others.iter().map(|(_, count)| count).sum());
         if let Some(begin) = ends.checked_sub(before) {
             sleep_until(begin).await;
         }
         let others: Vec<Served> = others.iter().map(|(served, _)| *served).collect();
-        self.note(namespace, &self.empty_each(&others, namespace).await);
+        self.record_emptied(namespace, &self.empty_each(&others, namespace).await);
     }
 
-    /// Remembers which resources were found empty.
-    fn note(&self, namespace: &NamespaceEnding, done: &[(Served, Left)]) {
+    /// Records the resources that were found empty.
+    fn record_emptied(&self, namespace: &NamespaceEnding, done: &[(Served, Remaining)]) {
         self.endings.change(&namespace.meta.uid, |ending| {
             done.iter().for_each(|(served, left)| ending.found(name(served), left.remains == Remains::default()));
         });
     }
 
-    /// Reports whether the watch of a resource that was emptied early shows that no object was created afterwards.
+    /// Returns true if the watch of a resource that was emptied early shows that no object was created afterwards.
     fn stays_empty(&self, served: &Served, namespace: &str, after_grace: u64) -> bool {
-        let source = self.source(served).filter(|_| counts_alike(served.resource.group));
+        let source = self.source(served).filter(|_| has_comparable_versions(served.resource.group));
         source.is_some_and(|source| is_empty_since(&*source, namespace, after_grace))
     }
 
@@ -192,7 +195,7 @@ impl Namespaces {
     }
 
     /// Requeues the namespace as soon as the watches show that nothing remains, so that its deletion is not delayed.
-    fn wake_when_gone(&self, key: &ObjectKey, left: Vec<(Name, Vec<Meta>)>, at_most: Duration) {
+    fn requeue_when_deleted(&self, key: &ObjectKey, left: Vec<(Name, Vec<Meta>)>, at_most: Duration) {
         let sources = left.into_iter().map(|((group, plural), left)| Some((self.watched.source(group, plural)?, left)));
         let Some(sources) = sources.collect::<Option<Vec<_>>>() else { return };
         let (queue, key) = (self.queue.clone(), key.clone());
@@ -212,7 +215,8 @@ impl Namespaces {
     async fn terminating(&self, key: &ObjectKey) -> Result<Option<NamespaceEnding>, ReconcileError> {
         let mut uid = None;
         loop {
-            let Some(namespace) = self.live(key).await?.filter(|namespace| namespace.meta.is_deleting()) else {
+            let Some(namespace) = self.read_uncached(key).await?.filter(|namespace| namespace.meta.is_deleting())
+            else {
                 return Ok(None);
             };
             if uid.get_or_insert_with(|| namespace.meta.uid.clone()) != &namespace.meta.uid {
@@ -231,7 +235,7 @@ impl Namespaces {
         }
     }
 
-    async fn live(&self, key: &ObjectKey) -> Result<Option<NamespaceEnding>, ReconcileError> {
+    async fn read_uncached(&self, key: &ObjectKey) -> Result<Option<NamespaceEnding>, ReconcileError> {
         match self.writer.get(&Namespace::RESOURCE, key).await {
             Ok(answer) => Ok(Some(answer.decode(&decoding()).map_err(WriteError::from)?)),
             Err(error) if error.is_not_found() => Ok(None),
@@ -250,9 +254,9 @@ impl Namespaces {
             to_empty(snapshot.preferred()).partition(|served| name(served) == PODS);
         for served in pods {
             let left = self.empty(&served, namespace).await;
-            let holds_up = left.remains.objects > 0;
+            let delays_others = left.remains.objects > 0;
             pass.add(&served, left);
-            if holds_up {
+            if delays_others {
                 return pass;
             }
         }
@@ -273,31 +277,31 @@ impl Namespaces {
 
     async fn empty_all(&self, resources: &[Served], namespace: &NamespaceEnding, pass: &mut Pass) {
         let done = self.empty_each(resources, namespace).await;
-        self.note(namespace, &done);
+        self.record_emptied(namespace, &done);
         done.into_iter().for_each(|(served, left)| pass.add(&served, left));
     }
 
-    async fn empty_each(&self, resources: &[Served], namespace: &NamespaceEnding) -> Vec<(Served, Left)> {
+    async fn empty_each(&self, resources: &[Served], namespace: &NamespaceEnding) -> Vec<(Served, Remaining)> {
         stream::iter(resources.to_vec())
             .map(|served| async move { (served, self.empty(&served, namespace).await) })
-            .buffer_unordered(RESOURCES_AT_ONCE)
+            .buffer_unordered(MAX_CONCURRENT_RESOURCES)
             .collect()
             .await
     }
 
     /// Deletes all objects of a resource. Returns the remaining ones.
-    async fn empty(&self, served: &Served, namespace: &NamespaceEnding) -> Left {
+    async fn empty(&self, served: &Served, namespace: &NamespaceEnding) -> Remaining {
         let left = match self.delete_all(served, &namespace.meta.name).await {
-            Ok(Some(found)) if self.are_gone(served, &found).await => Ok(Left::default()),
+            Ok(Some(found)) if self.has_delivered_deletions(served, &found).await => Ok(Remaining::default()),
             Ok(_) => self.left(served, namespace).await,
             Err(error) => Err(error),
         };
-        left.unwrap_or_else(|error| Left { remains: Remains::failed(error), objects: Vec::new() })
+        left.unwrap_or_else(|error| Remaining { remains: Remains::failed(error), objects: Vec::new() })
     }
 
-    /// Reports whether the watch of the resource has delivered the deletion of all these objects. Returns false if the
+    /// Returns true if the watch of the resource has delivered the deletion of all these objects. Returns false if the
     /// resource is not watched.
-    async fn are_gone(&self, served: &Served, found: &[Meta]) -> bool {
+    async fn has_delivered_deletions(&self, served: &Served, found: &[Meta]) -> bool {
         if found.is_empty() {
             return true;
         }
@@ -306,11 +310,11 @@ impl Namespaces {
         if found.iter().any(is_kept) {
             return false;
         }
-        tokio::time::timeout(SHOWN_WITHIN, gone(&*source, found, is_kept)).await.unwrap_or(false)
+        tokio::time::timeout(DELETIONS_TIMEOUT, gone(&*source, found, is_kept)).await.unwrap_or(false)
     }
 
     /// Returns the remaining objects of a resource from the API server.
-    async fn left(&self, served: &Served, namespace: &NamespaceEnding) -> Result<Left, WriteError> {
+    async fn left(&self, served: &Served, namespace: &NamespaceEnding) -> Result<Remaining, WriteError> {
         let (objects, estimate) = if name(served) == PODS {
             self.pods(served, namespace).await?
         } else {
@@ -318,7 +322,7 @@ impl Namespaces {
         };
         let finalizers = objects.iter().map(|meta| &*meta.finalizers);
         let remains = Remains::of(&served.resource, &namespace.meta.name, finalizers, estimate);
-        Ok(Left { remains, objects })
+        Ok(Remaining { remains, objects })
     }
 
     /// Returns the remaining pods, and the seconds until they may be deleted.
@@ -351,7 +355,7 @@ impl Namespaces {
                 let deletion = Deletion { uid: &meta.uid, version: None, propagation: Propagation::Background };
                 self.writer.delete_object(&served.resource, &meta.key(), deletion).await
             })
-            .buffer_unordered(DELETIONS_AT_ONCE)
+            .buffer_unordered(MAX_CONCURRENT_DELETIONS)
             .collect()
             .await;
         // An object that was replaced since is found by the list that follows.
@@ -373,11 +377,11 @@ impl Namespaces {
         }
     }
 
-    /// Removes the finalizer `kubernetes`, so that the server deletes the namespace.
+    /// Removes the finalizer `kubernetes`, so that the API server deletes the namespace.
     async fn finalize(&self, key: &ObjectKey, mut namespace: NamespaceEnding) -> Result<Outcome, ReconcileError> {
         let uid = namespace.meta.uid.clone();
         loop {
-            let others = without_ours(&namespace.finalizers);
+            let others = without_own(&namespace.finalizers);
             if others.len() == namespace.finalizers.len() {
                 return Ok(resync(self.sync_period));
             }
@@ -388,7 +392,7 @@ impl Namespaces {
                 Err(error) if error.is_conflict() => {}
                 Err(error) => return Err(error.into()),
             }
-            match self.live(key).await?.filter(|namespace| namespace.meta.uid == uid) {
+            match self.read_uncached(key).await?.filter(|namespace| namespace.meta.uid == uid) {
                 Some(live) => namespace = live,
                 None => break,
             }
@@ -402,8 +406,8 @@ impl Namespaces {
 fn to_empty(served: &[Served]) -> impl Iterator<Item = Served> {
     let is_deletable = |served: &&Served| served.resource.namespaced && served.verbs.contains(Verbs::DELETE);
     let has_events = served.iter().any(|served| name(served) == EVENTS);
-    let is_twin = move |served: &&Served| has_events && name(served) == EVENTS_TWIN;
-    served.iter().filter(is_deletable).filter(move |served| !is_twin(served)).copied()
+    let is_alias = move |served: &&Served| has_events && name(served) == EVENTS_ALIAS;
+    served.iter().filter(is_deletable).filter(move |served| !is_alias(served)).copied()
 }
 
 fn name(served: &Served) -> Name {

@@ -9,7 +9,7 @@ use kinds::{Resource, Str, Time};
 use proptest::prelude::*;
 use runtime::worker::Outcome;
 
-use super::decide::{Findings, Remains, discovery_problem, pods_estimate, resync, without_ours};
+use super::decide::{Findings, Remains, discovery_problem, pods_estimate, resync, without_own};
 
 const PODS: Resource = Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true };
 const WIDGETS: Resource =
@@ -31,7 +31,7 @@ fn texts(conditions: &[Condition]) -> Vec<String> {
     conditions.iter().map(text).collect()
 }
 
-const WELL: [&str; 5] = [
+const NO_PROBLEMS: [&str; 5] = [
     "NamespaceDeletionDiscoveryFailure=False ResourcesDiscovered: All resources successfully discovered",
     "NamespaceDeletionGroupVersionParsingFailure=False ParsedGroupVersions: All legacy kube types successfully parsed",
     "NamespaceDeletionContentFailure=False ContentDeleted: All content successfully deleted, may be waiting on finalization",
@@ -68,7 +68,7 @@ fn pods_get_their_grace_period_once() {
         let mut findings = Findings::default();
         findings.add(&PODS, &Remains { estimate, objects: 1, ..Remains::default() });
         findings.add(&WIDGETS, &Remains::default());
-        assert_eq!(findings.look_again(), Duration::from_secs(seconds));
+        assert_eq!(findings.recheck_delay(), Duration::from_secs(seconds));
         assert!(!findings.is_clean() && findings.problem().is_none());
     }
 }
@@ -76,7 +76,7 @@ fn pods_get_their_grace_period_once() {
 #[test]
 fn all_five_conditions_are_set_in_order() {
     let after = Findings::default().conditions(&[], true, at(5)).expect("they are new");
-    assert_eq!(texts(&after), WELL);
+    assert_eq!(texts(&after), NO_PROBLEMS);
     assert!(after.iter().all(|condition| condition.last_transition == Time(5)));
     assert_eq!(Findings::default().conditions(&after, true, at(9)), None, "nothing to write");
     assert!(Findings::default().is_clean());
@@ -105,7 +105,7 @@ fn conditions_report_the_problems() {
         [
             "NamespaceDeletionDiscoveryFailure=True DiscoveryFailed: Discovery failed for some groups, 2 failing: unable to \
          retrieve the complete list of server APIs: a.io/v1: down, b.io/v1: stale GroupVersion discovery: b.io/v1",
-            WELL[1],
+            NO_PROBLEMS[1],
             "NamespaceDeletionContentFailure=True ContentDeletionFailed: Failed to delete all resource types, 2 remaining: \
          first, second",
             "NamespaceContentRemaining=True SomeResourcesRemain: Some resources are remaining: secrets. has 1 resource \
@@ -117,10 +117,10 @@ fn conditions_report_the_problems() {
     let moved: Vec<i64> = after.iter().map(|condition| condition.last_transition.0).collect();
     assert_eq!(moved, [9, 5, 9, 9, 9]);
     let pods_hold_it_up = findings.conditions(&[], false, at(9)).expect("they are new");
-    assert_eq!(texts(&pods_hold_it_up)[3..], WELL[3..], "remaining objects are not counted yet");
+    assert_eq!(texts(&pods_hold_it_up)[3..], NO_PROBLEMS[3..], "remaining objects are not counted yet");
     assert!(!findings.is_clean() && findings.problem().is_some_and(|problem| problem.contains("first")));
     let well_again = Findings::default().conditions(&after, true, at(12)).expect("they differ");
-    assert_eq!(texts(&well_again), WELL);
+    assert_eq!(texts(&well_again), NO_PROBLEMS);
 }
 
 #[test]
@@ -139,12 +139,12 @@ fn foreign_conditions_are_kept_in_place() {
 
 #[test]
 fn only_own_finalizer_is_removed() {
-    assert_eq!(without_ours(&finalizers(&["z/z", "kubernetes", "a/x"])), finalizers(&["a/x", "z/z"]));
-    assert!(without_ours(&finalizers(&["kubernetes"])).is_empty());
+    assert_eq!(without_own(&finalizers(&["z/z", "kubernetes", "a/x"])), finalizers(&["a/x", "z/z"]));
+    assert!(without_own(&finalizers(&["kubernetes"])).is_empty());
 }
 
 proptest! {
-    /// A namespace never goes while anything is left, unknown, or failed; and something always leads on.
+    /// A namespace is never deleted while anything remains, is unknown or has failed; and it is always checked again.
     #[test]
     fn clean_means_that_nothing_is_left(
         parts in proptest::collection::vec((0usize..3, 0i64..40, any::<bool>(), any::<bool>()), 0..6),
@@ -164,7 +164,7 @@ proptest! {
             findings.add(&WIDGETS, &remains);
         }
         prop_assert_eq!(findings.is_clean(), left == 0 && !failed && !broken);
-        prop_assert!(findings.look_again() >= Duration::from_secs(1));
+        prop_assert!(findings.recheck_delay() >= Duration::from_secs(1));
         let after = findings.conditions(&[], true, at(1)).expect("they are new");
         prop_assert_eq!(findings.conditions(&after, true, at(2)), None);
     }

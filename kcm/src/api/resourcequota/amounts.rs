@@ -33,8 +33,8 @@ impl Family {
         (Self::DeviceClaims, "resource.k8s.io", "resourceclaims"),
     ];
 
-    /// Reports whether its objects may count for a resource. `classes` matters for extended resources only.
-    pub fn knows(self, name: &str, classes: &Classes) -> bool {
+    /// Returns true if its objects may count for a resource. `classes` matters for extended resources only.
+    pub fn counts_for(self, name: &str, classes: &Classes) -> bool {
         match self {
             Self::Pods => is_of_pods(name),
             Self::Services => {
@@ -86,18 +86,18 @@ fn extended(name: &str) -> Option<&str> {
     (foreign || resource.starts_with(OF_DEVICE_CLASS)).then_some(resource)
 }
 
-/// Reports whether a pod still uses anything: not once it has ended, nor once its grace period is over. Upstream:
+/// Returns true if a pod still uses anything: not once it has ended, nor once its grace period is over. Upstream:
 /// pkg/quota/v1/evaluator/core, QuotaV1Pod.
-pub fn takes(pod: &Pod, grace: i64, now: Timestamp) -> bool {
+pub fn is_in_use(pod: &Pod, grace: i64, now: Timestamp) -> bool {
     !pod.is_terminal() && (!pod.meta.is_deleting() || now.as_second() <= pod.meta.deletion.0 + grace)
 }
 
-/// Returns the amounts that a pod counts for; `taking` is the result of [`takes`].
-pub fn of_pod(name: &str, usage: &Usage<'_>, taking: bool) -> Amount {
+/// Returns the amounts that a pod counts for; `in_use` is the result of [`is_in_use`].
+pub fn of_pod(name: &str, usage: &Usage<'_>, in_use: bool) -> Amount {
     let from = |amounts: &kinds::amount::Amounts<'_>, key: &str| amounts.get(key).copied().unwrap_or(Amount::ZERO);
     match name {
         "count/pods" => Amount::count(1),
-        _ if !taking => Amount::ZERO,
+        _ if !in_use => Amount::ZERO,
         "pods" => Amount::count(1),
         "cpu" | "memory" | "ephemeral-storage" => from(&usage.requests, name),
         _ if name.starts_with("hugepages-") => from(&usage.requests, name),
@@ -117,7 +117,11 @@ pub fn of_service(name: &str, service: &Service) -> Amount {
         ("services" | "count/services", _) | ("services.loadbalancers", ServiceType::LoadBalancer) => 1,
         ("services.nodeports", ServiceType::NodePort) => all(),
         ("services.nodeports", ServiceType::LoadBalancer) => {
-            if service.balancing.as_ref().is_none_or(|asked| asked.allocate_node_ports) { all() } else { given() }
+            if service.balancing.as_ref().is_none_or(|balancing| balancing.allocate_node_ports) {
+                all()
+            } else {
+                given()
+            }
         }
         _ => 0,
     })
@@ -165,7 +169,7 @@ impl Classes {
         }
     }
 
-    /// Reports whether devices of a class count for an extended resource, or for the class by its own name.
+    /// Returns true if devices of a class count for an extended resource, or for the class by its own name.
     fn offers(&self, class: &str, resource: &str) -> bool {
         match resource.strip_prefix(OF_DEVICE_CLASS) {
             Some(name) => name == class && self.names.contains(class),
@@ -192,7 +196,7 @@ pub fn of_device_claim(name: &str, claim: &ResourceClaim, classes: &Classes, pod
     devices(&|class| classes.offers(class, resource)).minus(counted).max(Amount::ZERO)
 }
 
-/// Reports whether a pod is in a scope (pkg/quota/v1/evaluator/core, podMatchesScopeFunc).
+/// Returns true if a pod is in a scope. Upstream: pkg/quota/v1/evaluator/core, podMatchesScopeFunc.
 pub fn pod_in(scope: &Scope, usage: &Usage<'_>) -> bool {
     match &*scope.name {
         "Terminating" => usage.terminating,
@@ -205,7 +209,7 @@ pub fn pod_in(scope: &Scope, usage: &Usage<'_>) -> bool {
     }
 }
 
-/// Reports whether a PersistentVolumeClaim is in a scope (pkg/quota/v1/evaluator/core, pvcMatchesScopeFunc).
+/// Returns true if a PersistentVolumeClaim is in a scope. Upstream: pkg/quota/v1/evaluator/core, pvcMatchesScopeFunc.
 pub fn volume_claim_in(scope: &Scope, claim: &StorageClaim) -> bool {
     &*scope.name == "VolumeAttributesClass"
         && if claim.attributes.is_empty() {

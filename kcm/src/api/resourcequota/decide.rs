@@ -62,17 +62,17 @@ pub struct Used {
 }
 
 /// Numbers of pods with the same usage: those that still use something, and those that do not.
-type Alike<'a> = HashMap<&'a PackedUsage, (usize, usize)>;
+type PodsByUsage<'a> = HashMap<&'a PackedUsage, (usize, usize)>;
 
 /// Returns the usage of the resources that a quota limits.
 pub fn used(quota: &ResourceQuota, content: &Content, now: Timestamp) -> Used {
     let mut used = Used::default();
-    let alike = alike(&content.pods, now, &mut used.recheck);
+    let pods_by_usage = pods_by_usage(&content.pods, now, &mut used.recheck);
     for (name, _) in &quota.hard {
         let families: Vec<Family> = Family::ALL
             .iter()
             .map(|(family, ..)| *family)
-            .filter(|family| family.knows(name, &content.classes))
+            .filter(|family| family.counts_for(name, &content.classes))
             .collect();
         if families.is_empty() {
             match content.objects.get(name) {
@@ -89,20 +89,20 @@ pub fn used(quota: &ResourceQuota, content: &Content, now: Timestamp) -> Used {
             used.unknown.push(name.clone());
             continue;
         }
-        let sums = families.into_iter().map(|family| sum(family, name, &quota.scopes, content, &alike, now));
+        let sums = families.into_iter().map(|family| sum(family, name, &quota.scopes, content, &pods_by_usage, now));
         used.amounts.insert(name.clone(), sums.fold(Amount::ZERO, Amount::plus));
     }
     used
 }
 
-fn alike<'a>(pods: &'a [Arc<Pod>], now: Timestamp, recheck: &mut Option<Duration>) -> Alike<'a> {
-    let mut alike = Alike::new();
+fn pods_by_usage<'a>(pods: &'a [Arc<Pod>], now: Timestamp, recheck: &mut Option<Duration>) -> PodsByUsage<'a> {
+    let mut pods_by_usage = PodsByUsage::new();
     for pod in pods {
         let Some(usage) = &pod.usage else { continue };
         let grace = if pod.meta.is_deleting() { usage.unpack().grace } else { 0 };
-        let (taking, ended) = alike.entry(usage).or_default();
-        if amounts::takes(pod, grace, now) {
-            *taking += 1;
+        let (in_use, ended) = pods_by_usage.entry(usage).or_default();
+        if amounts::is_in_use(pod, grace, now) {
+            *in_use += 1;
             if pod.meta.is_deleting() {
                 let left = u64::try_from(pod.meta.deletion.0 + grace + 1 - now.as_second()).unwrap_or(1);
                 let wait = Duration::from_secs(left);
@@ -112,19 +112,26 @@ fn alike<'a>(pods: &'a [Arc<Pod>], now: Timestamp, recheck: &mut Option<Duration
             *ended += 1;
         }
     }
-    alike
+    pods_by_usage
 }
 
-fn sum(family: Family, name: &str, scopes: &[Scope], content: &Content, alike: &Alike<'_>, now: Timestamp) -> Amount {
+fn sum(
+    family: Family,
+    name: &str,
+    scopes: &[Scope],
+    content: &Content,
+    pods_by_usage: &PodsByUsage<'_>,
+    now: Timestamp,
+) -> Amount {
     let total = |amounts: &mut dyn Iterator<Item = Amount>| amounts.fold(Amount::ZERO, Amount::plus);
     match family {
-        Family::Pods => total(&mut alike.iter().map(|(packed, (taking, ended))| {
+        Family::Pods => total(&mut pods_by_usage.iter().map(|(packed, (in_use, ended))| {
             let usage = packed.unpack();
             if !scopes.iter().all(|scope| amounts::pod_in(scope, &usage)) {
                 return Amount::ZERO;
             }
-            let each = |taking| amounts::of_pod(name, &usage, taking);
-            each(true).times(*taking).plus(each(false).times(*ended))
+            let each = |in_use| amounts::of_pod(name, &usage, in_use);
+            each(true).times(*in_use).plus(each(false).times(*ended))
         })),
         Family::VolumeClaims => {
             let claims = content.volume_claims.iter().filter_map(|claim| claim.storage.as_deref());
@@ -136,14 +143,14 @@ fn sum(family: Family, name: &str, scopes: &[Scope], content: &Content, alike: &
         Family::DeviceClaims => total(&mut content.device_claims.iter().map(|(claim, pod)| {
             let usage = pod.as_ref().and_then(|pod| {
                 let usage = pod.usage.as_ref()?.unpack();
-                amounts::takes(pod, usage.grace, now).then_some(usage)
+                amounts::is_in_use(pod, usage.grace, now).then_some(usage)
             });
             amounts::of_device_claim(name, claim, &content.classes, usage.as_ref())
         })),
     }
 }
 
-/// Returns the `used` of the new status, or `None` if nothing has to be written.
+/// Returns `used` of the new status, or `None` if nothing has to be written.
 ///
 /// Resources that could not be counted keep their old amount. The old text stays if the amount is the same, or if it
 /// would become lower and must not. Upstream: pkg/controller/resourcequota, syncResourceQuota.

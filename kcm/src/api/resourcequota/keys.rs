@@ -12,7 +12,7 @@ use super::amounts::Family;
 use super::decide::{counted_objects, same};
 use super::recounts::{CountMode, Recounts};
 
-/// Enqueues the quotas that a change concerns. All changes except additions may lower the usage.
+/// Enqueues the quotas that a change affects. All changes except additions may lower the usage.
 pub fn subscribe(registry: &Registry, queue: &Arc<Queue<ObjectKey>>, recounts: &Arc<Recounts>) {
     let quotas = registry.store::<ResourceQuota>();
     let (added, every, full) = (queue.clone(), registry.every_kind(), recounts.clone());
@@ -43,7 +43,7 @@ pub fn subscribe(registry: &Registry, queue: &Arc<Queue<ObjectKey>>, recounts: &
     let of_pods = waker.clone();
     registry.store::<Pod>().subscribe(move |change| {
         if let (Some(old), Some(new)) = (change.old, change.new)
-            && counts_for_else(old, new)
+            && amounts_changed(old, new)
         {
             of_pods.wake(&new.meta.namespace, "", "pods", CountMode::Full);
         }
@@ -77,7 +77,7 @@ struct Waker {
 impl Waker {
     fn wake(&self, namespace: &str, group: &str, plural: &str, mode: CountMode) {
         for quota in self.quotas.by_index(&by_namespace(), index_key(namespace)) {
-            if concerns(&quota, group, plural) {
+            if counts_kind(&quota, group, plural) {
                 let key = quota.meta.key();
                 if mode == CountMode::Full {
                     self.recounts.request(&key);
@@ -93,7 +93,7 @@ fn counted_by(quota: Option<&Arc<ResourceQuota>>) -> impl Iterator<Item = (&str,
     quota.into_iter().flat_map(|quota| quota.hard.iter().filter_map(|(name, _)| counted_objects(name)))
 }
 
-/// Reports whether a quota is new, was deleted, or limits other resources than before. Written usage does not count.
+/// Returns true if a quota is new, was deleted, or limits other resources than before. Written usage does not count.
 pub fn needs_full_count(change: &Change<'_, ResourceQuota>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => {
@@ -111,23 +111,23 @@ pub fn with_other_status(change: &Change<'_, ResourceQuota>) -> Option<ObjectKey
     (!is_same).then(|| new.meta.key())
 }
 
-/// Reports whether a pod's amounts changed. Upstream: pkg/quota/v1/install, DefaultUpdateFilter.
-pub fn counts_for_else(old: &Pod, new: &Pod) -> bool {
+/// Returns true if a pod's amounts changed. Upstream: pkg/quota/v1/install, DefaultUpdateFilter.
+pub fn amounts_changed(old: &Pod, new: &Pod) -> bool {
     old.usage != new.usage
         || old.is_terminal() != new.is_terminal()
         || old.meta.deletion != new.meta.deletion
         || old.meta.uid != new.meta.uid
 }
 
-/// Reports whether a quota limits something that objects of a kind count for. Names that depend on device classes count
+/// Returns true if a quota limits something that objects of a kind count for. Names that depend on device classes count
 /// as if there were the class.
-pub fn concerns(quota: &ResourceQuota, group: &str, plural: &str) -> bool {
+pub fn counts_kind(quota: &ResourceQuota, group: &str, plural: &str) -> bool {
     let family = Family::ALL.iter().find(|(_, of, resource)| (*of, *resource) == (group, plural));
     quota.hard.iter().any(|(name, _)| {
         counted_objects(name) == Some((group, plural))
             || family.is_some_and(|(family, ..)| match family {
                 Family::DeviceClaims => name.starts_with("requests.") || name.ends_with("/devices"),
-                family => family.knows(name, &Default::default()),
+                family => family.counts_for(name, &Default::default()),
             })
     })
 }

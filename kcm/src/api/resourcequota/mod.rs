@@ -36,7 +36,7 @@ const WINDOW: Duration = Duration::from_millis(100);
 const LONGEST_WINDOW: Duration = Duration::from_millis(800);
 
 /// Longest time between two checks for a kind that a quota counts and that the server does not serve.
-const KIND_MAY_COME: Duration = Duration::from_secs(30);
+const UNSERVED_KIND_MAX_DELAY: Duration = Duration::from_secs(30);
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -74,7 +74,7 @@ fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions {
         window: WINDOW,
         longest_window: LONGEST_WINDOW,
-        max_delay: KIND_MAY_COME,
+        max_delay: UNSERVED_KIND_MAX_DELAY,
         ..QueueOptions::named("resourcequota_primary")
     });
     let registry = manager.registry();

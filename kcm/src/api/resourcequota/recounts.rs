@@ -31,7 +31,7 @@ impl Recounts {
         self.lock().remove(key);
     }
 
-    /// Begins a count. What is requested from now on is for the next one.
+    /// Begins a count. Requests from now on are for the next count.
     pub fn begin(&self, key: &ObjectKey, now: Instant) -> CountMode {
         let mut due = self.lock();
         if due.get(key).is_some_and(|due| due.is_none_or(|due| due > now)) {
@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(recounts.schedule(&key, Some(at(300))), Some(at(300)));
         assert_eq!(recounts.begin(&key, at(10)), CountMode::RaiseOnly);
         assert_eq!(recounts.schedule(&key, Some(at(30))), Some(at(30)), "a pod's grace period ends earlier");
-        assert_eq!(recounts.schedule(&key, None), Some(at(30)), "a raise does not put it off");
+        assert_eq!(recounts.schedule(&key, None), Some(at(30)), "a raise does not delay it");
         assert_eq!(recounts.begin(&key, at(30)), CountMode::Full);
     }
 

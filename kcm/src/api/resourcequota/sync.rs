@@ -25,7 +25,7 @@ use crate::context::Clock;
 
 /// The time after which an object that admission counted is stored and in the cache. A status that still has more than
 /// was counted is too high.
-const OBJECTS_ARRIVE: Duration = Duration::from_secs(5);
+const OBJECT_CACHE_DELAY: Duration = Duration::from_secs(5);
 
 /// The controller's state.
 pub struct Quotas {
@@ -41,7 +41,7 @@ pub struct Quotas {
     pub writer: Writer,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
-    /// Time between two full counts of a quota; zero: never without a reason.
+    /// Time between two full counts of a quota; zero: only after changes.
     pub period: Duration,
 }
 
@@ -85,7 +85,7 @@ impl Quotas {
             }
         }
         let exceeds = mode == CountMode::RaiseOnly && decide::status_exceeds(&quota, &used);
-        self.schedule(key, &used, &content, exceeds.then_some(OBJECTS_ARRIVE))
+        self.schedule(key, &used, &content, exceeds.then_some(OBJECT_CACHE_DELAY))
     }
 
     /// Sets the time of the next count.
@@ -94,11 +94,11 @@ impl Quotas {
         key: &ObjectKey,
         used: &Used,
         content: &Content,
-        doubted: Option<Duration>,
+        recount_delay: Option<Duration>,
     ) -> Result<Outcome, ReconcileError> {
         let now = Instant::now();
         let period = Some(self.period).filter(|period| !period.is_zero());
-        let next = [period, used.recheck, doubted].into_iter().flatten().min();
+        let next = [period, used.recheck, recount_delay].into_iter().flatten().min();
         let next = self.recounts.schedule(key, next.map(|delay| now + delay));
         if !content.unreadable.is_empty() {
             let families: Vec<String> = content.unreadable.iter().map(|family| format!("{family:?}")).collect();
@@ -121,7 +121,7 @@ impl Quotas {
         let wanted: BTreeSet<Family> = Family::ALL
             .iter()
             .map(|(family, ..)| *family)
-            .filter(|family| quota.hard.iter().any(|(name, _)| family.knows(name, &classes)))
+            .filter(|family| quota.hard.iter().any(|(name, _)| family.counts_for(name, &classes)))
             .collect();
         let mut content = Content::default();
         for (name, _) in &quota.hard {
@@ -163,21 +163,21 @@ impl Quotas {
     }
 
     /// Returns the pod whose extended resources a claim was created for. The pod's status names the claim. Until it
-    /// does, it is the pod's oldest claim of this sort (pkg/quota/v1/evaluator/core, getVerifiedPodUsage).
+    /// does, it is the pod's oldest claim of this sort. Upstream: pkg/quota/v1/evaluator/core, getVerifiedPodUsage.
     fn pod_of(&self, claim: &ResourceClaim) -> Option<Arc<Pod>> {
         let owner = claim.meta.controller().filter(|_| claim.for_extended_resources)?;
         if (&*owner.kind, &*owner.api_version) != ("Pod", "v1") {
             return None;
         }
         let pod = self.pods.get_with_uid(&claim.meta.namespace, &owner.name, &owner.uid)?;
-        let said = pod.usage.as_ref().map(|usage| usage.unpack().extended_claim.to_owned()).unwrap_or_default();
-        let meant = if said.is_empty() {
+        let named_claim = pod.usage.as_ref().map(|usage| usage.unpack().extended_claim.to_owned()).unwrap_or_default();
+        let is_pods_claim = if named_claim.is_empty() {
             let siblings = self.device_claims.by_index(&by_controller(), owned_by(&owner.uid));
             let others = siblings.iter().filter(|other| other.for_extended_resources);
             others.min_by(|a, b| a.meta.by_creation(&b.meta)).is_some_and(|oldest| oldest.meta.uid == claim.meta.uid)
         } else {
-            *said == *claim.meta.name
+            *named_claim == *claim.meta.name
         };
-        meant.then_some(pod)
+        is_pods_claim.then_some(pod)
     }
 }

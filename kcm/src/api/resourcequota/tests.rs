@@ -25,7 +25,7 @@ use runtime::watch::MetaChange;
 use super::amounts::{Classes, Family, of_device_claim, volume_claim_in};
 use super::census::Census;
 use super::decide::{Content, Used, counted_objects, status_exceeds, to_write, used};
-use super::keys::{concerns, counts_for_else, needs_full_count, with_other_status};
+use super::keys::{amounts_changed, counts_kind, needs_full_count, with_other_status};
 use super::recounts::CountMode;
 
 const NOW: i64 = 1_000_000;
@@ -173,7 +173,7 @@ fn scopes_select_pods() {
     let pods = || {
         vec![
             pod("plain", &[], |_| {}),
-            pod("asking", &[("cpu", "1")], |_| {}),
+            pod("requesting", &[("cpu", "1")], |_| {}),
             pod("high", &[], |spec| spec.put_str(pod_spec::PRIORITY_CLASS_NAME, "high")),
             pod("low", &[("memory", "1")], |spec| spec.put_str(pod_spec::PRIORITY_CLASS_NAME, "low")),
             pod("ending", &[], |spec| spec.put_int(pod_spec::ACTIVE_DEADLINE_SECONDS, 5)),
@@ -332,8 +332,8 @@ fn devices_count_by_class_and_by_extended_resource() {
         let counted = of_device_claim("requests.r.io/x", &claim, &classes, None);
         assert_eq!(counted, Amount::count(expected), "devices of each class of the resource count: {devices:?}");
     }
-    assert!(Family::DeviceClaims.knows("requests.r.io/x", &classes));
-    assert!(!Family::DeviceClaims.knows("requests.r.io/y", &classes));
+    assert!(Family::DeviceClaims.counts_for("requests.r.io/x", &classes));
+    assert!(!Family::DeviceClaims.counts_for("requests.r.io/y", &classes));
 }
 
 #[test]
@@ -418,7 +418,7 @@ fn count_after_an_addition_raises_and_never_lowers() {
 }
 
 #[test]
-fn quotas_are_requeued_by_changes_of_what_they_limit() {
+fn quotas_are_requeued_by_changes_of_objects_that_they_limit() {
     for (hard, group, plural, expected) in [
         ("pods", "", "pods", true),
         ("requests.example.com/gpu", "", "pods", true),
@@ -430,7 +430,7 @@ fn quotas_are_requeued_by_changes_of_what_they_limit() {
         ("secrets", "", "secrets", true),
         ("pods", "", "services", false),
     ] {
-        assert_eq!(concerns(&quota(&[hard]), group, plural), expected, "{hard} {plural}");
+        assert_eq!(counts_kind(&quota(&[hard]), group, plural), expected, "{hard} {plural}");
     }
     let old = Arc::new(quota(&["pods"]));
     let mut counted = quota(&["pods"]);
@@ -448,7 +448,7 @@ fn quotas_are_requeued_by_changes_of_what_they_limit() {
     restarted.restarts = 3;
     let resized = pod("a", &[("cpu", "2")], |_| {});
     for (new, expected) in [(&base, false), (&restarted, false), (&ended, true), (&resized, true)] {
-        assert_eq!(counts_for_else(&base, new), expected);
+        assert_eq!(amounts_changed(&base, new), expected);
     }
 }
 
@@ -482,21 +482,21 @@ proptest! {
     fn census_equals_a_count(changes in prop::collection::vec((0usize..2, 0usize..3, 0usize..5), 0..80)) {
         const KINDS: [Resource; 2] = [Pod::RESOURCE, Service::RESOURCE];
         let census = Census::default();
-        let mut there = std::collections::HashSet::new();
+        let mut existing = std::collections::HashSet::new();
         for (kind, namespace, name) in changes {
             let mut object: Meta = named::<Pod>(&name.to_string()).meta;
             object.namespace = namespace.to_string().as_str().into();
             let resource = &KINDS[kind];
-            let change = if there.insert((kind, namespace, name)) {
+            let change = if existing.insert((kind, namespace, name)) {
                 MetaChange::Object { resource, old: None, new: Some(&object) }
             } else {
-                there.remove(&(kind, namespace, name));
+                existing.remove(&(kind, namespace, name));
                 MetaChange::Object { resource, old: Some(&object), new: None }
             };
             census.apply(&change);
             for (at, resource) in KINDS.iter().enumerate() {
                 for namespace in 0..3 {
-                    let expected = there.iter().filter(|(kind, of, _)| (*kind, *of) == (at, namespace)).count();
+                    let expected = existing.iter().filter(|(kind, of, _)| (*kind, *of) == (at, namespace)).count();
                     prop_assert_eq!(census.count(resource.group, resource.plural, &namespace.to_string()), expected);
                 }
             }
@@ -514,7 +514,7 @@ fn pods_of_one_template_share_their_usage() {
         .map(|name| {
             let mut object = Vec::new();
             object.put_message(pod_fields::METADATA, meta(name));
-            Pod::decode(&context, &object).expect("well-formed").usage.expect("asked for")
+            Pod::decode(&context, &object).expect("well-formed").usage.expect("its section is decoded")
         })
         .into();
     assert!(usages[0].is_shared_with(&usages[1]));

@@ -21,7 +21,7 @@ const DEFINITIONS: Resource = Resource {
 /// The condition of a definition.
 const CONDITION: &str = "StorageMigrating";
 
-/// A step of a migration that a definition shows.
+/// A step of a migration that is reported in the definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step<'a> {
     /// The migration of this name begins.
@@ -32,11 +32,16 @@ pub enum Step<'a> {
     Failed,
 }
 
-/// Shows a step in the definition of a resource, if it has one.
+/// Reports a step in the definition of a resource, if it has one.
 ///
 /// # Errors
 /// A conflict when the definition changed since it was read: the stored versions may be cut only if it did not.
-pub async fn show(writer: &Writer, resource: &GroupResource, step: Step<'_>, now: &str) -> Result<(), WriteError> {
+pub async fn report_step(
+    writer: &Writer,
+    resource: &GroupResource,
+    step: Step<'_>,
+    now: &str,
+) -> Result<(), WriteError> {
     // Resources of the core group are never custom ones.
     if resource.group.is_empty() {
         return Ok(());

@@ -6,13 +6,13 @@ use std::time::Duration;
 use kinds::{Resource, StorageVersionMigration, Time};
 use runtime::write::WriteError;
 
-/// Age up to which a resource that is not served yet is waited for: its definition may be new.
+/// Age of a migration up to which a resource that is not served yet is awaited: its definition may be new.
 const YOUNG: Duration = Duration::from_secs(60);
 
 /// Longest error in a message, in bytes. The API takes messages of up to 32 KiB.
 const LONGEST_ERROR: usize = 4096;
 
-/// The migrations of one resource that something is done about.
+/// The migrations of one resource that need an action.
 #[derive(Debug, Default)]
 pub struct Admission {
     /// They have ended, and still count as running.
@@ -67,19 +67,19 @@ fn shortened(text: &str) -> &str {
     &text[..text.floor_char_boundary(LONGEST_ERROR)]
 }
 
-/// Reports whether a migration was created less than a minute ago.
+/// Returns true if a migration was created less than a minute ago.
 pub fn is_young(created: Time, now: Time) -> bool {
     now.0.saturating_sub(created.0) < YOUNG.as_secs() as i64
 }
 
-/// Reads the version in a status: a number without leading zeros (apimachinery pkg/util/resourceversion).
+/// Reads the version in a status: a number without leading zeros. Upstream: apimachinery/pkg/util/resourceversion.
 pub fn read_version(text: &str) -> Result<u64, String> {
     let is_well_formed = !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit());
     let version = text.parse().ok().filter(|_| is_well_formed);
     version.ok_or_else(|| format!("resource version is not well formed: {}", shortened(text)))
 }
 
-/// A resource as upstream's messages name it (apimachinery, GroupVersionResource.String).
+/// A resource as upstream's messages name it. Upstream: apimachinery/pkg/runtime/schema, GroupVersionResource.String.
 pub fn resource_name(resource: &Resource) -> String {
     format!("{}/{}, Resource={}", resource.group, resource.version, resource.plural)
 }
@@ -95,7 +95,7 @@ pub enum Patched {
     Fail,
 }
 
-/// Classifies the result of a patch. Differs from upstream: no answer at all never fails a migration.
+/// Classifies the result of a patch. Differs from upstream: a missing response never fails a migration.
 pub fn classify(result: &Result<(), WriteError>) -> Patched {
     let Err(error) = result else { return Patched::Migrated };
     if error.is_conflict() || error.is_not_found() {
@@ -104,7 +104,7 @@ pub fn classify(result: &Result<(), WriteError>) -> Patched {
     if is_retriable(error) { Patched::Retry } else { Patched::Fail }
 }
 
-/// Reports whether a request may succeed later: the server is too busy or has failed, or did not answer.
+/// Returns true if a request may succeed later: the server is too busy or has failed, or did not respond.
 pub fn is_retriable(error: &WriteError) -> bool {
     match error {
         WriteError::Refused(status) => {

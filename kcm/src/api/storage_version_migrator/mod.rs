@@ -1,10 +1,10 @@
 //! storage-version-migrator-controller: writes all objects of a resource again, so that they are stored in the current
 //! version and with the current encryption key.
 //!
-//! A StorageVersionMigration names the resource. One migration of a resource runs at a time; when it begins, the version
-//! that the API server has reached is noted in its status. Each object that was last written before that version gets an
-//! empty patch, which makes the API server store it again. Where the resource is a custom one, its definition shows the
-//! migration in a condition, and its stored versions are cut to the current one at the end.
+//! A StorageVersionMigration names the resource. One migration of a resource runs at a time; when it begins, the
+//! version that the API server has reached is noted in its status. Each object that was last written before that
+//! version gets an empty patch, which makes the API server store it again. Where the resource is a custom one, its
+//! definition reports the migration in a condition, and its stored versions are reduced to the current one at the end.
 //! Upstream: pkg/controller/storageversionmigrator.
 
 mod crd;
@@ -150,8 +150,8 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name: NAME, workers: WORKERS, max_retries: None }, queue, migrator);
 }
 
-/// A condition that is true from now on.
-fn holds(kind: &str, reason: &str, message: String, now: Time) -> MigrationCondition {
+/// Returns a condition with status True.
+fn true_condition(kind: &str, reason: &str, message: String, now: Time) -> MigrationCondition {
     MigrationCondition {
         kind: kind.into(),
         status: "True".into(),

@@ -16,7 +16,7 @@ use tracing::info;
 
 use super::crd::{self, Step};
 use super::decide::{admission, running_message};
-use super::{BY_RESOURCE, GroupResource, holds, of_resource};
+use super::{BY_RESOURCE, GroupResource, of_resource, true_condition};
 use crate::context::Clock;
 
 /// Reconciles resources: marks the next migration as running, and one that has ended as no longer running.
@@ -25,7 +25,7 @@ pub struct Runner {
     pub migrations: Arc<Store<StorageVersionMigration>>,
     /// Writes migrations and definitions of custom resources.
     pub writer: Writer,
-    /// What was written and is not in the cache yet, by resource.
+    /// Own writes that the cache does not contain yet, by resource.
     pub consistency: Consistency,
     /// The queue of resources.
     pub queue: Arc<Queue<GroupResource>>,
@@ -71,18 +71,18 @@ impl Runner {
     ) -> Result<(), WriteError> {
         for migration in admission.ended {
             let step = if migration.is_true("Succeeded") { Step::Succeeded } else { Step::Failed };
-            crd::show(&self.writer, resource, step, &self.timestamp()).await?;
+            crd::report_step(&self.writer, resource, step, &self.timestamp()).await?;
             let completed = MigrationCondition {
                 status: "False".into(),
                 generation: migration.meta.generation,
-                ..holds("Running", "MigrationCompleted", "Migration completed".to_owned(), self.now())
+                ..true_condition("Running", "MigrationCompleted", "Migration completed".to_owned(), self.now())
             };
             self.set(key, migration, completed).await?;
         }
         if let Some(next) = admission.next {
             info!(migration = &*next.meta.name, %resource, "starting migration of stored objects");
-            crd::show(&self.writer, resource, Step::Begin(&next.meta.name), &self.timestamp()).await?;
-            let running = holds("Running", "MigrationRunning", running_message(None, None), self.now());
+            crd::report_step(&self.writer, resource, Step::Begin(&next.meta.name), &self.timestamp()).await?;
+            let running = true_condition("Running", "MigrationRunning", running_message(None, None), self.now());
             self.set(key, next, running).await?;
         }
         Ok(())

@@ -24,7 +24,7 @@ use tracing::{debug, info, warn};
 use super::decide::{
     Patched, classify, failed_message, is_retriable, is_young, read_version, resource_name, running_message,
 };
-use super::{NAME, holds};
+use super::{NAME, true_condition};
 use crate::context::Clock;
 
 /// Patches in one reconcile.
@@ -60,7 +60,7 @@ pub struct Migrator {
     pub writer: Writer,
     /// Lists and patches the objects that are migrated.
     pub patcher: Writer,
-    /// What was written and is not in the cache yet.
+    /// Own writes that the cache does not contain yet.
     pub consistency: Consistency,
     /// The queue of migrations.
     pub queue: Arc<Queue<ObjectKey>>,
@@ -108,13 +108,13 @@ impl Migrator {
         Time((self.clock)().as_second())
     }
 
-    /// Finds the resource of a migration; `None` if there is none and waiting for it is over.
+    /// Finds the resource of a migration; `None` if it is not served and no longer awaited.
     async fn served(&self, migration: &StorageVersionMigration) -> Result<Option<Served>, ReconcileError> {
         let snapshot = self.discovery.at_most_old(DISCOVERY_AGE).await;
         let snapshot = snapshot.map_err(|error| ReconcileError::new(error.to_string()))?;
         let served = snapshot.of_group_resource(&migration.group, &migration.resource);
-        let may_come = snapshot.has_failed(&migration.group) || is_young(migration.meta.created, self.now());
-        if served.is_none() && may_come {
+        let may_be_served_later = snapshot.has_failed(&migration.group) || is_young(migration.meta.created, self.now());
+        if served.is_none() && may_be_served_later {
             return Err(ReconcileError::new("the API server does not serve the resource (yet)"));
         }
         Ok(served)
@@ -220,7 +220,7 @@ impl Migrator {
         let (name, objects) = (&migration.meta.name, pass.objects());
         let mut ended = migration.clone();
         ended.set_condition(self.running(running_message(objects, None)));
-        ended.set_condition(holds("Succeeded", SUCCEEDED, "Migration completed".to_owned(), self.now()));
+        ended.set_condition(true_condition("Succeeded", SUCCEEDED, "Migration completed".to_owned(), self.now()));
         info!(migration = &**name, objects = pass.total, "all stored objects are migrated");
         // If this write fails, the objects need not be listed again.
         self.passes().insert(migration.meta.key(), pass);
@@ -231,7 +231,7 @@ impl Migrator {
     async fn fail(&self, migration: &StorageVersionMigration, message: String) -> Result<Outcome, ReconcileError> {
         warn!(migration = &*migration.meta.name, error = message, "migration failed");
         let mut failed = migration.clone();
-        failed.set_condition(holds("Failed", FAILED, message, self.now()));
+        failed.set_condition(true_condition("Failed", FAILED, message, self.now()));
         self.write(&failed).await
     }
 
@@ -246,7 +246,7 @@ impl Migrator {
         self.fail(&running, failed_message(pass.objects(), error)).await
     }
 
-    /// Shows an error that may pass in the status. The migration goes on whether or not that succeeds.
+    /// Reports a transient error in the status. The migration continues whether or not that succeeds.
     async fn report_transient(&self, migration: &StorageVersionMigration, error: &WriteError, message: String) {
         let mut running = migration.clone();
         if matches!(error, WriteError::NotLeading) || !running.set_condition(self.running(message)) {
@@ -258,7 +258,7 @@ impl Migrator {
     }
 
     fn running(&self, message: String) -> MigrationCondition {
-        holds("Running", "MigrationRunning", message, self.now())
+        true_condition("Running", "MigrationRunning", message, self.now())
     }
 
     async fn write(&self, migration: &StorageVersionMigration) -> Result<Outcome, ReconcileError> {

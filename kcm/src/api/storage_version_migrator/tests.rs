@@ -13,7 +13,7 @@ use super::crd::{Step, applied};
 use super::decide::{
     Patched, admission, classify, failed_message, is_young, read_version, resource_name, running_message,
 };
-use super::{holds, start_of};
+use super::{start_of, true_condition};
 use crate::context::Start;
 use crate::flags::{Invocation, Options, parse};
 
@@ -28,7 +28,7 @@ fn migration(name: &str, created: i64, conditions: &[&str]) -> Arc<StorageVersio
     let decode = Decode { interner: Arc::default(), sections: Sections::default() };
     let mut migration = StorageVersionMigration::decode(&decode, &object).expect("well-formed");
     for kind in conditions {
-        migration.set_condition(holds(kind, "", String::new(), Time(1)));
+        migration.set_condition(true_condition(kind, "", String::new(), Time(1)));
     }
     Arc::new(migration)
 }
@@ -106,7 +106,7 @@ fn versions_are_numbers_without_leading_zeros() {
 }
 
 #[test]
-fn missing_resource_is_waited_for_in_the_first_minute() {
+fn missing_resource_is_awaited_in_the_first_minute() {
     for (age, expected) in [(-5, true), (0, true), (59, true), (60, false), (3600, false)] {
         assert_eq!(is_young(Time(10_000 - age), Time(10_000)), expected, "{age}");
     }

@@ -19,7 +19,7 @@ const MAX_KINDS: usize = 10;
 const MAX_WARNING_BYTES: usize = 256 << 10;
 
 /// The end of a truncated warning.
-const CUT: &str = "\n(the rest was cut)\n";
+const CUT_MARK: &str = "\n(the rest was cut)\n";
 
 /// Field manager of the status.
 pub const FIELD_MANAGER: &str = "validatingadmissionpolicy-status";
@@ -142,13 +142,13 @@ fn expressions(spec: &PolicySpec) -> impl Iterator<Item = (String, &str)> {
     })
 }
 
-/// Truncates a text. Returns whether it was longer.
+/// Truncates a text. Returns true if it was longer.
 fn cut(text: &mut String, left: usize) -> bool {
     if text.len() <= left {
         return false;
     }
-    text.truncate(text.floor_char_boundary(left.saturating_sub(CUT.len())));
-    text.push_str(CUT);
+    text.truncate(text.floor_char_boundary(left.saturating_sub(CUT_MARK.len())));
+    text.push_str(CUT_MARK);
     true
 }
 
@@ -275,7 +275,7 @@ mod tests {
         let long = format!("object.x == '{}'", "\u{fc}".repeat(7_000));
         let found = check(&vec![(&*long, ""); 100]);
         let length: usize = found.iter().map(|warning| warning.warning.len()).sum();
-        assert!(length <= MAX_WARNING_BYTES + CUT.len(), "{length}");
-        assert!(found.len() > 5 && found.last().expect("a warning").warning.ends_with(CUT));
+        assert!(length <= MAX_WARNING_BYTES + CUT_MARK.len(), "{length}");
+        assert!(found.len() > 5 && found.last().expect("a warning").warning.ends_with(CUT_MARK));
     }
 }

@@ -15,7 +15,7 @@ const MAX_DOCUMENTS: usize = 8;
 /// The time after which a document in memory is forgotten when another one is read.
 const MAX_AGE: Duration = Duration::from_secs(300);
 /// The time during which a document that cannot be read delays policies. After that they are checked without it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const UNREADABLE_DELAY: Duration = Duration::from_secs(60);
 /// Maximum number of remembered failed documents.
 const MAX_FAILURES: usize = 1_024;
 
@@ -45,7 +45,7 @@ pub struct Schemas {
 }
 
 impl Schemas {
-    /// Returns a reader. Sends nothing.
+    /// Returns a reader without documents.
     pub fn new(openapi: OpenApi) -> Self {
         Self { openapi, cache: Mutex::default() }
     }
@@ -98,7 +98,7 @@ impl Schemas {
     }
 }
 
-/// Parses a document on a thread that may be busy for a while.
+/// Parses a document on a thread for blocking work.
 async fn parse(text: impl AsRef<[u8]> + Send + 'static) -> Result<Arc<Document>, String> {
     let parsed = tokio::task::spawn_blocking(move || Document::read(text.as_ref()).map(Arc::new)).await;
     parsed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
@@ -116,10 +116,10 @@ impl Cache {
         self.documents.insert(path.to_owned(), Entry { document, used: now });
     }
 
-    /// Reports whether a document has failed for some time, and recently.
+    /// Returns true if a document has failed for some time, and recently.
     fn is_given_up(&self, path: &str) -> bool {
         self.failures.get(path).is_some_and(|failure| {
-            failure.last.duration_since(failure.first) >= PATIENCE && failure.last.elapsed() < PATIENCE
+            failure.last.duration_since(failure.first) >= UNREADABLE_DELAY && failure.last.elapsed() < UNREADABLE_DELAY
         })
     }
 
@@ -133,7 +133,7 @@ impl Cache {
         }
         let failure = self.failures.entry(path.to_owned()).or_insert(Failure { first: now, last: now });
         failure.last = now;
-        now.duration_since(failure.first) >= PATIENCE
+        now.duration_since(failure.first) >= UNREADABLE_DELAY
     }
 }
 
@@ -163,11 +163,11 @@ mod tests {
     async fn document_that_fails_delays_policies_for_a_minute_only() {
         let mut cache = Cache::default();
         assert!(!cache.is_failing_for_long("slow") && !cache.is_given_up("slow"));
-        tokio::time::advance(PATIENCE / 2).await;
+        tokio::time::advance(UNREADABLE_DELAY / 2).await;
         assert!(!cache.is_failing_for_long("slow"));
-        tokio::time::advance(PATIENCE / 2).await;
+        tokio::time::advance(UNREADABLE_DELAY / 2).await;
         assert!(cache.is_failing_for_long("slow") && cache.is_given_up("slow"));
-        tokio::time::advance(PATIENCE).await;
+        tokio::time::advance(UNREADABLE_DELAY).await;
         assert!(!cache.is_given_up("slow"), "it is retried");
         cache.keep("slow", document());
         assert!(!cache.is_failing_for_long("slow"));

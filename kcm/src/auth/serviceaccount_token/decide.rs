@@ -4,7 +4,7 @@ use kinds::meta::{Meta, Uid};
 use kinds::secret::AccountToken;
 use serde_json::{Value, json};
 
-/// The issuer of tokens that are stored in Secrets (pkg/serviceaccount, LegacyIssuer).
+/// The issuer of tokens that are stored in Secrets. Upstream: pkg/serviceaccount, LegacyIssuer.
 const ISSUER: &str = "kubernetes/serviceaccount";
 
 /// The fields that a token secret lacks.
@@ -25,7 +25,8 @@ impl MissingFields {
     }
 }
 
-/// Returns the fields that a token secret lacks (secretUpdateNeeded). Without a root CA, an existing `ca.crt` stays.
+/// Returns the fields that a token secret lacks. Without a root CA, an existing `ca.crt` stays. Upstream:
+/// pkg/controller/serviceaccount, secretUpdateNeeded.
 pub fn lacks(token: &AccountToken, root_ca: &[u8]) -> MissingFields {
     MissingFields {
         ca: !root_ca.is_empty() && *token.ca != *root_ca,
@@ -34,18 +35,18 @@ pub fn lacks(token: &AccountToken, root_ca: &[u8]) -> MissingFields {
     }
 }
 
-/// Reports whether this is the referenced account. A reference without a UID matches every account of the name.
+/// Returns true if this is the referenced account. A reference without a UID matches every account of the name.
 pub fn is_named(account: &Meta, uid: Option<&Uid>) -> bool {
     uid.is_none_or(|uid| *uid == account.uid)
 }
 
-/// Reports whether a token belongs to the account with this UID (apiserver, IsServiceAccountToken). The caller has
+/// Returns true if a token belongs to the account with this UID (apiserver, IsServiceAccountToken). The caller has
 /// compared the names.
 pub fn is_token_of(token: &AccountToken, uid: &Uid) -> bool {
     token.account_uid.as_ref().is_none_or(|named| named == uid)
 }
 
-/// Returns the claims of an account's token that is stored in a secret (pkg/serviceaccount, LegacyClaims).
+/// Returns the claims of an account's token that is stored in a secret. Upstream: pkg/serviceaccount, LegacyClaims.
 pub fn claims(account: &Meta, secret: &str) -> Value {
     let (namespace, name) = (&*account.namespace, &*account.name);
     json!({

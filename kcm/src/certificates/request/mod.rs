@@ -34,7 +34,7 @@ const ORGANIZATION: &str = "subject organization is not system:nodes";
 const COMMON_NAME: &str = "subject common name does not begin with system:node:";
 const NODES: &[&str] = &["system:nodes"];
 
-/// Checks a kubelet's request for a client certificate. Upstream: ValidateKubeletClientCSR.
+/// Checks a kubelet's request for a client certificate. Upstream: pkg/apis/certificates, ValidateKubeletClientCSR.
 ///
 /// # Errors
 /// When it has another form; the message is upstream's.
@@ -48,7 +48,7 @@ pub fn check_kubelet_client(request: &CertificateSigningRequest, contents: &Cont
     has_usages(request, "client auth")
 }
 
-/// Checks a kubelet's request for a serving certificate. Upstream: ValidateKubeletServingCSR.
+/// Checks a kubelet's request for a serving certificate. Upstream: pkg/apis/certificates, ValidateKubeletServingCSR.
 ///
 /// # Errors
 /// When it has another form; the message is upstream's.

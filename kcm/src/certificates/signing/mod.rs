@@ -72,7 +72,7 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
 }
 
-/// Returns whether a request is approved, not denied, and neither signed nor failed yet.
+/// Returns true if a request is approved, not denied, and neither signed nor failed yet.
 fn is_due(request: &CertificateSigningRequest) -> bool {
     let failed = request.conditions.iter().any(|condition| &*condition.kind == "Failed" && condition.holds);
     request.certificate.is_empty() && request.has("Approved") && !request.has("Denied") && !failed
@@ -90,12 +90,12 @@ fn check(request: &CertificateSigningRequest, contents: &Contents) -> Result<(),
 }
 
 /// Returns the lifetime of a certificate: as requested, but at most `longest` and at least ten minutes.
-fn lifetime(asked_seconds: Option<i32>, longest: Duration) -> Duration {
+fn lifetime(requested_seconds: Option<i32>, longest: Duration) -> Duration {
     const SHORTEST: Duration = Duration::from_secs(10 * 60);
-    match asked_seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0))) {
+    match requested_seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0))) {
         None => longest,
-        Some(asked) if asked > longest => longest,
-        Some(asked) => asked.max(SHORTEST),
+        Some(requested) if requested > longest => longest,
+        Some(requested) => requested.max(SHORTEST),
     }
 }
 

@@ -45,7 +45,7 @@ fn only_approved_requests_are_due() {
 #[test]
 fn lifetimes_have_bounds() {
     let hours = |hours: u64| Duration::from_secs(hours * 3600);
-    for (asked, expected) in [
+    for (requested, expected) in [
         (None, hours(24)),
         (Some(3600), hours(1)),
         (Some(48 * 3600), hours(24)),
@@ -53,7 +53,7 @@ fn lifetimes_have_bounds() {
         (Some(540), Duration::from_secs(600)),
         (Some(-1), Duration::from_secs(600)),
     ] {
-        assert_eq!(lifetime(asked, hours(24)), expected, "{asked:?}");
+        assert_eq!(lifetime(requested, hours(24)), expected, "{requested:?}");
     }
 }
 

@@ -22,7 +22,7 @@ pub struct Active<'a> {
 /// The eviction of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Eviction {
-    /// Its time.
+    /// Time at which the pod is deleted.
     pub at: Time,
     /// The rules that cause it.
     pub rules: BTreeSet<Uid>,
@@ -38,7 +38,8 @@ impl Eviction {
 }
 
 /// Returns the taints of a device that evict pods: those in the newest generation of its pool's slices, and those of
-/// rules (allEvictingDeviceTaints). `slices` may contain slices of other pools.
+/// rules. `slices` may contain slices of other pools. Upstream: pkg/controller/devicetainteviction,
+/// allEvictingDeviceTaints.
 pub fn active<'a>(
     device: &AllocatedDevice,
     slices: impl Iterator<Item = &'a ResourceSlice> + Clone,
@@ -49,38 +50,40 @@ pub fn active<'a>(
     let mut published = of_pool.filter(|slice| Some(slice.generation) == newest).flat_map(|slice| &slice.devices);
     let published = published.find(|known| known.name == device.name);
     let taints = published.into_iter().flat_map(|known| &known.taints).map(|taint| Active { taint, rule: None });
-    let about = rules.filter(|rule| rule.is_about(&device.driver, &device.pool, &device.name));
-    let ruled = about.map(|rule| Active { taint: &rule.taint, rule: Some(&rule.meta.uid) });
-    taints.chain(ruled).filter(|active| &*active.taint.effect == NO_EXECUTE).collect()
+    let selecting = rules.filter(|rule| rule.selects(&device.driver, &device.pool, &device.name));
+    let from_rules = selecting.map(|rule| Active { taint: &rule.taint, rule: Some(&rule.meta.uid) });
+    taints.chain(from_rules).filter(|active| &*active.taint.effect == NO_EXECUTE).collect()
 }
 
 /// Returns when a taint evicts the users of a device: when it was added plus the tolerated time; `None` if it is
-/// tolerated forever. A taint without the time when it was added evicts no pod (claimEvictionTime).
+/// tolerated forever. A taint without the time when it was added evicts no pod. Upstream:
+/// pkg/controller/devicetainteviction, claimEvictionTime.
 fn eviction_time(device: &AllocatedDevice, taint: &Taint) -> Option<Time> {
-    let mut least: Option<i64> = None;
+    let mut shortest: Option<i64> = None;
     for toleration in device.tolerations() {
         if toleration.effect == NO_EXECUTE && toleration.tolerates(taint, false) {
             let seconds = toleration.seconds?.max(0);
-            least = Some(least.map_or(seconds, |least| least.min(seconds)));
+            shortest = Some(shortest.map_or(seconds, |shortest| shortest.min(seconds)));
         }
     }
-    (!taint.added.is_zero()).then(|| Time(taint.added.0.saturating_add(least.unwrap_or(0))))
+    (!taint.added.is_zero()).then(|| Time(taint.added.0.saturating_add(shortest.unwrap_or(0))))
 }
 
 /// Returns the eviction of a claim's users, if any.
 pub fn of_claim<'a>(claim: &ResourceClaim, active: impl Fn(&AllocatedDevice) -> Vec<Active<'a>>) -> Option<Eviction> {
     let devices = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
     let evictions = devices.flat_map(|device| {
-        let goes =
+        let evictions =
             active(device).into_iter().filter_map(|active| Some((eviction_time(device, active.taint)?, active.rule)));
-        goes.map(|(at, rule)| Eviction { at, rules: rule.cloned().into_iter().collect() }).collect::<Vec<_>>()
+        evictions.map(|(at, rule)| Eviction { at, rules: rule.cloned().into_iter().collect() }).collect::<Vec<_>>()
     });
     evictions.reduce(Eviction::and)
 }
 
-/// Reports whether a pod uses a claim: it names it, or it was created for it or for its PodGroup, and the claim is
-/// reserved for one of both (k8s.io/dynamic-resource-allocation/resourceclaim, IsForPod and IsReservedForPod).
-/// PodGroups count only with `with_groups` (gate DRAWorkloadResourceClaims); a pod does not know the uid of its group.
+/// Returns true if a pod uses a claim: it names it, or it was created for it or for its PodGroup, and the claim is
+/// reserved for one of both. PodGroups count only with `with_groups` (gate DRAWorkloadResourceClaims); a pod does not
+/// know the uid of its group. Upstream: k8s.io/dynamic-resource-allocation/resourceclaim, IsForPod and
+/// IsReservedForPod.
 pub fn uses(pod: &Pod, used: UsedClaim<'_>, claim: &ResourceClaim, with_groups: bool) -> bool {
     let group = pod.devices.as_ref().and_then(|devices| devices.group.as_ref()).filter(|_| with_groups);
     let is_of_group = |owner: &OwnerRef| {
@@ -95,8 +98,8 @@ pub fn uses(pod: &Pod, used: UsedClaim<'_>, claim: &ResourceClaim, with_groups: 
     (!used.is_made || is_its_own()) && is_reserved
 }
 
-/// Returns the eviction of a pod, if any: with the earliest of its claims. A pod that is on no node stays
-/// (podEvictionTime).
+/// Returns the eviction of a pod, if any: with the earliest of its claims. A pod that is on no node stays. Upstream:
+/// pkg/controller/devicetainteviction, podEvictionTime.
 pub fn of_pod(
     pod: &Pod,
     with_groups: bool,

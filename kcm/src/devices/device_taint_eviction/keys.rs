@@ -1,4 +1,4 @@
-//! Maps changes to pods and rules.
+//! Maps changes of objects to the keys of pods and rules.
 
 use std::fmt;
 use std::sync::Arc;
@@ -81,22 +81,22 @@ pub const MEMBERS: Index<Pod> = Index {
     },
 };
 
-/// The key of a PodGroup.
+/// Returns the key of a PodGroup.
 pub fn in_group(namespace: &str, group: &str) -> u64 {
     index_key(("device-group", namespace, group))
 }
 
-/// The key of a pool.
+/// Returns the key of a pool.
 pub fn pool(driver: &str, pool: &str) -> u64 {
     index_key((driver, pool))
 }
 
 /// Enqueues the keys of changed objects. A cache contains a change before its subscribers are called, so that the last
-/// one of a pod, its claim and the taint finds the others.
+/// of three changes (pod, claim, taint) finds the other two in the caches.
 pub fn subscribe(all: &Arc<Evictions>) {
     let (queue, pending) = (all.queue.clone(), all.pending.clone());
     all.pods.subscribe(move |change| {
-        if let Some(pod) = moved(change) {
+        if let Some(pod) = relevant_pod(change) {
             let key = pod.meta.key();
             if pending.contains(&key) || change.new.is_some() && pod.devices.is_some() && !pod.node.is_empty() {
                 queue.add(Key::Pod(key));
@@ -110,7 +110,7 @@ pub fn subscribe(all: &Arc<Evictions>) {
     });
     let (queue, claims, members) = (all.queue.clone(), all.claims.clone(), all.members.clone());
     all.slices.subscribe(move |change| {
-        for pool in tainted_anew(change) {
+        for pool in changed_pools(change) {
             for claim in claims.by_index(&CLAIMS_OF_POOL, pool) {
                 members.users_of(&claim).into_iter().for_each(|key| queue.add(Key::Pod(key)));
             }
@@ -119,13 +119,13 @@ pub fn subscribe(all: &Arc<Evictions>) {
     let Some(rules) = &all.rules else { return };
     let (queue, claims, members) = (all.queue.clone(), all.claims.clone(), all.members.clone());
     rules.subscribe(move |change| {
-        if !is_another(change) {
+        if !spec_changed(change) {
             return;
         }
         change.new.or(change.old).into_iter().for_each(|rule| queue.add(Key::Rule(rule.meta.name.clone())));
         let either = [change.old, change.new];
         for claim in claims.by_index(&ALLOCATED, index_key(())) {
-            let is_affected = either.iter().flatten().any(|rule| is_about(rule, &claim));
+            let is_affected = either.iter().flatten().any(|rule| selects(rule, &claim));
             if is_affected {
                 members.users_of(&claim).into_iter().for_each(|key| queue.add(Key::Pod(key)));
             }
@@ -133,10 +133,10 @@ pub fn subscribe(all: &Arc<Evictions>) {
     });
 }
 
-/// Reports whether a rule is about one of a claim's devices.
-pub fn is_about(rule: &DeviceTaintRule, claim: &ResourceClaim) -> bool {
+/// Returns true if a rule selects one of a claim's devices.
+pub fn selects(rule: &DeviceTaintRule, claim: &ResourceClaim) -> bool {
     let mut devices = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
-    devices.any(|device| rule.is_about(&device.driver, &device.pool, &device.name))
+    devices.any(|device| rule.selects(&device.driver, &device.pool, &device.name))
 }
 
 /// Returns the pods that a claim is reserved for.
@@ -163,25 +163,25 @@ impl Members {
 }
 
 /// Returns the pod, if it was created, deleted or bound, or uses other claims now.
-pub fn moved<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
-    let same = change.old.zip(change.new).is_some_and(|(old, new)| {
+pub fn relevant_pod<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
+    let is_same = change.old.zip(change.new).is_some_and(|(old, new)| {
         (&old.meta.uid, &old.node, &old.devices, old.meta.is_deleting())
             == (&new.meta.uid, &new.node, &new.devices, new.meta.is_deleting())
     });
-    change.new.or(change.old).filter(|_| !same)
+    change.new.or(change.old).filter(|_| !is_same)
 }
 
-/// Returns the pods that a change of a claim may concern: those that it was or is reserved for.
+/// Returns the pods that a change of a claim may affect: those that it was or is reserved for.
 pub fn users(
     change: &Change<'_, ResourceClaim>,
     users_of: impl Fn(&ResourceClaim) -> Vec<ObjectKey>,
 ) -> Vec<ObjectKey> {
-    let same = change.old.zip(change.new).is_some_and(|(old, new)| {
+    let is_same = change.old.zip(change.new).is_some_and(|(old, new)| {
         old.meta.uid == new.meta.uid
             && old.meta.controller() == new.meta.controller()
             && old.allocation == new.allocation
     });
-    if same {
+    if is_same {
         return Vec::new();
     }
     let mut keys: Vec<ObjectKey> =
@@ -193,12 +193,12 @@ pub fn users(
 
 /// Returns the pools whose taints a change of a slice may change. A slice without taints counts too, because its
 /// generation may replace older slices.
-pub fn tainted_anew(change: &Change<'_, ResourceSlice>) -> Vec<u64> {
-    fn shown(slice: &ResourceSlice) -> impl PartialEq + '_ {
+pub fn changed_pools(change: &Change<'_, ResourceSlice>) -> Vec<u64> {
+    fn effective(slice: &ResourceSlice) -> impl PartialEq + '_ {
         let tainted: Vec<&Device> = slice.devices.iter().filter(|device| !device.taints.is_empty()).collect();
         (&slice.driver, &slice.pool, slice.generation, tainted)
     }
-    if change.old.zip(change.new).is_some_and(|(old, new)| shown(old) == shown(new)) {
+    if change.old.zip(change.new).is_some_and(|(old, new)| effective(old) == effective(new)) {
         return Vec::new();
     }
     let mut pools: Vec<u64> =
@@ -207,8 +207,8 @@ pub fn tainted_anew(change: &Change<'_, ResourceSlice>) -> Vec<u64> {
     pools
 }
 
-/// Reports whether a rule was created or deleted, or its spec changed. A status write does not count.
-pub fn is_another(change: &Change<'_, DeviceTaintRule>) -> bool {
+/// Returns true if a rule was created or deleted, or its spec changed. A status write does not count.
+pub fn spec_changed(change: &Change<'_, DeviceTaintRule>) -> bool {
     change.old.zip(change.new).is_none_or(|(old, new)| {
         (&old.meta.uid, &old.selector, &old.taint) != (&new.meta.uid, &new.selector, &new.taint)
     })

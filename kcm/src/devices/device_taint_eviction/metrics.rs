@@ -1,4 +1,4 @@
-//! Metrics of the controller, under upstream's names (pkg/controller/devicetainteviction/metrics).
+//! Metrics of the controller, under upstream's names. Upstream: pkg/controller/devicetainteviction/metrics.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

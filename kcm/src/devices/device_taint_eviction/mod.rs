@@ -2,7 +2,7 @@
 //! not tolerate, or no longer, and reports the progress in the status of DeviceTaintRules.
 //!
 //! Taints come from the slices that drivers publish, and from rules. The time of a toleration counts from when the
-//! taint was added, so that the next leader continues a countdown. Follows upstream pkg/controller/devicetainteviction.
+//! taint was added, so that the next leader continues a countdown. Upstream: pkg/controller/devicetainteviction.
 
 mod decide;
 mod keys;
@@ -29,7 +29,8 @@ use sync::Evictions;
 /// Name of the controller, of its event source and of the owner of its fields.
 const NAME: &str = "device-taint-eviction-controller";
 
-/// The shortest time between two updates of a rule's status while its eviction goes on (ruleStatusPeriod).
+/// The shortest time between two updates of a rule's status while its eviction is in progress. Upstream:
+/// pkg/controller/devicetainteviction, ruleStatusPeriod.
 const STATUS_PERIOD: Duration = Duration::from_secs(10);
 
 /// The controller.

@@ -10,9 +10,9 @@ use kinds::meta::ObjectKey;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// Its countdown is running.
-    Waits,
+    Waiting,
     /// It is due, and the event was recorded.
-    Told,
+    Announced,
     /// It was deleted.
     Deleted,
 }
@@ -31,7 +31,7 @@ impl Pending {
         self.lock().get(key).filter(|(of, _)| of == uid).map(|(_, stage)| *stage)
     }
 
-    /// Reports whether a pod of this name has an eviction.
+    /// Returns true if a pod of this name has an eviction.
     pub fn contains(&self, key: &ObjectKey) -> bool {
         self.lock().contains_key(key)
     }
@@ -41,7 +41,7 @@ impl Pending {
         self.lock().insert(key.clone(), (uid.clone(), stage));
     }
 
-    /// Forgets the pod of this name.
+    /// Removes the eviction of the pod of this name.
     pub fn forget(&self, key: &ObjectKey) {
         self.lock().remove(key);
     }

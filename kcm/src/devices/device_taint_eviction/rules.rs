@@ -31,11 +31,12 @@ fn number(count: impl TryInto<u64>, one: &str, many: &str) -> String {
     }
 }
 
-/// Returns whether eviction is in progress, the reason and the message (maybeUpdateRuleStatus).
+/// Returns the status (true while pods are evicted), reason and message of the condition. Upstream: pkg/controller/devicetainteviction,
+/// maybeUpdateRuleStatus.
 pub fn progress(effect: &str, counts: &Counts) -> (bool, &'static str, String) {
     let Counts { published, allocated, pods, namespaces, evicted } = *counts;
     let spread = number(namespaces, "namespace", "different namespaces");
-    let (goes_on, reason, mut message) = match effect {
+    let (is_in_progress, reason, mut message) = match effect {
         NO_EXECUTE if pods > 0 => {
             let message = number(pods, "pod needs to be evicted in", "pods need to be evicted in");
             (true, "PodsPendingEviction", format!("{message} {spread}."))
@@ -59,18 +60,18 @@ pub fn progress(effect: &str, counts: &Counts) -> (bool, &'static str, String) {
         let pods = number(evicted, "pod", "pods");
         message = format!("{message}{separator}{pods} evicted since starting the controller.");
     }
-    (goes_on, reason, message)
+    (is_in_progress, reason, message)
 }
 
 /// Returns the object to apply to a rule's status; `None` if nothing changes. `now` is the time of the condition.
 pub fn to_apply(rule: &DeviceTaintRule, counts: &Counts, now: &str) -> Option<Value> {
-    let (goes_on, reason, message) = progress(&rule.taint.effect, counts);
-    let status = if goes_on { "True" } else { "False" };
-    let says_so = |said: &Progress| {
-        (&*said.status, &*said.reason, &*said.message) == (status, reason, &*message)
-            && said.generation == rule.meta.generation
+    let (is_in_progress, reason, message) = progress(&rule.taint.effect, counts);
+    let status = if is_in_progress { "True" } else { "False" };
+    let is_same = |current: &Progress| {
+        (&*current.status, &*current.reason, &*current.message) == (status, reason, &*message)
+            && current.generation == rule.meta.generation
     };
-    if rule.progress.as_ref().is_some_and(says_so) {
+    if rule.progress.as_ref().is_some_and(is_same) {
         return None;
     }
     let condition = json!({
@@ -87,8 +88,8 @@ pub fn to_apply(rule: &DeviceTaintRule, counts: &Counts, now: &str) -> Option<Va
 
 /// Returns the cooldown of a rule's status in seconds: it would change continuously while pods are evicted. A status of
 /// another generation has no cooldown.
-pub fn rests(rule: &DeviceTaintRule, now: Time, period: i64) -> Option<i64> {
-    let said = rule.progress.as_ref().filter(|said| said.generation == rule.meta.generation)?;
-    let left = period.saturating_sub(now.0.saturating_sub(said.since.0));
+pub fn cooldown_left(rule: &DeviceTaintRule, now: Time, period: i64) -> Option<i64> {
+    let current = rule.progress.as_ref().filter(|current| current.generation == rule.meta.generation)?;
+    let left = period.saturating_sub(now.0.saturating_sub(current.since.0));
     (left > 0).then_some(left.min(period))
 }

@@ -20,10 +20,10 @@ use runtime::write::{Answer, WriteError, Writer};
 use tracing::info;
 
 use super::decide::{self, Eviction};
-use super::keys::{ALLOCATED, Key, Members, RULES, SLICES, SLICES_OF_POOL, is_about, pool};
+use super::keys::{ALLOCATED, Key, Members, RULES, SLICES, SLICES_OF_POOL, pool, selects};
 use super::metrics::Metrics;
 use super::pending::{Pending, Stage};
-use super::rules::{Counts, NO_EFFECT, rests, to_apply};
+use super::rules::{Counts, NO_EFFECT, cooldown_left, to_apply};
 use super::{NAME, STATUS_PERIOD};
 use crate::context::Clock;
 use crate::pods::disruption_target;
@@ -82,13 +82,13 @@ impl Evictions {
         }
         let now = (self.clock)();
         if let Some(left) = left(eviction.at, now) {
-            self.pending.set(key, &pod.meta.uid, Stage::Waits);
+            self.pending.set(key, &pod.meta.uid, Stage::Waiting);
             return Ok(Outcome::RequeueAfter(left));
         }
         self.evict(key, &pod, stage, &eviction).await
     }
 
-    /// Returns the rules that count, by their names.
+    /// Returns all rules; none with the gate DRADeviceTaintRules off.
     fn rules(&self) -> Vec<Arc<DeviceTaintRule>> {
         self.rules.as_ref().map(|rules| rules.by_index(&RULES, index_key(()))).unwrap_or_default()
     }
@@ -130,30 +130,30 @@ impl Evictions {
         }
         let live = match self.writer.get(&Pod::RESOURCE, key).await {
             Ok(live) => live,
-            Err(error) if error.is_not_found() => return Ok(self.is_gone(key, pod)),
+            Err(error) if error.is_not_found() => return Ok(self.mark_deleted(key, pod)),
             Err(error) => return Err(error.into()),
         };
         let meta = live.meta().map_err(WriteError::from)?;
         if meta.uid != pod.meta.uid || meta.is_deleting() {
-            return Ok(self.is_gone(key, pod));
+            return Ok(self.mark_deleted(key, pod));
         }
-        if stage != Some(Stage::Told) {
+        if stage != Some(Stage::Announced) {
             info!(pod = %key, "deleting the pod: a device that it uses has a taint that is not tolerated");
             self.event(key, &pod.meta.uid, "Marking for deletion");
-            self.pending.set(key, &pod.meta.uid, Stage::Told);
+            self.pending.set(key, &pod.meta.uid, Stage::Announced);
         }
         match self.delete(key, pod, &live).await {
             Ok(()) => {
                 self.count(eviction);
-                Ok(self.is_gone(key, pod))
+                Ok(self.mark_deleted(key, pod))
             }
-            Err(error) if error.is_not_found() => Ok(self.is_gone(key, pod)),
+            Err(error) if error.is_not_found() => Ok(self.mark_deleted(key, pod)),
             Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn is_gone(&self, key: &ObjectKey, pod: &Pod) -> Outcome {
+    fn mark_deleted(&self, key: &ObjectKey, pod: &Pod) -> Outcome {
         // Once the cache contains the deletion, its state is no longer needed.
         if self.pods.get_with_uid(&key.namespace, &key.name, &pod.meta.uid).is_some_and(|pod| !pod.meta.is_deleting()) {
             self.pending.set(key, &pod.meta.uid, Stage::Deleted);
@@ -214,7 +214,7 @@ impl Evictions {
             Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
         let now = (self.clock)();
-        if let Some(left) = rests(&rule, Time(now.as_second()), STATUS_PERIOD.as_secs().cast_signed()) {
+        if let Some(left) = cooldown_left(&rule, Time(now.as_second()), STATUS_PERIOD.as_secs().cast_signed()) {
             return Ok(Outcome::RequeueAfter(Duration::from_secs(left.unsigned_abs())));
         }
         let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -226,7 +226,7 @@ impl Evictions {
                 }
                 Ok(Outcome::Done)
             }
-            // It was deleted or replaced: the watch will show it.
+            // It was deleted or replaced: the watch will report it.
             Err(error) if error.is_gone() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
         }
@@ -240,7 +240,7 @@ impl Evictions {
             NO_EXECUTE => self.rules(),
             NO_EFFECT => {
                 self.count_devices(rule, &mut counts);
-                // As if it were the only rule, and had the effect.
+                // Counts as if this were the only rule, and its effect were NoExecute.
                 let mut alone = (**rule).clone();
                 alone.taint.effect = NO_EXECUTE.into();
                 vec![Arc::new(alone)]
@@ -248,16 +248,13 @@ impl Evictions {
             _ => return counts,
         };
         let claims = self.claims.by_index(&ALLOCATED, index_key(()));
-        let users: BTreeSet<ObjectKey> = claims
-            .iter()
-            .filter(|claim| is_about(rule, claim))
-            .flat_map(|claim| self.members.users_of(claim))
-            .collect();
-        let goes = |pod: &Arc<Pod>| {
+        let users: BTreeSet<ObjectKey> =
+            claims.iter().filter(|claim| selects(rule, claim)).flat_map(|claim| self.members.users_of(claim)).collect();
+        let is_evicted = |pod: &Arc<Pod>| {
             let eviction = self.eviction(pod, &rules).filter(|_| !pod.meta.is_deleting());
             eviction.is_some_and(|eviction| eviction.rules.contains(&rule.meta.uid))
         };
-        let pods: Vec<Arc<Pod>> = users.iter().filter_map(|key| self.pods.get(key)).filter(goes).collect();
+        let pods: Vec<Arc<Pod>> = users.iter().filter_map(|key| self.pods.get(key)).filter(is_evicted).collect();
         counts.pods = pods.len();
         counts.namespaces = pods.iter().map(|pod| &pod.meta.namespace).collect::<BTreeSet<_>>().len();
         counts
@@ -272,14 +269,14 @@ impl Evictions {
         }
         for slice in &slices {
             if newest.get(&(&slice.driver, &slice.pool)) == Some(&slice.generation) {
-                let is_meant = |device: &&Device| rule.is_about(&slice.driver, &slice.pool, &device.name);
-                counts.published += slice.devices.iter().filter(is_meant).count();
+                let is_selected = |device: &&Device| rule.selects(&slice.driver, &slice.pool, &device.name);
+                counts.published += slice.devices.iter().filter(is_selected).count();
             }
         }
         for claim in self.claims.by_index(&ALLOCATED, index_key(())) {
             let devices = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
-            let meant = devices.filter(|device| rule.is_about(&device.driver, &device.pool, &device.name));
-            counts.allocated += meant.count();
+            let selected = devices.filter(|device| rule.selects(&device.driver, &device.pool, &device.name));
+            counts.allocated += selected.count();
         }
     }
 }

@@ -13,8 +13,8 @@ use proptest::prelude::*;
 use runtime::store::Change;
 
 use super::decide::{Eviction, active, of_claim, of_pod, uses};
-use super::keys::{MEMBERS, Members, is_another, moved, pool, tainted_anew, users};
-use super::rules::{Counts, progress, rests, to_apply};
+use super::keys::{MEMBERS, Members, changed_pools, pool, relevant_pod, spec_changed, users};
+use super::rules::{Counts, cooldown_left, progress, to_apply};
 
 /// Key, effect, and the Unix time at which it was added.
 type Taint<'a> = (&'a str, &'a str, i64);
@@ -148,7 +148,11 @@ fn pod(name: &str, node: &str, is_from_template: bool) -> Arc<Pod> {
     decode(&object)
 }
 
-fn asked(claim: &ResourceClaim, slices: &[Arc<ResourceSlice>], rules: &[Arc<DeviceTaintRule>]) -> Option<Eviction> {
+fn eviction_of(
+    claim: &ResourceClaim,
+    slices: &[Arc<ResourceSlice>],
+    rules: &[Arc<DeviceTaintRule>],
+) -> Option<Eviction> {
     of_claim(claim, |device| active(device, slices.iter().map(|one| &**one), rules.iter().map(|one| &**one)))
 }
 
@@ -179,7 +183,7 @@ fn the_earliest_taint_that_is_not_tolerated_counts() {
         (&two, &[("l", NO_EXECUTE, Some(60))], Some(100)),
     ] {
         let claim = claim(None, &[("a", tolerations)], &[]);
-        let found = asked(&claim, &[slice(1, "a", taints)], &[]).map(|eviction| eviction.at.0);
+        let found = eviction_of(&claim, &[slice(1, "a", taints)], &[]).map(|eviction| eviction.at.0);
         assert_eq!(found, expected, "{taints:?} {tolerations:?}");
     }
 }
@@ -199,7 +203,7 @@ fn only_the_newest_generation_of_a_pool_counts_and_rules_add_to_it() {
         (vec![], vec![&others], None),
     ] {
         let rules: Vec<_> = rules.into_iter().cloned().collect();
-        let found = asked(&claim, &slices, &rules).map(|eviction| (eviction.at.0, eviction.rules));
+        let found = eviction_of(&claim, &slices, &rules).map(|eviction| (eviction.at.0, eviction.rules));
         let uids = |names: Vec<&str>| names.into_iter().map(Uid::parse).collect::<BTreeSet<_>>();
         assert_eq!(found, expected.map(|(at, rules)| (at, uids(rules))), "{slices:?}");
     }
@@ -219,7 +223,7 @@ fn only_bound_pods_that_use_the_claim_are_evicted() {
         (pod("p", "node", true), Some(of(Some("q"), &["p"])), false),
         (pod("p", "node", true), Some(of(None, &["p"])), false),
     ] {
-        let deletion = of_pod(&pod, false, |_| claim.clone(), |claim| asked(claim, &slices, &[]));
+        let deletion = of_pod(&pod, false, |_| claim.clone(), |claim| eviction_of(claim, &slices, &[]));
         assert_eq!(deletion.is_some(), expected, "{pod:?} {claim:?}");
     }
 }
@@ -270,24 +274,24 @@ fn status_reports_the_progress_of_the_eviction() {
 
 #[test]
 fn status_is_written_when_it_differs_and_has_a_cooldown() {
-    let said = |message: &str, generation| Progress {
+    let progress_with = |message: &str, generation| Progress {
         status: "False".into(),
         reason: "NotStarted".into(),
         message: message.into(),
         generation,
         since: Time(100),
     };
-    for (progress, writes, rest) in [
+    for (progress, writes, cooldown) in [
         (None, true, None),
-        (Some(said("", 3)), false, Some(6)),
-        (Some(said("", 2)), true, None),
-        (Some(said("other", 3)), true, Some(6)),
+        (Some(progress_with("", 3)), false, Some(6)),
+        (Some(progress_with("", 2)), true, None),
+        (Some(progress_with("other", 3)), true, Some(6)),
         (Some(Progress { since: Time(90), ..said("", 3) }), false, None),
         (Some(Progress { since: Time(900), ..said("", 3) }), false, Some(10)),
     ] {
         let rule = DeviceTaintRule { progress, ..(*rule("r", "a", ("k", NO_EXECUTE, 1))).clone() };
         assert_eq!(to_apply(&rule, &Counts::default(), "now").is_some(), writes, "{:?}", rule.progress);
-        assert_eq!(rests(&rule, Time(104), 10), rest, "{:?}", rule.progress);
+        assert_eq!(cooldown_left(&rule, Time(104), 10), cooldown, "{:?}", rule.progress);
     }
 }
 
@@ -300,7 +304,7 @@ fn only_relevant_changes_are_reconciled() {
         (Some(&p), Some(&other_node), true),
         (Some(&p), None, true),
     ] {
-        assert_eq!(moved(&Change { old, new }).is_some(), expected, "{old:?} {new:?}");
+        assert_eq!(relevant_pod(&Change { old, new }).is_some(), expected, "{old:?} {new:?}");
     }
     let (of_p, of_q) = (claim(None, &[("a", &[])], &["p"]), claim(None, &[("a", &[])], &["q"]));
     for (old, new, expected) in [
@@ -321,14 +325,14 @@ fn only_relevant_changes_are_reconciled() {
         (Some(&clean), Some(&newer), true),
         (Some(&tainted), None, true),
     ] {
-        let found = tainted_anew(&Change { old, new });
+        let found = changed_pools(&Change { old, new });
         assert_eq!(found, if expected { vec![pool("d", "p")] } else { vec![] }, "{old:?} {new:?}");
     }
     let (one, other) = (rule("r", "a", ("k", NO_EXECUTE, 1)), rule("r", "b", ("k", NO_EXECUTE, 1)));
     for (old, new, expected) in
         [(None, Some(&one), true), (Some(&one), Some(&one), false), (Some(&one), Some(&other), true)]
     {
-        assert_eq!(is_another(&Change { old, new }), expected);
+        assert_eq!(spec_changed(&Change { old, new }), expected);
     }
 }
 
@@ -336,7 +340,7 @@ proptest! {
     /// Whatever the taints and tolerations: no pod is deleted before a taint was added, nor one that tolerates all
     /// taints forever; one more taint never makes the deletion later, and one more toleration never earlier.
     #[test]
-    fn another_taint_never_delays_and_another_toleration_never_hastens_a_deletion(
+    fn another_taint_never_delays_and_another_toleration_never_advances_a_deletion(
         taints in proptest::collection::vec((0usize..3, 1i64..1000), 0..6),
         tolerations in proptest::collection::vec((0usize..3, proptest::option::of(-5i64..500)), 0..4),
     ) {
@@ -346,7 +350,7 @@ proptest! {
             tolerations.iter().map(|(key, seconds)| (KEYS[*key], NO_EXECUTE, *seconds)).collect();
         let at = |taints: &[Taint<'_>], tolerations: &[Toleration<'_>]| {
             let claim = claim(None, &[("a", tolerations)], &[]);
-            asked(&claim, &[slice(1, "a", taints)], &[]).map_or(i64::MAX, |eviction| eviction.at.0)
+            eviction_of(&claim, &[slice(1, "a", taints)], &[]).map_or(i64::MAX, |eviction| eviction.at.0)
         };
         let deletion = at(&taints, &tolerations);
         prop_assert!(taints.iter().map(|taint| taint.2).min().is_none_or(|first| deletion >= first));

@@ -15,8 +15,8 @@ use super::decide::{self, Release};
 use super::keys::Key;
 use super::reconciler::ResourceClaims;
 
-/// A claim as it is known last.
-struct Known {
+/// A claim after the last read or write of this reconcile.
+struct CurrentClaim {
     meta: Meta,
     /// Number of consumers that still need it.
     remaining: usize,
@@ -24,7 +24,7 @@ struct Known {
 
 impl ResourceClaims {
     pub(super) async fn sync_claim(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        if !self.shows_claims(&self.claim_writes, key, &Key::Claim(key.clone())) {
+        if !self.cache_has_claim_writes(&self.claim_writes, key, &Key::Claim(key.clone())) {
             return Ok(Outcome::WaitingForCache);
         }
         let Some(claim) = self.keys.claims.get(key) else {
@@ -32,52 +32,52 @@ impl ResourceClaims {
             return Ok(Outcome::Done);
         };
         let Some(state) = &claim.state else { return Ok(Outcome::Done) };
-        let gone = self.gone_consumers(key, state).await?;
-        let remaining = state.consumers.len() - count(state, &gone);
-        let known = match decide::release(&claim.meta, state, remaining) {
-            Release::Nothing => Some(Known { meta: claim.meta.clone(), remaining }),
+        let ended = self.ended_consumers(key, state).await?;
+        let remaining = state.consumers.len() - count(state, &ended);
+        let current = match decide::release(&claim.meta, state, remaining) {
+            Release::Nothing => Some(CurrentClaim { meta: claim.meta.clone(), remaining }),
             Release::Consumers { .. } | Release::Protection { .. } => match self.read(&claim).await? {
                 None => return Ok(Outcome::Done),
-                Some((answer, fresh)) => self.release(key, &answer, fresh, &gone).await?,
+                Some((answer, fresh)) => self.release(key, &answer, fresh, &ended).await?,
             },
         };
-        let Some(known) = known else { return Ok(Outcome::RequeueWithBackoff) };
-        if known.remaining > 0 || known.meta.is_deleting() || !self.has_done_owner(&known.meta).await? {
+        let Some(current) = current else { return Ok(Outcome::RequeueWithBackoff) };
+        if current.remaining > 0 || current.meta.is_deleting() || !self.has_finished_owner(&current.meta).await? {
             return Ok(Outcome::Done);
         }
-        self.delete(key, &known.meta).await
+        self.delete(key, &current.meta).await
     }
 
     /// Returns the consumers that no longer need the claim. A consumer that is neither a pod nor a PodGroup is kept.
-    async fn gone_consumers(&self, claim: &ObjectKey, state: &ClaimState) -> Result<HashSet<Consumer>, WriteError> {
-        let mut gone = HashSet::new();
+    async fn ended_consumers(&self, claim: &ObjectKey, state: &ClaimState) -> Result<HashSet<Consumer>, WriteError> {
+        let mut ended = HashSet::new();
         for consumer in &state.consumers {
             let key = ObjectKey { namespace: claim.namespace.clone(), name: consumer.name.clone() };
-            let is_gone = match () {
-                () if consumer.is_pod() => self.is_pod_gone(&key, &consumer.uid).await?,
+            let has_ended = match () {
+                () if consumer.is_pod() => self.has_pod_ended(&key, &consumer.uid).await?,
                 () if consumer.is_pod_group() && self.keys.gates.group_claims => {
-                    self.is_group_gone(&key, &consumer.uid).await?
+                    self.is_group_deleted(&key, &consumer.uid).await?
                 }
                 () => false,
             };
-            if is_gone {
-                gone.insert(consumer.clone());
+            if has_ended {
+                ended.insert(consumer.clone());
             }
         }
-        Ok(gone)
+        Ok(ended)
     }
 
-    /// Reports whether a pod has finished, or does not exist.
+    /// Returns true if a pod has finished, or does not exist.
     ///
     /// Differs from upstream: another pod of the name in the cache does not prove that the cache is up to date.
-    async fn is_pod_gone(&self, key: &ObjectKey, uid: &Uid) -> Result<bool, WriteError> {
+    async fn has_pod_ended(&self, key: &ObjectKey, uid: &Uid) -> Result<bool, WriteError> {
         match self.keys.pods.get(key).filter(|pod| pod.meta.uid == *uid) {
             Some(pod) => Ok(decide::is_done(&pod)),
             None => self.is_missing(&Pod::RESOURCE, key, uid).await,
         }
     }
 
-    async fn is_group_gone(&self, key: &ObjectKey, uid: &Uid) -> Result<bool, WriteError> {
+    async fn is_group_deleted(&self, key: &ObjectKey, uid: &Uid) -> Result<bool, WriteError> {
         let cached = self.keys.groups.as_ref().and_then(|groups| groups.get(key));
         if cached.is_some_and(|group| group.meta.uid == *uid) {
             return Ok(false);
@@ -85,8 +85,8 @@ impl ResourceClaims {
         self.is_missing(&PodGroup::RESOURCE, key, uid).await
     }
 
-    /// Reports whether an object that the cache does not have does not exist. Without a note of its deletion the cache may
-    /// be older than the reservation, so that only the API server can say.
+    /// Returns true if an object that the cache does not have does not exist. If its deletion is not recorded, the
+    /// cache may be older than the reservation: then the API server is read.
     async fn is_missing(&self, resource: &Resource, key: &ObjectKey, uid: &Uid) -> Result<bool, WriteError> {
         if self.keys.deleted.contains(uid) {
             return Ok(true);
@@ -116,17 +116,17 @@ impl ResourceClaims {
         key: &ObjectKey,
         answer: &Answer,
         fresh: ResourceClaim,
-        gone: &HashSet<Consumer>,
-    ) -> Result<Option<Known>, WriteError> {
+        ended: &HashSet<Consumer>,
+    ) -> Result<Option<CurrentClaim>, WriteError> {
         let state = fresh.state.as_deref().cloned().unwrap_or_default();
-        let remaining = state.consumers.len() - count(&state, gone);
+        let remaining = state.consumers.len() - count(&state, ended);
         let (writes_status, deallocates) = match decide::release(&fresh.meta, &state, remaining) {
-            Release::Nothing => return Ok(Some(Known { meta: fresh.meta, remaining })),
+            Release::Nothing => return Ok(Some(CurrentClaim { meta: fresh.meta, remaining })),
             Release::Consumers { deallocates } => (true, deallocates),
             Release::Protection { deallocates } => (deallocates, deallocates),
         };
         let written = if writes_status {
-            let keeps = |consumer: &Consumer| !gone.contains(consumer);
+            let keeps = |consumer: &Consumer| !ended.contains(consumer);
             let object = released(answer.object()?, keeps, deallocates).map_err(DecodeError::from)?;
             let Some(written) = self.replace(key, Some("status"), &object).await? else { return Ok(None) };
             info!(claim = %key, remaining, deallocated = deallocates, "released ResourceClaim");
@@ -139,7 +139,7 @@ impl ResourceClaims {
         self.claim_writes.wrote(key, &self.keys.claims, claim.meta.version);
         let is_allocated = claim.state.as_ref().is_some_and(|state| state.is_allocated);
         if is_allocated || !decide::is_protected(&claim.meta) {
-            return Ok(Some(Known { meta: claim.meta, remaining }));
+            return Ok(Some(CurrentClaim { meta: claim.meta, remaining }));
         }
         self.remove_finalizer(key, last, remaining).await
     }
@@ -149,7 +149,7 @@ impl ResourceClaims {
         key: &ObjectKey,
         answer: &Answer,
         remaining: usize,
-    ) -> Result<Option<Known>, WriteError> {
+    ) -> Result<Option<CurrentClaim>, WriteError> {
         let object = metadata_edit::without_finalizers(answer.object()?, &[DELETE_PROTECTION]);
         let Some(written) = self.replace(key, None, &object.map_err(DecodeError::from)?).await? else {
             return Ok(None);
@@ -157,12 +157,12 @@ impl ResourceClaims {
         debug!(claim = %key, "removed the finalizer of the ResourceClaim");
         let meta = written.meta()?;
         self.claim_writes.wrote(key, &self.keys.claims, meta.version);
-        Ok(Some(Known { meta, remaining }))
+        Ok(Some(CurrentClaim { meta, remaining }))
     }
 
-    /// Reports whether the claim was created for a pod that has finished or was replaced. A claim of a pod that the cache
+    /// Returns true if the claim was created for a pod that has finished or was replaced. A claim of a pod that the cache
     /// does not have is left to the garbage collector.
-    async fn has_done_owner(&self, claim: &Meta) -> Result<bool, WriteError> {
+    async fn has_finished_owner(&self, claim: &Meta) -> Result<bool, WriteError> {
         let Some(owner) = decide::owning_pod(claim) else { return Ok(false) };
         let key = ObjectKey { namespace: claim.namespace.clone(), name: owner.name.clone() };
         match self.keys.pods.get(&key) {
@@ -186,7 +186,7 @@ impl ResourceClaims {
     }
 }
 
-/// Returns the number of a claim's deleted consumers.
-fn count(state: &ClaimState, gone: &HashSet<Consumer>) -> usize {
-    state.consumers.iter().filter(|consumer| gone.contains(*consumer)).count()
+/// Returns the number of a claim's consumers that have ended.
+fn count(state: &ClaimState, ended: &HashSet<Consumer>) -> usize {
+    state.consumers.iter().filter(|consumer| ended.contains(*consumer)).count()
 }

@@ -1,4 +1,4 @@
-//! The rules: which claim belongs to whom, which pods and PodGroups have work, and when a claim is released.
+//! Policy: the owners of claims, the pods and PodGroups that need claims, and the release of claims.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use kinds::{Kind, Meta, Pod, PodGroup, ResourceClaim, Str, Uid};
 /// The feature gates that change what this controller does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gates {
-    /// Templates may ask for administrative access (DRAAdminAccess).
+    /// Templates may request administrative access (DRAAdminAccess).
     pub admin_access: bool,
     /// Templates may list alternatives (DRAPrioritizedList).
     pub prioritized_list: bool,
@@ -20,12 +20,12 @@ pub struct Gates {
     pub group_claims: bool,
 }
 
-/// Reports whether no container of the pod runs, or ever will.
+/// Returns true if no container of the pod runs, or ever will.
 pub fn is_done(pod: &Pod) -> bool {
     pod.is_terminal() || pod.meta.is_deleting() && pod.node.is_empty()
 }
 
-/// Reports whether claims may have to be created or reserved for the pod.
+/// Returns true if claims may have to be created or reserved for the pod.
 ///
 /// Differs from upstream: a finished pod gets no claims. Its own claim was deleted because it has finished.
 pub fn needs_claims(pod: &Pod) -> bool {
@@ -67,7 +67,7 @@ pub fn group_of(pod: &Pod) -> Option<&Str> {
     pod.devices.as_ref()?.group.as_ref()
 }
 
-/// Reports whether an entry of a pod stands for a claim of its PodGroup: the PodGroup has the same entry.
+/// Returns true if an entry of a pod stands for a claim of its PodGroup: the PodGroup has the same entry.
 ///
 /// Upstream: k8s.io/dynamic-resource-allocation/resourceclaim, BindTo.
 ///
@@ -87,7 +87,7 @@ pub fn binds_to_group(entry: &ClaimEntry, group: Option<&PodGroup>) -> Result<bo
     Ok(false)
 }
 
-/// Reports whether a claim is allocated and not reserved for the pod, nor for its PodGroup.
+/// Returns true if a claim is allocated and not reserved for the pod, nor for its PodGroup.
 pub fn lacks_reservation(pod: &Pod, state: &ClaimState, gates: Gates) -> bool {
     let is_reserved = |consumer: &Consumer| {
         let is_group = || gates.group_claims && consumer.is_pod_group() && group_of(pod) == Some(&consumer.name);
@@ -110,7 +110,7 @@ fn consumer(group: &str, resource: &str, meta: &Meta) -> Consumer {
     Consumer { group: group.into(), resource: resource.into(), name: meta.name.clone(), uid: meta.uid.clone() }
 }
 
-/// What the cache has of the objects that a decision needs.
+/// Cached objects that a decision needs.
 pub struct Cached<'a> {
     /// Finds a claim of the namespace.
     pub claim: &'a dyn Fn(&Str) -> Option<Arc<ResourceClaim>>,
@@ -118,7 +118,7 @@ pub struct Cached<'a> {
     pub group: &'a dyn Fn(&Str) -> Option<Arc<PodGroup>>,
 }
 
-/// Reports whether a new or changed pod has to be reconciled. Upstream: podNeedsWork.
+/// Returns true if a new or changed pod has to be reconciled. Upstream: pkg/controller/resourceclaim, podNeedsWork.
 pub fn has_work(pod: &Pod, cached: &Cached<'_>, gates: Gates) -> bool {
     let entries = pod.devices.iter().filter(|_| needs_claims(pod)).flat_map(|devices| &devices.entries);
     entries.into_iter().any(|entry| match entry.resolve() {
@@ -147,7 +147,8 @@ fn has_to_be_created(pod: &Pod, entry: &ClaimEntry, cached: &Cached<'_>, gates: 
     }
 }
 
-/// Reports whether a new or changed PodGroup has to be reconciled. Upstream: podGroupNeedsWork.
+/// Returns true if a new or changed PodGroup has to be reconciled. Upstream: pkg/controller/resourceclaim,
+/// podGroupNeedsWork.
 pub fn group_has_work(group: &PodGroup, cached: &Cached<'_>) -> bool {
     let mut entries = group.claims.iter().filter(|_| !group.meta.is_deleting());
     entries.any(|entry| match entry.resolve() {
@@ -165,17 +166,17 @@ pub fn created_earlier(
     entry: &str,
     owned: Vec<Arc<ResourceClaim>>,
 ) -> Option<Arc<ResourceClaim>> {
-    let is_it = |claim: &Arc<ResourceClaim>| {
+    let is_created_claim = |claim: &Arc<ResourceClaim>| {
         let of = claim.state.as_ref().and_then(|state| state.entry.as_deref());
         claim.meta.is_controlled_by(owner) && *claim.meta.namespace == *namespace && of == Some(entry)
     };
-    owned.into_iter().filter(is_it).min_by(|a, b| a.meta.by_creation(&b.meta))
+    owned.into_iter().filter(is_created_claim).min_by(|a, b| a.meta.by_creation(&b.meta))
 }
 
-/// What has to be written to release a claim.
+/// The write that releases a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
-    /// Nothing.
+    /// No write: the claim is in use, or has nothing to release.
     Nothing,
     /// The status without some consumers and, if there are no others, without the allocation. Then the finalizer can be
     /// removed.
@@ -204,7 +205,7 @@ pub fn release(claim: &Meta, state: &ClaimState, remaining: usize) -> Release {
     }
 }
 
-/// Reports whether a claim has the finalizer of allocated claims.
+/// Returns true if a claim has the finalizer of allocated claims.
 pub fn is_protected(claim: &Meta) -> bool {
     claim.finalizers.iter().any(|finalizer| &**finalizer == DELETE_PROTECTION)
 }

@@ -35,7 +35,7 @@ impl DeletedUids {
         }
     }
 
-    /// Reports whether the object with this UID was deleted. `false` means unknown.
+    /// Returns true if the object with this UID was deleted. `false` means unknown.
     pub fn contains(&self, uid: &Uid) -> bool {
         lock(&self.0).known.contains(uid)
     }

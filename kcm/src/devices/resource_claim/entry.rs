@@ -17,7 +17,7 @@ use super::{metrics, takeover};
 /// Owner of the fields that this controller applies.
 const FIELD_MANAGER: &str = "ResourceClaimController";
 
-/// Why an entry has no claim, in upstream's words.
+/// The reason why an entry has no claim, in upstream's words.
 #[derive(Debug, thiserror::Error)]
 pub enum EntryError {
     /// The entry has neither a claim nor a template.
@@ -26,19 +26,19 @@ pub enum EntryError {
     /// The claim in the status could not be read.
     #[error("checking claim existence: {0}")]
     Existence(WriteError),
-    /// An entry of the PodGroup cannot be understood.
+    /// An entry of the PodGroup is unsupported.
     #[error("{0}")]
     Group(String),
-    /// The entry is the PodGroup's, and PodGroups have no claims.
+    /// The entry belongs to the PodGroup, and the gate of PodGroup claims is off.
     #[error("claim {0} is a PodGroup claim but the DRAWorkloadResourceClaims feature is disabled")]
     GroupClaimsDisabled(Str),
-    /// There is no such template.
+    /// The template does not exist.
     #[error("resource claim template {0:?}: resourceclaimtemplate.resource.k8s.io {0:?} not found")]
     NoTemplate(Str),
-    /// The template asks for something that is switched off.
+    /// The template requests administrative access, and the gate DRAAdminAccess is off.
     #[error("admin access is requested, but the feature is disabled")]
     AdminAccessDisabled,
-    /// The template asks for something that is switched off.
+    /// The template lists alternatives, and the gate DRAPrioritizedList is off.
     #[error("template includes a prioritized list of subrequests, but the feature is disabled")]
     PrioritizedListDisabled,
     /// The claim could not be created. Upstream prints the name, which is not known yet.
@@ -50,7 +50,7 @@ pub enum EntryError {
 }
 
 impl EntryError {
-    /// Reports whether a retry cannot succeed before something else changes.
+    /// Returns true if a retry cannot succeed before something else changes.
     pub fn is_terminal(&self) -> bool {
         match self {
             Self::GroupClaimsDisabled(_) => true,
@@ -62,13 +62,13 @@ impl EntryError {
 
 /// A pod or a PodGroup with claims.
 pub struct Owner<'a> {
-    /// Its metadata.
+    /// Metadata of the pod or PodGroup.
     pub meta: &'a Meta,
-    /// Its kind.
+    /// The resource: pods or podgroups.
     pub resource: Resource,
-    /// Its entries.
+    /// The entries of its list of claims.
     pub entries: &'a [ClaimEntry],
-    /// What was written for it.
+    /// Own writes for it that the cache may not contain yet.
     pub writes: &'a Consistency,
 }
 
@@ -85,7 +85,7 @@ impl Owner<'_> {
         }
     }
 
-    /// Returns the status with these new names, to be applied: names that it has already are kept.
+    /// Returns the status with these new names, to be applied. Existing names are kept.
     pub fn status(&self, new: &[(Str, Str)]) -> Value {
         let known = self.entries.iter().filter_map(|entry| match &entry.status {
             ClaimStatus::Named(claim) => Some((entry.name.clone(), claim.clone())),
@@ -107,9 +107,9 @@ impl Owner<'_> {
 }
 
 impl ResourceClaims {
-    /// Reports whether the cache is known to show all claims of the owner. Otherwise the owner's key has to be reconciled
-    /// again: the API server was read, or the cache is older than what was read.
-    pub(super) async fn knows_claims_of(&self, owner: &Owner<'_>) -> Result<bool, WriteError> {
+    /// Returns true if the cache certainly contains all claims of the owner. Otherwise the owner's key has to be
+    /// reconciled again: the API server was read, or the cache is older than what was read.
+    pub(super) async fn cache_has_claims_of(&self, owner: &Owner<'_>) -> Result<bool, WriteError> {
         if !self.may_lack_claims(owner) {
             return Ok(true);
         }
@@ -127,7 +127,7 @@ impl ResourceClaims {
         Ok(is_known)
     }
 
-    /// Reports whether a claim may have to be created.
+    /// Returns true if a claim may have to be created.
     fn may_lack_claims(&self, owner: &Owner<'_>) -> bool {
         let is_usable = |name: &Str| {
             let key = ObjectKey { namespace: owner.meta.namespace.clone(), name: name.clone() };
@@ -165,7 +165,7 @@ impl ResourceClaims {
             if !self.keys.gates.group_claims {
                 return Err(EntryError::GroupClaimsDisabled(entry.name.clone()));
             }
-            // Until it exists there is nothing to do: its creation wakes the pod.
+            // Until it exists there is nothing to do: its creation requeues the pod.
             return Ok(self.created_earlier(&group.meta, entry));
         }
         if let Some(name) = self.created_earlier(owner.meta, entry) {
@@ -180,7 +180,7 @@ impl ResourceClaims {
         Some(found.meta.name.clone())
     }
 
-    /// Reports whether the claim that the status names exists and belongs to the owner.
+    /// Returns true if the claim that the status names exists and belongs to the owner.
     async fn is_usable(
         &self,
         owner: &Owner<'_>,

@@ -13,8 +13,10 @@ use super::reconciler::ResourceClaims;
 impl ResourceClaims {
     pub(super) async fn sync_group(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(groups) = &self.keys.groups else { return Ok(Outcome::Done) };
-        let (writes, woken) = (&self.group_writes, Key::Group(key.clone()));
-        if !self.shows_claims(writes, key, &woken) || !self.shows(writes, groups, key, &woken) {
+        let (writes, queue_key) = (&self.group_writes, Key::Group(key.clone()));
+        if !self.cache_has_claim_writes(writes, key, &queue_key)
+            || !self.cache_has_writes(writes, groups, key, &queue_key)
+        {
             return Ok(Outcome::WaitingForCache);
         }
         let Some(group) = groups.get(key).filter(|group| !group.meta.is_deleting()) else {
@@ -22,8 +24,8 @@ impl ResourceClaims {
             return Ok(Outcome::Done);
         };
         let owner = Owner { meta: &group.meta, resource: PodGroup::RESOURCE, entries: &group.claims, writes };
-        if !self.knows_claims_of(&owner).await? {
-            self.keys.queue.add(woken);
+        if !self.cache_has_claims_of(&owner).await? {
+            self.keys.queue.add(queue_key);
             return Ok(Outcome::Done);
         }
         let is_owned = |claim: &Meta| match claim.is_controlled_by(&group.meta.uid) {

@@ -16,7 +16,7 @@ use super::indexes::{
     pods_by_template,
 };
 
-/// What is reconciled.
+/// A key of the queue: an object, and what is reconciled for it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Key {
     /// Claims of a pod are created and reserved.
@@ -56,7 +56,7 @@ pub struct Keys {
     pub deleted: Arc<DeletedUids>,
 }
 
-/// Turns changes into keys.
+/// Maps changes to keys.
 pub fn subscribe(keys: &Arc<Keys>, templates: &Store<ResourceClaimTemplate>) {
     let changed = keys.clone();
     keys.pods.subscribe(move |change| changed.pod_changed(change));
@@ -71,7 +71,7 @@ pub fn subscribe(keys: &Arc<Keys>, templates: &Store<ResourceClaimTemplate>) {
 }
 
 impl Keys {
-    /// PodGroups, if they may have claims.
+    /// Returns the PodGroups, if they may have claims.
     fn groups_with_claims(&self) -> Option<&Arc<Store<PodGroup>>> {
         self.groups.as_ref().filter(|_| self.gates.group_claims)
     }
@@ -182,7 +182,7 @@ impl Keys {
     }
 }
 
-/// Reports whether the object with the UID `old` no longer exists.
+/// Returns true if the object with the UID `old` no longer exists.
 fn was_deleted<U: PartialEq>(old: &U, new: Option<&U>) -> bool {
     new.is_none_or(|new| new != old)
 }

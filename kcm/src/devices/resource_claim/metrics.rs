@@ -28,7 +28,7 @@ pub fn creation(succeeded: bool, has_admin_access: bool, owner: &OwnerRef) -> La
     ]
 }
 
-/// What claims are counted by: allocated, administrative access, source.
+/// Labels by which claims are counted: allocated, administrative access, source.
 type Class = (bool, bool, &'static str);
 
 /// Number of claims, kept up to date with each change.
@@ -47,7 +47,7 @@ fn class(claim: &ResourceClaim) -> Class {
 }
 
 impl Totals {
-    /// Counts a change.
+    /// Updates the numbers after a change of a claim.
     pub fn claim_changed(&self, change: &Change<'_, ResourceClaim>) {
         let mut totals = lock(&self.0);
         if let Some(old) = change.old.map(|old| class(old))
@@ -60,7 +60,7 @@ impl Totals {
         }
     }
 
-    /// Numbers of the classes that have claims.
+    /// Returns the number of claims for each class that has claims.
     pub(super) fn samples(&self) -> Vec<(Labels<3>, f64)> {
         let totals = lock(&self.0);
         let present = totals.iter().filter(|(_, total)| **total > 0);

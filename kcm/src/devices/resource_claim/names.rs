@@ -3,8 +3,8 @@
 /// Length of a generated name without the five random characters that the API server appends, in bytes.
 const LONGEST_PREFIX: usize = 57;
 
-/// Returns what the name of a claim begins with. Names that are too long are cut in proportion to their lengths, so that
-/// both can be recognized.
+/// Returns the prefix of a claim's name. Names that are too long are cut in proportion to their lengths, so that both
+/// can be recognized.
 pub fn name_prefix(owner: &str, entry: &str) -> String {
     let whole = format!("{owner}-{entry}-");
     if whole.len() <= LONGEST_PREFIX {

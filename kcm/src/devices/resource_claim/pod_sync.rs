@@ -23,8 +23,10 @@ pub const FAILED_CREATION: &str = "FailedResourceClaimCreation";
 
 impl ResourceClaims {
     pub(super) async fn sync_pod(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let (writes, woken) = (&self.pod_writes, Key::Pod(key.clone()));
-        if !self.shows_claims(writes, key, &woken) || !self.shows(writes, &self.keys.pods, key, &woken) {
+        let (writes, queue_key) = (&self.pod_writes, Key::Pod(key.clone()));
+        if !self.cache_has_claim_writes(writes, key, &queue_key)
+            || !self.cache_has_writes(writes, &self.keys.pods, key, &queue_key)
+        {
             return Ok(Outcome::WaitingForCache);
         }
         let Some(pod) = self.keys.pods.get(key).filter(|pod| decide::needs_claims(pod)) else {
@@ -34,8 +36,8 @@ impl ResourceClaims {
         let entries = pod.devices.as_ref().map(|devices| &*devices.entries).unwrap_or_default();
         let group = self.group(&pod)?;
         let owner = Owner { meta: &pod.meta, resource: Pod::RESOURCE, entries, writes };
-        if !self.knows_claims_of(&owner).await? {
-            self.keys.queue.add(woken);
+        if !self.cache_has_claims_of(&owner).await? {
+            self.keys.queue.add(queue_key);
             return Ok(Outcome::Done);
         }
         let new = self.ensure_pod_claims(&pod, &owner, group.as_deref()).await?;
@@ -46,7 +48,7 @@ impl ResourceClaims {
             if let Some(version) = applied {
                 writes.wrote(key, &self.keys.pods, version);
             }
-            // The change of the status wakes the pod for its reservations.
+            // The change of the status requeues the pod for its reservations.
             return Ok(Outcome::Done);
         }
         if pod.node.is_empty() {
@@ -107,7 +109,7 @@ impl ResourceClaims {
                 ResolvedClaim::NotNeeded | ResolvedClaim::NotCreated | ResolvedClaim::Unsupported => continue,
             };
             let key = ObjectKey { namespace: pod.meta.namespace.clone(), name: name.clone() };
-            // Its creation wakes the pod.
+            // Its creation requeues the pod.
             let Some(claim) = self.keys.claims.get(&key) else { continue };
             if is_generated {
                 decide::check_pod_owner(pod, &claim.meta, self.keys.gates).map_err(ReconcileError::new)?;

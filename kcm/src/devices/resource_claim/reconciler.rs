@@ -24,11 +24,11 @@ pub struct ResourceClaims {
     pub writer: Writer,
     pub recorder: Recorder,
     pub takeover: Takeover,
-    /// What was written for pods.
+    /// Own writes for pods.
     pub pod_writes: Consistency,
-    /// What was written for PodGroups.
+    /// Own writes for PodGroups.
     pub group_writes: Consistency,
-    /// What was written for claims.
+    /// Own writes of claims.
     pub claim_writes: Consistency,
     pub created: Counts<4>,
     pub clock: Clock,
@@ -51,13 +51,14 @@ impl Reconcile for ResourceClaims {
 }
 
 impl ResourceClaims {
-    /// Reports whether the cache shows the claims that were written for a key. Otherwise the key is requeued when it does.
-    pub(super) fn shows_claims(&self, writes: &Consistency, object: &ObjectKey, key: &Key) -> bool {
+    /// Returns true if the cache contains the claims that were written for a key. Otherwise the key is requeued when it
+    /// does.
+    pub(super) fn cache_has_claim_writes(&self, writes: &Consistency, object: &ObjectKey, key: &Key) -> bool {
         writes.caught_up(object, &self.keys.claims, self.keys.queue.waker(key))
     }
 
-    /// Reports whether the cache shows what was written to the objects of `store` for a key.
-    pub(super) fn shows<K: Kind>(
+    /// Returns true if the cache contains what was written to the objects of `store` for a key.
+    pub(super) fn cache_has_writes<K: Kind>(
         &self,
         writes: &Consistency,
         store: &Arc<Store<K>>,

@@ -1,6 +1,6 @@
-//! The comparison with the API server before the first creation after a change of leader, or after a lost answer.
+//! The comparison with the API server before the first creation after a change of leader, or after a lost response.
 //!
-//! The previous leader may have created a claim that this process's cache does not show yet. The name of a claim is
+//! The previous leader may have created a claim that this process's cache does not contain yet. The name of a claim is
 //! generated, so that the API server would not refuse a second one.
 
 use std::collections::HashMap;

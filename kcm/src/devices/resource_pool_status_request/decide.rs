@@ -12,7 +12,7 @@ use kinds::{DeviceTaintRule, ResourcePoolStatusRequest, ResourceSlice, Str, Tain
 
 use super::partitions::PoolDevices;
 
-/// Number of pools in a status when the request does not say.
+/// Number of pools in a status if the request sets no limit.
 const DEFAULT_LIMIT: i32 = 100;
 /// Longest text in `validationError`, in bytes.
 const LONGEST_ERROR: usize = 256;
@@ -24,7 +24,7 @@ const PENDING_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 /// The answer to a request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The pools that go into the status, sorted by name.
+    /// The pools in the status, sorted by name.
     pub pools: Vec<Pool>,
     /// Number of pools before the limit of the request.
     pub count: usize,
@@ -35,7 +35,7 @@ pub struct Answer {
 /// The use of a pool's devices by claims.
 #[derive(Debug, Default)]
 pub struct PoolUse {
-    /// Devices that some claim got.
+    /// Devices that are allocated to a claim.
     pub devices: BTreeSet<Str>,
     /// Consumed shared capacities.
     pub consumed: Counters,
@@ -50,7 +50,7 @@ pub fn time_left(request: &ResourcePoolStatusRequest, now: Timestamp) -> Duratio
     };
     let Time(since) = since;
     let age = u64::try_from(now.as_second().saturating_sub(since)).unwrap_or(0);
-    // An object of which the server does not say when it was created is never deleted.
+    // An object without creation time is never deleted.
     if since == 0 { ttl } else { ttl.saturating_sub(Duration::from_secs(age)) }
 }
 
@@ -99,10 +99,10 @@ fn newest_slices<'a>(
     slices: impl Iterator<Item = &'a ResourceSlice>,
 ) -> NewestSlices<'a> {
     let mut newest = NewestSlices::new();
-    let is_meant = |slice: &&ResourceSlice| {
+    let is_requested = |slice: &&ResourceSlice| {
         slice.driver == request.driver && request.pool.as_ref().is_none_or(|pool| *pool == slice.pool)
     };
-    for slice in slices.filter(is_meant) {
+    for slice in slices.filter(is_requested) {
         let (generation, known) = newest.entry(slice.pool.clone()).or_insert_with(|| (slice.generation, Vec::new()));
         if slice.generation > *generation {
             (*generation, *known) = (slice.generation, Vec::new());
@@ -114,7 +114,7 @@ fn newest_slices<'a>(
     newest
 }
 
-/// Returns the use of the devices of a driver by pool. Claims with admin access only observe.
+/// Returns the use of the devices of a driver by pool. Claims with admin access do not count: they only observe.
 fn uses<'a>(driver: &str, claims: impl Iterator<Item = &'a ResourceClaim>) -> BTreeMap<Str, PoolUse> {
     let mut uses: BTreeMap<Str, PoolUse> = BTreeMap::new();
     let devices = claims.filter_map(|claim| claim.allocation.as_ref()).flat_map(|allocation| &allocation.devices);
@@ -165,7 +165,7 @@ fn pool(
             || rules
                 .iter()
                 .map(AsRef::as_ref)
-                .any(|rule| keeps_pods_away(&rule.taint) && rule.is_about(&request.driver, name, &device.name))
+                .any(|rule| keeps_pods_away(&rule.taint) && rule.selects(&request.driver, name, &device.name))
     };
     let devices = || slices.iter().flat_map(|slice| &slice.devices);
     pool.devices = Some(DeviceCounts {
@@ -196,13 +196,13 @@ fn keeps_pods_away(taint: &Taint) -> bool {
     matches!(&*taint.effect, "NoSchedule" | "NoExecute")
 }
 
-/// Cuts a text to what the API takes.
+/// Truncates a text to the limit of the API.
 fn shortened(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(LONGEST_ERROR));
     text
 }
 
-/// A number of things as the API has it.
-pub fn count(things: usize) -> i32 {
-    i32::try_from(things).unwrap_or(i32::MAX)
+/// Converts a number to the API's type.
+pub fn count(number: usize) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
 }

@@ -1,4 +1,4 @@
-//! Metrics under upstream's names (pkg/controller/resourcepoolstatusrequest/metrics).
+//! Metrics under upstream's names. Upstream: pkg/controller/resourcepoolstatusrequest/metrics.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use runtime::metrics::{Histograms, counters};
 
-/// Number of buckets of durations; each bound is twice the one before.
+/// Number of buckets of durations; each bound is twice the previous one.
 const BUCKETS: i32 = 15;
 /// The first bound in seconds.
 const FIRST_BOUND: f64 = 0.001;
@@ -17,7 +17,7 @@ const FIRST_BOUND: f64 = 0.001;
 /// Counts by driver.
 #[derive(Debug)]
 pub struct Metrics {
-    /// Writes of a status and how many of them failed.
+    /// Numbers of status writes, and of those that failed.
     writes: Mutex<BTreeMap<Str, [u64; 2]>>,
     durations: Histograms<1>,
 }

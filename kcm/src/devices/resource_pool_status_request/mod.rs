@@ -33,7 +33,7 @@ const TAINT_RULES: &str = "DRADeviceTaintRules";
 
 /// Changes of a driver's slices are coalesced over this time.
 const SLICE_WINDOW: Duration = Duration::from_millis(100);
-/// Longest such time, while slices keep changing.
+/// Maximum of this time while slices keep changing.
 const LONGEST_SLICE_WINDOW: Duration = Duration::from_secs(1);
 
 /// The controller.

@@ -1,4 +1,4 @@
-//! One reconcile of a request: answer it, or delete it when its time is over.
+//! One reconcile of a request: answer it, or delete it after it has expired.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -32,7 +32,7 @@ pub struct Requests {
     pub rules: Option<Arc<Store<DeviceTaintRule>>>,
     /// Writes requests.
     pub writer: Writer,
-    /// What was written and is not in the cache yet.
+    /// Own writes that the cache does not contain yet.
     pub consistency: Consistency,
     /// The queue of requests.
     pub queue: Arc<Queue<ObjectKey>>,
@@ -52,9 +52,9 @@ impl Reconcile for Requests {
 
 impl Requests {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let begun = Instant::now();
-        let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.consistency.caught_up(key, &self.requests, move || queue.add(again)) {
+        let start = Instant::now();
+        let (queue, requeued) = (self.queue.clone(), key.clone());
+        if !self.consistency.caught_up(key, &self.requests, move || queue.add(requeued)) {
             return Ok(Outcome::WaitingForCache);
         }
         let Some(request) = self.requests.get(key) else {
@@ -72,7 +72,7 @@ impl Requests {
         }
         if request.answered.is_none() && !request.meta.is_deleting() {
             match self.answer(&request)? {
-                Some(answer) => self.write(&request, &answer, begun).await?,
+                Some(answer) => self.write(&request, &answer, start).await?,
                 None => debug!(request = %key, "waiting for slices: a pool is incomplete"),
             }
         }
@@ -91,14 +91,14 @@ impl Requests {
         &self,
         request: &ResourcePoolStatusRequest,
         answer: &Answer,
-        begun: Instant,
+        start: Instant,
     ) -> Result<(), ReconcileError> {
         let (resource, key) = (&ResourcePoolStatusRequest::RESOURCE, request.meta.key());
         let now = Time((self.clock)().as_second());
         let object = request.with_pools(&answer.pools, answer.count, &answer.message, now);
         let object = object.map_err(|error| ReconcileError::new(error.to_string()))?;
         let written = self.writer.replace(resource, &key, Some("status"), &object).await;
-        self.metrics.processed(&request.driver, written.is_ok(), begun.elapsed().as_secs_f64());
+        self.metrics.processed(&request.driver, written.is_ok(), start.elapsed().as_secs_f64());
         match written {
             Ok(response) => {
                 let version = response.meta().map_err(|error| ReconcileError::new(error.to_string()))?.version;

@@ -249,13 +249,13 @@ const PARTITIONS: [Device<'_>; 3] = [
 const PARTITIONED: Slice<'_> = Slice { attribute: "d/profile", counter: "80Gi", devices: &PARTITIONS, ..SLICE };
 
 #[test]
-fn partitions_share_what_devices_in_use_leave() {
+fn devices_in_use_reduce_the_allocatable_partitions() {
     for (name, used, expected) in [
         ("unused", &[][..], [("Full", 1, 1), ("Half", 2, 2)]),
         ("half used", &["half-0"], [("Full", 1, 0), ("Half", 2, 1)]),
         ("full used", &["full"], [("Full", 1, 0), ("Half", 2, 0)]),
         ("used twice", &["half-0", "half-0"], [("Full", 1, 0), ("Half", 2, 1)]),
-        ("more than there is", &["full", "half-0"], [("Full", 1, 0), ("Half", 2, 0)]),
+        ("overcommitted", &["full", "half-0"], [("Full", 1, 0), ("Half", 2, 0)]),
     ] {
         let claims: Vec<ResourceClaim> = used.iter().map(|device| claim(device, false, "")).collect();
         let pool = only_pool(&[PARTITIONED], &claims, &[]);
@@ -267,7 +267,7 @@ fn partitions_share_what_devices_in_use_leave() {
 }
 
 #[test]
-fn broken_partitions_are_reported_and_counts_stay() {
+fn invalid_partitions_are_reported_and_device_counts_are_kept() {
     let untyped = [Device { kind: "", ..PARTITIONS[0] }];
     let different = [PARTITIONS[1], Device { cost: "20Gi", ..PARTITIONS[2] }];
     let names: Vec<String> = (0..33).map(|number| format!("kind-{number}")).collect();

@@ -263,18 +263,18 @@ fn values_that_upstream_accepts_are_accepted() {
 
 #[test]
 fn errors_of_all_kinds_are_reported_together() {
-    let told = refusals(&["--nope=1", "--kube-api-qps=x", "--controllers=deploymnt", "--max-endpoints-per-slice=0"]);
-    assert_eq!(told.len(), 5, "{told:?}");
-    assert_eq!(told[2], "max-endpoints-per-slice must not be less than 1, but got 0");
-    assert!(told[4].starts_with("controllers: the known ones are bootstrap-signer-controller, "));
+    let errors = refusals(&["--nope=1", "--kube-api-qps=x", "--controllers=deploymnt", "--max-endpoints-per-slice=0"]);
+    assert_eq!(errors.len(), 5, "{errors:?}");
+    assert_eq!(errors[2], "max-endpoints-per-slice must not be less than 1, but got 0");
+    assert!(errors[4].starts_with("controllers: the known ones are bootstrap-signer-controller, "));
     let text = read(&["--nope=1", "--v=x"]).unwrap_err().to_string();
     assert!(text.starts_with("2 errors on the command line:\n  unknown flag: --nope"), "{text}");
 }
 
 #[test]
 fn a_value_that_cannot_be_read_breaks_no_further_rule() {
-    let told = refusals(&["--leader-elect-lease-duration=5s", "--leader-elect-renew-deadline=soon"]);
-    assert_eq!(told.len(), 1, "{told:?}");
+    let errors = refusals(&["--leader-elect-lease-duration=5s", "--leader-elect-renew-deadline=soon"]);
+    assert_eq!(errors.len(), 1, "{errors:?}");
 }
 
 #[test]

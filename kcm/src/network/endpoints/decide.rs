@@ -11,11 +11,11 @@ use kinds::{Pod, Service};
 use crate::network::service_endpoints::pods::{addresses, hostname, is_endpoint, network, ports};
 use crate::network::service_endpoints::subsets::{Reachable, identity, pack, repack};
 
-/// Label: the manager of an Endpoints object (pkg/controller/endpoint, LabelManagedBy).
+/// Label: the manager of an Endpoints object. Upstream: pkg/controller/endpoint, LabelManagedBy.
 pub const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 /// The value of [`MANAGED_BY`] for this controller.
 pub const MANAGER: &str = "endpoint-controller";
-/// Maximum number of addresses in an Endpoints object (maxCapacity).
+/// Maximum number of addresses in an Endpoints object. Upstream: pkg/controller/endpoint, maxCapacity.
 pub const CAPACITY: usize = 1000;
 /// The value of [`OVER_CAPACITY`].
 pub const TRUNCATED: &str = "truncated";
@@ -43,7 +43,7 @@ pub enum Write {
 }
 
 /// Returns the address of a pod for a Service: of the Service's first family, or else of its cluster IP's family, or
-/// else the pod's first (pkg/controller/endpoint, podToEndpointAddressForService).
+/// else the pod's first. Upstream: pkg/controller/endpoint, podToEndpointAddressForService.
 fn address(service: &Service, pod: &Arc<Pod>) -> Option<Address> {
     let first = || addresses(pod).next().and_then(|ip| ip.family());
     let family = service.families().next().or_else(|| service.cluster_ip_family()).or_else(first);
@@ -59,7 +59,7 @@ fn address(service: &Service, pod: &Arc<Pod>) -> Option<Address> {
     })
 }
 
-/// Returns the desired Endpoints of a Service (pkg/controller/endpoint, syncService).
+/// Returns the desired Endpoints of a Service. Upstream: pkg/controller/endpoint, syncService.
 pub fn desired(service: &Service, pods: &[Arc<Pod>]) -> Desired {
     let is_wanted =
         |pod: &&Arc<Pod>| is_endpoint(pod) && (service.publish_not_ready_addresses || !pod.meta.is_deleting());
@@ -91,7 +91,7 @@ fn labels(service: &Service) -> Labels {
 }
 
 /// Removes addresses beyond `most`: those that are not ready first, and about the same share of each subset. Returns
-/// true if any were removed (truncateEndpoints).
+/// true if any were removed. Upstream: pkg/controller/endpoint, truncateEndpoints.
 pub fn truncate(subsets: &mut [Subset], most: usize) -> bool {
     let ready: usize = subsets.iter().map(|subset| subset.ready.len()).sum();
     let not_ready: usize = subsets.iter().map(|subset| subset.not_ready.len()).sum();
@@ -118,15 +118,15 @@ pub fn truncate(subsets: &mut [Subset], most: usize) -> bool {
 /// Compares an object with the desired one.
 pub fn write(current: Option<&Endpoints>, desired: &Desired) -> Write {
     let Some(current) = current else { return Write::Now };
-    let is_marked = current.annotation(OVER_CAPACITY);
+    let current_mark = current.annotation(OVER_CAPACITY);
     let mark = desired.is_truncated.then_some(TRUNCATED);
-    if current.meta.labels != desired.labels || is_marked != mark {
+    if current.meta.labels != desired.labels || current_mark != mark {
         return Write::Now;
     }
     if *current.subsets == desired.subsets[..] || repack(&current.subsets) == desired.subsets {
         return Write::No;
     }
-    let is_urgent = to_be_used(&current.subsets) != to_be_used(&desired.subsets)
+    let is_urgent = ready_subsets(&current.subsets) != ready_subsets(&desired.subsets)
         || adds_address(&current.subsets, &desired.subsets);
     if is_urgent { Write::Now } else { Write::Later }
 }
@@ -141,7 +141,7 @@ fn addresses_of(subsets: &[Subset]) -> impl Iterator<Item = &Address> {
     subsets.iter().flat_map(|subset| subset.ready.iter().chain(&subset.not_ready))
 }
 
-fn to_be_used(subsets: &[Subset]) -> Vec<Subset> {
+fn ready_subsets(subsets: &[Subset]) -> Vec<Subset> {
     let ready = |subset: &Subset| Subset { not_ready: Vec::new(), ..subset.clone() };
     repack(&subsets.iter().map(ready).collect::<Vec<_>>())
 }

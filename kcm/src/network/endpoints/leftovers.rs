@@ -1,5 +1,5 @@
 //! Endpoints that exist when this process becomes leader. Those without a Service belong to one that was deleted while
-//! no leader was running (pkg/controller/endpoint, checkLeftoverEndpoints).
+//! no leader was running. Upstream: pkg/controller/endpoint, checkLeftoverEndpoints.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -21,7 +21,7 @@ impl Default for Leftovers {
 
 impl Leftovers {
     /// Applies a change.
-    pub fn see(&self, change: &Change<'_, Endpoints>) {
+    pub fn apply(&self, change: &Change<'_, Endpoints>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(known) = known.as_mut() else { return };
         match (change.old, change.new) {
@@ -31,7 +31,7 @@ impl Leftovers {
         }
     }
 
-    /// Returns all of them, once. From then on nothing is remembered.
+    /// Returns all Endpoints, once. Later changes are not recorded.
     pub fn take(&self) -> HashSet<ObjectKey> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
     }

@@ -1,6 +1,6 @@
 //! endpoints-controller: keeps the Endpoints of each Service equal to the pods that it selects.
 //!
-//! It watches Services, Pods and Endpoints, and writes Endpoints. Follows upstream pkg/controller/endpoint.
+//! It watches Services, Pods and Endpoints, and writes Endpoints. Upstream: pkg/controller/endpoint.
 
 mod decide;
 mod leftovers;
@@ -71,7 +71,7 @@ fn start(manager: &mut Manager, context: &Context) {
     pods::subscribe(&services, &all_pods, &queue, context.options.values.get_duration("endpoint-updates-batch-period"));
     let (leftovers, woken) = (reconciler.leftovers.clone(), queue.clone());
     endpoints.subscribe(move |change| {
-        leftovers.see(change);
+        leftovers.apply(change);
         if let (Some(gone), None) = (change.old, change.new) {
             woken.add(gone.meta.key());
         }

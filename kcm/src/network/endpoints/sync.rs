@@ -72,7 +72,7 @@ impl AllEndpoints {
             return Err(ReconcileError::new("pods cannot be decoded (see the log): addresses of some would be lost"));
         }
         let pods = pods_of(&service, &self.pods);
-        let triggered = self.triggers.see(key, &service, &pods);
+        let triggered = self.triggers.observe(key, &service, &pods);
         let desired = desired(&service, &pods);
         let current = self.endpoints.get(key);
         let triggered = match write(current.as_deref(), &desired) {
@@ -122,7 +122,7 @@ impl AllEndpoints {
             }
             Err(error @ WriteError::NotLeading) => Err(error.into()),
             Err(error) => {
-                self.say(key, current, &error);
+                self.record_failure(key, current, &error);
                 Err(error.into())
             }
         }
@@ -154,7 +154,7 @@ impl AllEndpoints {
     }
 
     /// Records an event about a failed write, on the Endpoints if they exist, else on the Service.
-    fn say(&self, key: &ObjectKey, current: Option<&Endpoints>, error: &WriteError) {
+    fn record_failure(&self, key: &ObjectKey, current: Option<&Endpoints>, error: &WriteError) {
         let (about, reason, message) = match current {
             Some(current) => {
                 (about(current), "FailedToUpdateEndpoint", format!("Failed to update endpoint {key}: {error}"))

@@ -177,11 +177,11 @@ fn labels_are_those_of_the_service_and_the_manager() {
     let mut stolen = service();
     stolen.meta.labels =
         labels(&[("endpoints.kubernetes.io/managed-by", "me"), ("service.kubernetes.io/headless", "")]);
-    let made = ("endpoints.kubernetes.io/managed-by", "endpoint-controller");
+    let managed_by = ("endpoints.kubernetes.io/managed-by", "endpoint-controller");
     for (service, expected) in [
-        (service(), labels(&[("app", "web"), made])),
-        (headless, labels(&[("app", "web"), made, ("service.kubernetes.io/headless", "")])),
-        (stolen, labels(&[made])),
+        (service(), labels(&[("app", "web"), managed_by])),
+        (headless, labels(&[("app", "web"), managed_by, ("service.kubernetes.io/headless", "")])),
+        (stolen, labels(&[managed_by])),
     ] {
         assert_eq!(of(&service, vec![]).labels, expected);
     }
@@ -221,7 +221,7 @@ fn object_at_its_capacity_is_annotated_and_written_once() {
     let written = object(&all);
     assert_eq!(write(Some(&written), &all), Write::No);
     let fewer = of(&service(), (0..CAPACITY).map(pod).collect());
-    assert_eq!(write(Some(&written), &fewer), Write::Now, "the mark goes");
+    assert_eq!(write(Some(&written), &fewer), Write::Now, "the annotation is removed");
 }
 
 #[test]
@@ -267,10 +267,10 @@ fn endpoints_that_exist_at_the_start_are_checked_once() {
         Arc::new(Endpoints::decode(&context, &object).expect("well-formed"))
     };
     for endpoints in [&plain, &lock] {
-        leftovers.see(&Change { old: None, new: Some(endpoints) });
+        leftovers.apply(&Change { old: None, new: Some(endpoints) });
     }
     assert_eq!(leftovers.take(), [plain.meta.key()].into());
-    leftovers.see(&Change { old: None, new: Some(&plain) });
+    leftovers.apply(&Change { old: None, new: Some(&plain) });
     assert!(leftovers.take().is_empty(), "Endpoints that are created later do not count");
 }
 
@@ -291,10 +291,10 @@ proptest! {
             all.rotate_left(turn);
         }
         prop_assert_eq!(&first, &of(&service, all));
-        let told: Vec<&Address> = first.subsets.iter().flat_map(|s| s.ready.iter().chain(&s.not_ready)).collect();
-        let unique: BTreeSet<String> = told.iter().map(|address| address.ip.to_string()).collect();
+        let listed: Vec<&Address> = first.subsets.iter().flat_map(|s| s.ready.iter().chain(&s.not_ready)).collect();
+        let unique: BTreeSet<String> = listed.iter().map(|address| address.ip.to_string()).collect();
         let wanted = pods.values().filter(|(_, deleted, _)| !deleted).count();
-        prop_assert_eq!((told.len(), unique.len()), (wanted, wanted));
+        prop_assert_eq!((listed.len(), unique.len()), (wanted, wanted));
         prop_assert_eq!(write(Some(&object(&first)), &first), Write::No);
     }
 }

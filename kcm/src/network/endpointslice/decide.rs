@@ -30,7 +30,7 @@ pub struct View<'a> {
     /// Maximum number of endpoints in a slice.
     pub most: usize,
     /// Whether surplus endpoints are removed.
-    pub may_go: &'a dyn Fn(&Endpoint) -> bool,
+    pub may_be_removed: &'a dyn Fn(&Endpoint) -> bool,
     /// The zones' shares of the cluster's CPU; `None` when they are unknown.
     pub shares: Option<&'a Shares>,
     /// Whether endpoints of this Service were allocated to zones before.
@@ -70,8 +70,8 @@ pub struct SliceCounts {
     pub removed: usize,
 }
 
-/// Returns the labels of a Service's slices: those of the Service, its name, and the manager (k8s.io/endpointslice,
-/// setEndpointSliceLabels).
+/// Returns the labels of a Service's slices: those of the Service, its name, and the manager. Upstream:
+/// k8s.io/endpointslice, setEndpointSliceLabels.
 pub fn labels(service: &Service) -> Labels {
     let reserved = [SERVICE_NAME, MANAGED_BY, HEADLESS];
     let mut labels: Vec<_> =
@@ -91,7 +91,7 @@ fn is_owned(slice: &EndpointSlice, service: &Service) -> bool {
     owners.iter().any(|owner| owner.uid == service.meta.uid && &*owner.kind == "Service" && &*owner.api_version == "v1")
 }
 
-/// Compares a Service's slices with its pods (k8s.io/endpointslice, Reconcile).
+/// Compares a Service's slices with its pods. Upstream: k8s.io/endpointslice, Reconcile.
 pub fn decide(view: &View<'_>) -> Decision {
     let families: BTreeSet<Family> = families(view.service);
     let mut decision = Decision::default();
@@ -174,8 +174,8 @@ fn pack_family(view: &View<'_>, family: Family, tally: &mut SliceCounts) -> Pack
         tally.endpoints += endpoints.len();
         fewest += endpoints.len().div_ceil(view.most);
         let ports = group.ports.clone();
-        let (most, labels, may_go) = (view.most, view.labels, view.may_go);
-        let mut packed = pack(&existing, Load { family, ports, endpoints, most, labels, may_go });
+        let (most, labels, may_be_removed) = (view.most, view.labels, view.may_be_removed);
+        let mut packed = pack(&existing, Load { family, ports, endpoints, most, labels, may_be_removed });
         all.kept.append(&mut packed.kept);
         all.drafts.append(&mut packed.drafts);
         all.dropped.append(&mut packed.dropped);
@@ -184,7 +184,7 @@ fn pack_family(view: &View<'_>, family: Family, tally: &mut SliceCounts) -> Pack
     }
     // Slices with ports that no pod has: their endpoints are removed, except those of pods that cannot be decoded.
     for slice in owned {
-        if slice.contents.endpoints.iter().all(|endpoint| (view.may_go)(endpoint)) {
+        if slice.contents.endpoints.iter().all(|endpoint| (view.may_be_removed)(endpoint)) {
             all.removed += slice.contents.endpoints.len();
             all.dropped.push(slice);
         } else {
@@ -192,25 +192,25 @@ fn pack_family(view: &View<'_>, family: Family, tally: &mut SliceCounts) -> Pack
         }
     }
     tally.fewest += fewest.max(1);
-    keep_a_place(&mut all, view, family);
+    keep_empty_slice(&mut all, view, family);
     all
 }
 
 /// Keeps one empty slice for a Service without endpoints: it shows that the Service was reconciled.
-fn keep_a_place(all: &mut Packed, view: &View<'_>, family: Family) {
+fn keep_empty_slice(all: &mut Packed, view: &View<'_>, family: Family) {
     if !all.kept.is_empty() || !all.drafts.is_empty() {
         return;
     }
-    let is_place = |slice: &Arc<EndpointSlice>| {
+    let is_placeholder = |slice: &Arc<EndpointSlice>| {
         slice.contents.endpoints.is_empty()
             && slice.contents.ports.is_empty()
             && slice.meta.labels == *view.labels
             && is_owned(slice, view.service)
     };
-    match all.dropped.iter().position(is_place) {
+    match all.dropped.iter().position(is_placeholder) {
         Some(at) => {
-            let place = all.dropped.remove(at);
-            all.kept.push(place);
+            let placeholder = all.dropped.remove(at);
+            all.kept.push(placeholder);
         }
         None => {
             let contents = Contents { family: Some(family), ports: Arc::new([]), endpoints: Vec::new() };

@@ -38,8 +38,8 @@ pub struct Members {
     pub stranded: Vec<(Str, Str)>,
 }
 
-/// Groups the pods that are endpoints (k8s.io/endpointslice, reconcileByAddressType). A pod whose node is missing is
-/// left out unless the Service publishes even pods that are not ready.
+/// Groups the pods that are endpoints. A pod whose node is missing is left out unless the Service publishes even pods
+/// that are not ready. Upstream: k8s.io/endpointslice, reconcileByAddressType.
 pub fn members(service: &Service, pods: &[Arc<Pod>], place: impl Fn(&Str) -> Place) -> Members {
     let mut members = Members::default();
     // Pods of one template share their list of ports, so that few lists are compared.
@@ -67,8 +67,8 @@ pub fn members(service: &Service, pods: &[Arc<Pod>], place: impl Fn(&Str) -> Pla
     for group in &mut members.groups {
         // Many pods are created within a second; their versions are a finer order.
         group.members.sort_unstable_by(|(a, _), (b, _)| {
-            let came = |pod: &Pod| (pod.meta.created, pod.meta.version);
-            came(a).cmp(&came(b)).then_with(|| a.meta.name.cmp(&b.meta.name))
+            let creation = |pod: &Pod| (pod.meta.created, pod.meta.version);
+            creation(a).cmp(&creation(b)).then_with(|| a.meta.name.cmp(&b.meta.name))
         });
     }
     members
@@ -94,7 +94,7 @@ pub fn same_ports(a: &[Port], b: &[Port]) -> bool {
 }
 
 impl Group {
-    /// Returns the endpoints of these pods in an address family (k8s.io/endpointslice, podToEndpoint).
+    /// Returns the endpoints of these pods in an address family. Upstream: k8s.io/endpointslice, podToEndpoint.
     pub fn endpoints(&self, service: &Service, family: Family) -> Vec<Endpoint> {
         let endpoint = |(pod, zone): &(Arc<Pod>, Option<Str>)| {
             let addresses: Box<[_]> = addresses(pod).filter(|address| address.family() == Some(family)).collect();

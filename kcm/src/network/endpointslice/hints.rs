@@ -1,6 +1,6 @@
 //! Hints for the clients of an endpoint: zones by their share of the cluster's CPU, or nearby clients.
 //!
-//! Follows upstream k8s.io/endpointslice, topologycache and trafficdist.
+//! Upstream: k8s.io/endpointslice, topologycache and trafficdist.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,15 +22,15 @@ const DISABLED: &str = "TopologyAwareHintsDisabled";
 
 /// The traffic distribution of a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Close {
+enum Distribution {
     Zone,
     Node,
 }
 
-fn close(traffic_distribution: Option<&str>) -> Option<Close> {
+fn distribution(traffic_distribution: Option<&str>) -> Option<Distribution> {
     match traffic_distribution? {
-        "PreferClose" | "PreferSameZone" => Some(Close::Zone),
-        "PreferSameNode" => Some(Close::Node),
+        "PreferClose" | "PreferSameZone" => Some(Distribution::Zone),
+        "PreferSameNode" => Some(Distribution::Node),
         _ => None,
     }
 }
@@ -42,28 +42,28 @@ pub fn spread(view: &View<'_>, family: Family, mut packed: Packed, decision: &mu
         match allocate(&mut packed, view.shares) {
             Ok(allotted) => {
                 if !view.was_allotted && decision.allotted.is_empty() {
-                    say(decision, EventType::Normal, ENABLED, "Topology Aware Hints has been enabled", family);
+                    push_event(decision, EventType::Normal, ENABLED, "Topology Aware Hints has been enabled", family);
                 }
                 decision.allotted.insert(family, allotted);
             }
             Err(why) => {
-                say(decision, EventType::Warning, DISABLED, &why, family);
-                hint(&mut packed, Strictly::All, |_| None);
+                push_event(decision, EventType::Warning, DISABLED, &why, family);
+                set_hints(&mut packed, HintScope::All, |_| None);
             }
         }
         return packed;
     }
     if view.was_allotted && decision.events.is_empty() {
-        say(decision, EventType::Warning, DISABLED, "Topology Aware Hints has been disabled", family);
+        push_event(decision, EventType::Warning, DISABLED, "Topology Aware Hints has been disabled", family);
     }
-    match close(view.service.traffic_distribution.as_deref()) {
-        Some(close) => hint(&mut packed, Strictly::Ready, |endpoint| near(endpoint, close)),
-        None => hint(&mut packed, Strictly::All, |_| None),
+    match distribution(view.service.traffic_distribution.as_deref()) {
+        Some(distribution) => set_hints(&mut packed, HintScope::Ready, |endpoint| nearby_hints(endpoint, distribution)),
+        None => set_hints(&mut packed, HintScope::All, |_| None),
     }
     packed
 }
 
-fn say(decision: &mut Decision, kind: EventType, reason: &'static str, what: &str, family: Family) {
+fn push_event(decision: &mut Decision, kind: EventType, reason: &'static str, what: &str, family: Family) {
     decision.events.push((kind, reason, format!("{what}, addressType: {}", family.name())));
 }
 
@@ -72,26 +72,26 @@ fn is_ready(endpoint: &Endpoint) -> bool {
 }
 
 /// Returns the hints of an endpoint for nearby clients; none while it is not ready.
-fn near(endpoint: &Endpoint, close: Close) -> Option<Box<Hints>> {
+fn nearby_hints(endpoint: &Endpoint, distribution: Distribution) -> Option<Box<Hints>> {
     let zones: Vec<Str> = endpoint.zone.iter().cloned().collect();
-    let nodes: Vec<Str> = endpoint.node.iter().filter(|_| close == Close::Node).cloned().collect();
+    let nodes: Vec<Str> = endpoint.node.iter().filter(|_| distribution == Distribution::Node).cloned().collect();
     (is_ready(endpoint) && !(zones.is_empty() && nodes.is_empty())).then(|| Box::new(Hints { zones, nodes }))
 }
 
-/// The hints of an unchanged slice that must be corrected.
+/// Endpoints of an unchanged slice whose hints are corrected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Strictly {
-    /// All hints.
+enum HintScope {
+    /// All endpoints.
     All,
-    /// The endpoints that are ready: hints of others are not read, and would cost a write.
+    /// Endpoints that are ready: hints of others are not read, and would cost a write.
     Ready,
 }
 
 /// Sets the hints of every endpoint to the result of `hints`.
-fn hint(packed: &mut Packed, strictly: Strictly, hints: impl Fn(&Endpoint) -> Option<Box<Hints>>) {
+fn set_hints(packed: &mut Packed, scope: HintScope, hints: impl Fn(&Endpoint) -> Option<Box<Hints>>) {
     let stays = |slice: &Arc<EndpointSlice>| {
         let mut endpoints = slice.contents.endpoints.iter();
-        endpoints.all(|e| e.hints == hints(e) || strictly == Strictly::Ready && !is_ready(e))
+        endpoints.all(|e| e.hints == hints(e) || scope == HintScope::Ready && !is_ready(e))
     };
     let (kept, changed): (Vec<_>, Vec<_>) = std::mem::take(&mut packed.kept).into_iter().partition(stays);
     packed.kept = kept;
@@ -110,8 +110,8 @@ fn endpoints_of(drafts: &mut [Draft]) -> impl Iterator<Item = &mut Endpoint> {
     drafts.iter_mut().flat_map(|draft| &mut draft.contents.endpoints)
 }
 
-/// Spreads ready endpoints over zones by these shares (topologycache, AddHints). Slices with usable hints do not
-/// change. An error is the reason why no hints are set.
+/// Spreads ready endpoints over zones by these shares. Upstream: k8s.io/endpointslice/topologycache, AddHints. Slices
+/// with usable hints do not change. An error is the reason why no hints are set.
 fn allocate(packed: &mut Packed, shares: Option<&Shares>) -> Result<Allotted, String> {
     let kept = packed.kept.iter().flat_map(|slice| &slice.contents.endpoints);
     let drafted = packed.drafts.iter().flat_map(|draft| &draft.contents.endpoints);
@@ -151,7 +151,8 @@ fn for_zone(zone: Str) -> Option<Box<Hints>> {
 }
 
 /// Returns the endpoints of a slice by the zones of their hints; `None` if the hints are no longer usable: a ready
-/// endpoint has none, or a zone no longer exists or has too many (topologycache, getHintsByZone).
+/// endpoint has none, or a zone no longer exists or has too many. Upstream: k8s.io/endpointslice/topologycache,
+/// getHintsByZone.
 pub fn hints_of(
     slice: &EndpointSlice,
     allotted: &Allotted,
@@ -185,7 +186,8 @@ fn redistribute(packed: &mut Packed, allotted: &mut Allotted, allocations: &BTre
     }
 }
 
-/// Returns the numbers of endpoints that zones give and receive (topologycache, getGivingAndReceivingZones).
+/// Returns the numbers of endpoints that zones give and receive. Upstream: k8s.io/endpointslice/topologycache,
+/// getGivingAndReceivingZones.
 pub fn exchange(allotted: &Allotted, allocations: &BTreeMap<Str, Allocation>) -> (Allotted, Allotted) {
     let (mut surplus, mut lack) = (BTreeMap::<Str, f64>::new(), BTreeMap::<Str, f64>::new());
     for (zone, allocation) in allocations {

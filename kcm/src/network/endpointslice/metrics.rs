@@ -1,4 +1,4 @@
-//! Metrics of the controller, under upstream's names (k8s.io/endpointslice/metrics).
+//! Metrics of the controller, under upstream's names. Upstream: k8s.io/endpointslice/metrics.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use runtime::metrics::{Histograms, gauges, plain_counters, powers_of_two};
 use runtime::worker::{Outcome, ReconcileError};
 
 use super::decide::{Decision, SliceCounts};
-use crate::network::service_endpoints::slice_writes::Written;
+use crate::network::service_endpoints::slice_writes::WriteCounts;
 
 /// Bounds of histograms for which upstream uses its library's defaults.
 const DEFAULT_BOUNDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -67,7 +67,7 @@ impl Metrics {
     }
 
     /// Counts the writes.
-    pub fn wrote(&self, service: &Service, written: &Written) {
+    pub fn wrote(&self, service: &Service, written: &WriteCounts) {
         let topology = if service.wants_topology_hints() { "Auto" } else { "Disabled" };
         let distribution = distribution(service).map_or("", |value| value);
         let labels = [("topology", topology.to_owned()), ("traffic_distribution", distribution.to_owned())];

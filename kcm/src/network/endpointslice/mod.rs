@@ -1,6 +1,6 @@
 //! endpointslice-controller: keeps the EndpointSlices of each Service equal to the pods that it selects.
 //!
-//! It watches Services, Pods, Nodes and EndpointSlices, and writes EndpointSlices. Follows upstream
+//! It watches Services, Pods, Nodes and EndpointSlices, and writes EndpointSlices. Upstream:
 //! pkg/controller/endpointslice and k8s.io/endpointslice.
 
 mod decide;
@@ -35,11 +35,12 @@ use sync::{EndpointSlices, lock};
 /// Name of the event source.
 const COMPONENT: &str = "endpoint-slice-controller";
 
-/// First and longest delay after a failure (pkg/controller/endpointslice, defaultSyncBackOff and maxSyncBackOff).
+/// First and longest delay after a failure. Upstream: pkg/controller/endpointslice, defaultSyncBackOff and
+/// maxSyncBackOff.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(1000));
 
-/// The minimum delay between another client's change of a slice and the sync of its Service
-/// (endpointSliceChangeMinSyncDelay).
+/// The minimum delay between another client's change of a slice and the sync of its Service. Upstream:
+/// pkg/controller/endpointslice, endpointSliceChangeMinSyncDelay.
 const SLICE_CHANGE_DELAY: Duration = Duration::from_secs(1);
 
 /// The controller.
@@ -96,14 +97,14 @@ fn start(manager: &mut Manager, context: &Context) {
         clock: context.clock.clone(),
         most: usize::try_from(context.options.values.get_i64("max-endpoints-per-slice")).unwrap_or(1).max(1),
         stranded: Arc::default(),
-        looked: Default::default(),
-        begun: Default::default(),
+        compared: Default::default(),
+        term_start: Default::default(),
     });
     pods::subscribe(&services, &all_pods, &queue, batch);
     slice_keys::subscribe(&slices, FROM_PODS, &reconciler.writes.own, &queue, reconciler.writes.delay);
     let (topology, stranded, woken) = (reconciler.topology.clone(), reconciler.stranded.clone(), queue.clone());
     nodes.subscribe(move |change| {
-        topology.see(change).into_iter().for_each(|key| woken.add(key));
+        topology.apply(change).into_iter().for_each(|key| woken.add(key));
         if change.old.is_none() {
             lock(&stranded).drain().for_each(|key| woken.add(key));
         }

@@ -1,9 +1,8 @@
 //! Packs endpoints into slices with as few writes as possible.
 //!
 //! Slices are never balanced: an endpoint stays in its slice. New endpoints fill the slices that have to be written
-//! anyway, then the one that they fit into best, and only then new slices (k8s.io/endpointslice,
-//! reconcileByPortMapping). Upstream packs them in any order; here they keep the given order, so that neighbours share
-//! slices.
+//! anyway, then the one that they fit into best, and only then new slices. Upstream packs them in any order; here they
+//! keep the given order, so that neighbours share slices. Upstream: k8s.io/endpointslice, reconcileByPortMapping.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -15,7 +14,7 @@ use kinds::endpoint_slice::{Contents, Endpoint};
 use kinds::intern::Labels;
 use kinds::ip::{Family, Ip};
 
-/// The identity of an endpoint: its other fields may change (k8s.io/endpointslice/util, hashEndpoint).
+/// The identity of an endpoint: its other fields may change. Upstream: k8s.io/endpointslice/util, hashEndpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity<'a> {
     target: Option<(&'a str, &'a str)>,
@@ -32,7 +31,8 @@ pub fn identity(endpoint: &Endpoint) -> Identity<'_> {
     }
 }
 
-/// Returns true if two endpoints of one identity differ at most in their hints (EndpointsEqualBeyondHash).
+/// Returns true if two endpoints of one identity differ at most in their hints. Upstream: k8s.io/endpointslice/util,
+/// EndpointsEqualBeyondHash.
 pub fn is_same(a: &Endpoint, b: &Endpoint) -> bool {
     (&a.node, &a.zone, a.conditions, &a.target) == (&b.node, &b.zone, b.conditions, &b.target)
 }
@@ -74,7 +74,7 @@ pub struct Load<'a> {
     /// The labels that slices should have.
     pub labels: &'a Labels,
     /// Whether surplus endpoints are removed: not while their pods may exist but cannot be decoded.
-    pub may_go: &'a dyn Fn(&Endpoint) -> bool,
+    pub may_be_removed: &'a dyn Fn(&Endpoint) -> bool,
 }
 
 /// The source of an endpoint of an existing slice.
@@ -99,7 +99,7 @@ pub fn pack(existing: &[Arc<EndpointSlice>], load: Load<'_>) -> Packed {
                     changed |= !is_same(endpoint, &load.endpoints[wanted]);
                     slots.push(Slot::Wanted(wanted));
                 }
-                None if wanted.contains_key(&identity(endpoint)) || (load.may_go)(endpoint) => changed = true,
+                None if wanted.contains_key(&identity(endpoint)) || (load.may_be_removed)(endpoint) => changed = true,
                 None => slots.push(Slot::Left(at)),
             }
         }

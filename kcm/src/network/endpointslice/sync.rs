@@ -28,7 +28,7 @@ use super::topology::Topology;
 use crate::context::Clock;
 use crate::network::service_endpoints::IDLE_REMOVAL_DELAY;
 use crate::network::service_endpoints::selectors::pods_of;
-use crate::network::service_endpoints::slice_writes::{Failed, Heads, Plan, SliceWrites, Written, prefix};
+use crate::network::service_endpoints::slice_writes::{Heads, Plan, SliceWrites, WriteCounts, WriteFailure, prefix};
 use crate::network::service_endpoints::trigger::{self, TriggerTimes};
 
 /// The controller's state.
@@ -48,16 +48,16 @@ pub struct EndpointSlices {
     /// Services with pods that are left out because their node is missing.
     pub stranded: Arc<Mutex<HashSet<ObjectKey>>>,
     /// Services from before this leadership term whose slices were compared with the API server's.
-    pub looked: Mutex<HashSet<ObjectKey>>,
+    pub compared: Mutex<HashSet<ObjectKey>>,
     /// When this leadership term began.
-    pub begun: OnceLock<Timestamp>,
+    pub term_start: OnceLock<Timestamp>,
 }
 
 impl Reconcile for EndpointSlices {
     type Key = ObjectKey;
 
     fn begin(&self) {
-        self.begun.get_or_init(|| (self.clock)());
+        self.term_start.get_or_init(|| (self.clock)());
     }
 
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
@@ -77,7 +77,7 @@ impl EndpointSlices {
         if !self.writes.caught_up(key) {
             return Ok(Outcome::WaitingForCache);
         }
-        if self.writes.consistency.take_lost(key) && !self.writes.look(key).await? {
+        if self.writes.consistency.take_lost(key) && !self.writes.compare_with_server(key).await? {
             return Ok(Outcome::WaitingForCache);
         }
         let pods = pods_of(&service, &self.pods);
@@ -85,7 +85,7 @@ impl EndpointSlices {
         if !members.stranded.is_empty() && self.nodes.undecodable() > 0 {
             return Err(ReconcileError::new("nodes are missing while others cannot be decoded (see the log)"));
         }
-        let triggered = self.triggers.see(key, &service, &pods);
+        let triggered = self.triggers.observe(key, &service, &pods);
         let labels = decide::labels(&service);
         let mut decision = self.decide(key, &service, &members, &labels);
         self.metrics.decided(key, &service, &decision);
@@ -121,12 +121,14 @@ impl EndpointSlices {
     }
 
     /// Returns the outcome of a reconcile whose write failed.
-    fn not_written(&self, key: &ObjectKey, service: &Service, failed: Failed) -> Result<Outcome, ReconcileError> {
+    fn not_written(&self, key: &ObjectKey, service: &Service, failed: WriteFailure) -> Result<Outcome, ReconcileError> {
         match failed {
             // The decision was based on outdated objects. The watch will deliver their change, which requeues the key.
-            Failed { error, .. } if error.is_conflict() || error.is_not_found() => Ok(Outcome::RequeueWithBackoff),
-            Failed { error: error @ WriteError::NotLeading, .. } => Err(error.into()),
-            Failed { error, what } => {
+            WriteFailure { error, .. } if error.is_conflict() || error.is_not_found() => {
+                Ok(Outcome::RequeueWithBackoff)
+            }
+            WriteFailure { error: error @ WriteError::NotLeading, .. } => Err(error.into()),
+            WriteFailure { error, what } => {
                 Err(self.failed(key, service, format!("failed to {what} for Service {key}: {error}")))
             }
         }
@@ -138,7 +140,7 @@ impl EndpointSlices {
         self.debouncer.forget(key);
         self.metrics.forget(key);
         self.writes.consistency.forget(key);
-        self.looked().remove(key);
+        self.compared().remove(key);
         lock(&self.stranded).remove(key);
     }
 
@@ -166,7 +168,7 @@ impl EndpointSlices {
             existing: &self.writes.existing(key),
             labels,
             most: self.most,
-            may_go: &|endpoint| !unreadable || is_readable(endpoint),
+            may_be_removed: &|endpoint| !unreadable || is_readable(endpoint),
             shares: self.topology.shares().filter(|_| service.wants_topology_hints()).as_ref(),
             was_allotted: self.topology.is_allotted(key),
         })
@@ -175,15 +177,15 @@ impl EndpointSlices {
     /// Compares the slices with the API server's once, before the first creation for a Service that is older than this
     /// leadership term. Then the reconcile ends, because its decision is older than the comparison.
     async fn compare(&self, key: &ObjectKey, service: &Service) -> Result<Option<Outcome>, ReconcileError> {
-        let begun = self.begun.get_or_init(|| (self.clock)());
-        if service.meta.created.0 > begun.as_second() || !self.looked().insert(key.clone()) {
+        let term_start = self.term_start.get_or_init(|| (self.clock)());
+        if service.meta.created.0 > term_start.as_second() || !self.compared().insert(key.clone()) {
             return Ok(None);
         }
-        let looked = self.writes.look(key).await;
-        if looked.is_err() {
-            self.looked().remove(key);
+        let compared = self.writes.compare_with_server(key).await;
+        if compared.is_err() {
+            self.compared().remove(key);
         }
-        Ok(Some(if looked? { Outcome::RequeueAfter(Duration::ZERO) } else { Outcome::WaitingForCache }))
+        Ok(Some(if compared? { Outcome::RequeueAfter(Duration::ZERO) } else { Outcome::WaitingForCache }))
     }
 
     async fn write(
@@ -193,7 +195,7 @@ impl EndpointSlices {
         labels: &Labels,
         triggered: Option<&str>,
         plan: &Plan,
-    ) -> Result<Written, Failed> {
+    ) -> Result<WriteCounts, WriteFailure> {
         let edits = [(LAST_CHANGE_TRIGGER_TIME, triggered)];
         let owner = service.controller_ref();
         let updated = Head { labels, annotations: Annotations::Edited(&edits), owner: None };
@@ -209,10 +211,10 @@ impl EndpointSlices {
         }
         lock(&self.stranded).insert(key.clone());
         let each = |(pod, node): &(Str, Str)| format!("skipping Pod {pod} for Service {key}: Node {node} Not Found");
-        let mut said: Vec<String> = members.stranded.iter().map(each).collect();
-        said.sort_unstable();
-        let said = if let [one] = &said[..] { one.clone() } else { format!("[{}]", said.join(", ")) };
-        Err(self.failed(key, service, said))
+        let mut messages: Vec<String> = members.stranded.iter().map(each).collect();
+        messages.sort_unstable();
+        let messages = if let [one] = &messages[..] { one.clone() } else { format!("[{}]", messages.join(", ")) };
+        Err(self.failed(key, service, messages))
     }
 
     fn failed(&self, key: &ObjectKey, service: &Service, what: String) -> ReconcileError {
@@ -221,8 +223,8 @@ impl EndpointSlices {
         ReconcileError::new(what)
     }
 
-    fn looked(&self) -> MutexGuard<'_, HashSet<ObjectKey>> {
-        lock(&self.looked)
+    fn compared(&self) -> MutexGuard<'_, HashSet<ObjectKey>> {
+        lock(&self.compared)
     }
 }
 

@@ -12,7 +12,8 @@ use runtime::store::Change;
 
 use super::hints::Allotted;
 
-/// Share by which a zone may be overloaded before endpoints are reallocated (topologycache, overloadThreshold).
+/// Share by which a zone may be overloaded before endpoints are reallocated. Upstream:
+/// k8s.io/endpointslice/topologycache, overloadThreshold.
 const OVERLOAD: f64 = 0.2;
 
 /// Nodes with these labels are not counted.
@@ -43,19 +44,19 @@ impl Shares {
         (total * share * (1.0 / (1.0 + OVERLOAD))).ceil() as usize
     }
 
-    /// Spreads this number of endpoints over the zones (topologycache, getAllocations).
+    /// Spreads this number of endpoints over the zones. Upstream: k8s.io/endpointslice/topologycache, getAllocations.
     ///
     /// # Errors
     /// There are too few endpoints; users see this text in an event.
     pub fn allocations(&self, endpoints: usize) -> Result<BTreeMap<Str, Allocation>, String> {
-        let told = |what: &str| Err(format!("{what} ({endpoints} endpoints, {} zones)", self.0.len()));
+        let too_few = |what: &str| Err(format!("{what} ({endpoints} endpoints, {} zones)", self.0.len()));
         if self.0.len() > endpoints {
-            return told("Insufficient number of endpoints");
+            return too_few("Insufficient number of endpoints");
         }
         let fewest = |share: f64| Self::fewest(endpoints as f64, share);
         let needed: usize = self.0.values().map(|share| fewest(*share)).sum();
         if needed > endpoints {
-            return told(
+            return too_few(
                 "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold",
             );
         }
@@ -67,8 +68,8 @@ impl Shares {
         Ok(self.0.iter().map(allocation).collect())
     }
 
-    /// Returns true if a zone would get too much traffic for the endpoints that it uses (topologycache,
-    /// serviceOverloaded).
+    /// Returns true if a zone would get too much traffic for the endpoints that it uses. Upstream:
+    /// k8s.io/endpointslice/topologycache, serviceOverloaded.
     pub fn overload(shares: Option<&Self>, allotted: &Allotted) -> bool {
         if allotted.is_empty() {
             return false;
@@ -99,7 +100,7 @@ struct State {
     services: HashMap<ObjectKey, BTreeMap<Family, Allotted>>,
 }
 
-/// Returns what a node adds to its zone: `None` if it takes no part, `Some(None)` if something is missing.
+/// Returns the zone and CPU that a node contributes: `None` if it takes no part, `Some(None)` if something is missing.
 fn part(node: &Node) -> Option<Option<(Str, i64)>> {
     if node.ready() != Some("True") {
         return None;
@@ -144,7 +145,7 @@ impl State {
 
 impl Topology {
     /// Applies a change of a node. Returns the Services whose endpoints have to be reallocated.
-    pub fn see(&self, change: &Change<'_, Node>) -> Vec<ObjectKey> {
+    pub fn apply(&self, change: &Change<'_, Node>) -> Vec<ObjectKey> {
         let node = |node: Option<&Arc<Node>>| node.and_then(|node| part(node));
         let (before, after) = (node(change.old), node(change.new));
         let Some(name) = change.new.or(change.old).map(|node| node.meta.name.clone()) else { return Vec::new() };
@@ -165,7 +166,7 @@ impl Topology {
         self.lock().shares()
     }
 
-    /// Reports whether endpoints of a Service are allocated to zones.
+    /// Returns true if endpoints of a Service are allocated to zones.
     pub fn is_allotted(&self, key: &ObjectKey) -> bool {
         self.lock().services.contains_key(key)
     }

@@ -44,7 +44,8 @@ fn sorted(pairs: impl Iterator<Item = (Str, Str)>) -> Labels {
     pairs.into()
 }
 
-/// Returns the family and the endpoint of an address; `None` if it is invalid (addressToEndpoint).
+/// Returns the family and the endpoint of an address; `None` if it is invalid. Upstream:
+/// pkg/controller/endpointslicemirroring, addressToEndpoint.
 fn endpoint(address: &Address, ready: bool) -> Option<(Family, Endpoint)> {
     let ip = address.ip.canonical()?;
     let endpoint = Endpoint {
@@ -82,8 +83,8 @@ fn endpoints_of(subset: &Subset, most: usize, decision: &mut Decision) -> BTreeM
     by_family
 }
 
-/// Compares Endpoints with the slices that mirror them, given by name (pkg/controller/endpointslicemirroring,
-/// reconcile).
+/// Compares Endpoints with the slices that mirror them, given by name. Upstream: pkg/controller/endpointslicemirroring,
+/// reconcile.
 pub fn decide(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>], most: usize) -> Decision {
     let mut decision = Decision::default();
     let (labels, annotations) = (labels(endpoints), annotations(endpoints));

@@ -1,4 +1,4 @@
-//! Maps changes to Endpoints.
+//! Maps changes to the keys of Endpoints.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use runtime::store::{Change, Store};
 /// Label: with the value `true`, Endpoints are not mirrored (discovery/v1, LabelSkipMirror).
 pub const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 
-/// Returns true if Endpoints may be mirrored: no label forbids it, and they are not a leader election lock
-/// (shouldMirror).
+/// Returns true if Endpoints may be mirrored: no label forbids it, and they are not a leader election lock. Upstream:
+/// pkg/controller/endpointslicemirroring, shouldMirror.
 pub fn may_be_mirrored(endpoints: &Endpoints) -> bool {
     label(&endpoints.meta.labels, SKIP) != Some("true") && endpoints.annotation(LEADER).is_none()
 }
@@ -28,16 +28,16 @@ pub fn of_endpoints(change: &Change<'_, Endpoints>) -> Option<ObjectKey> {
 /// Returns the key of the Endpoints of a Service that lost or got its selector.
 pub fn of_service(change: &Change<'_, Service>) -> Option<ObjectKey> {
     let is_bare = |service: &Arc<Service>| service.selector.is_empty();
-    let concerns = match (change.old, change.new) {
+    let is_relevant = match (change.old, change.new) {
         (Some(old), Some(new)) => is_bare(old) != is_bare(new),
         (old, new) => new.or(old).is_some_and(is_bare),
     };
-    change.new.or(change.old).filter(|_| concerns).map(|service| service.meta.key())
+    change.new.or(change.old).filter(|_| is_relevant).map(|service| service.meta.key())
 }
 
 /// Enqueues the keys of changed objects.
 pub fn subscribe(endpoints: &Arc<Store<Endpoints>>, services: &Arc<Store<Service>>, queue: &Arc<Queue<ObjectKey>>) {
-    let (of_those, of_these) = (queue.clone(), queue.clone());
-    endpoints.subscribe(move |change| of_endpoints(change).into_iter().for_each(|key| of_those.add(key)));
-    services.subscribe(move |change| of_service(change).into_iter().for_each(|key| of_these.add(key)));
+    let (on_endpoints, on_services) = (queue.clone(), queue.clone());
+    endpoints.subscribe(move |change| of_endpoints(change).into_iter().for_each(|key| on_endpoints.add(key)));
+    services.subscribe(move |change| of_service(change).into_iter().for_each(|key| on_services.add(key)));
 }

@@ -1,4 +1,4 @@
-//! Metrics of the controller, under upstream's names (pkg/controller/endpointslicemirroring/metrics).
+//! Metrics of the controller, under upstream's names. Upstream: pkg/controller/endpointslicemirroring/metrics.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -118,9 +118,9 @@ impl fmt::Debug for Counts {
 
 /// The source of metrics.
 #[derive(Debug)]
-pub struct Told(pub Arc<Counts>);
+pub struct CountsCollector(pub Arc<Counts>);
 
-impl Collector for Told {
+impl Collector for CountsCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let encoder = &mut encoder;
         let name = |name: &str| format!("endpoint_slice_mirroring_controller_{name}");

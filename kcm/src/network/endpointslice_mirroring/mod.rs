@@ -1,6 +1,6 @@
 //! endpointslice-mirroring-controller: mirrors Endpoints that users write to EndpointSlices.
 //!
-//! It watches Endpoints, Services and EndpointSlices, and writes EndpointSlices. Follows upstream
+//! It watches Endpoints, Services and EndpointSlices, and writes EndpointSlices. Upstream:
 //! pkg/controller/endpointslicemirroring.
 
 mod decide;
@@ -25,7 +25,7 @@ use crate::network::service_endpoints::MAX_RETRIES;
 use crate::network::service_endpoints::slice_keys::{self, by_service};
 use crate::network::service_endpoints::slice_writes::SliceWrites;
 use crate::pods::creation_gate::CreationGate;
-use metrics::{Counts, Told};
+use metrics::{Counts, CountsCollector};
 use sync::Mirror;
 
 /// Name of the event source.
@@ -67,7 +67,7 @@ fn start(manager: &mut Manager, context: &Context) {
     let values = &context.options.values;
     let most = usize::try_from(values.get_i64("mirroring-max-endpoints-per-subset")).unwrap_or(1).max(1);
     let counts = Arc::new(Counts::new(slices.clone(), most));
-    manager.collect(Told(counts.clone()));
+    manager.collect(CountsCollector(counts.clone()));
     let reconciler = Arc::new(Mirror {
         endpoints: endpoints.clone(),
         services: services.clone(),

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::decide::{self, decide};
 use super::keys::may_be_mirrored;
 use super::metrics::Counts;
-use crate::network::service_endpoints::slice_writes::{Failed, Heads, SliceWrites, prefix};
+use crate::network::service_endpoints::slice_writes::{Heads, SliceWrites, WriteFailure, prefix};
 
 /// The controller's state.
 pub struct Mirror {
@@ -48,7 +48,7 @@ impl Mirror {
         if !self.writes.caught_up(key) {
             return Ok(Outcome::WaitingForCache);
         }
-        if self.writes.consistency.take_lost(key) && !self.writes.look(key).await? {
+        if self.writes.consistency.take_lost(key) && !self.writes.compare_with_server(key).await? {
             return Ok(Outcome::WaitingForCache);
         }
         let (endpoints, service) = (self.endpoints.get(key), self.services.get(key));
@@ -62,7 +62,7 @@ impl Mirror {
             decision.plan.create.clear();
         }
         self.counts.decided(&decision);
-        self.say(&endpoints, &decision);
+        self.record_events(&endpoints, &decision);
         let (labels, annotations) = (decide::labels(&endpoints), decide::annotations(&endpoints));
         let owner = endpoints.controller_ref();
         let head = Head { labels: &labels, annotations: Annotations::Exactly(&annotations), owner: Some(&owner) };
@@ -72,7 +72,9 @@ impl Mirror {
                 self.counts.wrote([written.created, written.updated, written.deleted]);
                 Ok(Outcome::Done)
             }
-            Err(Failed { error, .. }) if error.is_conflict() || error.is_not_found() => Ok(Outcome::RequeueWithBackoff),
+            Err(WriteFailure { error, .. }) if error.is_conflict() || error.is_not_found() => {
+                Ok(Outcome::RequeueWithBackoff)
+            }
             Err(failed) => Err(failure(key, failed)),
         }
     }
@@ -90,12 +92,12 @@ impl Mirror {
             ));
         }
         let deletions = join_all(slices.iter().map(|slice| self.writes.delete(key, slice))).await;
-        deletions.into_iter().collect::<Result<(), Failed>>().map_err(|failed| failure(key, failed))?;
+        deletions.into_iter().collect::<Result<(), WriteFailure>>().map_err(|failed| failure(key, failed))?;
         self.counts.wrote([0, 0, slices.len()]);
         Ok(Outcome::Done)
     }
 
-    fn say(&self, endpoints: &Endpoints, decision: &decide::Decision) {
+    fn record_events(&self, endpoints: &Endpoints, decision: &decide::Decision) {
         let warn = |reason, message| self.recorder.event(&about(endpoints), EventType::Warning, reason, message);
         let (invalid, skipped) = (decision.invalid, decision.skipped);
         if invalid > 0 {
@@ -112,7 +114,7 @@ impl Mirror {
     }
 }
 
-fn failure(key: &ObjectKey, failed: Failed) -> ReconcileError {
+fn failure(key: &ObjectKey, failed: WriteFailure) -> ReconcileError {
     let text = format!("failed to {} for Endpoints {key}: {}", failed.what, failed.error);
     ReconcileError { message: text, ..failed.error.into() }
 }

@@ -1,5 +1,5 @@
-//! Metrics of the usage of the cluster's ranges, under upstream's names (pkg/controller/nodeipam/ipam/cidrset,
-//! metrics).
+//! Metrics of the usage of the cluster's ranges, under upstream's names. Upstream:
+//! pkg/controller/nodeipam/ipam/cidrset, metrics.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -68,8 +68,8 @@ mod tests {
     fn usage_of_ranges_is_reported() {
         let share = Share { range: "10.0.0.0/22".parse().expect("a range"), prefix: 24 };
         let mut pool = Pool::new(&Config { shares: vec![share], services: vec![], ignored_services: vec![] });
-        pool.set_aside(&"a".into(), &Uid::parse("a")).expect("room");
-        pool.set_aside(&"b".into(), &Uid::parse("b")).expect("room");
+        pool.reserve(&"a".into(), &Uid::parse("a")).expect("room");
+        pool.reserve(&"b".into(), &Uid::parse("b")).expect("room");
         pool.release(&"a".into(), &Uid::parse("a"));
         let metrics = Metrics::default();
         metrics.collect(Usage(Arc::new(Mutex::new(pool))));
@@ -81,7 +81,7 @@ mod tests {
             "node_ipam_controller_cidrset_usage_cidrs{clusterCIDR=\"10.0.0.0/22\"} 0.25",
             "node_ipam_controller_cidrset_allocation_tries_per_request_bucket{le=\"1\",clusterCIDR=\"10.0.0.0/22\"} 2",
         ] {
-            assert!(text.lines().any(|told| told == line), "{line} is not in {text}");
+            assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
         }
     }
 }

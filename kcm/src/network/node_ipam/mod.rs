@@ -1,7 +1,7 @@
 //! node-ipam-controller: allocates a pod CIDR to every node, or one of each family.
 //!
 //! It runs with `--allocate-node-cidrs`. A node keeps the ranges that it has; a range is free again when its node is
-//! deleted. Follows upstream pkg/controller/nodeipam.
+//! deleted. Upstream: pkg/controller/nodeipam.
 
 pub mod config;
 mod metrics;

@@ -69,7 +69,7 @@ impl Pool {
     /// # Errors
     /// When the node has an invalid range, or one that is not part of the cluster's. Its other ranges are recorded
     /// nevertheless.
-    pub fn hold(&mut self, node: &Node) -> Result<(), PoolError> {
+    pub fn record(&mut self, node: &Node) -> Result<(), PoolError> {
         if node.pod_cidrs.is_empty() {
             if self.held.get(&node.meta.name).is_some_and(|held| held.uid != node.meta.uid) {
                 self.forget(&node.meta.name);
@@ -111,7 +111,7 @@ impl Pool {
     ///
     /// # Errors
     /// When a family is exhausted. Then no range of the other family is reserved either.
-    pub fn set_aside(&mut self, name: &Str, uid: &Uid) -> Result<Vec<IpNet>, PoolError> {
+    pub fn reserve(&mut self, name: &Str, uid: &Uid) -> Result<Vec<IpNet>, PoolError> {
         match self.held.get(name) {
             Some(held) if held.uid == *uid => return Ok(held.ranges.clone()),
             Some(_) => self.forget(name),

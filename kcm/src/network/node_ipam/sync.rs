@@ -33,8 +33,8 @@ fn lock(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
     pool.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn hold(pool: &mut Pool, node: &Node) {
-    if let Err(problem) = pool.hold(node) {
+fn record_ranges(pool: &mut Pool, node: &Node) {
+    if let Err(problem) = pool.record(node) {
         error!(node = %node.meta.name, %problem, "range of the node is not part of --cluster-cidr and may be allocated twice: correct the flag");
     }
 }
@@ -45,7 +45,7 @@ pub fn subscribe(nodes: &Arc<Store<Node>>, queue: &Arc<Queue<ObjectKey>>, pool: 
     nodes.subscribe(move |change| match (change.old, change.new) {
         (old, Some(new)) => {
             if old.is_none_or(|old| old.pod_cidrs != new.pod_cidrs || old.meta.uid != new.meta.uid) {
-                hold(&mut lock(&pool), new);
+                record_ranges(&mut lock(&pool), new);
             }
             if new.pod_cidrs.is_empty() {
                 queue.add(new.meta.key());
@@ -75,7 +75,7 @@ impl Allocator {
             return Ok(Outcome::Done);
         }
         self.listed.get_or_try_init(|| self.list()).await?;
-        let ranges = lock(&self.pool).set_aside(&key.name, &node.meta.uid);
+        let ranges = lock(&self.pool).reserve(&key.name, &node.meta.uid);
         let ranges = ranges.map_err(|problem| {
             self.record_event(&node, "CIDRNotAvailable");
             ReconcileError::new(problem.to_string())
@@ -89,7 +89,7 @@ impl Allocator {
         let mut unreadable = 0;
         let listed =
             self.writer.list_each(&Node::RESOURCE, "", |object| match Node::decode(self.nodes.decoding(), object) {
-                Ok(node) => hold(&mut lock(&self.pool), &node),
+                Ok(node) => record_ranges(&mut lock(&self.pool), &node),
                 Err(_) => unreadable += 1,
             });
         listed.await?;
@@ -133,7 +133,7 @@ impl Allocator {
         let mut pool = lock(&self.pool);
         pool.release(&key.name, &node.meta.uid);
         if let Some(now) = self.nodes.get(key).filter(|now| now.meta.uid == node.meta.uid) {
-            hold(&mut pool, &now);
+            record_ranges(&mut pool, &now);
         }
     }
 

@@ -42,12 +42,12 @@ fn node(name: &str, uid: &str, ranges: &[&str]) -> Node {
     Node::decode(&context, &object).expect("well-formed")
 }
 
-fn asked(pool: &mut Pool, name: &str) -> Result<Vec<String>, PoolError> {
-    let ranges = pool.set_aside(&Str::from(name), &Uid::parse(name))?;
+fn allocate(pool: &mut Pool, name: &str) -> Result<Vec<String>, PoolError> {
+    let ranges = pool.reserve(&Str::from(name), &Uid::parse(name))?;
     Ok(ranges.iter().map(ToString::to_string).collect())
 }
 
-fn gone(pool: &mut Pool, name: &str) {
+fn release(pool: &mut Pool, name: &str) {
     pool.release(&Str::from(name), &Uid::parse(name));
 }
 
@@ -106,52 +106,52 @@ fn ranges_of_services_are_not_allocated() {
 fn freed_part_is_allocated_last() {
     let mut pool = Pool::new(&config(&[("10.0.0.0/22", 24)], &[]));
     let one = |text: &str| Ok(vec![text.to_owned()]);
-    assert_eq!(asked(&mut pool, "a"), one("10.0.0.0/24"));
-    assert_eq!(asked(&mut pool, "b"), one("10.0.1.0/24"));
-    gone(&mut pool, "a");
-    assert_eq!(asked(&mut pool, "c"), one("10.0.2.0/24"));
-    assert_eq!(asked(&mut pool, "c"), one("10.0.2.0/24"), "another call returns the same range");
-    assert_eq!(asked(&mut pool, "d"), one("10.0.3.0/24"));
-    assert_eq!(asked(&mut pool, "e"), one("10.0.0.0/24"));
-    assert_eq!(asked(&mut pool, "f"), Err(PoolError::Exhausted(0)));
-    gone(&mut pool, "d");
-    assert_eq!(asked(&mut pool, "f"), one("10.0.3.0/24"));
+    assert_eq!(allocate(&mut pool, "a"), one("10.0.0.0/24"));
+    assert_eq!(allocate(&mut pool, "b"), one("10.0.1.0/24"));
+    release(&mut pool, "a");
+    assert_eq!(allocate(&mut pool, "c"), one("10.0.2.0/24"));
+    assert_eq!(allocate(&mut pool, "c"), one("10.0.2.0/24"), "another call returns the same range");
+    assert_eq!(allocate(&mut pool, "d"), one("10.0.3.0/24"));
+    assert_eq!(allocate(&mut pool, "e"), one("10.0.0.0/24"));
+    assert_eq!(allocate(&mut pool, "f"), Err(PoolError::Exhausted(0)));
+    release(&mut pool, "d");
+    assert_eq!(allocate(&mut pool, "f"), one("10.0.3.0/24"));
 }
 
 #[test]
 fn exhausted_family_does_not_use_up_the_other() {
     let mut pool = Pool::new(&config(&[("10.0.0.0/22", 24), ("fd00::/63", 64)], &[]));
-    assert_eq!(asked(&mut pool, "a"), Ok(vec!["10.0.0.0/24".to_owned(), "fd00::/64".to_owned()]));
-    assert_eq!(asked(&mut pool, "b"), Ok(vec!["10.0.1.0/24".to_owned(), "fd00:0:0:1::/64".to_owned()]));
+    assert_eq!(allocate(&mut pool, "a"), Ok(vec!["10.0.0.0/24".to_owned(), "fd00::/64".to_owned()]));
+    assert_eq!(allocate(&mut pool, "b"), Ok(vec!["10.0.1.0/24".to_owned(), "fd00:0:0:1::/64".to_owned()]));
     for _ in 0..10 {
-        assert_eq!(asked(&mut pool, "c"), Err(PoolError::Exhausted(1)));
+        assert_eq!(allocate(&mut pool, "c"), Err(PoolError::Exhausted(1)));
     }
-    gone(&mut pool, "a");
-    let both = asked(&mut pool, "c").expect("one of each family is free again");
+    release(&mut pool, "a");
+    let both = allocate(&mut pool, "c").expect("one of each family is free again");
     assert_eq!(both[1], "fd00::/64");
 }
 
 #[test]
 fn ranges_of_nodes_are_recorded() {
     let mut pool = Pool::new(&config(&[("10.0.0.0/22", 24)], &[]));
-    pool.hold(&node("a", "a", &["10.0.0.0/24"])).expect("inside");
-    pool.hold(&node("a", "a", &["10.0.0.0/24"])).expect("twice is once");
-    pool.hold(&node("twin", "twin", &["10.0.0.0/24"])).expect("by mistake");
-    gone(&mut pool, "twin");
-    assert_eq!(asked(&mut pool, "b").expect("free"), ["10.0.1.0/24"], "a still has its range");
+    pool.record(&node("a", "a", &["10.0.0.0/24"])).expect("inside");
+    pool.record(&node("a", "a", &["10.0.0.0/24"])).expect("recording again changes nothing");
+    pool.record(&node("twin", "twin", &["10.0.0.0/24"])).expect("by mistake");
+    release(&mut pool, "twin");
+    assert_eq!(allocate(&mut pool, "b").expect("free"), ["10.0.1.0/24"], "a still has its range");
     // Another client wrote first.
-    pool.hold(&node("b", "b", &["10.0.3.0/24"])).expect("inside");
-    assert_eq!(asked(&mut pool, "c").expect("free"), ["10.0.2.0/24"]);
-    assert_eq!(asked(&mut pool, "d").expect("free again"), ["10.0.1.0/24"]);
+    pool.record(&node("b", "b", &["10.0.3.0/24"])).expect("inside");
+    assert_eq!(allocate(&mut pool, "c").expect("free"), ["10.0.2.0/24"]);
+    assert_eq!(allocate(&mut pool, "d").expect("free again"), ["10.0.1.0/24"]);
     // Another node has the name now.
-    pool.hold(&node("c", "new", &[])).expect("no range to record");
-    assert_eq!(asked(&mut pool, "e").expect("free again"), ["10.0.2.0/24"]);
+    pool.record(&node("c", "new", &[])).expect("no range to record");
+    assert_eq!(allocate(&mut pool, "e").expect("free again"), ["10.0.2.0/24"]);
 
-    let problem = pool.hold(&node("x", "x", &["10.9.0.0/24"])).expect_err("outside");
+    let problem = pool.record(&node("x", "x", &["10.9.0.0/24"])).expect_err("outside");
     assert_eq!(problem.to_string(), "spec.podCIDRs[0] is 10.9.0.0/24, which is not part of --cluster-cidr");
-    let problem = pool.hold(&node("y", "y", &["ten"])).expect_err("no range");
+    let problem = pool.record(&node("y", "y", &["ten"])).expect_err("no range");
     assert_eq!(problem.to_string(), "spec.podCIDRs[0] is \"ten\", which is no range of addresses");
-    let problem = pool.hold(&node("z", "z", &["10.0.0.0/24", "fd00::/64"])).expect_err("one too many");
+    let problem = pool.record(&node("z", "z", &["10.0.0.0/24", "fd00::/64"])).expect_err("one too many");
     assert_eq!(problem.to_string(), "spec.podCIDRs[1] is fd00::/64, which is not part of --cluster-cidr");
 }
 
@@ -257,14 +257,14 @@ proptest! {
     fn every_part_has_one_holder(steps in proptest::collection::vec((0u8..12, any::<bool>()), 1..200)) {
         let mut pool = Pool::new(&config(&[("10.0.0.0/21", 24), ("fd00::/61", 64)], &["10.0.2.0/23"]));
         let mut held: HashMap<u8, Vec<String>> = HashMap::new();
-        for (name, comes) in steps {
+        for (name, is_allocation) in steps {
             let text = name.to_string();
-            if !comes {
-                gone(&mut pool, &text);
+            if !is_allocation {
+                release(&mut pool, &text);
                 held.remove(&name);
                 continue;
             }
-            match asked(&mut pool, &text) {
+            match allocate(&mut pool, &text) {
                 Ok(ranges) => {
                     prop_assert!(held.get(&name).is_none_or(|before| *before == ranges));
                     held.remove(&name);

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 /// The finalizer that blocks the deletion of a range while it is needed.
 pub const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 
-/// The time after the request to delete a range in which API servers may still allocate addresses from it.
+/// Grace period in seconds: after the request to delete a range, API servers may still allocate addresses from it.
 const GRACE: i64 = 10;
 
 /// The condition of a range.
@@ -38,10 +38,10 @@ pub const TERMINATING: Readiness = Readiness {
 const CONDITION: &str = "Ready";
 
 impl Readiness {
-    /// Reports whether a range's status has this condition.
-    pub fn is_said(&self, range: &ServiceCidr) -> bool {
-        let same = |said: &Condition| {
-            (&*said.status, &*said.reason, &*said.message) == (self.status, self.reason, self.message)
+    /// Returns true if a range's status has this condition.
+    pub fn is_reported_by(&self, range: &ServiceCidr) -> bool {
+        let same = |current: &Condition| {
+            (&*current.status, &*current.reason, &*current.message) == (self.status, self.reason, self.message)
         };
         range.conditions.iter().find(|condition| &*condition.kind == CONDITION).is_some_and(same)
     }
@@ -75,29 +75,29 @@ fn prefixes(range: &ServiceCidr) -> impl Iterator<Item = IpNet> {
     range.cidrs.iter().filter_map(|text| text.parse().ok())
 }
 
-/// Reports whether this address can be allocated from the range: the network address and the broadcast address of IPv4
-/// never are (pkg/api/servicecidr, PrefixContainsIP).
-pub fn holds(range: &ServiceCidr, address: IpAddr) -> bool {
+/// Returns true if this address can be allocated from the range: the network address and the broadcast address of IPv4
+/// never are. Upstream: pkg/api/servicecidr, PrefixContainsIP.
+pub fn can_allocate(range: &ServiceCidr, address: IpAddr) -> bool {
     prefixes(range).any(|prefix| {
         let is_broadcast = address.is_ipv4() && prefix.broadcast() == address;
         prefix.contains(&address) && prefix.network() != address && !is_broadcast
     })
 }
 
-/// Reports whether two ranges have an address in common.
+/// Returns true if two ranges have an address in common.
 pub fn overlap(a: &ServiceCidr, b: &ServiceCidr) -> bool {
     prefixes(a).any(|prefix| prefixes(b).any(|other| other.contains(&prefix) || prefix.contains(&other)))
 }
 
-/// Reports whether every prefix of a range is within one of another range, so that nothing changes for its addresses.
+/// Returns true if every prefix of a range is within one of another range, so that nothing changes for its addresses.
 pub fn has_parents(range: &ServiceCidr, ranges: &[Arc<ServiceCidr>]) -> bool {
     prefixes(range)
         .all(|prefix| others(range, ranges).any(|other| prefixes(other).any(|wider| wider.contains(&prefix))))
 }
 
-/// Reports whether a Service's address is in this range and in no other.
+/// Returns true if a Service's address is in this range and in no other.
 pub fn needs(address: IpAddr, range: &ServiceCidr, ranges: &[Arc<ServiceCidr>]) -> bool {
-    holds(range, address) && !others(range, ranges).any(|other| holds(other, address))
+    can_allocate(range, address) && !others(range, ranges).any(|other| can_allocate(other, address))
 }
 
 fn others<'a>(range: &ServiceCidr, ranges: &'a [Arc<ServiceCidr>]) -> impl Iterator<Item = &'a Arc<ServiceCidr>> {
@@ -105,8 +105,8 @@ fn others<'a>(range: &ServiceCidr, ranges: &'a [Arc<ServiceCidr>]) -> impl Itera
     ranges.iter().filter(move |other| other.meta.name != name)
 }
 
-/// Returns the remaining grace period of a range that is being deleted; `None` once it is over.
-pub fn stays(range: &Meta, now: Timestamp) -> Duration {
+/// Returns the remaining grace period of a range that is being deleted; zero once it is over.
+pub fn grace_left(range: &Meta, now: Timestamp) -> Duration {
     let left = range.deletion.0.saturating_add(GRACE).saturating_sub(now.as_second());
     Duration::from_secs(u64::try_from(left).unwrap_or(0))
 }
@@ -125,10 +125,10 @@ mod tests {
     }
 
     fn range(name: &str, cidrs: &[&str]) -> Arc<ServiceCidr> {
-        told(name, cidrs, &[])
+        range_with(name, cidrs, &[])
     }
 
-    fn told(name: &str, cidrs: &[&str], conditions: &[(&str, &str, &str, &str)]) -> Arc<ServiceCidr> {
+    fn range_with(name: &str, cidrs: &[&str], conditions: &[(&str, &str, &str, &str)]) -> Arc<ServiceCidr> {
         let mut object = Vec::new();
         object.put_message(service_cidr::METADATA, |meta| {
             meta.put_str(object_meta::NAME, name);
@@ -170,7 +170,7 @@ mod tests {
             (&[], "10.0.0.1", false),
         ] {
             let address = address.parse().expect("an address");
-            assert_eq!(holds(&range("a", cidrs), address), expected, "{cidrs:?} {address}");
+            assert_eq!(can_allocate(&range("a", cidrs), address), expected, "{cidrs:?} {address}");
         }
     }
 
@@ -224,7 +224,7 @@ mod tests {
             managed(&read::<IpAddress>(&object)).map(|address| address.to_string())
         };
         assert_eq!(address("10.0.0.1", "ipallocator.k8s.io").as_deref(), Some("10.0.0.1"));
-        assert_eq!(address("10.0.0.1", "somebody"), None);
+        assert_eq!(address("10.0.0.1", "another"), None);
         assert_eq!(address("nonsense", "ipallocator.k8s.io"), None);
     }
 
@@ -239,7 +239,7 @@ mod tests {
             (&[("Ready", "True", "x", ready.3)], false),
             (&[("Ready", "True", "", "x")], false),
         ] {
-            assert_eq!(READY.is_said(&told("a", &[], conditions)), expected, "{conditions:?}");
+            assert_eq!(READY.is_reported_by(&range_with("a", &[], conditions)), expected, "{conditions:?}");
         }
         let applied = TERMINATING.application(&range("a", &[]).meta, Timestamp::from_second(0).expect("a time"));
         assert_eq!(applied["status"]["conditions"][0]["reason"], "Terminating");
@@ -252,7 +252,7 @@ mod tests {
         assert!(has_finalizer(&range.meta));
         for (now, left) in [(1000, 10), (1009, 1), (1010, 0), (5000, 0)] {
             let now = Timestamp::from_second(now).expect("a time");
-            assert_eq!(stays(&range.meta, now), Duration::from_secs(left), "{now}");
+            assert_eq!(grace_left(&range.meta, now), Duration::from_secs(left), "{now}");
         }
     }
 }

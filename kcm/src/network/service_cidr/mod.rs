@@ -1,7 +1,7 @@
 //! service-cidr-controller: marks the ranges from which Services get addresses as ready, and blocks the deletion of a
 //! range while a Service needs it.
 //!
-//! Follows upstream pkg/controller/servicecidrs.
+//! Upstream: pkg/controller/servicecidrs.
 
 mod decide;
 mod sync;
@@ -58,8 +58,9 @@ fn start(manager: &mut Manager, context: &Context) {
         change.new.or(change.old).into_iter().for_each(|range| changed.add(range.meta.key()));
         // A new range may contain the addresses of one that is being deleted.
         if let (None, Some(new)) = (change.old, change.new) {
-            let going = all.all().into_iter().filter(|range| range.meta.is_deleting() && decide::overlap(range, new));
-            going.for_each(|range| changed.add(range.meta.key()));
+            let terminating =
+                all.all().into_iter().filter(|range| range.meta.is_deleting() && decide::overlap(range, new));
+            terminating.for_each(|range| changed.add(range.meta.key()));
         }
     });
     let (changed, all) = (queue.clone(), ranges.clone());
@@ -69,8 +70,9 @@ fn start(manager: &mut Manager, context: &Context) {
             return;
         }
         let Some(address) = change.old.or(change.new).and_then(|address| decide::managed(address)) else { return };
-        let going = all.all().into_iter().filter(|range| range.meta.is_deleting() && decide::holds(range, address));
-        going.for_each(|range| changed.add(range.meta.key()));
+        let terminating =
+            all.all().into_iter().filter(|range| range.meta.is_deleting() && decide::can_allocate(range, address));
+        terminating.for_each(|range| changed.add(range.meta.key()));
     });
     let reconciler = Arc::new(Ranges {
         ranges,
@@ -80,7 +82,7 @@ fn start(manager: &mut Manager, context: &Context) {
         consistency: Consistency::default(),
         queue: queue.clone(),
         clock: context.clock.clone(),
-        in_the_way: Mutex::default(),
+        blocking_address: Mutex::default(),
     });
     manager.add(WorkOptions { name: NAME, workers: WORKERS, max_retries: Some(RETRIES) }, queue, reconciler);
 }

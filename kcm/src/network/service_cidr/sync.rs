@@ -31,7 +31,7 @@ pub struct Ranges {
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
     /// For each range, the address that prevented its deletion at the last sync. While it exists, no other is checked.
-    pub in_the_way: Mutex<HashMap<ObjectKey, ObjectKey>>,
+    pub blocking_address: Mutex<HashMap<ObjectKey, ObjectKey>>,
 }
 
 impl Reconcile for Ranges {
@@ -59,7 +59,7 @@ impl Ranges {
         if !decide::has_finalizer(&range.meta) {
             self.patch(key, range, json!({"finalizers": [FINALIZER]})).await?;
         }
-        self.say(key, range, READY).await.inspect_err(|_| {
+        self.write_condition(key, range, READY).await.inspect_err(|_| {
             let about = ObjectReference {
                 api_version: "networking.k8s.io/v1".into(),
                 kind: ServiceCidr::RESOURCE.kind.into(),
@@ -82,14 +82,14 @@ impl Ranges {
             let problem = format!("keeping the finalizer while {unreadable} objects cannot be decoded (see the log)");
             return Err(ReconcileError::new(problem));
         }
-        let in_the_way = self.find_orphaned_address(key, range);
-        self.remember(key, in_the_way.clone());
-        if let Some(address) = in_the_way {
+        let blocking_address = self.find_orphaned_address(key, range);
+        self.remember(key, blocking_address.clone());
+        if let Some(address) = blocking_address {
             info!(range = &*key.name, address = &*address.name, "keeping the finalizer: a Service needs this range");
-            self.say(key, range, TERMINATING).await?;
+            self.write_condition(key, range, TERMINATING).await?;
             return Ok(Outcome::Done);
         }
-        let left = decide::stays(&range.meta, (self.clock)());
+        let left = decide::grace_left(&range.meta, (self.clock)());
         if !left.is_zero() {
             return Ok(Outcome::RequeueAfter(left));
         }
@@ -97,7 +97,7 @@ impl Ranges {
         Ok(Outcome::Done)
     }
 
-    /// Returns an address that would no longer be in any range (upstream: canDeleteCIDR).
+    /// Returns an address that would no longer be in any range. Upstream: pkg/controller/servicecidrs, canDeleteCIDR.
     fn find_orphaned_address(&self, key: &ObjectKey, range: &ServiceCidr) -> Option<ObjectKey> {
         let ranges = self.ranges.all();
         if decide::has_parents(range, &ranges) {
@@ -106,21 +106,26 @@ impl Ranges {
         let needs = |address: &Arc<IpAddress>| {
             decide::managed(address).is_some_and(|address| decide::needs(address, range, &ranges))
         };
-        let before = self.in_the_way.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
+        let before = self.blocking_address.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
         let found = before.and_then(|before| self.addresses.get(&before)).filter(needs);
         found.or_else(|| self.addresses.all().into_iter().find(needs)).map(|address| address.meta.key())
     }
 
     fn remember(&self, key: &ObjectKey, address: Option<ObjectKey>) {
-        let mut in_the_way = self.in_the_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocking_address = self.blocking_address.lock().unwrap_or_else(PoisonError::into_inner);
         match address {
-            Some(address) => drop(in_the_way.insert(key.clone(), address)),
-            None => drop(in_the_way.remove(key)),
+            Some(address) => drop(blocking_address.insert(key.clone(), address)),
+            None => drop(blocking_address.remove(key)),
         }
     }
 
-    async fn say(&self, key: &ObjectKey, range: &ServiceCidr, readiness: Readiness) -> Result<(), WriteError> {
-        if readiness.is_said(range) {
+    async fn write_condition(
+        &self,
+        key: &ObjectKey,
+        range: &ServiceCidr,
+        readiness: Readiness,
+    ) -> Result<(), WriteError> {
+        if readiness.is_reported_by(range) {
             return Ok(());
         }
         let object = readiness.application(&range.meta, (self.clock)());

@@ -15,8 +15,8 @@ pub mod trigger;
 
 use std::time::Duration;
 
-/// Number of consecutive failures after which a key is dropped until it changes (pkg/controller/endpoint and others,
-/// maxRetries).
+/// Number of consecutive failures after which a key is dropped until it changes. Upstream: pkg/controller/endpoint and
+/// others, maxRetries.
 pub const MAX_RETRIES: u32 = 15;
 
 /// The longest delay of a write that only removes endpoints, or addresses, that get no traffic.

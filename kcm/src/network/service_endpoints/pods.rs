@@ -21,13 +21,14 @@ pub fn network(pod: &Pod) -> Option<&Network> {
     pod.network.as_deref()
 }
 
-/// Returns true if a pod is an endpoint: it has an address and has not ended (k8s.io/endpointslice/util,
-/// ShouldPodBeInEndpoints).
+/// Returns true if a pod is an endpoint: it has an address and has not ended. Upstream: k8s.io/endpointslice/util,
+/// ShouldPodBeInEndpoints.
 pub fn is_endpoint(pod: &Pod) -> bool {
     !pod.is_terminal() && network(pod).is_some_and(|network| !network.ips.is_empty())
 }
 
-/// Returns the name under which a pod is found in the Service's domain, if it has one (ShouldSetHostname).
+/// Returns the name under which a pod is found in the Service's domain, if it has one. Upstream:
+/// k8s.io/endpointslice/util, ShouldSetHostname.
 pub fn hostname<'a>(pod: &'a Pod, service: &Service) -> Option<&'a Str> {
     let (hostname, subdomain) = &**network(pod)?.host.as_ref()?;
     (!hostname.is_empty() && *subdomain == service.meta.name).then_some(hostname)
@@ -38,7 +39,7 @@ pub fn addresses(pod: &Pod) -> impl Iterator<Item = Ip> {
     network(pod).into_iter().flat_map(|network| network.ips.iter().filter_map(Ip::canonical))
 }
 
-/// Returns the number of a Service's port on pods with these named ports (k8s.io/endpointslice, FindPort).
+/// Returns the number of a Service's port on pods with these named ports. Upstream: k8s.io/endpointslice, FindPort.
 fn number(port: &ServicePort, named: &[NamedPort]) -> Option<i32> {
     match &port.target_port {
         IntOrString::Int(number) => Some(*number),
@@ -61,7 +62,7 @@ pub fn ports(service: &Service, named: &[NamedPort]) -> Vec<Port> {
     service.ports.iter().filter_map(port).collect()
 }
 
-/// Families whose addresses a Service publishes (k8s.io/endpointslice, getAddressTypesForService).
+/// Families whose addresses a Service publishes. Upstream: k8s.io/endpointslice, getAddressTypesForService.
 pub fn families(service: &Service) -> BTreeSet<Family> {
     let named: BTreeSet<Family> = service.families().collect();
     if !named.is_empty() {
@@ -74,14 +75,13 @@ pub fn families(service: &Service) -> BTreeSet<Family> {
 }
 
 /// Returns the fields of a pod that its endpoints contain.
-fn shown(pod: &Pod) -> impl PartialEq {
+fn published_fields(pod: &Pod) -> impl PartialEq {
     let network = network(pod).map(|network| (network.ips.clone(), network.host.clone()));
     (pod.meta.uid.clone(), pod.meta.is_deleting(), pod.ready, network)
 }
 
-/// Returns the Services whose endpoints a change of a pod may change (k8s.io/endpointslice/util,
-/// GetPodUpdateProjectionKey and GetServicesToUpdate). A pod that is no endpoint before and after the change affects no
-/// Service.
+/// Returns the Services whose endpoints a change of a pod may change. A pod that is no endpoint before and after the
+/// change affects no Service. Upstream: k8s.io/endpointslice/util, GetPodUpdateProjectionKey and GetServicesToUpdate.
 pub fn services_of(change: &Change<'_, Pod>, selectors: &Selectors) -> Vec<ObjectKey> {
     let matching = |pod: &Pod| {
         let mut keys = Vec::new();
@@ -93,7 +93,7 @@ pub fn services_of(change: &Change<'_, Pod>, selectors: &Selectors) -> Vec<Objec
         (None, None) => Vec::new(),
         (Some(pod), None) | (None, Some(pod)) => matching(&pod),
         (Some(old), Some(new)) => {
-            let is_changed = shown(&old) != shown(&new);
+            let is_changed = published_fields(&old) != published_fields(&new);
             if old.meta.labels == new.meta.labels {
                 return if is_changed { matching(&new) } else { Vec::new() };
             }
@@ -106,7 +106,7 @@ pub fn services_of(change: &Change<'_, Pod>, selectors: &Selectors) -> Vec<Objec
     }
 }
 
-/// Enqueues the Services that changes of Services and pods concern. Changes of pods are delayed by the batch period,
+/// Enqueues the Services that changes of Services and pods affect. Changes of pods are delayed by the batch period,
 /// which is zero by default.
 pub fn subscribe(
     services: &Arc<Store<Service>>,
@@ -115,9 +115,9 @@ pub fn subscribe(
     batch: Duration,
 ) {
     let selectors = Arc::new(Selectors::default());
-    let (seen, changed) = (selectors.clone(), queue.clone());
+    let (known, changed) = (selectors.clone(), queue.clone());
     services.subscribe(move |change| {
-        seen.see(change);
+        known.apply(change);
         if let Some(service) = change.new.or(change.old) {
             changed.add(service.meta.key());
         }

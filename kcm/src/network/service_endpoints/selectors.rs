@@ -30,18 +30,18 @@ pub fn pods_of(service: &Service, pods: &Store<Pod>) -> Vec<Arc<Pod>> {
 /// The selectors of all Services whose endpoints are made from pods.
 #[derive(Debug, Default)]
 pub struct Selectors {
-    filed: Mutex<Filed>,
+    index: Mutex<SelectorIndex>,
 }
 
 #[derive(Debug, Default)]
-struct Filed {
+struct SelectorIndex {
     by_pair: HashMap<u64, Vec<(ObjectKey, Labels)>>,
     pairs: HashMap<ObjectKey, u64>,
 }
 
 impl Selectors {
     /// Applies a change of a Service.
-    pub fn see(&self, change: &Change<'_, Service>) {
+    pub fn apply(&self, change: &Change<'_, Service>) {
         if let Some(service) = change.new {
             let selector = (service.kind != ServiceType::ExternalName).then_some(&service.selector);
             self.put(service.meta.key(), selector.filter(|selector| !selector.is_empty()));
@@ -51,27 +51,27 @@ impl Selectors {
     }
 
     fn put(&self, key: ObjectKey, selector: Option<&Labels>) {
-        let mut filed = self.lock();
-        if let Some(pair) = filed.pairs.remove(&key)
-            && let Some(services) = filed.by_pair.get_mut(&pair)
+        let mut index = self.lock();
+        if let Some(pair) = index.pairs.remove(&key)
+            && let Some(services) = index.by_pair.get_mut(&pair)
         {
-            services.retain(|(filed, _)| *filed != key);
+            services.retain(|(index, _)| *index != key);
             if services.is_empty() {
-                filed.by_pair.remove(&pair);
+                index.by_pair.remove(&pair);
             }
         }
         let Some(selector) = selector else { return };
         let pairs = selector.iter().map(|label| pair(&key.namespace, label));
-        let Some(pair) = pairs.min_by_key(|pair| filed.by_pair.get(pair).map_or(0, Vec::len)) else { return };
-        filed.by_pair.entry(pair).or_default().push((key.clone(), selector.clone()));
-        filed.pairs.insert(key, pair);
+        let Some(pair) = pairs.min_by_key(|pair| index.by_pair.get(pair).map_or(0, Vec::len)) else { return };
+        index.by_pair.entry(pair).or_default().push((key.clone(), selector.clone()));
+        index.pairs.insert(key, pair);
     }
 
     /// Calls `found` with each Service that selects pods with these labels.
     pub fn matching(&self, namespace: &str, labels: &Labels, mut found: impl FnMut(&ObjectKey)) {
-        let filed = self.lock();
+        let index = self.lock();
         for label in &**labels {
-            for (key, selector) in filed.by_pair.get(&pair(namespace, label)).into_iter().flatten() {
+            for (key, selector) in index.by_pair.get(&pair(namespace, label)).into_iter().flatten() {
                 if *key.namespace == *namespace && selects(selector, labels) {
                     found(key);
                 }
@@ -79,8 +79,8 @@ impl Selectors {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Filed> {
-        self.filed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, SelectorIndex> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -41,13 +41,13 @@ struct Own {
 }
 
 /// Number of remembered versions above which those are dropped that the watch has passed without delivering them.
-const MANY: usize = 1024;
+const MAX_VERSIONS: usize = 1024;
 
 impl Own {
     fn wrote(&mut self, store: &Store<EndpointSlice>, version: u64) {
         let reached = store.progress().version();
         if reached < version {
-            if self.versions.len() >= MANY {
+            if self.versions.len() >= MAX_VERSIONS {
                 self.versions.retain(|version| *version > reached);
             }
             self.versions.insert(version);
@@ -70,15 +70,15 @@ impl OwnChanges {
         self.lock().updates.insert(uid.clone(), Vec::new());
     }
 
-    /// Records the result of [`OwnChanges::updating`]: the written version, if it is known. Returns whether the watch
+    /// Records the result of [`OwnChanges::updating`]: the written version, if it is known. Returns true if the watch
     /// has delivered a version of another client.
-    pub fn updated(&self, store: &Store<EndpointSlice>, uid: &Uid, made: Option<u64>) -> bool {
+    pub fn updated(&self, store: &Store<EndpointSlice>, uid: &Uid, written: Option<u64>) -> bool {
         let mut own = self.lock();
-        let shown = own.updates.remove(uid).unwrap_or_default();
-        if let Some(made) = made.filter(|made| !shown.contains(made)) {
-            own.wrote(store, made);
+        let delivered = own.updates.remove(uid).unwrap_or_default();
+        if let Some(written) = written.filter(|written| !delivered.contains(written)) {
+            own.wrote(store, written);
         }
-        shown.iter().any(|version| Some(*version) != made)
+        delivered.iter().any(|version| Some(*version) != written)
     }
 
     /// Remembers that an object is about to be deleted.
@@ -91,15 +91,15 @@ impl OwnChanges {
         self.lock().deletions.remove(uid);
     }
 
-    /// Reports whether a version that the watch delivers is an own write, or will be checked by
+    /// Returns true if a version that the watch delivers is an own write, or will be checked by
     /// [`OwnChanges::updated`].
-    fn made(&self, slice: &Meta) -> bool {
+    fn is_own_write(&self, slice: &Meta) -> bool {
         let mut own = self.lock();
         if own.versions.remove(&slice.version) {
             return true;
         }
         let update = own.updates.get_mut(&slice.uid);
-        update.map(|shown| shown.push(slice.version)).is_some()
+        update.map(|delivered| delivered.push(slice.version)).is_some()
     }
 
     fn deleted(&self, uid: &Uid) -> bool {
@@ -116,7 +116,7 @@ pub enum Urgency {
     Soon,
 }
 
-/// Returns the keys that a change of a slice concerns. `is_own` and `is_own_deletion` report whether the change is an
+/// Returns the keys that a change of a slice affects. `is_own` and `is_own_deletion` return true if the change is an
 /// own write.
 pub fn of_slice(
     change: &Change<'_, EndpointSlice>,
@@ -152,7 +152,7 @@ pub fn subscribe(
 ) {
     let (own, queue) = (own.clone(), queue.clone());
     slices.subscribe(move |change| {
-        let keys = of_slice(change, manager, |slice| own.made(slice), |uid| own.deleted(uid));
+        let keys = of_slice(change, manager, |slice| own.is_own_write(slice), |uid| own.deleted(uid));
         for (key, urgency) in keys {
             match urgency {
                 Urgency::Now => queue.add(key),
@@ -178,7 +178,7 @@ mod tests {
         let own = OwnChanges::default();
         let slice = |version| Meta { uid: Uid::parse("u"), ..meta("n", "web-x", version) };
         // (versions delivered before the response, version in the response, whether another client changed it, too)
-        for (shown, made, others) in [
+        for (delivered, written, others) in [
             (&[][..], Some(5), false),
             (&[6], Some(6), false),
             (&[7], Some(8), true),
@@ -187,11 +187,14 @@ mod tests {
             (&[11], None, true),
         ] {
             own.updating(&Uid::parse("u"));
-            shown.iter().for_each(|version| assert!(own.made(&slice(*version)), "{version} is checked later"));
-            assert_eq!(own.updated(&store, &Uid::parse("u"), made), others, "{shown:?} {made:?}");
-            let late = made.filter(|made| !shown.contains(made));
-            late.into_iter().for_each(|version| assert!(own.made(&slice(version)), "{version} is delivered later"));
+            delivered
+                .iter()
+                .for_each(|version| assert!(own.is_own_write(&slice(*version)), "{version} is checked later"));
+            assert_eq!(own.updated(&store, &Uid::parse("u"), written), others, "{delivered:?} {written:?}");
+            let late = written.filter(|written| !delivered.contains(written));
+            late.into_iter()
+                .for_each(|version| assert!(own.is_own_write(&slice(version)), "{version} is delivered later"));
         }
-        assert!(!own.made(&slice(12)), "another client's");
+        assert!(!own.is_own_write(&slice(12)), "another client's");
     }
 }

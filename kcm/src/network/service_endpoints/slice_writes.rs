@@ -20,7 +20,7 @@ use super::slice_keys::{OwnChanges, by_service, slices_of};
 use crate::pods::creation_gate::CreationGate;
 
 /// Number of slices of one Service that are written concurrently.
-const UPDATES_AT_ONCE: usize = 4;
+const MAX_CONCURRENT_UPDATES: usize = 4;
 
 /// The writes of a Service's slices.
 #[derive(Debug, Default)]
@@ -51,8 +51,8 @@ impl Plan {
         self.delete.append(&mut other.delete);
     }
 
-    /// Replaces a creation and a deletion of one family by one update, if `may` allows it: this takes fewer writes
-    /// (k8s.io/endpointslice, finalize).
+    /// Replaces a creation and a deletion of one family by one update, if `may` allows it: this takes fewer writes.
+    /// Upstream: k8s.io/endpointslice, finalize.
     pub fn recycle(&mut self, may: impl Fn(&EndpointSlice) -> bool) {
         let mut kept = Vec::new();
         for slice in self.delete.drain(..) {
@@ -68,7 +68,7 @@ impl Plan {
 
 /// The executed part of a plan.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Written {
+pub struct WriteCounts {
     /// Slices created.
     pub created: usize,
     /// Slices updated.
@@ -79,7 +79,7 @@ pub struct Written {
 
 /// A write that failed.
 #[derive(Debug)]
-pub struct Failed {
+pub struct WriteFailure {
     /// The write: `create`, `update` or `delete`, and the slice's name if it has one.
     pub what: String,
     /// The error.
@@ -132,13 +132,13 @@ impl SliceWrites {
             && self.consistency.observe(key, &self.slices, |_| ()).are_deletions_seen
     }
 
-    /// Reports whether the cache contains all slices that the server has for a key; if not, the key is requeued when it
+    /// Returns true if the cache contains all slices that the server has for a key; if not, the key is requeued when it
     /// does. Before the first creation in this term this shows what another leader did last, and after a lost response
     /// the outcome of the request.
     ///
     /// # Errors
     /// When the API server cannot be read. Then the next reconcile reads it again.
-    pub async fn look(&self, key: &ObjectKey) -> Result<bool, WriteError> {
+    pub async fn compare_with_server(&self, key: &ObjectKey) -> Result<bool, WriteError> {
         let selector = format!("{SERVICE_NAME}={},{MANAGED_BY}={}", key.name, self.manager);
         let listed = self.writer.list_meta(&EndpointSlice::RESOURCE, &key.namespace, &selector).await;
         let listed = listed.inspect_err(|_| self.consistency.lost(key))?;
@@ -171,24 +171,30 @@ impl SliceWrites {
     ///
     /// # Errors
     /// The first failure.
-    pub async fn write(&self, key: &ObjectKey, heads: &Heads<'_>, plan: &Plan) -> Result<Written, Failed> {
+    pub async fn write(&self, key: &ObjectKey, heads: &Heads<'_>, plan: &Plan) -> Result<WriteCounts, WriteFailure> {
         let pace = Pace::default();
         let written = self.write_at(&pace, key, heads, plan).await;
         self.queue.cool_down(key, pace.cooldown());
         written
     }
 
-    async fn write_at(&self, pace: &Pace, key: &ObjectKey, heads: &Heads<'_>, plan: &Plan) -> Result<Written, Failed> {
+    async fn write_at(
+        &self,
+        pace: &Pace,
+        key: &ObjectKey,
+        heads: &Heads<'_>,
+        plan: &Plan,
+    ) -> Result<WriteCounts, WriteFailure> {
         first(join_all(plan.create.iter().map(|contents| pace.add(self.create(key, heads, contents)))).await)?;
         // No write is cancelled: otherwise its result would be unknown.
         let updates: Vec<_> =
             plan.update.iter().map(|(slice, contents)| pace.add(self.update(key, heads, slice, contents))).collect();
-        first(stream::iter(updates).buffer_unordered(UPDATES_AT_ONCE).collect().await)?;
+        first(stream::iter(updates).buffer_unordered(MAX_CONCURRENT_UPDATES).collect().await)?;
         first(join_all(plan.delete.iter().map(|slice| pace.add(self.delete(key, slice)))).await)?;
-        Ok(Written { created: plan.create.len(), updated: plan.update.len(), deleted: plan.delete.len() })
+        Ok(WriteCounts { created: plan.create.len(), updated: plan.update.len(), deleted: plan.delete.len() })
     }
 
-    async fn create(&self, key: &ObjectKey, heads: &Heads<'_>, contents: &Contents) -> Result<(), Failed> {
+    async fn create(&self, key: &ObjectKey, heads: &Heads<'_>, contents: &Contents) -> Result<(), WriteFailure> {
         if !self.gate.is_open(&key.namespace) {
             return Ok(());
         }
@@ -207,7 +213,7 @@ impl SliceWrites {
                 if error.is_lost() {
                     self.consistency.lost(key);
                 }
-                Err(Failed { what: "create EndpointSlice".into(), error })
+                Err(WriteFailure { what: "create EndpointSlice".into(), error })
             }
         }
     }
@@ -218,8 +224,8 @@ impl SliceWrites {
         heads: &Heads<'_>,
         slice: &EndpointSlice,
         contents: &Contents,
-    ) -> Result<(), Failed> {
-        let failed = |error| Failed { what: format!("update {} EndpointSlice", slice.meta.name), error };
+    ) -> Result<(), WriteFailure> {
+        let failed = |error| WriteFailure { what: format!("update {} EndpointSlice", slice.meta.name), error };
         let object =
             slice.update(&heads.updated, contents).map_err(|error| failed(WriteError::Unreadable(error.into())))?;
         let uid = &slice.meta.uid;
@@ -237,7 +243,7 @@ impl SliceWrites {
     ///
     /// # Errors
     /// When the server refuses, or does not answer.
-    pub async fn delete(&self, key: &ObjectKey, slice: &EndpointSlice) -> Result<(), Failed> {
+    pub async fn delete(&self, key: &ObjectKey, slice: &EndpointSlice) -> Result<(), WriteFailure> {
         let uid = &slice.meta.uid;
         self.consistency.deleting(key, &slice.meta);
         self.own.deleting(uid);
@@ -251,7 +257,7 @@ impl SliceWrites {
                 // A deletion may be repeated: it is bound to the uid.
                 self.consistency.not_deleting(key, uid);
                 self.own.not_deleting(uid);
-                Err(Failed { what: format!("delete {} EndpointSlice", slice.meta.name), error })
+                Err(WriteFailure { what: format!("delete {} EndpointSlice", slice.meta.name), error })
             }
         }
     }
@@ -262,12 +268,12 @@ impl SliceWrites {
     }
 }
 
-fn first(results: Vec<Result<(), Failed>>) -> Result<(), Failed> {
+fn first(results: Vec<Result<(), WriteFailure>>) -> Result<(), WriteFailure> {
     results.into_iter().collect()
 }
 
-/// Returns the prefix of the names of an object's slices (k8s.io/endpointslice, getEndpointSlicePrefix). The API server
-/// truncates it.
+/// Returns the prefix of the names of an object's slices. The API server truncates it. Upstream: k8s.io/endpointslice,
+/// getEndpointSlicePrefix.
 pub fn prefix(name: &str) -> String {
     format!("{name}-")
 }

@@ -1,6 +1,6 @@
 //! The canonical form of subsets, regardless of the order of their addresses and ports.
 //!
-//! (pkg/api/v1/endpoints, RepackSubsets)
+//! Upstream: pkg/api/v1/endpoints, RepackSubsets.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,6 +1,6 @@
 //! The time of the change that the next write of a Service's endpoints publishes.
 //!
-//! Clients use it to measure the delay of network programming (k8s.io/endpointslice/util, TriggerTimeTracker).
+//! Clients use it to measure the delay of network programming. Upstream: k8s.io/endpointslice/util, TriggerTimeTracker.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,11 +13,11 @@ use runtime::store::index_key;
 /// The state of all Services.
 #[derive(Debug, Default)]
 pub struct TriggerTimes {
-    known: Mutex<HashMap<ObjectKey, Known>>,
+    known: Mutex<HashMap<ObjectKey, ServiceTimes>>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct ServiceTimes {
     service: Time,
     /// Last change of readiness, by the hash of the pod's uid.
     pods: HashMap<u64, Time>,
@@ -28,12 +28,12 @@ struct Known {
 impl TriggerTimes {
     /// Applies the current Service and its pods. Returns the time for the next write. Unwritten changes accumulate
     /// until [`TriggerTimes::settled`].
-    pub fn see(&self, key: &ObjectKey, service: &Service, pods: &[Arc<Pod>]) -> Option<Time> {
+    pub fn observe(&self, key: &ObjectKey, service: &Service, pods: &[Arc<Pod>]) -> Option<Time> {
         let mut all = self.lock();
         let is_new = !all.contains_key(key);
         let known = all.entry(key.clone()).or_default();
-        let mut began = known.unwritten;
-        let mut changed = |time: Time| began = Some(began.map_or(time, |first| first.min(time)));
+        let mut first_change = known.unwritten;
+        let mut changed = |time: Time| first_change = Some(first_change.map_or(time, |first| first.min(time)));
         let mut now = HashMap::with_capacity(pods.len());
         for pod in pods.iter().filter(|pod| !pod.ready_since.is_zero()) {
             let id = index_key(&pod.meta.uid);
@@ -47,7 +47,7 @@ impl TriggerTimes {
         }
         known.pods = now;
         known.service = service.meta.created;
-        known.unwritten = if is_new { Some(service.meta.created) } else { began };
+        known.unwritten = if is_new { Some(service.meta.created) } else { first_change };
         known.unwritten
     }
 
@@ -63,7 +63,7 @@ impl TriggerTimes {
         self.lock().remove(key);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Known>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, ServiceTimes>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,7 @@
 //! Policy: a node is unresponsive if neither its status nor its Lease has changed for its grace period.
 //!
-//! Only this process's clock counts; the times that kubelets write are compared for change and never with this clock
-//! (pkg/controller/nodelifecycle, tryUpdateNodeHealth).
+//! Only this process's clock counts; the times that kubelets write are compared for change and never with this clock.
+//! Upstream: pkg/controller/nodelifecycle, tryUpdateNodeHealth.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ impl Health {
         self.lease.map_or(0, |lease| lease.version)
     }
 
-    /// Reports whether a Lease was renewed since.
+    /// Returns true if a Lease was renewed since.
     pub fn is_renewed_by(&self, lease: &Lease) -> bool {
         self.lease.is_none_or(|saved| saved.at.is_some() && saved.at < lease.renewed)
     }
@@ -74,7 +74,7 @@ pub fn observe(
 }
 
 /// Returns true if the node has had no heartbeat for longer than its grace period.
-pub fn is_silent(health: &Health, grace: Grace, now: Instant) -> bool {
+pub fn is_unresponsive(health: &Health, grace: Grace, now: Instant) -> bool {
     let grace = if health.heartbeat.is_some() { grace.running } else { grace.startup };
     now.saturating_duration_since(health.alive) > grace
 }
@@ -83,7 +83,7 @@ pub fn is_silent(health: &Health, grace: Grace, now: Instant) -> bool {
 const OF_THE_KUBELET: [&str; 4] = [READY, "MemoryPressure", "DiskPressure", "PIDPressure"];
 
 /// Returns the new status of an unresponsive node; `None` if its Ready condition is Unknown already.
-pub fn silenced(node: &Node, now: Time) -> Vec<ConditionEdit> {
+pub fn unknown_conditions(node: &Node, now: Time) -> Vec<ConditionEdit> {
     if node.ready() == Some("Unknown") {
         return Vec::new();
     }

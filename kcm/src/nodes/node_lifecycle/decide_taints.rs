@@ -34,7 +34,7 @@ fn taint(key: &str, effect: &str, now: Time) -> Taint {
 }
 
 /// Returns the node's taints with the `NoSchedule` taints of its conditions; `None` if nothing changes. Taints of other
-/// keys and effects are ignored (doNoScheduleTaintingPass).
+/// keys and effects are ignored. Upstream: pkg/controller/nodelifecycle, doNoScheduleTaintingPass.
 pub fn no_schedule(node: &Node, now: Time) -> Option<Vec<Taint>> {
     let of_conditions = OF_CONDITIONS
         .iter()
@@ -77,7 +77,8 @@ pub fn execution(ready: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the labels to set: an older name follows the newer one, if that exists (reconcileNodeLabels).
+/// Returns the labels to set: an older name follows the newer one, if that exists. Upstream:
+/// pkg/controller/nodelifecycle, reconcileNodeLabels.
 pub fn labels(node: &Node) -> Vec<(&'static str, &str)> {
     let labels = &node.meta.labels;
     LABELS
@@ -114,8 +115,8 @@ fn as_json(taint: &Taint) -> Value {
     json
 }
 
-/// Returns the key of a node's zone: region and zone, by either name of their labels; empty without both
-/// (component-helpers, node/topology, GetZoneKey).
+/// Returns the key of a node's zone: region and zone, by either name of their labels; empty without both. Upstream:
+/// component-helpers/node/topology, GetZoneKey.
 pub fn zone(node: &Node) -> Str {
     let labels = &node.meta.labels;
     let either = |older: &str, newer: &str| label(labels, older).or_else(|| label(labels, newer)).unwrap_or_default();

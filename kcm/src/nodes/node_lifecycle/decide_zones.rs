@@ -58,7 +58,7 @@ pub struct Census {
 }
 
 impl Census {
-    /// Returns the zone's state (ComputeZoneState).
+    /// Returns the zone's state. Upstream: pkg/controller/nodelifecycle, ComputeZoneState.
     pub fn state(self, threshold: f64) -> State {
         let failed = self.size - self.ready;
         match self.size {
@@ -107,7 +107,8 @@ impl Pace {
         self.tokens = 1.0;
     }
 
-    /// Changes the rate. A bucket that was empty stays empty. Upstream: RateLimitedTimedQueue.SwapLimiter.
+    /// Changes the rate. A bucket that was empty stays empty. Upstream: pkg/controller/nodelifecycle,
+    /// RateLimitedTimedQueue.SwapLimiter.
     pub fn set_rate(&mut self, rate: f64, now: Instant) {
         if self.rate == rate {
             return;
@@ -156,7 +157,7 @@ impl Waiting {
         self.order.front()
     }
 
-    /// Reports whether no node waits.
+    /// Returns true if no node waits.
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
@@ -172,7 +173,7 @@ impl Zone {
 /// Consequences of the zones' new states, apart from their rates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// Nothing.
+    /// There are none.
     None,
     /// No node of the cluster is ready any longer: all taints are removed and none is added.
     SightLost,

@@ -1,4 +1,4 @@
-//! Metrics of zones, under upstream's names (pkg/controller/nodelifecycle, metrics).
+//! Metrics of zones, under upstream's names. Upstream: pkg/controller/nodelifecycle, metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};

@@ -2,7 +2,7 @@
 //!
 //! It watches Nodes, their Leases, and Pods. A node's conditions become taints. A node without heartbeat for its grace
 //! period gets conditions with status Unknown, its pods are marked not ready, and it gets the taint that evicts its
-//! pods, at a rate that depends on the state of its zone. Follows upstream pkg/controller/nodelifecycle.
+//! pods, at a rate that depends on the state of its zone. Upstream: pkg/controller/nodelifecycle.
 
 mod decide_health;
 mod decide_taints;

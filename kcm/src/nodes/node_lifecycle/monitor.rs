@@ -24,7 +24,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
-use super::decide_health::{Grace, Health, is_silent, observe, silenced};
+use super::decide_health::{Grace, Health, is_unresponsive, observe, unknown_conditions};
 use super::decide_taints::{execution, is_excluded, no_execute, zone};
 use super::decide_zones::{Census, Rates, Turn, Zone, turn};
 use super::metrics::ZoneMetrics;
@@ -34,13 +34,13 @@ use crate::context::Clock;
 use crate::pods::indexes::{by_node, on_node};
 
 /// Nodes that are written to concurrently.
-const AT_ONCE: usize = 8;
+const MAX_CONCURRENT_WRITES: usize = 8;
 
 /// Attempts of a status update.
 const TRIES: usize = 5;
 
 /// Delay before a taint that could not be written is tried again.
-const SOON: Duration = Duration::from_millis(50);
+const TAINT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Limits from flags.
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +65,7 @@ pub enum Loop {
 }
 
 impl Loop {
-    /// How many there are.
+    /// Number of loops.
     pub const ALL: usize = 2;
 }
 
@@ -81,7 +81,7 @@ impl fmt::Display for Loop {
 }
 
 /// State of a node from pass to pass.
-struct Known {
+struct NodeState {
     uid: Uid,
     health: Option<Health>,
 }
@@ -89,22 +89,22 @@ struct Known {
 /// State from pass to pass.
 #[derive(Default)]
 struct State {
-    nodes: HashMap<Str, Known>,
+    nodes: HashMap<Str, NodeState>,
     watch_health: Option<WatchHealth>,
     /// A version of a Lease that the API server has and the watch does not: until the watch has it, no node is marked.
     behind: Option<u64>,
 }
 
 /// A node in a pass, with the status of its Ready condition after it.
-struct Seen {
+struct NodeInPass {
     node: Arc<Node>,
     ready: Option<Str>,
 }
 
 /// The Lease of a node without heartbeat, as read from the API server.
-enum Looked {
+enum LeaseCheck {
     /// It was not renewed either.
-    Silent,
+    NotRenewed,
     /// It is newer than the one in the cache.
     Newer(u64),
     /// It could not be read.
@@ -181,7 +181,7 @@ impl Monitor {
         Ok(Outcome::RequeueAfter(self.limits.period))
     }
 
-    /// Reports whether missing heartbeats can be trusted now.
+    /// Returns true if missing heartbeats can be trusted now.
     fn may_conclude(&self, now: Instant) -> bool {
         let version = self.leases.progress().version();
         let mut state = self.state();
@@ -210,7 +210,7 @@ impl Monitor {
             for node in nodes {
                 let (name, uid) = (&node.meta.name, &node.meta.uid);
                 if state.nodes.get(name).is_none_or(|known| known.uid != *uid) {
-                    state.nodes.insert(name.clone(), Known { uid: uid.clone(), health: None });
+                    state.nodes.insert(name.clone(), NodeState { uid: uid.clone(), health: None });
                     added.push(node.clone());
                 }
             }
@@ -245,7 +245,9 @@ impl Monitor {
 
     /// Removes this controller's `NoExecute` taints from nodes.
     async fn untaint(&self, nodes: &[Arc<Node>]) {
-        stream::iter(nodes).for_each_concurrent(AT_ONCE, |node| self.set_taint(node, |_| true, None)).await;
+        stream::iter(nodes)
+            .for_each_concurrent(MAX_CONCURRENT_WRITES, |node| self.set_taint(node, |_| true, None))
+            .await;
     }
 
     /// Sets the `NoExecute` taint of this controller on a node, or removes it, if the node still `fits`.
@@ -260,9 +262,9 @@ impl Monitor {
     }
 
     async fn examine(&self, nodes: Vec<Arc<Node>>, now: Instant) {
-        let silent = self.observe(&nodes, now);
-        let verdicts = match self.look(silent).await {
-            Ok(silent) => self.silence(silent).await,
+        let unresponsive = self.observe(&nodes, now);
+        let verdicts = match self.check_leases(unresponsive).await {
+            Ok(unresponsive) => self.mark_unresponsive(unresponsive).await,
             Err(newer) => {
                 warn!(version = newer, "the watch of leases is behind the server: waiting for it");
                 self.state().behind = Some(newer);
@@ -272,7 +274,7 @@ impl Monitor {
         let places: BTreeSet<Str> = nodes.iter().map(|node| zone(node)).collect();
         let all = nodes.clone();
         // A node whose heartbeat could not be verified does not count in its zone.
-        let seen: Vec<Seen> = nodes
+        let in_pass: Vec<NodeInPass> = nodes
             .into_iter()
             .filter_map(|node| {
                 let ready = match verdicts.get(&node.meta.name) {
@@ -280,23 +282,27 @@ impl Monitor {
                     Some(false) => return None,
                     None => node.condition(READY).map(|condition| condition.status.clone()),
                 };
-                Some(Seen { node, ready })
+                Some(NodeInPass { node, ready })
             })
             .collect();
-        if self.update_zones(&places, &seen, now) == Turn::SightLost {
+        if self.update_zones(&places, &in_pass, now) == Turn::SightLost {
             error!("no node is ready: no pod is evicted until one is");
             // All of them, also those whose heartbeat could not be verified. What the pass read of them is older than
             // this.
             self.untaint(&all).await;
         } else {
-            stream::iter(&seen).for_each_concurrent(AT_ONCE, |seen| self.update_execution(seen)).await;
+            stream::iter(&in_pass)
+                .for_each_concurrent(MAX_CONCURRENT_WRITES, |in_pass| self.update_execution(in_pass))
+                .await;
         }
         // Before any pod is marked: there may be thousands, and evictions must not wait for them.
         if self.zones().values().any(|zone| !zone.waiting.is_empty()) {
             self.queue.add(Loop::Taint);
         }
-        let silent = seen.iter().filter(|seen| seen.ready.as_deref() == Some("Unknown"));
-        stream::iter(silent).for_each_concurrent(AT_ONCE, |seen| self.mark_pods(&seen.node)).await;
+        let unresponsive = in_pass.iter().filter(|in_pass| in_pass.ready.as_deref() == Some("Unknown"));
+        stream::iter(unresponsive)
+            .for_each_concurrent(MAX_CONCURRENT_WRITES, |in_pass| self.mark_pods(&in_pass.node))
+            .await;
     }
 
     /// Records all heartbeats. Returns the nodes without one for longer than their grace period that are not marked
@@ -304,50 +310,54 @@ impl Monitor {
     fn observe(&self, nodes: &[Arc<Node>], now: Instant) -> Vec<(Arc<Node>, u64)> {
         let today = (self.clock)().as_second();
         let mut state = self.state();
-        let mut silent = Vec::new();
+        let mut unresponsive = Vec::new();
         for node in nodes {
             let Some(known) = state.nodes.get_mut(&node.meta.name) else { continue };
             let lease = self.leases.get(&lease_key(node));
             let age = Duration::from_secs(u64::try_from(today - node.meta.created.0).unwrap_or(0));
             let health = observe(known.health.take(), node.condition(READY), lease.as_deref(), age, now);
-            if is_silent(&health, self.limits.grace, now) && node.ready() != Some("Unknown") {
-                silent.push((node.clone(), health.lease_version()));
+            if is_unresponsive(&health, self.limits.grace, now) && node.ready() != Some("Unknown") {
+                unresponsive.push((node.clone(), health.lease_version()));
             }
             known.health = Some(health);
         }
-        silent
+        unresponsive
     }
 
     /// Compares the Leases of unresponsive nodes with the API server's. Returns the nodes, each with whether its Lease
     /// could be read and was not renewed; or the version of a Lease that shows that the watch is behind.
-    async fn look(&self, silent: Vec<(Arc<Node>, u64)>) -> Result<Vec<(Arc<Node>, bool)>, u64> {
-        let looked: Vec<(Arc<Node>, Looked)> = stream::iter(silent)
+    async fn check_leases(&self, unresponsive: Vec<(Arc<Node>, u64)>) -> Result<Vec<(Arc<Node>, bool)>, u64> {
+        let checked: Vec<(Arc<Node>, LeaseCheck)> = stream::iter(unresponsive)
             .map(|(node, version)| async move {
-                let looked = if self.limits.breaker { self.live_lease(&node, version).await } else { Looked::Silent };
-                (node, looked)
+                let checked =
+                    if self.limits.breaker { self.check_lease(&node, version).await } else { LeaseCheck::NotRenewed };
+                (node, checked)
             })
-            .buffer_unordered(AT_ONCE)
+            .buffer_unordered(MAX_CONCURRENT_WRITES)
             .collect()
             .await;
-        let newer = looked.iter().filter_map(|(_, looked)| match looked {
-            Looked::Newer(version) => Some(*version),
+        let newer = checked.iter().filter_map(|(_, checked)| match checked {
+            LeaseCheck::Newer(version) => Some(*version),
             _ => None,
         });
         match newer.max() {
             Some(version) => Err(version),
-            None => Ok(looked.into_iter().map(|(node, looked)| (node, matches!(looked, Looked::Silent))).collect()),
+            None => Ok(checked
+                .into_iter()
+                .map(|(node, checked)| (node, matches!(checked, LeaseCheck::NotRenewed)))
+                .collect()),
         }
     }
 
-    async fn live_lease(&self, node: &Node, version: u64) -> Looked {
+    async fn check_lease(&self, node: &Node, version: u64) -> LeaseCheck {
         match self.writer.get_meta(&Lease::RESOURCE, &lease_key(node)).await {
             // The cache may have this version already: a change that did not renew the Lease.
-            Ok(lease) if lease.version > version.max(self.lease_version(node)) => Looked::Newer(lease.version),
-            Ok(_) => Looked::Silent,
-            Err(error) if error.is_not_found() => Looked::Silent,
+            Ok(lease) if lease.version > version.max(self.lease_version(node)) => LeaseCheck::Newer(lease.version),
+            Ok(_) => LeaseCheck::NotRenewed,
+            Err(error) if error.is_not_found() => LeaseCheck::NotRenewed,
             Err(error) => {
                 warn!(node = %node.meta.name, %error, "Lease of the node cannot be read; skipping the node");
-                Looked::Unclear
+                LeaseCheck::Unclear
             }
         }
     }
@@ -358,24 +368,24 @@ impl Monitor {
 
     /// Sets the conditions of unresponsive nodes to Unknown. Returns the nodes that are marked so now; the others have
     /// to be skipped.
-    async fn silence(&self, silent: Vec<(Arc<Node>, bool)>) -> HashMap<Str, bool> {
-        stream::iter(silent)
+    async fn mark_unresponsive(&self, unresponsive: Vec<(Arc<Node>, bool)>) -> HashMap<Str, bool> {
+        stream::iter(unresponsive)
             .map(|(node, certain)| async move {
-                let written = if certain { self.write_silence(&node).await } else { Ok(false) };
+                let written = if certain { self.write_unresponsive(&node).await } else { Ok(false) };
                 let written = written.unwrap_or_else(|error| {
                     warn!(node = %node.meta.name, %error, "status of the node cannot be written; skipping the node");
                     false
                 });
                 (node.meta.name.clone(), written)
             })
-            .buffer_unordered(AT_ONCE)
+            .buffer_unordered(MAX_CONCURRENT_WRITES)
             .collect()
             .await
     }
 
     /// Writes the status of one unresponsive node. Returns false if the API server's node has a heartbeat that the
     /// cache does not have.
-    async fn write_silence(&self, node: &Arc<Node>) -> Result<bool, WriteError> {
+    async fn write_unresponsive(&self, node: &Arc<Node>) -> Result<bool, WriteError> {
         let key = node.meta.key();
         let heartbeat = |node: &Node| node.condition(READY).map(|condition| condition.heartbeat);
         let mut tries = 0..TRIES;
@@ -388,7 +398,7 @@ impl Monitor {
             if live.meta.uid != node.meta.uid {
                 return Ok(false);
             }
-            let edits = silenced(&live, self.now());
+            let edits = unknown_conditions(&live, self.now());
             if edits.is_empty() {
                 return Ok(true);
             }
@@ -413,7 +423,7 @@ impl Monitor {
         }
     }
 
-    /// Reports whether a node's Lease was renewed since the pass read it.
+    /// Returns true if a node's Lease was renewed since the pass read it.
     fn is_renewed(&self, node: &Node) -> bool {
         let lease = self.leases.get(&lease_key(node));
         let state = self.state();
@@ -422,9 +432,9 @@ impl Monitor {
     }
 
     /// Updates the zones' states and rates. All grace periods restart when the first node of a lost cluster is ready.
-    fn update_zones(&self, places: &BTreeSet<Str>, seen: &[Seen], now: Instant) -> Turn {
+    fn update_zones(&self, places: &BTreeSet<Str>, in_pass: &[NodeInPass], now: Instant) -> Turn {
         let mut census: BTreeMap<Str, Census> = BTreeMap::new();
-        for Seen { node, ready } in seen {
+        for NodeInPass { node, ready } in in_pass {
             let count = census.entry(zone(node)).or_default();
             if !is_excluded(node) {
                 count.size += 1;
@@ -449,7 +459,7 @@ impl Monitor {
 
     /// Brings a node's `NoExecute` taints in line with its Ready condition: immediately if it loses one or has one
     /// already, otherwise it waits for its turn in its zone.
-    async fn update_execution(&self, Seen { node, ready }: &Seen) {
+    async fn update_execution(&self, NodeInPass { node, ready }: &NodeInPass) {
         let Some(ready) = ready.as_deref() else { return };
         let wanted = execution(ready);
         let tainted = no_execute(node, None, Time::default()).is_some();
@@ -473,11 +483,11 @@ impl Monitor {
     }
 
     /// Sets the pods of an unresponsive node to not ready: in every pass, so that none is left out after a failure, a
-    /// restart, or on a node that was not ready before. Upstream: MarkPodsNotReady.
+    /// restart, or on a node that was not ready before. Upstream: pkg/controller/nodelifecycle, MarkPodsNotReady.
     async fn mark_pods(&self, node: &Node) {
         for pod in self.pods.by_index(&by_node(), on_node(&node.meta.name)) {
             let key = pod.meta.key();
-            // The next pass marks a pod whose last write the cache does not show yet.
+            // The next pass marks a pod whose last write the cache does not contain yet.
             let current = self.pods.read_settled(&key, Wake::none()).current();
             let Some(pod) = current.filter(|current| current.meta.uid == pod.meta.uid && current.ready) else {
                 continue;
@@ -539,7 +549,7 @@ impl Monitor {
             if !done {
                 zone.pace.give_back();
                 zone.waiting.add(&name);
-                return Some(SOON);
+                return Some(TAINT_RETRY_DELAY);
             }
         }
     }

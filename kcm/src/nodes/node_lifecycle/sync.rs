@@ -59,7 +59,7 @@ impl Nodes {
 }
 
 /// Writes the taints that `edit` returns for a node, if any. If the cached node is outdated, `edit` is called again
-/// with the API server's node. Returns whether something was written.
+/// with the API server's node. Returns true if something was written.
 pub async fn edit_taints(
     nodes: &Store<Node>,
     writer: &Writer,

@@ -14,7 +14,7 @@ use runtime::store::Change;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::decide_health::{Grace, Health, is_silent, observe, silenced};
+use super::decide_health::{Grace, Health, is_unresponsive, observe, unknown_conditions};
 use super::decide_taints::{
     NOT_READY, UNREACHABLE, execution, is_excluded, labels, no_execute, no_schedule, patch, zone,
 };
@@ -260,7 +260,7 @@ fn missing_heartbeat_is_measured_by_the_own_clock() {
             });
             let lease = renewed.map(|renewed| leased(renewed.unsigned_abs(), Some(renewed)));
             let seen = observe(health, ready.as_ref(), lease.as_ref(), Duration::from_secs(*age), now);
-            assert_eq!(is_silent(&seen, GRACE, now), *expected, "{what} after {passed} s");
+            assert_eq!(is_unresponsive(&seen, GRACE, now), *expected, "{what} after {passed} s");
             health = Some(seen);
         }
     }
@@ -277,13 +277,13 @@ fn lease_without_a_time_is_one_heartbeat() {
 
 #[test]
 fn unresponsive_node_gets_four_unknown_conditions() {
-    let edits = silenced(&node(&Made::default()), NOW);
+    let edits = unknown_conditions(&node(&Made::default()), NOW);
     let written: Vec<_> = edits.iter().map(|edit| (edit.kind, edit.reason, edit.heartbeat)).collect();
     let never = |kind| (kind, "NodeStatusNeverUpdated", Some(Time(NOW.0 - 100)));
     assert_eq!(written, ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"].map(never));
 
     let conditions = &[("Ready", "False"), ("MemoryPressure", "Unknown"), ("NetworkUnavailable", "True")][..];
-    let edits = silenced(&node(&Made { conditions, ..Made::default() }), NOW);
+    let edits = unknown_conditions(&node(&Made { conditions, ..Made::default() }), NOW);
     let written: Vec<_> = edits.iter().map(|edit| (edit.kind, edit.reason, edit.transition)).collect();
     assert_eq!(
         written,
@@ -293,7 +293,9 @@ fn unresponsive_node_gets_four_unknown_conditions() {
             ("PIDPressure", "NodeStatusNeverUpdated", NOW),
         ]
     );
-    assert!(silenced(&node(&Made { conditions: &[("Ready", "Unknown")], ..Made::default() }), NOW).is_empty());
+    assert!(
+        unknown_conditions(&node(&Made { conditions: &[("Ready", "Unknown")], ..Made::default() }), NOW).is_empty()
+    );
 }
 
 #[test]
@@ -323,7 +325,7 @@ fn census(count: Count<'_>) -> BTreeMap<Str, Census> {
     count.iter().map(|(name, size, ready)| (Str::from(*name), Census { size: *size, ready: *ready })).collect()
 }
 
-/// Returns how long a zone's next node waits after a node of the zone was tainted; `None`: forever.
+/// Returns the delay of a zone's next node after a node of the zone was tainted; `None`: it is never tainted.
 fn wait(zone: &Zone, now: Instant) -> Option<u64> {
     let mut pace = zone.pace;
     pace.wait(now)?;

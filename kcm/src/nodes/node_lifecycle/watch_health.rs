@@ -16,7 +16,7 @@ use tokio::time::Instant;
 /// A watch of Leases that delivers nothing for longer is stalled.
 pub const STALL: Duration = Duration::from_secs(20);
 
-/// What a pass may conclude from a missing heartbeat.
+/// Reliability of missing heartbeats in a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchState {
     /// The watch is current: a missing heartbeat can be trusted.

@@ -13,7 +13,7 @@ pub enum Stage {
     /// The pod is deleted at this time.
     Until(Instant),
     /// The pod is due, and the event was recorded.
-    Told,
+    Announced,
     /// The pod was deleted.
     Deleted,
 }
@@ -41,7 +41,7 @@ impl Countdowns {
         self.lock().get(key).cloned()
     }
 
-    /// Reports whether the pod of this name has an eviction.
+    /// Returns true if the pod of this name has an eviction.
     pub fn contains(&self, key: &ObjectKey) -> bool {
         self.lock().contains_key(key)
     }

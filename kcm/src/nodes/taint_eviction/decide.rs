@@ -9,7 +9,7 @@ use super::countdown::Stage;
 
 /// The time for which a pod tolerates its node's taints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bears {
+pub enum ToleratedTime {
     /// Not at all.
     Never,
     /// For this time.
@@ -23,19 +23,23 @@ pub fn executing(taints: &[Taint]) -> impl Iterator<Item = &Taint> {
     taints.iter().filter(|taint| &*taint.effect == NO_EXECUTE)
 }
 
-/// Returns how long a pod tolerates taints: each taint is matched with the first toleration that fits, and the shortest
-/// of their times counts (GetMatchingTolerations, getMinTolerationTime).
-pub fn bears<'a>(taints: impl Iterator<Item = &'a Taint>, tolerations: Option<&Tolerations>, comparing: bool) -> Bears {
+/// Returns the time for which a pod tolerates taints: each taint is matched with the first toleration that fits, and
+/// the shortest of their times counts (GetMatchingTolerations, getMinTolerationTime).
+pub fn tolerated_time<'a>(
+    taints: impl Iterator<Item = &'a Taint>,
+    tolerations: Option<&Tolerations>,
+    comparing: bool,
+) -> ToleratedTime {
     let mut shortest = None;
     for taint in taints {
         let mut tolerations = tolerations.into_iter().flat_map(Tolerations::iter);
         let Some(answer) = tolerations.find(|toleration| toleration.tolerates(taint, comparing)) else {
-            return Bears::Never;
+            return ToleratedTime::Never;
         };
         let seconds = answer.seconds.map(|seconds| u64::try_from(seconds).unwrap_or(0));
         shortest = shortest.into_iter().chain(seconds).min();
     }
-    shortest.map_or(Bears::Always, |seconds| Bears::For(Duration::from_secs(seconds)))
+    shortest.map_or(ToleratedTime::Always, |seconds| ToleratedTime::For(Duration::from_secs(seconds)))
 }
 
 /// The action for a pod.
@@ -50,15 +54,15 @@ pub enum Decision {
 }
 
 /// Decides about a pod. A running countdown is kept, whatever finite time the pod tolerates now: it began earlier than
-/// a new one would (processPodOnNode).
-pub fn decide(bears: Bears, running: Option<&Stage>, now: Instant) -> Decision {
-    match (bears, running) {
-        (Bears::Always, _) => Decision::Stay,
-        (Bears::Never, _) => Decision::Evict,
-        (Bears::For(_), Some(Stage::Until(end))) if *end > now => Decision::Wait(*end),
-        (Bears::For(_), Some(_)) => Decision::Evict,
-        (Bears::For(time), None) if time.is_zero() => Decision::Evict,
+/// a new one would. Upstream: pkg/controller/tainteviction, processPodOnNode.
+pub fn decide(tolerated_time: ToleratedTime, running: Option<&Stage>, now: Instant) -> Decision {
+    match (tolerated_time, running) {
+        (ToleratedTime::Always, _) => Decision::Stay,
+        (ToleratedTime::Never, _) => Decision::Evict,
+        (ToleratedTime::For(_), Some(Stage::Until(end))) if *end > now => Decision::Wait(*end),
+        (ToleratedTime::For(_), Some(_)) => Decision::Evict,
+        (ToleratedTime::For(time), None) if time.is_zero() => Decision::Evict,
         // A time beyond the range of the clock never ends.
-        (Bears::For(time), None) => now.checked_add(time).map_or(Decision::Stay, Decision::Wait),
+        (ToleratedTime::For(time), None) => now.checked_add(time).map_or(Decision::Stay, Decision::Wait),
     }
 }

@@ -1,4 +1,4 @@
-//! Maps changes to pods.
+//! Maps changes to the keys of pods.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use super::countdown::Countdowns;
 use super::decide::executing;
 use crate::pods::indexes::{by_node, on_node};
 
-/// Enqueues the pods that changes concern. A cache contains a change before its subscribers are called, so that the
-/// later one of a pod and its node's taint finds the other.
+/// Enqueues the pods that changes affect. A cache contains a change before its subscribers are called, so that the
+/// later one of two changes (pod, taint of its node) finds the other in the cache.
 pub fn subscribe(
     nodes: &Arc<Store<Node>>,
     pods: &Arc<Store<Pod>>,
@@ -29,7 +29,7 @@ pub fn subscribe(
     });
     let (queue, nodes, countdowns) = (queue.clone(), nodes.clone(), countdowns.clone());
     pods.subscribe(move |change| {
-        let Some(pod) = moved(change) else { return };
+        let Some(pod) = relevant_pod(change) else { return };
         let (key, node) = (pod.meta.key(), ObjectKey { namespace: "".into(), name: pod.node.clone() });
         let tainted = || nodes.get(&node).is_some_and(|node| executing(&node.taints).next().is_some());
         if countdowns.contains(&key) || change.new.is_some() && !pod.node.is_empty() && tainted() {
@@ -46,7 +46,7 @@ pub fn newly_tainted<'a>(change: &Change<'a, Node>) -> Option<&'a Arc<Node>> {
 }
 
 /// Returns the pod, if it was created, deleted or bound, or tolerates other taints now.
-pub fn moved<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
+pub fn relevant_pod<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
     let same = change.old.zip(change.new).is_some_and(|(old, new)| {
         (&old.meta.uid, &old.node, &old.tolerations) == (&new.meta.uid, &new.node, &new.tolerations)
     });

@@ -1,7 +1,7 @@
 //! taint-eviction-controller: deletes pods that do not tolerate the `NoExecute` taints of their node, or no longer.
 //!
 //! For a pod that tolerates them for a time, a countdown begins when this process first observes pod and taints
-//! together. Other finite times do not change a running countdown. Follows upstream pkg/controller/tainteviction.
+//! together. Other finite times do not change a running countdown. Upstream: pkg/controller/tainteviction.
 
 mod countdown;
 mod decide;
@@ -63,7 +63,7 @@ fn start(manager: &mut Manager, context: &Context) {
         clock: context.clock.clone(),
         countdowns,
         comparing: context.options.gates.enabled("TaintTolerationComparisonOperators"),
-        asked: Default::default(),
+        node_reads: Default::default(),
         deletions: Deletions::register(manager.metrics()),
     });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);

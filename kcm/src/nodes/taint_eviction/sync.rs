@@ -17,17 +17,17 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::countdown::{Countdowns, Stage};
-use super::decide::{Bears, Decision, bears, decide, executing};
+use super::decide::{Decision, ToleratedTime, decide, executing, tolerated_time};
 use crate::context::Clock;
 use crate::pods::disruption_target;
 
-/// Time for which an uncached read of a node's taints is used for all pods on it.
-const WORD: Duration = Duration::from_secs(1);
+/// Maximum age of an uncached read of a node that is used for further pods on it.
+const NODE_READ_MAX_AGE: Duration = Duration::from_secs(1);
 
 /// The time and result of an uncached read of a node; `None`: the node does not exist.
-type Word = (Instant, Option<Arc<Node>>);
+type NodeRead = (Instant, Option<Arc<Node>>);
 
-/// Metrics of deletions and their delay, under upstream's names (pkg/controller/tainteviction/metrics).
+/// Metrics of deletions and their delay, under upstream's names. Upstream: pkg/controller/tainteviction/metrics.
 pub struct Deletions {
     total: Count,
     latency: Seconds,
@@ -68,7 +68,7 @@ pub struct Evictions {
     /// Whether the operators `Lt` and `Gt` of tolerations are supported.
     pub comparing: bool,
     /// The last uncached reads, by node.
-    pub asked: Mutex<HashMap<Str, Word>>,
+    pub node_reads: Mutex<HashMap<Str, NodeRead>>,
     /// The metrics.
     pub deletions: Deletions,
 }
@@ -97,11 +97,11 @@ impl Evictions {
         }
         let now = Instant::now();
         let decision = match self.nodes.get(&ObjectKey { namespace: "".into(), name: pod.node.clone() }) {
-            Some(node) => decide(self.bears(&node, &pod), running.as_ref(), now),
+            Some(node) => decide(self.tolerated_time(&node, &pod), running.as_ref(), now),
             // A pod without its node is ignored, except for a countdown that is already running.
             None => match &running {
                 None => Decision::Stay,
-                Some(stage) => decide(Bears::For(Duration::ZERO), Some(stage), now),
+                Some(stage) => decide(ToleratedTime::For(Duration::ZERO), Some(stage), now),
             },
         };
         match decision {
@@ -117,8 +117,8 @@ impl Evictions {
         }
     }
 
-    fn bears(&self, node: &Node, pod: &Pod) -> Bears {
-        bears(executing(&node.taints), pod.tolerations.as_ref(), self.comparing)
+    fn tolerated_time(&self, node: &Node, pod: &Pod) -> ToleratedTime {
+        tolerated_time(executing(&node.taints), pod.tolerations.as_ref(), self.comparing)
     }
 
     /// Removes the eviction of a pod. Records an event if its countdown was running.
@@ -146,19 +146,19 @@ impl Evictions {
             Some(Stage::Until(end)) => now.min(*end),
             _ => now,
         };
-        if let Some(node) = self.ask(&pod.node).await?
-            && decide(self.bears(&node, pod), running, Instant::now()) != Decision::Evict
+        if let Some(node) = self.read_node(&pod.node).await?
+            && decide(self.tolerated_time(&node, pod), running, Instant::now()) != Decision::Evict
         {
             warn!(pod = %key, node = %pod.node, "taints of the node on the API server differ from the cache: waiting for the cache");
-            return Ok(Outcome::RequeueAfter(WORD));
+            return Ok(Outcome::RequeueAfter(NODE_READ_MAX_AGE));
         }
-        if running != Some(&Stage::Told) {
+        if running != Some(&Stage::Announced) {
             if matches!(running, Some(Stage::Until(end)) if *end > Instant::now()) {
                 self.event(key, format!("Cancelling deletion of Pod {key}"));
             }
             info!(pod = %key, node = %pod.node, "deleting pod: it does not tolerate its node's taints");
             self.event(key, format!("Marking for deletion Pod {key}"));
-            self.countdowns.set(key, &pod.meta.uid, Stage::Told);
+            self.countdowns.set(key, &pod.meta.uid, Stage::Announced);
         }
         match self.delete(key, pod).await {
             Ok(()) => {
@@ -189,11 +189,11 @@ impl Evictions {
     }
 
     /// Returns the node from the API server, as of this request: a stalled watch must not evict pods that may stay.
-    async fn ask(&self, name: &Str) -> Result<Option<Arc<Node>>, WriteError> {
-        let asked = || self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+    async fn read_node(&self, name: &Str) -> Result<Option<Arc<Node>>, WriteError> {
+        let node_reads = || self.node_reads.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        let fresh = |(at, _): &Word| now.saturating_duration_since(*at) < WORD;
-        if let Some((_, node)) = asked().get(name).filter(|word| fresh(word)) {
+        let fresh = |(at, _): &NodeRead| now.saturating_duration_since(*at) < NODE_READ_MAX_AGE;
+        if let Some((_, node)) = node_reads().get(name).filter(|read| fresh(read)) {
             return Ok(node.clone());
         }
         let key = ObjectKey { namespace: "".into(), name: name.clone() };
@@ -202,9 +202,9 @@ impl Evictions {
             Err(error) if error.is_not_found() => None,
             Err(error) => return Err(error),
         };
-        let mut asked = asked();
-        asked.retain(|_, word| fresh(word));
-        asked.insert(name.clone(), (now, node.clone()));
+        let mut node_reads = node_reads();
+        node_reads.retain(|_, word| fresh(word));
+        node_reads.insert(name.clone(), (now, node.clone()));
         Ok(node)
     }
 }

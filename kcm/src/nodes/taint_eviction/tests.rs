@@ -11,8 +11,8 @@ use runtime::store::Change;
 use tokio::time::Instant;
 
 use super::countdown::Stage;
-use super::decide::{Bears, Decision, bears, decide, executing};
-use super::keys::{moved, newly_tainted};
+use super::decide::{Decision, ToleratedTime, decide, executing, tolerated_time};
+use super::keys::{newly_tainted, relevant_pod};
 
 /// Key and effect of a taint.
 type Taints<'a> = &'a [(&'a str, &'a str)];
@@ -61,30 +61,30 @@ fn on(node: &str, tolerations: Tolerations<'_>) -> Arc<Pod> {
     Arc::new(Pod::decode(&context(), &object).expect("well-formed"))
 }
 
-fn asked(taints: Taints<'_>, tolerations: Tolerations<'_>) -> Bears {
-    bears(executing(&node(taints).taints), on("a", tolerations).tolerations.as_ref(), false)
+fn tolerated(taints: Taints<'_>, tolerations: Tolerations<'_>) -> ToleratedTime {
+    tolerated_time(executing(&node(taints).taints), on("a", tolerations).tolerations.as_ref(), false)
 }
 
 #[test]
 fn shortest_toleration_counts() {
-    let seconds = |seconds| Bears::For(Duration::from_secs(seconds));
+    let seconds = |seconds| ToleratedTime::For(Duration::from_secs(seconds));
     for (taints, tolerations, expected) in [
-        (&[][..], &[][..], Bears::Always),
-        (&[("k", "NoSchedule")], &[], Bears::Always),
-        (&[("k", "NoExecute")], &[], Bears::Never),
-        (&[("k", "NoExecute")], &[("k", None)], Bears::Always),
-        (&[("k", "NoExecute")], &[("", None)], Bears::Always),
+        (&[][..], &[][..], ToleratedTime::Always),
+        (&[("k", "NoSchedule")], &[], ToleratedTime::Always),
+        (&[("k", "NoExecute")], &[], ToleratedTime::Never),
+        (&[("k", "NoExecute")], &[("k", None)], ToleratedTime::Always),
+        (&[("k", "NoExecute")], &[("", None)], ToleratedTime::Always),
         (&[("k", "NoExecute")], &[("k", Some(5))], seconds(5)),
         (&[("k", "NoExecute")], &[("k", Some(0))], seconds(0)),
         (&[("k", "NoExecute")], &[("k", Some(-7))], seconds(0)),
         // The first toleration that matches a taint counts, not the longest.
         (&[("k", "NoExecute")], &[("k", Some(5)), ("k", Some(1))], seconds(5)),
-        (&[("k", "NoExecute"), ("l", "NoExecute")], &[("k", Some(5))], Bears::Never),
+        (&[("k", "NoExecute"), ("l", "NoExecute")], &[("k", Some(5))], ToleratedTime::Never),
         (&[("k", "NoExecute"), ("l", "NoExecute")], &[("k", Some(5)), ("l", Some(3))], seconds(3)),
         (&[("k", "NoExecute"), ("l", "NoExecute")], &[("k", Some(5)), ("l", None)], seconds(5)),
         (&[("k", "NoExecute"), ("l", "NoExecute")], &[("", Some(9))], seconds(9)),
     ] {
-        assert_eq!(asked(taints, tolerations), expected, "{taints:?} {tolerations:?}");
+        assert_eq!(tolerated(taints, tolerations), expected, "{taints:?} {tolerations:?}");
     }
 }
 
@@ -92,21 +92,21 @@ fn shortest_toleration_counts() {
 fn running_countdown_is_not_changed_by_another_time() {
     let now = Instant::now();
     let at = |seconds| now + Duration::from_secs(seconds);
-    let time = |seconds| Bears::For(Duration::from_secs(seconds));
-    for (bears, running, expected) in [
+    let time = |seconds| ToleratedTime::For(Duration::from_secs(seconds));
+    for (tolerated_time, running, expected) in [
         (time(5), None, Decision::Wait(at(5))),
         (time(0), None, Decision::Evict),
         (time(50), Some(Stage::Until(at(5))), Decision::Wait(at(5))),
         (time(1), Some(Stage::Until(at(5))), Decision::Wait(at(5))),
         (time(0), Some(Stage::Until(at(5))), Decision::Wait(at(5))),
         (time(50), Some(Stage::Until(now)), Decision::Evict),
-        (time(50), Some(Stage::Told), Decision::Evict),
-        (Bears::Never, Some(Stage::Until(at(5))), Decision::Evict),
-        (Bears::Always, Some(Stage::Until(at(5))), Decision::Stay),
-        (Bears::Always, Some(Stage::Told), Decision::Stay),
-        (Bears::For(Duration::MAX), None, Decision::Stay),
+        (time(50), Some(Stage::Announced), Decision::Evict),
+        (ToleratedTime::Never, Some(Stage::Until(at(5))), Decision::Evict),
+        (ToleratedTime::Always, Some(Stage::Until(at(5))), Decision::Stay),
+        (ToleratedTime::Always, Some(Stage::Announced), Decision::Stay),
+        (ToleratedTime::For(Duration::MAX), None, Decision::Stay),
     ] {
-        assert_eq!(decide(bears, running.as_ref(), now), expected, "{bears:?} {running:?}");
+        assert_eq!(decide(tolerated_time, running.as_ref(), now), expected, "{tolerated_time:?} {running:?}");
     }
 }
 
@@ -133,7 +133,7 @@ fn only_relevant_changes_are_reconciled() {
         (Some(&pod), Some(&on("a", &[("k", Some(6))])), true),
         (Some(&on("", &[("k", Some(5))])), Some(&pod), true),
     ] {
-        assert_eq!(moved(&Change { old, new }).is_some(), expected, "{old:?} {new:?}");
+        assert_eq!(relevant_pod(&Change { old, new }).is_some(), expected, "{old:?} {new:?}");
     }
 }
 
@@ -148,27 +148,27 @@ proptest! {
         let mut least: Option<Instant> = None;
         for (passed, what) in steps {
             now += Duration::from_secs(passed);
-            let bears = match what {
-                0 => Bears::Always,
-                1 => Bears::Never,
-                seconds => Bears::For(Duration::from_secs(u64::from(seconds) * 10)),
+            let tolerated_time = match what {
+                0 => ToleratedTime::Always,
+                1 => ToleratedTime::Never,
+                seconds => ToleratedTime::For(Duration::from_secs(u64::from(seconds) * 10)),
             };
-            let decision = decide(bears, running.as_ref(), now);
-            match (bears, decision) {
-                (Bears::Always, decision) => {
+            let decision = decide(tolerated_time, running.as_ref(), now);
+            match (tolerated_time, decision) {
+                (ToleratedTime::Always, decision) => {
                     prop_assert_eq!(decision, Decision::Stay);
                     (running, least) = (None, None);
                 }
-                (Bears::Never, decision) => {
+                (ToleratedTime::Never, decision) => {
                     prop_assert_eq!(decision, Decision::Evict);
                     (running, least) = (None, None);
                 }
-                (Bears::For(time), Decision::Wait(until)) => {
+                (ToleratedTime::For(time), Decision::Wait(until)) => {
                     prop_assert!(until > now);
                     prop_assert_eq!(until, *least.get_or_insert(now + time));
                     running = Some(Stage::Until(until));
                 }
-                (Bears::For(_), Decision::Evict) => {
+                (ToleratedTime::For(_), Decision::Evict) => {
                     prop_assert!(least.is_some_and(|least| least <= now), "too early");
                     (running, least) = (None, None);
                 }

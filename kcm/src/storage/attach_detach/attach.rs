@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-use super::detach::READ_AGAIN;
+use super::detach::NODE_READ_PAUSE;
 use super::memory::SiteMemory;
 use super::messages;
 use super::metrics::Operation;
@@ -28,7 +28,7 @@ impl AttachDetach {
     /// Requests the attachment.
     pub async fn attach(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Recheck {
         if memory.must_confirm && !self.is_in_use(subject, place).await? {
-            return Ok(Some(READ_AGAIN));
+            return Ok(Some(NODE_READ_PAUSE));
         }
         memory.must_confirm = false;
         memory.attach_started.get_or_insert(subject.now);
@@ -50,11 +50,11 @@ impl AttachDetach {
             },
         });
         let answer = self.writer.create_json(&VolumeAttachment::RESOURCE, "", &body).await;
-        let made = match answer {
+        let created = match answer {
             Err(error) if error.is_already_exists() => self.read_attachment(name).await,
             answer => answer.and_then(|answer| Ok(Some(answer.meta()?.version))),
         };
-        match made {
+        match created {
             Ok(version) => {
                 if let Some(version) = version {
                     self.consistency.wrote(subject.key, &self.caches.attachments, version);
@@ -66,7 +66,7 @@ impl AttachDetach {
         }
     }
 
-    /// Reports whether the node's kubelet uses the volume, as the API server has it.
+    /// Returns true if the node's kubelet uses the volume, according to the API server.
     async fn is_in_use(&self, subject: &Subject<'_>, place: &Place) -> Result<bool, ReconcileError> {
         let node = self.read_node(&place.node).await?;
         Ok(node.and_then(|node| node.volumes).is_some_and(|volumes| volumes.uses(subject.name)))
@@ -97,7 +97,7 @@ impl AttachDetach {
         ReconcileError::new(message)
     }
 
-    /// Reports errors and slowness of the driver. Returns when to check again.
+    /// Reports errors and slowness of the driver. Returns the time until the next check.
     pub fn await_attach(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Option<Duration> {
         memory.is_announced = false;
         let Plugin::Csi { driver, handle } = subject.plugin else { return None };

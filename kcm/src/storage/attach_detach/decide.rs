@@ -15,9 +15,9 @@ pub enum Attachment {
     /// There is none.
     #[default]
     Absent,
-    /// It may exist: the answer to the request that creates it was lost.
+    /// It may exist: the response to the request that creates it was lost.
     Uncertain,
-    /// It is requested. The driver has not reported success; it may have attached the volume all the same.
+    /// It is requested. The driver has not reported success; it may nevertheless have attached the volume.
     Requested,
     /// The driver has attached the volume.
     Attached,
@@ -66,7 +66,7 @@ pub struct Rules {
     pub is_timeout_disabled: bool,
 }
 
-/// Why a volume may be detached although a kubelet reports it as in use.
+/// Reason why a volume may be detached although a kubelet reports it as in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forced {
     /// The node is not healthy, and [`MAX_WAIT_FOR_UNMOUNT`] is over.
@@ -75,10 +75,10 @@ pub enum Forced {
     OutOfService,
 }
 
-/// What to do about a volume on a node.
+/// The next step for a volume on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing.
+    /// No action.
     Idle,
     /// Request the attachment.
     Attach,
@@ -99,7 +99,7 @@ pub enum Step {
 }
 
 impl Site {
-    /// Reports whether the volume may be attached to the node, so that an exclusive one must not be attached elsewhere.
+    /// Returns true if the volume may be attached to the node, so that an exclusive one must not be attached elsewhere.
     pub fn occupies(&self) -> bool {
         self.attachment != Attachment::Absent || self.has_foreign || self.is_listed
     }
@@ -258,19 +258,19 @@ mod tests {
     fn volume_in_use_is_detached_only_by_force() {
         let late = MAX_WAIT_FOR_UNMOUNT;
         let soon = Duration::from_secs(60);
-        let rest = Step::AwaitUnmount(Some(late - soon));
-        let for_ever = Step::AwaitUnmount(None);
+        let remaining = Step::AwaitUnmount(Some(late - soon));
+        let forever = Step::AwaitUnmount(None);
         let timeout = Step::Detach(Some(Forced::Timeout));
         let out_of_service = Step::Detach(Some(Forced::OutOfService));
         for (name, node, unwanted_for, disabled, expected) in [
-            ("healthy", HEALTHY, soon, false, for_ever),
-            ("healthy for long", HEALTHY, late, false, for_ever),
-            ("lost", LOST, soon, false, rest),
+            ("healthy", HEALTHY, soon, false, forever),
+            ("healthy for long", HEALTHY, late, false, forever),
+            ("lost", LOST, soon, false, remaining),
             ("lost for long", LOST, late, false, timeout),
-            ("lost without timeout", LOST, late, true, for_ever),
-            ("deleted", DELETED, soon, false, rest),
+            ("lost without timeout", LOST, late, true, forever),
+            ("deleted", DELETED, soon, false, remaining),
             ("deleted for long", DELETED, late, false, timeout),
-            ("deleted without timeout", DELETED, late, true, for_ever),
+            ("deleted without timeout", DELETED, late, true, forever),
             ("tainted", TAINTED, Duration::ZERO, false, out_of_service),
             ("tainted for long", TAINTED, late, false, timeout),
             ("tainted without timeout", TAINTED, late, true, out_of_service),

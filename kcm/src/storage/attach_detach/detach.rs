@@ -14,12 +14,13 @@ use super::observe::{Place, state_of};
 use super::reconcile::{AttachDetach, Recheck, Subject};
 use crate::storage::volume_name::{Plugin, attachment_name};
 
-/// The API server ends each request after a minute: a creation without an answer was done by then or never.
-const REQUEST_ENDS: Duration = Duration::from_secs(65);
+/// The API server ends each request after a minute: by then a creation without a response has succeeded, or it never
+/// will.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
 /// Pause before a node whose status still changes is read again.
-pub const READ_AGAIN: Duration = Duration::from_secs(1);
-/// An attachment that the API server no longer has is looked for in the cache again after this time.
-const AWAIT_CACHE: Duration = Duration::from_secs(5);
+pub const NODE_READ_PAUSE: Duration = Duration::from_secs(1);
+/// Pause before the cache is checked again for an attachment that the API server no longer has.
+const CACHE_RECHECK: Duration = Duration::from_secs(5);
 
 impl AttachDetach {
     /// Detaches the volume. The node's status does not list it any longer, as far as the cache shows.
@@ -31,7 +32,7 @@ impl AttachDetach {
         memory: &mut SiteMemory,
     ) -> Recheck {
         if !self.is_released(subject, place, forced).await? {
-            return Ok(Some(READ_AGAIN));
+            return Ok(Some(NODE_READ_PAUSE));
         }
         memory.detach_started.get_or_insert(subject.now);
         if let Some(reason) = forced {
@@ -54,7 +55,7 @@ impl AttachDetach {
         let key = attachment.meta.key();
         match self.writer.delete(&VolumeAttachment::RESOURCE, &key, &attachment.meta.uid).await {
             Ok(()) => Ok(None),
-            Err(error) if error.is_gone() => Ok(Some(AWAIT_CACHE)),
+            Err(error) if error.is_gone() => Ok(Some(CACHE_RECHECK)),
             Err(error) => {
                 self.consistency.not_deleting(subject.key, &attachment.meta.uid);
                 self.operations.failed(Operation::Detach, subject.plugin);
@@ -103,7 +104,7 @@ impl AttachDetach {
         }
     }
 
-    /// Finds out whether an attachment exists whose creation had no answer.
+    /// Checks whether an attachment exists whose creation had no response.
     async fn resolve(&self, subject: &Subject<'_>, name: String, memory: &mut SiteMemory) -> Recheck {
         match self.writer.get(&VolumeAttachment::RESOURCE, &ObjectKey::new("", name)).await {
             Ok(answer) => {
@@ -112,9 +113,9 @@ impl AttachDetach {
                 Ok(Some(Duration::ZERO))
             }
             Err(error) if error.is_not_found() => {
-                let elapsed = memory.uncertain_since.map_or(REQUEST_ENDS, |since| since.elapsed());
-                if elapsed < REQUEST_ENDS {
-                    return Ok(Some(REQUEST_ENDS - elapsed));
+                let elapsed = memory.uncertain_since.map_or(REQUEST_TIMEOUT, |since| since.elapsed());
+                if elapsed < REQUEST_TIMEOUT {
+                    return Ok(Some(REQUEST_TIMEOUT - elapsed));
                 }
                 (memory.uncertain_since, memory.is_attached) = (None, false);
                 Ok(Some(Duration::ZERO))

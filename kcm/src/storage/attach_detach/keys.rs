@@ -1,4 +1,4 @@
-//! Volumes that a change concerns.
+//! Maps changes to the volumes that have to be reconciled.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::reconcile::AttachDetach;
 use crate::pods::indexes::{by_node, on_node};
 use crate::storage::volume_name::{Plugin, attachment_name, of_inline, of_volume};
 
-/// Turns changes into keys on the queues.
+/// Subscribes to changes, and adds their keys to the queues.
 pub fn subscribe(shared: &Arc<AttachDetach>) {
     let caches = &shared.caches;
     let add = |shared: &AttachDetach, volumes: Vec<Str>| {
@@ -123,7 +123,7 @@ fn of_driver(caches: &Caches, change: &Change<'_, CsiDriver>) -> Vec<Str> {
     caches.volumes.all().iter().filter_map(of_driver).collect()
 }
 
-/// A volume is concerned if the node's status gains or loses it, and each volume of the node if the node's state changes.
+/// Returns the volumes that the node's status gains or loses, and all volumes of the node if the node's state changes.
 fn of_node(shared: &AttachDetach, change: &Change<'_, Node>) -> Vec<Str> {
     let Some(node) = change.new.or(change.old) else { return Vec::new() };
     let (old, new) = (change.old.map(|node| &**node), change.new.map(|node| &**node));

@@ -1,5 +1,5 @@
-//! What the process remembers about volumes and nodes beyond the caches: timers, reported events, and requests without an
-//! answer. Losing it costs no safety, only waiting times.
+//! State of volumes and nodes that the caches do not contain: timers, reported events, and requests without a response.
+//! Its loss is safe, and only delays steps.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard};
@@ -15,25 +15,25 @@ use super::node_list::NodeList;
 /// A pod that uses a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
-    /// Its namespace and name.
+    /// Namespace and name of the pod.
     pub pod: ObjectKey,
-    /// Its uid.
+    /// UID of the pod.
     pub uid: Uid,
 }
 
-/// What is remembered about a volume on a node.
+/// Remembered state of a volume on a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SiteMemory {
     /// Pods that use the volume here. A pod stays until it has released its volumes, even if its claim can no longer be
     /// resolved.
     pub users: Vec<User>,
-    /// When the volume was first seen as not wanted here.
+    /// When the volume was first found not to be wanted here.
     pub unwanted_since: Option<Instant>,
     /// Whether the node's last known status has the volume in use.
     pub was_in_use: Option<bool>,
     /// The volume, of a plugin whose kubelet attaches it, is reserved for the node.
     pub is_held: bool,
-    /// When a request to attach was sent whose answer was lost.
+    /// When a request to attach was sent whose response was lost.
     pub uncertain_since: Option<Instant>,
     /// When the current attempt to attach began, or was last reported as timed out.
     pub attach_started: Option<Instant>,
@@ -63,7 +63,7 @@ struct State {
     lists: HashMap<Str, NodeList>,
 }
 
-/// Everything that is remembered.
+/// Remembered state of all volumes and nodes.
 #[derive(Debug, Default)]
 pub struct Memory {
     state: Mutex<State>,
@@ -118,12 +118,12 @@ impl Memory {
         self.lock().by_node.get(node).into_iter().flatten().cloned().collect()
     }
 
-    /// Decides whether a node's status shall list a volume. Returns whether that is a change.
+    /// Decides whether a node's status has to list a volume. Returns true if that is a change.
     pub fn decide_listing(&self, node: &Str, volume: &Str, is_listed: bool) -> bool {
         self.lock().lists.entry(node.clone()).or_default().decide(volume, is_listed)
     }
 
-    /// Reports whether a write that lists the volume in the node's status may be under way.
+    /// Returns true if a write that lists the volume in the node's status may be under way.
     pub fn may_be_writing(&self, node: &str, volume: &str) -> bool {
         self.lock().lists.get(node).is_some_and(|list| list.may_be_writing(volume))
     }
@@ -149,7 +149,7 @@ impl Memory {
         written
     }
 
-    /// Counts pairs of volume and node by what `label` returns for them.
+    /// Counts pairs of volume and node by the labels that `label` returns for them.
     pub fn count<L: Ord>(&self, label: impl Fn(&str, &SiteMemory) -> Vec<L>) -> BTreeMap<L, u64> {
         let mut counts = BTreeMap::new();
         for (volume, sites) in &self.lock().volumes {

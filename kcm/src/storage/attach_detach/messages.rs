@@ -22,7 +22,7 @@ pub fn refused(error: &str) -> String {
     format!("kubernetes.io/csi: attacher.Attach failed: {error}")
 }
 
-/// Error of a driver that does not answer.
+/// Error of a driver that does not respond.
 pub fn timed_out(driver: &str, handle: &str) -> String {
     format!("timed out waiting for external-attacher of {driver} CSI driver to attach volume {handle}")
 }

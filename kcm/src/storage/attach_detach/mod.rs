@@ -2,8 +2,8 @@
 //! afterwards.
 //!
 //! The API objects are the state: a VolumeAttachment exists from before the driver attaches a volume until after it has
-//! detached it, and a node's status lists what its kubelet may mount. A reconcile of a volume derives everything else from
-//! the caches, so that a crash between any two writes loses nothing. Follows upstream pkg/controller/volume/attachdetach;
+//! detached it, and a node's status lists what its kubelet may mount. A reconcile of a volume derives everything else
+//! from the caches, so that a crash between any two writes loses nothing. Upstream: pkg/controller/volume/attachdetach;
 //! driven by events instead of a loop.
 //!
 //! Order of the writes, which kubelets rely on:
@@ -65,7 +65,7 @@ const NODE_WINDOW: Duration = Duration::from_millis(100);
 /// The same while volumes of the node keep changing.
 const LONGEST_NODE_WINDOW: Duration = Duration::from_millis(800);
 
-/// Times the requests per second of other controllers: a volume takes two writes and a read to move.
+/// Factor of the requests per second over those of other controllers: a volume takes two writes and a read to move.
 const QPS: u16 = 5;
 /// The factor of the burst of requests over other controllers'.
 const BURST: u32 = 5;

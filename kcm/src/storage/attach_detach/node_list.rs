@@ -8,14 +8,14 @@ use kinds::node_volumes::AttachedVolume;
 /// Decisions about the entries of a node's list, and the write that is under way.
 #[derive(Debug, Default)]
 pub struct NodeList {
-    /// Volumes that the list shall have or not have. Entries without a decision stay as they are.
+    /// Volumes that the list must have (true) or must not have (false). Entries without a decision stay as they are.
     decisions: HashMap<Str, bool>,
     /// Volumes in the list that is being written, or was written with an unknown result.
     writing: Vec<Str>,
 }
 
 impl NodeList {
-    /// Decides whether the list shall have a volume. Returns whether that is a change.
+    /// Decides whether the list has to contain a volume. Returns true if that is a change.
     pub fn decide(&mut self, volume: &Str, is_listed: bool) -> bool {
         self.decisions.insert(volume.clone(), is_listed) != Some(is_listed)
     }
@@ -25,12 +25,12 @@ impl NodeList {
         self.decisions.remove(volume);
     }
 
-    /// Reports whether nothing is known about the node.
+    /// Returns true if nothing is known about the node.
     pub fn is_empty(&self) -> bool {
         self.decisions.is_empty() && self.writing.is_empty()
     }
 
-    /// Reports whether a write that lists a volume may be under way.
+    /// Returns true if a write that lists a volume may be under way.
     pub fn may_be_writing(&self, volume: &str) -> bool {
         self.writing.iter().any(|name| &**name == volume)
     }
@@ -56,7 +56,7 @@ impl NodeList {
         self.writing = list.iter().map(|entry| entry.name.clone()).collect();
     }
 
-    /// Notes that the cache shows the result of the last write, or that it was certainly not done.
+    /// Notes that the cache contains the result of the last write, or that the write certainly failed.
     pub fn end_write(&mut self) -> Vec<Str> {
         std::mem::take(&mut self.writing)
     }

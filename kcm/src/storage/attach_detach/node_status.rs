@@ -69,14 +69,14 @@ impl AttachDetach {
         }
     }
 
-    /// Notes that no write is under way, and wakes the volumes that waited for that.
+    /// Notes that no write is under way, and requeues the volumes that waited for that.
     fn release_unlisted(&self, name: &Str, current: &[AttachedVolume]) {
         let is_listed = |volume: &Str| current.iter().any(|entry| entry.name == *volume);
         let ended = self.memory.end_write(name);
         ended.into_iter().filter(|volume| !is_listed(volume)).for_each(|volume| self.volume_queue.add(volume));
     }
 
-    /// Waits for the version of the node after a write without an answer.
+    /// Waits for the version of the node after a write without a response.
     async fn await_unknown_write(&self, key: &ObjectKey) -> Result<(), ReconcileError> {
         match self.writer.get(&Node::RESOURCE, key).await {
             Ok(answer) => {

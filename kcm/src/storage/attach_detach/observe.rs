@@ -1,4 +1,4 @@
-//! Gathers what the caches and the memory have about one volume.
+//! Gathers the state of one volume from the caches and the memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::memory::{Memory, SiteMemory, Sites, User};
 use crate::storage::indexes::{pods_by_claim, using_claim};
 use crate::storage::volume_name::{self, Plugin, attachment_name, named, volumes_by_unique_name};
 
-/// Taint of a node that is shut down for good; its value and effect do not matter.
+/// Taint of a node that is shut down permanently; its value and effect do not matter.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// The caches.
@@ -38,7 +38,7 @@ pub struct Place {
     pub attachment: Option<Arc<VolumeAttachment>>,
 }
 
-/// What is known about a volume.
+/// State of a volume.
 pub struct Observation {
     /// Its nodes, by name.
     pub places: Vec<Place>,
@@ -67,7 +67,7 @@ impl Caches {
         self.nodes.get(&ObjectKey::new("", name.clone()))
     }
 
-    /// Reports whether the volumes of a plugin have to be attached. A driver without a CSIDriver object requires it.
+    /// Returns true if the volumes of a plugin have to be attached. A driver without a CSIDriver object requires it.
     fn is_attachable(&self, plugin: Plugin<'_>) -> bool {
         match plugin {
             Plugin::Csi { driver, .. } => {
@@ -77,7 +77,7 @@ impl Caches {
         }
     }
 
-    /// Gathers what is known about a volume.
+    /// Gathers the state of a volume.
     pub fn observe(&self, name: &Str, plugin: Plugin<'_>, memory: &Memory, now: Instant) -> Observation {
         let mut volumes = self.volumes.by_index(&volumes_by_unique_name(), named(name));
         volumes.retain(|volume| volume_name::of_volume(volume).as_ref() == Some(name));
@@ -113,7 +113,7 @@ impl Caches {
         }
     }
 
-    /// Keeps the users that are remembered and still hold the volume.
+    /// Keeps the remembered users that still use the volume.
     fn keep_users(&self, sites: &Sites, users: &mut BTreeMap<Str, Vec<User>>) {
         for (node, site) in sites {
             let holds = |user: &&User| {
@@ -127,7 +127,7 @@ impl Caches {
         }
     }
 
-    /// Adds the pods that use a volume through its claim. Returns whether there are any.
+    /// Adds the pods that use a volume through its claim. Returns true if there are any.
     fn add_users(&self, volume: &PersistentVolume, users: &mut BTreeMap<Str, Vec<User>>) -> bool {
         let Some(reference) = &volume.claim else { return false };
         let key = ObjectKey::new(reference.namespace.clone(), reference.name.clone());
@@ -155,7 +155,7 @@ impl Caches {
         is_used
     }
 
-    /// Returns the attachments of a volume, by whatever client.
+    /// Returns the attachments of a volume, of all clients.
     fn attachments_of(
         &self,
         name: &Str,
@@ -185,7 +185,7 @@ impl Caches {
         all.filter(is_foreign).map(|attachment| attachment.node.clone()).collect()
     }
 
-    /// Returns all nodes that have to do with a volume.
+    /// Returns all nodes where a volume is wanted, attached or listed.
     fn nodes_of(
         &self,
         name: &Str,
@@ -256,7 +256,7 @@ impl Caches {
     }
 }
 
-/// Reports whether a pod uses a claim. A generic ephemeral volume counts only if the pod controls the claim.
+/// Returns true if a pod uses a claim. A generic ephemeral volume counts only if the pod controls the claim.
 fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     let mut claims = pod.volumes.iter().flat_map(|volumes| &volumes.claims);
     pod.meta.namespace == claim.meta.namespace

@@ -23,7 +23,7 @@ use super::metrics::Operations;
 use super::observe::{Caches, Observation, Place};
 use crate::storage::volume_name::Plugin;
 
-/// What the command line sets.
+/// Settings from the command line.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     /// Volumes in use are never detached only because of the time.
@@ -68,7 +68,7 @@ pub struct Subject<'a> {
     pub now: Instant,
 }
 
-/// When a node of a volume has to be checked again.
+/// Time until a node of a volume has to be checked again; `None` if it need not be.
 pub type Recheck = Result<Option<Duration>, ReconcileError>;
 
 impl AttachDetach {
@@ -100,7 +100,7 @@ impl AttachDetach {
         self.outcome(rechecks, sites.iter().any(|site| site.is_wanted))
     }
 
-    /// Reports whether the cache shows all attachments that this process, or the previous leader, has made.
+    /// Returns true if the cache contains all attachments that this process, or the previous leader, has created.
     async fn is_current(&self, name: &Str, key: &ObjectKey) -> Result<bool, ReconcileError> {
         let attachments = &self.caches.attachments;
         let wake = || self.volume_queue.waker(name);
@@ -114,7 +114,7 @@ impl AttachDetach {
     }
 
     /// Returns the newest version of any VolumeAttachment of the API server. The previous leader may have requested
-    /// attachments that the cache does not show yet.
+    /// attachments that the cache does not contain yet.
     async fn newest_attachment(&self) -> Result<(u64, u64), ReconcileError> {
         let history = self.caches.attachments.progress().history();
         let all = self.writer.list_meta(&VolumeAttachment::RESOURCE, "", "").await?;
@@ -144,7 +144,7 @@ impl AttachDetach {
                 self.await_detach(subject, place, memory);
                 Ok(None)
             }
-            Step::AwaitUnmount(rest) => Ok(rest),
+            Step::AwaitUnmount(remaining) => Ok(remaining),
             Step::Unlist => {
                 self.set_listed(subject, place, false);
                 Ok(None)
@@ -161,7 +161,7 @@ impl AttachDetach {
         }
     }
 
-    /// Stores what is remembered of each node that still has to do with the volume.
+    /// Stores the memory of each node where the volume is still wanted, attached or listed.
     fn remember(&self, subject: &Subject<'_>, memories: Vec<SiteMemory>) {
         let mut sites = Sites::new();
         for (place, memory) in subject.observation.places.iter().zip(memories) {

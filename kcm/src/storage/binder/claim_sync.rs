@@ -89,7 +89,7 @@ impl Binder {
         self.notices.forget::<PersistentVolumeClaim>(key);
     }
 
-    /// Confirms with the API server that the cached volume of a claim is current, before the claim is called lost.
+    /// Confirms with the API server that the cached volume of a claim is current, before the claim is marked as lost.
     ///
     /// The two caches are not equally old: a new leader may know of a binding before it knows of the volume.
     async fn confirm_loss(&self, claim: &PersistentVolumeClaim) -> Result<(), Stop> {
@@ -138,7 +138,7 @@ impl Binder {
         }
     }
 
-    /// Sets or removes the annotation of a migrated provisioner. Returns whether the claim was written.
+    /// Sets or removes the annotation of a migrated provisioner. Returns true if the claim was written.
     async fn correct_migration(&self, claim: &PersistentVolumeClaim) -> Result<bool, Stop> {
         let provisioner = claim.annotation(STORAGE_PROVISIONER).or_else(|| claim.annotation(BETA_STORAGE_PROVISIONER));
         let Some(edit) = annotation_edit(provisioner, claim.annotation(MIGRATED_TO)) else { return Ok(false) };
@@ -210,7 +210,7 @@ impl Binder {
         let mut claim_draft = None;
         let needs_reference = matches!(next_bind_write(claim, volume), BindWrite::VolumeReference { .. });
         if needs_reference {
-            // A claim that is bound already, which this cache does not show yet, must not take a second volume.
+            // A claim that is bound already, which this cache does not contain yet, must not take a second volume.
             claim_draft = Some(Draft::read(&self.claims, &self.writer, claim).await?);
         }
         let bound_volume = self.bind_volume(claim, volume, written).await?;

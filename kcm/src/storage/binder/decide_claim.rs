@@ -43,9 +43,9 @@ pub enum Search {
 pub struct Notice {
     /// Whether it is a warning.
     pub is_warning: bool,
-    /// Reason.
+    /// Reason of the event.
     pub reason: &'static str,
-    /// Message.
+    /// Message of the event.
     pub message: String,
 }
 
@@ -79,9 +79,9 @@ pub enum ClaimStep {
     DecideAgain,
     /// Set its class.
     AssignClass(Str),
-    /// Ask for a volume to be provisioned by this class.
+    /// Request a volume from the provisioner of this class.
     Provision(Str),
-    /// Both sides contradict each other, but the other claim may give the volume back: record the event and retry.
+    /// Both sides contradict each other, but the other claim may release the volume: record the event and retry.
     Retry(Notice, String),
 }
 
@@ -99,7 +99,7 @@ pub fn next_step(claim: &PersistentVolumeClaim, cluster: &impl Cluster) -> Resul
     }
 }
 
-/// Reports whether the binding of a claim waits for a pod.
+/// Returns true if the binding of a claim waits for a pod.
 ///
 /// # Errors
 /// When the class has no binding mode.
@@ -175,8 +175,8 @@ fn prebound(claim: &PersistentVolumeClaim, cluster: &impl Cluster) -> ClaimStep 
     ClaimStep::Retry(notice, problem)
 }
 
-/// Returns why a claim cannot have the free volume that it names. Labels, phase, node affinity and binding mode do not
-/// matter for a volume that a user chose.
+/// Returns the reason why a claim cannot have the free volume that it names. Labels, phase, node affinity and binding
+/// mode do not matter for a volume that a user chose.
 fn mismatch(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<String> {
     let is_too_small = volume.storage().map_or(0, Amount::whole) < requested(claim).whole();
     let problem = if volume.meta.is_deleting() {
@@ -223,14 +223,14 @@ fn bound(claim: &PersistentVolumeClaim, cluster: &impl Cluster) -> ClaimStep {
 pub enum BindWrite {
     /// The volume has to refer to the claim.
     VolumeReference {
-        /// Whether the volume gets the annotation that says that a controller chose it.
+        /// Whether the volume gets the annotation for volumes that a controller chose.
         by_controller: bool,
     },
     /// The volume's phase has to be Bound.
     VolumePhase,
     /// The claim has to name the volume, and to record that binding is complete.
     ClaimReference {
-        /// Whether the claim gets the annotation that says that a controller chose the volume.
+        /// Whether the claim gets the annotation for claims whose volume a controller chose.
         by_controller: bool,
     },
     /// The claim's status may have to change.
@@ -258,7 +258,7 @@ pub fn next_bind_write(claim: &PersistentVolumeClaim, volume: &PersistentVolume)
     BindWrite::ClaimStatus
 }
 
-/// Reports whether the notice of a lost volume is due: only when the phase changes.
+/// Returns true if the notice of a lost volume is due: only when the phase changes.
 pub fn is_newly_lost(claim: &PersistentVolumeClaim) -> bool {
     claim.phase != Phase::Lost
 }

@@ -13,7 +13,7 @@ use super::names::{HOST_PATH, IN_TREE, NFS};
 pub enum VolumeStep {
     /// Set the phase, unless it is already right.
     SetPhase(Phase),
-    /// Its claim has not got the volume's name yet: reconcile the claim.
+    /// Its claim does not name the volume yet: reconcile the claim.
     ReconcileClaim,
     /// Claim and volume refer to each other but cannot be bound: events about the volume and the claim.
     Mismatch(Notice, Notice),
@@ -28,19 +28,19 @@ pub fn claim_uid(volume: &PersistentVolume) -> Option<&Uid> {
     volume.claim.as_ref().and_then(|claim| claim.uid.as_ref())
 }
 
-/// Reports whether the API server has to be read because the cache may be behind. A volume that is already released or
+/// Returns true if the API server has to be read because the cache may be behind. A volume that is already released or
 /// failed is not released by a stale cache.
 pub fn needs_uncached_claim(volume: &PersistentVolume, cached: Option<&PersistentVolumeClaim>) -> bool {
     let Some(uid) = claim_uid(volume) else { return false };
     !is_reclaimable(volume.phase) && cached.is_none_or(|claim| claim.meta.uid != *uid)
 }
 
-/// Reports whether the volume was already released.
+/// Returns true if the volume was already released.
 pub fn is_reclaimable(phase: Phase) -> bool {
     matches!(phase, Phase::Released | Phase::Failed)
 }
 
-/// Decides the next step for a volume whose claim reference's claim is `claim`.
+/// Decides the next step for a volume. `claim` is the claim that it refers to.
 pub fn next_step(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) -> VolumeStep {
     let Some(uid) = claim_uid(volume) else {
         return VolumeStep::SetPhase(Phase::Available);
@@ -66,7 +66,7 @@ pub fn next_step(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim
     VolumeStep::Unbind
 }
 
-/// Reports whether a volume may be wiped or deleted: it has the uid of a claim that no longer exists or has another
+/// Returns true if a volume may be wiped or deleted: it has the uid of a claim that no longer exists or has another
 /// volume. `claim` must have been read from the API server.
 pub fn is_released(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) -> bool {
     let Some(uid) = claim_uid(volume) else { return false };
@@ -76,7 +76,7 @@ pub fn is_released(volume: &PersistentVolume, claim: Option<&PersistentVolumeCla
     }
 }
 
-/// What has to be done with a released volume.
+/// The action for a released volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reclaim {
     /// Nothing here: it is retained, or an external provisioner deletes it.
@@ -126,7 +126,7 @@ fn delete(volume: &PersistentVolume) -> Reclaim {
     let fail_lookup = |why| fail(format!("error getting deleter volume plugin for volume {name:?}: {why}"));
     let provisioner = volume.annotation(PROVISIONED_BY).filter(|provisioner| !provisioner.is_empty());
     match (provisioner, &volume.source) {
-        (Some(HOST_PATH) | None, Source::HostPath { path }) if !stands_down(volume, provisioner) => {
+        (Some(HOST_PATH) | None, Source::HostPath { path }) if !is_owned_by_driver(volume, provisioner) => {
             Reclaim::DeleteHostPath(path.to_string())
         }
         (Some(HOST_PATH), _) => {
@@ -134,8 +134,10 @@ fn delete(volume: &PersistentVolume) -> Reclaim {
         }
         (Some(NFS), _) => fail(NOT_DELETABLE.to_owned()),
         (Some(provisioner), _) if provisioner.starts_with(IN_TREE) => fail(format!("{NO_PLUGIN} name: {provisioner}")),
-        (None, Source::Nfs { .. }) if !stands_down(volume, provisioner) => fail_lookup(NOT_DELETABLE),
-        (None, Source::Other { .. } | Source::None) if !stands_down(volume, provisioner) => fail_lookup(NO_PLUGIN),
+        (None, Source::Nfs { .. }) if !is_owned_by_driver(volume, provisioner) => fail_lookup(NOT_DELETABLE),
+        (None, Source::Other { .. } | Source::None) if !is_owned_by_driver(volume, provisioner) => {
+            fail_lookup(NO_PLUGIN)
+        }
         _ => Reclaim::Leave,
     }
 }
@@ -143,7 +145,8 @@ fn delete(volume: &PersistentVolume) -> Reclaim {
 const NO_PLUGIN: &str = "no volume plugin matched";
 const NOT_DELETABLE: &str = "no deletable volume plugin matched";
 
-/// A volume without a provisioner that has the annotation of a migration, even an empty one, is not this controller's.
-fn stands_down(volume: &PersistentVolume, provisioner: Option<&str>) -> bool {
+/// Returns true if a CSI driver owns the volume: it has no provisioner and has the annotation of a migration, even an
+/// empty one.
+fn is_owned_by_driver(volume: &PersistentVolume, provisioner: Option<&str>) -> bool {
     provisioner.is_none() && volume.annotation(MIGRATED_TO).is_some()
 }

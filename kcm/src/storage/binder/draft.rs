@@ -9,7 +9,7 @@ use runtime::store::{Store, WriteInProgress};
 use runtime::worker::{Outcome, ReconcileError};
 use runtime::write::{WriteError, Writer};
 
-/// Why a change was not made.
+/// Reason why a change was not written.
 #[derive(Debug)]
 pub enum Stop {
     /// The cache is behind, or another write to the object is in progress: decide again.

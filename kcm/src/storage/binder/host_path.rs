@@ -7,21 +7,21 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Component, Path};
 
-/// Where directories are created.
+/// The parent of all directories.
 const BASE: &str = "/tmp/hostpath_pv";
 const TMP: &str = "/tmp/";
 
 /// Returns the directory of the volume for the claim with this uid.
 ///
-/// Differs from upstream, which draws a name for each attempt: an attempt that is repeated after a crash leaks nothing.
+/// Differs from upstream, which generates a random name for each attempt: an attempt that is repeated after a crash
+/// leaks nothing.
 pub fn directory(claim_uid: &str) -> String {
     format!("{BASE}/{claim_uid}")
 }
 
 /// Creates a volume's directory; one that exists is kept.
 ///
-/// # Errors
-/// Those of the file system.
+/// # Errors An error of the file system.
 pub fn create(path: &str) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o750).create(path)
 }
@@ -43,7 +43,7 @@ pub fn delete(path: &str) -> Result<(), String> {
     .map_err(|error| format!("{path}: {error}"))
 }
 
-/// Reports whether a path has something below a directory `/tmp` at any place, as upstream's pattern, and does not climb.
+/// Returns true if a path has something below a directory `/tmp` at any place, like upstream's pattern, and no `..`.
 fn is_temporary(path: &str) -> bool {
     let below = path.find(TMP).is_some_and(|at| at + TMP.len() < path.len());
     below && !Path::new(path).components().any(|part| part == Component::ParentDir)

@@ -1,4 +1,4 @@
-//! Claims and volumes that a change concerns.
+//! Maps changes to the claims and volumes that have to be reconciled.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub fn volume_key(name: impl Into<Str>) -> ObjectKey {
     ObjectKey::new("", name)
 }
 
-/// What changes, and where keys are added.
+/// Caches whose changes are mapped, and queues for the keys.
 pub struct Wiring<'a> {
     /// Claims.
     pub claims: &'a Arc<Store<PersistentVolumeClaim>>,
@@ -35,13 +35,13 @@ pub struct Wiring<'a> {
     pub matcher: &'a Arc<Matcher>,
 }
 
-/// Turns changes into keys on the queues.
+/// Subscribes to changes, and adds their keys to the queues.
 pub fn subscribe(wiring: &Wiring<'_>) {
     subscribe_volumes(wiring);
     subscribe_claims(wiring);
     let (claim_queue, matcher) = (wiring.claim_queue.clone(), wiring.matcher.clone());
     wiring.classes.subscribe(move |change| {
-        for class in classes_to_wake(change) {
+        for class in classes_to_requeue(change) {
             matcher.waiting_in(class).into_iter().for_each(|key| claim_queue.add(key));
         }
     });
@@ -63,7 +63,7 @@ fn subscribe_volumes(wiring: &Wiring<'_>) {
         }
         let Some(volume) = change.new.or(change.old) else { return };
         volume_queue.add(volume.meta.key());
-        if concerns_named_claims(change) {
+        if affects_naming_claims(change) {
             let naming = claims.by_index(&claims_by_volume(), naming_volume(&volume.meta.name));
             naming.iter().for_each(|claim| claim_queue.add(claim.meta.key()));
         }
@@ -84,7 +84,7 @@ fn subscribe_claims(wiring: &Wiring<'_>) {
         if change.new.is_none() {
             matcher.stop_waiting(&key);
         }
-        if concerns_volumes(change) {
+        if affects_volumes(change) {
             let named = change.old.map(|old| old.volume_name.clone()).filter(|name| !name.is_empty());
             let volumes = named.into_iter().chain(matcher.reserved_for(&key));
             volumes.for_each(|name| volume_queue.add(volume_key(name)));
@@ -93,8 +93,8 @@ fn subscribe_claims(wiring: &Wiring<'_>) {
     });
 }
 
-/// Reports whether the claims that name a volume have to be reconciled.
-fn concerns_named_claims(change: &Change<'_, PersistentVolume>) -> bool {
+/// Returns true if the claims that name a volume have to be reconciled.
+fn affects_naming_claims(change: &Change<'_, PersistentVolume>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => {
             old.claim != new.claim
@@ -106,9 +106,9 @@ fn concerns_named_claims(change: &Change<'_, PersistentVolume>) -> bool {
     }
 }
 
-/// Reports whether the volumes that a claim names, or that refer to it, have to be reconciled: the claim was deleted or
+/// Returns true if the volumes that a claim names, or that refer to it, have to be reconciled: the claim was deleted or
 /// replaced by another one of its name, or it has chosen a volume, so that others are free again.
-fn concerns_volumes(change: &Change<'_, PersistentVolumeClaim>) -> bool {
+fn affects_volumes(change: &Change<'_, PersistentVolumeClaim>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => old.meta.uid != new.meta.uid || old.volume_name != new.volume_name,
         (Some(_), None) => true,
@@ -117,7 +117,7 @@ fn concerns_volumes(change: &Change<'_, PersistentVolumeClaim>) -> bool {
 }
 
 /// Returns the classes whose waiting claims have to be reconciled; the empty name stands for claims without a class.
-fn classes_to_wake<'a>(change: &Change<'a, StorageClass>) -> Vec<&'a str> {
+fn classes_to_requeue<'a>(change: &Change<'a, StorageClass>) -> Vec<&'a str> {
     let Some(new) = change.new else { return Vec::new() };
     let mut classes = Vec::new();
     if change.old.is_none_or(|old| (old.binding_mode, &old.provisioner) != (new.binding_mode, &new.provisioner)) {

@@ -30,12 +30,12 @@ impl Matcher {
         let mut state = self.lock();
         state.volumes.apply(change.old, change.new);
         let new = change.new.filter(|new| is_free(new))?;
-        let fits_more = change.old.is_none_or(|old| !is_free(old) || has_other_fit(old, new));
-        if fits_more { state.waiting.wake_for(new) } else { None }
+        let may_fit_more_claims = change.old.is_none_or(|old| !is_free(old) || has_other_fit(old, new));
+        if may_fit_more_claims { state.waiting.wake_for(new) } else { None }
     }
 
-    /// Searches the best volume for a claim and hides it from other claims until [`Matcher::release`]. If there is none,
-    /// the claim waits until a volume becomes free.
+    /// Searches for the best volume of a claim and hides it from other claims until [`Matcher::release`]. If there is
+    /// none, the claim waits until a volume becomes free.
     pub fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search {
         let mut state = self.lock();
         let key = claim.meta.key();
@@ -49,7 +49,7 @@ impl Matcher {
         if state.volumes.hold(&volume.meta.name, &key) { Search::Found(volume) } else { Search::Busy }
     }
 
-    /// Hides a volume from other claims until [`Matcher::release`]. Returns false if one of both is being bound.
+    /// Hides a volume from other claims until [`Matcher::release`]. Returns false if either is being bound.
     pub fn hold(&self, volume: &Str, claim: &ObjectKey) -> bool {
         self.lock().volumes.hold(volume, claim)
     }
@@ -79,7 +79,7 @@ impl Matcher {
     }
 }
 
-/// Reports whether a free volume has changed so that other claims may fit.
+/// Returns true if a free volume has changed so that other claims may fit.
 fn has_other_fit(old: &PersistentVolume, new: &PersistentVolume) -> bool {
     Bucket::of_volume(old) != Bucket::of_volume(new)
         || (&old.capacity, &old.access_modes) != (&new.capacity, &new.access_modes)

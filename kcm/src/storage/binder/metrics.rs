@@ -94,7 +94,7 @@ impl Operations {
         }
     }
 
-    /// A claim was deleted.
+    /// Removes a claim that was deleted.
     pub fn forget_provision(&self, claim: &ObjectKey) {
         self.provisions.lock().unwrap_or_else(PoisonError::into_inner).remove(claim);
     }
@@ -117,7 +117,7 @@ impl Operations {
         }
     }
 
-    /// A volume was deleted.
+    /// Records that a volume was deleted.
     pub fn volume_deleted(&self, volume: &Str) {
         if let Some(started) = self.deletions.lock().unwrap_or_else(PoisonError::into_inner).remove(volume) {
             self.durations.observe(labels(&started.plugin, "delete"), started.at.elapsed().as_secs_f64());
@@ -136,7 +136,7 @@ fn deleting_plugin(volume: &PersistentVolume) -> String {
     .to_owned()
 }
 
-/// Numbers of volumes and claims, counted when they are read.
+/// Numbers of volumes and claims, counted when the metrics are read.
 pub struct Totals {
     /// Volumes.
     pub volumes: Arc<Store<PersistentVolume>>,

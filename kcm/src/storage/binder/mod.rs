@@ -3,7 +3,7 @@
 //!
 //! A binding is two references: the volume's to the claim, then the claim's to the volume. Every write carries the
 //! version that was decided on, so that neither a crash between writes nor a cache that is behind can bind a claim or a
-//! volume twice. Follows upstream pkg/controller/volume/persistentvolume.
+//! volume twice. Upstream: pkg/controller/volume/persistentvolume.
 
 mod claim_sync;
 mod decide_claim;
@@ -54,10 +54,10 @@ const COMPONENT: &str = "persistentvolume-controller";
 /// bindings a second; here a volume is reserved for one claim before it is written.
 const WORKERS: usize = 20;
 
-/// A shorter period, or none, would reconcile claims that wait without a pause.
+/// Minimum of the sync period: a shorter one, or zero, would reconcile waiting claims continuously.
 const SHORTEST_SYNC_PERIOD: Duration = Duration::from_millis(100);
 
-/// Times the requests per second of other controllers: a binding takes four writes and two reads.
+/// Factor of the requests per second over those of other controllers: a binding takes four writes and two reads.
 const QPS: u16 = 5;
 /// The factor of the burst of requests over other controllers'.
 const BURST: u32 = 5;

@@ -26,7 +26,7 @@ pub struct Notices {
 }
 
 impl Notices {
-    /// No events yet.
+    /// Returns an empty memory of events.
     pub fn new(recorder: Recorder) -> Self {
         Self { recorder, last: Mutex::default() }
     }

@@ -22,14 +22,14 @@ use super::names::{CONTROLLER_FINALIZER, CREATED_BY, HOST_PATH, IN_TREE, NFS, YE
 use super::reconciler::Binder;
 use crate::storage::migration::of_plugin;
 
-/// How a class provisions volumes.
+/// Method by which a class provisions volumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Provisioning {
     /// By a provisioner of this name outside this process.
     External(String),
     /// As directories of the host.
     HostPath,
-    /// Not at all: the message of the event.
+    /// Provisioning is impossible: the message of the event.
     Impossible(String),
 }
 
@@ -54,7 +54,7 @@ fn volume_name(claim: &PersistentVolumeClaim) -> String {
     format!("pvc-{}", claim.meta.uid)
 }
 
-/// Returns why a class or claim is not for the host-path provisioner.
+/// Returns the reason why the host-path provisioner cannot provision this class and claim; `None` if it can.
 fn host_path_problem(claim: &PersistentVolumeClaim, class: &StorageClass, is_enabled: bool) -> Option<String> {
     if !class.mount_options.is_empty() {
         let options: Vec<&str> = class.mount_options.iter().map(|option| &**option).collect();
@@ -110,7 +110,7 @@ fn host_path_volume(claim: &PersistentVolumeClaim, class: &StorageClass, path: &
 }
 
 impl Binder {
-    /// Asks for a volume to be provisioned for a claim.
+    /// Requests a volume for a claim from its provisioner.
     pub async fn provision(&self, claim: &Arc<PersistentVolumeClaim>, class: &str) -> Result<Outcome, Stop> {
         let later = Outcome::RequeueAfter(self.settings.sync_period);
         if !self.settings.is_dynamic {
@@ -205,8 +205,8 @@ impl Binder {
         Ok(())
     }
 
-    /// Deletes the directory of a volume that the API server refused. After a lost answer the volume may exist, so that
-    /// the directory stays for the next attempt.
+    /// Deletes the directory of a volume that the API server refused. After a lost response the volume may exist, so
+    /// that the directory stays for the next attempt.
     async fn clean_up(&self, claim: &PersistentVolumeClaim, path: &str, error: WriteError) -> Stop {
         if error.refused().is_none() {
             return Stop::Failed(error);

@@ -74,7 +74,7 @@ impl Binder {
         }
         let Some(draft) = self.confirm_release(volume).await? else { return Ok(Outcome::Done) };
         drop(draft);
-        if let Some(notice) = self.pods_in_the_way(volume) {
+        if let Some(notice) = self.event_about_users(volume) {
             self.notices.record_waiting(volume, &notice);
             return later;
         }
@@ -96,9 +96,9 @@ impl Binder {
         }
     }
 
-    /// Returns the event that says which pods still use a released volume. Pods that use a new claim of the same name do
-    /// not use this volume.
-    fn pods_in_the_way(&self, volume: &PersistentVolume) -> Option<Notice> {
+    /// Returns the event that names the pods that still use a released volume. Pods that use a new claim of the same
+    /// name do not use this volume.
+    fn event_about_users(&self, volume: &PersistentVolume) -> Option<Notice> {
         let key = claim_key(volume)?;
         if self.claims.get(&key).is_some() {
             return None;

@@ -16,7 +16,7 @@ use super::recycle::Recycling;
 use super::recycler_pod::Recyclers;
 use crate::storage::indexes::{pods_by_claim, using_claim};
 
-/// What the command line sets.
+/// Settings from the command line.
 pub struct Settings {
     /// Objects that wait are reconciled again after this time.
     pub sync_period: Duration,
@@ -58,7 +58,7 @@ impl Binder {
         pods
     }
 
-    /// Reports whether there is a node of this name.
+    /// Returns true if there is a node of this name.
     pub fn has_node(&self, name: &str) -> bool {
         self.nodes.as_ref().is_some_and(|nodes| nodes.get(&ObjectKey::new("", name)).is_some())
     }

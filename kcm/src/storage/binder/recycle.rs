@@ -20,7 +20,7 @@ use super::draft::Stop;
 use super::reconciler::Binder;
 use super::recycler_pod::{Recycler, pod_name};
 
-/// How far a volume has been wiped.
+/// Progress of wiping a volume.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The pod runs; its end requeues the volume.
@@ -57,7 +57,8 @@ impl Recycling {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner).insert(volume.clone(), run);
     }
 
-    /// Returns how long a volume has to wait since its pod failed; the failure itself requeues the volume, too.
+    /// Returns the time that a volume still has to wait after its pod failed; the failure itself requeues the volume,
+    /// too.
     pub fn pause(&self, volume: &Str, pause: Duration) -> Option<Duration> {
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).get(volume).copied();
         failed.and_then(|at| (at + pause).checked_duration_since(Instant::now())).filter(|left| !left.is_zero())
@@ -88,7 +89,7 @@ fn source(volume: &PersistentVolume) -> Option<Value> {
 }
 
 impl Binder {
-    /// Creates the pod that wipes a volume, or looks how far it is.
+    /// Creates the pod that wipes a volume, or checks its progress.
     pub async fn run_recycler(&self, volume: &PersistentVolume, plugin: RecyclePlugin) -> Result<Progress, Stop> {
         let recycler = match &self.settings.recyclers {
             Ok(recyclers) => recyclers.of(plugin),
@@ -141,10 +142,10 @@ impl Binder {
         }
     }
 
-    /// Returns how a pod has ended; `None` while it runs.
+    /// Returns the result of a pod; `None` while it runs.
     async fn end_of_recycler(&self, key: &ObjectKey, run: &Run) -> Result<Option<Result<(), String>>, Stop> {
         let Some(pod) = self.pods.get_with_uid(&key.namespace, &key.name, &run.pod) else {
-            // A pod that the cache does not show yet still runs.
+            // A pod that the cache does not contain yet still runs.
             let is_current = self.pods.progress().version() >= run.version;
             return Ok(is_current.then(|| Err("recycler pod was deleted".to_owned())));
         };

@@ -1,4 +1,4 @@
-//! Pods that wipe volumes: their templates and what is set for each volume.
+//! Pods that wipe volumes: their templates, and the fields that depend on the volume.
 //!
 //! Upstream: pkg/volume, NewPersistentVolumeRecyclerPodTemplate; and the Recycle functions of pkg/volume/hostpath and nfs.
 
@@ -16,7 +16,7 @@ const SCRIPT: &str = r#"test -e /scrub && find /scrub -mindepth 1 -delete && tes
 const NAME_PREFIX: &str = "recycler-for-";
 const GIB: i64 = 1 << 30;
 
-/// How volumes of a plugin are wiped.
+/// Template and deadline of the pods that wipe the volumes of a plugin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recycler {
     template: Value,

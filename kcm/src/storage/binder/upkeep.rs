@@ -11,7 +11,7 @@ use crate::storage::migration::of_plugin;
 /// Change of the annotation that names the CSI driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MigrationEdit {
-    /// The provisioner is migrated and the annotation says something else.
+    /// The provisioner is migrated and the annotation has another value.
     Set(&'static str),
     /// The provisioner is not migrated, but the annotation is present.
     Remove,
@@ -41,14 +41,14 @@ pub fn annotation_edit(provisioner: Option<&str>, migrated_to: Option<&str>) -> 
 pub struct FinalizerEdit {
     /// The finalizer of this controller is missing.
     pub add_own: bool,
-    /// The finalizer of this controller must not be there.
+    /// The finalizer of this controller must be removed.
     pub remove_own: bool,
-    /// The finalizer of external provisioners must not be there.
+    /// The finalizer of external provisioners must be removed.
     pub remove_external: bool,
 }
 
 impl FinalizerEdit {
-    /// Reports whether there is nothing to change.
+    /// Returns true if there is nothing to change.
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }

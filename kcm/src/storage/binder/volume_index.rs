@@ -47,10 +47,10 @@ type BySize = BTreeMap<(Amount, Str), Arc<PersistentVolume>>;
 /// Volumes of a bucket by number of access modes, then by the modes.
 type ByModes = BTreeMap<(u32, AccessModes), BySize>;
 
-/// Why a volume is hidden from other claims.
+/// Reason why a volume is hidden from other claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hold {
-    /// A write has not been answered yet.
+    /// A write is in progress.
     Writing,
     /// The volume was written at this version; older records are outdated.
     Written(u64),
@@ -70,12 +70,12 @@ pub fn requested(claim: &PersistentVolumeClaim) -> Amount {
     claim.requested().unwrap_or(Amount::ZERO)
 }
 
-/// Reports whether a volume's labels satisfy a claim's selector; without a selector all do.
+/// Returns true if a volume's labels satisfy a claim's selector; without a selector all do.
 pub fn selects(selector: Option<&Selector>, volume: &PersistentVolume) -> bool {
     selector.is_none_or(|selector| selector.matches(&volume.meta.labels))
 }
 
-/// Reports whether any claim may have this volume.
+/// Returns true if any claim may have this volume.
 pub fn is_free(volume: &PersistentVolume) -> bool {
     volume.phase == Phase::Available && volume.claim.is_none() && !volume.meta.is_deleting()
 }
@@ -96,9 +96,10 @@ impl VolumeIndex {
             self.remove_hold(&name);
             return;
         };
-        // The history of the API server may have been replaced by an older one, in which the written version never comes.
-        let goes_back = old.is_some_and(|old| old.meta.version > new.meta.version);
-        let is_current = |hold: &Hold| matches!(hold, Hold::Written(at) if new.meta.version >= *at || goes_back);
+        // The history of the API server may have been replaced by an older one, in which the written version never
+        // occurs.
+        let is_older_history = old.is_some_and(|old| old.meta.version > new.meta.version);
+        let is_current = |hold: &Hold| matches!(hold, Hold::Written(at) if new.meta.version >= *at || is_older_history);
         if self.holds.get(&name).is_some_and(|(hold, _)| is_current(hold)) {
             self.remove_hold(&name);
         }
@@ -194,7 +195,7 @@ impl VolumeIndex {
         true
     }
 
-    /// Reports whether a claim is being bound, or was bound so recently that the volume's record is outdated.
+    /// Returns true if a claim is being bound, or was bound so recently that the volume's record is outdated.
     pub fn is_holder(&self, claim: &ObjectKey) -> bool {
         self.holders.contains(claim)
     }
@@ -216,7 +217,7 @@ impl VolumeIndex {
     }
 }
 
-/// Returns where a free volume is found.
+/// Returns the position of a free volume in the index.
 fn place(volume: &PersistentVolume) -> Option<((u32, AccessModes), Amount)> {
     let modes = volume.modes();
     is_free(volume).then(|| volume.storage()).flatten().map(|size| ((modes.len(), modes), size))

@@ -83,7 +83,7 @@ impl Binder {
         }
     }
 
-    /// Corrects the annotation and the finalizers that say which component deletes the volume. Returns whether the
+    /// Corrects the annotation and the finalizers that say which component deletes the volume. Returns true if the
     /// volume was written.
     async fn correct_metadata(&self, volume: &PersistentVolume) -> Result<bool, Stop> {
         let provisioner = volume.annotation(PROVISIONED_BY);
@@ -126,7 +126,7 @@ impl Binder {
         }
     }
 
-    /// Sets the phase of a volume, unless it is right already. Returns whether it was set.
+    /// Sets the phase of a volume, unless it is right already. Returns true if it was set.
     pub async fn put_phase(&self, volume: &PersistentVolume, phase: Phase, message: &str) -> Result<bool, Stop> {
         if volume.phase == phase {
             return Ok(false);

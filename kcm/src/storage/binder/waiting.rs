@@ -10,7 +10,7 @@ use kinds::{PersistentVolume, PersistentVolumeClaim, Str};
 
 use super::volume_index::{Bucket, requested, selects};
 
-/// Sorts behind all namespaces, which are ASCII.
+/// Sorts after all namespaces, which are ASCII.
 const AFTER_ALL_NAMESPACES: &str = "\u{10ffff}";
 
 #[derive(Debug)]
@@ -19,7 +19,7 @@ struct Need {
     selector: Option<Box<Selector>>,
 }
 
-/// Where a claim waits.
+/// Position of a waiting claim.
 #[derive(Debug)]
 struct Place {
     /// `None` if volumes do not wake it: it is delayed, or was woken and has not searched since.

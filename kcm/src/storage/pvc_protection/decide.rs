@@ -1,10 +1,10 @@
-//! Whether a pod uses a claim, and what follows for the claim.
+//! Policy: the use of claims by pods, and the resulting condition and finalizer.
 
 use kinds::persistent_volume_claim::Phase;
 use kinds::pod::ClaimVolume;
 use kinds::{PersistentVolumeClaim, Pod};
 
-/// Reports whether a pod keeps a claim from being deleted: it is on a node and has a volume of the claim, even if it has
+/// Returns true if a pod keeps a claim from being deleted: it is on a node and has a volume of the claim, even if it has
 /// finished. A kubelet starts no pod with a claim that is being deleted, so that pods without a node do not count.
 ///
 /// A generic ephemeral volume no longer counts once the kubelet has stopped the pod or the pod was deleted with force.
@@ -14,7 +14,7 @@ pub fn blocks_deletion(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     !pod.node.is_empty() && volumes(pod, claim).any(|volume| !volume.is_ephemeral || !is_shut_down)
 }
 
-/// Reports whether a pod that has not finished refers to a claim, on a node or not.
+/// Returns true if a pod that has not finished refers to a claim, on a node or not.
 pub fn refers(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     !pod.has_released_volumes() && volumes(pod, claim).next().is_some()
 }
@@ -29,19 +29,19 @@ fn volumes<'a>(pod: &'a Pod, claim: &'a PersistentVolumeClaim) -> impl Iterator<
     })
 }
 
-/// Reports whether the condition `Unused` of a claim is maintained: it is bound and not being deleted.
+/// Returns true if the condition `Unused` of a claim is maintained: it is bound and not being deleted.
 pub fn is_tracked(claim: &PersistentVolumeClaim) -> bool {
     claim.phase == Phase::Bound && !claim.meta.is_deleting()
 }
 
-/// What to do about the condition `Unused` of a tracked claim.
+/// The next step for the condition `Unused` of a tracked claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnusedStep {
-    /// It is right.
+    /// The condition is correct.
     Keep,
     /// It has to be written with this status.
     Write(bool),
-    /// The cache shows no user: the API server's pods decide.
+    /// The cache contains no user: the API server's pods decide.
     ListPods,
 }
 
@@ -50,7 +50,7 @@ pub fn after_cache(claim: &PersistentVolumeClaim, is_used: bool) -> UnusedStep {
     match (is_used, claim.unused) {
         (true, Some(false)) => UnusedStep::Keep,
         (true, _) => UnusedStep::Write(false),
-        // A pod that the cache does not show yet wakes the claim when it arrives.
+        // A pod that the cache does not contain yet requeues the claim when it arrives.
         (false, Some(true)) => UnusedStep::Keep,
         (false, _) => UnusedStep::ListPods,
     }

@@ -67,7 +67,7 @@ fn start(manager: &mut Manager, context: &Context) {
     let reconciler = Arc::new(Protection {
         claims,
         pods,
-        users: sync::live_users(writer.clone()),
+        users: sync::uncached_users(writer.clone()),
         writer,
         consistency: Consistency::default(),
         queue: queue.clone(),

@@ -1,4 +1,4 @@
-//! Reads that several callers share if they ask for them at the same time.
+//! Reads that concurrent callers share.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ struct Slot<V> {
     read: Read<V>,
 }
 
-/// Reads something of a namespace. A read always begins after the call that receives its result. Calls that arrive while
+/// Reads a value for a namespace. A read always begins after the call that receives its result. Calls that arrive while
 /// one is in progress share the next one.
 pub struct SharedReads<V> {
     read: Arc<dyn Fn(Str) -> BoxFuture<'static, Result<V, String>> + Send + Sync>,
@@ -24,13 +24,13 @@ pub struct SharedReads<V> {
 }
 
 impl<V: Send + Sync + 'static> SharedReads<V> {
-    /// Reads by this function.
+    /// Returns shared reads that call this function.
     pub fn new(read: impl Fn(Str) -> BoxFuture<'static, Result<V, String>> + Send + Sync + 'static) -> Self {
         Self { read: Arc::new(read), slots: Arc::default() }
     }
 
-    /// Returns what a read of the namespace results in that has not begun yet. A failure is shared like a success; the
-    /// next call reads again.
+    /// Returns the result of a read of the namespace that begins after this call. A failure is shared like a success;
+    /// the next call reads again.
     pub async fn get(&self, namespace: &Str) -> Result<Arc<V>, Arc<str>> {
         let read = {
             let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);

@@ -25,8 +25,8 @@ use crate::storage::indexes::{pods_by_claim, using_claim};
 /// The pods of a namespace by the claims that they use.
 pub type Users = HashMap<Str, Vec<Arc<Pod>>>;
 
-/// Reads the users of claims from the API server, so that no pod is missed that the cache does not show yet.
-pub fn live_users(writer: Writer) -> SharedReads<Users> {
+/// Reads the users of claims from the API server, so that no pod is missed that the cache does not contain yet.
+pub fn uncached_users(writer: Writer) -> SharedReads<Users> {
     SharedReads::new(move |namespace| {
         let writer = writer.clone();
         async move { list_users(&writer, &namespace).await.map_err(|error| error.to_string()) }.boxed()
@@ -56,11 +56,11 @@ pub struct Protection {
     pub claims: Arc<Store<PersistentVolumeClaim>>,
     /// All pods.
     pub pods: Arc<Store<Pod>>,
-    /// The users of claims as the API server has them.
+    /// The users of claims, read from the API server.
     pub users: SharedReads<Users>,
     /// Writes claims.
     pub writer: Writer,
-    /// What was written and is not in the cache yet.
+    /// Own writes that the cache does not contain yet.
     pub consistency: Consistency,
     /// The queue of claims.
     pub queue: Arc<Queue<ObjectKey>>,
@@ -130,14 +130,14 @@ impl Protection {
     }
 
     /// Writes the condition if the claim, as the API server has it now, still is tracked and lacks it.
-    async fn write_condition(&self, seen: &PersistentVolumeClaim, unused: bool) -> Result<(), WriteError> {
-        let (resource, key) = (&PersistentVolumeClaim::RESOURCE, seen.meta.key());
+    async fn write_condition(&self, cached: &PersistentVolumeClaim, unused: bool) -> Result<(), WriteError> {
+        let (resource, key) = (&PersistentVolumeClaim::RESOURCE, cached.meta.key());
         let answer = match self.writer.get(resource, &key).await {
             Err(error) if error.is_not_found() => return Ok(()),
             answer => answer?,
         };
         let fresh: PersistentVolumeClaim = answer.decode(self.claims.decoding())?;
-        if fresh.meta.uid != seen.meta.uid || !decide::is_tracked(&fresh) || fresh.unused == Some(unused) {
+        if fresh.meta.uid != cached.meta.uid || !decide::is_tracked(&fresh) || fresh.unused == Some(unused) {
             return Ok(());
         }
         let condition = if unused {

@@ -1,4 +1,4 @@
-//! Tables: who uses a claim, what becomes of its condition, and which changes matter.
+//! Tables of the users of claims, the condition `Unused`, and relevant changes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn edited(mut pod: Pod, edit: impl FnOnce(&mut Pod)) -> Pod {
 }
 
 fn stopped(pod: &mut Pod) {
-    pod.volumes.as_mut().expect("it has some").is_running = false;
+    pod.volumes.as_mut().expect("the pod has volumes").is_running = false;
 }
 
 fn pending(pod: &mut Pod) {
@@ -31,7 +31,7 @@ fn pending(pod: &mut Pod) {
 
 fn without_grace(pod: &mut Pod) {
     deleting(&mut pod.meta, &[]);
-    pod.volumes.as_mut().expect("it has some").has_no_grace = true;
+    pod.volumes.as_mut().expect("the pod has volumes").has_no_grace = true;
 }
 
 /// Pods with their names, whether they block the deletion of claim `data`, and whether they refer to it.
@@ -99,8 +99,8 @@ fn ephemeral_volume_counts_only_for_the_claim_that_its_pod_controls() {
 }
 
 #[test]
-fn condition_is_maintained_only_of_bound_claims_that_live() {
-    for (name, phase, doomed, expected) in [
+fn condition_is_maintained_only_on_bound_claims_that_are_not_being_deleted() {
+    for (name, phase, is_deleting, expected) in [
         ("pending", ClaimPhase::Pending, false, false),
         ("bound", ClaimPhase::Bound, false, true),
         ("lost", ClaimPhase::Lost, false, false),
@@ -108,14 +108,14 @@ fn condition_is_maintained_only_of_bound_claims_that_live() {
     ] {
         let mut claim = claim("data");
         claim.phase = phase;
-        if doomed {
+        if is_deleting {
             deleting(&mut claim.meta, &[FINALIZER]);
         }
         assert_eq!(is_tracked(&claim), expected, "{name}");
     }
 }
 
-/// Upstream's cases of the condition: who was seen where, and what is written after which reads.
+/// Upstream's cases of the condition: users in the cache and on the API server, and the reads and writes that follow.
 #[test]
 fn condition_follows_the_pods_with_as_few_lists_as_possible() {
     use UnusedStep::{Keep, ListPods, Write};
@@ -125,7 +125,7 @@ fn condition_follows_the_pods_with_as_few_lists_as_possible() {
         ("unused, user appears", Some(true), true, Write(false)),
         ("unused, still no user", Some(true), false, Keep),
         ("used, still used", Some(false), true, Keep),
-        ("used, last user gone", Some(false), false, ListPods),
+        ("used, no user in cache", Some(false), false, ListPods),
     ] {
         let mut claim = claim("data");
         claim.unused = unused;
@@ -166,7 +166,7 @@ fn claims_are_reconciled_for_their_finalizer_or_condition() {
         Arc::new(claim)
     };
     for (name, claim, gated, ungated) in [
-        ("whole", edit(|_| {}), false, false),
+        ("complete", edit(|_| {}), false, false),
         ("without finalizer", edit(|claim| claim.meta.finalizers = Arc::new([])), true, true),
         ("being deleted with it", edit(|claim| deleting(&mut claim.meta, &[FINALIZER])), true, true),
         ("being deleted without it", edit(|claim| deleting(&mut claim.meta, &["other"])), false, false),

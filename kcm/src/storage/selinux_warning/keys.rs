@@ -1,4 +1,4 @@
-//! Which changes lead to which pods.
+//! Maps changes to the pods that have to be reconciled.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use runtime::store::Change;
 use super::super::indexes::{pods_by_claim, using_claim};
 use super::sync::SelinuxWarnings;
 
-/// Enqueues the pods that a change of any kind concerns.
+/// Enqueues the pods that a change of any kind affects.
 pub fn subscribe(reconciler: &Arc<SelinuxWarnings>, queue: &Arc<Queue<ObjectKey>>) {
     let changed = queue.clone();
     reconciler.pods.subscribe(move |change| {

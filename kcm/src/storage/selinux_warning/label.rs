@@ -6,10 +6,10 @@ fn parts(label: &str) -> [&str; 4] {
     std::array::from_fn(|_| parts.next().unwrap_or_default())
 }
 
-/// Reports whether two pods with these labels can't use a volume on the same node.
+/// Returns true if two pods with these labels cannot use a volume on the same node.
 ///
-/// A node fills in a user, role or type that is missing, perhaps with the other label's; a missing level it does not.
-/// Upstream: pkg/controller/volume/selinuxwarning/translator, Conflicts.
+/// A node fills in a user, role or type that is missing, perhaps with the other label's. It does not fill in a missing
+/// level. Upstream: pkg/controller/volume/selinuxwarning/translator, Conflicts.
 pub fn conflict(one: &str, other: &str) -> bool {
     let ([rest @ .., level], [other_rest @ .., other_level]) = (&parts(one), &parts(other));
     let differ = |(one, other): (&&str, &&str)| one != other && !one.is_empty() && !other.is_empty();
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_a_node_cannot_fill_in_conflicts() {
+    fn only_parts_that_a_node_does_not_fill_in_conflict() {
         for (one, other, expected) in [
             ("", "", false),
             ("", "u:r:t", false),

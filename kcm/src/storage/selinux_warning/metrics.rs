@@ -1,4 +1,4 @@
-//! The present conflicts as gauges.
+//! The current conflicts as gauges.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use runtime::metrics::gauges;
 use super::used_volumes::UsedVolumes;
 
 /// Largest number of series: pods that share a volume conflict in pairs, so that their number grows with the square.
-const MOST: usize = 10_000;
+const MAX_SERIES: usize = 10_000;
 
-/// The present conflicts, gathered when they are read.
+/// The current conflicts, gathered when the metrics are read.
 #[derive(Debug)]
 pub struct ConflictGauges(pub Arc<UsedVolumes>);
 
 impl Collector for ConflictGauges {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let series = self.0.conflicts(MOST).into_iter().map(|conflict| {
+        let series = self.0.conflicts(MAX_SERIES).into_iter().map(|conflict| {
             let labels = [
                 ("property", conflict.property.name().to_owned()),
                 ("pod1_namespace", conflict.pod.namespace.to_string()),

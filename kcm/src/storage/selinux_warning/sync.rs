@@ -95,7 +95,7 @@ impl SelinuxWarnings {
         is_bound.then_some(volume)
     }
 
-    /// Reports conflicts to both pods. Those behind a pod that no longer exists have gone with it.
+    /// Records events about the conflicts for both pods. Stops at the first pod that no longer exists.
     fn report(&self, conflicts: &[Conflict]) {
         for conflict in conflicts {
             let Some(pod) = self.pods.get(&conflict.pod) else { return };

@@ -1,4 +1,4 @@
-//! Which pods use which volume, with which label and policy, and which of them conflict.
+//! Volumes of pods with their labels and policies, and the conflicts between pods.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard};
@@ -9,7 +9,7 @@ use runtime::lock::lock;
 
 use super::label;
 
-/// How the labels of a volume's files are changed.
+/// Method of labeling a volume's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Policy {
     /// The volume is mounted with the label.
@@ -27,7 +27,7 @@ impl Policy {
     }
 }
 
-/// How a pod asks for a volume to be labeled.
+/// Labeling of a volume that a pod requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// The label of the containers that mount it; empty without one.
@@ -37,8 +37,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// Decides how the volume is labeled (pkg/volume/util, GetMountSELinuxLabel;
-    /// pkg/controller/volume/selinuxwarning, syncVolume).
+    /// Decides how the volume is labeled. Upstream: pkg/volume/util, GetMountSELinuxLabel;
+    /// pkg/controller/volume/selinuxwarning, syncVolume.
     fn outcome(&self, supports_context: bool) -> Use {
         if self.is_recursive || !supports_context || self.label.is_empty() {
             return Use { label: "".into(), policy: Policy::Recursive };
@@ -56,11 +56,11 @@ pub struct Volume {
     pub driver: Str,
     /// It can be mounted with a label.
     pub supports_context: bool,
-    /// What the pod asks for.
+    /// The requested labeling.
     pub request: Request,
 }
 
-/// How a volume is labeled for a pod.
+/// Effective labeling of a volume for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Use {
     /// The label to mount with; empty if the volume is not mounted with one.
@@ -69,7 +69,7 @@ struct Use {
     policy: Policy,
 }
 
-/// What two pods differ in.
+/// Property in which two pods differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Property {
     /// The policy.
@@ -96,18 +96,18 @@ impl Property {
     }
 }
 
-/// A conflict, seen from one of its two pods.
+/// A conflict from the point of view of one of its two pods.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Conflict {
-    /// What differs.
+    /// The property that differs.
     pub property: Property,
     /// The pod.
     pub pod: ObjectKey,
-    /// Its value.
+    /// The pod's value.
     pub value: Str,
     /// The pod that uses the same volume.
     pub other: ObjectKey,
-    /// That one's value.
+    /// The value of the other pod.
     pub other_value: Str,
 }
 
@@ -145,7 +145,7 @@ impl Conflict {
 #[derive(Debug)]
 struct Entry {
     request: Request,
-    /// What the pod was last compared with others for.
+    /// The labeling with which the pod was last compared with others.
     compared: Use,
 }
 
@@ -162,8 +162,8 @@ impl UsedVolume {
         entry.request.outcome(self.supports_context)
     }
 
-    /// Records what a pod asks for. Returns its conflicts with the pods that were compared since the driver changed; the
-    /// others are compared with it in their turn.
+    /// Records the labeling that a pod requests. Returns its conflicts with the pods that were compared since the
+    /// driver changed; the others are compared with it in their own reconciles.
     fn put(&mut self, pod: &ObjectKey, request: Request) -> Vec<Conflict> {
         let mine = request.outcome(self.supports_context);
         let before = self.pods.insert(pod.clone(), Entry { request, compared: mine.clone() });
@@ -271,7 +271,7 @@ impl State {
     }
 }
 
-/// Compares how two pods use a volume.
+/// Compares the labeling of a volume by two pods.
 fn conflicts(mine: (&ObjectKey, &Use), theirs: (&ObjectKey, &Use)) -> Vec<Conflict> {
     let conflict = |property, value: &str, other_value: &str| Conflict {
         property,
@@ -344,7 +344,7 @@ mod tests {
         for (name, request, supports_context, expected) in [
             ("a label", with(":::s0:c1"), true, (":::s0:c1", Policy::MountOption)),
             ("opted out", recursive(), true, ("", Policy::Recursive)),
-            ("the driver cannot", with(":::s0:c1"), false, ("", Policy::Recursive)),
+            ("driver does not support labels", with(":::s0:c1"), false, ("", Policy::Recursive)),
             ("no label", with(""), true, ("", Policy::Recursive)),
         ] {
             let found = request.outcome(supports_context);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn change_of_the_driver_reports_each_pair_once_and_no_state_in_between() {
+    fn change_of_the_driver_reports_each_pair_once_and_no_intermediate_state() {
         let used = UsedVolumes::default();
         let unsupported = |label| Volume { supports_context: false, ..volume("v", with(label)) };
         for (name, label) in [("a", ":::s0:c1"), ("b", ":::s0:c2"), ("c", ":::s0:c1")] {
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_end_or_change_take_their_conflicts_along() {
+    fn conflicts_end_when_a_pod_ends_or_changes() {
         let used = UsedVolumes::default();
         put(&used, "a", "v", with(":::s0:c1"));
         put(&used, "b", "v", with(":::s0:c2"));

@@ -46,7 +46,7 @@ fn is_container(place: &str) -> bool {
     matches!(place, "containers" | "initContainers" | "ephemeralContainers")
 }
 
-/// Returns the defaults of a pod template (pkg/apis/core/v1, defaults.go).
+/// Returns the defaults of a pod template. Upstream: pkg/apis/core/v1, defaults.go.
 fn is_default(place: &str, name: &str, value: &Value) -> bool {
     let default = match (place, name) {
         ("spec", "dnsPolicy") => json!("ClusterFirst"),

@@ -2,7 +2,7 @@
 //!
 //! A revision's data is a patch that restores the template. Two managers agree on new templates only if they write the
 //! same bytes, so `data` writes them as Go's JSON encoder does, from the object's JSON on the API server. That is read
-//! only for a template that [`Memory`] does not contain. Follows upstream pkg/controller/history.
+//! only for a template that [`Memory`] does not contain. Upstream: pkg/controller/history.
 
 mod data;
 mod meaning;
@@ -29,13 +29,13 @@ pub const HASH_LABEL: &str = "controller.kubernetes.io/hash";
 /// Longest part of a workload's name in the name of a revision.
 const LONGEST_PREFIX: usize = 223;
 
-/// Returns the name of a revision (pkg/controller/history, ControllerRevisionName).
+/// Returns the name of a revision. Upstream: pkg/controller/history, ControllerRevisionName.
 pub fn revision_name(owner: &str, hash: &str) -> String {
     format!("{}-{hash}", owner.get(..LONGEST_PREFIX).unwrap_or(owner))
 }
 
-/// Returns the hash in a revision's name, which depends on the number of name collisions (pkg/controller/history,
-/// HashControllerRevision: FNV-1 of 32 bits).
+/// Returns the hash in a revision's name, which depends on the number of name collisions. Upstream:
+/// pkg/controller/history, HashControllerRevision: FNV-1 of 32 bits.
 pub fn hash(data: &[u8], collisions: Option<i32>) -> String {
     const OFFSET: u32 = 2_166_136_261;
     const PRIME: u32 = 16_777_619;
@@ -44,8 +44,8 @@ pub fn hash(data: &[u8], collisions: Option<i32>) -> String {
     safe_name(bytes.fold(OFFSET, |hash, byte| hash.wrapping_mul(PRIME) ^ u32::from(*byte)))
 }
 
-/// Orders revisions oldest first: by number, then by age, then by name (pkg/controller/history,
-/// SortControllerRevisions).
+/// Orders revisions oldest first: by number, then by age, then by name. Upstream: pkg/controller/history,
+/// SortControllerRevisions.
 pub fn by_number(a: &ControllerRevision, b: &ControllerRevision) -> Ordering {
     a.revision.cmp(&b.revision).then_with(|| a.meta.by_creation(&b.meta))
 }
@@ -62,7 +62,7 @@ pub fn find_equal(sorted: &[Arc<ControllerRevision>], data: &[u8]) -> Option<Arc
 }
 
 /// Returns the revisions beyond the history limit, oldest first; those in `live` do not count and stay. A negative
-/// limit keeps everything (pkg/controller/statefulset, truncateHistory).
+/// limit keeps everything. Upstream: pkg/controller/statefulset, truncateHistory.
 pub fn surplus(sorted: &[Arc<ControllerRevision>], live: &HashSet<Str>, limit: i32) -> Vec<Arc<ControllerRevision>> {
     let Ok(limit) = usize::try_from(limit) else { return Vec::new() };
     let mut history: Vec<_> = sorted.iter().filter(|revision| !live.contains(&revision.meta.name)).cloned().collect();

@@ -68,9 +68,9 @@ impl Draft {
 #[derive(Debug)]
 pub enum Created {
     /// It was created.
-    Made(Arc<ControllerRevision>),
+    New(Arc<ControllerRevision>),
     /// It exists already with the same name and data: a previous leader created it, or the response was lost.
-    Known(Arc<ControllerRevision>),
+    Existing(Arc<ControllerRevision>),
     /// A revision with this name and other data exists.
     Taken,
 }
@@ -126,14 +126,14 @@ impl History<'_> {
     }
 
     /// Creates a revision named by its hash, which includes the collisions so far. A name that is taken by other data
-    /// counts as one more collision (pkg/controller/history, CreateControllerRevision).
+    /// counts as one more collision. Upstream: pkg/controller/history, CreateControllerRevision.
     ///
     /// # Errors
     /// When the server refuses it for another reason.
     pub async fn create(&self, draft: &Draft, collisions: &mut i32) -> Result<Arc<ControllerRevision>, WriteError> {
         loop {
             match self.create_named(draft, &hash(&draft.data, Some(*collisions))).await? {
-                Created::Made(revision) | Created::Known(revision) => return Ok(revision),
+                Created::New(revision) | Created::Existing(revision) => return Ok(revision),
                 Created::Taken => *collisions += 1,
             }
         }
@@ -159,7 +159,7 @@ impl History<'_> {
             Ok(answer) => {
                 let created: ControllerRevision = answer.decode(self.revisions.decoding())?;
                 self.wrote(created.meta.version);
-                Ok(Created::Made(Arc::new(created)))
+                Ok(Created::New(Arc::new(created)))
             }
             Err(error) if error.is_already_exists() => {
                 let known: ControllerRevision =
@@ -168,7 +168,7 @@ impl History<'_> {
                     return Ok(Created::Taken);
                 }
                 self.wrote(known.meta.version);
-                Ok(Created::Known(Arc::new(known)))
+                Ok(Created::Existing(Arc::new(known)))
             }
             Err(error) => {
                 if error.is_namespace_terminating() {

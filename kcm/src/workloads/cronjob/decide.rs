@@ -9,7 +9,7 @@ use kinds::{CronJob, Job, Time};
 
 use super::schedule::{Schedule, ScheduleError, zone};
 
-/// Added to each wait, because clocks differ (pkg/controller/cronjob, nextScheduleDelta).
+/// Added to each wait, because clocks differ. Upstream: pkg/controller/cronjob, nextScheduleDelta.
 const MARGIN: SignedDuration = SignedDuration::from_millis(100);
 
 /// Number of missed runs above which the user gets a warning.
@@ -18,9 +18,9 @@ const MANY: i64 = 100;
 /// The approximate number of missed runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missed {
-    /// None.
+    /// No run was missed.
     None,
-    /// Some.
+    /// At least one, at most a hundred.
     Few,
     /// More than a hundred.
     Many,
@@ -42,8 +42,8 @@ pub struct Due {
     pub missed: Missed,
 }
 
-/// Parses a CronJob's schedule in its time zone, or in this process's (pkg/controller/cronjob, formatSchedule). A
-/// schedule that contains a time zone is used unchanged.
+/// Parses a CronJob's schedule in its time zone, or in this process's. A schedule that contains a time zone is used
+/// unchanged. Upstream: pkg/controller/cronjob, formatSchedule.
 pub fn schedule(cron_job: &CronJob) -> Result<Schedule, ScheduleError> {
     let named = cron_job.time_zone.as_deref().filter(|_| !names_zone(cron_job)).and_then(zone);
     Schedule::parse(&cron_job.schedule, named.unwrap_or_else(TimeZone::system))
@@ -58,8 +58,8 @@ fn timestamp(time: Time) -> Timestamp {
     Timestamp::from_second(time.0).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// Returns the last run that was due (pkg/controller/cronjob, mostRecentScheduleTime). After a long time the runs are
-/// not enumerated: the first two runs give the interval, and the search begins two intervals ago.
+/// Returns the last run that was due. After a long time the runs are not enumerated: the first two runs give the
+/// interval, and the search begins two intervals ago. Upstream: pkg/controller/cronjob, mostRecentScheduleTime.
 pub fn due(cron_job: &CronJob, schedule: &Schedule, now: Timestamp, with_deadline: bool) -> Result<Due, NeverDue> {
     let known = cron_job.status.last_schedule;
     let mut since = timestamp(if known.is_zero() { cron_job.meta.created } else { known });
@@ -89,7 +89,8 @@ pub fn due(cron_job: &CronJob, schedule: &Schedule, now: Timestamp, with_deadlin
     Ok(Due { since, last, missed: if missed > MANY { Missed::Many } else { Missed::Few } })
 }
 
-/// Returns how long until the next run (pkg/controller/cronjob, nextScheduleTimeDuration); `None` if there is none.
+/// Returns the time until the next run; `None` if there is none. Upstream: pkg/controller/cronjob,
+/// nextScheduleTimeDuration.
 pub fn until_next(cron_job: &CronJob, schedule: &Schedule, now: Timestamp) -> Option<Duration> {
     let from = match due(cron_job, schedule, now, false) {
         Ok(Due { last: Some(last), .. }) => last,
@@ -120,8 +121,8 @@ pub fn missed_message(scheduled: Timestamp) -> String {
     format!("Missed scheduled time to start a job: {}", scheduled.strftime("%a, %d %b %Y %H:%M:%S +0000"))
 }
 
-/// Returns those Jobs beyond the limit, of Jobs with the same result: the oldest by start, and by name
-/// (pkg/controller/cronjob, removeOldestJobs).
+/// Returns those Jobs beyond the limit, of Jobs with the same result: the oldest by start, and by name. Upstream:
+/// pkg/controller/cronjob, removeOldestJobs.
 pub fn beyond(mut ended: Vec<&Job>, limit: Option<i32>) -> Vec<&Job> {
     let Some(limit) = limit else { return Vec::new() };
     let surplus = ended.len().saturating_sub(usize::try_from(limit).unwrap_or(0));

@@ -1,6 +1,6 @@
 //! cronjob-controller: creates Jobs on a schedule, and keeps a history of them.
 //!
-//! It watches CronJobs and Jobs, creates and deletes Jobs, and writes CronJob statuses. Follows upstream
+//! It watches CronJobs and Jobs, creates and deletes Jobs, and writes CronJob statuses. Upstream:
 //! pkg/controller/cronjob.
 
 mod decide;
@@ -27,7 +27,7 @@ use sync::CronJobs;
 /// Name of the event source.
 const COMPONENT: &str = "cronjob-controller";
 
-/// Metric of the delay of Jobs, under upstream's name (pkg/controller/cronjob/metrics).
+/// Metric of the delay of Jobs, under upstream's name. Upstream: pkg/controller/cronjob/metrics.
 const SKEW: &str = "cronjob_controller_job_creation_skew_duration_seconds";
 const SKEW_HELP: &str = "Time between when a cronjob is scheduled to be run, and when the corresponding job is created";
 

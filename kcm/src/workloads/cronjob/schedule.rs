@@ -261,9 +261,9 @@ impl Wall {
         self.zone.to_datetime(moment)
     }
 
-    /// Returns the first fitting moment from `from` on, which is a whole second. Looks for the month, then the day in
-    /// it, the hour, the minute, the second; when one of them runs over, it begins with the month again. From the first
-    /// step on everything below what is looked for is zero.
+    /// Returns the first fitting moment from `from` on, which is a whole second. Searches the month, then the day in
+    /// it, the hour, the minute and the second; when one of them overflows, the search begins with the month again.
+    /// After the first step all smaller units are zero.
     fn next(&self, from: Timestamp) -> Option<Timestamp> {
         let last_year = self.at(from).year() + YEARS;
         let (mut now, mut stepped) = (from, false);

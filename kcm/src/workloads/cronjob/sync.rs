@@ -117,7 +117,7 @@ impl CronJobs {
         Ok(true)
     }
 
-    /// Updates the active list and starts the run that is due (pkg/controller/cronjob, syncCronJob).
+    /// Updates the active list and starts the run that is due. Upstream: pkg/controller/cronjob, syncCronJob.
     async fn run(
         &self,
         cron_job: &CronJob,

@@ -13,7 +13,8 @@ use kinds::{DaemonSet, Pod, Str};
 use super::decide_place::{Fit, Place};
 use crate::pods::status_delay::CHANGING_COUNTS;
 
-/// The largest number of pods created, and of pods deleted, in one reconcile (pkg/controller/daemon, BurstReplicas).
+/// The largest number of pods created, and of pods deleted, in one reconcile. Upstream: pkg/controller/daemon,
+/// BurstReplicas.
 pub const BURST: usize = 250;
 
 /// A finding that is reported to the user by an event.
@@ -71,7 +72,7 @@ impl Revision<'_> {
         !self.hash.is_empty() && label(&pod.meta.labels, REVISION_HASH_LABEL) == Some(self.hash)
     }
 
-    /// Returns true if a pod is of this revision (pkg/controller/daemon/util, IsPodUpdated).
+    /// Returns true if a pod is of this revision. Upstream: pkg/controller/daemon/util, IsPodUpdated.
     pub fn is_of(&self, pod: &Pod) -> bool {
         let by_generation = || {
             self.generation.is_some_and(|generation| {
@@ -82,7 +83,7 @@ impl Revision<'_> {
     }
 }
 
-/// Returns true if a node may have a second pod (pkg/controller/daemon/util, AllowsSurge).
+/// Returns true if a node may have a second pod. Upstream: pkg/controller/daemon/util, AllowsSurge.
 pub fn allows_surge(set: &DaemonSet) -> bool {
     match &set.strategy {
         Strategy::RollingUpdate { max_surge: Some(surge), .. } => surge.scaled(1, true).is_some_and(|surge| surge > 0),
@@ -90,8 +91,8 @@ pub fn allows_surge(set: &DaemonSet) -> bool {
     }
 }
 
-/// Returns the pods to create and delete for each node (pkg/controller/daemon, manage). `waits` returns the time for
-/// which failed pods of a node are kept, if any, so that a kubelet that refuses pods is not flooded with them.
+/// Returns the pods to create and delete for each node. `waits` returns the time for which failed pods of a node are
+/// kept, if any, so that a kubelet that refuses pods is not flooded with them. Upstream: pkg/controller/daemon, manage.
 pub fn manage(
     set: &DaemonSet,
     places: &[Place],
@@ -129,7 +130,7 @@ pub fn manage(
 }
 
 impl Plan {
-    /// Plans the deletion of a node's ended pods. Returns whether a failed one is kept for now.
+    /// Plans the deletion of a node's ended pods. Returns true if a failed one is kept for now.
     fn take_ended(&mut self, place: &Place, waits: &impl Fn(&str) -> Option<Duration>) -> bool {
         let mut wait = waits(&place.node);
         let mut waiting = false;
@@ -155,7 +156,7 @@ impl Plan {
     }
 }
 
-/// Sorts bound pods before others, then by age (pkg/controller/daemon, podByCreationTimestampAndPhase).
+/// Sorts bound pods before others, then by age. Upstream: pkg/controller/daemon, podByCreationTimestampAndPhase.
 fn in_order(mut pods: Vec<Arc<Pod>>) -> Vec<Arc<Pod>> {
     pods.sort_by(|a, b| order(a).cmp(&order(b)));
     pods
@@ -181,14 +182,14 @@ fn surplus_in_surge(
     current.into_iter().skip(1).chain(others.into_iter().skip(usize::from(!replaced))).collect()
 }
 
-/// Returns true if a pod has been ready for long enough (pkg/api/v1/pod, IsPodAvailable).
+/// Returns true if a pod has been ready for long enough. Upstream: pkg/api/v1/pod, IsPodAvailable.
 pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     let since_ready = now.as_second() - pod.ready_since.0;
     pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
 }
 
-/// Returns the status (pkg/controller/daemon, updateDaemonSetStatus). `acted` is false if nothing could be decided:
-/// then the generation does not count as observed.
+/// Returns the status. `acted` is false if nothing could be decided: then the generation does not count as observed.
+/// Upstream: pkg/controller/daemon, updateDaemonSetStatus.
 pub fn status(
     set: &DaemonSet,
     places: &[Place],
@@ -217,7 +218,7 @@ pub fn status(
     status
 }
 
-/// Returns how long a status may wait to be written, from when it first differed from the set's. Counts that change
+/// Returns the maximum delay of a status write, from when the status first differed from the set's. Counts that change
 /// during a rollout may wait. The end of it, an unexpected loss of a pod, and everything that is not a count of pods
 /// are written immediately.
 pub fn delay(set: &DaemonSet, status: &DaemonSetStatus) -> Duration {
@@ -251,8 +252,8 @@ pub fn next_check(places: &[Place], min_ready_seconds: i32, now: Timestamp) -> O
     waiting.filter(|_| min_ready_seconds > 0)
 }
 
-/// Backoff of the failed pods of each node (client-go/util/flowcontrol, Backoff): a delay that doubles each time a
-/// failed pod is deleted, and restarts after a long time without one.
+/// Backoff of the failed pods of each node: a delay that doubles each time a failed pod is deleted, and restarts after
+/// a long time without one. Upstream: client-go/util/flowcontrol, Backoff.
 #[derive(Debug, Clone, Default)]
 pub struct Backoff {
     nodes: BTreeMap<Str, (Duration, Timestamp)>,
@@ -270,7 +271,7 @@ impl Backoff {
         (waited <= Self::LONGEST * 2).then_some((*delay, waited))
     }
 
-    /// Returns how much longer a node's failed pods are kept; `None` if they may be deleted.
+    /// Returns the time for which a node's failed pods are still kept; `None` if they may be deleted.
     pub fn remaining(&self, node: &str, now: Timestamp) -> Option<Duration> {
         let (delay, waited) = self.known(node, now)?;
         delay.checked_sub(waited).filter(|remaining| !remaining.is_zero())

@@ -7,8 +7,8 @@ use kinds::placement::Placement;
 use kinds::taint::{NO_EXECUTE, NO_SCHEDULE};
 use kinds::{Node, Pod, Str, Taint, Toleration};
 
-/// Tolerations of every daemon pod: a problem of its node is no reason to evict it (pkg/controller/daemon/util,
-/// AddOrUpdateDaemonPodTolerations). The last one is only for pods of the host network.
+/// Tolerations of every daemon pod: a problem of its node is no reason to evict it. The last one is only for pods of
+/// the host network. Upstream: pkg/controller/daemon/util, AddOrUpdateDaemonPodTolerations.
 const ADDED: [Toleration<'static>; 7] = [
     Toleration::of("node.kubernetes.io/not-ready", NO_EXECUTE),
     Toleration::of("node.kubernetes.io/unreachable", NO_EXECUTE),
@@ -38,8 +38,8 @@ impl Fit {
     pub const NONE: Fit = Fit { runs: false, stays: false };
 }
 
-/// Returns the fitness of a node (pkg/controller/daemon, nodeShouldRunDaemonPod). Resources and ports do not count.
-/// With `comparing`, tolerations may compare numbers.
+/// Returns the fitness of a node. Resources and ports do not count. With `comparing`, tolerations may compare numbers.
+/// Upstream: pkg/controller/daemon, nodeShouldRunDaemonPod.
 pub fn fit(placement: &Placement, node: &Node, comparing: bool) -> Fit {
     let another = !placement.node_name.is_empty() && placement.node_name != node.meta.name;
     if another || !placement.selects(&node.meta) {
@@ -74,7 +74,7 @@ impl Place {
 }
 
 /// Returns all nodes, followed by deleted ones that still have pods. Pods that have ended and are being deleted are
-/// left out: they need no action (pkg/controller/daemon, getNodesToDaemonPods).
+/// left out: they need no action. Upstream: pkg/controller/daemon, getNodesToDaemonPods.
 pub fn places(placement: &Placement, nodes: &[Arc<Node>], pods: &[Arc<Pod>], comparing: bool) -> Vec<Place> {
     let mut at: HashMap<Str, usize> = HashMap::with_capacity(nodes.len());
     let mut places: Vec<Place> = Vec::with_capacity(nodes.len());

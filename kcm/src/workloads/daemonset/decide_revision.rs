@@ -16,17 +16,17 @@ pub struct Sorted {
     /// The newest revision of the current template.
     pub current: Option<Arc<ControllerRevision>>,
     /// Duplicates: further revisions of the current template.
-    pub twins: Vec<Arc<ControllerRevision>>,
+    pub duplicates: Vec<Arc<ControllerRevision>>,
     /// Revisions of other templates, oldest first.
     pub old: Vec<Arc<ControllerRevision>>,
 }
 
 impl Sorted {
-    /// Sorts revisions by whether their data is that of the current template (pkg/controller/daemon, constructHistory);
-    /// `revisions` are oldest first.
+    /// Sorts revisions by whether their data is that of the current template; `revisions` are oldest first. Upstream:
+    /// pkg/controller/daemon, constructHistory.
     pub fn by(revisions: Vec<Arc<ControllerRevision>>, template: Fingerprint) -> Self {
         let (mut same, old): (Vec<_>, Vec<_>) = revisions.into_iter().partition(|revision| revision.data == template);
-        Self { current: same.pop(), twins: same, old }
+        Self { current: same.pop(), duplicates: same, old }
     }
 
     /// Returns the minimum number of the current revision.
@@ -41,8 +41,8 @@ pub fn hash_of(revision: &ControllerRevision) -> &str {
     label(&revision.meta.labels, REVISION_HASH_LABEL).unwrap_or(&revision.meta.name)
 }
 
-/// Returns the old revisions beyond the limit, oldest first. Revisions of existing pods count and are kept
-/// (pkg/controller/daemon, cleanupHistory).
+/// Returns the old revisions beyond the limit, oldest first. Revisions of existing pods count and are kept. Upstream:
+/// pkg/controller/daemon, cleanupHistory.
 pub fn surplus<'a>(
     old: &'a [Arc<ControllerRevision>],
     live: &HashSet<&str>,

@@ -21,8 +21,8 @@ pub struct Bounds {
     pub surge: usize,
 }
 
-/// Returns the bounds, or `None` when pods are not replaced by the controller (pkg/controller/daemon,
-/// updatedDesiredNodeCounts). Both bounds round up; if both are zero, one node may be without an available pod.
+/// Returns the bounds, or `None` when pods are not replaced by the controller. Both bounds round up; if both are zero,
+/// one node may be without an available pod. Upstream: pkg/controller/daemon, updatedDesiredNodeCounts.
 ///
 /// # Errors
 /// When a bound is neither a number nor a percentage.
@@ -55,16 +55,16 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Returns the next step of a rolling update (pkg/controller/daemon, rollingUpdate). This is called only if
-/// [`super::decide::manage`] finds neither surplus nor missing pods.
+/// Returns the next step of a rolling update. This is called only if [`super::decide::manage`] finds neither surplus
+/// nor missing pods. Upstream: pkg/controller/daemon, rollingUpdate.
 pub fn roll(set: &DaemonSet, places: &[Place], bounds: Bounds, revision: Revision<'_>, now: Timestamp) -> Plan {
     let available = |pod: &Arc<Pod>| is_available(pod, set.min_ready_seconds, now);
     // A pod missing from a node where nothing should run does not count as unavailable.
-    let concerned = places.iter().filter(|place| place.runs() || !place.pods.is_empty());
+    let relevant = places.iter().filter(|place| place.runs() || !place.pods.is_empty());
     if bounds.surge == 0 {
-        replace(concerned, bounds, revision, available)
+        replace(relevant, bounds, revision, available)
     } else {
-        surge(concerned, bounds, revision, available)
+        surge(relevant, bounds, revision, available)
     }
 }
 

@@ -17,7 +17,7 @@ pub const ALL: Index<DaemonSet> = Index { name: "all", keys: |_, emit| emit(inde
 /// All nodes, for a reconcile.
 pub const ALL_NODES: Index<Node> = Index { name: "all", keys: |_, emit| emit(index_key(())) };
 
-/// Enqueues the DaemonSets that changes concern.
+/// Enqueues the DaemonSets that changes affect.
 pub fn subscribe(reconciler: &DaemonSets) {
     let DaemonSets { sets, control, nodes, revisions, queue, comparing, .. } = reconciler;
     let (wake, consistency, memory) = (queue.clone(), control.consistency.clone(), reconciler.memory.clone());
@@ -48,11 +48,11 @@ pub fn subscribe(reconciler: &DaemonSets) {
     });
     let (wake, candidates, comparing) = (queue.clone(), sets.clone(), *comparing);
     nodes.subscribe(move |change| {
-        if says_the_same(change) {
+        if has_same_fitness(change) {
             return;
         }
         for set in candidates.by_index(&ALL, index_key(())) {
-            if concerns(&set, change, comparing) {
+            if affects_fitness(&set, change, comparing) {
                 wake.add(set.meta.key());
             }
         }
@@ -74,19 +74,19 @@ pub fn of_set(change: &Change<'_, DaemonSet>) -> Urgency {
 }
 
 /// Returns the old and new owners of a revision that was changed or deleted. A new revision is an own write of this
-/// controller (pkg/controller/daemon, addHistory).
+/// controller. Upstream: pkg/controller/daemon, addHistory.
 pub fn of_revision(change: &Change<'_, ControllerRevision>) -> Vec<ObjectKey> {
     if change.old.is_some() { owners_of::<DaemonSet, _>(change) } else { Vec::new() }
 }
 
 /// Returns true if nothing changed that a DaemonSet depends on, as in a kubelet's periodic reports.
-pub fn says_the_same(change: &Change<'_, Node>) -> bool {
+pub fn has_same_fitness(change: &Change<'_, Node>) -> bool {
     matches!((change.old, change.new), (Some(old), Some(new))
         if old.meta.labels == new.meta.labels && old.taints == new.taints)
 }
 
 /// Returns true if a change of a node changes whether it runs the DaemonSet's pod.
-pub fn concerns(set: &DaemonSet, change: &Change<'_, Node>, comparing: bool) -> bool {
+pub fn affects_fitness(set: &DaemonSet, change: &Change<'_, Node>, comparing: bool) -> bool {
     let Some(placement) = &set.placement else { return false };
     let judge = |node: Option<&Arc<Node>>| node.map_or(Fit::NONE, |node| fit(placement, node, comparing));
     judge(change.old) != judge(change.new)

@@ -18,14 +18,14 @@ use super::sync::{DaemonSets, Work};
 use crate::workloads::controller_revisions::{self, Created, Draft, History, Snapshot, Unmatched};
 
 /// The revisions of a DaemonSet.
-pub struct Known {
+pub struct TemplateRevisions {
     /// The hash of the current revision.
     hash: String,
     /// The revisions of other templates, oldest first.
     pub old: Vec<Arc<ControllerRevision>>,
 }
 
-impl Known {
+impl TemplateRevisions {
     /// Returns the revision that pods should have.
     pub fn revision(&self, set: &DaemonSet) -> Revision<'_> {
         Revision { hash: &self.hash, generation: set.template_generation() }
@@ -53,8 +53,8 @@ impl From<ReconcileError> for Stop {
 }
 
 impl DaemonSets {
-    /// Finds the revision of the current template, or creates it (pkg/controller/daemon, constructHistory).
-    pub async fn know_revisions(&self, work: &Work<'_>) -> Result<Known, Stop> {
+    /// Finds the revision of the current template, or creates it. Upstream: pkg/controller/daemon, constructHistory.
+    pub async fn find_revisions(&self, work: &Work<'_>) -> Result<TemplateRevisions, Stop> {
         let Some(template) = &work.set.template else { return Err(Stop::Outdated) };
         let reference = work.set.controller_ref();
         let history = self.history(work.set, &reference);
@@ -67,19 +67,19 @@ impl DaemonSets {
         let (sorted, snapshot) = self.sort(work, template, &history, revisions).await?;
         let current = match (&sorted.current, snapshot) {
             (Some(current), _) => {
-                self.merge_twins(work, &history, &sorted.twins, hash_of(current)).await?;
+                self.merge_duplicates(work, &history, &sorted.duplicates, hash_of(current)).await?;
                 if current.revision < sorted.number() {
                     history.renumber(current, sorted.number()).await?
                 } else {
                     current.clone()
                 }
             }
-            (None, Some(snapshot)) => self.make(work, &history, snapshot, sorted.number()).await?,
+            (None, Some(snapshot)) => self.create_revision(work, &history, snapshot, sorted.number()).await?,
             // The remembered revision no longer exists.
             (None, None) => return Err(Stop::Outdated),
         };
         self.memory.remember(&work.set.meta.uid, template, &current.meta.name);
-        Ok(Known { hash: hash_of(&current).to_owned(), old: sorted.old })
+        Ok(TemplateRevisions { hash: hash_of(&current).to_owned(), old: sorted.old })
     }
 
     /// Sorts the revisions. Reads the template from the API server only if its revision is not remembered.
@@ -102,8 +102,8 @@ impl DaemonSets {
         Ok((Sorted::by(revisions, Fingerprint::of(&snapshot.data)), Some(snapshot)))
     }
 
-    /// Creates a revision of the current template (pkg/controller/daemon, snapshot).
-    async fn make(
+    /// Creates a revision of the current template. Upstream: pkg/controller/daemon, snapshot.
+    async fn create_revision(
         &self,
         work: &Work<'_>,
         history: &History<'_>,
@@ -113,7 +113,7 @@ impl DaemonSets {
         let hash = controller_revisions::hash(&snapshot.data, work.set.status.collision_count);
         let draft = Draft::new(snapshot, (REVISION_HASH_LABEL, hash.clone()), number);
         match history.create_named(&draft, &hash).await? {
-            Created::Made(revision) | Created::Known(revision) => Ok(revision),
+            Created::New(revision) | Created::Existing(revision) => Ok(revision),
             Created::Taken => Err(self.count_collision(work).await?),
         }
     }
@@ -138,15 +138,15 @@ impl DaemonSets {
     }
 
     /// Merges revisions of the same template: labels all pods with the current one, and deletes the others. Otherwise
-    /// pods of the others would be replaced (pkg/controller/daemon, dedupCurHistories).
-    async fn merge_twins(
+    /// pods of the others would be replaced. Upstream: pkg/controller/daemon, dedupCurHistories.
+    async fn merge_duplicates(
         &self,
         work: &Work<'_>,
         history: &History<'_>,
-        twins: &[Arc<ControllerRevision>],
+        duplicates: &[Arc<ControllerRevision>],
         hash: &str,
     ) -> Result<(), Stop> {
-        if twins.is_empty() {
+        if duplicates.is_empty() {
             return Ok(());
         }
         let other = |pod: &&Arc<Pod>| label(&pod.meta.labels, REVISION_HASH_LABEL) != Some(hash);
@@ -163,8 +163,8 @@ impl DaemonSets {
                 Err(error) => return Err(error.into()),
             }
         }
-        for twin in twins {
-            history.delete(twin).await?;
+        for duplicate in duplicates {
+            history.delete(duplicate).await?;
         }
         // The pods have changed: the next reconcile decides on them.
         Err(Stop::Outdated)

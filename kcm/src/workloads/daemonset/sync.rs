@@ -28,7 +28,7 @@ use super::decide_place::{Place, added_tolerations, places};
 use super::decide_revision::surplus;
 use super::decide_roll::{bounds, roll};
 use super::keys::ALL_NODES;
-use super::revisions::{Known, Stop};
+use super::revisions::{Stop, TemplateRevisions};
 use crate::context::Clock;
 use crate::pods::control::PodControl;
 use crate::pods::refusals::{Attempt, Refusals};
@@ -43,7 +43,7 @@ pub struct DaemonSets {
     pub control: PodControl,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
-    /// Whether tolerations may compare numbers (gate TaintTolerationComparisonOperators).
+    /// Tolerations may compare numbers (gate TaintTolerationComparisonOperators).
     pub comparing: bool,
     /// The revision of each template.
     pub memory: Arc<Memory>,
@@ -108,7 +108,7 @@ impl DaemonSets {
             self.handover.require(&set.meta);
         }
         let work = self.gather(key, &set, &placement).await?;
-        let known = match self.know_revisions(&work).await {
+        let known = match self.find_revisions(&work).await {
             Ok(known) => known,
             Err(Stop::Outdated) => return Ok(Outcome::RequeueWithBackoff),
             Err(Stop::Failed(error)) => return Err(error),
@@ -116,14 +116,14 @@ impl DaemonSets {
         let nodes = self.nodes.by_index(&ALL_NODES, index_key(()));
         let places = places(work.placement, &nodes, &work.pods, self.comparing);
         let acted = match self.act(&work, &places, &known).await {
-            Acted { waiting_for_cache: true, .. } => return Ok(Outcome::WaitingForCache),
+            ActionResult { waiting_for_cache: true, .. } => return Ok(Outcome::WaitingForCache),
             acted => acted,
         };
         let reported = self.report(&work, &places, &known, acted.is_decided).await;
         let (wait, failure) = match (reported, acted.failure) {
-            (Ok(Reported::Outdated), None) => return Ok(Outcome::RequeueWithBackoff),
-            (Ok(Reported::Waits(wait)), failure) => (Some(wait), failure),
-            (Ok(Reported::Done | Reported::Outdated), failure) => (None, failure),
+            (Ok(StatusReport::Outdated), None) => return Ok(Outcome::RequeueWithBackoff),
+            (Ok(StatusReport::Waits(wait)), failure) => (Some(wait), failure),
+            (Ok(StatusReport::Done | StatusReport::Outdated), failure) => (None, failure),
             (Err(error), failure) => (None, Some(failure.unwrap_or(error))),
         };
         let available = decide::next_check(&places, set.min_ready_seconds, (self.clock)());
@@ -210,24 +210,24 @@ impl DaemonSets {
     }
 
     /// Creates, deletes and replaces pods, unless the cache does not contain an earlier own deletion yet.
-    async fn act(&self, work: &Work<'_>, places: &[Place], known: &Known) -> Acted {
+    async fn act(&self, work: &Work<'_>, places: &[Place], known: &TemplateRevisions) -> ActionResult {
         if !work.are_deletions_seen {
-            return Acted { again: Some(handover::RECHECK), ..Acted::default() };
+            return ActionResult { again: Some(handover::RECHECK), ..ActionResult::default() };
         }
-        let mut acted = Acted::default();
+        let mut acted = ActionResult::default();
         acted.failure = self.decide_and_carry_out(work, places, known, &mut acted).await.err();
         acted.is_decided = true;
         acted
     }
 
-    /// Brings the pods closer to the desired state. Old pods are replaced only when no node misses one or has too many
-    /// (pkg/controller/daemon, updateDaemonSet).
+    /// Brings the pods closer to the desired state. Old pods are replaced only when no node misses one or has too many.
+    /// Upstream: pkg/controller/daemon, updateDaemonSet.
     async fn decide_and_carry_out(
         &self,
         work: &Work<'_>,
         places: &[Place],
-        known: &Known,
-        acted: &mut Acted,
+        known: &TemplateRevisions,
+        acted: &mut ActionResult,
     ) -> Result<(), ReconcileError> {
         let revision = known.revision(work.set);
         let now = (self.clock)();
@@ -264,7 +264,7 @@ impl DaemonSets {
         work: &Work<'_>,
         plan: Plan,
         hash: &str,
-        acted: &mut Acted,
+        acted: &mut ActionResult,
     ) -> Result<(), ReconcileError> {
         let Plan { create, mut delete, notices, .. } = plan;
         for (node, notice) in notices {
@@ -308,7 +308,7 @@ impl DaemonSets {
         work: &Work<'_>,
         nodes: Vec<kinds::Str>,
         hash: &str,
-        acted: &mut Acted,
+        acted: &mut ActionResult,
     ) -> Result<(), ReconcileError> {
         let added = added_tolerations(work.placement.host_network);
         let pods = work.set.pods(hash, added).map_err(|error| ReconcileError::new(error.to_string()))?;
@@ -351,7 +351,7 @@ impl DaemonSets {
     }
 
     /// Deletes revisions beyond the history limit.
-    async fn clean_history(&self, work: &Work<'_>, known: &Known) -> Result<(), ReconcileError> {
+    async fn clean_history(&self, work: &Work<'_>, known: &TemplateRevisions) -> Result<(), ReconcileError> {
         let live: HashSet<&str> =
             work.pods.iter().filter_map(|pod| label(&pod.meta.labels, REVISION_HASH_LABEL)).collect();
         let limit = work.set.revision_history_limit.unwrap_or(DEFAULT_HISTORY_LIMIT);
@@ -383,20 +383,20 @@ impl DaemonSets {
         &self,
         work: &Work<'_>,
         places: &[Place],
-        known: &Known,
+        known: &TemplateRevisions,
         acted: bool,
-    ) -> Result<Reported, ReconcileError> {
+    ) -> Result<StatusReport, ReconcileError> {
         let status = decide::status(work.set, places, known.revision(work.set), (self.clock)(), acted);
         if let Some(wait) = self.debouncer.wait(work.key, decide::delay(work.set, &status)) {
-            return Ok(Reported::Waits(wait));
+            return Ok(StatusReport::Waits(wait));
         }
         if status == work.set.status {
-            return Ok(Reported::Done);
+            return Ok(StatusReport::Done);
         }
         let (control, body) = (&self.control, work.set.status_update(&status));
         match put_status(&control.writer, &control.consistency, &self.sets, work.key, &body).await? {
-            StatusWrite::Outdated => Ok(Reported::Outdated),
-            StatusWrite::Written(_) | StatusWrite::Deleted => Ok(Reported::Done),
+            StatusWrite::Outdated => Ok(StatusReport::Outdated),
+            StatusWrite::Written(_) | StatusWrite::Deleted => Ok(StatusReport::Done),
         }
     }
 }
@@ -406,7 +406,7 @@ const DEFAULT_HISTORY_LIMIT: i32 = 10;
 
 /// The state of the status at the end of a reconcile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reported {
+enum StatusReport {
     /// It is up to date.
     Done,
     /// It is due after this time.
@@ -417,7 +417,7 @@ enum Reported {
 
 /// The result of creating, deleting and replacing pods.
 #[derive(Debug, Default)]
-struct Acted {
+struct ActionResult {
     /// Nothing was done: the cache has to be up to date first.
     waiting_for_cache: bool,
     /// The pods were decided on, so that the generation counts as observed.

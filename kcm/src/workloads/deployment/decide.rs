@@ -22,8 +22,8 @@ pub struct Sets {
 }
 
 impl Sets {
-    /// Splits the sets that the Deployment owns (pkg/controller/deployment/util, FindNewReplicaSet and
-    /// FindOldReplicaSets).
+    /// Splits the sets that the Deployment owns. Upstream: pkg/controller/deployment/util, FindNewReplicaSet and
+    /// FindOldReplicaSets.
     pub fn split(deployment: &Deployment, sets: &[Arc<ReplicaSet>]) -> Self {
         let mut old = sets.to_vec();
         old.sort_by(|a, b| a.meta.by_creation(&b.meta));
@@ -36,7 +36,7 @@ impl Sets {
         self.old.iter().chain(&self.new)
     }
 
-    /// Returns those of [`Sets::all`] that should have pods (pkg/controller, FilterActiveReplicaSets).
+    /// Returns those of [`Sets::all`] that should have pods. Upstream: pkg/controller, FilterActiveReplicaSets.
     pub fn active(&self) -> impl Iterator<Item = &Arc<ReplicaSet>> + Clone {
         self.all().filter(|set| set.replicas > 0)
     }
@@ -61,7 +61,7 @@ pub fn sum(counts: impl IntoIterator<Item = i32>) -> i32 {
     counts.into_iter().fold(0, i32::saturating_add)
 }
 
-/// Returns true if the set has the Deployment's template (pkg/controller/deployment/util, EqualIgnoreHash).
+/// Returns true if the set has the Deployment's template. Upstream: pkg/controller/deployment/util, EqualIgnoreHash.
 pub fn has_template_of(set: &ReplicaSet, deployment: &Deployment) -> bool {
     matches!((&set.template, &deployment.template), (Some(a), Some(b)) if a.equal_ignoring_hash(b))
 }
@@ -75,7 +75,7 @@ pub fn doubtful<'a>(deployment: &Deployment, sets: &'a Sets) -> Option<&'a Arc<R
 
 /// The course of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Course {
+pub enum SyncMode {
     /// The Deployment selects everything, which is refused: only its generation is acknowledged.
     Refuse,
     /// The Deployment is being deleted: only its status is kept up to date.
@@ -90,20 +90,20 @@ pub enum Course {
     Rollout,
 }
 
-/// Returns the course of a sync (pkg/controller/deployment, syncDeployment and isScalingEvent).
-pub fn course(deployment: &Deployment, sets: &Sets) -> Course {
+/// Returns the course of a sync. Upstream: pkg/controller/deployment, syncDeployment and isScalingEvent.
+pub fn course(deployment: &Deployment, sets: &Sets) -> SyncMode {
     if deployment.selector.is_everything() {
-        Course::Refuse
+        SyncMode::Refuse
     } else if deployment.meta.is_deleting() {
-        Course::Report
+        SyncMode::Report
     } else if deployment.paused {
-        Course::Hold
+        SyncMode::Hold
     } else if let Some(revision) = rollback_requested(deployment) {
-        Course::RollBack(revision)
+        SyncMode::RollBack(revision)
     } else if sets.active().any(|set| is_stale(deployment, set)) {
-        Course::Resize
+        SyncMode::Resize
     } else {
-        Course::Rollout
+        SyncMode::Rollout
     }
 }
 
@@ -122,9 +122,9 @@ pub enum Step {
     Unsupported(String),
 }
 
-/// Returns the next step of a rollout, one at a time (pkg/controller/deployment, rolloutRolling and rolloutRecreate).
-/// `old_pods` returns whether pods of the old sets still run, see [`old_pods_running`]; it is called only when it
-/// matters.
+/// Returns the next step of a rollout, one at a time. `old_pods` returns whether pods of the old sets still run, see
+/// [`old_pods_running`]; it is called only when it matters. Upstream: pkg/controller/deployment, rolloutRolling and
+/// rolloutRecreate.
 pub fn next_step(deployment: &Deployment, sets: &Sets, old_pods: impl FnOnce() -> bool) -> Step {
     match &deployment.strategy {
         Strategy::RollingUpdate { .. } => match &sets.new {
@@ -151,14 +151,15 @@ fn scale_or_settled(scales: Vec<Scale>) -> Step {
     if scales.is_empty() { Step::Settled } else { Step::Scale(scales) }
 }
 
-/// Returns true while an old set counts pods or one of `pods` (those of all sets but the new one) is not finished
-/// (pkg/controller/deployment, oldPodsRunning).
+/// Returns true while an old set counts pods or one of `pods` (those of all sets but the new one) is not finished.
+/// Upstream: pkg/controller/deployment, oldPodsRunning.
 pub fn old_pods_running<'a>(sets: &Sets, pods: impl IntoIterator<Item = &'a Pod>) -> bool {
     sets.old.iter().any(|set| set.status.replicas > 0) || pods.into_iter().any(|pod| !pod.is_terminal())
 }
 
-/// Returns the old sets to delete, in this order (pkg/controller/deployment, cleanupDeployment): those beyond the
-/// history limit by revision, unless they have pods or their status is outdated. None while a rollback is requested.
+/// Returns the old sets to delete, in this order: those beyond the history limit by revision, unless they have pods or
+/// their status is outdated. None while a rollback is requested. Upstream: pkg/controller/deployment,
+/// cleanupDeployment.
 pub fn surplus_history(deployment: &Deployment, sets: &Sets) -> Vec<Arc<ReplicaSet>> {
     let limit = deployment.revision_history_limit.filter(|limit| *limit != i32::MAX);
     let Some(limit) = limit.filter(|_| rollback_requested(deployment).is_none()) else { return Vec::new() };
@@ -178,9 +179,9 @@ pub fn surplus_history(deployment: &Deployment, sets: &Sets) -> Vec<Arc<ReplicaS
 pub struct Notice {
     /// True for `Warning`, false for `Normal`.
     pub warning: bool,
-    /// Reason.
+    /// Reason of the event.
     pub reason: &'static str,
-    /// Message.
+    /// Message of the event.
     pub message: String,
 }
 

@@ -20,14 +20,14 @@ const HISTORY_LIMIT: usize = 2000;
 /// Maximum length of a ReplicaSet's name in bytes.
 const LONGEST_NAME: usize = 253;
 
-/// Annotations that belong to one object alone and are never copied (pkg/controller/deployment/util,
-/// skipCopyAnnotation).
+/// Annotations that belong to one object alone and are never copied. Upstream: pkg/controller/deployment/util,
+/// skipCopyAnnotation.
 fn is_own(key: &str) -> bool {
     [LAST_APPLIED, REVISION, REVISION_HISTORY, DESIRED_REPLICAS, MAX_REPLICAS, ROLLBACK_TO].contains(&key)
 }
 
-/// Returns a set's revision; 0 without the annotation, `None` when it is no number (pkg/controller/deployment/util,
-/// Revision).
+/// Returns a set's revision; 0 without the annotation, `None` when it is no number. Upstream:
+/// pkg/controller/deployment/util, Revision.
 pub fn revision(set: &ReplicaSet) -> Option<i64> {
     set.annotation(REVISION).map_or(Some(0), |text| text.parse().ok())
 }
@@ -36,13 +36,13 @@ fn revisions(sets: &Sets) -> impl Iterator<Item = i64> {
     sets.all().filter_map(|set| revision(set))
 }
 
-/// Returns the revision that the new set should have at least: one more than any old set's (pkg/controller/deployment,
-/// getNewReplicaSet).
+/// Returns the revision that the new set should have at least: one more than any old set's. Upstream:
+/// pkg/controller/deployment, getNewReplicaSet.
 pub fn next_revision(sets: &Sets) -> i64 {
     sets.old.iter().filter_map(|set| revision(set)).fold(0, i64::max) + 1
 }
 
-/// Returns the second highest revision; 0 when there is none (pkg/controller/deployment/util, LastRevision).
+/// Returns the second highest revision; 0 when there is none. Upstream: pkg/controller/deployment/util, LastRevision.
 pub fn last_revision(sets: &Sets) -> i64 {
     let mut sorted: Vec<i64> = revisions(sets).filter(|revision| *revision > 0).collect();
     sorted.sort_unstable();
@@ -50,7 +50,7 @@ pub fn last_revision(sets: &Sets) -> i64 {
 }
 
 /// Returns a revision history with one more revision, the oldest dropped so that it takes at most `limit` bytes; `None`
-/// when even the new one alone would not fit (pkg/controller/deployment/util, SetNewReplicaSetAnnotations).
+/// when even the new one alone would not fit. Upstream: pkg/controller/deployment/util, SetNewReplicaSetAnnotations.
 pub fn appended_history(history: &str, revision: &str, limit: usize) -> Option<String> {
     if history.is_empty() {
         return Some(revision.to_owned());
@@ -66,8 +66,8 @@ pub fn appended_history(history: &str, revision: &str, limit: usize) -> Option<S
 }
 
 /// Returns the annotations to change on an existing new set: the Deployment's own are copied, the revision is raised,
-/// and the previous one is kept in the history (pkg/controller/deployment, getNewReplicaSet). Nothing changes if the
-/// set's revision is not a number.
+/// and the previous one is kept in the history. Nothing changes if the set's revision is not a number. Upstream:
+/// pkg/controller/deployment, getNewReplicaSet.
 pub fn synced_annotations(deployment: &Deployment, new: &ReplicaSet, next_revision: i64) -> AnnotationEdits {
     let mut edits = AnnotationEdits::new();
     let text = new.annotation(REVISION).unwrap_or_default();
@@ -87,16 +87,16 @@ pub fn synced_annotations(deployment: &Deployment, new: &ReplicaSet, next_revisi
 }
 
 /// Returns the update that an existing new set needs before anything else: of annotations, or of `minReadySeconds`.
-/// `None` if none is needed (pkg/controller/deployment, getNewReplicaSet). Write it with the Deployment's
-/// `min_ready_seconds`.
+/// `None` if none is needed. Write it with the Deployment's `min_ready_seconds`. Upstream: pkg/controller/deployment,
+/// getNewReplicaSet.
 pub fn new_set_update(deployment: &Deployment, sets: &Sets) -> Option<AnnotationEdits> {
     let new = sets.new.as_ref()?;
     let edits = synced_annotations(deployment, new, next_revision(sets));
     (!edits.is_empty() || new.min_ready_seconds != deployment.min_ready_seconds).then_some(edits)
 }
 
-/// Returns the Deployment's revision annotation, if it must follow its newest set's (pkg/controller/deployment/util,
-/// SetDeploymentRevision). The status write carries it.
+/// Returns the Deployment's revision annotation, if it must follow its newest set's. The status write carries it.
+/// Upstream: pkg/controller/deployment/util, SetDeploymentRevision.
 pub fn revision_edit(deployment: &Deployment, sets: &Sets) -> AnnotationEdits {
     let mut edits = AnnotationEdits::new();
     if let Some(new) = &sets.new {
@@ -106,8 +106,8 @@ pub fn revision_edit(deployment: &Deployment, sets: &Sets) -> AnnotationEdits {
     edits
 }
 
-/// Returns the set to be created for the Deployment's template; `None` when the template was not decoded
-/// (pkg/controller/deployment, getNewReplicaSet).
+/// Returns the set to be created for the Deployment's template; `None` when the template was not decoded. Upstream:
+/// pkg/controller/deployment, getNewReplicaSet.
 pub fn new_replica_set(deployment: &Deployment, sets: &Sets) -> Option<NewReplicaSet> {
     let hash = deployment.template.as_ref()?.hash(deployment.status.collision_count);
     let copied = deployment.annotations.iter().filter(|(key, _)| !is_own(key));
@@ -125,8 +125,8 @@ pub fn new_replica_set(deployment: &Deployment, sets: &Sets) -> Option<NewReplic
     Some(NewReplicaSet { name: set_name(&deployment.meta.name, &hash), hash, replicas, annotations })
 }
 
-/// Returns a Deployment's name and a hash; the name is truncated so that both fit (pkg/controller/deployment,
-/// generateReplicaSetName).
+/// Returns a Deployment's name and a hash; the name is truncated so that both fit. Upstream: pkg/controller/deployment,
+/// generateReplicaSetName.
 pub fn set_name(deployment: &str, hash: &str) -> String {
     let room = LONGEST_NAME.checked_sub(1 + hash.len()).filter(|room| *room > 0);
     let kept = room.and_then(|room| deployment.get(..room)).unwrap_or(deployment);
@@ -134,13 +134,13 @@ pub fn set_name(deployment: &str, hash: &str) -> String {
 }
 
 /// Returns true if a set that has the wanted name already is the one to be created: it is managed by this Deployment
-/// and has its template. Otherwise the hash collided (pkg/controller/deployment, getNewReplicaSet).
+/// and has its template. Otherwise the hash collided. Upstream: pkg/controller/deployment, getNewReplicaSet.
 pub fn is_ours(deployment: &Deployment, found: &ReplicaSet) -> bool {
     found.meta.is_controlled_by(&deployment.meta.uid) && has_template_of(found, deployment)
 }
 
-/// Returns the revision to roll back to, if one is requested; 0 stands for the previous one (pkg/controller/deployment,
-/// getRollbackTo).
+/// Returns the revision to roll back to, if one is requested; 0 stands for the previous one. Upstream:
+/// pkg/controller/deployment, getRollbackTo.
 pub fn rollback_requested(deployment: &Deployment) -> Option<i64> {
     deployment.annotation(ROLLBACK_TO)?.parse().ok()
 }
@@ -156,15 +156,15 @@ pub struct Rollback {
     pub notice: Notice,
 }
 
-/// Returns the rollback of the Deployment to `revision` (pkg/controller/deployment, rollback). The sets must include
-/// the new one: it determines the previous revision.
-pub fn rollback(deployment: &Deployment, sets: &Sets, revision_asked: i64) -> Rollback {
+/// Returns the rollback of the Deployment to `revision`. The sets must include the new one: it determines the previous
+/// revision. Upstream: pkg/controller/deployment, rollback.
+pub fn rollback(deployment: &Deployment, sets: &Sets, requested_revision: i64) -> Rollback {
     let refuse = |reason, message: String| Rollback {
         template: None,
         annotations: vec![(ROLLBACK_TO.into(), None)],
         notice: Notice { warning: true, reason, message },
     };
-    let wanted = if revision_asked == 0 { last_revision(sets) } else { revision_asked };
+    let wanted = if requested_revision == 0 { last_revision(sets) } else { requested_revision };
     if wanted == 0 {
         return refuse("DeploymentRollbackRevisionNotFound", "Unable to find last revision.".to_owned());
     }
@@ -189,8 +189,8 @@ pub fn rollback(deployment: &Deployment, sets: &Sets, revision_asked: i64) -> Ro
     }
 }
 
-/// Returns the edits that give a Deployment the annotations of a set (pkg/controller/deployment/util,
-/// SetDeploymentAnnotationsTo), so that for example the change cause is rolled back too.
+/// Returns the edits that give a Deployment the annotations of a set, so that for example the change cause is rolled
+/// back too. Upstream: pkg/controller/deployment/util, SetDeploymentAnnotationsTo.
 fn annotations_of(deployment: &Deployment, set: &ReplicaSet) -> AnnotationEdits {
     let foreign = |(key, _): &&(Str, Str)| !is_own(key);
     let gone = deployment.annotations.iter().filter(foreign).filter(|(key, _)| set.annotation(key).is_none());

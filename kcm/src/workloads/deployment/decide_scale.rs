@@ -31,8 +31,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Returns the event to record once the write was accepted; none if only annotations change
-    /// (pkg/controller/deployment, scaleReplicaSet).
+    /// Returns the event to record once the write was accepted; none if only annotations change. Upstream:
+    /// pkg/controller/deployment, scaleReplicaSet.
     pub fn notice(&self) -> Option<Notice> {
         scaled_notice(&self.set.meta.name, self.set.replicas, self.replicas)
     }
@@ -50,8 +50,8 @@ pub fn scaled_notice(set: &str, from: i32, to: i32) -> Option<Notice> {
 }
 
 /// Returns the numbers of pods that may be added and that may be missing; `None` if a bound is neither a number nor a
-/// percentage (pkg/controller/deployment/util, ResolveFenceposts). They are never both zero, so that a rollout can
-/// start.
+/// percentage. They are never both zero, so that a rollout can start. Upstream: pkg/controller/deployment/util,
+/// ResolveFenceposts.
 pub fn fenceposts(
     max_surge: Option<&IntOrString>,
     max_unavailable: Option<&IntOrString>,
@@ -73,7 +73,8 @@ fn bounds(deployment: &Deployment) -> (i32, i32) {
     }
 }
 
-/// Returns the number of pods that a rolling update may add (pkg/controller/deployment/util, MaxSurge), else 0.
+/// Returns the number of pods that a rolling update may add, else 0. Upstream: pkg/controller/deployment/util,
+/// MaxSurge.
 pub fn max_surge(deployment: &Deployment) -> i32 {
     bounds(deployment).0
 }
@@ -83,26 +84,26 @@ pub fn most_pods(deployment: &Deployment) -> i32 {
     deployment.replicas.saturating_add(max_surge(deployment))
 }
 
-/// Returns the number of pods that may be missing during a rolling update (pkg/controller/deployment/util,
-/// MaxUnavailable), else 0.
+/// Returns the number of pods that may be missing during a rolling update, else 0. Upstream:
+/// pkg/controller/deployment/util, MaxUnavailable.
 pub fn max_unavailable(deployment: &Deployment) -> i32 {
     bounds(deployment).1.min(deployment.replicas)
 }
 
-/// Returns a number of pods from an annotation; `None` when it is missing, signed or out of range
-/// (pkg/controller/deployment/util, getNonNegativeInt32FromAnnotation).
+/// Returns a number of pods from an annotation; `None` when it is missing, signed or out of range. Upstream:
+/// pkg/controller/deployment/util, getNonNegativeInt32FromAnnotation.
 pub fn count_annotation(set: &ReplicaSet, key: &str) -> Option<i32> {
     set.annotation(key).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
 }
 
-/// Returns true if the set was last scaled for another scale of the Deployment. An invalid annotation is ignored
-/// (pkg/controller/deployment, isScalingEvent).
+/// Returns true if the set was last scaled for another scale of the Deployment. An invalid annotation is ignored.
+/// Upstream: pkg/controller/deployment, isScalingEvent.
 pub fn is_stale(deployment: &Deployment, set: &ReplicaSet) -> bool {
     count_annotation(set, DESIRED_REPLICAS).is_some_and(|desired| desired != deployment.replicas)
 }
 
-/// Returns the edits that set the annotations about the Deployment's scale (pkg/controller/deployment/util,
-/// SetReplicasAnnotations).
+/// Returns the edits that set the annotations about the Deployment's scale. Upstream: pkg/controller/deployment/util,
+/// SetReplicasAnnotations.
 pub fn scale_annotations(deployment: &Deployment, set: &ReplicaSet) -> AnnotationEdits {
     let mut edits = AnnotationEdits::new();
     let most = most_pods(deployment);
@@ -119,14 +120,14 @@ fn refreshed(deployment: &Deployment, set: &Arc<ReplicaSet>, replicas: i32) -> O
     changes.then(|| Scale { set: set.clone(), replicas, annotations })
 }
 
-/// Returns the set with this scale; `None` if it has this scale already, regardless of its annotations
-/// (pkg/controller/deployment, scaleReplicaSet).
+/// Returns the set with this scale; `None` if it has this scale already, regardless of its annotations. Upstream:
+/// pkg/controller/deployment, scaleReplicaSet.
 pub fn scale_to(deployment: &Deployment, set: &Arc<ReplicaSet>, replicas: i32) -> Option<Scale> {
     if set.replicas == replicas { None } else { refreshed(deployment, set, replicas) }
 }
 
 /// Returns the next scale of the new set, if the scales of all sets add up to `total` and that of the new one is
-/// `current` (pkg/controller/deployment/util, NewRSNewReplicas).
+/// `current`. Upstream: pkg/controller/deployment/util, NewRSNewReplicas.
 pub fn new_replicas(deployment: &Deployment, total: i32, current: i32) -> i32 {
     match deployment.strategy {
         Strategy::RollingUpdate { .. } => {
@@ -137,7 +138,8 @@ pub fn new_replicas(deployment: &Deployment, total: i32, current: i32) -> i32 {
     }
 }
 
-/// Returns the next scale of the new set in a rolling update (pkg/controller/deployment, reconcileNewReplicaSet).
+/// Returns the next scale of the new set in a rolling update. Upstream: pkg/controller/deployment,
+/// reconcileNewReplicaSet.
 pub fn roll_new(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> Option<Scale> {
     let target = if new.replicas > deployment.replicas {
         deployment.replicas
@@ -152,9 +154,9 @@ fn available(set: &ReplicaSet, replicas: i32) -> i32 {
     set.status.available_replicas.min(replicas)
 }
 
-/// Returns the next scales of the old sets in a rolling update (pkg/controller/deployment, reconcileOldReplicaSets):
-/// first pods that are not available are removed, then as many others as may be missing; oldest sets first. Unavailable
-/// pods of the new set count as missing. There is one write per set; upstream makes two.
+/// Returns the next scales of the old sets in a rolling update: first pods that are not available are removed, then as
+/// many others as may be missing; oldest sets first. Unavailable pods of the new set count as missing. There is one
+/// write per set; upstream makes two. Upstream: pkg/controller/deployment, reconcileOldReplicaSets.
 pub fn roll_old(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> Vec<Scale> {
     let least = deployment.replicas - max_unavailable(deployment);
     let new_available = available(new, new.replicas);
@@ -178,8 +180,8 @@ pub fn roll_old(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> 
     sets.old.iter().zip(targets).filter_map(|(set, target)| scale_to(deployment, set, target)).collect()
 }
 
-/// Returns the only active set, or the newest when none is; `None` when there are several, or no sets at all
-/// (pkg/controller/deployment/util, FindActiveOrLatest).
+/// Returns the only active set, or the newest when none is; `None` when there are several, or no sets at all. Upstream:
+/// pkg/controller/deployment/util, FindActiveOrLatest.
 pub fn active_or_latest(sets: &Sets) -> Option<&Arc<ReplicaSet>> {
     let mut active = sets.active();
     match (active.next(), active.next()) {
@@ -189,15 +191,16 @@ pub fn active_or_latest(sets: &Sets) -> Option<&Arc<ReplicaSet>> {
     }
 }
 
-/// Returns true if scale and annotation of the new set equal the Deployment's scale, and all its pods are available
-/// (pkg/controller/deployment/util, IsSaturated).
+/// Returns true if scale and annotation of the new set equal the Deployment's scale, and all its pods are available.
+/// Upstream: pkg/controller/deployment/util, IsSaturated.
 pub fn is_saturated(deployment: &Deployment, set: &ReplicaSet) -> bool {
     count_annotation(set, DESIRED_REPLICAS) == Some(deployment.replicas)
         && set.replicas == deployment.replicas
         && set.status.available_replicas == deployment.replicas
 }
 
-/// Returns the scales of the sets of a Deployment that is paused or was scaled (pkg/controller/deployment, scale).
+/// Returns the scales of the sets of a Deployment that is paused or was scaled. Upstream: pkg/controller/deployment,
+/// scale.
 ///
 /// Differs from upstream: a set with the right scale but wrong annotations is corrected, also with a strategy that does
 /// not scale in proportion. Otherwise each sync would count as a scaling event, and no rollout would happen.
@@ -244,8 +247,8 @@ fn in_proportion(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
     active.into_iter().zip(targets).filter_map(|(set, target)| refreshed(deployment, set, target)).collect()
 }
 
-/// Returns the growth of a set that keeps its proportion of the Deployment; negative if it shrinks
-/// (pkg/controller/deployment/util, getReplicaSetFraction). Without the annotation, the existing pods are the base.
+/// Returns the growth of a set that keeps its proportion of the Deployment; negative if it shrinks. Without the
+/// annotation, the existing pods are the base. Upstream: pkg/controller/deployment/util, getReplicaSetFraction.
 pub fn share(deployment: &Deployment, set: &ReplicaSet) -> i32 {
     if deployment.replicas == 0 {
         return -set.replicas;

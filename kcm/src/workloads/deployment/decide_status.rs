@@ -54,8 +54,8 @@ fn stamped(kind: &str, value: &str, reason: &str, message: &str, now: Time) -> C
     }
 }
 
-/// Sets a condition unless it exists with the same value and reason. The time of transition changes only with the value
-/// (pkg/controller/deployment/util, SetDeploymentCondition).
+/// Sets a condition unless it exists with the same value and reason. The time of transition changes only with the
+/// value. Upstream: pkg/controller/deployment/util, SetDeploymentCondition.
 pub fn set_condition(status: &mut DeploymentStatus, mut new: Condition) {
     if let Some(old) = condition(status, &new.kind).filter(|old| old.status == new.status) {
         if old.reason == new.reason {
@@ -72,14 +72,14 @@ pub fn remove_condition(status: &mut DeploymentStatus, kind: &str) {
     status.conditions.retain(|condition| *condition.kind != *kind);
 }
 
-/// Seconds that a rollout may go without progress; `None` without a deadline (pkg/controller/deployment/util,
-/// HasProgressDeadline).
+/// Seconds that a rollout may go without progress; `None` without a deadline. Upstream: pkg/controller/deployment/util,
+/// HasProgressDeadline.
 pub fn progress_deadline(deployment: &Deployment) -> Option<i64> {
     deployment.progress_deadline_seconds.filter(|seconds| *seconds != i32::MAX).map(i64::from)
 }
 
-/// Notes in the status that the Deployment was paused or resumed, so that the pause does not count as lack of progress
-/// (pkg/controller/deployment, checkPausedConditions).
+/// Notes in the status that the Deployment was paused or resumed, so that the pause does not count as lack of progress.
+/// Upstream: pkg/controller/deployment, checkPausedConditions.
 pub fn note_pause(deployment: &Deployment, status: &mut DeploymentStatus, now: Time) {
     let reason = condition(status, PROGRESSING).map(|condition| &*condition.reason);
     if progress_deadline(deployment).is_none() || reason == Some(TIMED_OUT) {
@@ -93,8 +93,8 @@ pub fn note_pause(deployment: &Deployment, status: &mut DeploymentStatus, now: T
     set_condition(status, stamped(PROGRESSING, "Unknown", reason, message, now));
 }
 
-/// Records in the status that the new set exists, when it has no progress condition yet (pkg/controller/deployment,
-/// getNewReplicaSet).
+/// Records in the status that the new set exists, when it has no progress condition yet. Upstream:
+/// pkg/controller/deployment, getNewReplicaSet.
 pub fn note_found(deployment: &Deployment, status: &mut DeploymentStatus, set: &str, now: Time) {
     if progress_deadline(deployment).is_some() && condition(status, PROGRESSING).is_none() {
         let message = format!("Found new replica set {set:?}");
@@ -102,7 +102,7 @@ pub fn note_found(deployment: &Deployment, status: &mut DeploymentStatus, set: &
     }
 }
 
-/// Notes in the status that the new set was created (pkg/controller/deployment, getNewReplicaSet).
+/// Notes in the status that the new set was created. Upstream: pkg/controller/deployment, getNewReplicaSet.
 pub fn note_created(deployment: &Deployment, status: &mut DeploymentStatus, set: &str, now: Time) {
     if progress_deadline(deployment).is_some() {
         let message = format!("Created new replica set {set:?}");
@@ -110,8 +110,8 @@ pub fn note_created(deployment: &Deployment, status: &mut DeploymentStatus, set:
     }
 }
 
-/// Records in the status that the new set could not be created, and returns the event about it
-/// (pkg/controller/deployment, getNewReplicaSet). Write the status as it is then, without [`status`].
+/// Records in the status that the new set could not be created, and returns the event about it. Write the status as it
+/// is then, without [`status`]. Upstream: pkg/controller/deployment, getNewReplicaSet.
 pub fn note_create_failed(
     deployment: &Deployment,
     status: &mut DeploymentStatus,
@@ -126,21 +126,21 @@ pub fn note_create_failed(
     Notice { warning: true, reason: CREATE_FAILED, message }
 }
 
-/// Notes in the status that the name of the new set belongs to another one, so that the next name differs
-/// (pkg/controller/deployment, getNewReplicaSet). Write the status as it is then, without [`status`].
+/// Notes in the status that the name of the new set belongs to another one, so that the next name differs. Write the
+/// status as it is then, without [`status`]. Upstream: pkg/controller/deployment, getNewReplicaSet.
 pub fn note_collision(status: &mut DeploymentStatus) {
     status.collision_count = Some(status.collision_count.unwrap_or(0) + 1);
 }
 
-/// Returns true if all desired pods are new and available, and no others are left (pkg/controller/deployment/util,
-/// DeploymentComplete).
+/// Returns true if all desired pods are new and available, and no others are left. Upstream:
+/// pkg/controller/deployment/util, DeploymentComplete.
 pub fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
     let counts = [status.updated_replicas, status.replicas, status.available_replicas];
     counts == [deployment.replicas; 3] && status.observed_generation >= deployment.meta.generation
 }
 
-/// Returns true if there was progress between two statuses: new pods, fewer old ones, ready or available ones
-/// (pkg/controller/deployment/util, DeploymentProgressing).
+/// Returns true if there was progress between two statuses: new pods, fewer old ones, ready or available ones.
+/// Upstream: pkg/controller/deployment/util, DeploymentProgressing.
 pub fn is_progress(before: &DeploymentStatus, after: &DeploymentStatus) -> bool {
     let old_pods = |status: &DeploymentStatus| status.replicas - status.updated_replicas;
     after.updated_replicas > before.updated_replicas
@@ -149,8 +149,8 @@ pub fn is_progress(before: &DeploymentStatus, after: &DeploymentStatus) -> bool 
         || after.available_replicas > before.available_replicas
 }
 
-/// Returns true if the last progress lies further back than the deadline (pkg/controller/deployment/util,
-/// DeploymentTimedOut). A rollout that was completed once does not time out.
+/// Returns true if the last progress lies further back than the deadline. A rollout that was completed once does not
+/// time out. Upstream: pkg/controller/deployment/util, DeploymentTimedOut.
 pub fn is_timed_out(deployment: &Deployment, status: &DeploymentStatus, now: Time) -> bool {
     let (Some(deadline), Some(condition)) = (progress_deadline(deployment), condition(status, PROGRESSING)) else {
         return false;
@@ -162,9 +162,10 @@ pub fn is_timed_out(deployment: &Deployment, status: &DeploymentStatus, now: Tim
     }
 }
 
-/// Returns the status at the end of a sync (pkg/controller/deployment, calculateStatus and syncRolloutStatus). `noted`
-/// is the Deployment's status with the conditions of this sync; `rollout` says whether progress is judged, as it is in
-/// rollouts only. It need not be written when it equals the Deployment's and the revision annotation stays.
+/// Returns the status at the end of a sync. `noted` is the Deployment's status with the conditions of this sync;
+/// `rollout` says whether progress is judged, as it is in rollouts only. It need not be written when it equals the
+/// Deployment's and the revision annotation stays. Upstream: pkg/controller/deployment, calculateStatus and
+/// syncRolloutStatus.
 pub fn status(
     deployment: &Deployment,
     noted: &DeploymentStatus,
@@ -205,7 +206,7 @@ pub fn status(
 /// Returns the maximum delay of a status write, from when the status first differed from the Deployment's. Changing
 /// counts are delayed. A final state, a changed condition and a new observed generation are not, because users and
 /// tools wait for them (kubectl rollout status).
-pub fn patience(deployment: &Deployment, status: &DeploymentStatus) -> Duration {
+pub fn write_delay(deployment: &Deployment, status: &DeploymentStatus) -> Duration {
     let was = &deployment.status;
     let news_of = |status: &DeploymentStatus| {
         let mut conditions = status.conditions.clone();
@@ -263,7 +264,7 @@ fn judge_progress(
 }
 
 /// Returns the number of terminating pods of all sets. A set that was never synced counts as zero; `None` if a synced
-/// set does not have the number (pkg/controller/deployment/util, GetTerminatingReplicaCountForReplicaSets).
+/// set does not have the number. Upstream: pkg/controller/deployment/util, GetTerminatingReplicaCountForReplicaSets.
 fn terminating(sets: &Sets) -> Option<i32> {
     let counted =
         sets.all().filter(|set| set.status.observed_generation != 0 || set.status.terminating_replicas.is_some());
@@ -272,16 +273,16 @@ fn terminating(sets: &Sets) -> Option<i32> {
         .try_fold(0_i32, |total, count| Some(total.saturating_add(count?)))
 }
 
-/// Returns the first failure that a set reports, the new one's before those of old ones (pkg/controller/deployment,
-/// getReplicaFailures).
+/// Returns the first failure that a set reports, the new one's before those of old ones. Upstream:
+/// pkg/controller/deployment, getReplicaFailures.
 fn replica_failure(sets: &Sets) -> Option<Condition> {
     let mut conditions = sets.new.iter().chain(&sets.old).flat_map(|set| &set.status.conditions);
     let failure = conditions.find(|condition| *condition.kind == *REPLICA_FAILURE)?;
     Some(Condition { kind: Str::from(REPLICA_FAILURE), last_update: failure.last_transition, ..failure.clone() })
 }
 
-/// Returns when to reconcile a rollout again that no change would requeue: one second after its deadline
-/// (pkg/controller/deployment, requeueStuckDeployment). `status` is the one at the end of the sync.
+/// Returns when to reconcile a rollout again that no change would requeue: one second after its deadline. `status` is
+/// the one at the end of the sync. Upstream: pkg/controller/deployment, requeueStuckDeployment.
 ///
 /// Differs from upstream: a rollout that was completed once is not reconciled again, because time changes nothing about
 /// it. Upstream requeues it continuously while one of its pods is not available.

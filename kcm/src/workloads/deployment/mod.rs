@@ -2,7 +2,7 @@
 //!
 //! It never scales beyond the strategy's surge, removes no more available pods than the strategy allows, and keeps a
 //! history for rollbacks. The policy is pure: `decide` chooses the course of a sync, `decide_revision` computes
-//! revisions and rollbacks, `decide_scale` numbers of pods, `decide_status` the status. Follows upstream
+//! revisions and rollbacks, `decide_scale` numbers of pods, `decide_status` the status. Upstream:
 //! pkg/controller/deployment.
 
 mod decide;

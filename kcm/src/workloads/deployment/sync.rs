@@ -1,4 +1,4 @@
-//! One reconcile of a Deployment: gather, claim, follow the decided course, write the status.
+//! One reconcile of a Deployment: gather, claim, act in the decided mode, write the status.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Answer, WriteError, Writer};
 use tracing::{debug, error, info};
 
-use super::decide::{Course, Notice, Sets, Step, course, doubtful, next_step, old_pods_running, surplus_history};
+use super::decide::{Notice, Sets, Step, SyncMode, course, doubtful, next_step, old_pods_running, surplus_history};
 use super::decide_revision::{is_ours, new_replica_set, new_set_update, revision_edit, rollback};
 use super::decide_scale::{Scale, resize, scaled_notice};
 use super::decide_status::{
-    is_complete, note_collision, note_create_failed, note_created, note_found, note_pause, patience, recheck_after,
-    status,
+    is_complete, note_collision, note_create_failed, note_created, note_found, note_pause, recheck_after, status,
+    write_delay,
 };
 use crate::context::Clock;
 use crate::pods::creation_gate::CreationGate;
@@ -121,9 +121,9 @@ impl Deployments {
         };
         let edits =
             if deployment.meta.is_deleting() { AnnotationEdits::new() } else { revision_edit(&deployment, &work.sets) };
-        let again = if course == Course::Rollout { recheck_after(&deployment, &status, now) } else { None };
-        let patience = if edits.is_empty() { patience(&deployment, &status) } else { Duration::ZERO };
-        if let Some(later) = self.debouncer.wait(key, patience) {
+        let again = if course == SyncMode::Rollout { recheck_after(&deployment, &status, now) } else { None };
+        let write_delay = if edits.is_empty() { write_delay(&deployment, &status) } else { Duration::ZERO };
+        if let Some(later) = self.debouncer.wait(key, write_delay) {
             return Ok(Outcome::RequeueAfter(again.map_or(later, |again| again.min(later))));
         }
         if status != deployment.status || !edits.is_empty() {
@@ -191,36 +191,38 @@ impl Deployments {
         }
     }
 
-    /// Follows a course. Returns the status at its end, or `None` if the next reconcile writes it.
-    async fn act(&self, work: &mut Work<'_>, course: Course) -> Result<Option<DeploymentStatus>, Stop> {
+    /// Acts in a sync mode. Returns the status at its end, or `None` if the next reconcile writes it.
+    async fn act(&self, work: &mut Work<'_>, course: SyncMode) -> Result<Option<DeploymentStatus>, Stop> {
         match course {
-            Course::Refuse => {
+            SyncMode::Refuse => {
                 self.record_notice(work.deployment, &Notice::selecting_all());
                 let generation = work.deployment.meta.generation.max(work.noted.observed_generation);
                 return Ok(Some(DeploymentStatus { observed_generation: generation, ..work.noted.clone() }));
             }
-            Course::Report => {}
-            Course::Hold | Course::Resize | Course::Rollout | Course::RollBack(_) => self.keep_new_set(work).await?,
+            SyncMode::Report => {}
+            SyncMode::Hold | SyncMode::Resize | SyncMode::Rollout | SyncMode::RollBack(_) => {
+                self.keep_new_set(work).await?
+            }
         }
         match course {
-            Course::RollBack(revision) => {
+            SyncMode::RollBack(revision) => {
                 if work.sets.new.is_none() {
                     self.create(work).await?;
                 }
                 self.roll_back(work, revision).await?;
                 return Ok(None);
             }
-            Course::Hold | Course::Resize => {
+            SyncMode::Hold | SyncMode::Resize => {
                 let scales = resize(work.deployment, &work.sets);
                 self.scale(work, scales).await?;
-                if course == Course::Hold {
+                if course == SyncMode::Hold {
                     self.clean(work).await?;
                 }
             }
-            Course::Rollout => self.roll_out(work).await?,
-            Course::Refuse | Course::Report => {}
+            SyncMode::Rollout => self.roll_out(work).await?,
+            SyncMode::Refuse | SyncMode::Report => {}
         }
-        Ok(Some(self.status(work, course == Course::Rollout)))
+        Ok(Some(self.status(work, course == SyncMode::Rollout)))
     }
 
     /// Records a pause, and updates the new set from the Deployment, if it exists.

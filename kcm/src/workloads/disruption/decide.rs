@@ -15,10 +15,10 @@ use crate::pods::status_delay::MINOR_CHANGE;
 const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Maximum delay of writing a larger number of allowed disruptions.
-const BEFORE_MORE_GO: Duration = Duration::from_secs(1);
+const MAX_INCREASE_DELAY: Duration = Duration::from_secs(1);
 
 /// Labels that a pod must have for a selector to match it.
-pub fn labels_asked_for(selector: &Selector) -> Vec<(Str, Str)> {
+pub fn required_labels(selector: &Selector) -> Vec<(Str, Str)> {
     let Selector::All(requirements) = selector else { return Vec::new() };
     let labels = requirements.iter().filter_map(Requirement::only_label);
     labels.map(|(key, value)| (key.clone(), value.clone())).collect()
@@ -38,8 +38,8 @@ pub fn needs_scale(budget: &PodDisruptionBudget) -> bool {
     budget.max_unavailable.is_some() || matches!(budget.min_available, Some(IntOrString::Text(_)))
 }
 
-/// Returns the budget's bounds (pkg/controller/disruption, getExpectedPodCount), for this number of pods or, if
-/// [`needs_scale`], for this scale of their owners. Percentages round up in both directions.
+/// Returns the budget's bounds, for this number of pods or, if [`needs_scale`], for this scale of their owners.
+/// Percentages round up in both directions. Upstream: pkg/controller/disruption, getExpectedPodCount.
 ///
 /// # Errors
 /// When a text is no percentage.
@@ -103,8 +103,9 @@ pub fn count(pods: usize) -> i32 {
     i32::try_from(pods).unwrap_or(i32::MAX)
 }
 
-/// Returns the status of a budget whose pods were counted (pkg/controller/disruption, updatePdbStatus). Without
-/// expected pods none may be disrupted, so that a budget that was created before its pods protects them from the start.
+/// Returns the status of a budget whose pods were counted. Without expected pods none may be disrupted, so that a
+/// budget that was created before its pods protects them from the start. Upstream: pkg/controller/disruption,
+/// updatePdbStatus.
 pub fn status(
     budget: &PodDisruptionBudget,
     bounds: Bounds,
@@ -132,7 +133,7 @@ pub fn status(
 /// does not change. A larger number of allowed disruptions is delayed briefly, too: in a rollout the next pod is
 /// deleted as soon as another one is ready, and an eviction in between would be one too many. Nothing else is delayed,
 /// above all not a smaller number of allowed disruptions.
-pub fn patience(before: &BudgetStatus, after: &BudgetStatus) -> Duration {
+pub fn write_delay(before: &BudgetStatus, after: &BudgetStatus) -> Duration {
     let is_kept = |status: &BudgetStatus| status.current_healthy >= status.desired_healthy;
     let counts =
         BudgetStatus { current_healthy: after.current_healthy, expected_pods: after.expected_pods, ..before.clone() };
@@ -141,7 +142,7 @@ pub fn patience(before: &BudgetStatus, after: &BudgetStatus) -> Duration {
     } else if counts == *after && is_kept(before) == is_kept(after) {
         MINOR_CHANGE
     } else if opens(before, after) {
-        BEFORE_MORE_GO
+        MAX_INCREASE_DELAY
     } else {
         Duration::ZERO
     }
@@ -156,7 +157,7 @@ fn opens(before: &BudgetStatus, after: &BudgetStatus) -> bool {
 }
 
 /// Returns the status of a budget whose pods could not be counted: nothing may be disrupted, and nothing else is
-/// updated (pkg/controller/disruption, failSafe).
+/// updated. Upstream: pkg/controller/disruption, failSafe.
 pub fn failed(budget: &PodDisruptionBudget, why: &str, now: Timestamp) -> BudgetStatus {
     let observed = budget.status.observed_generation;
     BudgetStatus {

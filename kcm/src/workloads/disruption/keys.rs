@@ -27,7 +27,7 @@ pub fn subscribe(
         if let Some(pod) = change.new.filter(|pod| is_announced(pod)) {
             announced.add(pod.meta.key());
         }
-        if !concerns_budgets(change) {
+        if !affects_budgets(change) {
             return;
         }
         let Some(pod) = change.new.or(change.old) else { return };
@@ -55,7 +55,7 @@ pub fn budget_key(change: &Change<'_, PodDisruptionBudget>) -> Option<ObjectKey>
     Some(change.new.or(change.old)?.meta.key())
 }
 
-/// Reports whether a budget was created or deleted, or has another spec. A change of its status alone, this
+/// Returns true if a budget was created or deleted, or has another spec. A change of its status alone, this
 /// controller's own or the eviction API's, is coalesced: the eviction API has counted its pod already.
 fn is_new_to_us(change: &Change<'_, PodDisruptionBudget>) -> bool {
     match (change.old, change.new) {
@@ -65,13 +65,13 @@ fn is_new_to_us(change: &Change<'_, PodDisruptionBudget>) -> bool {
 }
 
 /// Returns true if the fields of a pod changed that budgets use: readiness, deletion, labels, owners, and UID.
-pub fn concerns_budgets(change: &Change<'_, Pod>) -> bool {
+pub fn affects_budgets(change: &Change<'_, Pod>) -> bool {
     let (Some(old), Some(new)) = (change.old, change.new) else { return true };
     (old.ready, old.meta.is_deleting(), &old.meta.labels, &old.meta.owners, &old.meta.uid)
         != (new.ready, new.meta.is_deleting(), &new.meta.labels, &new.meta.owners, &new.meta.uid)
 }
 
-/// How soon a budget has to count its pods again.
+/// The urgency of a new count of a budget's pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
     /// Fewer pods may be disrupted: an eviction that is granted by the previous number is one too many.
@@ -80,8 +80,8 @@ pub enum Urgency {
     Coalesced,
 }
 
-/// Returns how soon the budget with this selector has to count a change of a pod; `None` if the change does not concern
-/// it.
+/// Returns the urgency of a new count for the budget with this selector after a change of a pod; `None` if the change
+/// does not affect it.
 pub fn urgency(change: &Change<'_, Pod>, selector: &Selector) -> Option<Urgency> {
     let [old, new] = [change.old, change.new].map(|pod| pod.filter(|pod| selector.matches(&pod.meta.labels)));
     let is_healthy = |pod: Option<&Arc<Pod>>| pod.is_some_and(|pod| pod.ready && !pod.meta.is_deleting());
@@ -100,11 +100,12 @@ fn joins(change: &Change<'_, Pod>) -> bool {
 }
 
 /// Returns true while a pod has the condition `DisruptionTarget` from a source that may not follow through: not from
-/// its kubelet, and only until it is deleted or has ended (pkg/controller/disruption,
-/// nonTerminatingPodHasStaleDisruptionCondition).
+/// its kubelet, and only until it is deleted or has ended. Upstream: pkg/controller/disruption,
+/// nonTerminatingPodHasStaleDisruptionCondition.
 pub fn is_announced(pod: &Pod) -> bool {
-    let told = pod.disruption.as_ref().is_some_and(|told| told.target_since.is_some() && !told.by_kubelet);
-    told && pod.is_active()
+    let is_target =
+        pod.disruption.as_ref().is_some_and(|condition| condition.target_since.is_some() && !condition.by_kubelet);
+    is_target && pod.is_active()
 }
 
 fn warn_about_multiple_budgets(recorder: &Recorder, pod: &Pod, protecting: &[&PodDisruptionBudget]) {

@@ -1,8 +1,7 @@
 //! disruption-controller: writes for each PodDisruptionBudget the number of its pods that may be evicted now.
 //!
 //! The eviction API reads the number from the budget's status and decrements it; this controller recounts when pods
-//! change. It also withdraws announcements of disruptions that did not happen. Follows upstream
-//! pkg/controller/disruption.
+//! change. It also withdraws announcements of disruptions that did not happen. Upstream: pkg/controller/disruption.
 
 mod announced;
 mod decide;
@@ -30,7 +29,7 @@ use announced::Announced;
 use owners::Owners;
 use sync::Budgets;
 
-/// Name of the event source (pkg/controller/disruption, NewDisruptionControllerInternal).
+/// Name of the event source. Upstream: pkg/controller/disruption, NewDisruptionControllerInternal.
 const COMPONENT: &str = "controllermanager";
 
 /// The first time over which changes of pods are coalesced that cannot lower the number of allowed disruptions.
@@ -89,7 +88,7 @@ fn start(manager: &mut Manager, context: &Context) {
         recorder: recorder.clone(),
         queue: queue.clone(),
         clock: context.clock.clone(),
-        told: Default::default(),
+        recorded_events: Default::default(),
         debouncer: StatusDebouncer::default(),
     });
     let announced = Arc::new(Announced { pods: pods.clone(), writer, clock: context.clock.clone() });

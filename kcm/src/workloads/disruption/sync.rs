@@ -32,20 +32,20 @@ pub struct Budgets {
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
     /// The last events about each budget, so that they are not repeated while nothing changes.
-    pub told: Mutex<HashMap<ObjectKey, Vec<Word>>>,
+    pub recorded_events: Mutex<HashMap<ObjectKey, Vec<BudgetEvent>>>,
     /// The time since which counts without effect on evictions wait to be written.
     pub debouncer: StatusDebouncer,
 }
 
 /// An event about a budget.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Word {
+pub struct BudgetEvent {
     kind: EventType,
     reason: &'static str,
     message: String,
 }
 
-impl Word {
+impl BudgetEvent {
     fn warning(reason: &'static str, message: String) -> Self {
         Self { kind: EventType::Warning, reason, message }
     }
@@ -64,15 +64,15 @@ impl Budgets {
         let budget = match self.budgets.read_settled(key, self.queue.waker(key)) {
             Cached::Current(budget) => budget,
             Cached::Absent => {
-                self.told().remove(key);
+                self.recorded_events().remove(key);
                 self.debouncer.forget(key);
                 return Ok(Outcome::Done);
             }
             Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
-        let mut words = Vec::new();
-        let counted = self.count(&budget, &mut words).await;
-        self.record_new(key, &budget, words);
+        let mut events = Vec::new();
+        let counted = self.count(&budget, &mut events).await;
+        self.record_new(key, &budget, events);
         let now = (self.clock)();
         let (status, then) = match counted {
             Ok((bounds, pods)) => {
@@ -94,7 +94,7 @@ impl Budgets {
             self.debouncer.forget(key);
             return Ok(then);
         }
-        if let Some(wait) = self.debouncer.wait(key, decide::patience(&budget.status, &status)) {
+        if let Some(wait) = self.debouncer.wait(key, decide::write_delay(&budget.status, &status)) {
             return Ok(match then {
                 Outcome::RequeueAfter(recheck) => Outcome::RequeueAfter(wait.min(recheck)),
                 _ => Outcome::RequeueAfter(wait),
@@ -125,38 +125,38 @@ impl Budgets {
         }
     }
 
-    /// Returns the budget's pods and bounds; events are added to `words`.
+    /// Returns the budget's pods and bounds; events are added to `events`.
     async fn count(
         &self,
         budget: &PodDisruptionBudget,
-        words: &mut Vec<Word>,
+        events: &mut Vec<BudgetEvent>,
     ) -> Result<(Bounds, Vec<Arc<Pod>>), Unknown> {
         if let Selector::Invalid(why) = &budget.selector {
-            words.push(Word::warning("NoPods", format!("Failed to get pods: {why}")));
+            events.push(BudgetEvent::warning("NoPods", format!("Failed to get pods: {why}")));
             return Err(Unknown { message: why.clone(), passing: false });
         }
         let pods = self.pods_of(budget);
         if pods.is_empty() {
             let message = "No matching pods found".to_owned();
-            words.push(Word { kind: EventType::Normal, reason: "NoPods", message });
+            events.push(BudgetEvent { kind: EventType::Normal, reason: "NoPods", message });
         }
         let mut counted = decide::count(pods.len());
         if decide::needs_scale(budget) {
-            let wanted = self.owners.wanted(&pods).await.inspect_err(|unknown| words.push(not_counted(unknown)))?;
+            let wanted = self.owners.wanted(&pods).await.inspect_err(|unknown| events.push(not_counted(unknown)))?;
             if !wanted.unmanaged.is_empty() {
-                words.push(Word::warning("UnmanagedPods", unmanaged(budget)));
+                events.push(BudgetEvent::warning("UnmanagedPods", unmanaged(budget)));
             }
             counted = wanted.pods;
         }
         let bounds = decide::bounds(budget, counted).map_err(|message| Unknown { message, passing: false });
-        Ok((bounds.inspect_err(|unknown| words.push(not_counted(unknown)))?, pods))
+        Ok((bounds.inspect_err(|unknown| events.push(not_counted(unknown)))?, pods))
     }
 
     /// Returns the budget's pods: only those with the rarest label that it selects, or else those of the namespace, are
     /// compared.
     fn pods_of(&self, budget: &PodDisruptionBudget) -> Vec<Arc<Pod>> {
         let namespace = &budget.meta.namespace;
-        let labels = decide::labels_asked_for(&budget.selector);
+        let labels = decide::required_labels(&budget.selector);
         let mut pods = if labels.is_empty() {
             self.pods.by_index(&by_namespace(), index_key(&**namespace))
         } else {
@@ -166,20 +166,24 @@ impl Budgets {
         pods
     }
 
-    fn told(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, Vec<Word>>> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn recorded_events(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, Vec<BudgetEvent>>> {
+        self.recorded_events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn record_new(&self, key: &ObjectKey, budget: &PodDisruptionBudget, words: Vec<Word>) {
-        let before =
-            if words.is_empty() { self.told().remove(key) } else { self.told().insert(key.clone(), words.clone()) };
+    fn record_new(&self, key: &ObjectKey, budget: &PodDisruptionBudget, events: Vec<BudgetEvent>) {
+        let before = if events.is_empty() {
+            self.recorded_events().remove(key)
+        } else {
+            self.recorded_events().insert(key.clone(), events.clone())
+        };
         let before = before.unwrap_or_default();
-        for word in words.into_iter().filter(|word| !before.contains(word)) {
-            self.recorder.event(&about(budget), word.kind, word.reason, word.message);
+        for event in events.into_iter().filter(|event| !before.contains(event)) {
+            self.recorder.event(&about(budget), event.kind, event.reason, event.message);
         }
     }
 
-    /// The message names the namespace twice, as upstream's does (pkg/controller/disruption, buildDisruptedPodMap).
+    /// The message names the namespace twice, as upstream's does. Upstream: pkg/controller/disruption,
+    /// buildDisruptedPodMap.
     fn record_overdue(&self, budget: &PodDisruptionBudget, pod: &Pod) {
         let namespace = &budget.meta.namespace;
         let message = format!("Pod was expected by PDB {namespace}/{namespace} to be deleted but it wasn't");
@@ -187,9 +191,9 @@ impl Budgets {
     }
 }
 
-fn not_counted(unknown: &Unknown) -> Word {
+fn not_counted(unknown: &Unknown) -> BudgetEvent {
     let message = format!("Failed to calculate the number of expected pods: {}", unknown.message);
-    Word::warning("CalculateExpectedPodCountFailed", message)
+    BudgetEvent::warning("CalculateExpectedPodCountFailed", message)
 }
 
 fn unmanaged(budget: &PodDisruptionBudget) -> String {

@@ -17,8 +17,8 @@ use runtime::store::Change;
 use serde_json::json;
 
 use super::announced::{remaining, withdrawal};
-use super::decide::{Bounds, bounds, disrupted, failed, healthy, labels_asked_for, needs_scale, patience, status};
-use super::keys::{Urgency, budget_key, concerns_budgets, is_announced, urgency};
+use super::decide::{Bounds, bounds, disrupted, failed, healthy, needs_scale, required_labels, status, write_delay};
+use super::keys::{Urgency, affects_budgets, budget_key, is_announced, urgency};
 
 const NOW: i64 = 1_000_000;
 
@@ -69,7 +69,7 @@ fn required_labels_of_a_selector_are_found() {
         (Selector::of_labels(&Interner::default(), [("app", "web")]), vec!["app=web"]),
     ] {
         let found: Vec<String> =
-            labels_asked_for(&selector).iter().map(|(key, value)| format!("{key}={value}")).collect();
+            required_labels(&selector).iter().map(|(key, value)| format!("{key}={value}")).collect();
         assert_eq!(found, expected, "{selector:?}");
     }
 }
@@ -157,7 +157,7 @@ fn counts_without_effect_are_delayed_and_fewer_allowed_disruptions_are_not() {
     };
     let new = budget(|_| {});
     let (at_once, a_moment, longer) = (0, 1, 2);
-    assert_eq!(patience(&new.status, &of(&new, 2, 4, 0)), Duration::ZERO, "the first status is written immediately");
+    assert_eq!(write_delay(&new.status, &of(&new, 2, 4, 0)), Duration::ZERO, "the first status is written immediately");
     for (before, after, expected) in [
         ((4, 5, 1), (4, 5, 1), at_once),
         ((4, 5, 1), (4, 5, 2), longer),
@@ -172,11 +172,11 @@ fn counts_without_effect_are_delayed_and_fewer_allowed_disruptions_are_not() {
         ((3, 4, 3), (2, 4, 3), at_once),
     ] {
         let (before, after) = (of(&new, before.0, before.1, before.2), of(&new, after.0, after.1, after.2));
-        assert_eq!(patience(&before, &after).as_secs(), expected, "{before:?} -> {after:?}");
+        assert_eq!(write_delay(&before, &after).as_secs(), expected, "{before:?} -> {after:?}");
     }
     let noted = BudgetStatus { disrupted_pods: vec![("a".into(), Time(NOW))], ..of(&new, 4, 5, 4) };
     assert_eq!(
-        patience(&noted, &of(&new, 4, 5, 5)),
+        write_delay(&noted, &of(&new, 4, 5, 5)),
         Duration::ZERO,
         "an eviction whose pod is being deleted is no longer kept"
     );
@@ -245,7 +245,7 @@ fn only_relevant_pod_changes_requeue_budgets() {
         (None, true),
     ] {
         let change = Change { old: Some(&base), new: new.as_ref() };
-        assert_eq!(concerns_budgets(&change), expected, "{change:?}");
+        assert_eq!(affects_budgets(&change), expected, "{change:?}");
     }
 }
 
@@ -287,19 +287,19 @@ fn change_that_may_lower_the_allowed_disruptions_is_counted_immediately() {
 
 #[test]
 fn announcements_are_valid_for_two_minutes() {
-    let told = |ago: i64, by_kubelet: bool| {
+    let disrupted_since = |ago: i64, by_kubelet: bool| {
         Some(Box::new(Disruption { evicted: false, target_since: Some(Time(NOW - ago)), by_kubelet }))
     };
     for (pod, expected) in [
         (pod("a", |_| {}), None),
-        (pod("a", |pod| pod.disruption = told(0, false)), Some(120)),
-        (pod("a", |pod| pod.disruption = told(119, false)), Some(1)),
-        (pod("a", |pod| pod.disruption = told(120, false)), Some(0)),
-        (pod("a", |pod| pod.disruption = told(9999, false)), Some(0)),
-        (pod("a", |pod| pod.disruption = told(9999, true)), None),
-        (pod("a", |pod| (pod.disruption, pod.phase) = (told(9999, false), Phase::Pending)), Some(0)),
-        (pod("a", |pod| (pod.disruption, pod.phase) = (told(9999, false), Phase::Failed)), None),
-        (pod("a", |pod| (pod.disruption, pod.meta.deletion) = (told(9999, false), Time(NOW))), None),
+        (pod("a", |pod| pod.disruption = disrupted_since(0, false)), Some(120)),
+        (pod("a", |pod| pod.disruption = disrupted_since(119, false)), Some(1)),
+        (pod("a", |pod| pod.disruption = disrupted_since(120, false)), Some(0)),
+        (pod("a", |pod| pod.disruption = disrupted_since(9999, false)), Some(0)),
+        (pod("a", |pod| pod.disruption = disrupted_since(9999, true)), None),
+        (pod("a", |pod| (pod.disruption, pod.phase) = (disrupted_since(9999, false), Phase::Pending)), Some(0)),
+        (pod("a", |pod| (pod.disruption, pod.phase) = (disrupted_since(9999, false), Phase::Failed)), None),
+        (pod("a", |pod| (pod.disruption, pod.meta.deletion) = (disrupted_since(9999, false), Time(NOW))), None),
     ] {
         assert_eq!(remaining(&pod, now()), expected.map(Duration::from_secs), "{pod:?}");
         assert_eq!(is_announced(&pod), expected.is_some());

@@ -1,4 +1,4 @@
-//! Metrics of the controller, under upstream's names (pkg/controller/podautoscaler/monitor).
+//! Metrics of the controller, under upstream's names. Upstream: pkg/controller/podautoscaler/monitor.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,11 +16,11 @@ use runtime::store::Store;
 /// The change of the number of pods by a sync or a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// More.
+    /// The number increases.
     Up,
-    /// Fewer.
+    /// The number decreases.
     Down,
-    /// Nothing.
+    /// The number stays.
     None,
 }
 

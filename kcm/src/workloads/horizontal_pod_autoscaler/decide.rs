@@ -66,7 +66,7 @@ impl Draft {
     }
 
     /// Sets the observed state of the target and its metrics.
-    pub fn seen(
+    pub fn set_observed(
         &mut self,
         autoscaler: &HorizontalPodAutoscaler,
         current: i32,
@@ -111,7 +111,7 @@ pub fn tolerances(autoscaler: &HorizontalPodAutoscaler, usual: f64, gates: Gates
 
 /// The source of the number of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Course {
+pub enum ScaleSource {
     /// None: a user scaled the target to zero, which disables the autoscaler.
     Disabled,
     /// A bound of the spec, with the reason.
@@ -138,29 +138,29 @@ fn has_scaled_to_zero(autoscaler: &HorizontalPodAutoscaler, gates: Gates) -> boo
 const BELOW_MIN: &str = "Current number of replicas below Spec.MinReplicas";
 
 /// Returns the source of the number of pods for a target with `current` replicas.
-pub fn course(autoscaler: &HorizontalPodAutoscaler, current: i32, gates: Gates) -> Course {
+pub fn scale_source(autoscaler: &HorizontalPodAutoscaler, current: i32, gates: Gates) -> ScaleSource {
     let min = least(autoscaler);
     if current == 0 {
         let is_own_zero = has_scaled_to_zero(autoscaler, gates);
         let can_scale_up = is_own_zero && (min != 0 || has_metrics_without_pods(autoscaler));
-        if can_scale_up { Course::Metrics } else { Course::Disabled }
+        if can_scale_up { ScaleSource::Metrics } else { ScaleSource::Disabled }
     } else if current > autoscaler.max_replicas {
-        Course::Bound(autoscaler.max_replicas, "Current number of replicas above Spec.MaxReplicas")
+        ScaleSource::Bound(autoscaler.max_replicas, "Current number of replicas above Spec.MaxReplicas")
     } else if current < min {
-        Course::Bound(min, BELOW_MIN)
+        ScaleSource::Bound(min, BELOW_MIN)
     } else {
-        Course::Metrics
+        ScaleSource::Metrics
     }
 }
 
 /// Returns true if scaling to `to` sets the condition `ScaledToZero`.
-pub fn goes_to_zero(autoscaler: &HorizontalPodAutoscaler, current: i32, to: i32, gates: Gates) -> bool {
+pub fn sets_scaled_to_zero(autoscaler: &HorizontalPodAutoscaler, current: i32, to: i32, gates: Gates) -> bool {
     let is_allowed = gates.scale_to_zero && least(autoscaler) == 0 && has_metrics_without_pods(autoscaler);
     is_allowed && current > 0 && to == 0
 }
 
 /// Sets the condition `ScaledToZero` after the target was scaled; removes it without the gate.
-pub fn tell_of_zero(draft: &mut Draft, zero: bool, gates: Gates) {
+pub fn set_scaled_to_zero(draft: &mut Draft, zero: bool, gates: Gates) {
     match (gates.scale_to_zero, zero) {
         (false, _) => draft.remove(SCALED_TO_ZERO),
         (true, true) => {
@@ -176,9 +176,9 @@ pub fn tell_of_zero(draft: &mut Draft, zero: bool, gates: Gates) {
 ///
 /// It is set before the target is scaled to zero. If another client scales it at the same time, or this process ends in
 /// between, the condition would make a later zero of the user look like this controller's own, and scale it up again.
-pub fn withdraw_zero(autoscaler: &HorizontalPodAutoscaler, current: i32, draft: &mut Draft, gates: Gates) {
+pub fn clear_scaled_to_zero(autoscaler: &HorizontalPodAutoscaler, current: i32, draft: &mut Draft, gates: Gates) {
     if current > 0 && has_scaled_to_zero(autoscaler, gates) {
-        tell_of_zero(draft, false, gates);
+        set_scaled_to_zero(draft, false, gates);
     }
 }
 
@@ -206,7 +206,7 @@ pub struct Proposal {
     pub status: MetricStatus,
 }
 
-/// Returns the proposal or failure of a metric (pkg/controller/podautoscaler, computeStatusFor...Metric).
+/// Returns the proposal or failure of a metric. Upstream: pkg/controller/podautoscaler, computeStatusFor...Metric.
 pub fn proposal(metric: &Metric, measured: Measured) -> Result<Proposal, Failure> {
     let (reason, name) = match &metric.source {
         Source::Resource { name } => {
@@ -313,8 +313,8 @@ pub struct Combined {
     pub spec: bool,
 }
 
-/// Returns the highest proposal. If a metric failed, the others must not scale down (pkg/controller/podautoscaler,
-/// computeReplicasForMetrics).
+/// Returns the highest proposal. If a metric failed, the others must not scale down. Upstream:
+/// pkg/controller/podautoscaler, computeReplicasForMetrics.
 pub fn combine(proposals: Vec<Result<Proposal, Failure>>, current: i32, draft: &mut Draft) -> Combined {
     let (mut wanted, mut statuses, mut failures) = (None::<(i32, String)>, Vec::new(), Vec::new());
     let metrics = proposals.len();

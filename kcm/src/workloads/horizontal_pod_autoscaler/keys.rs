@@ -11,7 +11,7 @@ use runtime::store::{Change, Store};
 pub fn subscribe(autoscalers: &Arc<Store<HorizontalPodAutoscaler>>, queue: &Arc<Queue<ObjectKey>>, generation: bool) {
     let queue = queue.clone();
     autoscalers.subscribe(move |change| {
-        if let Some(key) = concerned(change, generation) {
+        if let Some(key) = relevant_key(change, generation) {
             queue.add(key);
         }
     });
@@ -19,7 +19,7 @@ pub fn subscribe(autoscalers: &Arc<Store<HorizontalPodAutoscaler>>, queue: &Arc<
 
 /// Returns the key of an autoscaler that was created or deleted or has another spec. Any other change waits for the
 /// next periodic sync.
-pub fn concerned(change: &Change<'_, HorizontalPodAutoscaler>, generation: bool) -> Option<ObjectKey> {
+pub fn relevant_key(change: &Change<'_, HorizontalPodAutoscaler>, generation: bool) -> Option<ObjectKey> {
     let object = change.new.or(change.old)?;
     let is_immediate = match (change.old, change.new) {
         (Some(old), Some(new)) => {

@@ -16,41 +16,41 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::decide::{Gates, has_goal, is_shared};
-use super::metrics_api::{self, CUSTOM, Question};
-use super::replicas::{self, Goal, Measured, Patience, Tolerances};
+use super::metrics_api::{self, CUSTOM, MetricRequest};
+use super::replicas::{self, Goal, Measured, StartupPeriods, Tolerances};
 
-type Answer = Result<Arc<Value>, String>;
+type Response = Result<Arc<Value>, String>;
 
 /// Responses of the metrics APIs. Equal requests at about the same time share one: several metrics of one autoscaler,
 /// and autoscalers that read the same metric.
-pub struct Answers {
+pub struct MetricResponses {
     writer: Writer,
     fresh: Duration,
-    kept: Mutex<Kept>,
+    kept: Mutex<ResponseCache>,
 }
 
 #[derive(Default)]
-struct Kept {
-    answers: HashMap<String, Arc<OnceCell<Answer>>>,
+struct ResponseCache {
+    answers: HashMap<String, Arc<OnceCell<Response>>>,
     order: VecDeque<(Instant, String)>,
 }
 
-impl Answers {
+impl MetricResponses {
     /// Creates a source that shares responses for the time `fresh`.
     pub fn new(writer: Writer, fresh: Duration) -> Self {
         Self { writer, fresh, kept: Mutex::default() }
     }
 
-    async fn ask(&self, question: Question) -> Answer {
-        let cell = self.cell(&question.path);
-        let ask = || async {
-            let answer = self.writer.get_json_at(question.path.clone()).await;
-            answer.map(Arc::new).map_err(|error| error_message(&error, &question.what))
+    async fn get(&self, request: MetricRequest) -> Response {
+        let cell = self.cell(&request.path);
+        let read = || async {
+            let answer = self.writer.get_json_at(request.path.clone()).await;
+            answer.map(Arc::new).map_err(|error| error_message(&error, &request.what))
         };
-        cell.get_or_init(ask).await.clone()
+        cell.get_or_init(read).await.clone()
     }
 
-    fn cell(&self, path: &str) -> Arc<OnceCell<Answer>> {
+    fn cell(&self, path: &str) -> Arc<OnceCell<Response>> {
         let mut kept = lock(&self.kept);
         let now = Instant::now();
         while kept.order.front().is_some_and(|(since, _)| now - *since >= self.fresh) {
@@ -65,8 +65,8 @@ impl Answers {
     }
 }
 
-/// Returns the message of an error: the API server's, or client-go's if the response has none
-/// (apimachinery/pkg/api/errors, NewGenericServerResponse).
+/// Returns the message of an error: the API server's, or client-go's if the response has none. Upstream:
+/// apimachinery/pkg/api/errors, NewGenericServerResponse.
 fn error_message(error: &WriteError, what: &str) -> String {
     match error.refused().map(|status| (status.reason.is_empty(), status.code)) {
         Some((true, 404)) => format!("the server could not find the requested resource (get {what})"),
@@ -87,9 +87,9 @@ pub struct Subject<'a> {
 
 /// Measures metrics.
 pub struct Measuring {
-    pub answers: Answers,
+    pub answers: MetricResponses,
     pub scales: Scales,
-    pub patience: Patience,
+    pub startup_periods: StartupPeriods,
     pub gates: Gates,
 }
 
@@ -115,7 +115,7 @@ impl Measuring {
     async fn resource(&self, metric: &Metric, (resource, container): (&str, &str), subject: &Subject<'_>) -> Measured {
         let namespace = &subject.autoscaler.meta.namespace;
         let unable = |why: String| format!("unable to get metrics for resource {resource}: {why}");
-        let answer = self.answers.ask(Question::resources(namespace, subject.selector)).await;
+        let answer = self.answers.get(MetricRequest::resources(namespace, subject.selector)).await;
         let answer =
             answer.map_err(|why| unable(format!("unable to fetch metrics from resource metrics API: {why}")))?;
         let samples = metrics_api::resource_samples(&answer, resource, container).map_err(unable)?;
@@ -134,7 +134,7 @@ impl Measuring {
         let answer = async {
             let version = self.custom_version().await?;
             let namespace = &subject.autoscaler.meta.namespace;
-            self.answers.ask(Question::pods(&version, namespace, subject.selector, &id.name, of)).await
+            self.answers.get(MetricRequest::pods(&version, namespace, subject.selector, &id.name, of)).await
         };
         let answer =
             answer.await.map_err(|why| unable(format!("unable to fetch metrics from custom metrics API: {why}")))?;
@@ -144,8 +144,8 @@ impl Measuring {
     }
 
     fn of_pods(&self, samples: replicas::Samples, goal: (Goal<'_>, bool), subject: &Subject<'_>) -> Measured {
-        let patience = (self.patience, subject.now);
-        replicas::of_pods(subject.pods, samples, subject.scale.replicas, goal, subject.tolerances, patience)
+        let startup_periods = (self.startup_periods, subject.now);
+        replicas::of_pods(subject.pods, samples, subject.scale.replicas, goal, subject.tolerances, startup_periods)
     }
 
     async fn object(
@@ -180,13 +180,13 @@ impl Measuring {
         let version = self.custom_version().await?;
         let group = described.api_version.rsplit_once('/').map_or("", |(group, _)| group);
         // The path has the autoscaler's own namespace, whatever name the reference has.
-        let question = if group.is_empty() && &*described.kind == "Namespace" {
-            Question::object(&version, namespace, None, metric, of)
+        let request = if group.is_empty() && &*described.kind == "Namespace" {
+            MetricRequest::object(&version, namespace, None, metric, of)
         } else {
             let resource = self.resource_of(group, &described.kind).await?;
-            Question::object(&version, namespace, Some((&resource, &described.name)), metric, of)
+            MetricRequest::object(&version, namespace, Some((&resource, &described.name)), metric, of)
         };
-        metrics_api::object_value(&*self.answers.ask(question).await?)
+        metrics_api::object_value(&*self.answers.get(request).await?)
     }
 
     async fn resource_of(&self, group: &str, kind: &str) -> Result<String, String> {
@@ -212,7 +212,7 @@ impl Measuring {
         let unable = |why: String| {
             format!("unable to get external metric {namespace}/{}/{}: {why}", id.name, id.selector_text())
         };
-        let answer = self.answers.ask(Question::external(namespace, &id.name, of)).await;
+        let answer = self.answers.get(MetricRequest::external(namespace, &id.name, of)).await;
         let answer =
             answer.map_err(|why| unable(format!("unable to fetch metrics from external metrics API: {why}")))?;
         let value = replicas::total(metrics_api::external_values(&answer).map_err(unable)?);

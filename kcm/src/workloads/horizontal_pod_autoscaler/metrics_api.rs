@@ -1,4 +1,4 @@
-//! The metrics APIs: paths of metrics, and values in responses (k8s.io/metrics).
+//! The metrics APIs: paths of metrics, and values in responses. Upstream: k8s.io/metrics.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use super::replicas::{Sample, Samples};
 /// API group of custom metrics.
 pub const CUSTOM: &str = "custom.metrics.k8s.io";
 
-/// The window of a metric without its own (pkg/controller/podautoscaler/metrics).
+/// The window of a metric without its own. Upstream: pkg/controller/podautoscaler/metrics.
 const DEFAULT_WINDOW: Duration = Duration::from_secs(60);
 
 /// A request for a metric.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Question {
+pub struct MetricRequest {
     /// Path and query.
     pub path: String,
     /// Its name in errors: resource and group, and the object's name if there is one.
@@ -34,7 +34,7 @@ fn query(selectors: &[(&str, Option<&Selector>)]) -> String {
     if query.is_empty() { query } else { format!("?{query}") }
 }
 
-impl Question {
+impl MetricRequest {
     /// Returns the request for the resource usage of pods.
     pub fn resources(namespace: &str, pods: &Selector) -> Self {
         let query = query(&[("labelSelector", Some(pods))]);
@@ -79,7 +79,7 @@ impl Question {
 }
 
 /// Returns the version of the custom metrics API to use: the first registered one that is known. `registered` begins
-/// with the preferred one (k8s.io/metrics/pkg/client/custom_metrics, PreferredVersion).
+/// with the preferred one. Upstream: k8s.io/metrics/pkg/client/custom_metrics, PreferredVersion.
 ///
 /// # Errors
 /// When no known version is registered.
@@ -194,21 +194,21 @@ mod tests {
         let (pods, of) = (selector("tier in (a),app=web"), selector("version=1.2"));
         let rows = [
             (
-                Question::resources("ns", &pods),
+                MetricRequest::resources("ns", &pods),
                 "/apis/metrics.k8s.io/v1beta1/namespaces/ns/pods?labelSelector=app%3Dweb%2Ctier%20in%20%28a%29",
             ),
             (
-                Question::pods("v1beta2", "ns", &pods, "rate", &of),
+                MetricRequest::pods("v1beta2", "ns", &pods, "rate", &of),
                 "/apis/custom.metrics.k8s.io/v1beta2/namespaces/ns/pods/*/rate\
                  ?labelSelector=app%3Dweb%2Ctier%20in%20%28a%29&metricLabelSelector=version%3D1.2",
             ),
             (
-                Question::object("v1beta2", "ns", Some(("ingresses.networking.k8s.io", "main")), "rate", &of),
+                MetricRequest::object("v1beta2", "ns", Some(("ingresses.networking.k8s.io", "main")), "rate", &of),
                 "/apis/custom.metrics.k8s.io/v1beta2/namespaces/ns/ingresses.networking.k8s.io/main/rate\
                  ?metricLabelSelector=version%3D1.2",
             ),
             (
-                Question::external("ns", "s0-queue", &labels),
+                MetricRequest::external("ns", "s0-queue", &labels),
                 "/apis/external.metrics.k8s.io/v1beta1/namespaces/ns/s0-queue\
                  ?labelSelector=scaledobject.keda.sh%2Fname%3Dx",
             ),

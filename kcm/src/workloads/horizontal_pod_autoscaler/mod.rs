@@ -1,7 +1,7 @@
 //! horizontal-pod-autoscaler-controller: scales targets by their metrics.
 //!
 //! It watches HorizontalPodAutoscalers and Pods, reads the metrics APIs every sync period, and writes the scale of
-//! targets of any kind and the autoscalers' status. Follows upstream pkg/controller/podautoscaler.
+//! targets of any kind and the autoscalers' status. Upstream: pkg/controller/podautoscaler.
 
 mod counts;
 mod decide;
@@ -32,8 +32,8 @@ use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::pods::indexes::by_label;
 use counts::Counts;
 use decide::Gates;
-use measure::{Answers, Measuring};
-use replicas::Patience;
+use measure::{Measuring, MetricResponses};
+use replicas::StartupPeriods;
 use sync::{Autoscalers, Settings};
 
 /// Name of the event source.
@@ -88,7 +88,7 @@ fn start(manager: &mut Manager, context: &Context) {
         pod_level_resources: gate("PodLevelResources"),
         optimized_selectors: gate("HPAOptimizedSelectorStore"),
     };
-    let patience = Patience {
+    let startup_periods = StartupPeriods {
         cpu_initialization: flag("cpu-initialization-period"),
         initial_readiness: flag("initial-readiness-delay"),
     };
@@ -97,9 +97,9 @@ fn start(manager: &mut Manager, context: &Context) {
         autoscalers: autoscalers.clone(),
         pods,
         measuring: Measuring {
-            answers: Answers::new(writer.clone(), SHARED_FOR.min(period / 10)),
+            answers: MetricResponses::new(writer.clone(), SHARED_FOR.min(period / 10)),
             scales: Scales { discovery: manager.discovery(), watched: registry.watched(), writer },
-            patience,
+            startup_periods,
             gates,
         },
         overlaps: Default::default(),

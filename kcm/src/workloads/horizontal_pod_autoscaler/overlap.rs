@@ -1,5 +1,5 @@
-//! Autoscalers that select the same pods: each is indexed by a label of its selector, so that nothing is scanned
-//! (pkg/controller/podautoscaler, hpaSelectorStore).
+//! Autoscalers that select the same pods: each is indexed by a label of its selector, so that nothing is scanned.
+//! Upstream: pkg/controller/podautoscaler, hpaSelectorStore.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,26 +23,26 @@ struct SelectorIndex {
 }
 
 /// Returns the index value of a label that every matching pod has; `None` if the selector requires no label value.
-fn narrow(namespace: &str, selector: &Selector) -> Option<u64> {
+fn required_label(namespace: &str, selector: &Selector) -> Option<u64> {
     let Selector::All(requirements) = selector else { return None };
-    certain_labels(namespace, requirements).next()
+    required_labels(namespace, requirements).next()
 }
 
 /// Returns the index values of the labels that every matching pod has.
-fn certain_labels(namespace: &str, requirements: &[Requirement]) -> impl Iterator<Item = u64> {
+fn required_labels(namespace: &str, requirements: &[Requirement]) -> impl Iterator<Item = u64> {
     let labels = requirements.iter().filter_map(Requirement::only_label);
     labels.map(move |(key, value)| index_key((namespace, &**key, &**value)))
 }
 
 /// Returns the index value of selectors that require no label to have a certain value.
-fn anywhere(namespace: &str) -> u64 {
+fn without_label(namespace: &str) -> u64 {
     index_key((namespace, "anywhere"))
 }
 
 /// Returns the pods that a selector matches, sorted by name. Only those with the rarest of its labels are compared.
 pub fn pods_of(namespace: &str, selector: &Selector, pods: &Store<Pod>) -> Vec<Arc<Pod>> {
     let Selector::All(requirements) = selector else { return Vec::new() };
-    let certain: Vec<u64> = certain_labels(namespace, requirements).collect();
+    let certain: Vec<u64> = required_labels(namespace, requirements).collect();
     let mut found = if certain.is_empty() {
         pods.by_index(&runtime::store::by_namespace(), index_key(namespace))
     } else {
@@ -61,12 +61,12 @@ impl Overlaps {
             return;
         }
         index.remove(key);
-        let place = narrow(&key.namespace, selector).unwrap_or_else(|| anywhere(&key.namespace));
+        let place = required_label(&key.namespace, selector).unwrap_or_else(|| without_label(&key.namespace));
         index.by_pair.entry(place).or_default().push(key.clone());
         index.selectors.insert(key.clone(), (place, selector.clone()));
     }
 
-    /// Forgets an autoscaler.
+    /// Removes an autoscaler.
     pub fn forget(&self, key: &ObjectKey) {
         self.lock().remove(key);
     }
@@ -80,7 +80,7 @@ impl Overlaps {
         for pod in pods.iter().filter(|pod| seen.insert(Arc::as_ptr(&pod.meta.labels).cast::<()>())) {
             let labels = &pod.meta.labels;
             let pairs = labels.iter().map(|(key, value)| index_key((namespace, &**key, &**value)));
-            for place in pairs.chain([anywhere(namespace)]) {
+            for place in pairs.chain([without_label(namespace)]) {
                 for key in index.by_pair.get(&place).into_iter().flatten() {
                     let selects = |(_, selector): &(u64, Arc<Selector>)| selector.matches(labels);
                     if *key.namespace == *namespace && index.selectors.get(key).is_some_and(selects) {

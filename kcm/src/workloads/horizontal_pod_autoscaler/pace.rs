@@ -1,5 +1,5 @@
-//! Policy: limits of the rate of scaling (pkg/controller/podautoscaler, normalizeDesiredReplicas and
-//! normalizeDesiredReplicasWithBehaviors).
+//! Policy: limits of the rate of scaling. Upstream: pkg/controller/podautoscaler, normalizeDesiredReplicas and
+//! normalizeDesiredReplicasWithBehaviors.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ impl Memory {
             Some(behavior) => self.stable(wanted, range.current, behavior, window, now),
         };
         let (replicas, limit) = match behavior {
-            None => plain_limits(stable, range),
+            None => default_limits(stable, range),
             Some(behavior) => self.rate_limits(stable, range, behavior, now),
         };
         Limited { replicas, able: if stable == wanted { READY } else { slowed }, limited: replicas != stable, limit }
@@ -135,7 +135,7 @@ impl Memory {
         (current.max(lowest).min(highest), slowed)
     }
 
-    /// Limits the number to what policies allow.
+    /// Limits the number to the policies' maximum or minimum.
     fn rate_limits(
         &self,
         wanted: i32,
@@ -168,7 +168,7 @@ impl Memory {
                 policy.period,
                 now,
             ));
-            reach(start, policy, up)
+            policy_limit(start, policy, up)
         });
         // The largest change is the most pods on the way up, and the least on the way down.
         let limit = match (rules.select, up) {
@@ -181,7 +181,7 @@ impl Memory {
 }
 
 /// Returns the number of pods that a policy allows at most (`up`) or at least; percentages round up.
-fn reach(start: i32, policy: &Policy, up: bool) -> i32 {
+fn policy_limit(start: i32, policy: &Policy, up: bool) -> i32 {
     match (policy.percent, up) {
         (false, true) => start.saturating_add(policy.value),
         (false, false) => start.saturating_sub(policy.value),
@@ -197,7 +197,7 @@ fn changed(events: &[(i32, Duration)], period: i32, now: Duration) -> i32 {
 }
 
 /// Returns the limits without a `behavior`: a target may double, or grow to four pods.
-fn plain_limits(wanted: i32, Range { min, max, current }: Range) -> (i32, (&'static str, &'static str)) {
+fn default_limits(wanted: i32, Range { min, max, current }: Range) -> (i32, (&'static str, &'static str)) {
     let limit = current.saturating_mul(2).max(4);
     let (most, why) = if max > limit { (limit, UP_LIMIT) } else { (max, TOO_MANY) };
     if wanted < min {

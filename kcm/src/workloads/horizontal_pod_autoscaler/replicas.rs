@@ -1,4 +1,4 @@
-//! Policy: the number of pods that a metric proposes (pkg/controller/podautoscaler, ReplicaCalculator).
+//! Policy: the number of pods that a metric proposes. Upstream: pkg/controller/podautoscaler, ReplicaCalculator.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Tolerances {
 
 /// Times after the start of a pod in which its samples may be unusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
+pub struct StartupPeriods {
     /// The time after its start in which a pod's CPU samples may be left out.
     pub cpu_initialization: Duration,
     /// The time after its start in which a change of readiness counts as the first one.
@@ -96,27 +96,33 @@ fn nanos_after(time: Time, wait: Duration) -> i128 {
     i128::from(time.0) * 1_000_000_000 + wait.as_nanos() as i128
 }
 
-/// Reports whether a CPU sample is not usable yet, because the pod starts or never was ready.
-fn is_warming_up(pod: &Pod, requests: &Requests, sample: &Sample, patience: Patience, now: Timestamp) -> bool {
+/// Returns true if a CPU sample is not usable yet, because the pod starts or never was ready.
+fn is_warming_up(
+    pod: &Pod,
+    requests: &Requests,
+    sample: &Sample,
+    startup_periods: StartupPeriods,
+    now: Timestamp,
+) -> bool {
     if requests.readiness == Readiness::Untold || requests.started.is_zero() {
         return true;
     }
     let unready = requests.readiness == Readiness::Unready;
     let since = i128::from(pod.ready_since.0) * 1_000_000_000;
-    if nanos_after(requests.started, patience.cpu_initialization) > now.as_nanosecond() {
+    if nanos_after(requests.started, startup_periods.cpu_initialization) > now.as_nanosecond() {
         // A whole window must have been measured since readiness changed.
         unready || i128::from(sample.time.0) * 1_000_000_000 < nanos_after(pod.ready_since, sample.window)
     } else {
-        unready && nanos_after(requests.started, patience.initial_readiness) > since
+        unready && nanos_after(requests.started, startup_periods.initial_readiness) > since
     }
 }
 
-/// Groups pods by the use of their samples (pkg/controller/podautoscaler, groupPods).
+/// Groups pods by the use of their samples. Upstream: pkg/controller/podautoscaler, groupPods.
 pub(super) fn group<'a>(
     pods: &'a [Arc<Pod>],
     samples: &Samples,
     cpu: bool,
-    patience: Patience,
+    startup_periods: StartupPeriods,
     now: Timestamp,
 ) -> Groups<'a> {
     let mut groups = Groups::default();
@@ -131,7 +137,9 @@ pub(super) fn group<'a>(
         } else {
             match samples.get(name) {
                 None => groups.missing.push(name),
-                Some(sample) if cpu && is_warming_up(pod, requests, sample, patience, now) => groups.unready.push(name),
+                Some(sample) if cpu && is_warming_up(pod, requests, sample, startup_periods, now) => {
+                    groups.unready.push(name)
+                }
                 Some(_) => groups.ready += 1,
             }
         }
@@ -151,12 +159,12 @@ pub fn of_pods(
     replicas: i32,
     (goal, cpu): (Goal<'_>, bool),
     tolerances: Tolerances,
-    (patience, now): (Patience, Timestamp),
+    (startup_periods, now): (StartupPeriods, Timestamp),
 ) -> Measured {
     if pods.is_empty() {
         return Err(NO_PODS.to_owned());
     }
-    let groups = group(pods, &samples, cpu, patience, now);
+    let groups = group(pods, &samples, cpu, startup_periods, now);
     for name in groups.ignored.iter().chain(&groups.unready) {
         samples.remove(*name);
     }

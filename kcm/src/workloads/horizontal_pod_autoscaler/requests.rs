@@ -1,4 +1,4 @@
-//! Requests of pods for a resource (pkg/controller/podautoscaler, calculateRequests).
+//! Requests of pods for a resource. Upstream: pkg/controller/podautoscaler, calculateRequests.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ fn has_pod_level_requests(asked: &[Asked]) -> bool {
     pod.any(|asked| asked.resources.iter().any(|(name, _)| is_pod_level_resource(name)))
 }
 
-/// Returns the amount of a resource that a pod occupies on a node (component-helpers/resource, PodRequests).
+/// Returns the amount of a resource that a pod occupies on a node. Upstream: component-helpers/resource, PodRequests.
 fn pod_request(asked: &[Asked], resource: &str) -> Option<i64> {
     let part = |part: Part| asked.iter().find(|asked| asked.part == part).and_then(|asked| asked.of(resource));
     let own = part(Part::Pod).filter(|_| is_pod_level_resource(resource));

@@ -20,13 +20,13 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::counts::{Action, Counts, Fault};
-use super::decide::{self, ABLE_TO_SCALE, Combined, Course, Draft, Failure, Proposal, SCALING_ACTIVE};
+use super::decide::{self, ABLE_TO_SCALE, Combined, Draft, Failure, Proposal, SCALING_ACTIVE, ScaleSource};
 use super::measure::{Measuring, Subject};
 use super::overlap::{self, Overlaps};
 use super::pace::Memory;
 use crate::context::Clock;
 
-/// Maximum number of attempts to change a scale, if conflicts occur (client-go/util/retry, DefaultRetry).
+/// Maximum number of attempts to change a scale, if conflicts occur. Upstream: client-go/util/retry, DefaultRetry.
 const TRIES: usize = 5;
 
 /// The delay of the next decision after another client scaled the target.
@@ -94,7 +94,7 @@ struct SyncResult {
 enum Rescaled {
     Done,
     /// Another client scaled the target at the same time.
-    Overtaken,
+    Conflict,
     Failed(WriteError),
 }
 
@@ -151,20 +151,20 @@ impl Autoscalers {
         let current = scale.replicas;
         let memory = lock(&self.memories).entry(key.clone()).or_default().clone();
         lock(&memory).begin(current, self.start.elapsed());
-        decide::withdraw_zero(&autoscaler, current, draft, gates);
+        decide::clear_scaled_to_zero(&autoscaler, current, draft, gates);
 
         let recommendation = self.recommend(key, &autoscaler, &scale, &memory, draft).await?;
         let Recommendation { desired, reason, metrics, problem } = recommendation;
         if desired != current {
-            let zero = decide::goes_to_zero(&autoscaler, current, desired, gates);
+            let zero = decide::sets_scaled_to_zero(&autoscaler, current, desired, gates);
             if zero {
-                autoscaler = self.announce_zero(key, autoscaler, draft).await?;
+                autoscaler = self.write_scaled_to_zero(key, autoscaler, draft).await?;
             }
             // For a moment the cache may not contain the change: the old scale would count as current.
             lock(&self.scales).remove(key);
             match self.rescale(&resource, &autoscaler, scale, desired).await {
                 Rescaled::Done => {}
-                Rescaled::Overtaken => {
+                Rescaled::Conflict => {
                     return Ok(SyncResult { action: Action::None, problem, then: Outcome::RequeueAfter(SOON) });
                 }
                 Rescaled::Failed(error) => {
@@ -172,17 +172,17 @@ impl Autoscalers {
                     self.warn(&autoscaler, "FailedRescale", message);
                     let message = format!("the HPA controller was unable to update the target scale: {error}");
                     draft.set(ABLE_TO_SCALE, false, "FailedUpdateScale", &message);
-                    draft.seen(&autoscaler, current, metrics, gates);
+                    draft.set_observed(&autoscaler, current, metrics, gates);
                     self.write_anyway(key, &autoscaler, draft).await;
                     return Err(SyncError::new(format!("failed to rescale {}: {error}", target(&autoscaler))));
                 }
             }
             self.record_rescale(&autoscaler, (current, desired), &reason, draft);
             lock(&memory).scaled(current, desired, autoscaler.behavior.as_deref(), self.start.elapsed());
-            decide::tell_of_zero(draft, zero, gates);
+            decide::set_scaled_to_zero(draft, zero, gates);
             draft.scaled();
         }
-        draft.seen(&autoscaler, current, metrics, gates);
+        draft.set_observed(&autoscaler, current, metrics, gates);
         draft.status.desired_replicas = desired;
         self.counts.desired(key, desired);
         self.write(key, &autoscaler, draft).await?;
@@ -228,8 +228,8 @@ impl Autoscalers {
     ) -> Result<Recommendation, SyncError> {
         let (current, gates) = (scale.replicas, self.measuring.gates);
         let without_metrics = |desired, reason| Recommendation { desired, reason, metrics: Vec::new(), problem: None };
-        match decide::course(autoscaler, current, gates) {
-            Course::Disabled => {
+        match decide::scale_source(autoscaler, current, gates) {
+            ScaleSource::Disabled => {
                 let message = "scaling is disabled since the replica count of the target is zero";
                 draft.set(SCALING_ACTIVE, false, "ScalingDisabled", message);
                 if !gates.scale_to_zero {
@@ -237,8 +237,8 @@ impl Autoscalers {
                 }
                 Ok(without_metrics(current, String::new()))
             }
-            Course::Bound(bound, reason) => Ok(without_metrics(bound, reason.to_owned())),
-            Course::Metrics => {
+            ScaleSource::Bound(bound, reason) => Ok(without_metrics(bound, reason.to_owned())),
+            ScaleSource::Metrics => {
                 let Combined { wanted, statuses: metrics, error, spec } =
                     self.combine(key, autoscaler, scale, draft).await;
                 let fault = if spec { Fault::Spec } else { Fault::Internal };
@@ -279,7 +279,7 @@ impl Autoscalers {
         (current, metrics): (i32, Vec<MetricStatus>),
         problem: Option<SyncError>,
     ) -> SyncError {
-        draft.seen(autoscaler, current, metrics, self.measuring.gates);
+        draft.set_observed(autoscaler, current, metrics, self.measuring.gates);
         self.write_anyway(key, autoscaler, draft).await;
         let SyncError { message, fault } = problem.unwrap_or_else(|| SyncError::new(String::new()));
         self.warn(autoscaler, "FailedComputeMetricsReplicas", message.clone());
@@ -356,8 +356,8 @@ impl Autoscalers {
         decide::combine(proposals, scale.replicas, draft)
     }
 
-    /// Returns the selector of the target's pods, and the pods, unless another autoscaler scales them too
-    /// (pkg/controller/podautoscaler, validateAndParseSelector).
+    /// Returns the selector of the target's pods, and the pods, unless another autoscaler scales them too. Upstream:
+    /// pkg/controller/podautoscaler, validateAndParseSelector.
     fn pods_of(
         &self,
         key: &ObjectKey,
@@ -393,7 +393,7 @@ impl Autoscalers {
 
     /// Sets `ScaledToZero` before a target is scaled to zero. Otherwise, if this process ended right after the scaling,
     /// the zero would look like the user's own, and the target would never be scaled up again.
-    async fn announce_zero(
+    async fn write_scaled_to_zero(
         &self,
         key: &ObjectKey,
         autoscaler: Arc<HorizontalPodAutoscaler>,
@@ -401,7 +401,7 @@ impl Autoscalers {
     ) -> Result<Arc<HorizontalPodAutoscaler>, SyncError> {
         let mut announced = draft.clone();
         announced.status = autoscaler.status.clone();
-        decide::tell_of_zero(&mut announced, true, self.measuring.gates);
+        decide::set_scaled_to_zero(&mut announced, true, self.measuring.gates);
         Ok(self.write(key, &autoscaler, &announced).await?.unwrap_or(autoscaler))
     }
 
@@ -429,7 +429,7 @@ impl Autoscalers {
                 return Rescaled::Done;
             }
             if (&now.uid, now.replicas, &now.selector) != (&scale.uid, scale.replicas, &scale.selector) {
-                return Rescaled::Overtaken;
+                return Rescaled::Conflict;
             }
             if tries == TRIES {
                 return Rescaled::Failed(error);

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use kinds::{Pod, Time};
 
-/// Wait after the first failure (pkg/controller/job, DefaultJobPodFailureBackOff).
+/// Wait after the first failure. Upstream: pkg/controller/job, DefaultJobPodFailureBackOff.
 const FIRST: SignedDuration = SignedDuration::from_secs(10);
 
-/// Longest wait (pkg/controller/job, MaxJobPodFailureBackOff).
+/// Longest wait. Upstream: pkg/controller/job, MaxJobPodFailureBackOff.
 const LONGEST: SignedDuration = SignedDuration::from_mins(10);
 
 /// Failures of a Job since its last success, as far as this process knows them.
@@ -19,8 +19,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Returns the state after more pods finished (pkg/controller/job, newBackoffRecord). Only failures after the last
-    /// success count.
+    /// Returns the state after more pods finished. Only failures after the last success count. Upstream:
+    /// pkg/controller/job, newBackoffRecord.
     pub fn with(self, succeeded: &[Arc<Pod>], failed: &[Arc<Pod>]) -> Self {
         let last_success = succeeded.iter().map(|pod| finished_at(pod)).max();
         let since = failed.iter().map(|pod| finished_at(pod)).filter(|at| Some(*at) > last_success);
@@ -39,8 +39,8 @@ impl Backoff {
     }
 }
 
-/// Returns the remaining delay of one index whose last failed pod is this one (pkg/controller/job,
-/// getRemainingTimePerIndex).
+/// Returns the remaining delay of one index whose last failed pod is this one. Upstream: pkg/controller/job,
+/// getRemainingTimePerIndex.
 pub fn remaining_of_index(last_failed: &Pod, now: Timestamp) -> SignedDuration {
     remaining(index_failures(last_failed).saturating_add(1), finished_at(last_failed), now)
 }
@@ -60,8 +60,8 @@ fn remaining(failures: i32, last: Time, now: Timestamp) -> SignedDuration {
     (wait - now.duration_since(last)).max(SignedDuration::ZERO)
 }
 
-/// Returns when a pod ended: by its containers, its readiness, its deletion, or else its creation (pkg/controller/job,
-/// getFinishedTime).
+/// Returns when a pod ended: by its containers, its readiness, its deletion, or else its creation. Upstream:
+/// pkg/controller/job, getFinishedTime.
 pub fn finished_at(pod: &Pod) -> Time {
     let ending = pod.ending.as_deref();
     match ending.map(|ending| ending.finished).filter(|at| !at.is_zero()) {

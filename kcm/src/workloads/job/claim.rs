@@ -21,8 +21,8 @@ pub struct Claimed {
     pub errors: Vec<String>,
 }
 
-/// Adopts and releases pods by the Job's selector (pkg/controller, PodControllerRefManager). An adopted pod is claimed
-/// only once the cache contains it with its finalizer.
+/// Adopts and releases pods by the Job's selector. An adopted pod is claimed only once the cache contains it with its
+/// finalizer. Upstream: pkg/controller, PodControllerRefManager.
 pub async fn claim_pods(writer: &Writer, job: &Job, children: Vec<Arc<Pod>>) -> Claimed {
     let mut claimed = Claimed::default();
     let mut may_adopt: Option<Result<(), String>> = None;

@@ -75,7 +75,7 @@ pub struct Indexed {
     pub before: Indexes,
     /// Completed, including new ones.
     pub completed: Indexes,
-    /// Failed for good; only with a limit per index.
+    /// Failed permanently; only with a limit per index.
     pub failed: Option<Indexes>,
     /// The last failed pod of each index that waits for its replacement, which takes over the count of failures.
     pub waiting: BTreeMap<i32, Arc<Pod>>,
@@ -129,7 +129,7 @@ impl View<'_> {
         policy::is_failed(self.job, pod)
     }
 
-    /// Evaluates all pods (pkg/controller/job, syncJob up to the verdict).
+    /// Evaluates all pods. Upstream: pkg/controller/job, syncJob up to the verdict.
     pub fn standing(&self) -> Standing {
         let job = self.job;
         let mut status = job.status.clone();
@@ -160,7 +160,8 @@ impl View<'_> {
         }
     }
 
-    /// Returns the pods that ended and are neither counted nor recorded yet (pkg/controller/job, getNewFinishedPods).
+    /// Returns the pods that ended and are neither counted nor recorded yet. Upstream: pkg/controller/job,
+    /// getNewFinishedPods.
     fn newly_ended(&self, uncounted: &Uncounted) -> (Vec<Arc<Pod>>, Vec<Arc<Pod>>) {
         let new = pods_where(self.pods, |pod| self.is_tracked(pod) && self.is_in_range(pod));
         let succeeded =
@@ -188,7 +189,7 @@ impl View<'_> {
         indexed
     }
 
-    /// Returns true if a pod's failure exceeds the limit of its index (pkg/controller/job, isIndexFailed).
+    /// Returns true if a pod's failure exceeds the limit of its index. Upstream: pkg/controller/job, isIndexFailed.
     fn fails_its_index(&self, pod: &Pod, limit: i32) -> bool {
         if !self.is_failed(pod) {
             return false;
@@ -198,8 +199,8 @@ impl View<'_> {
             || judged.counts && pod.ending.as_deref().map_or(0, |ending| ending.failures) >= limit
     }
 
-    /// Returns the failed pods that stay until they are replaced (pkg/controller/job,
-    /// getPodsWithDelayedDeletionPerIndex).
+    /// Returns the failed pods that stay until they are replaced. Upstream: pkg/controller/job,
+    /// getPodsWithDelayedDeletionPerIndex.
     fn waiting(&self, active: &[Arc<Pod>], completed: &Indexes, failed: &Indexes) -> BTreeMap<i32, Arc<Pod>> {
         let running = Indexes::of(active.iter().filter_map(|pod| index_of(pod)));
         let mut waiting: BTreeMap<i32, Arc<Pod>> = BTreeMap::new();
@@ -268,7 +269,8 @@ impl View<'_> {
         self.pods.iter().filter(|pod| self.is_failed(pod)).find_map(|pod| policy::judge(policy, pod).fail_job)
     }
 
-    /// Returns true if containers were restarted in place too often (pkg/controller/job, pastBackoffLimitOnFailure).
+    /// Returns true if containers were restarted in place too often. Upstream: pkg/controller/job,
+    /// pastBackoffLimitOnFailure.
     fn restarted_too_often(&self) -> bool {
         if !self.job.restarts_in_place {
             return false;

@@ -7,8 +7,8 @@ use std::fmt;
 pub struct Indexes(Vec<(i32, i32)>);
 
 impl Indexes {
-    /// Reads a status's text; indexes from `completions` on are dropped, and invalid ones are skipped
-    /// (pkg/controller/job, parseIndexesFromString).
+    /// Reads a status's text; indexes from `completions` on are dropped, and invalid ones are skipped. Upstream:
+    /// pkg/controller/job, parseIndexesFromString.
     pub fn parse(text: &str, completions: i32) -> Self {
         let mut ranges = Vec::new();
         for part in text.split(',').filter(|part| !part.is_empty()) {
@@ -83,8 +83,8 @@ impl Indexes {
         common
     }
 
-    /// Returns the first `count` indexes from zero to below `end` that the set lacks (pkg/controller/job,
-    /// firstPendingIndexes). The cost does not grow with `end`.
+    /// Returns the first `count` indexes from zero to below `end` that the set lacks. The cost does not grow with
+    /// `end`. Upstream: pkg/controller/job, firstPendingIndexes.
     pub fn first_missing(&self, count: usize, end: i32) -> Vec<i32> {
         let beyond = (end, end);
         let (mut missing, mut next) = (Vec::new(), 0);

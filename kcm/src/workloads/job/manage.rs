@@ -16,7 +16,8 @@ use super::policy;
 use crate::pods::ranking::exact_rank;
 use crate::pods::status_delay::CHANGING_COUNTS;
 
-/// The largest number of pods created or deleted in one reconcile (pkg/controller/job, MaxPodCreateDeletePerSync).
+/// The largest number of pods created or deleted in one reconcile. Upstream: pkg/controller/job,
+/// MaxPodCreateDeletePerSync.
 pub const BURST: usize = 500;
 
 /// A pod to create.
@@ -92,7 +93,7 @@ impl View<'_> {
         self.satisfied && !self.job.meta.is_deleting()
     }
 
-    /// Compares the active pods with the desired number (pkg/controller/job, deleteActivePods and manageJob).
+    /// Compares the active pods with the desired number. Upstream: pkg/controller/job, deleteActivePods and manageJob.
     pub fn plan(&self, standing: &Standing) -> Plan {
         let active = many(standing.active.len());
         if standing.verdict.is_some() {
@@ -153,7 +154,7 @@ impl View<'_> {
         }
     }
 
-    /// Returns the failures that a replacement takes over (pkg/controller/job, getNewIndexFailureCounts).
+    /// Returns the failures that a replacement takes over. Upstream: pkg/controller/job, getNewIndexFailureCounts.
     fn failures_after(&self, replaced: &Pod) -> (i32, i32) {
         let (counted, ignored) =
             replaced.ending.as_deref().map_or((0, 0), |ending| (ending.failures, ending.ignored_failures));
@@ -161,8 +162,8 @@ impl View<'_> {
         if counts { (counted.saturating_add(1), ignored) } else { (counted, ignored.saturating_add(1)) }
     }
 
-    /// Returns at least this number of active pods, and all without an index of their own, least useful first
-    /// (pkg/controller/job, activePodsForRemoval).
+    /// Returns at least this number of active pods, and all without an index of their own, least useful first.
+    /// Upstream: pkg/controller/job, activePodsForRemoval.
     fn to_remove(&self, standing: &Standing, at_least: i32) -> Vec<Arc<Pod>> {
         if at_least <= 0 && !self.job.is_indexed() {
             return Vec::new();
@@ -188,7 +189,8 @@ impl View<'_> {
         surplus
     }
 
-    /// Returns the status and the verdict that follow from `pod_changes` (pkg/controller/job, syncJob after manageJob).
+    /// Returns the status and the verdict that follow from `pod_changes`. Upstream: pkg/controller/job, syncJob after
+    /// manageJob.
     pub fn outcome(&self, standing: &Standing, plan: &Plan, pod_changes: PodChanges) -> Outcome {
         let mut outcome = Outcome {
             status: standing.status.clone(),
@@ -220,7 +222,7 @@ impl View<'_> {
             (Some(standing.ready - pod_changes.deleted_ready), Some(standing.terminating + pod_changes.deleted));
         let status = &mut outcome.status;
         (status.active, status.ready, status.terminating) = (left, ready, terminating);
-        outcome.counts = patience(&self.job.status, status);
+        outcome.counts = write_delay(&self.job.status, status);
         outcome
     }
 
@@ -252,7 +254,7 @@ impl View<'_> {
 /// Returns the maximum delay for writing counts of running pods; `None` if they did not change. Pods that are starting,
 /// or that ended while others run, are delayed. The start of a Job, the readiness of its last pod, and a pod that is no
 /// longer ready are not.
-fn patience(was: &JobStatus, status: &JobStatus) -> Option<Duration> {
+fn write_delay(was: &JobStatus, status: &JobStatus) -> Option<Duration> {
     let counts = |status: &JobStatus| (status.active, status.ready, status.terminating);
     if counts(was) == counts(status) {
         return None;
@@ -264,8 +266,8 @@ fn patience(was: &JobStatus, status: &JobStatus) -> Option<Duration> {
     Some(if was.start != status.start || is_settled || lost { Duration::ZERO } else { CHANGING_COUNTS })
 }
 
-/// Sets a condition. Returns true if it changed. A false condition is not added
-/// (pkg/controller/job, ensureJobConditionStatus).
+/// Sets a condition. Returns true if it changed. A false condition is not added. Upstream: pkg/controller/job,
+/// ensureJobConditionStatus.
 pub fn ensure(conditions: &mut Vec<Condition>, new: &Condition) -> bool {
     match conditions.iter_mut().find(|known| known.kind == new.kind) {
         Some(known) => {

@@ -1,4 +1,4 @@
-//! Metrics of the controller, under upstream's names (pkg/controller/job/metrics).
+//! Metrics of the controller, under upstream's names. Upstream: pkg/controller/job/metrics.
 
 use std::time::Duration;
 
@@ -114,8 +114,8 @@ impl JobMetrics {
         self.finished.add([("completion_mode", mode(job)), ("result", result), ("reason", reason.to_owned())]);
     }
 
-    /// Records the pods that a written status counts and the previous one did not (pkg/controller/job,
-    /// recordJobPodFinished).
+    /// Records the pods that a written status counts and the previous one did not. Upstream: pkg/controller/job,
+    /// recordJobPodFinished.
     pub fn counted(&self, job: &Job, before: &JobStatus, after: &JobStatus) {
         let pods = |good, count: i32| {
             let labels = [("completion_mode", mode(job)), ("result", result(good))];

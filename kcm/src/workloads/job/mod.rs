@@ -1,7 +1,7 @@
 //! job-controller: runs pods until the desired number has succeeded, and counts each finished pod exactly once.
 //!
 //! It watches Jobs and Pods, creates and deletes pods, adopts and releases them, removes the tracking finalizer from
-//! pods that are counted or will never be counted, and writes Job statuses. Follows upstream pkg/controller/job.
+//! pods that are counted or will never be counted, and writes Job statuses. Upstream: pkg/controller/job.
 
 mod backoff;
 mod claim;
@@ -42,10 +42,11 @@ use sync::Jobs;
 /// Name of the event source.
 const COMPONENT: &str = "job-controller";
 
-/// Changes of pods and statuses are coalesced over this time (pkg/controller/job, SyncJobBatchPeriod).
+/// Changes of pods and statuses are coalesced over this time. Upstream: pkg/controller/job, SyncJobBatchPeriod.
 const BATCH: Duration = Duration::from_secs(1);
 
-/// First and longest delay after a failed request (pkg/controller/job, DefaultJobApiBackOff and MaxJobApiBackOff).
+/// First and longest delay after a failed request. Upstream: pkg/controller/job, DefaultJobApiBackOff and
+/// MaxJobApiBackOff.
 const API_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// The controller.

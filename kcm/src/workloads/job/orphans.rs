@@ -115,7 +115,7 @@ impl Orphans {
         current.filter(|current| current.meta.uid == pod.meta.uid && has_finalizer(current))
     }
 
-    /// Releases a pod if it still is an orphan (pkg/controller/job, handleSingleOrphanPod).
+    /// Releases a pod if it still is an orphan. Upstream: pkg/controller/job, handleSingleOrphanPod.
     async fn release(&self, pod: &Pod) -> Result<(), ReconcileError> {
         if let Some(controller) = pod.meta.controller()
             && self.is_needed(pod, controller).await?

@@ -15,7 +15,7 @@ const INDEX_VARIABLE: FieldEnv<'_> =
 /// Longest prefix of a generated name (apiserver/pkg/storage/names, MaxGeneratedNameLength).
 const LONGEST_PREFIX: usize = 58;
 
-/// Returns the `Pod` message of a new pod (pkg/controller/job, manageJob), in this PodGroup if there is one.
+/// Returns the `Pod` message of a new pod, in this PodGroup if there is one. Upstream: pkg/controller/job, manageJob.
 pub fn new_pod(job: &Job, key: &ObjectKey, template: &Template, new: NewPod, group: Option<&str>) -> Vec<u8> {
     let mut edits = PodEdits {
         generate_name: format!("{}-", key.name),
@@ -39,8 +39,8 @@ pub fn new_pod(job: &Job, key: &ObjectKey, template: &Template, new: NewPod, gro
     pod_from(template, key, &job.controller_ref(), &edits)
 }
 
-/// Returns the prefix of the generated name. It must contain the index, so that the Job's name is truncated
-/// (podGenerateNameWithIndex).
+/// Returns the prefix of the generated name. It must contain the index, so that the Job's name is truncated. Upstream:
+/// pkg/controller/job, podGenerateNameWithIndex.
 fn prefix(job: &str, index: i32) -> String {
     let suffix = format!("-{index}-");
     let room = LONGEST_PREFIX - suffix.len();

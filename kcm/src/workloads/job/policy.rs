@@ -16,7 +16,7 @@ pub struct PolicyVerdict {
     pub action: Option<Action>,
 }
 
-/// Returns the result of the first rule that matches a failed pod (pkg/controller/job, matchPodFailurePolicy).
+/// Returns the result of the first rule that matches a failed pod. Upstream: pkg/controller/job, matchPodFailurePolicy.
 pub fn judge(policy: Option<&FailurePolicy>, pod: &Pod) -> PolicyVerdict {
     let rules = policy.map_or(&[][..], |policy| &policy.rules);
     for (at, rule) in rules.iter().enumerate() {
@@ -52,14 +52,14 @@ fn fits(codes: &ExitCodes, container: &str, code: i32) -> bool {
         && codes.within.is_some_and(|within| codes.values.contains(&code) == within)
 }
 
-/// Returns true if a pod counts as failed: it failed, or it is being deleted and the Job does not wait for its end
-/// (pkg/controller/job, isPodFailed).
+/// Returns true if a pod counts as failed: it failed, or it is being deleted and the Job does not wait for its end.
+/// Upstream: pkg/controller/job, isPodFailed.
 pub fn is_failed(job: &Job, pod: &Pod) -> bool {
     use kinds::pod::Phase;
     pod.phase == Phase::Failed || !job.replace_only_failed && pod.meta.is_deleting() && pod.phase != Phase::Succeeded
 }
 
-/// Returns the message of the first success rule that is met (pkg/controller/job, matchSuccessPolicy).
+/// Returns the message of the first success rule that is met. Upstream: pkg/controller/job, matchSuccessPolicy.
 pub fn succeeded(rules: &[SuccessRule], completions: i32, done: &Indexes) -> Option<String> {
     if done.is_empty() {
         return None;

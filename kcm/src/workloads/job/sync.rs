@@ -183,7 +183,7 @@ impl Jobs {
         let (pod_changes, failure) = self.act(key, job, &plan, need, group.as_deref()).await;
         let outcome = view.outcome(&standing, &plan, pod_changes);
         if let Some(turn) = outcome.turn {
-            self.report_turn(job, turn);
+            self.record_suspension_change(job, turn);
         }
         let account = view.account(&standing, outcome);
         if let Err(stopped) = self.track(key, job, account, standing.backoff).await {
@@ -207,7 +207,7 @@ impl Jobs {
     }
 
     /// Records an event about a Job that was suspended or resumed.
-    fn report_turn(&self, job: &Job, turn: SuspensionChange) {
+    fn record_suspension_change(&self, job: &Job, turn: SuspensionChange) {
         let (reason, message) = match turn {
             SuspensionChange::Suspended => ("Suspended", "Job suspended"),
             SuspensionChange::Resumed => ("Resumed", "Job resumed"),
@@ -215,8 +215,8 @@ impl Jobs {
         self.control.recorder.event(&about(job), EventType::Normal, reason, message.to_owned());
     }
 
-    /// Writes the status, removes finalizers, and counts (pkg/controller/job, trackJobStatusAndRemoveFinalizers). An
-    /// error is the error of the reconcile.
+    /// Writes the status, removes finalizers, and counts. An error is the error of the reconcile. Upstream:
+    /// pkg/controller/job, trackJobStatusAndRemoveFinalizers.
     async fn track(
         &self,
         key: &ObjectKey,
@@ -224,9 +224,9 @@ impl Jobs {
         account: Account,
         backoff: Backoff,
     ) -> Result<(), Result<Outcome, ReconcileError>> {
-        let Account { mut status, flush, counts, patience, release, mut tracked, end, judged } = account;
+        let Account { mut status, flush, counts, write_delay, release, mut tracked, end, judged } = account;
         let mut job = job.clone();
-        match flush.into_iter().chain(counts).min().map(|patience| self.waits(key, patience)) {
+        match flush.into_iter().chain(counts).min().map(|write_delay| self.waits(key, write_delay)) {
             Some(false) => {
                 self.debouncer.forget(key);
                 job = self.write(key, &job, &status).await.map_err(not_written)?;
@@ -246,31 +246,31 @@ impl Jobs {
             return Err(Err(failure.into()));
         }
         let ended = track::finish(&mut status, end.as_ref(), (self.clock)());
-        if ended || moved && !self.waits(key, patience) {
+        if ended || moved && !self.waits(key, write_delay) {
             self.debouncer.forget(key);
             self.write(key, &job, &status).await.map_err(not_written)?;
         }
         if let Some(end) = end.filter(|_| ended) {
             self.tally.finished(&job, &end.kind, &end.reason);
-            let say = |kind, reason: &'static str, message: &str| {
+            let record = |kind, reason: &'static str, message: &str| {
                 self.control.recorder.event(&about(&*job), kind, reason, message.to_owned());
             };
             if &*end.kind == COMPLETE {
                 if job.completions.is_some_and(|completions| status.succeeded > completions) {
                     let message = "Too many succeeded pods running after completion count reached";
-                    say(EventType::Warning, "TooManySucceededPods", message);
+                    record(EventType::Warning, "TooManySucceededPods", message);
                 }
-                say(EventType::Normal, "Completed", "Job completed");
+                record(EventType::Normal, "Completed", "Job completed");
             } else {
-                say(EventType::Warning, failure_reason(&end.reason), &end.message);
+                record(EventType::Warning, failure_reason(&end.reason), &end.message);
             }
         }
         Ok(())
     }
 
     /// Returns true if the write of counts is delayed. The Job is requeued for the end of the delay.
-    fn waits(&self, key: &ObjectKey, patience: Duration) -> bool {
-        let wait = self.debouncer.wait(key, patience);
+    fn waits(&self, key: &ObjectKey, write_delay: Duration) -> bool {
+        let wait = self.debouncer.wait(key, write_delay);
         wait.into_iter().for_each(|wait| self.queue.add_after(key.clone(), wait));
         wait.is_some()
     }

@@ -22,7 +22,8 @@ use super::manage::{Outcome, ensure};
 use super::policy;
 use crate::pods::status_delay::CHANGING_COUNTS;
 
-/// Maximum number of uncounted pods in a status, so that it stays small (pkg/controller/job, MaxUncountedPods).
+/// Maximum number of uncounted pods in a status, so that it stays small. Upstream: pkg/controller/job,
+/// MaxUncountedPods.
 const MOST_UNCOUNTED: usize = 500;
 
 /// The status to write, and the actions after the write.
@@ -35,7 +36,7 @@ pub struct Account {
     /// The counts differ: the maximum delay of their write.
     pub counts: Option<Duration>,
     /// The maximum delay of counters after the finalizers were removed.
-    pub patience: Duration,
+    pub write_delay: Duration,
     /// Pods whose finalizer may be removed after that.
     pub release: Vec<Arc<Pod>>,
     /// Pods that have the finalizer.
@@ -47,15 +48,15 @@ pub struct Account {
 }
 
 impl View<'_> {
-    /// Records the pods that ended (pkg/controller/job, trackJobStatusAndRemoveFinalizers, its first half).
+    /// Records the pods that ended. Upstream: pkg/controller/job, trackJobStatusAndRemoveFinalizers, its first half.
     pub fn account(&self, standing: &Standing, outcome: Outcome) -> Account {
         let Outcome { mut status, verdict, mut flush, counts, .. } = outcome;
         let tracked_pods: Vec<&Arc<Pod>> = self.pods.iter().filter(|pod| self.is_tracked(pod)).collect();
         let tracked: HashSet<Uid> = tracked_pods.iter().map(|pod| pod.meta.uid.clone()).collect();
         let known_failed = self.job.status.uncounted.clone().unwrap_or_default();
         // Recorded pods are safe: while other pods run, the counters can be written with the next finished pods.
-        let patience = if status.active > 0 { CHANGING_COUNTS } else { Duration::ZERO };
-        let settled = settle(&mut status, &tracked).then_some(patience);
+        let write_delay = if status.active > 0 { CHANGING_COUNTS } else { Duration::ZERO };
+        let settled = settle(&mut status, &tracked).then_some(write_delay);
         let counts = counts.into_iter().chain(settled).min();
         let mut release = Vec::new();
         let mut completed = Vec::new();
@@ -106,12 +107,12 @@ impl View<'_> {
         let (end, decided) = self.enter(&mut status, verdict);
         urgent |= full || decided || end.is_some() || self.job.meta.is_deleting();
         // Successes are known by their finalizers until they are recorded.
-        let flush = (flush || decided).then_some(if urgent { Duration::ZERO } else { patience });
+        let flush = (flush || decided).then_some(if urgent { Duration::ZERO } else { write_delay });
         let (end, judged) = (end.filter(|_| !full), judgements);
-        Account { status, flush, counts, patience, release, tracked, end, judged }
+        Account { status, flush, counts, write_delay, release, tracked, end, judged }
     }
 
-    /// Returns true if a pod is needed only for counting (pkg/controller/job, canRemoveFinalizer).
+    /// Returns true if a pod is needed only for counting. Upstream: pkg/controller/job, canRemoveFinalizer.
     fn may_release(&self, indexed: Option<&Indexed>, decided: bool, pod: &Pod, failed: bool) -> bool {
         if self.job.meta.is_deleting() || decided || pod.phase == Phase::Succeeded {
             return true;
@@ -155,8 +156,8 @@ fn write_indexes(status: &mut JobStatus, indexed: &Indexed, new: Vec<i32>) -> bo
     changed
 }
 
-/// Moves recorded pods without finalizer into the counters. Returns whether there were any (pkg/controller/job,
-/// cleanUncountedPodsWithoutFinalizers).
+/// Moves recorded pods without finalizer into the counters. Returns true if there were any. Upstream:
+/// pkg/controller/job, cleanUncountedPodsWithoutFinalizers.
 pub fn settle(status: &mut JobStatus, tracked: &HashSet<Uid>) -> bool {
     let uncounted = status.uncounted.get_or_insert_default();
     let mut moved = false;
@@ -171,8 +172,8 @@ pub fn settle(status: &mut JobStatus, tracked: &HashSet<Uid>) -> bool {
     moved
 }
 
-/// Finishes a Job if no pod has to be counted or waited for (pkg/controller/job, enactJobFinished). Returns whether it
-/// did.
+/// Finishes a Job if no pod has to be counted or waited for. Returns true if it did. Upstream: pkg/controller/job,
+/// enactJobFinished.
 pub fn finish(status: &mut JobStatus, end: Option<&Condition>, now: Timestamp) -> bool {
     let left = status.uncounted.as_ref().is_some_and(|pods| !(pods.succeeded.is_empty() && pods.failed.is_empty()));
     let Some(end) = end.filter(|_| !left && status.terminating.unwrap_or(0) == 0) else { return false };

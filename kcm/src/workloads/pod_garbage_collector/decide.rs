@@ -59,9 +59,9 @@ pub fn surplus(finished: usize, threshold: i32) -> usize {
     usize::try_from(threshold).ok().filter(|most| *most > 0).map_or(0, |most| finished.saturating_sub(most))
 }
 
-/// Returns the `count` pods that are deleted first: evicted ones, then the oldest, then by name (pkg/controller/podgc,
-/// byEvictionAndCreationTimestamp).
-pub fn first_to_go(mut finished: Vec<Arc<Pod>>, count: usize) -> Vec<Arc<Pod>> {
+/// Returns the `count` pods that are deleted first: evicted ones, then the oldest, then by name. Upstream:
+/// pkg/controller/podgc, byEvictionAndCreationTimestamp.
+pub fn first_deleted(mut finished: Vec<Arc<Pod>>, count: usize) -> Vec<Arc<Pod>> {
     let kept = |pod: &Pod| !pod.disruption.as_ref().is_some_and(|told| told.evicted);
     finished.sort_by(|a, b| {
         kept(a)
@@ -87,7 +87,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Returns the metric's label value (pkg/controller/podgc/metrics).
+    /// Returns the metric's label value. Upstream: pkg/controller/podgc/metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Terminated => "terminated",
@@ -133,7 +133,7 @@ pub fn failure(pod: &Pod, reason: Reason, now: jiff::Timestamp) -> Option<Value>
     Some(json!({"metadata": {"uid": pod.meta.uid.to_string()}, "status": status}))
 }
 
-/// Returns whether a pod that was force-deleted is due for another attempt. A pod with finalizers stays, and an early
+/// Returns true if a pod that was force-deleted is due for another attempt. A pod with finalizers stays, and an early
 /// attempt would change nothing.
 pub fn is_due_again(since: Time, now: Time) -> bool {
     const PATIENCE_SECONDS: i64 = 600;

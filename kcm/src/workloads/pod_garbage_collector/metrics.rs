@@ -1,4 +1,4 @@
-//! Metrics of force-deleted pods and of failures, under upstream's names (pkg/controller/podgc/metrics).
+//! Metrics of force-deleted pods and of failures, under upstream's names. Upstream: pkg/controller/podgc/metrics.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -2,7 +2,7 @@
 //! ones.
 //!
 //! Every twenty seconds it checks for finished pods beyond the threshold, for terminating pods that are on
-//! out-of-service nodes or were never bound, and for pods of deleted nodes. Follows upstream pkg/controller/podgc.
+//! out-of-service nodes or were never bound, and for pods of deleted nodes. Upstream: pkg/controller/podgc.
 
 mod decide;
 mod metrics;

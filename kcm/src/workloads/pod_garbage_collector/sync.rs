@@ -100,7 +100,7 @@ impl PodGc {
         if surplus > 0 {
             let finished = self.pods.by_index(&ENDING, index_key("finished"));
             info!(surplus, "deleting finished pods");
-            self.end_all(decide::first_to_go(finished, surplus), |_| Some(Reason::Terminated)).await;
+            self.end_all(decide::first_deleted(finished, surplus), |_| Some(Reason::Terminated)).await;
         }
         let deleting = self.pods.by_index(&ENDING, index_key("deleting"));
         self.end_all(deleting, |pod| decide::stuck(pod, self.node(&pod.node).as_deref())).await;

@@ -11,7 +11,7 @@ use kinds::{Decode, Kind, Node, Pod, Sections, Str, Time};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::decide::{Census, Reason, failure, first_to_go, is_due_again, stuck, surplus};
+use super::decide::{Census, Reason, failure, first_deleted, is_due_again, stuck, surplus};
 
 fn context() -> Decode {
     Decode { interner: Arc::default(), sections: Sections::default() }
@@ -83,8 +83,8 @@ fn evicted_pods_are_deleted_first_then_the_oldest_then_by_name() {
         finished("a", 5, false),
         finished("evicted-old", 7, true),
     ];
-    assert_eq!(names(&first_to_go(pods.clone(), 5)), ["evicted-old", "evicted", "a", "b", "young"]);
-    assert_eq!(names(&first_to_go(pods, 3)), ["evicted-old", "evicted", "a"]);
+    assert_eq!(names(&first_deleted(pods.clone(), 5)), ["evicted-old", "evicted", "a", "b", "young"]);
+    assert_eq!(names(&first_deleted(pods, 3)), ["evicted-old", "evicted", "a"]);
 }
 
 #[test]

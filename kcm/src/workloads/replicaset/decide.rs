@@ -12,7 +12,7 @@ use kinds::{Pod, ReplicaSet, Time};
 use crate::pods::ranking::Ranking;
 use crate::pods::status_delay;
 
-/// The largest number of pods created or deleted in one reconcile (pkg/controller/replicaset, BurstReplicas).
+/// The largest number of pods created or deleted in one reconcile. Upstream: pkg/controller/replicaset, BurstReplicas.
 pub const BURST: usize = 500;
 
 /// Type of the condition for failed creations and deletions.
@@ -38,8 +38,8 @@ pub enum Manage {
     Delete(Vec<Arc<Pod>>),
 }
 
-/// Compares the active pods with the scale (pkg/controller/replicaset, manageReplicas). `ranking` is only called if
-/// some of the pods are deleted.
+/// Compares the active pods with the scale. `ranking` is only called if some of the pods are deleted. Upstream:
+/// pkg/controller/replicaset, manageReplicas.
 pub fn manage(active: &[Arc<Pod>], replicas: i32, ranking: impl FnOnce() -> Ranking) -> Manage {
     let wanted = usize::try_from(replicas).unwrap_or(0);
     match active.len().cmp(&wanted) {
@@ -53,14 +53,14 @@ pub fn manage(active: &[Arc<Pod>], replicas: i32, ranking: impl FnOnce() -> Rank
     }
 }
 
-/// Returns true if a pod has been ready for long enough (pkg/api/v1/pod, IsPodAvailable).
+/// Returns true if a pod has been ready for long enough. Upstream: pkg/api/v1/pod, IsPodAvailable.
 pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     let since_ready = now.as_second() - pod.ready_since.0;
     pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
 }
 
-/// Returns the status (pkg/controller/replicaset, calculateStatus). `terminating` is absent where the kind has no such
-/// field; `failure` is the reason why pods could not be created or deleted.
+/// Returns the status. `terminating` is absent where the kind has no such field; `failure` is the reason why pods could
+/// not be created or deleted. Upstream: pkg/controller/replicaset, calculateStatus.
 pub fn status(
     set: &ReplicaSet,
     active: &[Arc<Pod>],
@@ -111,12 +111,12 @@ fn failure_reason(active: usize, replicas: i32) -> &'static str {
     }
 }
 
-/// Returns how long a status may wait to be written, from when it first differed from the set's.
+/// Returns the maximum delay of a status write, from when the status first differed from the set's.
 ///
 /// Written immediately: lost pods, on which a Deployment relies; the last missing pod; and the end of the last
 /// terminating pod, for which users and tools wait after a rollout. While more pods are starting, a gain waits for some
 /// of them.
-pub fn patience(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
+pub fn write_delay(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
     let was = &set.status;
     let arrived = arrived(set, status);
     let is_settled = status.replicas == set.replicas && status.available_replicas == set.replicas;
@@ -149,7 +149,8 @@ fn counted(set: &ReplicaSet, status: &ReplicaSetStatus) -> i32 {
     status.available_replicas.min(set.replicas)
 }
 
-/// Returns the time until the next ready pod becomes available (pkg/controller, FindMinNextPodAvailabilityCheck).
+/// Returns the time until the next ready pod becomes available. Upstream: pkg/controller,
+/// FindMinNextPodAvailabilityCheck.
 pub fn next_check(
     status: &ReplicaSetStatus,
     active: &[Arc<Pod>],

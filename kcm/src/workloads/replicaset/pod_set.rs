@@ -17,7 +17,7 @@ pub trait PodSet: Kind {
     /// The flag for the number of its workers.
     const WORKERS: &'static str;
     /// Whether the status has a number of terminating pods.
-    const TELLS_TERMINATING: bool;
+    const REPORTS_TERMINATING: bool;
 
     /// Returns the spec and status of the object as a ReplicaSet.
     fn replica_set(&self) -> &ReplicaSet;
@@ -29,7 +29,7 @@ impl PodSet for ReplicaSet {
     const COMPONENT: &'static str = "replicaset-controller";
     const QUEUES: &'static [QueueKeys] = &[QueueKeys::of("replicaset", "ReplicaSet")];
     const WORKERS: &'static str = "concurrent-replicaset-syncs";
-    const TELLS_TERMINATING: bool = true;
+    const REPORTS_TERMINATING: bool = true;
 
     fn replica_set(&self) -> &ReplicaSet {
         self
@@ -43,7 +43,7 @@ impl PodSet for ReplicationController {
     const COMPONENT: &'static str = "replication-controller";
     const QUEUES: &'static [QueueKeys] = &[QueueKeys::of("replicationmanager", "ReplicationController")];
     const WORKERS: &'static str = "concurrent-rc-syncs";
-    const TELLS_TERMINATING: bool = false;
+    const REPORTS_TERMINATING: bool = false;
 
     fn replica_set(&self) -> &ReplicaSet {
         &self.set

@@ -58,7 +58,7 @@ struct Work<'a, K> {
 
 /// The result of managing the pods.
 #[derive(Debug, Default)]
-struct Managed {
+struct ManageResult {
     /// The reason why pods could not be created or deleted, for the status.
     failure: Option<String>,
     /// The failure happened in this reconcile, which ends with an error.
@@ -67,7 +67,7 @@ struct Managed {
     next: Option<Duration>,
 }
 
-impl Managed {
+impl ManageResult {
     fn failed(message: impl Into<String>) -> Self {
         Self { failure: Some(message.into()), is_error: true, next: None }
     }
@@ -151,13 +151,13 @@ impl<K: PodSet> PodSets<K> {
     }
 
     /// Creates or deletes pods; `None` if the pods have to be read again first.
-    async fn manage(&self, work: &Work<'_, K>) -> Result<Option<Managed>, ReconcileError> {
+    async fn manage(&self, work: &Work<'_, K>) -> Result<Option<ManageResult>, ReconcileError> {
         let (key, set) = (work.key, work.owner.replica_set());
         if set.meta.is_deleting() {
-            return Ok(Some(Managed::default()));
+            return Ok(Some(ManageResult::default()));
         }
         if !work.are_deletions_seen {
-            return Ok(Some(Managed { next: Some(handover::RECHECK), ..Managed::default() }));
+            return Ok(Some(ManageResult { next: Some(handover::RECHECK), ..ManageResult::default() }));
         }
         let now = (self.clock)();
         let ranking = || Ranking::new(&self.related(work.owner), self.gates.deletion_cost, now);
@@ -169,7 +169,7 @@ impl<K: PodSet> PodSets<K> {
         Ok(Some(match plan {
             Manage::Nothing => {
                 self.refusals.forget(key);
-                Managed::default()
+                ManageResult::default()
             }
             Manage::Create(count) => self.create(work, count).await,
             Manage::Delete(victims) => self.delete(work, victims).await,
@@ -209,40 +209,40 @@ impl<K: PodSet> PodSets<K> {
     }
 
     /// Creates pods with a slow start.
-    async fn create(&self, work: &Work<'_, K>, count: usize) -> Managed {
+    async fn create(&self, work: &Work<'_, K>, count: usize) -> ManageResult {
         let (key, set) = (work.key, work.owner.replica_set());
         let Some(template) = set.template.as_ref().filter(|template| !template.labels.is_empty()) else {
-            return Managed::failed("unable to create pods, no labels");
+            return ManageResult::failed("unable to create pods, no labels");
         };
         if !self.control.gate.is_open(&key.namespace) {
             debug!("not creating pods: the namespace is being deleted");
-            return Managed::default();
+            return ManageResult::default();
         }
         let attempt = Attempt::new(&set.meta, count, work.owned);
         if let Some(waiting) = self.refusals.waiting(key, &attempt) {
             debug!(why = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
-            return Managed { failure: Some(waiting.message), is_error: false, next: Some(waiting.left) };
+            return ManageResult { failure: Some(waiting.message), is_error: false, next: Some(waiting.left) };
         }
         debug!(need = set.replicas, count, "too few pods; creating");
         let body = template.pod(key, &work.owner.controller_ref());
         let (created, error) = slow_start(count, |_| self.control.create(key, work.owner, &body)).await;
         let Some(error) = error else {
             self.refusals.forget(key);
-            return Managed::default();
+            return ManageResult::default();
         };
         info!(created, skipped = count - created, "could not create all pods");
-        let Some(error) = error.into_failure() else { return Managed::default() };
+        let Some(error) = error.into_failure() else { return ManageResult::default() };
         let message = error.to_string();
         if error.refused().is_some() {
             self.refusals.refused(key, attempt.after(created), message.clone());
         }
-        Managed::failed(message)
+        ManageResult::failed(message)
     }
 
     /// Deletes pods concurrently; reports the first failure.
-    async fn delete(&self, work: &Work<'_, K>, victims: Vec<Arc<Pod>>) -> Managed {
+    async fn delete(&self, work: &Work<'_, K>, victims: Vec<Arc<Pod>>) -> ManageResult {
         if let Err(why) = self.control.check_decodable() {
-            return Managed::failed(why);
+            return ManageResult::failed(why);
         }
         debug!(need = work.owner.replica_set().replicas, count = victims.len(), "too many pods; deleting");
         if let Some(ages) = &self.deletion_ages {
@@ -250,21 +250,21 @@ impl<K: PodSet> PodSets<K> {
         }
         let deletions = victims.iter().map(|pod| self.control.delete(work.key, work.owner, pod));
         match join_all(deletions).await.into_iter().find_map(Result::err) {
-            Some(error) => Managed::failed(format!("unable to delete pods: {error}")),
-            None => Managed::default(),
+            Some(error) => ManageResult::failed(format!("unable to delete pods: {error}")),
+            None => ManageResult::default(),
         }
     }
 
     /// Writes the status unless the write is delayed.
-    async fn report(&self, work: &Work<'_, K>, managed: Managed) -> Result<Outcome, ReconcileError> {
+    async fn report(&self, work: &Work<'_, K>, managed: ManageResult) -> Result<Outcome, ReconcileError> {
         let (key, set, now) = (work.key, work.owner.replica_set(), (self.clock)());
-        let tells_terminating = K::TELLS_TERMINATING && self.gates.terminating_replicas;
-        let terminating = tells_terminating.then_some(work.terminating);
+        let reports_terminating = K::REPORTS_TERMINATING && self.gates.terminating_replicas;
+        let terminating = reports_terminating.then_some(work.terminating);
         let status = decide::status(set, &work.active, terminating, managed.failure.as_deref(), now);
         let available = decide::next_check(&status, &work.active, set.min_ready_seconds, now);
         let wait = match status == set.status {
             true => self.debouncer.wait(key, Duration::ZERO),
-            false => self.debouncer.wait_damped(key, decide::patience(set, &status), decide::is_loss(set, &status)),
+            false => self.debouncer.wait_damped(key, decide::write_delay(set, &status), decide::is_loss(set, &status)),
         };
         let mut again = None;
         if wait.is_none() && status != set.status {

@@ -14,7 +14,7 @@ use runtime::write::WriteError;
 use serde_json::{Map, Value};
 use tokio::sync::OnceCell;
 
-use super::decide::{Defects, Made, Plan, Step};
+use super::decide::{Defects, Plan, PodRevision, Step};
 use super::identity::{self, Member};
 use super::pods;
 use super::retention::{self, PossibleOwners, Verdict};
@@ -127,7 +127,7 @@ impl<'a> Work<'a> {
         self.controller.recorder.event(&about(self.set), kind, reason, message);
     }
 
-    async fn create(&self, ordinal: i32, made: Made) -> Outcome {
+    async fn create(&self, ordinal: i32, made: PodRevision) -> Outcome {
         let name = identity::pod_name(self.set, ordinal);
         if let Err(error) = self.make_claims(ordinal, &name).await {
             self.record_pod_event(Verb::Create, &name, Some(&error.message));
@@ -170,10 +170,10 @@ impl<'a> Work<'a> {
     }
 
     /// Creates a pod. Returns the name of its revision.
-    async fn post(&self, ordinal: i32, made: Made) -> Result<kinds::Str, WriteError> {
+    async fn post(&self, ordinal: i32, made: PodRevision) -> Result<kinds::Str, WriteError> {
         let Revisions { current, update, .. } = &self.revisions;
         let (writer, namespace) = (&self.controller.writer, &self.key.namespace);
-        let (revision, answer) = if made == Made::Update || current == update {
+        let (revision, answer) = if made == PodRevision::Update || current == update {
             let body = pods::from_template(self.set, self.template, ordinal, update);
             (update, writer.create(&Pod::RESOURCE, namespace, &body, false).await?)
         } else {
@@ -260,7 +260,7 @@ impl<'a> Work<'a> {
         ObjectKey::new(self.key.namespace.clone(), claim)
     }
 
-    /// Creates the missing claims of an ordinal (createPersistentVolumeClaims).
+    /// Creates the missing claims of an ordinal. Upstream: pkg/controller/statefulset, createPersistentVolumeClaims.
     async fn make_claims(&self, ordinal: i32, pod: &str) -> Outcome {
         let mut failures = Vec::new();
         for template in self.set.claim_templates() {
@@ -309,7 +309,8 @@ impl<'a> Work<'a> {
         retention::decide(&claim.meta, &parties)
     }
 
-    /// Sets the owners of an ordinal's claims by the retention policy (UpdatePodClaimForRetentionPolicy).
+    /// Sets the owners of an ordinal's claims by the retention policy. Upstream: pkg/controller/statefulset,
+    /// UpdatePodClaimForRetentionPolicy.
     async fn own_claims(&self, ordinal: i32, pod: &OwnerRef) -> Outcome {
         for (_, name) in identity::claims(self.set, ordinal) {
             let Some(claim) = self.controller.claims.get(&self.claim_key(&name)) else { continue };

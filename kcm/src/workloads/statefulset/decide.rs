@@ -26,7 +26,7 @@ pub struct Gates {
 
 /// The revision that a pod is created from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Made {
+pub enum PodRevision {
     /// The revision of the last complete rollout.
     Current,
     /// The newest revision.
@@ -54,7 +54,7 @@ impl Defects {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Create the claims and the pod of an ordinal.
-    Create(i32, Made),
+    Create(i32, PodRevision),
     /// Repair a pod and its claims.
     Repair(Member, Defects),
     /// Delete a pod.
@@ -149,33 +149,34 @@ pub struct Situation<'a> {
     pub now: Timestamp,
 }
 
-/// Returns true if a pod is running and ready (pkg/controller/statefulset, isRunningAndReady).
+/// Returns true if a pod is running and ready. Upstream: pkg/controller/statefulset, isRunningAndReady.
 pub fn is_running_and_ready(pod: &Pod) -> bool {
     pod.phase == Phase::Running && pod.ready
 }
 
-/// Returns true if a pod has been ready for long enough (pkg/api/v1/pod, IsPodAvailable).
+/// Returns true if a pod has been ready for long enough. Upstream: pkg/api/v1/pod, IsPodAvailable.
 pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     let since_ready = now.as_second() - pod.ready_since.0;
     pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
 }
 
-/// Returns the number of pods that may be unavailable: a percentage rounds down, and the minimum is one
-/// (pkg/controller/statefulset, getStatefulSetMaxUnavailable). `None` for a text that is not a percentage.
+/// Returns the number of pods that may be unavailable: a percentage rounds down, and the minimum is one. `None` for a
+/// text that is not a percentage. Upstream: pkg/controller/statefulset, getStatefulSetMaxUnavailable.
 pub fn max_unavailable(set: &StatefulSet) -> Option<usize> {
     let bound = set.rolling.as_ref().and_then(|rolling| rolling.max_unavailable.as_ref());
     let count = bound.map_or(Some(1), |bound| bound.scaled(set.replicas, false))?;
     Some(usize::try_from(count).unwrap_or(0).max(1))
 }
 
-/// Returns the revision that a missing pod is created from (pkg/controller/statefulset, newVersionedStatefulSetPod).
-pub fn made_from(set: &StatefulSet, ordinal: i32) -> Made {
+/// Returns the revision that a missing pod is created from. Upstream: pkg/controller/statefulset,
+/// newVersionedStatefulSetPod.
+pub fn revision_of_missing(set: &StatefulSet, ordinal: i32) -> PodRevision {
     let kept = match &set.rolling {
         Some(rolling) => i64::from(rolling.partition),
         None if set.strategy == Strategy::RollingUpdate => i64::from(set.status.current_replicas),
         None => 0,
     };
-    if i64::from(ordinal) < i64::from(set.start) + kept { Made::Current } else { Made::Update }
+    if i64::from(ordinal) < i64::from(set.start) + kept { PodRevision::Current } else { PodRevision::Update }
 }
 
 /// Maximum number of missing ordinals in one reconcile: a StatefulSet may have two billion.
@@ -249,7 +250,7 @@ impl Situation<'_> {
         Places { slots, missing: replicas.saturating_sub(wanted.len()), condemned }
     }
 
-    /// Returns the plan (pkg/controller/statefulset, updateStatefulSet).
+    /// Returns the plan. Upstream: pkg/controller/statefulset, updateStatefulSet.
     pub fn plan(&self) -> Plan {
         let mut plan = Plan::default();
         let places = self.places();
@@ -258,10 +259,10 @@ impl Situation<'_> {
             return plan;
         }
         let done = if self.set.parallel {
-            self.all_at_once(slots, condemned, &mut plan);
+            self.plan_parallel(slots, condemned, &mut plan);
             true
         } else {
-            self.in_order(slots, condemned, &mut plan)
+            self.plan_ordered(slots, condemned, &mut plan)
         };
         if done && self.set.strategy == Strategy::RollingUpdate {
             if self.gates.max_unavailable {
@@ -274,7 +275,8 @@ impl Situation<'_> {
         plan
     }
 
-    /// Deletes all pods of old revisions. Returns true if none is left (recreateDeleteAndWait).
+    /// Deletes all pods of old revisions. Returns true if none is left. Upstream: pkg/controller/statefulset,
+    /// recreateDeleteAndWait.
     fn recreate(&self, plan: &mut Plan) -> bool {
         let old: Vec<&Member> = self.members.iter().filter(|member| self.is_old(&member.pod)).collect();
         if !old.is_empty() {
@@ -290,12 +292,12 @@ impl Situation<'_> {
         old.is_empty()
     }
 
-    /// Returns the steps for one desired ordinal, and whether an ordered StatefulSet has to wait for it
-    /// (processReplica).
-    fn tend(&self, slot: &Slot<'_>, steps: &mut Vec<Step>) -> bool {
+    /// Returns the steps for one desired ordinal, and whether an ordered StatefulSet has to wait for it. Upstream:
+    /// pkg/controller/statefulset, processReplica.
+    fn plan_ordinal(&self, slot: &Slot<'_>, steps: &mut Vec<Step>) -> bool {
         let Some(member) = slot.member else {
             if !(self.is_stale)(slot.ordinal) {
-                steps.push(Step::Create(slot.ordinal, made_from(self.set, slot.ordinal)));
+                steps.push(Step::Create(slot.ordinal, revision_of_missing(self.set, slot.ordinal)));
             }
             return true;
         };
@@ -309,11 +311,11 @@ impl Situation<'_> {
         let found = (self.defects)(member);
         let waits = pod.meta.is_deleting() || !is_running_and_ready(pod) || !self.is_available(pod);
         // Defects other than the pending pod's claims are repaired once nothing has to be waited for.
-        let looked_at = !waits || self.set.parallel;
+        let is_repairable = !waits || self.set.parallel;
         let defects = Defects {
             claims: found.claims && pod.phase == Phase::Pending,
-            owners: found.owners && (looked_at || pod.phase == Phase::Pending),
-            pod: found.pod && looked_at,
+            owners: found.owners && (is_repairable || pod.phase == Phase::Pending),
+            pod: found.pod && is_repairable,
         };
         if defects.any() {
             steps.push(Step::Repair(member.clone(), defects));
@@ -321,10 +323,10 @@ impl Situation<'_> {
         waits
     }
 
-    fn in_order(&self, slots: &[Slot<'_>], condemned: &[&Member], plan: &mut Plan) -> bool {
+    fn plan_ordered(&self, slots: &[Slot<'_>], condemned: &[&Member], plan: &mut Plan) -> bool {
         let mut steps = Vec::new();
         for slot in slots {
-            if self.tend(slot, &mut steps) {
+            if self.plan_ordinal(slot, &mut steps) {
                 plan.waits_for = slot.member.cloned();
                 plan.stages.push(Stage { steps, at_once: false });
                 return false;
@@ -348,10 +350,10 @@ impl Situation<'_> {
         !wait
     }
 
-    fn all_at_once(&self, slots: &[Slot<'_>], condemned: &[&Member], plan: &mut Plan) {
+    fn plan_parallel(&self, slots: &[Slot<'_>], condemned: &[&Member], plan: &mut Plan) {
         let mut steps = Vec::new();
         for slot in slots {
-            self.tend(slot, &mut steps);
+            self.plan_ordinal(slot, &mut steps);
         }
         let deletions = condemned.iter().filter(|member| !member.pod.meta.is_deleting());
         let deletions = deletions.map(|member| Step::Delete(member.pod.clone())).collect();
@@ -396,7 +398,8 @@ impl Situation<'_> {
         }
     }
 
-    /// Updates as many pods as may be unavailable (updateStatefulSetAfterInvariantEstablished).
+    /// Updates as many pods as may be unavailable. Upstream: pkg/controller/statefulset,
+    /// updateStatefulSetAfterInvariantEstablished.
     fn update_within_bounds(&self, places: &Places<'_>, plan: &mut Plan) {
         let Some(bound) = max_unavailable(self.set) else { return };
         let members = places.slots.iter().filter_map(|slot| slot.member);

@@ -54,7 +54,7 @@ pub fn labels(set: &StatefulSet, ordinal: i32) -> Vec<(&'static str, String)> {
     vec![(NAME_LABEL, pod_name(set, ordinal)), (INDEX_LABEL, ordinal.to_string())]
 }
 
-/// Returns true if a pod has the labels of its identity (pkg/controller/statefulset, identityMatches).
+/// Returns true if a pod has the labels of its identity. Upstream: pkg/controller/statefulset, identityMatches.
 pub fn has_identity(pod: &Pod) -> bool {
     label(&pod.meta.labels, NAME_LABEL) == Some(&*pod.meta.name)
 }
@@ -65,7 +65,7 @@ pub fn claims(set: &StatefulSet, ordinal: i32) -> Vec<(String, String)> {
     templates.iter().map(|template| (template.name.to_owned(), claim_name(set, template.name, ordinal))).collect()
 }
 
-/// Returns true if a pod has the volumes of its ordinal (pkg/controller/statefulset, storageMatches).
+/// Returns true if a pod has the volumes of its ordinal. Upstream: pkg/controller/statefulset, storageMatches.
 pub fn has_storage(pod: &Pod, wanted: &[(String, String)]) -> bool {
     let mounted = pod.claims.as_deref().map_or(&[][..], |claims| &claims.volumes);
     wanted.iter().all(|(volume, claim)| mounted.iter().any(|(name, source)| **name == **volume && **source == **claim))

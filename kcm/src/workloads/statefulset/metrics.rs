@@ -1,4 +1,5 @@
-//! The bound of unavailable pods and their number, under upstream's names (pkg/controller/statefulset/metrics).
+//! The bound of unavailable pods and their number, under upstream's names. Upstream:
+//! pkg/controller/statefulset/metrics.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -2,7 +2,7 @@
 //!
 //! It watches StatefulSets, Pods, PersistentVolumeClaims and ControllerRevisions, creates, repairs and deletes pods in
 //! order or concurrently, creates claims and sets their owners, keeps the history of templates, and writes StatefulSet
-//! statuses. Follows upstream pkg/controller/statefulset.
+//! statuses. Upstream: pkg/controller/statefulset.
 
 mod act;
 mod decide;

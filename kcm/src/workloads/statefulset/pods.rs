@@ -19,7 +19,7 @@ fn prefix(set: &StatefulSet) -> String {
     format!("{}-", set.meta.name)
 }
 
-/// Returns a `Pod` message from the current template (pkg/controller/statefulset, newStatefulSetPod).
+/// Returns a `Pod` message from the current template. Upstream: pkg/controller/statefulset, newStatefulSetPod.
 pub fn from_template(set: &StatefulSet, template: &Template, ordinal: i32, revision: &str) -> Vec<u8> {
     let name = identity::pod_name(set, ordinal);
     let edits = PodEdits {

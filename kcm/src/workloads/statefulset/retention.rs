@@ -25,8 +25,8 @@ pub struct Verdict {
     pub foreign: bool,
 }
 
-/// Returns the owner that claims should have under this policy (pkg/controller/statefulset,
-/// updateClaimOwnerRefForSetAndPod).
+/// Returns the owner that claims should have under this policy. Upstream: pkg/controller/statefulset,
+/// updateClaimOwnerRefForSetAndPod.
 fn rightful(parties: &PossibleOwners<'_>) -> Option<OwnerRef> {
     match (parties.policy.when_deleted, parties.policy.when_scaled, parties.wanted) {
         (_, true, false) => Some(parties.pod.clone()),
@@ -40,7 +40,7 @@ pub fn first_owner(policy: Retention, set: &OwnerRef) -> Option<OwnerRef> {
     policy.when_deleted.then(|| set.clone())
 }
 
-/// Decides about a claim (pkg/controller/statefulset, isClaimOwnerUpToDate).
+/// Decides about a claim. Upstream: pkg/controller/statefulset, isClaimOwnerUpToDate.
 pub fn decide(claim: &Meta, parties: &PossibleOwners<'_>) -> Verdict {
     let names = |owner: &OwnerRef, party: &OwnerRef| {
         (&owner.api_version, &owner.kind, &owner.name) == (&party.api_version, &party.kind, &party.name)
@@ -71,8 +71,8 @@ pub fn decide(claim: &Meta, parties: &PossibleOwners<'_>) -> Verdict {
     Verdict { owners: (!right).then_some(owners), foreign }
 }
 
-/// Returns true if a claim still belongs to a previous pod of its ordinal, and is deleted with it
-/// (pkg/controller/statefulset, PodClaimIsStale).
+/// Returns true if a claim still belongs to a previous pod of its ordinal, and is deleted with it. Upstream:
+/// pkg/controller/statefulset, PodClaimIsStale.
 pub fn is_stale(claim: &Meta, policy: Retention, pod: &OwnerRef) -> bool {
     let names = |owner: &&OwnerRef| (&*owner.kind, &*owner.api_version, &owner.name) == ("Pod", "v1", &pod.name);
     policy.when_scaled && claim.owners.iter().find(names).is_some_and(|owner| owner.uid != pod.uid)

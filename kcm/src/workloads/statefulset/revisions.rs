@@ -12,7 +12,7 @@ use crate::workloads::controller_revisions::{self, Draft, HASH_LABEL, History, s
 
 impl StatefulSets {
     /// Returns the revisions of a StatefulSet; `sorted` are its revisions, oldest first. `None` while the cached
-    /// StatefulSet is older than the API server's (pkg/controller/statefulset, getStatefulSetRevisions).
+    /// StatefulSet is older than the API server's. Upstream: pkg/controller/statefulset, getStatefulSetRevisions.
     pub(super) async fn resolve(
         &self,
         set: &StatefulSet,

@@ -18,7 +18,7 @@ pub const ROLLOUT_BLOCKED: &str = "RolloutBlocked";
 /// Reason of that condition.
 pub const OLD_POD_NOT_READY: &str = "OldPodNotReady";
 /// Time that a pod of an old revision may take to become ready before an event reports it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REPORT_DELAY: Duration = Duration::from_secs(30);
 
 /// Pods created and deleted in this reconcile, and the state of the rollout.
 #[derive(Debug, Clone, Default)]
@@ -46,8 +46,8 @@ pub struct Revisions {
     pub collisions: i32,
 }
 
-/// Returns the status (pkg/controller/statefulset, updateStatus and completeUpdate). Pods that were just created or
-/// deleted count as such immediately: the API server has confirmed it.
+/// Returns the status. Pods that were just created or deleted count as such immediately: the API server has confirmed
+/// it. Upstream: pkg/controller/statefulset, updateStatus and completeUpdate.
 pub fn status(
     set: &StatefulSet,
     members: &[Member],
@@ -141,16 +141,16 @@ fn unready_since(pod: &Pod) -> Time {
 }
 
 /// Returns the time until a pod that blocks an update is reported; `None` if there is none, or if it is overdue.
-pub fn patience(set: &StatefulSet, update: &str, waits_for: Option<&Member>, now: Timestamp) -> Option<Duration> {
+pub fn report_delay(set: &StatefulSet, update: &str, waits_for: Option<&Member>, now: Timestamp) -> Option<Duration> {
     let member = blocking(set, update, waits_for)?;
     let waited = u64::try_from(now.as_second() - unready_since(&member.pod).0).unwrap_or(0);
-    PATIENCE.checked_sub(Duration::from_secs(waited)).filter(|left| !left.is_zero())
+    REPORT_DELAY.checked_sub(Duration::from_secs(waited)).filter(|left| !left.is_zero())
 }
 
 fn report_block(status: &mut StatefulSetStatus, set: &StatefulSet, revisions: &Revisions, done: &Done, now: Timestamp) {
     let waits_for = done.waits_for.as_ref();
     let block = blocking(set, &revisions.update, waits_for)
-        .filter(|_| patience(set, &revisions.update, waits_for, now).is_none());
+        .filter(|_| report_delay(set, &revisions.update, waits_for, now).is_none());
     match block {
         Some(member) => {
             let (pod, namespace) = (&member.pod.meta.name, &set.meta.namespace);
@@ -222,7 +222,8 @@ pub fn news<'a>(before: &StatefulSetStatus, after: &'a StatefulSetStatus) -> Opt
         .then_some(&*condition.message)
 }
 
-/// Returns the time until the next ready pod becomes available (pkg/controller, FindMinNextPodAvailabilityCheck).
+/// Returns the time until the next ready pod becomes available. Upstream: pkg/controller,
+/// FindMinNextPodAvailabilityCheck.
 pub fn next_check(
     set: &StatefulSet,
     status: &StatefulSetStatus,

@@ -56,7 +56,7 @@ pub struct StatefulSets {
 
 /// The result of executing the plan.
 #[derive(Default)]
-struct Worked {
+struct PlanResult {
     /// The cache has to be up to date before anything is deleted.
     waiting_for_cache: bool,
     /// Time until a refused creation may be repeated.
@@ -124,9 +124,9 @@ impl StatefulSets {
         let reported = self.report(&work, &members).await;
         let trimmed = self.trim(&work, &members, &sorted).await;
         let (next, failure) = match reported {
-            Ok(Reported::Outdated) if worked.failure.is_none() => return Ok(Outcome::RequeueWithBackoff),
-            Ok(Reported::Outdated) => (None, worked.failure),
-            Ok(Reported::Next(next)) => (next, worked.failure),
+            Ok(StatusReport::Outdated) if worked.failure.is_none() => return Ok(Outcome::RequeueWithBackoff),
+            Ok(StatusReport::Outdated) => (None, worked.failure),
+            Ok(StatusReport::Next(next)) => (next, worked.failure),
             Err(error) => (None, worked.failure.or(Some(error))),
         };
         let next = [next, worked.again].into_iter().flatten().min();
@@ -167,10 +167,10 @@ impl StatefulSets {
     }
 
     /// Makes a plan and executes it.
-    async fn work(&self, work: &Work<'_>, members: &[Member], is_ending: bool) -> Worked {
+    async fn work(&self, work: &Work<'_>, members: &[Member], is_ending: bool) -> PlanResult {
         let (key, set) = (work.key, work.set);
         if is_ending {
-            return Worked::default();
+            return PlanResult::default();
         }
         let mut plan = self.plan(work, members);
         if let Some(count) = plan.unavailable {
@@ -178,7 +178,7 @@ impl StatefulSets {
         }
         if plan.deletes() && self.handover.is_due(&set.meta, (self.clock)()) {
             let failure = self.compare(key, set).await.err();
-            return Worked { waiting_for_cache: failure.is_none(), failure, ..Worked::default() };
+            return PlanResult { waiting_for_cache: failure.is_none(), failure, ..PlanResult::default() };
         }
         let attempt = Attempt::new(&set.meta, plan.creations(), members.len());
         let waiting = self.refusals.waiting(key, &attempt).filter(|_| plan.creations() > 0);
@@ -194,7 +194,7 @@ impl StatefulSets {
             }
             _ => {}
         }
-        Worked { waiting_for_cache: false, again: waiting.map(|waiting| waiting.left), failure }
+        PlanResult { waiting_for_cache: false, again: waiting.map(|waiting| waiting.left), failure }
     }
 
     fn plan(&self, work: &Work<'_>, members: &[Member]) -> Plan {
@@ -260,7 +260,7 @@ impl StatefulSets {
     }
 
     /// Writes the status unless the write is delayed.
-    async fn report(&self, work: &Work<'_>, members: &[Member]) -> Result<Reported, ReconcileError> {
+    async fn report(&self, work: &Work<'_>, members: &[Member]) -> Result<StatusReport, ReconcileError> {
         let (set, key, now) = (work.set, work.key, (self.clock)());
         let done = work.done();
         let status = status::status(set, members, &work.revisions, &done, now);
@@ -269,16 +269,16 @@ impl StatefulSets {
             let body = set.status_update(&status);
             match put_status(&self.writer, &self.consistency, &self.sets, key, &body).await? {
                 StatusWrite::Written(_) => {}
-                StatusWrite::Outdated => return Ok(Reported::Outdated),
-                StatusWrite::Deleted => return Ok(Reported::Next(None)),
+                StatusWrite::Outdated => return Ok(StatusReport::Outdated),
+                StatusWrite::Deleted => return Ok(StatusReport::Next(None)),
             }
             if let Some(news) = status::news(&set.status, &status) {
                 self.recorder.event(&about(set), EventType::Warning, status::ROLLOUT_BLOCKED, news.to_owned());
             }
         }
         let next = status::next_check(set, &status, members, now);
-        let patience = status::patience(set, &work.revisions.update, done.waits_for.as_ref(), now);
-        Ok(Reported::Next([next, patience, wait].into_iter().flatten().min()))
+        let report_delay = status::report_delay(set, &work.revisions.update, done.waits_for.as_ref(), now);
+        Ok(StatusReport::Next([next, report_delay, wait].into_iter().flatten().min()))
     }
 
     /// Deletes revisions beyond the history limit.
@@ -302,7 +302,7 @@ impl StatefulSets {
 }
 
 /// The state of the status at the end of a reconcile.
-enum Reported {
+enum StatusReport {
     /// It was computed from an outdated StatefulSet.
     Outdated,
     /// It is up to date, or its write is delayed; the time of the next reconcile.

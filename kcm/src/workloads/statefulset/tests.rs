@@ -12,7 +12,9 @@ use kinds::statefulset::{Rolling, Strategy as Update};
 use kinds::wire::Put;
 use kinds::{Decode, Interner, Kind, Meta, Pod, Sections, StatefulSet, Time, Uid};
 
-use super::decide::{Defects, Gates, Made, Plan, Recreation, Situation, Step, made_from, max_unavailable};
+use super::decide::{
+    Defects, Gates, Plan, PodRevision, Recreation, Situation, Step, max_unavailable, revision_of_missing,
+};
 use super::identity::{self, Member, REVISION_LABEL};
 use super::status::{self, Done, Revisions};
 
@@ -131,8 +133,8 @@ fn plan(set: &StatefulSet, members: &[Member], gates: Gates) -> Plan {
 /// between stages.
 fn text(plan: &Plan) -> String {
     let step = |step: &Step| match step {
-        Step::Create(ordinal, Made::Current) => format!("+{ordinal}a"),
-        Step::Create(ordinal, Made::Update) => format!("+{ordinal}b"),
+        Step::Create(ordinal, PodRevision::Current) => format!("+{ordinal}a"),
+        Step::Create(ordinal, PodRevision::Update) => format!("+{ordinal}b"),
         Step::Delete(pod) => format!("-{}", identity::parse(&pod.meta.name).expect("a place").1),
         Step::Repair(member, _) => format!("~{}", member.ordinal),
     };
@@ -287,12 +289,12 @@ fn next_pod_waits_until_the_previous_one_is_available() {
 fn revision_of_a_missing_pod_follows_from_the_partition() {
     let mut set = rolling(set(5), 2, IntOrString::Int(1));
     set.start = 3;
-    assert_eq!([4, 5].map(|ordinal| made_from(&set, ordinal)), [Made::Current, Made::Update]);
+    assert_eq!([4, 5].map(|ordinal| revision_of_missing(&set, ordinal)), [PodRevision::Current, PodRevision::Update]);
     set.rolling = None;
     set.status.current_replicas = 1;
-    assert_eq!([3, 4].map(|ordinal| made_from(&set, ordinal)), [Made::Current, Made::Update]);
+    assert_eq!([3, 4].map(|ordinal| revision_of_missing(&set, ordinal)), [PodRevision::Current, PodRevision::Update]);
     set.strategy = Update::OnDelete;
-    assert_eq!(made_from(&set, 3), Made::Update);
+    assert_eq!(revision_of_missing(&set, 3), PodRevision::Update);
 }
 
 #[test]
@@ -468,9 +470,9 @@ fn update_that_waits_for_a_broken_pod_is_reported() {
     ] {
         assert_eq!(told(&set, &member), None, "{what}");
     }
-    let patience = status::patience(&set(3), "b", Some(&unready(2, "x", 29)), now());
-    assert_eq!(patience, Some(std::time::Duration::from_secs(1)));
-    assert_eq!(status::patience(&set(3), "b", Some(&broken), now()), None);
+    let report_delay = status::report_delay(&set(3), "b", Some(&unready(2, "x", 29)), now());
+    assert_eq!(report_delay, Some(std::time::Duration::from_secs(1)));
+    assert_eq!(status::report_delay(&set(3), "b", Some(&broken), now()), None);
 
     let mut stuck = set(3);
     let done = Done { waits_for: Some(broken.clone()), ..Done::default() };
@@ -505,7 +507,7 @@ fn recreate_update_is_reported_in_a_condition() {
 #[test]
 fn held_creations_leave_the_earlier_stages() {
     use super::decide::Stage;
-    let create = |ordinal| Step::Create(ordinal, Made::Update);
+    let create = |ordinal| Step::Create(ordinal, PodRevision::Update);
     let delete = |ordinal| Step::Delete(Arc::new(pod(ordinal, "old")));
     let stage = |steps: Vec<Step>, at_once| Stage { steps, at_once };
     let rows = [

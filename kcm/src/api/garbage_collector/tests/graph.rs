@@ -37,16 +37,16 @@ fn identity(resource: &Resource, number: u128, namespace: &str) -> Identity {
 fn dependents_are_checked_when_their_owner_is_deleted() {
     let mut graph = graph(&[(A, object(1, "n", vec![])), (A, object(2, "n", vec![owner(&A, 1)]))]);
     assert!(graph.view(&uid(2)).expect("known").settled);
-    assert_eq!(checks(&graph.gone(&uid(1))), [2]);
+    assert_eq!(checks(&graph.remove_deleted(&uid(1))), [2]);
     assert!(graph.absent.has(&identity(&A, 1, "n")));
     assert!(!graph.view(&uid(2)).expect("known").settled);
-    assert!(graph.gone(&uid(9)).is_empty());
+    assert!(graph.remove_deleted(&uid(9)).is_empty());
 }
 
 #[test]
 fn an_owner_without_dependents_is_not_remembered() {
     let mut graph = graph(&[(A, object(1, "n", vec![]))]);
-    assert!(graph.gone(&uid(1)).is_empty() && !graph.absent.has(&identity(&A, 1, "n")));
+    assert!(graph.remove_deleted(&uid(1)).is_empty() && !graph.absent.has(&identity(&A, 1, "n")));
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn virtual_owner_is_verified_once_and_until_a_watch_delivers_it() {
     assert!(graph.view(&uid(2)).expect("known").settled);
     assert_eq!(graph.len(), (3, 0));
     assert_eq!(
-        checks(&graph.absent(&identity(&A, 1, "n"))),
+        checks(&graph.observe_absent(&identity(&A, 1, "n"))),
         [2, 3],
         "the result of the API server wins over the watch"
     );
@@ -90,7 +90,7 @@ fn deletion_begins_once() {
     );
     assert_eq!(checks(&graph.observe(&A, &object(2, "n", vec![owner(&A, 1)]))), [1, 2], "it no longer blocks");
     assert_eq!(graph.blocking(&uid(1)), []);
-    assert_eq!(checks(&graph.gone(&uid(2))), [1]);
+    assert_eq!(checks(&graph.remove_deleted(&uid(2))), [1]);
     assert_eq!(checks(&graph.unsettled()), [1, 3]);
 
     let orphans = deleting(object(1, "n", vec![]), &["orphan"]);
@@ -118,14 +118,14 @@ fn conflicting_references_are_checked_and_reported() {
     let strange_kind = || object(5, "n", vec![owner(&B, 1)]);
     let other_namespace = || object(5, "m", vec![owner(&A, 1)]);
     let no_namespace = || object(5, "", vec![owner(&A, 1)]);
-    let told = |dependent: Identity, namespace: &str| {
+    let wrong_namespace = |dependent: Identity, namespace: &str| {
         vec![Effect::WrongNamespace { dependent, owner: identity(&A, 1, namespace) }]
     };
     let table: [Case; 4] = [
         ("right", A, object(1, "n", vec![]), A, object(5, "n", vec![owner(&A, 1)]), vec![]),
         ("kind", A, object(1, "n", vec![]), A, strange_kind(), vec![]),
-        ("namespace", A, object(1, "n", vec![]), A, other_namespace(), told(identity(&A, 5, "m"), "m")),
-        ("cluster-scoped", A, object(1, "n", vec![]), C, no_namespace(), told(identity(&C, 5, ""), "")),
+        ("namespace", A, object(1, "n", vec![]), A, other_namespace(), wrong_namespace(identity(&A, 5, "m"), "m")),
+        ("cluster-scoped", A, object(1, "n", vec![]), C, no_namespace(), wrong_namespace(identity(&C, 5, ""), "")),
     ];
     for (name, owner_kind, owner, kind, dependent, events) in table {
         let fits = name == "right";
@@ -168,7 +168,7 @@ fn wrong_reference_does_not_make_an_existing_owner_absent() {
         (A, object(2, "n", vec![owner(&A, 1)])),
         (A, object(3, "n", vec![owner(&B, 1)])),
     ]);
-    let effects = graph.absent(&identity(&B, 1, "n"));
+    let effects = graph.observe_absent(&identity(&B, 1, "n"));
     assert_eq!(checks(&effects), [3]);
     assert!(graph.absent.has(&identity(&B, 1, "n")) && !graph.absent.has(&identity(&A, 1, "n")));
     assert!(graph.view(&uid(2)).expect("known").settled);
@@ -184,10 +184,10 @@ fn coordinates_of_all_disagreeing_dependents_are_verified() {
     ]);
     let tried = |graph: &Graph| graph.view(&uid(1)).expect("virtual").identity;
     assert_eq!(tried(&graph), identity(&B, 1, "n"));
-    let effects = graph.absent(&identity(&B, 1, "n"));
+    let effects = graph.observe_absent(&identity(&B, 1, "n"));
     assert_eq!(effects, [Effect::Check(uid(2)), Effect::CheckLater(uid(1))]);
     assert_eq!(tried(&graph), identity(&A, 1, "m"), "none follows, so the first in order is next");
-    graph.absent(&identity(&A, 1, "m"));
+    graph.observe_absent(&identity(&A, 1, "m"));
     assert_eq!(tried(&graph), identity(&A, 1, "n"), "the next in order");
     let effects = graph.observe(&A, &object(1, "n", vec![]));
     assert!(effects.is_empty(), "the watch confirms the coordinates: {effects:?}");
@@ -202,7 +202,7 @@ fn objects_of_an_unwatched_kind_are_unknown_and_not_deleted() {
         (B, object(3, "n", vec![])),
         (A, object(4, "n", vec![owner(&B, 3)])),
     ]);
-    assert_eq!(checks(&graph.left(&B)), [1]);
+    assert_eq!(checks(&graph.forget_kind(&B)), [1]);
     assert_eq!((graph.len(), graph.view(&uid(2))), ((3, 1), None));
     assert!(!graph.absent.has(&identity(&B, 3, "n")) && !graph.view(&uid(4)).expect("known").settled);
     graph.observe(&B, &object(3, "n", vec![]));

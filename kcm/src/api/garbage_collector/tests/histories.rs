@@ -18,7 +18,7 @@ const KINDS: [Resource; 3] = [A, B, C];
 /// Another version in which each kind is served. Watches show objects in `v1`.
 const OTHER_VERSION: &str = "v1beta1";
 
-/// How a dependent refers to its owner.
+/// Form of a dependent's reference to its owner.
 #[derive(Debug, Clone, Copy)]
 struct Reference {
     blocks: bool,
@@ -26,7 +26,7 @@ struct Reference {
     other_version: bool,
 }
 
-/// Blocks the owner's deletion, and is right.
+/// Blocks the owner's deletion, and has the right coordinates.
 const BLOCKING: Reference = Reference { blocks: true, wrong_name: false, other_version: false };
 
 #[derive(Debug, Clone)]
@@ -145,7 +145,7 @@ impl World {
         let (kind, owner) = self.objects.get(&reference.uid)?;
         let identity = identity(*kind, owner);
         let reference = &in_watched_version(reference);
-        (identity.is_meant_by(reference) && identity.may_own_in(namespace)).then_some(owner)
+        (identity.matches_reference(reference) && identity.may_own_in(namespace)).then_some(owner)
     }
 
     fn waits(meta: &Meta) -> bool {
@@ -174,7 +174,7 @@ impl World {
             }
             None => {
                 self.shown.remove(&uid);
-                self.graph.gone(&uid)
+                self.graph.remove_deleted(&uid)
             }
         };
         self.apply(effects);
@@ -192,7 +192,7 @@ impl World {
     }
 
     fn absent(&mut self, identity: &Identity) {
-        let effects = self.graph.absent(identity);
+        let effects = self.graph.observe_absent(identity);
         self.apply(effects);
     }
 
@@ -359,7 +359,7 @@ impl World {
     }
 
     /// Runs until nothing changes.
-    fn rest(&mut self) {
+    fn settle(&mut self) {
         for _ in 0..20_000 {
             let lagging = (0..3).find(|kind| !self.lag[*kind].is_empty());
             match lagging {
@@ -396,7 +396,7 @@ proptest! {
         for step in steps {
             world.take(step);
         }
-        world.rest();
+        world.settle();
         for (_, meta) in world.objects.values() {
             let held = |reference: &OwnerRef| world.owner_of(&meta.namespace, reference).is_some();
             prop_assert!(meta.owners.is_empty() || meta.owners.iter().any(held), "{meta:?} has no owner");
@@ -407,19 +407,19 @@ proptest! {
         let before = world.objects.clone();
         let effects = world.graph.unsettled();
         world.apply(effects);
-        world.rest();
+        world.settle();
         prop_assert_eq!(world.objects, before);
     }
 }
 
 #[test]
-fn histories_do_delete() {
+fn history_with_foreground_deletion_deletes_dependents() {
     let mut world = World::default();
     let create = |owners: Vec<(usize, Reference)>| Step::Create { kind: 0, namespace: true, owners };
     for step in [create(vec![]), create(vec![(0, BLOCKING)]), create(vec![(1, BLOCKING)])] {
         world.take(step);
     }
     world.take(Step::Delete { which: 0, propagation: Propagation::Foreground });
-    world.rest();
+    world.settle();
     assert_eq!((world.objects.len(), world.deleted_by_us), (0, 2));
 }

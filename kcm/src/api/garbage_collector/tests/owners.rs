@@ -89,9 +89,9 @@ fn owner_read_is_discarded_when_the_graph_shows_a_change() {
     type Change = (&'static str, fn(&mut Graph, &Identity, kinds::meta::Meta));
     let changes: [Change; 4] = [
         ("foreground deletion", |graph, _, waits| drop(graph.observe(&A, &waits))),
-        ("deleted", |graph, _, _| drop(graph.gone(&uid(1)))),
-        ("found absent", |graph, read, _| drop(graph.absent(read))),
-        ("kind no longer served", |graph, _, _| drop(graph.left(&A))),
+        ("deleted", |graph, _, _| drop(graph.remove_deleted(&uid(1)))),
+        ("found absent", |graph, read, _| drop(graph.observe_absent(read))),
+        ("kind no longer served", |graph, _, _| drop(graph.forget_kind(&A))),
     ];
     for (what, change) in changes {
         for read in [&read, &other_version] {

@@ -55,7 +55,7 @@ fn shared(name: &str, claim: &str) -> ClaimEntry {
     ClaimEntry { name: name.into(), claim: Some(claim.into()), template: None, status: ClaimStatus::Missing }
 }
 
-/// An entry with the template `template`; `claim` is what the status says: nothing, no need, a name.
+/// An entry with the template `template`; `claim` is its status: missing, not needed, or a name.
 fn generated(name: &str, claim: Option<Option<&str>>) -> ClaimEntry {
     let status = match claim {
         None => ClaimStatus::Missing,
@@ -94,11 +94,11 @@ fn deleting(pod: Pod) -> Pod {
 }
 
 fn in_group(pod: Pod, group: &str) -> Pod {
-    edited(pod, |pod| pod.devices.as_mut().expect("it has some").group = Some(group.into()))
+    edited(pod, |pod| pod.devices.as_mut().expect("the pod has claims").group = Some(group.into()))
 }
 
 fn extended(pod: Pod, claim: &str) -> Pod {
-    edited(pod, |pod| pod.devices.as_mut().expect("it has some").extended = Some(claim.into()))
+    edited(pod, |pod| pod.devices.as_mut().expect("the pod has claims").extended = Some(claim.into()))
 }
 
 fn group(name: &str, entries: Vec<ClaimEntry>) -> PodGroup {
@@ -135,7 +135,7 @@ fn group_of(name: &str) -> Consumer {
     consumer("scheduling.k8s.io", "podgroups", name)
 }
 
-/// A claim of the pod `web`, or of none.
+/// A claim, controlled by the pod `web` if `is_owned`.
 fn claim(name: &str, is_owned: bool, state: ClaimState) -> ResourceClaim {
     let mut claim: ResourceClaim = named(resource_claim::METADATA, name);
     claim.state = Some(Box::new(state));
@@ -445,7 +445,7 @@ async fn replaced_pod_releases_the_claims_of_the_old_one() {
 }
 
 #[tokio::test]
-async fn claims_and_templates_wake_the_pods_and_groups_that_name_them() {
+async fn claims_and_templates_requeue_the_pods_and_groups_that_name_them() {
     let pods = || {
         let of_template = user(vec![generated("gpu", None)]);
         let mut of_claim = user(vec![generated("gpu", Some(Some("made")))]);
@@ -485,7 +485,7 @@ async fn claims_and_templates_wake_the_pods_and_groups_that_name_them() {
 }
 
 #[tokio::test]
-async fn changes_of_a_pod_group_concern_it_its_pods_and_its_claims() {
+async fn change_of_a_pod_group_requeues_it_its_pods_and_its_claims() {
     let gang = Arc::new(group("gang", vec![generated("gpu", None), shared("nic", "mine")]));
     let member = || vec![in_group(user(vec![generated("own", None)]), "gang")];
     let change = |old: Option<&Arc<PodGroup>>, new: Option<&Arc<PodGroup>>| {

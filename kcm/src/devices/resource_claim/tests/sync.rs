@@ -90,7 +90,7 @@ fn plain(name: &str) -> Vec<u8> {
     object
 }
 
-/// After each leadership term of these tests has begun.
+/// A creation time after the start of the leadership term in each of these tests.
 const LATER: Time = Time(10_000_000_000);
 
 /// The caches and the API server before a reconcile.
@@ -104,7 +104,7 @@ struct World {
 }
 
 impl World {
-    /// One whose API server has the claims of the cache, and these.
+    /// Returns a world whose API server has the claims of the cache and those of `served`.
     fn new(gates: Gates, pods: Vec<Pod>, cached: Vec<Claim>, served: &[Claim]) -> Self {
         let server = Arc::new(Server::default());
         for claim in cached.iter().chain(served) {
@@ -207,7 +207,7 @@ async fn pod_gets_the_claims_that_it_lacks() {
     let shared_entry = || gang(vec![generated("gpu", None)]);
     let foreign = || Claim { name: "made", pod: Some("other"), ..Claim::default() };
     let no_admin = Gates { admin_access: false, ..OFF };
-    let asking = || {
+    let with_admin_access = || {
         let mut template: ResourceClaimTemplate = named(resource_claim_template::METADATA, "template");
         template.has_admin_access = true;
         Some(template)
@@ -216,7 +216,7 @@ async fn pod_gets_the_claims_that_it_lacks() {
     let start = |pod: Pod, cached: Vec<Claim>, served: &[Claim]| World::new(OFF, vec![pod], cached, served);
     let grouped = |gates, pod: Pod, cached: Vec<Claim>| World::new(gates, vec![pod], cached, &[]);
     let off = "get PodGroup for Pod ns/web: Pod is a member of PodGroup gang but GenericWorkload feature is disabled";
-    let half = "pod ns/web, PodResourceClaim gpu: claim gpu is a PodGroup claim but the DRAWorkloadResourceClaims feature \
+    let no_group_claims = "pod ns/web, PodResourceClaim gpu: claim gpu is a PodGroup claim but the DRAWorkloadResourceClaims feature \
                 is disabled";
     let missing = "get PodGroup for Pod ns/web: podgroup.scheduling.k8s.io \"gang\" not found";
     let no_template = "pod ns/web, PodResourceClaim gpu: resource claim template \"template\": \
@@ -228,7 +228,7 @@ async fn pod_gets_the_claims_that_it_lacks() {
         ("new pod", start(waiting(), vec![], &[]), Ok(()), CREATED),
         ("claim in the cache", start(served(), vec![made()], &[]), Ok(()), &[][..]),
         ("claim on the API server only", start(served(), vec![], &[made()]), Ok(()), &[]),
-        ("claim nowhere", start(served(), vec![], &[]), Ok(()), CREATED),
+        ("claim does not exist", start(served(), vec![], &[]), Ok(()), CREATED),
         (
             "claim of an earlier attempt",
             start(waiting(), vec![made()], &[]),
@@ -248,10 +248,15 @@ async fn pod_gets_the_claims_that_it_lacks() {
             &[],
         ),
         ("no template", World { template: None, ..start(waiting(), vec![], &[]) }, Err((no_template, false)), &[]),
-        ("administrative access", World { template: asking(), ..start(waiting(), vec![], &[]) }, Ok(()), CREATED),
+        (
+            "administrative access",
+            World { template: with_admin_access(), ..start(waiting(), vec![], &[]) },
+            Ok(()),
+            CREATED,
+        ),
         (
             "administrative access, gate off",
-            World { template: asking(), gates: no_admin, ..start(waiting(), vec![], &[]) },
+            World { template: with_admin_access(), gates: no_admin, ..start(waiting(), vec![], &[]) },
             Err((admin, false)),
             &[],
         ),
@@ -267,7 +272,7 @@ async fn pod_gets_the_claims_that_it_lacks() {
         ("missing pod", World::new(OFF, vec![], vec![], &[]), Ok(()), &[]),
         ("own entry of a member", grouped(ON, member(), vec![]).with_groups(gang(vec![])), Ok(()), CREATED),
         (
-            "own entry, half the gates",
+            "own entry, gate of group claims off",
             grouped(GROUPS_ONLY, member(), vec![]).with_groups(gang(vec![])),
             Ok(()),
             CREATED,
@@ -281,7 +286,12 @@ async fn pod_gets_the_claims_that_it_lacks() {
             &["PATCH pods/web/status gpu=gang-claim"],
         ),
         ("member without gates", grouped(OFF, member(), vec![]), Err((off, true)), &[]),
-        ("half the gates", grouped(GROUPS_ONLY, member(), vec![]).with_groups(shared_entry()), Err((half, true)), &[]),
+        (
+            "gate of group claims is off",
+            grouped(GROUPS_ONLY, member(), vec![]).with_groups(shared_entry()),
+            Err((no_group_claims, true)),
+            &[],
+        ),
     ] {
         let mut world = world;
         world.server.add::<Pod>(&plain("web"));
@@ -324,7 +334,7 @@ async fn claim_that_the_previous_leader_created_is_awaited() {
 }
 
 #[tokio::test]
-async fn lost_answer_to_a_creation_is_followed_by_a_list() {
+async fn lost_response_to_a_creation_is_followed_by_a_list() {
     let mut world = World::new(OFF, vec![waiting()], vec![], &[]);
     world.pods[0].meta.created = LATER;
     world.server.refuse(Method::POST, 504, "Timeout");
@@ -347,7 +357,7 @@ async fn allocated_claim_is_reserved_for_a_pod_on_a_node() {
         ("without a node", World::new(OFF, vec![served()], vec![allocated(&[])], &[]), "made", &[][..]),
         ("on a node", World::new(OFF, vec![on_node(served())], vec![allocated(&[])], &[]), "made", &["web"]),
         (
-            "besides others",
+            "with other consumers",
             World::new(OFF, vec![on_node(served())], vec![allocated(&[pod_of("a")])], &[]),
             "made",
             &["a", "web"],
@@ -379,7 +389,7 @@ async fn allocated_claim_is_reserved_for_a_pod_on_a_node() {
         // A pod may not use the claim of its PodGroup with one of the gates off.
         let is_refused = name.ends_with("gate off");
         assert_eq!(world.reconcile(pod_key()).await.is_err(), is_refused, "{name}");
-        assert_eq!(world.state(claim).expect("it stays").0, reserved(expected), "{name}");
+        assert_eq!(world.state(claim).expect("the claim exists").0, reserved(expected), "{name}");
     }
 }
 
@@ -398,7 +408,7 @@ async fn pod_group_gets_its_claims_and_keeps_the_names_that_it_has() {
         ("new PodGroup", waiting(), vec![], vec![], created),
         ("claim in the cache", named(), vec![made()], vec![], &[]),
         ("claim on the API server only", named(), vec![], vec![made()], &[]),
-        ("claim nowhere", named(), vec![], vec![], created),
+        ("claim does not exist", named(), vec![], vec![], created),
         ("claim of an earlier attempt", waiting(), vec![made()], vec![], adopted),
         ("claim of another owner", named(), vec![foreign()], vec![], replaced),
         ("second entry", two(), vec![made()], vec![], second),
@@ -517,7 +527,7 @@ async fn release_is_decided_again_on_the_claim_of_the_api_server() {
         ..made()
     };
     let running = vec![on_node(served())];
-    // The scheduler has reserved it for another pod, which the cache does not show.
+    // The scheduler has reserved it for another pod, which the cache does not contain yet.
     let world =
         World::new(OFF, running.clone(), vec![reserved(&[pod_of("a")])], &[reserved(&[pod_of("a"), pod_of("b")])]);
     assert_eq!(world.reconcile(key()).await, Ok(Outcome::Done));
@@ -528,7 +538,7 @@ async fn release_is_decided_again_on_the_claim_of_the_api_server() {
     world.server.add::<ResourceClaim>(&super::server::with_uid(&object, "another"));
     assert_eq!(world.reconcile(key()).await, Ok(Outcome::Done));
     assert!(world.writes().is_empty());
-    // Pods cannot be read: nothing is concluded.
+    // Pods cannot be read: nothing is released.
     let world = World::new(OFF, vec![], vec![reserved(&[pod_of("a")])], &[]);
     world.server.refuse(Method::GET, 500, "InternalError");
     assert!(world.reconcile(key()).await.is_err());

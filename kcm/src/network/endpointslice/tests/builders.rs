@@ -90,7 +90,7 @@ pub struct World {
     pub was_allotted: bool,
     /// Number of existing pods that cannot be decoded.
     pub unreadable: Vec<Str>,
-    made: usize,
+    created: usize,
 }
 
 impl World {
@@ -104,7 +104,7 @@ impl World {
             shares: None,
             was_allotted: false,
             unreadable: Vec::new(),
-            made: 0,
+            created: 0,
         }
     }
 
@@ -122,7 +122,9 @@ impl World {
             existing: &self.slices,
             labels: &decide::labels(&self.service),
             most: self.most,
-            may_go: &|endpoint| endpoint.target.as_ref().is_none_or(|target| !self.unreadable.contains(target.name())),
+            may_be_removed: &|endpoint| {
+                endpoint.target.as_ref().is_none_or(|target| !self.unreadable.contains(target.name()))
+            },
             shares: self.shares.as_ref(),
             was_allotted: self.was_allotted,
         })
@@ -130,13 +132,13 @@ impl World {
 
     pub fn apply(&mut self, plan: &Plan) {
         for contents in &plan.create {
-            self.made += 1;
-            let made = self.slice(&format!("web-{:03}", self.made), contents);
-            self.slices.push(made);
+            self.created += 1;
+            let slice = self.slice(&format!("web-{:03}", self.created), contents);
+            self.slices.push(slice);
         }
         for (slice, contents) in &plan.update {
             let updated = self.slice(&slice.meta.name, contents);
-            let at = self.slices.iter().position(|known| known.meta.name == slice.meta.name).expect("it is there");
+            let at = self.slices.iter().position(|known| known.meta.name == slice.meta.name).expect("the slice exists");
             self.slices[at] = updated;
         }
         for slice in &plan.delete {

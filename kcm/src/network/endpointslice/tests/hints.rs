@@ -64,7 +64,7 @@ fn nearby_clients_are_preferred() {
 fn endpoints_that_are_not_ready_have_no_hints_of_their_own() {
     let service = Service { traffic_distribution: Some("PreferClose".into()), ..service() };
     let mut world = world(service, 2, &["a"]);
-    world.pods.get_mut(&1).expect("there").ready = false;
+    world.pods.get_mut(&1).expect("the pod exists").ready = false;
     world.settle();
     assert_eq!(world.shown(), [["10.0.0.1 ---", "10.0.0.2 ++- a|"]]);
 }
@@ -138,8 +138,8 @@ fn removed_annotation_is_reported_once_and_annotations_win() {
     world.service.annotations = labels(&[]);
     world.service.traffic_distribution = None;
     let decision = world.decide();
-    let said: Vec<_> = decision.events.iter().map(|(_, _, message)| &**message).collect();
-    assert_eq!(said, ["Topology Aware Hints has been disabled, addressType: IPv4"]);
+    let messages: Vec<_> = decision.events.iter().map(|(_, _, message)| &**message).collect();
+    assert_eq!(messages, ["Topology Aware Hints has been disabled, addressType: IPv4"]);
     world.apply(&decision.now);
     assert!(counts(&world).is_empty());
     world.was_allotted = false;

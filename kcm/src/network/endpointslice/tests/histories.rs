@@ -11,8 +11,8 @@ use crate::network::service_endpoints::pods::is_endpoint;
 
 #[derive(Debug, Clone)]
 enum Step {
-    Come(u8),
-    Go(u8),
+    Add(u8),
+    Remove(u8),
     Ready(u8, bool),
     Terminate(u8),
     Port(i32),
@@ -21,28 +21,28 @@ enum Step {
     /// A sync; with `true` only immediate writes are executed.
     Sync(bool),
     /// A sync that stops after a few writes, because its decision is outdated.
-    Begin,
+    PartialSync,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let pod = 0u8..20;
     prop_oneof![
-        4 => pod.clone().prop_map(Step::Come),
-        3 => pod.clone().prop_map(Step::Go),
+        4 => pod.clone().prop_map(Step::Add),
+        3 => pod.clone().prop_map(Step::Remove),
         4 => (pod.clone(), any::<bool>()).prop_map(|(pod, ready)| Step::Ready(pod, ready)),
         2 => pod.prop_map(Step::Terminate),
         1 => (80..82).prop_map(Step::Port),
         1 => (0u8..2).prop_map(Step::Label),
         1 => any::<bool>().prop_map(Step::DualStack),
         6 => any::<bool>().prop_map(Step::Sync),
-        3 => Just(Step::Begin),
+        3 => Just(Step::PartialSync),
     ]
 }
 
 fn take(world: &mut World, step: &Step) {
     match step {
-        Step::Come(number) => drop(world.pods.entry(*number).or_insert_with(|| Pod { ready: false, ..pod(*number) })),
-        Step::Go(number) => drop(world.pods.remove(number)),
+        Step::Add(number) => drop(world.pods.entry(*number).or_insert_with(|| Pod { ready: false, ..pod(*number) })),
+        Step::Remove(number) => drop(world.pods.remove(number)),
         Step::Ready(number, ready) => {
             world.pods.entry(*number).and_modify(|pod| pod.ready = *ready);
         }
@@ -64,7 +64,7 @@ fn take(world: &mut World, step: &Step) {
                 world.apply(&decision.later);
             }
         }
-        Step::Begin => {
+        Step::PartialSync => {
             let mut plan = world.decide().now;
             plan.update.truncate(1);
             plan.delete.clear();
@@ -74,7 +74,7 @@ fn take(world: &mut World, step: &Step) {
 }
 
 /// Returns the desired endpoints, without duplicates.
-fn truth(world: &World) -> BTreeSet<String> {
+fn desired(world: &World) -> BTreeSet<String> {
     let mut alone = World::new(world.service.clone(), []);
     alone.most = 1000;
     alone.pods = world.pods.clone();
@@ -98,7 +98,7 @@ proptest! {
         let shown = world.shown().concat();
         let unique: BTreeSet<String> = shown.iter().cloned().collect();
         prop_assert_eq!(shown.len(), unique.len(), "no endpoint twice");
-        prop_assert_eq!(unique, truth(&world));
+        prop_assert_eq!(unique, desired(&world));
         let families = world.service.ip_families.len();
         let endpoints = world.pods.values().filter(|pod| is_endpoint(pod)).count();
         prop_assert_eq!(shown.len(), endpoints * families);
@@ -119,7 +119,7 @@ proptest! {
             texts.into_iter().filter(|text| text.contains(" +") || text.contains(" -+")).collect()
         };
         let shown = world.slices.iter().flat_map(|slice| slice.contents.endpoints.iter().map(text)).collect();
-        prop_assert_eq!(traffic(shown), traffic(truth(&world)));
+        prop_assert_eq!(traffic(shown), traffic(desired(&world)));
     }
 
     #[test]

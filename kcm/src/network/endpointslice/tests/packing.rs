@@ -115,7 +115,7 @@ fn lower_limit_applies_to_slices_that_change() {
     let mut world = world(100, &[(0, 100)]);
     world.most = 30;
     assert_eq!(world.settle(), 0, "nothing is balanced");
-    world.pods.get_mut(&5).expect("there").ready = false;
+    world.pods.get_mut(&5).expect("the pod exists").ready = false;
     assert_eq!(world.settle(), 1);
     assert_eq!(world.sizes(), [100]);
 }
@@ -125,7 +125,7 @@ fn readiness_changes_are_made_in_place() {
     let mut world = world(250, &[(0, 100), (100, 200), (200, 250)]);
     let before = world.sizes();
     for number in [7, 150] {
-        world.pods.get_mut(&number).expect("there").ready = false;
+        world.pods.get_mut(&number).expect("the pod exists").ready = false;
     }
     assert_eq!((world.settle(), world.sizes()), (2, before));
 }

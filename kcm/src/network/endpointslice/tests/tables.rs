@@ -57,7 +57,7 @@ fn empty_slice_is_filled_by_an_update() {
     assert_eq!((decision.now.create.len(), decision.now.update.len(), decision.now.delete.len()), (0, 1, 0));
     world.apply(&decision.now);
     world.pods.clear();
-    assert_eq!(world.settle(), 1, "and emptied by one");
+    assert_eq!(world.settle(), 1, "emptied by one update");
     assert_eq!(world.sizes(), [0]);
 }
 
@@ -149,7 +149,7 @@ fn hostnames_are_those_of_pods_in_the_services_domain() {
 fn pods_on_missing_nodes_are_left_out_unless_all_are_published() {
     for (publish, expected) in [(false, vec!["10.0.0.1 ++-"]), (true, vec!["10.0.0.1 ++-", "10.0.0.2 ++-"])] {
         let mut world = World::new(Service { publish_not_ready_addresses: publish, ..service() }, [1, 2]);
-        world.pods.get_mut(&2).expect("there").node = "gone".into();
+        world.pods.get_mut(&2).expect("the pod exists").node = "gone".into();
         world.settle();
         assert_eq!(world.shown(), [expected]);
     }

@@ -1,6 +1,6 @@
-//! Random histories of one volume for a single node: pods, kubelets, a driver, caches that lag, crashes, lost answers and
-//! changes of the leader. The volume is never attached to two nodes, and never detached while it is mounted, unless the
-//! node is unhealthy for long enough or out of service.
+//! Random histories of one volume for a single node: pods, kubelets, a driver, caches that lag, crashes, lost responses
+//! and changes of the leader. The volume is never attached to two nodes, and never detached while it is mounted, unless
+//! the node is unhealthy for long enough or out of service.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -41,7 +41,7 @@ struct Node {
     is_out_of_service: bool,
 }
 
-/// What the API server has. Kubelets and the driver read it as it is.
+/// State of the API server. Kubelets and the driver read it without a cache.
 #[derive(Debug, Clone)]
 struct Server {
     version: u64,
@@ -50,7 +50,7 @@ struct Server {
     pods: [Pod; NODES],
 }
 
-/// Copies of what the server had at some time, by kind.
+/// Cached copies of the server's state, by kind; each may be outdated.
 #[derive(Debug, Clone)]
 struct Caches {
     requests: (u64, BTreeMap<usize, Request>),
@@ -65,7 +65,7 @@ enum Pending {
     Delete { node: usize, uid: u64 },
 }
 
-/// What a leader remembers.
+/// Memory of a leader.
 #[derive(Debug, Default)]
 struct Memory {
     /// Version of the attachments that the cache must have reached.
@@ -237,7 +237,7 @@ impl World {
     }
 
     fn take_over(&mut self, controller: usize) {
-        // What the previous leader has decided on and not sent is never sent.
+        // A write that the previous leader has decided on and not sent is never sent.
         self.controllers[self.leader].memory = Memory::default();
         self.leader = controller;
         self.controllers[controller].memory = Memory { awaited_requests: self.server.version, ..Memory::default() };
@@ -322,7 +322,7 @@ impl World {
         let request = self.controllers[self.leader].caches.requests.1.get(&node).copied();
         let pending = match request {
             Some(request) => Pending::Delete { node, uid: request.uid },
-            // The answer to the creation was lost: by now it was done or it never will be.
+            // The response to the creation was lost: by now it has succeeded, or it never will.
             None if self.server.requests.contains_key(&node) => {
                 let version = self.server.version;
                 self.leading().awaited_requests = version;
@@ -343,8 +343,8 @@ impl World {
                 Pending::Create(node) => {
                     self.uids += 1;
                     self.server.version += 1;
-                    let made = Request { uid: self.uids, is_attached: false, is_deleting: false };
-                    self.server.requests.entry(node).or_insert(made);
+                    let created = Request { uid: self.uids, is_attached: false, is_deleting: false };
+                    self.server.requests.entry(node).or_insert(created);
                 }
                 Pending::Delete { node, uid } => self.mark_deleting(node, Some(uid)),
             }
@@ -393,7 +393,7 @@ impl World {
         }
     }
 
-    /// Lets everything happen that has to.
+    /// Runs all components until nothing is left to do.
     fn settle(&mut self) {
         for _ in 0..40 {
             (0..3).for_each(|kind| self.deliver(self.leader, kind));

@@ -1,4 +1,5 @@
-//! Decisions on claims, by upstream's cases (pkg/controller/volume/persistentvolume, binder and provision tests).
+//! Decisions on claims, by upstream's cases. Upstream: pkg/controller/volume/persistentvolume, binder and provision
+//! tests.
 
 use std::sync::Arc;
 
@@ -300,7 +301,7 @@ fn claim_without_a_class_gets_the_default_one() {
 }
 
 #[test]
-fn delayed_claim_says_which_pods_it_waits_for() {
+fn event_of_a_delayed_claim_names_the_pods_that_it_waits_for() {
     for (pods, expected) in [
         (&[][..], "waiting for first consumer to be created before binding"),
         (&["web-0"], "waiting for pod web-0 to be scheduled"),
@@ -363,7 +364,7 @@ fn status_of_a_bound_claim_follows_the_volume_only_when_it_becomes_bound() {
             Some("1Gi"),
         ),
         (
-            "nonsense annotation",
+            "invalid annotation",
             claim("data"),
             sized("a", "2Gi").annotated(PRE_RESIZE, "x"),
             Some(Phase::Bound),
@@ -380,15 +381,18 @@ fn status_of_a_bound_claim_follows_the_volume_only_when_it_becomes_bound() {
     assert_eq!(error, "PersistentVolume \"a\" is without a storage capacity");
     let fast = volume("a").with(|volume| volume.attributes_class = "fast").record();
     let pending = claim("data").record();
-    assert_eq!(bound_status(&pending, &fast).expect("fine").expect("due").attributes_class, Some("fast"));
+    assert_eq!(
+        bound_status(&pending, &fast).expect("valid").expect("an edit is needed").attributes_class,
+        Some("fast")
+    );
     let lost = claim("data").with(|claim| claim.phase = "Lost").record();
-    assert_eq!(bound_status(&lost, &fast).expect("fine").expect("due").attributes_class, None);
+    assert_eq!(bound_status(&lost, &fast).expect("valid").expect("an edit is needed").attributes_class, None);
 }
 
 #[test]
 fn status_of_an_unbound_claim_is_cleared() {
     let stale = claim("data").with(|claim| (claim.phase, claim.capacity) = ("Bound", "1Gi")).record();
-    let edit = unbound_status(&stale, Phase::Pending).expect("due");
+    let edit = unbound_status(&stale, Phase::Pending).expect("an edit is needed");
     assert_eq!((edit.phase, edit.capacity, edit.access_modes), (Some(Phase::Pending), Some(""), None));
     assert_eq!(unbound_status(&claim("data").record(), Phase::Pending), None);
 }

@@ -1,4 +1,4 @@
-//! The index against a plain search of all volumes, and the wake-up of waiting claims.
+//! The index compared with a plain search of all volumes, and the requeue of waiting claims.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,7 +58,7 @@ fn claims() -> impl Strategy<Value = ClaimSpec> {
     })
 }
 
-/// The rules of matching, as a search of everything.
+/// The rules of matching, as a full search.
 fn search(all: &[Arc<PersistentVolume>], claim: &PersistentVolumeClaim, is_delayed: bool) -> Option<String> {
     let request = claim.requested().unwrap_or(Amount::ZERO);
     let fits = |volume: &&Arc<PersistentVolume>| {
@@ -85,7 +85,7 @@ fn search(all: &[Arc<PersistentVolume>], claim: &PersistentVolumeClaim, is_delay
 
 proptest! {
     #[test]
-    fn index_finds_what_a_search_of_everything_finds(
+    fn index_agrees_with_a_full_search(
         before in volumes(), after in volumes(), claim in claims(), is_delayed: bool,
     ) {
         let mut index = VolumeIndex::default();
@@ -175,7 +175,7 @@ fn ten_thousand_claims_find_their_volumes_without_scans() {
 }
 
 #[test]
-fn claim_finds_no_second_volume_before_the_first_one_shows_its_binding() {
+fn claim_finds_no_second_volume_before_its_binding_is_in_the_cache() {
     let matcher = Matcher::default();
     let (first, second) = (volume("a").record(), volume("b").record());
     for volume in [&first, &second] {

@@ -1,4 +1,5 @@
-//! Decisions on volumes, by upstream's cases (pkg/controller/volume/persistentvolume, binder, delete and recycle tests).
+//! Decisions on volumes, by upstream's cases. Upstream: pkg/controller/volume/persistentvolume, binder, delete and
+//! recycle tests.
 
 use super::builders::{Backend, ClaimSpec, VolumeSpec, claim, volume};
 use crate::storage::binder::decide_volume::{
@@ -34,8 +35,8 @@ fn volume_follows_its_claim() {
         ("4-6 claim names it", of(), Some(claim("data").names("a")), "Bound"),
         ("failed, and named again", of().phase("Failed"), Some(claim("data").names("a")), "Bound"),
         ("4-7 claim names another", of(), Some(claim("data").names("b")), "unbind"),
-        ("8-11 provisioned loser", provisioned(), Some(claim("data").names("b")), "reclaim"),
-        ("static loser with Delete", deleted_policy(of()), Some(claim("data").names("b")), "unbind"),
+        ("8-11 provisioned, claim names another", provisioned(), Some(claim("data").names("b")), "reclaim"),
+        ("static with Delete, claim names another", deleted_policy(of()), Some(claim("data").names("b")), "unbind"),
         ("14-13 volume modes differ", of(), Some(claim("data").with(|claim| claim.is_block = true)), "mismatch"),
     ] {
         assert_eq!(step(&volume, claim.as_ref()), expected, "{case}");
@@ -81,7 +82,7 @@ fn only_a_volume_without_its_claim_may_be_wiped() {
     let of = || volume("a").of("data", "uid-data").phase("Released");
     let other = claim("data").with(|claim| claim.head.uid = "other".to_owned());
     for (case, volume, claim, expected) in [
-        ("claim is gone", of(), None, true),
+        ("claim no longer exists", of(), None, true),
         ("6-9 claim has another uid", of(), Some(other), true),
         ("8-7 claim is back", of(), Some(claim("data")), false),
         ("claim names it", of(), Some(claim("data").names("a")), false),
@@ -145,14 +146,14 @@ fn reclaim_follows_policy_provisioner_and_backend() {
         ),
         ("Delete, empty annotation", by("", Backend::Other), &format!("VolumeFailedDelete {LOOKUP}")),
     ] {
-        let is = match reclaim(&volume.record()) {
+        let action = match reclaim(&volume.record()) {
             Reclaim::Leave => "leave".to_owned(),
             Reclaim::DeleteHostPath(path) => format!("delete {path}"),
             Reclaim::Recycle(RecyclePlugin::HostPath) => "recycle HostPath".to_owned(),
             Reclaim::Recycle(RecyclePlugin::Nfs) => "recycle Nfs".to_owned(),
             Reclaim::Fail(notice) => format!("{} {}", notice.reason, notice.message),
         };
-        assert_eq!(is, expected, "{case}");
+        assert_eq!(action, expected, "{case}");
     }
 }
 

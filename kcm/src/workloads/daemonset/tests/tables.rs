@@ -17,7 +17,7 @@ use crate::workloads::daemonset::decide::{BURST, Backoff, Notice, attempt_order,
 use crate::workloads::daemonset::decide_place::{fit, places};
 use crate::workloads::daemonset::decide_revision::{Sorted, hash_of, surplus};
 use crate::workloads::daemonset::decide_roll::{Bounds, bounds, roll};
-use crate::workloads::daemonset::keys::{concerns, of_revision, of_set, says_the_same};
+use crate::workloads::daemonset::keys::{affects_fitness, has_same_fitness, of_revision, of_set};
 
 #[test]
 fn fitness_of_a_node_follows_from_name_labels_and_taints() {
@@ -44,9 +44,9 @@ fn fitness_of_a_node_follows_from_name_labels_and_taints() {
     let host = |spec: &mut Vec<u8>| spec.put_bool(pod_spec::HOST_NETWORK, true);
     let offline = node("node-1", &[], &[("node.kubernetes.io/network-unavailable", NO_SCHEDULE)]);
     assert_eq!(judge(&host, &offline), RUNS);
-    let bears = |spec: &mut Vec<u8>| Toleration::of("x", NO_SCHEDULE).put(spec, pod_spec::TOLERATIONS);
-    assert_eq!(judge(&bears, &node("node-1", &[], &[("x", NO_SCHEDULE)])), RUNS);
-    assert_eq!(judge(&bears, &node("node-1", &[], &[("x", NO_EXECUTE)])), none);
+    let tolerating = |spec: &mut Vec<u8>| Toleration::of("x", NO_SCHEDULE).put(spec, pod_spec::TOLERATIONS);
+    assert_eq!(judge(&tolerating, &node("node-1", &[], &[("x", NO_SCHEDULE)])), RUNS);
+    assert_eq!(judge(&tolerating, &node("node-1", &[], &[("x", NO_EXECUTE)])), none);
 
     let by_name = |spec: &mut Vec<u8>| spec.put_str(pod_spec::NODE_NAME, "node-1");
     assert_eq!(judge(&by_name, &node("node-1", &[], &[])), RUNS);
@@ -71,12 +71,12 @@ fn tolerations_compare_numbers_only_with_the_gate() {
 fn pods_are_assigned_by_binding_or_node_affinity() {
     let placement = set_with(0, |_| {}).placement.expect("a template");
     let nodes = [Arc::new(node("node-1", &[], &[])), Arc::new(node("node-2", &[], &[]))];
-    let aimed = |name, node: &str| Pod { node: "".into(), target: Some(Box::new(node.into())), ..pod(name, NEW) };
+    let targeted = |name, node: &str| Pod { node: "".into(), target: Some(Box::new(node.into())), ..pod(name, NEW) };
     let pods: Vec<_> = [
         pod("bound", NEW),
-        aimed("aimed", "node-2"),
+        targeted("aimed", "node-2"),
         Pod { node: "".into(), ..pod("lost", NEW) },
-        aimed("forlorn", "node-3"),
+        targeted("forlorn", "node-3"),
         ended(pod("failed", NEW), Phase::Failed),
         deleting(ended(pod("failed and going", NEW), Phase::Failed)),
         deleting(pod("going", NEW)),
@@ -105,7 +105,7 @@ fn managed(strategy: Strategy, fit: Option<Fit>, pods: Vec<Pod>) -> (usize, Vec<
 
 #[test]
 fn each_node_gets_its_pods() {
-    let aimed = |name| Pod { node: "".into(), ..pod(name, NEW) };
+    let targeted = |name| Pod { node: "".into(), ..pod(name, NEW) };
     let (runs, stays, none, gone) = (Some(RUNS), Some(STAYS), Some(Fit::NONE), None);
     for (what, fit, pods, expected) in [
         ("missing", runs, vec![], (1, vec![])),
@@ -116,14 +116,14 @@ fn each_node_gets_its_pods() {
         ("succeeded", runs, vec![ended(pod("a", NEW), Phase::Succeeded)], (0, vec!["a"])),
         ("two", runs, vec![born(pod("a", NEW), 5), born(pod("b", NEW), 9)], (0, vec!["a"])),
         ("two of the same age", runs, vec![pod("b", NEW), pod("a", NEW)], (0, vec!["b"])),
-        ("the bound pod stays", runs, vec![born(aimed("a"), 9), born(pod("b", NEW), 5)], (0, vec!["a"])),
+        ("the bound pod stays", runs, vec![born(targeted("a"), 9), born(pod("b", NEW), 5)], (0, vec!["a"])),
         ("may stay", stays, vec![pod("a", NEW)], (0, vec![])),
         ("may stay, and is missing", stays, vec![], (0, vec![])),
         ("failed where it may stay", stays, vec![ended(pod("a", NEW), Phase::Failed)], (0, vec!["a"])),
         ("unwanted", none, vec![pod("a", NEW), deleting(pod("b", NEW))], (0, vec!["a"])),
         ("unwanted and missing", none, vec![], (0, vec![])),
         ("bound to a deleted node", gone, vec![pod("a", NEW)], (0, vec![])),
-        ("requires a deleted node", gone, vec![aimed("a"), deleting(aimed("b"))], (0, vec!["a"])),
+        ("requires a deleted node", gone, vec![targeted("a"), deleting(targeted("b"))], (0, vec!["a"])),
     ] {
         let (create, delete) = expected;
         let delete: Vec<String> = delete.into_iter().map(String::from).collect();
@@ -409,7 +409,7 @@ fn newest_revision_of_the_template_is_the_current_one() {
     };
     let sorted = Sorted::by(all.clone(), Fingerprint::of(b"x"));
     assert_eq!(sorted.current.as_ref().map(|current| &*current.meta.name), Some("c"));
-    assert_eq!((named(&sorted.twins), named(&sorted.old)), (vec!["a".into()], vec!["b".into(), "d".into()]));
+    assert_eq!((named(&sorted.duplicates), named(&sorted.old)), (vec!["a".into()], vec!["b".into(), "d".into()]));
     assert_eq!(sorted.number(), 8, "it has to be the newest");
     let sorted = Sorted::by(all, Fingerprint::of(b"new"));
     assert_eq!((sorted.current, sorted.old.len()), (None, 4));
@@ -453,8 +453,12 @@ fn node_change_requeues_the_daemonsets_whose_fitness_changes() {
         (Some(&fast), None, false, true, true),
     ] {
         let change = Change { old, new };
-        assert_eq!(says_the_same(&change), same, "{change:?}");
-        assert_eq!([&anyone, &choosy].map(|set| concerns(set, &change, false)), [to_anyone, to_choosy], "{change:?}");
+        assert_eq!(has_same_fitness(&change), same, "{change:?}");
+        assert_eq!(
+            [&anyone, &choosy].map(|set| affects_fitness(set, &change, false)),
+            [to_anyone, to_choosy],
+            "{change:?}"
+        );
     }
 }
 

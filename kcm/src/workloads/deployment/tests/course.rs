@@ -10,7 +10,7 @@ use kinds::{ReplicaSet, Time};
 
 use super::builders::{annotated, deployment, int, labels, pod, rolling, set, sets};
 use crate::workloads::deployment::decide::{
-    Course, Sets, Step, course, doubtful, next_step, old_pods_running, surplus_history,
+    Sets, Step, SyncMode, course, doubtful, next_step, old_pods_running, surplus_history,
 };
 use crate::workloads::deployment::decide_revision::{REVISION, ROLLBACK_TO};
 use crate::workloads::deployment::decide_scale::DESIRED_REPLICAS;
@@ -93,24 +93,24 @@ fn course_is_chosen_by_precedence() {
     let unread = sets(Some(annotated(set("n", 2, 0, "v1"), &[(DESIRED_REPLICAS, "x")])), vec![]);
     let mut steps = vec![];
     let mut d = deployment(2);
-    steps.push((d.clone(), &calm, Course::Rollout));
-    steps.push((d.clone(), &idle, Course::Rollout));
-    steps.push((d.clone(), &unread, Course::Rollout));
-    steps.push((d.clone(), &scaled, Course::Resize));
+    steps.push((d.clone(), &calm, SyncMode::Rollout));
+    steps.push((d.clone(), &idle, SyncMode::Rollout));
+    steps.push((d.clone(), &unread, SyncMode::Rollout));
+    steps.push((d.clone(), &scaled, SyncMode::Resize));
     d.annotations = labels(&[(ROLLBACK_TO, "x")]);
-    steps.push((d.clone(), &scaled, Course::Resize));
+    steps.push((d.clone(), &scaled, SyncMode::Resize));
     d.annotations = labels(&[(ROLLBACK_TO, "")]);
-    steps.push((d.clone(), &calm, Course::Rollout));
+    steps.push((d.clone(), &calm, SyncMode::Rollout));
     d.annotations = labels(&[(ROLLBACK_TO, "0")]);
-    steps.push((d.clone(), &scaled, Course::RollBack(0)));
+    steps.push((d.clone(), &scaled, SyncMode::RollBack(0)));
     d.annotations = labels(&[(ROLLBACK_TO, "7")]);
-    steps.push((d.clone(), &scaled, Course::RollBack(7)));
+    steps.push((d.clone(), &scaled, SyncMode::RollBack(7)));
     d.paused = true;
-    steps.push((d.clone(), &scaled, Course::Hold));
+    steps.push((d.clone(), &scaled, SyncMode::Hold));
     d.meta.deletion = Time(1);
-    steps.push((d.clone(), &scaled, Course::Report));
+    steps.push((d.clone(), &scaled, SyncMode::Report));
     d.selector = Selector::All(vec![]);
-    steps.push((d.clone(), &scaled, Course::Refuse));
+    steps.push((d.clone(), &scaled, SyncMode::Refuse));
     for (at, (deployment, sets, expected)) in steps.into_iter().enumerate() {
         assert_eq!(course(&deployment, sets), expected, "step {at}");
     }

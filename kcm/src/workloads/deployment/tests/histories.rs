@@ -5,7 +5,7 @@ use kinds::deployment::Strategy;
 use proptest::prelude::*;
 
 use super::builders::{int, rolling, text};
-use super::model::{Cluster, Happening, Wish};
+use super::model::{Cluster, ClusterEvent, UserAction};
 use crate::workloads::deployment::decide_status::{NEW_SET_AVAILABLE, PROGRESSING, condition};
 
 fn strategy() -> impl Generator<Value = Strategy> {
@@ -18,34 +18,34 @@ fn strategy() -> impl Generator<Value = Strategy> {
 
 use proptest::strategy::Strategy as Generator;
 
-fn wish() -> impl Generator<Value = Wish> {
+fn user_action() -> impl Generator<Value = UserAction> {
     prop_oneof![
-        (0..12).prop_map(Wish::Scale),
-        (0u8..4).prop_map(Wish::Template),
-        strategy().prop_map(Wish::Strategy),
-        any::<bool>().prop_map(Wish::Pause),
-        (0i64..6).prop_map(Wish::RollBack),
-        (any::<usize>(), 0..12).prop_map(|(at, desired)| Wish::Tamper(at, desired)),
+        (0..12).prop_map(UserAction::Scale),
+        (0u8..4).prop_map(UserAction::Template),
+        strategy().prop_map(UserAction::Strategy),
+        any::<bool>().prop_map(UserAction::Pause),
+        (0i64..6).prop_map(UserAction::RollBack),
+        (any::<usize>(), 0..12).prop_map(|(at, desired)| UserAction::Tamper(at, desired)),
     ]
 }
 
 /// What happens independently of the user.
-fn event() -> impl Generator<Value = Happening> {
+fn event() -> impl Generator<Value = ClusterEvent> {
     prop_oneof![
-        4 => Just(Happening::Sync),
-        2 => any::<usize>().prop_map(Happening::Follow),
-        2 => (any::<usize>(), 1..6).prop_map(|(at, pods)| Happening::Ready(at, pods)),
-        1 => (any::<usize>(), 1..6).prop_map(|(at, pods)| Happening::Unready(at, pods)),
+        4 => Just(ClusterEvent::Sync),
+        2 => any::<usize>().prop_map(ClusterEvent::Follow),
+        2 => (any::<usize>(), 1..6).prop_map(|(at, pods)| ClusterEvent::Ready(at, pods)),
+        1 => (any::<usize>(), 1..6).prop_map(|(at, pods)| ClusterEvent::Unready(at, pods)),
     ]
 }
 
-fn history() -> impl Generator<Value = Vec<Happening>> {
-    prop::collection::vec(prop_oneof![6 => event(), 1 => wish().prop_map(Happening::User)], 0..120)
+fn history() -> impl Generator<Value = Vec<ClusterEvent>> {
+    prop::collection::vec(prop_oneof![6 => event(), 1 => user_action().prop_map(ClusterEvent::User)], 0..120)
 }
 
 /// Syncs while all pods get ready, until the rollout is complete; then until nothing more is written.
 fn finish(cluster: &mut Cluster) {
-    cluster.wish(&Wish::Pause(false));
+    cluster.user_action(&UserAction::Pause(false));
     // Each round that is not the last one changes the scale or annotations of a set, of which there are few.
     for _ in 0..200 {
         cluster.now.0 += 1;
@@ -99,9 +99,9 @@ fn a_scale_down_between_two_steps_does_not_block_a_rollout() {
     // Five pods, maxSurge 0: one old pod is removed first, and then the user scales to four.
     let mut cluster = Cluster::new(5, rolling(int(0), int(1)));
     finish(&mut cluster);
-    cluster.wish(&Wish::Template(2));
+    cluster.user_action(&UserAction::Template(2));
     cluster.sync();
-    cluster.wish(&Wish::Scale(4));
+    cluster.user_action(&UserAction::Scale(4));
     assert_eq!(cluster.sets.iter().map(|set| set.replicas).collect::<Vec<_>>(), [4, 0]);
     finish(&mut cluster);
     assert_finished(&cluster);
@@ -111,11 +111,11 @@ fn a_scale_down_between_two_steps_does_not_block_a_rollout() {
 fn a_change_to_recreate_and_another_scale_does_not_block_a_rollout() {
     let mut cluster = Cluster::new(10, rolling(int(1), int(1)));
     finish(&mut cluster);
-    cluster.wish(&Wish::Template(2));
+    cluster.user_action(&UserAction::Template(2));
     cluster.sync();
     assert!(cluster.sets.iter().all(|set| set.replicas > 0), "two sets with pods");
-    cluster.wish(&Wish::Strategy(Strategy::Recreate));
-    cluster.wish(&Wish::Scale(11));
+    cluster.user_action(&UserAction::Strategy(Strategy::Recreate));
+    cluster.user_action(&UserAction::Scale(11));
     finish(&mut cluster);
     assert_finished(&cluster);
 }
@@ -125,7 +125,7 @@ proptest! {
     fn every_history_ends_complete_and_without_further_writes(replicas in 0..12, strategy in strategy(), history in history()) {
         let mut cluster = Cluster::new(replicas, strategy);
         for event in &history {
-            cluster.happen(event);
+            cluster.apply_event(event);
         }
         finish(&mut cluster);
         assert_finished(&cluster);
@@ -134,14 +134,14 @@ proptest! {
     #[test]
     fn final_state_does_not_depend_on_the_order(
         strategy in strategy(),
-        wishes in prop::collection::vec(prop_oneof![(0..12).prop_map(Wish::Scale), (0u8..4).prop_map(Wish::Template)], 1..6),
+        wishes in prop::collection::vec(prop_oneof![(0..12).prop_map(UserAction::Scale), (0u8..4).prop_map(UserAction::Template)], 1..6),
         between in prop::collection::vec(prop::collection::vec(event(), 0..12), 2),
     ) {
         let ends = between.iter().map(|between| {
             let mut cluster = Cluster::new(3, strategy.clone());
-            for wish in &wishes {
-                cluster.wish(wish);
-                between.iter().for_each(|event| cluster.happen(event));
+            for user_action in &wishes {
+                cluster.user_action(user_action);
+                between.iter().for_each(|event| cluster.apply_event(event));
             }
             finish(&mut cluster);
             let template = cluster.deployment.template.clone().expect("decoded");

@@ -6,14 +6,16 @@ use kinds::deployment::Strategy;
 use kinds::{Deployment, ReplicaSet, Time, Uid};
 
 use super::builders::{START, created, deployment, edited, template};
-use crate::workloads::deployment::decide::{Course, Sets, Step, course, next_step, old_pods_running, surplus_history};
+use crate::workloads::deployment::decide::{
+    Sets, Step, SyncMode, course, next_step, old_pods_running, surplus_history,
+};
 use crate::workloads::deployment::decide_revision::{new_replica_set, new_set_update, revision_edit, rollback};
 use crate::workloads::deployment::decide_scale::{DESIRED_REPLICAS, Scale, max_surge, max_unavailable, resize};
 use crate::workloads::deployment::decide_status::{is_complete, note_created, note_found, note_pause, status};
 
 /// An event.
 #[derive(Debug, Clone)]
-pub enum Happening {
+pub enum ClusterEvent {
     /// The Deployment is synced once.
     Sync,
     /// A set creates or removes pods and reports them.
@@ -23,12 +25,12 @@ pub enum Happening {
     /// Pods of a set are no longer available, and it reports that.
     Unready(usize, i32),
     /// The user does something.
-    User(Wish),
+    User(UserAction),
 }
 
 /// An action of a user.
 #[derive(Debug, Clone)]
-pub enum Wish {
+pub enum UserAction {
     /// Changes the scale.
     Scale(i32),
     /// Changes the template.
@@ -69,47 +71,47 @@ impl Cluster {
         Self { deployment, sets: Vec::new(), now: Time(START), created: 0 }
     }
 
-    pub fn happen(&mut self, happening: &Happening) {
+    pub fn apply_event(&mut self, event: &ClusterEvent) {
         self.now.0 += 1;
         let count = self.sets.len();
         let pick = |at: usize| (count > 0).then(|| at % count.max(1));
-        match happening {
-            Happening::Sync => {
+        match event {
+            ClusterEvent::Sync => {
                 self.sync();
             }
-            Happening::Follow(at) => {
+            ClusterEvent::Follow(at) => {
                 if let Some(set) = pick(*at).map(|at| &mut self.sets[at]) {
                     follow(set);
                 }
             }
-            Happening::Ready(at, pods) => {
+            ClusterEvent::Ready(at, pods) => {
                 if let Some(set) = pick(*at).map(|at| &mut self.sets[at]) {
                     let ready = (set.status.available_replicas + pods).min(set.status.replicas);
                     (set.status.ready_replicas, set.status.available_replicas) = (ready, ready);
                 }
             }
-            Happening::Unready(at, pods) => {
+            ClusterEvent::Unready(at, pods) => {
                 if let Some(set) = pick(*at).map(|at| &mut self.sets[at]) {
                     let ready = (set.status.available_replicas - pods).max(0);
                     (set.status.ready_replicas, set.status.available_replicas) = (ready, ready);
                 }
             }
-            Happening::User(wish) => self.wish(wish),
+            ClusterEvent::User(user_action) => self.user_action(user_action),
         }
     }
 
-    pub fn wish(&mut self, wish: &Wish) {
+    pub fn user_action(&mut self, user_action: &UserAction) {
         let before = self.deployment.clone();
-        match wish {
-            Wish::Scale(replicas) => self.deployment.replicas = *replicas,
-            Wish::Template(version) => self.deployment.template = Some(template(&format!("v{version}"))),
-            Wish::Strategy(strategy) => self.deployment.strategy = strategy.clone(),
-            Wish::Pause(paused) => self.deployment.paused = *paused,
-            Wish::RollBack(revision) => {
+        match user_action {
+            UserAction::Scale(replicas) => self.deployment.replicas = *replicas,
+            UserAction::Template(version) => self.deployment.template = Some(template(&format!("v{version}"))),
+            UserAction::Strategy(strategy) => self.deployment.strategy = strategy.clone(),
+            UserAction::Pause(paused) => self.deployment.paused = *paused,
+            UserAction::RollBack(revision) => {
                 let request = ("deprecated.deployment.rollback.to".into(), Some(revision.to_string().into()));
                 self.deployment.annotations = edited(&self.deployment.annotations, &vec![request]);
             }
-            Wish::Tamper(at, desired) => {
+            UserAction::Tamper(at, desired) => {
                 let count = self.sets.len().max(1);
                 if let Some(set) = self.sets.get_mut(at % count) {
                     let lie = vec![(DESIRED_REPLICAS.into(), Some(desired.to_string().into()))];
@@ -159,7 +161,7 @@ impl Cluster {
         let done = self.act();
         let most = self.deployment.replicas + max_surge(&self.deployment);
         assert!(self.total() <= total.max(most), "{course:?} went from {total} to {} pods of {most}", self.total());
-        if course == Course::Rollout && matches!(self.deployment.strategy, Strategy::RollingUpdate { .. }) {
+        if course == SyncMode::Rollout && matches!(self.deployment.strategy, Strategy::RollingUpdate { .. }) {
             let least = self.deployment.replicas - max_unavailable(&self.deployment);
             assert!(self.safe() >= safe.min(least), "went from {safe} to {} of {least} available pods", self.safe());
         }
@@ -183,7 +185,7 @@ impl Cluster {
             note_found(&self.deployment, &mut noted, &new.meta.name, self.now);
         }
         match course {
-            Course::RollBack(revision) => {
+            SyncMode::RollBack(revision) => {
                 if sets.new.is_none() {
                     self.create(&mut sets, &mut done);
                 }
@@ -194,14 +196,14 @@ impl Cluster {
                 done.writes += 1;
                 return done;
             }
-            Course::Hold | Course::Resize => {
+            SyncMode::Hold | SyncMode::Resize => {
                 let scales = resize(&self.deployment, &sets);
                 self.scale(&mut sets, scales, &mut done);
-                if course == Course::Hold {
+                if course == SyncMode::Hold {
                     self.clean(&mut sets, &mut done);
                 }
             }
-            Course::Rollout => loop {
+            SyncMode::Rollout => loop {
                 match next_step(&self.deployment, &sets, || old_pods_running(&sets, [])) {
                     Step::Create => {
                         self.create(&mut sets, &mut done);
@@ -220,9 +222,9 @@ impl Cluster {
                 }
                 break;
             },
-            Course::Refuse | Course::Report => {}
+            SyncMode::Refuse | SyncMode::Report => {}
         }
-        let rollout = course == Course::Rollout;
+        let rollout = course == SyncMode::Rollout;
         let status = status(&self.deployment, &noted, &sets, rollout, self.now);
         let edits = revision_edit(&self.deployment, &sets);
         if status != self.deployment.status || !edits.is_empty() {
@@ -285,9 +287,9 @@ fn follow(set: &mut ReplicaSet) {
 fn the_model_removes_pods_that_are_not_available_first() {
     let mut cluster = Cluster::new(4, Strategy::Recreate);
     cluster.sync();
-    cluster.happen(&Happening::Follow(0));
-    cluster.happen(&Happening::Ready(0, 3));
+    cluster.apply_event(&ClusterEvent::Follow(0));
+    cluster.apply_event(&ClusterEvent::Ready(0, 3));
     cluster.sets[0].replicas = 3;
-    cluster.happen(&Happening::Follow(0));
+    cluster.apply_event(&ClusterEvent::Follow(0));
     assert_eq!((cluster.safe(), cluster.sets[0].status.replicas), (3, 3));
 }

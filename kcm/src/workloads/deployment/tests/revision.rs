@@ -195,8 +195,8 @@ fn a_rollback_takes_template_and_annotations_from_a_revision() {
     let mut old = annotated(set("o", 0, 0, "v0"), &[("cause", "create"), ("same", "y"), (REVISION, "1")]);
     old.template = Some(template("v0").with_label(POD_TEMPLATE_HASH, Some("abc")));
     let given = sets(Some(of_revision("v1", 9, "2")), vec![old]);
-    for asked in [0, 1] {
-        let done = rollback(&d, &given, asked);
+    for requested in [0, 1] {
+        let done = rollback(&d, &given, requested);
         assert_eq!(done.template, Some(template("v0")), "without the hash label");
         assert_eq!(plain(&done.annotations), [("gone", None), ("cause", Some("create")), (ROLLBACK_TO, None)]);
         assert!(!done.notice.warning);
@@ -208,7 +208,7 @@ fn a_rollback_takes_template_and_annotations_from_a_revision() {
 #[test]
 fn a_rollback_that_cannot_be_done_only_drops_the_request() {
     let alone = sets(Some(of_revision("v1", 9, "2")), vec![]);
-    for (asked, reason, message) in [
+    for (requested, reason, message) in [
         (0, "DeploymentRollbackRevisionNotFound", "Unable to find last revision."),
         (7, "DeploymentRollbackRevisionNotFound", "Unable to find the revision to rollback to."),
         (
@@ -217,7 +217,7 @@ fn a_rollback_that_cannot_be_done_only_drops_the_request() {
             "The rollback revision contains the same template as current deployment \"web\"",
         ),
     ] {
-        let refused = rollback(&deployment(1), &alone, asked);
+        let refused = rollback(&deployment(1), &alone, requested);
         assert_eq!(refused.template, None);
         assert_eq!(plain(&refused.annotations), [(ROLLBACK_TO, None)]);
         assert_eq!((refused.notice.warning, refused.notice.reason), (true, reason));

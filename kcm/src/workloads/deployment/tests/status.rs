@@ -11,7 +11,7 @@ use crate::workloads::deployment::decide::Sets;
 use crate::workloads::deployment::decide_status::{
     self as decide, AVAILABLE, CREATE_FAILED, CREATED, FOUND, NEW_SET_AVAILABLE, PAUSED, PROGRESSING, REPLICA_FAILURE,
     RESUMED, SET_UPDATED, TIMED_OUT, is_complete, is_progress, is_timed_out, note_collision, note_create_failed,
-    note_created, note_found, note_pause, patience, recheck_after, remove_condition, set_condition, status,
+    note_created, note_found, note_pause, recheck_after, remove_condition, set_condition, status, write_delay,
 };
 
 /// When the conditions of these tests were written, and when they are judged.
@@ -445,14 +445,14 @@ fn final_states_and_conditions_are_written_immediately_and_changing_counts_later
             at_once,
         ),
     ] {
-        assert_eq!(patience(&at_work(), &status), expected, "{what}");
+        assert_eq!(write_delay(&at_work(), &status), expected, "{what}");
     }
     let complete = observed(3, counts(3, 3, 3, 3), vec![progressing("True", NEW_SET_AVAILABLE)]);
     let fewer_terminating = DeploymentStatus { terminating_replicas: Some(0), ..complete.status.clone() };
     let mut known = complete.clone();
     known.status.terminating_replicas = Some(1);
-    assert_eq!(patience(&known, &fewer_terminating), Duration::ZERO, "the last pod of the rollout was deleted");
+    assert_eq!(write_delay(&known, &fewer_terminating), Duration::ZERO, "the last pod of the rollout was deleted");
     known.status.terminating_replicas = Some(3);
     let some_terminate = DeploymentStatus { terminating_replicas: Some(1), ..complete.status.clone() };
-    assert_eq!(patience(&known, &some_terminate), lazy, "it was complete before, and pods still terminate");
+    assert_eq!(write_delay(&known, &some_terminate), lazy, "it was complete before, and pods still terminate");
 }

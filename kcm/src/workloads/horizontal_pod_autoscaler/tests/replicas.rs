@@ -11,12 +11,14 @@ use kinds::{Decode, Kind, Pod, Sections, Time};
 use serde_json::json;
 
 use super::super::metrics_api;
-use super::super::replicas::{Goal, Measured, Patience, Sample, Samples, Tolerances, of_pods, of_share, of_value};
+use super::super::replicas::{
+    Goal, Measured, Sample, Samples, StartupPeriods, Tolerances, of_pods, of_share, of_value,
+};
 
 const NOW: i64 = 1_000_000;
 const TOLERANCES: Tolerances = Tolerances { down: 0.1, up: 0.1 };
-const PATIENCE: Patience =
-    Patience { cpu_initialization: Duration::from_secs(120), initial_readiness: Duration::from_secs(10) };
+const STARTUP_PERIODS: StartupPeriods =
+    StartupPeriods { cpu_initialization: Duration::from_secs(120), initial_readiness: Duration::from_secs(10) };
 
 /// Returns a pod that became ready an hour ago, with a container that requests this amount of CPU.
 fn pod(number: usize, request: i64) -> Pod {
@@ -102,7 +104,7 @@ fn utilization(percent: i32) -> Goal<'static> {
 
 fn measured(kinds: &[Sort], values: &[Option<i64>], current: usize, goal: Goal<'_>, cpu: bool) -> Measured {
     let current = i32::try_from(current).expect("few");
-    of_pods(&pods(kinds, 1000), samples(values), current, (goal, cpu), TOLERANCES, (PATIENCE, now()))
+    of_pods(&pods(kinds, 1000), samples(values), current, (goal, cpu), TOLERANCES, (STARTUP_PERIODS, now()))
 }
 
 #[test]
@@ -179,8 +181,14 @@ fn missing_input_is_an_error_with_its_reason() {
     ] {
         assert_eq!(measured(&kinds, &values, kinds.len(), goal, true), Err(expected.to_owned()), "{case}");
     }
-    let nothing =
-        of_pods(&pods(&[Ready], 0), samples(&[Some(1)]), 1, (utilization(5), true), TOLERANCES, (PATIENCE, now()));
+    let nothing = of_pods(
+        &pods(&[Ready], 0),
+        samples(&[Some(1)]),
+        1,
+        (utilization(5), true),
+        TOLERANCES,
+        (STARTUP_PERIODS, now()),
+    );
     assert_eq!(nothing, Err("no metrics returned matched known pods".to_owned()));
 }
 

@@ -1,4 +1,4 @@
-//! Decisions about a target and its autoscaler's status (cases of pkg/controller/podautoscaler, horizontal_test.go).
+//! Decisions about a target and its autoscaler's status. Upstream: pkg/controller/podautoscaler, horizontal_test.go.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use kinds::wire::Put;
 use kinds::{Decode, Interner, Kind, Pod, Sections, Time};
 use runtime::store::Change;
 
-use super::super::decide::{self, Course, Draft, Gates, SCALED_TO_ZERO, SCALING_ACTIVE};
-use super::super::keys::concerned;
+use super::super::decide::{self, Draft, Gates, SCALED_TO_ZERO, SCALING_ACTIVE, ScaleSource};
+use super::super::keys::relevant_key;
 use super::super::overlap::{Overlaps, printed};
 use super::super::pace::Memory;
 
@@ -66,16 +66,16 @@ fn draft(autoscaler: &HorizontalPodAutoscaler) -> Draft {
 
 #[test]
 fn bounds_win_over_metrics_and_a_users_zero_disables_scaling() {
-    let above = Course::Bound(10, "Current number of replicas above Spec.MaxReplicas");
-    let below = Course::Bound(2, "Current number of replicas below Spec.MinReplicas");
+    let above = ScaleSource::Bound(10, "Current number of replicas above Spec.MaxReplicas");
+    let below = ScaleSource::Bound(2, "Current number of replicas below Spec.MinReplicas");
     let off = Gates { scale_to_zero: false, ..GATES };
     for (case, min, external, zero, current, gates, expected) in [
-        ("usual", Some(2), false, None, 5, GATES, Course::Metrics),
+        ("usual", Some(2), false, None, 5, GATES, ScaleSource::Metrics),
         ("above", Some(2), false, None, 11, GATES, above),
         ("below", Some(2), false, None, 1, GATES, below),
-        ("zero by a user", None, false, None, 0, GATES, Course::Disabled),
-        ("zero by a user after the controller scaled up", Some(0), true, Some(false), 0, GATES, Course::Disabled),
-        ("zero by the controller", Some(0), true, Some(true), 0, GATES, Course::Metrics),
+        ("zero by a user", None, false, None, 0, GATES, ScaleSource::Disabled),
+        ("zero by a user after the controller scaled up", Some(0), true, Some(false), 0, GATES, ScaleSource::Disabled),
+        ("zero by the controller", Some(0), true, Some(true), 0, GATES, ScaleSource::Metrics),
         (
             "zero by the controller, without a metric to scale up by",
             Some(0),
@@ -83,14 +83,14 @@ fn bounds_win_over_metrics_and_a_users_zero_disables_scaling() {
             Some(true),
             0,
             GATES,
-            Course::Disabled,
+            ScaleSource::Disabled,
         ),
-        ("zero by the controller, no longer allowed", Some(1), false, Some(true), 0, GATES, Course::Metrics),
-        ("zero by the controller, gate off", Some(0), true, Some(true), 0, off, Course::Disabled),
+        ("zero by the controller, no longer allowed", Some(1), false, Some(true), 0, GATES, ScaleSource::Metrics),
+        ("zero by the controller, gate off", Some(0), true, Some(true), 0, off, ScaleSource::Disabled),
     ] {
-        assert_eq!(decide::course(&autoscaler(min, 10, external, zero), current, gates), expected, "{case}");
+        assert_eq!(decide::scale_source(&autoscaler(min, 10, external, zero), current, gates), expected, "{case}");
     }
-    let to_zero = |min, external, gates| decide::goes_to_zero(&autoscaler(min, 10, external, None), 3, 0, gates);
+    let to_zero = |min, external, gates| decide::sets_scaled_to_zero(&autoscaler(min, 10, external, None), 3, 0, gates);
     assert!(to_zero(Some(0), true, GATES));
     assert!(!to_zero(Some(0), false, GATES) && !to_zero(None, true, GATES) && !to_zero(Some(0), true, off));
 }
@@ -129,9 +129,9 @@ fn condition_time_changes_only_with_its_status() {
     let time = |draft: &Draft| draft.status.condition(SCALED_TO_ZERO).map(|condition| condition.last_transition);
     draft.set(SCALED_TO_ZERO, true, "Other", "m");
     assert_eq!(time(&draft), Some(Time(1)));
-    decide::tell_of_zero(&mut draft, false, GATES);
+    decide::set_scaled_to_zero(&mut draft, false, GATES);
     assert_eq!(time(&draft), Some(Time(100)));
-    decide::tell_of_zero(&mut draft, false, Gates { scale_to_zero: false, ..GATES });
+    decide::set_scaled_to_zero(&mut draft, false, Gates { scale_to_zero: false, ..GATES });
     assert_eq!(time(&draft), None);
 }
 
@@ -206,12 +206,12 @@ fn spec_change_is_reconciled_immediately_and_status_change_is_not() {
         ("spec", Some(&old), Some(&edited), true, true),
         ("spec, gate off", Some(&old), Some(&edited), false, false),
     ] {
-        assert_eq!(concerned(&Change { old, new }, generation).is_some(), expected, "{case}");
+        assert_eq!(relevant_key(&Change { old, new }, generation).is_some(), expected, "{case}");
     }
 }
 
 #[test]
-fn announced_zero_is_withdrawn_while_the_target_has_pods() {
+fn zero_in_the_status_is_cleared_while_the_target_has_pods() {
     let rows = [
         ("announced, and another client scaled up", 2, Some(true), Some("False")),
         ("scaled to zero", 0, Some(true), Some("True")),
@@ -221,13 +221,13 @@ fn announced_zero_is_withdrawn_while_the_target_has_pods() {
     for (name, current, announced, expected) in rows {
         let autoscaler = autoscaler(Some(0), 5, true, announced);
         let mut draft = draft(&autoscaler);
-        decide::withdraw_zero(&autoscaler, current, &mut draft, GATES);
+        decide::clear_scaled_to_zero(&autoscaler, current, &mut draft, GATES);
         let condition = draft.status.condition(SCALED_TO_ZERO).map(|condition| &*condition.status);
         assert_eq!(condition, expected, "{name}");
         // A later zero of the user is not taken for this controller's.
         let mut after = autoscaler.clone();
         after.status = draft.status.clone();
-        let is_own = matches!(decide::course(&after, 0, GATES), Course::Metrics);
+        let is_own = matches!(decide::scale_source(&after, 0, GATES), ScaleSource::Metrics);
         assert_eq!(is_own, expected == Some("True"), "{name}");
     }
 }

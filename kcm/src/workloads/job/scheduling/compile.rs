@@ -1,5 +1,4 @@
-//! Workload and PodGroup of a Job, compiled from its `spec.scheduling`. All objects are JSON as the API server has
-//! them.
+//! Workload and PodGroup of a Job, compiled from its `spec.scheduling`. All objects are JSON in the form of the API.
 //!
 //! Upstream: pkg/controller/job, job_scheduling_manager.go; component-helpers/scheduling/schedulingv1/workloadbuilder.
 
@@ -40,7 +39,7 @@ pub fn mode(job: &Value) -> Mode {
     }
 }
 
-/// Reports whether a Job has never started. Objects are created only for such Jobs, so that Jobs that are older than
+/// Returns true if a Job has never started. Objects are created only for such Jobs, so that Jobs that are older than
 /// the feature do not change.
 pub fn is_new(job: &Value, has_pods: bool) -> bool {
     let status = &job["status"];
@@ -55,12 +54,12 @@ pub fn controller(object: &Value) -> Option<&Value> {
     object["metadata"]["ownerReferences"].as_array()?.iter().find(|owner| owner["controller"] == true)
 }
 
-/// Reports whether an object is controlled by the Job itself, and not by one of its name.
+/// Returns true if an object is controlled by the Job itself, and not by one of its name.
 pub fn is_controlled_by(object: &Value, job: &Value) -> bool {
     controller(object).is_some_and(|owner| owner["uid"] == job["metadata"]["uid"])
 }
 
-/// Reports whether a Workload belongs to a Job's parent.
+/// Returns true if a Workload belongs to a Job's parent.
 pub fn is_of_parent(workload: &Value, job: &Value) -> bool {
     let Some(parent) = controller(job) else { return false };
     let group = parent["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |parts| parts.0);

@@ -35,7 +35,7 @@ const PARENT_AGE: Duration = Duration::from_secs(30);
 
 /// The PodGroup of a Job, as of the last time that it was compared with the spec.
 #[derive(Debug, Clone)]
-struct Known {
+struct CheckedGroup {
     uid: Uid,
     generation: i64,
     checked: Instant,
@@ -47,16 +47,16 @@ struct Known {
 pub struct Scheduling {
     writer: Writer,
     recorder: Recorder,
-    known: Mutex<HashMap<ObjectKey, Known>>,
+    known: Mutex<HashMap<ObjectKey, CheckedGroup>>,
 }
 
 /// The group of a Job's pods, and whether a parent decides on its size.
-struct Ensured {
+struct GroupResult {
     group: Option<Str>,
     is_delegated: bool,
 }
 
-const UNGROUPED: Ensured = Ensured { group: None, is_delegated: false };
+const UNGROUPED: GroupResult = GroupResult { group: None, is_delegated: false };
 
 impl Scheduling {
     /// Creates the reader and writer of the Job controller.
@@ -76,7 +76,7 @@ impl Scheduling {
     /// When a read or write failed, or the Workload has an unexpected form.
     pub async fn group(&self, key: &ObjectKey, job: &Job, has_pods: bool) -> Result<Option<Str>, String> {
         let known = lock(&self.known).get(key).cloned();
-        let is_current = |known: &Known| {
+        let is_current = |known: &CheckedGroup| {
             let is_recent = !known.is_delegated || known.checked.elapsed() < PARENT_AGE;
             known.uid == job.meta.uid && known.generation == job.meta.generation && is_recent
         };
@@ -85,16 +85,16 @@ impl Scheduling {
         }
         let checked = Instant::now();
         let ensured = self.ensure(key, job, has_pods).await;
-        let Ensured { group, is_delegated } = ensured.map_err(|error| {
+        let GroupResult { group, is_delegated } = ensured.map_err(|error| {
             format!("ensuring Workload and PodGroup for Job {}/{}: {error}", key.namespace, key.name)
         })?;
         let (uid, generation) = (job.meta.uid.clone(), job.meta.generation);
-        let known = Known { uid, generation, checked, is_delegated, group: group.clone() };
+        let known = CheckedGroup { uid, generation, checked, is_delegated, group: group.clone() };
         lock(&self.known).insert(key.clone(), known);
         Ok(group)
     }
 
-    async fn ensure(&self, key: &ObjectKey, job: &Job, has_pods: bool) -> Result<Ensured, String> {
+    async fn ensure(&self, key: &ObjectKey, job: &Job, has_pods: bool) -> Result<GroupResult, String> {
         let Some(fresh) = found(self.writer.get_json(&Job::RESOURCE, key).await)? else { return Ok(UNGROUPED) };
         if fresh["metadata"]["uid"] != job.meta.uid.to_string() {
             return Ok(UNGROUPED);
@@ -108,7 +108,7 @@ impl Scheduling {
             },
             Mode::GroupOnly(template) => match self.workload_of_parent(key, &fresh).await? {
                 Some(workload) => (workload, Some(template), true),
-                None => return Ok(Ensured { is_delegated: true, ..UNGROUPED }),
+                None => return Ok(GroupResult { is_delegated: true, ..UNGROUPED }),
             },
         };
         let templates = workload["spec"]["podGroupTemplates"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -117,11 +117,11 @@ impl Scheduling {
         };
         let Some(template) = templates.iter().find(is_named) else {
             debug!(job = %key, "the parent's Workload has no such PodGroupTemplate; pods are not grouped");
-            return Ok(Ensured { is_delegated, ..UNGROUPED });
+            return Ok(GroupResult { is_delegated, ..UNGROUPED });
         };
         let Some(group) = self.pod_group(key, job, (&fresh, &workload, template), (is_new, !is_delegated)).await?
         else {
-            return Ok(Ensured { is_delegated, ..UNGROUPED });
+            return Ok(GroupResult { is_delegated, ..UNGROUPED });
         };
         let size = match is_delegated {
             true => template["schedulingPolicy"]["gang"]["minCount"].as_i64(),
@@ -132,7 +132,7 @@ impl Scheduling {
             self.patch(&WORKLOADS, &workload, resized).await?;
             self.patch(&GROUPS, &group, compile::group_resize(&group, size)).await?;
         }
-        Ok(Ensured { group: group["metadata"]["name"].as_str().map(Into::into), is_delegated })
+        Ok(GroupResult { group: group["metadata"]["name"].as_str().map(Into::into), is_delegated })
     }
 
     /// Reads or creates the Workload of a Job; `None` if there is none and the Job is not new.

@@ -94,7 +94,8 @@ impl Server {
         let outcome = view.outcome(&standing, &plan, pod_changes);
         let account = view.account(&standing, outcome);
         let (mut status, mut tracked) = (account.status, account.tracked);
-        match account.flush.into_iter().chain(account.counts).min().map(|patience| patient && !patience.is_zero()) {
+        match account.flush.into_iter().chain(account.counts).min().map(|write_delay| patient && !write_delay.is_zero())
+        {
             Some(false) => {
                 self.job.status = status.clone();
                 write(self)?;
@@ -108,7 +109,7 @@ impl Server {
             write(self)?;
         }
         let moved = track::settle(&mut status, &tracked);
-        let waits = patient && !account.patience.is_zero();
+        let waits = patient && !account.write_delay.is_zero();
         if track::finish(&mut status, account.end.as_ref(), view.now) || moved && !waits {
             self.job.status = status;
             write(self)?;

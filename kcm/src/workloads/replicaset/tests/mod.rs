@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use runtime::children::{Urgency, adoptable};
 use runtime::store::Change;
 
-use super::decide::{BURST, Manage, REPLICA_FAILURE, is_available, manage, next_check, patience, status};
+use super::decide::{BURST, Manage, REPLICA_FAILURE, is_available, manage, next_check, status, write_delay};
 use super::keys::of_set;
 use crate::pods::keys::owners_of_pod;
 use crate::pods::ranking::Ranking;
@@ -298,13 +298,13 @@ fn status_is_written_immediately_when_a_deployment_or_a_user_waits_for_it() {
     ] {
         let mut set = set(replicas, 0);
         set.status = counts(was);
-        assert_eq!(patience(&set, &counts(is)).as_millis(), millis, "{what}");
+        assert_eq!(write_delay(&set, &counts(is)).as_millis(), millis, "{what}");
     }
     let mut set = set(3, 0);
     set.status = counts((1, 1, 0));
     let failed = status(&set, &arcs(vec![pod("a")]), Some(0), Some("no room"), now());
     assert_eq!(failed.conditions.len(), 1);
-    assert_eq!(patience(&set, &failed), Duration::ZERO, "users read conditions");
+    assert_eq!(write_delay(&set, &failed), Duration::ZERO, "users read conditions");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use kinds::{Pod, StatefulSet, Time};
 use proptest::prelude::*;
 
 use super::{GATES, NOW, plan, pod, rolling, set};
-use crate::workloads::statefulset::decide::{Made, Step, max_unavailable};
+use crate::workloads::statefulset::decide::{PodRevision, Step, max_unavailable};
 use crate::workloads::statefulset::identity::{self, Member};
 
 /// An event of a pod between two plans.
@@ -61,7 +61,7 @@ fn execute(set: &StatefulSet, world: &mut World) -> bool {
                 if !set.parallel {
                     assert!((0..ordinal).all(|lower| is_up(world.get(&lower))), "{ordinal} is created out of order");
                 }
-                let mut new = pod(ordinal, if made == Made::Current { "a" } else { "b" });
+                let mut new = pod(ordinal, if made == PodRevision::Current { "a" } else { "b" });
                 (new.ready, new.phase) = (false, Phase::Pending);
                 world.insert(ordinal, new);
             }

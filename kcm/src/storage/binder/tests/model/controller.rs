@@ -24,7 +24,7 @@ pub enum Fault {
     None,
     /// The process dies after this write.
     CrashAfter(usize),
-    /// The answer to this write is lost: the controller does not know that it was done.
+    /// The response to this write is lost: the controller does not know that it succeeded.
     LostAfter(usize),
 }
 
@@ -212,7 +212,7 @@ impl Controller {
         }
         let current = server.volume(&volume.meta.name).expect("it was read");
         if current.reclaim_policy != ReclaimPolicy::Delete || server.is_needed(&current) {
-            server.harm.push(format!("data of {} was deleted", volume.meta.name));
+            server.violations.push(format!("data of {} was deleted", volume.meta.name));
         }
         server.store(&id, None);
         Ok(())

@@ -1,5 +1,5 @@
 //! Random histories of claims and volumes under two controllers with caches that lag, crashes between writes, and lost
-//! answers: no claim is bound to two volumes, no volume to two claims, and no data is deleted that has to stay.
+//! responses: no claim is bound to two volumes, no volume to two claims, and no data is deleted that is still needed.
 //!
 //! The objects are the real ones, changed by the real edits; the API server is a map with versions.
 
@@ -162,7 +162,7 @@ impl World {
     ) {
         let controller = &mut self.controllers[controller];
         (controller.writes, controller.fault_at) = (0, Some(fault));
-        // A stop is what the fault, or a cache that lags, leads to.
+        // The fault, or a cache that lags, may stop the reconcile.
         let _ = run(controller, &mut self.server);
     }
 
@@ -187,12 +187,12 @@ impl World {
                 return Ok(());
             }
         }
-        Err(TestCaseError::fail("the controller does not come to rest"))
+        Err(TestCaseError::fail("the controller does not reach a stable state"))
     }
 
     /// Checks that references are mutual and unique.
     fn check(&self, has_deleted_volumes: bool) -> Result<(), TestCaseError> {
-        prop_assert!(self.server.harm.is_empty(), "{:?}", self.server.harm);
+        prop_assert!(self.server.violations.is_empty(), "{:?}", self.server.violations);
         let claims: Vec<_> = CLAIMS.iter().filter_map(|name| self.server.claim(name)).collect();
         let bound =
             claims.iter().filter(|claim| claim.annotation(BIND_COMPLETED).is_some() && claim.phase == Phase::Bound);
@@ -279,7 +279,7 @@ proptest! {
     }
 
     #[test]
-    fn no_data_is_deleted_that_has_to_stay_when_volumes_are_deleted_too(steps in steps(true)) {
+    fn no_needed_data_is_deleted_when_volumes_are_deleted_too(steps in steps(true)) {
         let mut world = World::new();
         for step in &steps {
             world.act(step);

@@ -25,7 +25,7 @@ pub enum Sort {
 
 pub type Id = (Sort, String);
 
-/// Why a controller stops in the middle.
+/// Reason why a controller stops before its last write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
     Outdated,
@@ -45,8 +45,8 @@ pub struct Server {
     pub uids: u64,
     pub objects: BTreeMap<Id, Vec<u8>>,
     pub history: Vec<Entry>,
-    /// What must never happen, if it has.
-    pub harm: Vec<String>,
+    /// Violated invariants.
+    pub violations: Vec<String>,
 }
 
 pub fn with_version(object: &[u8], version: u64) -> Vec<u8> {
@@ -98,9 +98,9 @@ impl Server {
         Ok(())
     }
 
-    /// Checks a write against the state that it meets.
+    /// Checks a write against the current state.
     pub fn check_write(&mut self, sort: &Sort, stored: &[u8]) {
-        let harm = match sort {
+        let violations = match sort {
             Sort::Claim => {
                 let claim: Arc<PersistentVolumeClaim> = read(stored);
                 let before = self.claim(&claim.meta.name).expect("it is replaced");
@@ -120,10 +120,10 @@ impl Server {
                 (releases && self.is_needed(&volume)).then(|| format!("{} was released", volume.meta.name))
             }
         };
-        self.harm.extend(harm);
+        self.violations.extend(violations);
     }
 
-    /// Whether the claim of a volume exists and may still be bound to it.
+    /// Returns true if the claim of a volume exists and may still be bound to it.
     pub fn is_needed(&self, volume: &PersistentVolume) -> bool {
         let Some(reference) = &volume.claim else { return false };
         self.claim(&reference.name).is_some_and(|claim| {
