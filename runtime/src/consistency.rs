@@ -7,7 +7,7 @@
 //! pkg/controller/util/consistency)
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use kinds::meta::{Meta, ObjectKey, Uid};
@@ -15,6 +15,7 @@ use kinds::{Kind, Resource, Str};
 use tokio::time::Instant;
 
 use crate::journal::note;
+use crate::lock::lock;
 use crate::store::{Cached, Progress, Store};
 use crate::wake::Wake;
 
@@ -65,7 +66,7 @@ pub struct Consistency {
 
 impl Consistency {
     fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Expected>> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.keys)
     }
 
     /// Records that an object of kind `K` was written for `key` at this version.
@@ -173,7 +174,7 @@ impl Consistency {
             None => true,
             Some((version, is_awaited)) => {
                 note(|| format!("the cache of {} has not reached version {version} yet", resource.plural));
-                *self.skips.lock().unwrap_or_else(PoisonError::into_inner).entry(kind).or_default() += 1;
+                *lock(&self.skips).entry(kind).or_default() += 1;
                 // A key that changes all the time while the watch is stalled must not fill the memory.
                 if !is_awaited {
                     progress.when_reached(version, wake);
@@ -185,7 +186,7 @@ impl Consistency {
 
     /// Returns the number of times that a key had to wait for the cache of a kind, by group and plural name.
     pub fn skips(&self) -> BTreeMap<(&'static str, &'static str), u64> {
-        self.skips.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.skips).clone()
     }
 
     /// Reports whether the store shows all objects of kind `K` that were deleted for `key` as gone or going.

@@ -16,6 +16,7 @@ use serde::{Deserialize, Deserializer};
 use tokio::time::Instant;
 
 use crate::client::{Clients, Identity, Lane, SendError, refusal};
+use crate::lock::lock;
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
@@ -269,7 +270,7 @@ fn is_name(text: &str) -> bool {
 /// Returns the name with static lifetime; `None` if [`MOST_NAMES`] is reached. Each distinct name is leaked once.
 fn static_name(text: &str) -> Option<&'static str> {
     static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut names = lock(&NAMES);
     let names = names.get_or_insert_default();
     if let Some(known) = names.get(text) {
         return Some(known);

@@ -5,11 +5,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::lock::lock;
 use crate::text::words;
 
 /// Number of decisions that are kept per controller.
@@ -48,13 +49,12 @@ impl Notes {
 
     /// Returns the longest Retry-After that the API server returned in this reconcile; zero without one.
     pub(crate) fn retry_after(notes: &Mutex<Self>) -> Duration {
-        notes.lock().unwrap_or_else(PoisonError::into_inner).retry_after
+        lock(notes).retry_after
     }
 
     /// Removes and returns all notes in one line.
     pub(crate) fn take(notes: &Mutex<Self>) -> String {
-        let Self { kept, more, retry_after: _ } =
-            std::mem::take(&mut *notes.lock().unwrap_or_else(PoisonError::into_inner));
+        let Self { kept, more, retry_after: _ } = std::mem::take(&mut *lock(notes));
         let mut line = String::new();
         for (text, times) in kept {
             let separator = if line.is_empty() { "" } else { "; " };
@@ -74,7 +74,7 @@ impl Notes {
 /// Adds a note to the reconcile that runs in this task; does nothing outside of a reconcile.
 pub fn note(text: impl FnOnce() -> String) {
     // An error means that no reconcile runs in this task.
-    let _ = RUNNING.try_with(|notes| notes.lock().unwrap_or_else(PoisonError::into_inner).add(text()));
+    let _ = RUNNING.try_with(|notes| lock(notes).add(text()));
 }
 
 /// Records the Retry-After of a response in the reconcile that runs in this task. If the reconcile fails, its key is
@@ -82,7 +82,7 @@ pub fn note(text: impl FnOnce() -> String) {
 pub(crate) fn note_retry_after(delay: Duration) {
     // An error means that no reconcile runs in this task.
     let _ = RUNNING.try_with(|notes| {
-        let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notes = lock(notes);
         notes.retry_after = notes.retry_after.max(delay);
     });
 }
@@ -204,7 +204,7 @@ pub struct Journal(Mutex<State>);
 
 impl Journal {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Adds a decision; `error` is the reason of a failure.

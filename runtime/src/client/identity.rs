@@ -1,7 +1,7 @@
 //! Identities of requests: the process itself, or a controller's service account.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::send::{chain, problem};
+use crate::lock::lock;
 
 /// The namespace of the controllers' service accounts.
 const NAMESPACE: &str = "kube-system";
@@ -312,7 +313,7 @@ impl Account {
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -1,10 +1,12 @@
 //! The lanes of requests to one server, and the record of whether a request has left the process.
 
 use std::sync::Arc;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use hyper_util::client::legacy::connect::CaptureConnection;
+
+use crate::lock::lock;
 
 /// The connections that a request uses; stored in the request's extensions. A request without a lane uses the
 /// connections of short requests.
@@ -40,12 +42,12 @@ impl Taken {
 
     /// Attaches the capture of an HTTP/1.1 client.
     pub(super) fn capture(&self, connection: CaptureConnection) {
-        *self.0.captured.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+        *lock(&self.0.captured) = Some(connection);
     }
 
     /// Returns false if the request has certainly not left the process.
     pub(super) fn get(&self) -> bool {
-        let captured = self.0.captured.lock().unwrap_or_else(PoisonError::into_inner);
+        let captured = lock(&self.0.captured);
         self.0.taken.load(Ordering::Acquire)
             || captured.as_ref().is_some_and(|connection| connection.connection_metadata().is_some())
     }

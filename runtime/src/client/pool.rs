@@ -21,6 +21,7 @@ use super::polled::LongResponseConnector;
 use super::proxy::{Proxy, Route};
 use super::streams::Streams;
 use super::{ConnectError, Pool};
+use crate::lock::lock;
 use crate::metrics::RestClient;
 
 /// Maximum time from the first packet to the end of the TLS handshake.
@@ -200,7 +201,7 @@ impl Connections {
     /// # Errors
     /// When the files cannot be read or do not match, as in the middle of a rotation; the old connections stay in use.
     pub(super) fn reload(&self) -> Result<bool, ConnectError> {
-        let loaded = *self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded = *lock(&self.loaded);
         let aged = self.credentials.exec_certificate && loaded.at.elapsed() >= EXEC_CERTIFICATE_AGE;
         let fingerprint = self.credentials.fingerprint()?;
         if fingerprint == loaded.fingerprint && !aged {
@@ -208,7 +209,7 @@ impl Connections {
         }
         let line = self.credentials.line(self.credentials.tls()?)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = line;
-        *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = LoadedFrom { fingerprint, at: Instant::now() };
+        *lock(&self.loaded) = LoadedFrom { fingerprint, at: Instant::now() };
         Ok(true)
     }
 

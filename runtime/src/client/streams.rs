@@ -6,7 +6,7 @@
 //! transport does. Surplus connections are closed when they are idle. Servers without HTTP/2 get HTTP/1.1.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ use super::answer::Answer;
 use super::lane::Taken;
 use super::pool::Connector;
 use super::proxy::Route;
+use crate::lock::lock;
 
 /// A connection without data for this time is pinged: client-go's read idle timeout.
 const PING_AFTER: Duration = Duration::from_secs(30);
@@ -189,7 +190,7 @@ impl Streams {
     async fn open(&self, server: Uri) -> Result<(), BoxError> {
         let stream = self.0.connector.clone().oneshot(server).await?;
         if !stream.connected().is_negotiated_h2() {
-            *self.0.found_http1.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
+            *lock(&self.0.found_http1) = Some(stream);
             self.state().http1_until = Some(Instant::now() + HTTP1_FOR);
             return Ok(());
         }
@@ -243,7 +244,7 @@ impl Streams {
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.state)
     }
 }
 
@@ -290,7 +291,7 @@ impl Service<Uri> for Http1Connector {
     }
 
     fn call(&mut self, server: Uri) -> Self::Future {
-        match self.found.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        match lock(&self.found).take() {
             Some(stream) => Box::pin(std::future::ready(Ok(stream))),
             None => self.connector.call(server),
         }

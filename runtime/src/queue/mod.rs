@@ -16,7 +16,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use kinds::Str;
@@ -25,6 +25,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::fair::FairList;
+use crate::lock::lock;
 use crate::wake::Wake;
 
 pub use stats::{QueueMetrics, QueueStats, Queues};
@@ -434,7 +435,7 @@ impl<K: QueueKey> Queue<K> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn add_with(&self, key: K, priority: Priority) {

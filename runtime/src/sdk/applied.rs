@@ -2,10 +2,12 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use kinds::Str;
 use kinds::meta::ObjectKey;
+
+use crate::lock::lock;
 
 /// A kind, regardless of its version: group and plural name.
 pub(super) type KindName = (&'static str, &'static str);
@@ -30,7 +32,7 @@ pub(super) struct AppliedChildren {
 
 impl AppliedChildren {
     fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, HashMap<Child, Applied>>> {
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.owners)
     }
 
     /// Returns the object if the same request was sent before and the cache contains the version of its response.

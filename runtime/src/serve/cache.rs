@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::lock::lock;
 
 /// The slot of one key: locked during a fetch, and filled while its value is fresh.
 type Slot<V> = Arc<tokio::sync::Mutex<Option<(V, Instant)>>>;
@@ -41,7 +43,7 @@ impl<K: Eq + Hash + Clone, V: Clone> Cache<K, V> {
     }
 
     fn slot(&self, key: &K) -> Slot<V> {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = lock(&self.slots);
         if let Some(slot) = slots.get(key) {
             return slot.clone();
         }

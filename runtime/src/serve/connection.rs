@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -23,6 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use super::answer::{self, Answer};
 use super::places::Place;
 use super::routes::Routes;
+use crate::lock::lock;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time for the head of a request (apiserver, SecureServingInfo.Serve).
@@ -56,7 +57,7 @@ struct Activity {
 
 impl Activity {
     fn touch(&self) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *lock(&self.last) = Instant::now();
     }
 
     /// Completes when [`CLOSE_DELAY`] has passed since the response to an unauthenticated client.
@@ -68,7 +69,7 @@ impl Activity {
     /// Completes when there was no request for [`IDLE_TIMEOUT`].
     async fn idle(&self) {
         loop {
-            let until = *self.last.lock().unwrap_or_else(PoisonError::into_inner) + IDLE_TIMEOUT;
+            let until = *lock(&self.last) + IDLE_TIMEOUT;
             if Instant::now() < until {
                 sleep_until(until).await;
             } else if self.open.load(Ordering::Acquire) > 0 {

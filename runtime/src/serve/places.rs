@@ -4,9 +4,11 @@
 //! kubelet restarts the manager. Upstream has no limit of connections.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
+
+use crate::lock::lock;
 
 /// All slots.
 #[derive(Clone)]
@@ -57,7 +59,7 @@ impl Places {
     }
 
     fn taken(&self) -> std::sync::MutexGuard<'_, Taken> {
-        self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.taken)
     }
 }
 

@@ -25,6 +25,7 @@ use super::reflector::{Reflector, panic_message};
 use super::request::{Backoff, Scope};
 use crate::client::Clients;
 use crate::discovery::{Discovery, Served, Snapshot, Verbs};
+use crate::lock::lock;
 use crate::store::{Index, Progress, Store};
 
 /// Interval between reads of discovery without a sign of a change (cmd/kube-controller-manager, garbage collector).
@@ -201,7 +202,7 @@ impl Wanted {
     }
 
     fn names(&self) -> std::sync::MutexGuard<'_, HashMap<(String, String), usize>> {
-        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.by_name)
     }
 
     /// Definitions are watched as soon as any kind is requested, because it may not be served yet.
@@ -300,7 +301,7 @@ impl EveryKind {
     }
 
     fn subscribers(&self) -> std::sync::MutexGuard<'_, Vec<Subscriber>> {
-        self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.subscribers)
     }
 
     /// Returns the source of a resource, if it is watched.

@@ -2,7 +2,7 @@
 
 use std::any::{Any, TypeId};
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -17,6 +17,7 @@ use super::reflector::Reflector;
 use super::request::{Scope, serves};
 use crate::client::Clients;
 use crate::discovery::Discovery;
+use crate::lock::lock;
 use crate::store::{Index, Store};
 
 /// Maximum number of concurrent lists, separately for kinds with and without a typed store; more would only increase
@@ -353,7 +354,7 @@ impl Registry {
     /// # Panics
     /// If no need for the kind was declared: a defect of a controller's descriptor.
     pub fn store<K: Kind>(&self) -> Arc<Store<K>> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner).0.insert(TypeId::of::<K>());
+        lock(&self.used).0.insert(TypeId::of::<K>());
         self.stores
             .get(&TypeId::of::<K>())
             .and_then(|store| store.clone().downcast().ok())
@@ -362,7 +363,7 @@ impl Registry {
 
     /// Returns the kinds whose stores were handed out since the last call.
     pub(crate) fn take_used(&self) -> Reads {
-        std::mem::take(&mut *self.used.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.used))
     }
 
     /// Returns the metadata of every kind.
@@ -395,7 +396,7 @@ impl Registry {
     /// Starts the watches, of one namespace or of all; they end when `tasks` is dropped. Further calls do nothing.
     pub fn start(&self, clients: &Arc<Clients>, namespace: Option<&str>, tasks: &mut JoinSet<()>) {
         let lists = &self.lists;
-        let runners = std::mem::take(&mut *self.runners.lock().unwrap_or_else(PoisonError::into_inner));
+        let runners = std::mem::take(&mut *lock(&self.runners));
         for run in runners {
             tasks.spawn(run(clients.clone(), namespace.map(ToOwned::to_owned), lists.clone()));
         }
