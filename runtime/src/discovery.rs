@@ -21,7 +21,7 @@ use crate::lock::lock;
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// Maximum size of a discovery document in bytes. Each kind of the cluster takes about 500 bytes.
-const LONGEST_BODY: usize = 64 << 20;
+const MAX_BODY_BYTES: usize = 64 << 20;
 
 /// The paths of discovery: the first for the core group, the second for all other groups.
 const ROOTS: [&str; 2] = ["/api", "/apis"];
@@ -230,7 +230,7 @@ impl Snapshot {
                     static_name(&listed.resource),
                 );
                 let (Some(group), Some(version), Some(kind_name), Some(plural)) = names else {
-                    let problem = format!("{api_version}: there are more than {MOST_NAMES} names of resources");
+                    let problem = format!("{api_version}: there are more than {MAX_NAMES} names of resources");
                     self.failed.insert(api_version.clone(), problem);
                     continue;
                 };
@@ -254,20 +254,20 @@ impl Snapshot {
 }
 
 /// Maximum length of the name of a group, version, kind or resource, in bytes.
-const LONGEST_NAME: usize = 253;
+const MAX_NAME_BYTES: usize = 253;
 
 /// Maximum number of distinct names. Clusters have a few thousand; a tenant who may create CustomResourceDefinitions
 /// must not be able to fill the memory with them.
-const MOST_NAMES: usize = 65_536;
+const MAX_NAMES: usize = 65_536;
 
 /// Reports whether a text is valid as the name of a group (the core group's is empty), version, kind or resource, all
 /// of which become part of URLs.
 fn is_name(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-    text.len() <= LONGEST_NAME && text.bytes().all(is_plain) && !matches!(text, "." | "..")
+    text.len() <= MAX_NAME_BYTES && text.bytes().all(is_plain) && !matches!(text, "." | "..")
 }
 
-/// Returns the name with static lifetime; `None` if [`MOST_NAMES`] is reached. Each distinct name is leaked once.
+/// Returns the name with static lifetime; `None` if [`MAX_NAMES`] is reached. Each distinct name is leaked once.
 fn static_name(text: &str) -> Option<&'static str> {
     static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut names = lock(&NAMES);
@@ -275,7 +275,7 @@ fn static_name(text: &str) -> Option<&'static str> {
     if let Some(known) = names.get(text) {
         return Some(known);
     }
-    if names.len() >= MOST_NAMES {
+    if names.len() >= MAX_NAMES {
         return None;
     }
     let name: &'static str = Box::leak(text.into());
@@ -385,7 +385,7 @@ impl Discovery {
     ///
     /// # Errors
     /// When the server does not respond; the known state is kept.
-    pub async fn at_most_old(&self, age: Duration) -> Result<Arc<Snapshot>, DiscoveryError> {
+    pub async fn no_older_than(&self, age: Duration) -> Result<Arc<Snapshot>, DiscoveryError> {
         let mut cache = self.cache.lock().await;
         if cache.requested_at.is_some_and(|requested_at| requested_at.elapsed() <= age) {
             return Ok(self.current());
@@ -412,7 +412,7 @@ impl Discovery {
             .extension(Lane::Control)
             .body(Bytes::new())
             .map_err(|error| DiscoveryError::Unreadable { path, problem: error.to_string() })?;
-        let response = self.clients.send(&Identity::Own, request, LONGEST_BODY).await?;
+        let response = self.clients.send(&Identity::Own, request, MAX_BODY_BYTES).await?;
         match response.status() {
             StatusCode::NOT_MODIFIED => return Ok(false),
             StatusCode::OK => {}

@@ -14,15 +14,15 @@ use crate::lock::lock;
 use crate::text::words;
 
 /// Number of decisions that are kept per controller.
-pub const RECENT: usize = 64;
+pub const MAX_RECENT: usize = 64;
 /// Number of failing keys that are kept per controller; the oldest are discarded.
-pub const FAILING: usize = 256;
+pub const MAX_FAILING: usize = 256;
 /// Maximum number of different notes per reconcile.
-const NOTES: usize = 6;
+const MAX_NOTES: usize = 6;
 /// Maximum bytes of all notes of one reconcile.
-const LONGEST_NOTES: usize = 320;
+const MAX_NOTES_BYTES: usize = 320;
 /// Maximum bytes of an error.
-const LONGEST_ERROR: usize = 512;
+const MAX_ERROR_BYTES: usize = 512;
 
 tokio::task_local! {
     static RUNNING: Arc<Mutex<Notes>>;
@@ -40,7 +40,7 @@ impl Notes {
     fn add(&mut self, text: String) {
         if let Some((_, times)) = self.kept.iter_mut().find(|(known, _)| *known == text) {
             *times += 1;
-        } else if self.kept.len() < NOTES {
+        } else if self.kept.len() < MAX_NOTES {
             self.kept.push((text, 1));
         } else {
             self.more += 1;
@@ -67,7 +67,7 @@ impl Notes {
         if more > 0 {
             let _ = write!(line, "; and {more} more");
         }
-        shortened(line, LONGEST_NOTES)
+        shortened(line, MAX_NOTES_BYTES)
     }
 }
 
@@ -213,14 +213,14 @@ impl Journal {
         let mut state = self.state();
         if ended.failed() {
             let error = error.filter(|error| !error.is_empty()).unwrap_or_else(|| did.clone());
-            let error = shortened(error, LONGEST_ERROR).into_boxed_str();
+            let error = shortened(error, MAX_ERROR_BYTES).into_boxed_str();
             state.fail(&key, error, at, ended == LastResult::Dropped);
         } else if ended != LastResult::WaitingForCache && !state.failing.is_empty() {
             state.failing.remove(&key);
         }
         if let Some(known) = state.recent.iter().position(|entry| entry.key == key) {
             state.recent.remove(known);
-        } else if state.recent.len() >= RECENT {
+        } else if state.recent.len() >= MAX_RECENT {
             state.recent.pop_front();
         }
         state.recent.push_back(Entry { key, at, took, ended, did: did.into_boxed_str() });
@@ -267,7 +267,7 @@ impl State {
             *failure = Failure { error, since: failure.since, last: at, times, dropped };
             return;
         }
-        if self.failing.len() >= FAILING {
+        if self.failing.len() >= MAX_FAILING {
             let oldest = self.failing.iter().min_by_key(|(_, failure)| failure.last).map(|(key, _)| key.clone());
             oldest.into_iter().for_each(|key| drop(self.failing.remove(&key)));
             self.forgotten += 1;

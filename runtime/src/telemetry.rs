@@ -99,7 +99,7 @@ pub struct Stores {
 }
 
 /// Digits of a version that a metric shows, all of which a floating-point number holds.
-const SHOWN_VERSIONS: u64 = 1_000_000_000_000_000;
+const VERSION_MODULUS: u64 = 1_000_000_000_000_000;
 
 impl fmt::Debug for Stores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -133,7 +133,7 @@ impl Collector for Stores {
         let version = |stats: &Arc<dyn WatchStats>| {
             let [group, version, resource] = stats.group_version_resource();
             let labels = [("name", self.name), ("group", group), ("version", version), ("resource", resource)];
-            (labels.map(|(label, value)| (label, value.to_owned())), (stats.version() % SHOWN_VERSIONS) as f64)
+            (labels.map(|(label, value)| (label, value.to_owned())), (stats.version() % VERSION_MODULUS) as f64)
         };
         gauges(
             &mut encoder,

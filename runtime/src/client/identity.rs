@@ -22,7 +22,7 @@ const NAMESPACE: &str = "kube-system";
 /// Requested lifetime of a token.
 const LIFETIME: Duration = Duration::from_secs(3600);
 /// Shortest lifetime that the server grants. A token that appears to live shorter shows that the clocks differ.
-const LEAST_LIFETIME: Duration = Duration::from_secs(600);
+const MIN_LIFETIME: Duration = Duration::from_secs(600);
 /// The fraction of its lifetime after which a token is replaced.
 const REPLACE_AFTER: f64 = 0.8;
 /// A failure is returned to all callers for this time.
@@ -30,7 +30,7 @@ const REMEMBER_FAILURE: Duration = Duration::from_secs(1);
 /// A token that could not be replaced is used for this time before the next TokenRequest.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(10);
 /// Maximum size of the response to a TokenRequest, in bytes.
-const LONGEST_ANSWER: usize = 1 << 20;
+const MAX_RESPONSE_BYTES: usize = 1 << 20;
 /// Maximum time to get a token.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -295,7 +295,7 @@ impl Account {
             .map_err(|error| unreachable(error.to_string()))?;
         let response = self.own.send(request).await.map_err(|error| unreachable(problem(error)))?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), LONGEST_ANSWER).collect().await;
+        let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
         let body = body.map_err(|error| unreachable(chain(&*error)))?.to_bytes();
         if status.is_success() {
             return Ok(body);
@@ -319,7 +319,7 @@ impl Account {
 
 /// Returns the remaining lifetime of a token that expires at `expires`.
 fn lifetime(expires: Timestamp, now: Timestamp) -> Duration {
-    Duration::try_from(expires.duration_since(now)).unwrap_or_default().max(LEAST_LIFETIME)
+    Duration::try_from(expires.duration_since(now)).unwrap_or_default().max(MIN_LIFETIME)
 }
 
 /// Returns the server's message about a refused request, and the fix for missing permissions.

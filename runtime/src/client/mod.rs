@@ -7,8 +7,8 @@
 //! distinguishes requests that were certainly not sent from requests that may have been executed. No write is ever sent
 //! twice.
 
-mod answer;
 mod authorized;
+mod body;
 mod identity;
 mod kubeconfig;
 mod lane;
@@ -37,7 +37,7 @@ use tower::{BoxError, Service, ServiceBuilder};
 
 pub use identity::{Identity, ServiceAccountToken, TokenError};
 pub use kubeconfig::inline_authority;
-pub use layer::{AnswerBody, Exchange, Next, Pool, RequestLayer};
+pub use layer::{Exchange, Next, Pool, RequestLayer, ResponseBody};
 pub use proxy::ProxyEnvironment;
 #[cfg(test)]
 pub(crate) use send::READ_TIMEOUT;

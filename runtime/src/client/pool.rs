@@ -14,9 +14,9 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use kube::client::{Body, ConfigExt as _};
 use tower::{BoxError, Service, ServiceExt as _};
 
-use super::answer::{Answer, send_dedicated};
+use super::body::{IncomingBody, send_dedicated};
 use super::kubeconfig::{self, Source};
-use super::lane::{Lane, Taken};
+use super::lane::{Accepted, Lane};
 use super::polled::LongResponseConnector;
 use super::proxy::{Proxy, Route};
 use super::streams::Streams;
@@ -58,23 +58,23 @@ where
 }
 
 /// All connections with the same credentials, by lane.
-struct Line {
+struct LaneConnections {
     short: Streams,
     control: Streams,
     watches: Streams,
-    alone: Connector<LongResponseConnector>,
+    dedicated: Connector<LongResponseConnector>,
 }
 
-impl Line {
-    async fn send(&self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
-        let taken = request.extensions().get::<Taken>().cloned().unwrap_or_default();
+impl LaneConnections {
+    async fn send(&self, request: Request<Body>) -> Result<Response<IncomingBody>, BoxError> {
+        let accepted = request.extensions().get::<Accepted>().cloned().unwrap_or_default();
         match request.extensions().get::<Lane>() {
-            None => self.short.send(request, &taken).await,
-            Some(Lane::Control) => self.control.send(request, &taken).await,
-            Some(Lane::Watch) => self.watches.send(request, &taken).await,
-            Some(Lane::Alone) => {
-                let stream = self.alone.clone().oneshot(request.uri().clone()).await?;
-                taken.set(true);
+            None => self.short.send(request, &accepted).await,
+            Some(Lane::Control) => self.control.send(request, &accepted).await,
+            Some(Lane::Watch) => self.watches.send(request, &accepted).await,
+            Some(Lane::Dedicated) => {
+                let stream = self.dedicated.clone().oneshot(request.uri().clone()).await?;
+                accepted.set(true);
                 send_dedicated(stream, request).await
             }
         }
@@ -134,7 +134,7 @@ impl Credentials {
         Ok(tls)
     }
 
-    fn line(&self, tls: rustls::ClientConfig) -> Result<Arc<Line>, ConnectError> {
+    fn lanes(&self, tls: rustls::ClientConfig) -> Result<Arc<LaneConnections>, ConnectError> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -151,18 +151,18 @@ impl Credentials {
             })?;
             Ok(https.with_server_name_resolver(FixedServerNameResolver::new(name)))
         };
-        let alone = Connector(https()?.enable_http1().wrap_connector(LongResponseConnector(route.clone())));
+        let dedicated = Connector(https()?.enable_http1().wrap_connector(LongResponseConnector(route.clone())));
         let http1 = Connector(https()?.enable_http1().wrap_connector(route.clone()));
         let any = Connector(https()?.enable_all_versions().wrap_connector(route));
         let lane = || Streams::new(any.clone(), http1.clone());
-        Ok(Arc::new(Line { short: lane(), control: lane(), watches: lane(), alone }))
+        Ok(Arc::new(LaneConnections { short: lane(), control: lane(), watches: lane(), dedicated }))
     }
 }
 
 /// The connections of one pool. New credentials require new connections; old ones close after their last request.
 pub(super) struct Connections {
     credentials: Credentials,
-    current: RwLock<Arc<Line>>,
+    current: RwLock<Arc<LaneConnections>>,
     loaded: Mutex<LoadedFrom>,
 }
 
@@ -185,7 +185,7 @@ impl Connections {
             && user.client_certificate_data.is_none()
             && tls.client_auth_cert_resolver.has_certs();
         Ok(Self {
-            current: RwLock::new(credentials.line(tls)?),
+            current: RwLock::new(credentials.lanes(tls)?),
             credentials,
             loaded: Mutex::new(LoadedFrom { fingerprint, at: Instant::now() }),
         })
@@ -207,13 +207,13 @@ impl Connections {
         if fingerprint == loaded.fingerprint && !aged {
             return Ok(false);
         }
-        let line = self.credentials.line(self.credentials.tls()?)?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = line;
+        let lanes = self.credentials.lanes(self.credentials.tls()?)?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = lanes;
         *lock(&self.loaded) = LoadedFrom { fingerprint, at: Instant::now() };
         Ok(true)
     }
 
-    fn current(&self) -> Arc<Line> {
+    fn current(&self) -> Arc<LaneConnections> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -226,22 +226,22 @@ pub(super) struct Transport {
 }
 
 impl Service<Request<Body>> for Transport {
-    type Response = Response<Answer>;
+    type Response = Response<IncomingBody>;
     type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Response<Answer>, BoxError>>;
+    type Future = BoxFuture<'static, Result<Response<IncomingBody>, BoxError>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let line = self.connections.current();
+        let lanes = self.connections.current();
         let metrics = self.metrics.clone();
         Box::pin(async move {
             let (method, host) = (request.method().clone(), host(request.uri()));
             let watches = request.uri().query().is_some_and(|query| query.contains("watch=true"));
             let started = Instant::now();
-            let response = line.send(request).await;
+            let response = lanes.send(request).await;
             if !watches {
                 metrics.took(method.as_str(), &host, started.elapsed());
             }

@@ -9,7 +9,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use kube::client::Body;
 use tokio::time::timeout;
 
-use super::lane::{Lane, Taken};
+use super::lane::{Accepted, Lane};
 use super::reload::bearer;
 use super::{Clients, Identity, TokenError};
 
@@ -169,13 +169,13 @@ async fn attempt(
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
     let mut request = request.map(Body::from);
-    let taken = Taken::default();
-    request.extensions_mut().insert(taken.clone());
+    let accepted = Accepted::default();
+    request.extensions_mut().insert(accepted.clone());
     let timed_out = |_| Err(Failure::Problem(format!("no complete response within {time:?}")));
     let outcome = timeout(time, send(request)).await.unwrap_or_else(timed_out);
     outcome.map_err(|failure| match failure {
         Failure::TooLong(limit) => SendError::TooLong { method, path, limit },
-        Failure::Problem(problem) if taken.get() => SendError::Lost { method, path, problem },
+        Failure::Problem(problem) if accepted.get() => SendError::Lost { method, path, problem },
         Failure::Problem(problem) => SendError::NotSent { method, path, problem },
     })
 }
@@ -183,11 +183,11 @@ async fn attempt(
 /// Returns a successful response with its whole body, or an error of the API whose body is not read yet.
 #[allow(clippy::disallowed_methods, reason = "the Writer sends through here")]
 async fn whole(client: &kube::Client, request: Request<Body>, longest: usize) -> Result<Response<Body>, Failure> {
-    let taken = request.extensions().get::<Taken>().cloned();
+    let accepted = request.extensions().get::<Accepted>().cloned();
     let response = client.send(request).await?;
     // A response proves that the request was sent, even if its body cannot be read.
-    if let Some(taken) = taken {
-        taken.set(true);
+    if let Some(accepted) = accepted {
+        accepted.set(true);
     }
     if !response.status().is_success() {
         return Ok(response);

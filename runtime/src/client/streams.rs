@@ -24,8 +24,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tower::{BoxError, Service, ServiceExt as _};
 
-use super::answer::Answer;
-use super::lane::Taken;
+use super::body::IncomingBody;
+use super::lane::Accepted;
 use super::pool::Connector;
 use super::proxy::Route;
 use crate::lock::lock;
@@ -91,7 +91,7 @@ impl Connection {
 type Dial = Shared<BoxFuture<'static, Result<(), String>>>;
 
 /// The connection that a request uses.
-enum Way {
+enum ConnectionChoice {
     Http2(SendRequest<Body>, Slot),
     Http1,
 }
@@ -121,26 +121,30 @@ impl Streams {
         Self(Arc::new(Inner { connector, http1, found_http1, state: Mutex::default() }))
     }
 
-    /// Sends a request over a connection with a free slot. `taken` records whether it left the process.
+    /// Sends a request over a connection with a free slot. `accepted` records whether it left the process.
     ///
     /// # Errors
     /// When there is no connection, or it breaks before the head of the response.
-    pub(super) async fn send(&self, mut request: Request<Body>, taken: &Taken) -> Result<Response<Answer>, BoxError> {
+    pub(super) async fn send(
+        &self,
+        mut request: Request<Body>,
+        accepted: &Accepted,
+    ) -> Result<Response<IncomingBody>, BoxError> {
         for _ in 0..ATTEMPTS {
-            let (mut sender, slot) = match self.way(request.uri()).await? {
-                Way::Http2(sender, slot) => (sender, slot),
-                Way::Http1 => {
-                    taken.capture(capture_connection(&mut request));
-                    return Ok(self.0.http1.request(request).await?.map(|body| Answer::shared(body, None)));
+            let (mut sender, slot) = match self.choose_connection(request.uri()).await? {
+                ConnectionChoice::Http2(sender, slot) => (sender, slot),
+                ConnectionChoice::Http1 => {
+                    accepted.capture(capture_connection(&mut request));
+                    return Ok(self.0.http1.request(request).await?.map(|body| IncomingBody::shared(body, None)));
                 }
             };
-            taken.set(true);
+            accepted.set(true);
             match sender.try_send_request(request).await {
-                Ok(response) => return Ok(response.map(|body| Answer::shared(body, Some(slot)))),
+                Ok(response) => return Ok(response.map(|body| IncomingBody::shared(body, Some(slot)))),
                 Err(mut error) => match error.take_message() {
                     // The connection was about to close and returned the request unsent.
                     Some(unsent) => {
-                        taken.set(false);
+                        accepted.set(false);
                         self.retire(slot.id);
                         request = unsent;
                     }
@@ -151,18 +155,18 @@ impl Streams {
         Err(format!("{ATTEMPTS} connections in a row closed before they accepted the request").into())
     }
 
-    async fn way(&self, server: &Uri) -> Result<Way, BoxError> {
+    async fn choose_connection(&self, server: &Uri) -> Result<ConnectionChoice, BoxError> {
         loop {
             let dial = {
                 let mut state = self.state();
                 if state.http1_until.is_some_and(|until| Instant::now() < until) {
-                    return Ok(Way::Http1);
+                    return Ok(ConnectionChoice::Http1);
                 }
                 state.connections.retain(|connection| !connection.sender.is_closed());
                 if let Some(connection) = state.connections.iter_mut().find(|connection| connection.has_room()) {
                     connection.open += 1;
                     let slot = Slot { streams: self.clone(), id: connection.id };
-                    return Ok(Way::Http2(connection.sender.clone(), slot));
+                    return Ok(ConnectionChoice::Http2(connection.sender.clone(), slot));
                 }
                 match &state.dialing {
                     Some(dial) if dial.peek().is_none() => dial.clone(),

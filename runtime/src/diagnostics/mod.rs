@@ -1,7 +1,7 @@
 //! Diagnostics of reconciles: the state of all controllers, and of one object.
 //!
-//! Idle objects cost nothing. A controller keeps its last [`RECENT`](crate::journal::RECENT) decisions and at most
-//! [`FAILING`](crate::journal::FAILING) failing keys. Everything else is read from queues and caches when a report is
+//! Idle objects cost nothing. A controller keeps its last [`MAX_RECENT`](crate::journal::MAX_RECENT) decisions and at most
+//! [`MAX_FAILING`](crate::journal::MAX_FAILING) failing keys. Everything else is read from queues and caches when a report is
 //! requested.
 
 mod html;
@@ -91,7 +91,7 @@ impl ObjectQuery {
 impl Explainer {
     /// Returns the report about an object, or about the whole process.
     #[must_use]
-    pub fn answer(&self, wanted: Option<&ObjectQuery>, form: Form) -> String {
+    pub fn render(&self, wanted: Option<&ObjectQuery>, form: Form) -> String {
         match (wanted, form) {
             (None, Form::Json) => json(&self.overview()),
             (None, Form::Html) => html::overview(&self.overview()),

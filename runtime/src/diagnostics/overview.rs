@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use serde::Serialize;
 
 use super::{Explainer, Watched};
-use crate::journal::{Entry, FAILING};
+use crate::journal::{Entry, MAX_FAILING};
 use crate::queue::Waiting;
 
 /// Maximum number of listed keys per controller.
-const LISTED: usize = 50;
+const MAX_LISTED: usize = 50;
 
 /// All controllers and stores.
 #[derive(Debug, Serialize)]
@@ -135,9 +135,9 @@ impl Explainer {
         let working = waiting.iter().filter_map(|waiting| waiting.working);
         let counts = &watched.counts;
         let (failing, forgotten) = counts.journal.failing();
-        let hidden = failing.len().saturating_sub(LISTED) as u64;
+        let hidden = failing.len().saturating_sub(MAX_LISTED) as u64;
         // Some of the discarded keys may have succeeded since; the reported number is an upper bound.
-        let forgotten = if failing.len() < FAILING { 0 } else { forgotten };
+        let forgotten = if failing.len() < MAX_FAILING { 0 } else { forgotten };
         Controller {
             name: watched.name,
             kind: self.kind_of(watched),
@@ -157,7 +157,7 @@ impl Explainer {
             },
             failing: failing
                 .into_iter()
-                .take(LISTED)
+                .take(MAX_LISTED)
                 .map(|(key, failure)| Failing {
                     next_try_in_seconds: next_try(&waiting, &key).filter(|_| !failure.dropped),
                     key: key.into(),
@@ -167,7 +167,7 @@ impl Explainer {
                 })
                 .collect(),
             failing_not_listed: hidden + forgotten,
-            recent: counts.journal.recent().into_iter().take(LISTED).map(Decision::from).collect(),
+            recent: counts.journal.recent().into_iter().take(MAX_LISTED).map(Decision::from).collect(),
         }
     }
 }

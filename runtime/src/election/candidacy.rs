@@ -118,10 +118,10 @@ impl Candidacy {
     pub(crate) fn new(client: kube::Client, lease: &str, identity: &str, versions: Versions) -> Self {
         let path = format!("/apis/{API_VERSION}/namespaces/{NAMESPACE}/leasecandidates");
         let store = ApiCandidate { client, name: identity.to_owned(), requests: Request::new(path) };
-        Self::over(Arc::new(store), lease, identity, versions)
+        Self::with_store(Arc::new(store), lease, identity, versions)
     }
 
-    fn over(store: Arc<dyn CandidateStore>, lease: &str, identity: &str, versions: Versions) -> Self {
+    fn with_store(store: Arc<dyn CandidateStore>, lease: &str, identity: &str, versions: Versions) -> Self {
         Self {
             store,
             identity: identity.to_owned(),
@@ -234,7 +234,7 @@ mod tests {
         let server = Arc::new(Server::default());
         let versions = Versions { binary: "1.37.0".to_owned(), emulation: "1.36.0".to_owned() };
         let wall = Timestamp::from_second(1_000_000).expect("in range");
-        let mut candidacy = Candidacy::over(server.clone(), "kube-controller-manager", "us", versions);
+        let mut candidacy = Candidacy::with_store(server.clone(), "kube-controller-manager", "us", versions);
         let start = Instant::now();
         candidacy.wall = Arc::new(move || wall + start.elapsed());
         let running = tokio::spawn(candidacy.run());

@@ -206,18 +206,18 @@ impl Election {
     /// `ElectionError` if the times are inconsistent or the identity is empty.
     pub fn new(client: kube::Client, config: ElectionConfig) -> Result<(Self, Fence), ElectionError> {
         let store = store::ApiLease::new(client, &config.namespace, &config.name);
-        Self::over(Arc::new(store), config)
+        Self::with_store(Arc::new(store), config)
     }
 
-    /// Like `new`, over any store of leases.
+    /// Like `new`, with any store of leases.
     ///
     /// # Errors
     /// As `new`.
-    pub fn over(store: Arc<dyn LeaseStore>, config: ElectionConfig) -> Result<(Self, Fence), ElectionError> {
+    pub fn with_store(store: Arc<dyn LeaseStore>, config: ElectionConfig) -> Result<(Self, Fence), ElectionError> {
         config.check()?;
         let seconds = config.lease_seconds().ok_or(ElectionError::LeaseDuration(config.lease_duration))?;
         // Candidates wait for the whole seconds in the lease, so the fence must not last a fraction longer.
-        let fence = Fence::shut(Duration::from_secs(config.lease_duration.as_secs()));
+        let fence = Fence::closed(Duration::from_secs(config.lease_duration.as_secs()));
         let election = Self {
             store,
             config,

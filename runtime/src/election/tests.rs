@@ -90,7 +90,7 @@ async fn live_leader_of_client_go_is_respected() {
 
 #[tokio::test(start_paused = true)]
 async fn leadership_survives_short_faults_but_not_long_ones() {
-    let kinds = [FaultKind::Refused, FaultKind::RequestLost, FaultKind::AnswerLost, FaultKind::ErrorAfterChange];
+    let kinds = [FaultKind::Refused, FaultKind::RequestLost, FaultKind::ResponseLost, FaultKind::ErrorAfterChange];
     for kind in kinds {
         let world = World::new();
         let (mut election, fence) = candidate(&world, "a");
@@ -113,14 +113,18 @@ async fn lost_responses_are_resolved_by_reading() {
     let world = World::new();
     let (mut election, fence) = candidate(&world, "a");
     // The GET reports no lease, the response to the POST is lost.
-    world.faults.lock().unwrap().extend([Fault::default(), Fault { kind: FaultKind::AnswerLost, ..Fault::default() }]);
+    world
+        .faults
+        .lock()
+        .unwrap()
+        .extend([Fault::default(), Fault { kind: FaultKind::ResponseLost, ..Fault::default() }]);
     let start = Instant::now();
     election.acquire().await;
     assert!(fence.holds());
     assert_eq!(*world.calls.lock().unwrap(), ["get", "create", "get"]);
     assert_eq!(fence.last_renewed(), Some(start), "it counts from the request that arrived");
 
-    world.fail_next(FaultKind::AnswerLost, 1);
+    world.fail_next(FaultKind::ResponseLost, 1);
     let sent = Instant::now();
     assert!(timeout(6 * SECOND, election.hold()).await.is_err());
     assert_eq!(world.calls.lock().unwrap()[3..], ["update", "get"]);
@@ -309,7 +313,7 @@ fn fault() -> impl Strategy<Value = Fault> {
         4 => Just(FaultKind::None),
         1 => Just(FaultKind::Refused),
         1 => Just(FaultKind::RequestLost),
-        1 => Just(FaultKind::AnswerLost),
+        1 => Just(FaultKind::ResponseLost),
         1 => Just(FaultKind::ErrorAfterChange),
     ];
     let late = || prop_oneof![3 => 0..50u64, 1 => 0..20_000u64];
@@ -375,7 +379,7 @@ fn coordinated(world: &Arc<World>, identity: &str) -> Election {
         coordinated: Some(versions),
         ..ElectionConfig::new("kube-system", "kube-controller-manager", identity)
     };
-    Election::over(world.store(), config).expect("valid").0
+    Election::with_store(world.store(), config).expect("valid").0
 }
 
 fn assigned(holder: &str, preferred: Option<&str>) -> Lease {

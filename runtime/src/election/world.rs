@@ -28,7 +28,7 @@ pub(super) enum FaultKind {
     None,
     Refused,
     RequestLost,
-    AnswerLost,
+    ResponseLost,
     ErrorAfterChange,
 }
 
@@ -139,7 +139,7 @@ impl Line {
                     FaultKind::None => world.apply(call),
                     FaultKind::Refused => failed(),
                     FaultKind::ErrorAfterChange => world.apply(call).and_then(|_| failed()),
-                    FaultKind::AnswerLost => return drop(world.apply(call)),
+                    FaultKind::ResponseLost => return drop(world.apply(call)),
                     FaultKind::RequestLost => return,
                 };
                 sleep(Duration::from_millis(fault.after)).await;
@@ -254,7 +254,7 @@ impl Process {
 /// Creates a candidate whose fence is checked by the world.
 pub(super) fn candidate(world: &Arc<World>, identity: &str) -> (Election, Fence) {
     let config = ElectionConfig::new("kube-system", "kube-controller-manager", identity);
-    let (election, fence) = Election::over(Arc::new(Line(world.clone())), config).unwrap();
+    let (election, fence) = Election::with_store(Arc::new(Line(world.clone())), config).unwrap();
     world.fences.lock().unwrap().push((identity.to_owned(), fence.clone()));
     (election, fence)
 }

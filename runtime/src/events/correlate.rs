@@ -10,7 +10,7 @@ use super::body::{Event, event_name};
 use super::lru::Lru;
 use super::{EventType, ObjectReference};
 
-const REMEMBERED: usize = 4096;
+const MAX_CACHE_ENTRIES: usize = 4096;
 const SIMILAR_MESSAGES: usize = 10;
 const SIMILAR_WITHIN_SECONDS: f64 = 600.0;
 const SPAM_BURST: f64 = 25.0;
@@ -71,9 +71,9 @@ impl Correlator {
         Self {
             component,
             hasher: RandomState::new(),
-            similar: Lru::new(REMEMBERED),
-            seen: Lru::new(REMEMBERED),
-            budgets: Lru::new(REMEMBERED),
+            similar: Lru::new(MAX_CACHE_ENTRIES),
+            seen: Lru::new(MAX_CACHE_ENTRIES),
+            budgets: Lru::new(MAX_CACHE_ENTRIES),
         }
     }
 

@@ -34,10 +34,10 @@ use repeats::Repeats;
 
 use crate::journal::note;
 
-const QUEUED: usize = 1000;
-const TRIES: u32 = 12;
-const BETWEEN_TRIES: Duration = Duration::from_secs(10);
-const WITHOUT_ANSWER: Duration = Duration::from_secs(30);
+const MAX_QUEUED: usize = 1000;
+const MAX_ATTEMPTS: u32 = 12;
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A source of the current time, so that tests can set it.
 pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -158,7 +158,7 @@ impl Recorder {
         sink: Arc<dyn EventSink>,
         clock: WallClock,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
-        let (queue, queued) = mpsc::channel(QUEUED);
+        let (queue, queued) = mpsc::channel(MAX_QUEUED);
         let (closing, closed) = watch::channel(false);
         let tally = Arc::new(Tally::default());
         let sender = Sender {
@@ -251,7 +251,7 @@ impl Sender {
                 written = &mut delivery => self.count(written, occurrences),
                 // Events are received and combined also during a write, so that a slow server does not fill the queue
                 // with events that would be combined anyway.
-                next = queued.recv(), if self.firsts.len() < QUEUED => match next {
+                next = queued.recv(), if self.firsts.len() < MAX_QUEUED => match next {
                     Some(occurrence) => self.apply(occurrence),
                     None => break,
                 },
@@ -317,9 +317,9 @@ impl Sender {
 /// Makes up to twelve attempts ten seconds apart, the first pause random within that (`recordToSink`). An attempt
 /// without a response within 30 seconds counts as failed, so that a dead connection cannot block a component.
 async fn deliver(sink: Arc<dyn EventSink>, event: Event, mut closed: watch::Receiver<bool>) -> bool {
-    for tries in 1..=TRIES {
-        let written = tokio::time::timeout(WITHOUT_ANSWER, write(&*sink, &event));
-        let timed_out = |_| Err(SinkError::Unreachable(format!("no response within {WITHOUT_ANSWER:?}")));
+    for tries in 1..=MAX_ATTEMPTS {
+        let written = tokio::time::timeout(ATTEMPT_TIMEOUT, write(&*sink, &event));
+        let timed_out = |_| Err(SinkError::Unreachable(format!("no response within {ATTEMPT_TIMEOUT:?}")));
         match written.await.unwrap_or_else(timed_out) {
             Ok(()) => return true,
             Err(SinkError::Unreachable(error)) => {
@@ -331,9 +331,9 @@ async fn deliver(sink: Arc<dyn EventSink>, event: Event, mut closed: watch::Rece
             }
         }
         let pause = match tries {
-            1 => BETWEEN_TRIES.mul_f64(rand::random()),
-            TRIES => return false,
-            _ => BETWEEN_TRIES,
+            1 => RETRY_INTERVAL.mul_f64(rand::random()),
+            MAX_ATTEMPTS => return false,
+            _ => RETRY_INTERVAL,
         };
         tokio::select! {
             biased;

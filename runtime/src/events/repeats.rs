@@ -17,7 +17,7 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const FIRST_WAIT_COMBINED: Duration = Duration::from_secs(5);
 
 /// Maximum delay of a repeat; until then the delay doubles from patch to patch.
-pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(10);
+pub(super) const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// One event that is repeated.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Repeats {
             }
             Some(series) => {
                 self.order.remove(&(series.due, key.clone()));
-                (series.wait * 2).min(LONGEST_WAIT)
+                (series.wait * 2).min(MAX_WAIT)
             }
             None if event.is_combined() => FIRST_WAIT_COMBINED,
             None => FIRST_WAIT,

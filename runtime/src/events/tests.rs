@@ -263,14 +263,14 @@ async fn number_of_attempts_depends_on_the_error() {
 async fn full_queue_drops_and_counts_without_waiting() {
     let sink = Memory::answering([]);
     let (recorder, sender) = Recorder::with_clock("c", sink.clone(), ticking(Duration::from_nanos(1)));
-    for i in 0..QUEUED + 7 {
+    for i in 0..MAX_QUEUED + 7 {
         recorder.event(&pod(&format!("p{i}")), EventType::Normal, "R", "m".to_owned());
     }
     assert_eq!(recorder.counts().dropped, 7);
     recorder.close();
     recorder.event(&pod("late"), EventType::Normal, "R", "m".to_owned());
     sender.await;
-    let wanted = EventCounts { written: QUEUED as u64, dropped: 8, ..EventCounts::default() };
+    let wanted = EventCounts { written: MAX_QUEUED as u64, dropped: 8, ..EventCounts::default() };
     assert_eq!(recorder.counts(), wanted);
 }
 
@@ -295,7 +295,7 @@ async fn slow_server_loses_no_events_that_can_be_combined() {
         Memory::answering([SinkError::Unreachable("down".to_owned()), SinkError::Unreachable("down".to_owned())]);
     let (recorder, sender) = Recorder::with_clock("c", sink.clone(), ticking(Duration::from_nanos(1)));
     let sender = tokio::spawn(sender);
-    for i in 0..3 * QUEUED {
+    for i in 0..3 * MAX_QUEUED {
         recorder.event(&pod("p"), EventType::Normal, "R", i.to_string());
         tokio::task::yield_now().await;
     }

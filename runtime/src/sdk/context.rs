@@ -98,7 +98,7 @@ impl<K: Object> Context<K> {
         if let Some(known) = self.shared.answers.still(&owner, &id, sent, shown.map(|meta| meta.version)) {
             return Ok(known);
         }
-        let failed = |error: WriteError| Error::Write { doing: format!("apply {}", what()), error };
+        let failed = |error: WriteError| Error::Write { action: format!("apply {}", what()), error };
         let response =
             self.shared.writer.apply_whole(&resource, &key, self.shared.name, &object).await.map_err(failed)?;
         let unreadable = |problem: String| failed(WriteError::Unreadable(DecodeError::field("body", problem)));
@@ -131,7 +131,7 @@ impl<K: Object> Context<K> {
         self.shared.answers.forget_child(&self.key(), &(place(&resource), child.name.clone()));
         match self.shared.writer.delete(&resource, &child.key(), &child.uid).await {
             Err(error) if !error.is_not_found() && !error.is_conflict() => {
-                Err(Error::Write { doing: format!("delete {} {}", resource.kind, child.key()), error })
+                Err(Error::Write { action: format!("delete {} {}", resource.kind, child.key()), error })
             }
             _ => Ok(()),
         }
@@ -167,7 +167,7 @@ impl<K: Object> Context<K> {
                 Ok(true)
             }
             Err(error) if error.is_not_found() => Ok(false),
-            Err(error) => Err(Error::Write { doing: format!("write the status of {}", what()), error }),
+            Err(error) => Err(Error::Write { action: format!("write the status of {}", what()), error }),
         }
     }
 

@@ -86,7 +86,7 @@ impl<K: Object> Worker<K> {
             }
             Err(error) if error.is_not_found() => Ok(Outcome::Done),
             Err(error) => {
-                Err(Error::Write { doing: format!("set finalizer {name} of {} {key}", resource.kind), error })
+                Err(Error::Write { action: format!("set finalizer {name} of {} {key}", resource.kind), error })
             }
         }
     }

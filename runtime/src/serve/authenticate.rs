@@ -24,7 +24,7 @@ use crate::text::percent_decode;
 
 const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 /// Maximum number of tokens whose results are cached.
-const TOKENS: usize = 4096;
+const MAX_CACHED_TOKENS: usize = 4096;
 
 /// The API server's result for a token; errors are not cached.
 type TokenAnswer = Result<Option<User>, String>;
@@ -73,7 +73,7 @@ impl Authenticator {
     ) -> Self {
         let tokens = reviewer.map(|reviewer| Tokens {
             reviewer,
-            answers: Cache::new(TOKENS),
+            answers: Cache::new(MAX_CACHED_TOKENS),
             digests: digest_key(),
             keep,
             metrics,

@@ -18,9 +18,9 @@ use super::{AuthorizationOptions, ServeError};
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 const MASTERS: &str = "system:masters";
 /// Maximum number of cached results (apiserver, authorizer/webhook).
-const ANSWERS: usize = 8192;
+const MAX_CACHED_RESULTS: usize = 8192;
 /// Results for longer paths and verbs are not cached, so that no client can fill the memory with them.
-const LONGEST_KEPT: usize = 10_000;
+const MAX_CACHED_KEY_BYTES: usize = 10_000;
 
 /// The reason why a request is not allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Authorizer {
         Ok(Self {
             open: OpenPaths::parse(&options.always_allow_paths)?,
             reviewer,
-            answers: Cache::new(ANSWERS),
+            answers: Cache::new(MAX_CACHED_RESULTS),
             keep_allowed: options.authorized_ttl,
             keep_denied: options.unauthorized_ttl,
         })
@@ -63,7 +63,7 @@ impl Authorizer {
         let Some(reviewer) = &self.reviewer else { return Err(Denied::Forbidden(String::new())) };
         let spec = question(user, verb, path);
         let key = serde_json::to_string(&spec).map_err(|error| Denied::Failed(error.to_string()))?;
-        let short = verb.len() + path.len() <= LONGEST_KEPT;
+        let short = verb.len() + path.len() <= MAX_CACHED_KEY_BYTES;
         let fetch = async {
             let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
             let response = reviewer.review(REVIEWS, &review).await;

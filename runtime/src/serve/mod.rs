@@ -6,7 +6,6 @@
 //! managers (packages controller-manager/app and apiserver/pkg/server/options).
 
 mod access_metrics;
-mod answer;
 mod authenticate;
 mod authorize;
 mod cache;
@@ -14,9 +13,10 @@ mod connection;
 mod health;
 mod options;
 mod peer;
-mod places;
+mod response;
 mod review;
 mod routes;
+mod slots;
 mod sni;
 mod tls;
 mod trust;
@@ -38,7 +38,7 @@ pub use health::{Check, Health, Outcome, Probe};
 pub use options::{
     AuthenticationOptions, AuthorizationOptions, RequestHeaderOptions, ServeError, ServeOptions, TlsOptions,
 };
-pub use routes::{SetVerbosity, Surface, configz};
+pub use routes::{ServedContent, SetVerbosity, configz};
 pub use user::User;
 pub use zpages::{ProcessStatus, Zpages};
 
@@ -46,16 +46,16 @@ use access_metrics::{ReviewMetrics, TokenCacheMetrics};
 use authenticate::Authenticator;
 use authorize::Authorizer;
 use connection::Protocol;
-use places::Places;
 use review::Reviewer;
 use routes::Routes;
+use slots::ConnectionSlots;
 use tls::{Settings, Tls};
 use trust::Trust;
 
 use crate::client::{ConnectError, ConnectOptions, connect};
 
 /// Maximum number of connections; beyond it, a new connection closes the oldest idle one.
-const CONNECTIONS: usize = 512;
+const MAX_CONNECTIONS: usize = 512;
 /// Interval between checks of certificate files for changes.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// The cluster's ConfigMap is read at every sixth of these checks.
@@ -76,7 +76,7 @@ impl Server {
     /// # Errors
     /// [`ServeError`] when the port is in use, a file or flag is invalid, or the cluster's authentication settings
     /// cannot be read and that is not tolerated.
-    pub async fn start(options: ServeOptions, surface: Surface) -> Result<Self, ServeError> {
+    pub async fn start(options: ServeOptions, served_content: ServedContent) -> Result<Self, ServeError> {
         // Bind the port first: if it is in use, the process must fail before it sends requests to the API server.
         let listener = listen(&options)?;
         let address = listener
@@ -85,8 +85,10 @@ impl Server {
         let settings = Settings::new(&options.tls, options.http1_only)?;
         let agent = &options.user_agent;
         let (authentication, authorization) = (&options.authentication, &options.authorization);
-        let (authn, authz) =
-            (ReviewMetrics::new(&surface.metrics, "authn"), ReviewMetrics::new(&surface.metrics, "authz"));
+        let (authn, authz) = (
+            ReviewMetrics::new(&served_content.metrics, "authn"),
+            ReviewMetrics::new(&served_content.metrics, "authz"),
+        );
         let tokens =
             reviewer("--authentication-kubeconfig", authentication.kubeconfig.as_deref(), agent, authn).await?;
         let access = reviewer("--authorization-kubeconfig", authorization.kubeconfig.as_deref(), agent, authz).await?;
@@ -97,9 +99,9 @@ impl Server {
         }
         let trust = Arc::new(Trust::new(authentication, tokens.clone(), settings.provider.clone()).await?);
         let tls = Arc::new(Tls::new(&options.tls, settings, options.bind_address, subjects(&trust))?);
-        let token_metrics = TokenCacheMetrics::new(&surface.metrics);
+        let token_metrics = TokenCacheMetrics::new(&served_content.metrics);
         let routes = Arc::new(Routes {
-            surface,
+            served_content,
             authenticator: Authenticator::new(trust.clone(), tokens, authentication.token_ttl, token_metrics)
                 .reading_certificate_uid(authentication.reads_certificate_uid),
             authorizer: Authorizer::new(authorization, access)?,
@@ -129,7 +131,7 @@ impl Server {
 
 /// Returns the authorities that the handshake names to clients; `None` if it requests no certificate.
 fn subjects(trust: &Trust) -> Option<Vec<rustls::DistinguishedName>> {
-    trust.asks_for_certificates().then(|| trust.now().subjects())
+    trust.requests_certificates().then(|| trust.now().subjects())
 }
 
 /// Creates a reviewer from a kubeconfig, or else from the pod's own credentials; `None` without either.
@@ -191,7 +193,7 @@ async fn accept(
     protocol: Protocol,
     mut ended: watch::Receiver<bool>,
 ) {
-    let places = Places::new(CONNECTIONS);
+    let slots = ConnectionSlots::new(MAX_CONNECTIONS);
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
@@ -202,7 +204,7 @@ async fn accept(
         };
         match accepted {
             Ok((stream, from)) => {
-                let Some(place) = places.take() else {
+                let Some(slot) = slots.take() else {
                     debug!(%from, "connection refused: all connection slots have running requests");
                     continue;
                 };
@@ -210,7 +212,7 @@ async fn accept(
                 let (tls, routes, protocol, ended) =
                     (tls.config(local), routes.clone(), protocol.clone(), ended.clone());
                 connections.spawn(async move {
-                    if let Err(problem) = protocol.serve(stream, tls, routes, ended, place).await {
+                    if let Err(problem) = protocol.serve(stream, tls, routes, ended, slot).await {
                         debug!(%from, problem, "connection failed");
                     }
                 });

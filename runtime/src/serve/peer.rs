@@ -185,12 +185,12 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 
 /// Accepts any client certificate whose key the client has; it is verified with each request.
 #[derive(Debug)]
-pub(super) struct AskForCertificate {
+pub(super) struct AnyClientCertificate {
     pub(super) provider: Arc<CryptoProvider>,
     pub(super) subjects: Vec<DistinguishedName>,
 }
 
-impl ClientCertVerifier for AskForCertificate {
+impl ClientCertVerifier for AnyClientCertificate {
     fn client_auth_mandatory(&self) -> bool {
         false
     }

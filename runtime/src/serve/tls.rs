@@ -16,8 +16,8 @@ use rustls::{DistinguishedName, ServerConfig, SupportedCipherSuite, SupportedPro
 use time::{Duration, OffsetDateTime};
 use tracing::{info, warn};
 
-use super::peer::AskForCertificate;
-use super::sni::{ByName, Choice, NamedFiles};
+use super::peer::AnyClientCertificate;
+use super::sni::{ByName, CertificateResolver, NamedFiles};
 use super::{ServeError, TlsOptions};
 
 /// Upstream's names of TLS 1.2 cipher suites, with their implementations.
@@ -97,14 +97,20 @@ impl Settings {
         let builder =
             ServerConfig::builder_with_provider(self.provider.clone()).with_protocol_versions(self.versions)?;
         let builder = match subjects {
-            Some(subjects) => builder
-                .with_client_cert_verifier(Arc::new(AskForCertificate { provider: self.provider.clone(), subjects })),
+            Some(subjects) => builder.with_client_cert_verifier(Arc::new(AnyClientCertificate {
+                provider: self.provider.clone(),
+                subjects,
+            })),
             None => builder.with_no_client_auth(),
         };
         let choice = |unnamed: &Arc<CertifiedKey>| {
-            Arc::new(Choice { named: keys.named.clone(), usual: keys.usual.clone(), unnamed: unnamed.clone() })
+            Arc::new(CertificateResolver {
+                named: keys.named.clone(),
+                default: keys.default.clone(),
+                unnamed: unnamed.clone(),
+            })
         };
-        let mut config = builder.with_cert_resolver(choice(&keys.usual));
+        let mut config = builder.with_cert_resolver(choice(&keys.default));
         let protocols: &[&[u8]] = if self.http1_only { &[b"http/1.1"] } else { &[b"h2", b"http/1.1"] };
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         let at = |(address, key): (IpAddr, &Arc<CertifiedKey>)| {
@@ -113,19 +119,19 @@ impl Settings {
             (address, Arc::new(own))
         };
         let at = keys.named.addresses().map(at).collect();
-        Ok(Configs { usual: Arc::new(config), at })
+        Ok(Configs { default: Arc::new(config), at })
     }
 }
 
 /// The certificates by address and host name.
 struct Keys {
-    usual: Arc<CertifiedKey>,
+    default: Arc<CertifiedKey>,
     named: Arc<ByName>,
 }
 
 /// One default configuration, and those for certain addresses.
 struct Configs {
-    usual: Arc<ServerConfig>,
+    default: Arc<ServerConfig>,
     at: HashMap<IpAddr, Arc<ServerConfig>>,
 }
 
@@ -238,7 +244,7 @@ impl Source {
 /// The configurations for new connections, kept up to date.
 pub(super) struct Tls {
     settings: Settings,
-    usual: Source,
+    default: Source,
     /// Further pairs, each with the names that were given for it.
     named: Vec<(Source, Vec<String>)>,
     now: RwLock<Now>,
@@ -260,18 +266,18 @@ impl Tls {
         bound: IpAddr,
         subjects: Option<Vec<DistinguishedName>>,
     ) -> Result<Self, ServeError> {
-        let usual = usual(options, bound)?;
+        let default = default_source(options, bound)?;
         let named = options.sni.iter().map(|given| named(given)).collect::<Result<Vec<_>, _>>()?;
-        let texts = texts(&usual, &named)?;
-        let configs = configs(&settings, &usual, &named, &texts, subjects.clone())?;
-        Ok(Self { settings, usual, named, now: RwLock::new(Now { texts, subjects, configs }) })
+        let texts = texts(&default, &named)?;
+        let configs = configs(&settings, &default, &named, &texts, subjects.clone())?;
+        Ok(Self { settings, default, named, now: RwLock::new(Now { texts, subjects, configs }) })
     }
 
     /// Returns the configuration for a connection to this local address.
     pub(super) fn config(&self, local: Option<IpAddr>) -> Arc<ServerConfig> {
         let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
         let at = local.and_then(|local| now.configs.at.get(&local.to_canonical()));
-        at.unwrap_or(&now.configs.usual).clone()
+        at.unwrap_or(&now.configs.default).clone()
     }
 
     /// Loads changed pairs and changed authorities. Returns whether anything changed. Blocks the thread.
@@ -279,14 +285,14 @@ impl Tls {
     /// # Errors
     /// When a pair cannot be used, as in the middle of a rotation: the old pairs stay in use.
     pub(super) fn refresh(&self, subjects: Option<Vec<DistinguishedName>>) -> Result<bool, ServeError> {
-        let texts = texts(&self.usual, &self.named)?;
+        let texts = texts(&self.default, &self.named)?;
         {
             let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
             if now.texts == texts && bytes(&now.subjects) == bytes(&subjects) {
                 return Ok(false);
             }
         }
-        let configs = configs(&self.settings, &self.usual, &self.named, &texts, subjects.clone())?;
+        let configs = configs(&self.settings, &self.default, &self.named, &texts, subjects.clone())?;
         *self.now.write().unwrap_or_else(PoisonError::into_inner) = Now { texts, subjects, configs };
         Ok(true)
     }
@@ -302,24 +308,24 @@ fn named(given: &str) -> Result<(Source, Vec<String>), ServeError> {
     Ok((Source::Files { flag: FLAG, certificate, key }, names))
 }
 
-fn texts(usual: &Source, named: &[(Source, Vec<String>)]) -> Result<Vec<Text>, ServeError> {
-    std::iter::once(usual).chain(named.iter().map(|(source, _)| source)).map(Source::read).collect()
+fn texts(default: &Source, named: &[(Source, Vec<String>)]) -> Result<Vec<Text>, ServeError> {
+    std::iter::once(default).chain(named.iter().map(|(source, _)| source)).map(Source::read).collect()
 }
 
 fn configs(
     settings: &Settings,
-    usual: &Source,
+    default: &Source,
     named: &[(Source, Vec<String>)],
     texts: &[Text],
     subjects: Option<Vec<DistinguishedName>>,
 ) -> Result<Configs, ServeError> {
     let key =
         |(source, text): (&Source, &Text)| certified(text, &settings.provider).map_err(|problem| source.wrong(problem));
-    let sources = std::iter::once(usual).chain(named.iter().map(|(source, _)| source));
+    let sources = std::iter::once(default).chain(named.iter().map(|(source, _)| source));
     let keys = sources.zip(texts).map(key).collect::<Result<Vec<_>, _>>()?;
     let of_names: Vec<_> = named.iter().zip(&keys[1..]).map(|((_, names), key)| (&names[..], key.clone())).collect();
-    let keys = Keys { usual: keys[0].clone(), named: Arc::new(ByName::new(&of_names)) };
-    settings.configs(&keys, subjects).map_err(|error| usual.wrong(error))
+    let keys = Keys { default: keys[0].clone(), named: Arc::new(ByName::new(&of_names)) };
+    settings.configs(&keys, subjects).map_err(|error| default.wrong(error))
 }
 
 fn bytes(subjects: &Option<Vec<DistinguishedName>>) -> Option<Vec<&[u8]>> {
@@ -327,7 +333,7 @@ fn bytes(subjects: &Option<Vec<DistinguishedName>>) -> Option<Vec<&[u8]>> {
 }
 
 /// Returns the source of the default pair; creates a pair if none was given.
-fn usual(options: &TlsOptions, bound: IpAddr) -> Result<Source, ServeError> {
+fn default_source(options: &TlsOptions, bound: IpAddr) -> Result<Source, ServeError> {
     if options.cert_file.is_some() || options.key_file.is_some() {
         let source = Source::Files {
             flag: "--tls-cert-file, --tls-private-key-file",

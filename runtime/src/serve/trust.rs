@@ -114,7 +114,7 @@ impl Trust {
     }
 
     /// Reports whether client certificates can ever be accepted.
-    pub(super) fn asks_for_certificates(&self) -> bool {
+    pub(super) fn requests_certificates(&self) -> bool {
         self.lookup.is_some() || self.client_ca_file.is_some() || self.request_header.client_ca_file.is_some()
     }
 

@@ -102,7 +102,7 @@ pub struct Store<K: Kind> {
 
 /// When the number of written objects reaches this value or a power-of-two multiple of it, entries that are no longer
 /// awaited are removed.
-const WRITTEN_SWEPT: usize = 64;
+const WRITTEN_SWEEP_SIZE: usize = 64;
 
 /// A write to an object in progress; the next one may begin when this is dropped. Hold it until the version of the
 /// response was passed to [`Store::wrote`].
@@ -200,7 +200,7 @@ impl<K: Kind> Store<K> {
         let mut written = lock(&self.written);
         if self.progress.version() < version && self.get(key).is_none_or(|record| record.meta().version < version) {
             // An object that was deleted before its write arrived here leaves its entry behind.
-            if written.len() >= WRITTEN_SWEPT && written.len().is_power_of_two() {
+            if written.len() >= WRITTEN_SWEEP_SIZE && written.len().is_power_of_two() {
                 let reached = self.progress.version();
                 written.retain(|_, version| *version > reached);
             }

@@ -79,7 +79,7 @@ pub enum MetaChange<'a> {
         new: Option<&'a Meta>,
     },
     /// A kind is no longer watched, because it is no longer served or requested. Its state is unknown from now on.
-    Left {
+    Unwatched {
         /// The kind.
         resource: &'a Resource,
     },
@@ -373,7 +373,7 @@ impl EveryKind {
                 self.served.send_replace(Some(HashSet::new()));
                 self.wanted.changed.notified().await;
             }
-            match discovery.at_most_old(Duration::ZERO).await {
+            match discovery.no_older_than(Duration::ZERO).await {
                 Ok(snapshot) => {
                     for left in self.leaving(&snapshot) {
                         watches.running.remove(&name(&left)).inspect(AbortHandle::abort);
@@ -451,7 +451,7 @@ impl EveryKind {
     fn leave(&self, resource: &Resource) {
         info!(resource = resource.plural, group = resource.group, "stopped watching kind");
         self.untyped.write().unwrap_or_else(PoisonError::into_inner).remove(&name(resource));
-        self.subscribers().iter().for_each(|subscriber| subscriber(&MetaChange::Left { resource }));
+        self.subscribers().iter().for_each(|subscriber| subscriber(&MetaChange::Unwatched { resource }));
     }
 }
 
@@ -546,7 +546,7 @@ mod tests {
         let gone = Arc::new(Mutex::new(Vec::new()));
         let recorded = gone.clone();
         every.subscribe(move |change| {
-            if let MetaChange::Left { resource } = change {
+            if let MetaChange::Unwatched { resource } = change {
                 recorded.lock().unwrap().push(resource.plural);
             }
         });

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::json;
 
 /// Maximum size of a frame in bytes, far above that of any object (etcd accepts 1.5 MB): a longer frame is damaged.
-pub(super) const LONGEST_FRAME: usize = 64 << 20;
+pub(super) const MAX_FRAME_BYTES: usize = 64 << 20;
 
 /// The reason why a body could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -91,7 +91,7 @@ where
     fn line(&mut self) -> Result<Option<Bytes>, FrameError> {
         let Some(end) = self.buffer[self.scanned..].iter().position(|byte| *byte == b'\n') else {
             self.scanned = self.buffer.len();
-            return if self.scanned > LONGEST_FRAME { Err(FrameError::Length(self.scanned)) } else { Ok(None) };
+            return if self.scanned > MAX_FRAME_BYTES { Err(FrameError::Length(self.scanned)) } else { Ok(None) };
         };
         let line = self.buffer.split_to(self.scanned + end + 1);
         self.scanned = 0;
@@ -101,7 +101,7 @@ where
     fn buffered(&mut self) -> Result<Option<Bytes>, FrameError> {
         let Some(prefix) = self.buffer.first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_be_bytes(*prefix) as usize;
-        if length > LONGEST_FRAME {
+        if length > MAX_FRAME_BYTES {
             return Err(FrameError::Length(length));
         }
         if self.buffer.len() < 4 + length {

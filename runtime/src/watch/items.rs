@@ -9,7 +9,7 @@ use kinds::schema::{list_meta, unknown};
 use kinds::wire::{Head, find};
 use tokio::time::timeout;
 
-use super::frames::{FrameError, LONGEST_FRAME};
+use super::frames::{FrameError, MAX_FRAME_BYTES};
 
 /// Maximum time without data inside a list.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -107,7 +107,7 @@ where
     async fn head(&mut self) -> Result<Option<Head>, FrameError> {
         loop {
             match Head::read(&self.buffer).map_err(kinds::DecodeError::from)? {
-                Some(head) if head.length > LONGEST_FRAME && !self.opens_list(head) => {
+                Some(head) if head.length > MAX_FRAME_BYTES && !self.opens_list(head) => {
                     return Err(FrameError::Length(head.length));
                 }
                 Some(head) => return Ok(Some(head)),

@@ -22,10 +22,10 @@ use crate::store::{Index, Store};
 
 /// Maximum number of concurrent lists, separately for kinds with and without a typed store; more would only increase
 /// the API server's peak load.
-const LISTS_AT_ONCE: usize = 8;
+const MAX_CONCURRENT_LISTS: usize = 8;
 
 /// Interval between checks for an optional kind that is not served.
-const MAY_COME: Duration = Duration::from_secs(30);
+const SERVED_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The combined needs of all users of a kind.
 struct Need<K: Kind> {
@@ -168,7 +168,7 @@ async fn until_served<K: Kind>(clients: &Clients, store: &Store<K>) {
                 warn!(resource = WatchStats::resource(store), %error, "could not determine whether the API resource is served")
             }
         }
-        tokio::time::sleep(MAY_COME).await;
+        tokio::time::sleep(SERVED_CHECK_INTERVAL).await;
     }
 }
 
@@ -311,7 +311,7 @@ impl Builder {
             let wanted = if all { Wanted::all() } else { Wanted::default() };
             Arc::new(EveryKind::new(interner, indexes, wanted, sources.clone()).paged(self.options.is_paged))
         });
-        let permits = || Arc::new(Semaphore::new(LISTS_AT_ONCE));
+        let permits = || Arc::new(Semaphore::new(MAX_CONCURRENT_LISTS));
         let (lists, metadata_lists) = (permits(), permits());
         let (runners, used) = (Mutex::new(runners), Mutex::default());
         Registry { stores, runners, synced, stats, sources, used, every, lists, metadata_lists }

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::reflector::Reflector;
 use super::request::Scope;
-use crate::client::{AnswerBody, Clients, ConnectOptions, ProxyEnvironment, RequestLayer, connect};
+use crate::client::{Clients, ConnectOptions, ProxyEnvironment, RequestLayer, ResponseBody, connect};
 use crate::store::{Index, Store};
 
 #[derive(Debug)]
@@ -89,7 +89,7 @@ enum Reply {
 }
 
 impl Reply {
-    fn body(self) -> AnswerBody {
+    fn body(self) -> ResponseBody {
         let chunks: UnboundedReceiver<Bytes> = match self {
             Self::Whole(bytes) => {
                 let (send, chunks) = unbounded();

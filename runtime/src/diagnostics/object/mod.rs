@@ -13,7 +13,7 @@ use crate::text::words;
 use crate::watch::Source;
 
 /// Maximum number of listed dependents.
-const LISTED: usize = 100;
+const MAX_LISTED: usize = 100;
 
 /// The report about an object.
 #[derive(Debug, Serialize)]
@@ -165,7 +165,7 @@ struct KeyState {
 }
 
 /// A worker that takes longer than this for one key is reported.
-const LONG: f64 = 10.0;
+const LONG_WORK_SECONDS: f64 = 10.0;
 
 /// Returns the reasons why an object waits. Pure.
 fn waits(facts: &Facts<'_>) -> Vec<Wait> {
@@ -243,7 +243,7 @@ fn key_waits(key_state: &KeyState, wait: &mut impl FnMut(WaitKind, &str, String)
         let text = format!("{by} reconciles it again in {}, for a deadline or a check", words(due));
         wait(WaitKind::Deadline, by, text);
     }
-    if key_state.working.is_some_and(|working| working > LONG) {
+    if key_state.working.is_some_and(|working| working > LONG_WORK_SECONDS) {
         let working = words(key_state.working.unwrap_or_default());
         wait(WaitKind::Worker, by, format!("a worker of {by} has been reconciling it for {working}"));
     }
@@ -468,7 +468,7 @@ fn dependents(sources: &[Arc<dyn Source>], uid: &Uid) -> Dependents {
             found.total += 1;
             let blocks = owner.block_owner_deletion == Some(true);
             found.blocking += usize::from(blocks);
-            if found.shown.len() < LISTED {
+            if found.shown.len() < MAX_LISTED {
                 let going = if meta.is_deleting() { "is being deleted" } else { "exists" };
                 let blocking = if blocks { "; blocks the owner's foreground deletion" } else { "" };
                 found.shown.push(Related {
