@@ -113,9 +113,12 @@ pub struct Served {
 /// The resources that the server served at one time.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Snapshot {
+    /// By `group/version` and kind.
     kinds: HashMap<(String, String), Served>,
     preferred: Vec<Served>,
+    /// Unavailable versions (`group/version`), with the reason.
     failed: BTreeMap<String, String>,
+    /// The versions of each group, the preferred one first.
     versions: HashMap<String, Vec<String>>,
 }
 
@@ -150,10 +153,10 @@ impl Snapshot {
     /// does not distinguish the core group from an absent one. Upstream: apimachinery/pkg/api/meta,
     /// DefaultRESTMapper.KindsFor.
     pub fn kinds_of(&self, group: &str, version: &str, plural: &str) -> Vec<Resource> {
-        let fits = |resource: &Resource| {
+        let matches = |resource: &Resource| {
             (group.is_empty() || resource.group == group) && resource.version == version && resource.plural == plural
         };
-        let mut found: Vec<_> = self.kinds.values().map(|served| served.resource).filter(fits).collect();
+        let mut found: Vec<_> = self.kinds.values().map(|served| served.resource).filter(matches).collect();
         found.sort_by_key(|resource| (resource.group, resource.kind));
         found
     }
@@ -283,7 +286,7 @@ fn static_name(text: &str) -> Option<&'static str> {
     Some(name)
 }
 
-/// Reads null as the default: metrics adapters have resources whose verbs are null.
+/// Deserializes null as the default: metrics adapters have resources whose verbs are null.
 fn or_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(value: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(value)?.unwrap_or_default())
 }
@@ -349,16 +352,17 @@ struct ListedKind {
     kind: String,
 }
 
-/// One response of the server, with the ETag that avoids resending it.
+/// The last response for one path, with the ETag by which the server does not send it again.
 #[derive(Default)]
-struct Answered {
-    tag: Option<header::HeaderValue>,
-    part: Snapshot,
+struct RootResponse {
+    etag: Option<header::HeaderValue>,
+    snapshot: Snapshot,
 }
 
 #[derive(Default)]
 struct Cache {
-    answers: [Answered; 2],
+    /// The responses by path, in the order of [`ROOTS`].
+    roots: [RootResponse; 2],
     requested_at: Option<Instant>,
 }
 
@@ -391,22 +395,22 @@ impl Discovery {
             return Ok(self.current());
         }
         let mut changed = false;
-        for (path, answered) in ROOTS.into_iter().zip(&mut cache.answers) {
-            changed |= self.fetch_root(path, answered).await?;
+        for (path, root) in ROOTS.into_iter().zip(&mut cache.roots) {
+            changed |= self.fetch_root(path, root).await?;
         }
         cache.requested_at = Some(Instant::now());
         if changed {
-            let snapshot = Snapshot::join(cache.answers.iter().map(|answered| &answered.part));
+            let snapshot = Snapshot::join(cache.roots.iter().map(|root| &root.snapshot));
             *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
         }
         Ok(self.current())
     }
 
     /// Requests one path. Returns whether the response is new.
-    async fn fetch_root(&self, path: &'static str, answered: &mut Answered) -> Result<bool, DiscoveryError> {
+    async fn fetch_root(&self, path: &'static str, root: &mut RootResponse) -> Result<bool, DiscoveryError> {
         let mut request = Request::builder().method(Method::GET).uri(path).header(header::ACCEPT, AGGREGATED);
-        if let Some(tag) = &answered.tag {
-            request = request.header(header::IF_NONE_MATCH, tag);
+        if let Some(etag) = &root.etag {
+            request = request.header(header::IF_NONE_MATCH, etag);
         }
         let request = request
             .extension(Lane::Control)
@@ -419,13 +423,13 @@ impl Discovery {
             _ => return Err(DiscoveryError::Refused { path, status: refusal(response).await }),
         }
         let unreadable = |problem: String| DiscoveryError::Unreadable { path, problem };
-        let tag = response.headers().get(header::ETAG).cloned();
+        let etag = response.headers().get(header::ETAG).cloned();
         let body = response.into_body().collect().await.map_err(|error| unreadable(error.to_string()))?.to_bytes();
         let document: Document = serde_json::from_slice(&body).map_err(|error| unreadable(error.to_string()))?;
         if document.items.is_empty() {
             return Err(unreadable("it contains no groups; an API server of 1.30 or later is needed".to_owned()));
         }
-        *answered = Answered { tag, part: Snapshot::read(&document) };
+        *root = RootResponse { etag, snapshot: Snapshot::read(&document) };
         Ok(true)
     }
 }

@@ -32,6 +32,7 @@ pub struct Fence {
 
 #[derive(Debug)]
 struct Shared {
+    /// The time from which renewals are counted.
     epoch: Instant,
     lease_duration: Duration,
     /// Nanoseconds from `epoch` to the begin of the last successful renewal, plus one; zero: none.
@@ -46,6 +47,7 @@ impl Fence {
         Self { shared: None }
     }
 
+    /// Creates the fence of a candidate, closed until the first [`Fence::renew`].
     pub(crate) fn closed(lease_duration: Duration) -> Self {
         let shared = Shared {
             epoch: Instant::now(),
@@ -135,6 +137,7 @@ impl Fence {
         Ok(())
     }
 
+    /// Opens the fence for the lease duration from `started`, the begin of a successful request for the lease.
     pub(crate) fn renew(&self, started: Instant) {
         if let Some(shared) = &self.shared {
             let nanos = started.saturating_duration_since(shared.epoch).as_nanos();
@@ -144,6 +147,7 @@ impl Fence {
         }
     }
 
+    /// Closes the fence: this process no longer leads.
     pub(crate) fn revoke(&self) {
         if let Some(shared) = &self.shared {
             shared.renewed.store(0, Ordering::Release);

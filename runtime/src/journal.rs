@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::lock::lock;
-use crate::text::words;
+use crate::text::human_duration;
 
 /// Number of decisions that are kept per controller.
 pub const MAX_RECENT: usize = 64;
@@ -31,8 +31,11 @@ tokio::task_local! {
 /// The notes of a running reconcile.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
+    /// The different notes, each with its number of occurrences.
     kept: Vec<(String, u32)>,
+    /// Number of notes beyond the limit.
     more: u32,
+    /// The longest Retry-After of a response.
     retry_after: Duration,
 }
 
@@ -93,9 +96,9 @@ pub(crate) fn noted<F: Future>(notes: &Arc<Mutex<Notes>>, reconcile: F) -> impl 
 }
 
 /// Truncates a text to a number of bytes and marks the truncation.
-fn shortened(mut text: String, most: usize) -> String {
-    if text.len() > most {
-        let end = (0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+fn shortened(mut text: String, limit: usize) -> String {
+    if text.len() > limit {
+        let end = (0..=limit).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
         text.truncate(end);
         text.push('…');
     }
@@ -126,10 +129,10 @@ impl LastResult {
         matches!(self, Self::RequeueWithBackoff | Self::Failed | Self::Dropped | Self::Panicked)
     }
 
-    fn words(self) -> String {
+    fn describe(self) -> String {
         match self {
             Self::Done => "done".into(),
-            Self::RequeueAfter(time) => format!("requeued after {}", words(time.as_secs_f64())),
+            Self::RequeueAfter(time) => format!("requeued after {}", human_duration(time.as_secs_f64())),
             Self::WaitingForCache => "waiting for the cache to contain the last write".into(),
             Self::RequeueWithBackoff => "incomplete; requeued with backoff".into(),
             Self::Failed => "failed; requeued with backoff".into(),
@@ -144,7 +147,7 @@ impl LastResult {
 pub struct Entry {
     /// The key.
     pub key: Box<str>,
-    /// When it ended.
+    /// The time at which it ended.
     pub at: Timestamp,
     /// Its duration.
     pub took: Duration,
@@ -157,7 +160,7 @@ impl Entry {
     /// Returns the result as a text.
     #[must_use]
     pub fn outcome(&self) -> String {
-        self.ended.words()
+        self.ended.describe()
     }
 
     /// Reports whether the cache did not contain the controller's last writes yet.
@@ -168,7 +171,7 @@ impl Entry {
 
     /// Returns the delay after which the key is requeued, if the reconcile requested one.
     #[must_use]
-    pub fn again_after(&self) -> Option<Duration> {
+    pub fn requeue_after(&self) -> Option<Duration> {
         match self.ended {
             LastResult::RequeueAfter(time) => Some(time),
             _ => None,
@@ -195,7 +198,8 @@ pub struct Failure {
 struct State {
     recent: VecDeque<Entry>,
     failing: HashMap<Box<str>, Failure>,
-    forgotten: u64,
+    /// Number of failing keys that were discarded.
+    discarded: u64,
 }
 
 /// The last decisions and the failing keys of a controller.
@@ -244,7 +248,7 @@ impl Journal {
         let state = self.state();
         let mut failing: Vec<_> = state.failing.iter().map(|(key, failure)| (key.clone(), failure.clone())).collect();
         failing.sort_by(|a, b| (a.1.since, &a.0).cmp(&(b.1.since, &b.0)));
-        (failing, state.forgotten)
+        (failing, state.discarded)
     }
 
     /// Returns the failures of a key, if it fails.
@@ -270,7 +274,7 @@ impl State {
         if self.failing.len() >= MAX_FAILING {
             let oldest = self.failing.iter().min_by_key(|(_, failure)| failure.last).map(|(key, _)| key.clone());
             oldest.into_iter().for_each(|key| drop(self.failing.remove(&key)));
-            self.forgotten += 1;
+            self.discarded += 1;
         }
         self.failing.insert(key.into(), Failure { error, since: at, last: at, times: 1, dropped });
     }

@@ -98,7 +98,7 @@ pub struct Stores {
     pub stores: Vec<Arc<dyn WatchStats>>,
 }
 
-/// Digits of a version that a metric shows, all of which a floating-point number holds.
+/// A metric reports a version modulo this number, because a floating-point number holds only 15 digits exactly.
 const VERSION_MODULUS: u64 = 1_000_000_000_000_000;
 
 impl fmt::Debug for Stores {

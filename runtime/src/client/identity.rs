@@ -60,11 +60,13 @@ struct Account {
 
 #[derive(Default)]
 struct State {
-    live: Option<Live>,
+    live: Option<LiveToken>,
+    /// The last failure since the last success, and its time.
     failed: Option<(Instant, TokenError)>,
 }
 
-struct Live {
+/// A token in use.
+struct LiveToken {
     token: Arc<str>,
     replace_at: Instant,
     expires_at: Instant,
@@ -222,7 +224,7 @@ impl Account {
     }
 
     /// Requests a token. If the service account does not exist, creates it first.
-    async fn request_with_account(&self) -> Result<Live, TokenError> {
+    async fn request_with_account(&self) -> Result<LiveToken, TokenError> {
         match self.request_token().await {
             Err(TokenError::Refused { status: 404, .. }) => {
                 self.create_account().await?;
@@ -232,7 +234,7 @@ impl Account {
         }
     }
 
-    async fn request_token(&self) -> Result<Live, TokenError> {
+    async fn request_token(&self) -> Result<LiveToken, TokenError> {
         let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{}/token", self.name);
         let body = json!({
             "apiVersion": "authentication.k8s.io/v1",
@@ -249,7 +251,7 @@ impl Account {
             return Err(TokenError::NoToken { account: self.account() });
         };
         let (life, now) = (lifetime(expires.0, Timestamp::now()), Instant::now());
-        Ok(Live { token: token.into(), replace_at: now + life.mul_f64(REPLACE_AFTER), expires_at: now + life })
+        Ok(LiveToken { token: token.into(), replace_at: now + life.mul_f64(REPLACE_AFTER), expires_at: now + life })
     }
 
     async fn create_account(&self) -> Result<(), TokenError> {

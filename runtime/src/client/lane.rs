@@ -34,7 +34,7 @@ struct State {
 }
 
 impl Accepted {
-    /// Records the state before and after a request is handed to a connection.
+    /// Sets whether a connection has accepted the request. A connection may still return it unsent.
     pub(super) fn set(&self, accepted: bool) {
         self.0.accepted.store(accepted, Ordering::Release);
     }

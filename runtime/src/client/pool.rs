@@ -85,6 +85,7 @@ impl LaneConnections {
 struct Credentials {
     config: kube::Config,
     ca_file: Option<PathBuf>,
+    /// The client certificate comes from an exec plugin.
     exec_certificate: bool,
     proxy: Option<Proxy>,
 }
@@ -107,6 +108,7 @@ impl Credentials {
         (self.ca_file.as_deref()).into_iter().chain(certificate.map(Path::new)).chain(key.map(Path::new))
     }
 
+    /// Returns a hash of the contents of the files.
     fn fingerprint(&self) -> Result<u64, ConnectError> {
         let mut hash = DefaultHasher::new();
         for file in self.files() {
@@ -134,6 +136,7 @@ impl Credentials {
         Ok(tls)
     }
 
+    /// Creates the connections of all lanes; each connects at its first request.
     fn lanes(&self, tls: rustls::ClientConfig) -> Result<Arc<LaneConnections>, ConnectError> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
@@ -245,7 +248,11 @@ impl Service<Request<Body>> for Transport {
             if !watches {
                 metrics.took(method.as_str(), &host, started.elapsed());
             }
-            metrics.answered(method.as_str(), &host, response.as_ref().ok().map(|response| response.status().as_u16()));
+            metrics.responded(
+                method.as_str(),
+                &host,
+                response.as_ref().ok().map(|response| response.status().as_u16()),
+            );
             response
         })
     }

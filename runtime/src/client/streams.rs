@@ -59,6 +59,7 @@ pub(super) struct Streams(Arc<Inner>);
 
 struct Inner {
     connector: Connector<Route>,
+    /// The client for servers without HTTP/2.
     http1: legacy::Client<Http1Connector, Body>,
     /// A connection that turned out to be HTTP/1.1, to be used by the HTTP/1.1 client.
     found_http1: Arc<Mutex<Option<Stream>>>,
@@ -69,6 +70,7 @@ struct Inner {
 struct State {
     connections: Vec<Connection>,
     next_id: u64,
+    /// The connection that is being opened.
     dialing: Option<Dial>,
     /// The server does not speak HTTP/2, at least until this time.
     http1_until: Option<Instant>,
@@ -77,7 +79,9 @@ struct State {
 struct Connection {
     id: u64,
     sender: SendRequest<Body>,
+    /// Streams that the server allows.
     limit: Arc<AtomicUsize>,
+    /// Open streams.
     open: usize,
 }
 
@@ -90,7 +94,7 @@ impl Connection {
 /// The opening of a connection, which all requests without a slot wait for together.
 type Dial = Shared<BoxFuture<'static, Result<(), String>>>;
 
-/// The connection that a request uses.
+/// The connection that was chosen for a request.
 enum ConnectionChoice {
     Http2(SendRequest<Body>, Slot),
     Http1,
@@ -121,7 +125,7 @@ impl Streams {
         Self(Arc::new(Inner { connector, http1, found_http1, state: Mutex::default() }))
     }
 
-    /// Sends a request over a connection with a free slot. `accepted` records whether it left the process.
+    /// Sends a request over a connection with a free slot. `accepted` records whether the connection took it.
     ///
     /// # Errors
     /// When there is no connection, or it breaks before the head of the response.
@@ -155,6 +159,7 @@ impl Streams {
         Err(format!("{ATTEMPTS} connections in a row closed before they accepted the request").into())
     }
 
+    /// Returns a connection with a free slot; opens one if there is none.
     async fn choose_connection(&self, server: &Uri) -> Result<ConnectionChoice, BoxError> {
         loop {
             let dial = {

@@ -1,8 +1,8 @@
 //! Diagnostics of reconciles: the state of all controllers, and of one object.
 //!
-//! Idle objects cost nothing. A controller keeps its last [`MAX_RECENT`](crate::journal::MAX_RECENT) decisions and at most
-//! [`MAX_FAILING`](crate::journal::MAX_FAILING) failing keys. Everything else is read from queues and caches when a report is
-//! requested.
+//! Idle objects cost nothing. A controller keeps its last [`MAX_RECENT`](crate::journal::MAX_RECENT) decisions and at
+//! most [`MAX_FAILING`](crate::journal::MAX_FAILING) failing keys. Everything else is read from queues and caches when
+//! a report is requested.
 
 mod html;
 mod object;

@@ -134,10 +134,10 @@ impl Explainer {
         let count = |which: fn(&Waiting<String>) -> bool| waiting.iter().filter(|waiting| which(waiting)).count();
         let working = waiting.iter().filter_map(|waiting| waiting.working);
         let counts = &watched.counts;
-        let (failing, forgotten) = counts.journal.failing();
+        let (failing, discarded) = counts.journal.failing();
         let hidden = failing.len().saturating_sub(MAX_LISTED) as u64;
         // Some of the discarded keys may have succeeded since; the reported number is an upper bound.
-        let forgotten = if failing.len() < MAX_FAILING { 0 } else { forgotten };
+        let discarded = if failing.len() < MAX_FAILING { 0 } else { discarded };
         Controller {
             name: watched.name,
             kind: self.kind_of(watched),
@@ -166,7 +166,7 @@ impl Explainer {
                     times: failure.times,
                 })
                 .collect(),
-            failing_not_listed: hidden + forgotten,
+            failing_not_listed: hidden + discarded,
             recent: counts.journal.recent().into_iter().take(MAX_LISTED).map(Decision::from).collect(),
         }
     }

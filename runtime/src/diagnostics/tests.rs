@@ -34,8 +34,8 @@ fn journal_is_bounded_and_removes_keys_that_succeed() {
         journal.record(key.to_string(), LastResult::Failed, Duration::ZERO, String::new(), Some(error.to_owned()));
     };
     (0..2 * MAX_FAILING).for_each(|key| fail(key, &"x".repeat(10_000)));
-    let (failing, forgotten) = journal.failing();
-    assert_eq!((failing.len(), forgotten, journal.failures()), (MAX_FAILING, MAX_FAILING as u64, MAX_FAILING));
+    let (failing, discarded) = journal.failing();
+    assert_eq!((failing.len(), discarded, journal.failures()), (MAX_FAILING, MAX_FAILING as u64, MAX_FAILING));
     assert!(failing.iter().all(|(_, failure)| failure.error.len() < 520));
     assert_eq!(journal.recent().len(), MAX_RECENT);
 

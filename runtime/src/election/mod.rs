@@ -32,6 +32,7 @@ pub use candidacy::{Candidacy, Versions};
 pub use store::{LeaseError, LeaseStore};
 use term::{Observed, claim, holder, vacate};
 
+/// Maximum random extension of a retry period, as a multiple of it.
 const JITTER: f64 = 1.2;
 
 /// Configuration: the lease, the identity, and the times of the protocol.
@@ -179,6 +180,7 @@ enum TryError {
 #[derive(Debug)]
 struct Sent {
     spec: LeaseSpec,
+    /// The time at which it was sent.
     started: Instant,
 }
 
@@ -188,13 +190,17 @@ struct Sent {
 pub struct Election {
     store: Arc<dyn LeaseStore>,
     config: ElectionConfig,
+    /// The lease duration in seconds.
     seconds: i32,
     fence: Fence,
     recorder: Option<Recorder>,
-    wall: WallClock,
+    wall_clock: WallClock,
     random: StdRng,
+    /// The lease as last read or written by this process.
     observed: Option<Observed>,
+    /// The last write without a response.
     sent: Option<Sent>,
+    /// The holder that was logged last.
     reported: String,
 }
 
@@ -224,7 +230,7 @@ impl Election {
             seconds,
             fence: fence.clone(),
             recorder: None,
-            wall: Arc::new(Timestamp::now),
+            wall_clock: Arc::new(Timestamp::now),
             random: StdRng::from_os_rng(),
             observed: None,
             sent: None,
@@ -241,8 +247,8 @@ impl Election {
     }
 
     /// Replaces the wall clock, which is only written into the lease, and the seed of the jitter.
-    pub fn with_clock(mut self, wall: WallClock, seed: u64) -> Self {
-        self.wall = wall;
+    pub fn with_clock(mut self, wall_clock: WallClock, seed: u64) -> Self {
+        self.wall_clock = wall_clock;
         self.random = StdRng::seed_from_u64(seed);
         self
     }
@@ -302,6 +308,7 @@ impl Election {
         released
     }
 
+    /// Writes a lease without a holder; retries until it succeeds or the lease has another holder.
     async fn vacate(&mut self) -> bool {
         loop {
             let started = Instant::now();
@@ -309,7 +316,7 @@ impl Election {
                 Ok(lease) if holder(&lease) != self.config.identity => return true,
                 Ok(mut lease) => {
                     let strategy = self.strategy(Some(&lease));
-                    lease.spec = Some(LeaseSpec { strategy, ..vacate(&lease, (self.wall)()) });
+                    lease.spec = Some(LeaseSpec { strategy, ..vacate(&lease, (self.wall_clock)()) });
                     self.call(self.store.update(&lease)).await
                 }
                 Err(error) => Err(error),
@@ -327,11 +334,11 @@ impl Election {
 
     /// Renews once: retries until it succeeds, another process leads, or the renew deadline has passed.
     async fn renew_in_time(&mut self) -> Result<(), Lost> {
-        let give_up = self.give_up();
+        let deadline = self.renewal_deadline();
         let mut last_error = "no response".to_owned();
         loop {
             let next = Instant::now() + self.config.retry_period;
-            match timeout_at(give_up, self.attempt()).await {
+            match timeout_at(deadline, self.attempt()).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(TryError::Held { holder })) => return Err(Lost::TakenOver { holder }),
                 Ok(Err(TryError::EndOfTerm { preferred })) => return Err(Lost::EndOfTerm { preferred }),
@@ -341,18 +348,18 @@ impl Election {
                 }
                 Err(_) => return Err(Lost::RenewDeadline { last_error }),
             }
-            if timeout_at(give_up, sleep_until(next)).await.is_err() {
+            if timeout_at(deadline, sleep_until(next)).await.is_err() {
                 return Err(Lost::RenewDeadline { last_error });
             }
         }
     }
 
     /// Returns the renew deadline, but never beyond the fence: a leader that can't write must not block the lease.
-    fn give_up(&self) -> Instant {
+    fn renewal_deadline(&self) -> Instant {
         let now = Instant::now();
         let renewed = self.fence.last_renewed().unwrap_or(now);
-        let lasts = Duration::from_secs(self.config.lease_duration.as_secs());
-        (now + self.config.renew_deadline).min(renewed + lasts)
+        let lease_duration = Duration::from_secs(self.config.lease_duration.as_secs());
+        (now + self.config.renew_deadline).min(renewed + lease_duration)
     }
 
     /// Acquires or renews the lease, or returns the reason why not (`LeaderElector.tryAcquireOrRenew`).
@@ -381,7 +388,7 @@ impl Election {
         self.observed = Some(Observed::next(self.observed.take(), lease.clone(), now));
         self.report_holder();
         self.refuse_if_led(self.fence.is_leader())?;
-        if let Some(started) = self.arrived(&lease, now) {
+        if let Some(started) = self.start_of_stored_write(&lease, now) {
             self.lead(lease, started);
             return Ok(());
         }
@@ -411,7 +418,7 @@ impl Election {
         if !preferred.is_empty() {
             return Err(TryError::EndOfTerm { preferred });
         }
-        if let Some(started) = self.arrived(&lease, now) {
+        if let Some(started) = self.start_of_stored_write(&lease, now) {
             self.lead(lease, started);
             return Ok(());
         }
@@ -441,14 +448,14 @@ impl Election {
 
     /// Returns the time at which the last write was sent, if its response was lost but `lease` shows that the server
     /// executed it, and it has not expired since.
-    fn arrived(&self, lease: &Lease, now: Instant) -> Option<Instant> {
+    fn start_of_stored_write(&self, lease: &Lease, now: Instant) -> Option<Instant> {
         let sent = self.sent.as_ref()?;
         let running = sent.started + self.config.renew_deadline > now;
         (running && lease.spec.as_ref() == Some(&sent.spec)).then_some(sent.started)
     }
 
     async fn write(&mut self, before: Option<Lease>) -> Result<(), LeaseError> {
-        let mut spec = claim(before.as_ref(), &self.config.identity, self.seconds, (self.wall)());
+        let mut spec = claim(before.as_ref(), &self.config.identity, self.seconds, (self.wall_clock)());
         spec.strategy = self.strategy(before.as_ref());
         let started = Instant::now();
         self.sent = Some(Sent { spec: spec.clone(), started });
@@ -478,6 +485,7 @@ impl Election {
         before?.spec.as_ref()?.strategy.clone()
     }
 
+    /// Records a successful write that began at `started`: this process leads.
     fn lead(&mut self, lease: Lease, started: Instant) {
         self.sent = None;
         self.observed = Some(Observed { lease, changed: Instant::now() });

@@ -33,7 +33,7 @@ fn transitions(world: &World) -> Option<i32> {
 async fn successor_waits_for_the_lease_of_a_crashed_leader() {
     let world = World::new();
     let a = Process::start(&world, "a", 0, 1);
-    assert!(until(&world, 1, || a.fence.holds()).await < SECOND, "no lease: lead at once");
+    assert!(until(&world, 1, || a.fence.holds()).await < SECOND, "without a lease it leads immediately");
     let b = Process::start(&world, "b", 0, 2);
     pass(&world, 60).await;
     assert!(a.fence.holds() && !b.fence.is_leader());
@@ -55,7 +55,7 @@ async fn stopped_leader_has_a_closed_fence_on_resume() {
     until(&world, 30, || b.fence.holds()).await;
     pass(&world, 5).await;
     a.gate.resume();
-    assert!(!a.fence.holds(), "before it did anything");
+    assert!(!a.fence.holds(), "the fence is closed before the process takes a step");
     until(&world, 5, || !a.losses.lock().unwrap().is_empty()).await;
     assert!(!a.fence.is_leader());
     pass(&world, 30).await;
@@ -71,7 +71,7 @@ async fn lease_of_client_go_is_acquired_by_the_local_clock() {
         let took = until(&world, 60, || a.fence.holds()).await;
         assert!(took >= 15 * SECOND && took < 15 * SECOND + RETRY, "{renewed}: {took:?}");
         assert_eq!(transitions(&world), Some(4));
-        assert_eq!(world.lease().metadata.uid.as_deref(), Some("u-1"), "metadata is kept");
+        assert_eq!(world.lease().metadata.uid.as_deref(), Some("u-1"), "the metadata of the lease is kept");
     }
 }
 
@@ -122,7 +122,7 @@ async fn lost_responses_are_resolved_by_reading() {
     election.acquire().await;
     assert!(fence.holds());
     assert_eq!(*world.calls.lock().unwrap(), ["get", "create", "get"]);
-    assert_eq!(fence.last_renewed(), Some(start), "it counts from the request that arrived");
+    assert_eq!(fence.last_renewed(), Some(start), "the time is that of the request that the server executed");
 
     world.fail_next(FaultKind::ResponseLost, 1);
     let sent = Instant::now();
@@ -182,8 +182,8 @@ async fn release_survives_a_conflict_and_leaves_no_holder() {
     election.acquire().await;
     // The renewal reaches the server 500 ms late, between the release's GET and its PUT.
     let late = Fault { before: 500, ..Fault::default() };
-    let slow_answer = Fault { after: 800, ..Fault::default() };
-    world.faults.lock().unwrap().extend([late, slow_answer]);
+    let slow_response = Fault { after: 800, ..Fault::default() };
+    world.faults.lock().unwrap().extend([late, slow_response]);
     assert!(timeout(SECOND / 10, election.hold()).await.is_err());
     assert!(election.release().await);
     assert!(!fence.holds());
@@ -288,7 +288,7 @@ fn inconsistent_settings_are_refused() {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Act {
+enum Action {
     Stop(usize),
     Resume(usize),
     Crash(usize),
@@ -296,16 +296,16 @@ enum Act {
     Wait,
 }
 
-fn act() -> impl Strategy<Value = (Act, u64)> {
-    let which = 0..2usize;
-    let act = prop_oneof![
-        2 => which.clone().prop_map(Act::Stop),
-        3 => which.clone().prop_map(Act::Resume),
-        1 => which.clone().prop_map(Act::Crash),
-        1 => which.prop_map(Act::Exit),
-        3 => Just(Act::Wait),
+fn action() -> impl Strategy<Value = (Action, u64)> {
+    let slot = 0..2usize;
+    let action = prop_oneof![
+        2 => slot.clone().prop_map(Action::Stop),
+        3 => slot.clone().prop_map(Action::Resume),
+        1 => slot.clone().prop_map(Action::Crash),
+        1 => slot.prop_map(Action::Exit),
+        3 => Just(Action::Wait),
     ];
-    (act, 0..25_000u64)
+    (action, 0..25_000u64)
 }
 
 fn fault() -> impl Strategy<Value = Fault> {
@@ -320,28 +320,28 @@ fn fault() -> impl Strategy<Value = Fault> {
     (late(), late(), kind).prop_map(|(before, after, kind)| Fault { before, after, kind })
 }
 
-async fn play(faults: Vec<Fault>, acts: Vec<(Act, u64)>, skews: [i64; 2], seed: u64) {
+async fn run_scenario(faults: Vec<Fault>, actions: Vec<(Action, u64)>, skews: [i64; 2], seed: u64) {
     let world = World::new();
     world.faults.lock().unwrap().extend(faults);
-    let mut born = 0;
+    let mut started = 0;
     let mut start = |slot: usize| {
-        born += 1;
-        Process::start(&world, &format!("p{born}"), skews[slot], seed.wrapping_add(born))
+        started += 1;
+        Process::start(&world, &format!("p{started}"), skews[slot], seed.wrapping_add(started))
     };
     let mut processes = [start(0), start(1)];
-    for (act, wait) in acts {
-        match act {
-            Act::Stop(slot) => processes[slot].gate.stop(),
-            Act::Resume(slot) => processes[slot].gate.resume(),
-            Act::Crash(slot) => {
+    for (action, wait) in actions {
+        match action {
+            Action::Stop(slot) => processes[slot].gate.stop(),
+            Action::Resume(slot) => processes[slot].gate.resume(),
+            Action::Crash(slot) => {
                 processes[slot].crash();
                 processes[slot] = start(slot);
             }
-            Act::Exit(slot) => {
+            Action::Exit(slot) => {
                 processes[slot].exit();
                 processes[slot] = start(slot);
             }
-            Act::Wait => {}
+            Action::Wait => {}
         }
         let end = Instant::now() + Duration::from_millis(wait);
         while Instant::now() < end {
@@ -364,12 +364,12 @@ proptest! {
     #[test]
     fn there_are_never_two_leaders_and_one_in_the_end(
         faults in prop::collection::vec(fault(), 0..60),
-        acts in prop::collection::vec(act(), 0..12),
+        actions in prop::collection::vec(action(), 0..12),
         skews in [-100_000..100_000i64, -100_000..100_000i64],
         seed in any::<u64>(),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-        runtime.block_on(play(faults, acts, skews, seed));
+        runtime.block_on(run_scenario(faults, actions, skews, seed));
     }
 }
 

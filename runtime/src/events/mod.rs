@@ -34,9 +34,13 @@ use repeats::Repeats;
 
 use crate::journal::note;
 
+/// Maximum number of events that wait to be sent, per component.
 const MAX_QUEUED: usize = 1000;
+/// Attempts to write an event.
 const MAX_ATTEMPTS: u32 = 12;
+/// Time between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// Maximum time for a response.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A source of the current time, so that tests can set it.
@@ -127,6 +131,7 @@ pub struct EventCounts {
     pub abandoned: u64,
 }
 
+/// The counts behind [`EventCounts`].
 #[derive(Debug, Default)]
 struct Tally {
     written: AtomicU64,
@@ -220,6 +225,7 @@ impl Recorder {
     }
 }
 
+/// Correlates queued events and sends them.
 struct Sender {
     correlator: Correlator,
     /// Events that were not written yet, in order; at most the capacity of the queue.
@@ -297,6 +303,7 @@ impl Sender {
         self.firsts.pop_front().map(|event| (event, 1)).or_else(|| self.repeats.take(until))
     }
 
+    /// Begins to write an event. A panic counts as a failure.
     fn deliver(&self, event: Event) -> Delivery {
         let delivery = AssertUnwindSafe(deliver(self.sink.clone(), event, self.closed.clone())).catch_unwind();
         let settled = delivery.map(|written| {

@@ -33,7 +33,9 @@ struct Series {
 /// Delayed repeats, at most one per event, and their last delays.
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
+    /// By namespace and name of the event.
     series: HashMap<String, Series>,
+    /// Keys by due time.
     order: BTreeSet<(Instant, String)>,
 }
 

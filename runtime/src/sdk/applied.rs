@@ -36,16 +36,16 @@ impl AppliedChildren {
     }
 
     /// Returns the object if the same request was sent before and the cache contains the version of its response.
-    pub(super) fn still<D: Send + Sync + 'static>(
+    pub(super) fn unchanged<D: Send + Sync + 'static>(
         &self,
         owner: &ObjectKey,
         child: &(KindName, Str),
         sent: u64,
-        shown: Option<u64>,
+        cached_version: Option<u64>,
     ) -> Option<Arc<D>> {
         let owners = self.lock();
         let known = owners.get(owner)?.get(child)?;
-        if known.sent != sent || shown != Some(known.version) {
+        if known.sent != sent || cached_version != Some(known.version) {
             return None;
         }
         known.object.clone().downcast().ok()

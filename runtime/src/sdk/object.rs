@@ -17,7 +17,7 @@ pub trait Object:
     const RESOURCE: Resource;
 }
 
-/// The scope of a kind.
+/// The scope of a kind: a namespace or the cluster.
 pub trait ApiScope {
     /// Whether its objects are in a namespace.
     const NAMESPACED: bool;

@@ -97,7 +97,7 @@ impl<K: Object> Worker<K> {
         }
         let Some(record) = self.shared.store.get(key) else {
             self.shared.consistency.forget(key);
-            self.shared.answers.forget(key);
+            self.shared.applied.forget(key);
             return Ok(Outcome::Done);
         };
         let context = Context { object: record.object.clone(), record: record.clone(), shared: self.shared.clone() };

@@ -49,8 +49,11 @@ pub(super) struct Protocol {
 
 /// The activity on a connection, which decides when it is closed.
 struct Activity {
+    /// Number of running requests.
     open: AtomicU32,
+    /// The end of the last request, or the begin of the connection.
     last: Mutex<Instant>,
+    /// Notified after the response to an unauthenticated client.
     close_soon: Notify,
     slot: ConnectionSlot,
 }
@@ -82,9 +85,9 @@ impl Activity {
 }
 
 /// A running request; also ends when it is dropped because the client disconnected.
-struct Open<'a>(&'a Activity);
+struct RunningRequest<'a>(&'a Activity);
 
-impl<'a> Open<'a> {
+impl<'a> RunningRequest<'a> {
     fn new(activity: &'a Activity) -> Self {
         if activity.open.fetch_add(1, Ordering::AcqRel) == 0 {
             activity.slot.set_busy(true);
@@ -93,7 +96,7 @@ impl<'a> Open<'a> {
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for RunningRequest<'_> {
     fn drop(&mut self) {
         self.0.touch();
         if self.0.open.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -181,9 +184,9 @@ async fn respond(
     request: Request<Incoming>,
 ) -> FullResponse {
     let (http2, without_body) = (request.version() == Version::HTTP_2, request.method() == Method::HEAD);
-    let open = Open::new(activity);
+    let running = RunningRequest::new(activity);
     let reply = AssertUnwindSafe(routes.respond(request, peer)).catch_unwind().await;
-    drop(open);
+    drop(running);
     let (mut response, closes) = match reply {
         Ok(reply) => (reply.response, reply.closes),
         Err(_) => {

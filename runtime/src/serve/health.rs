@@ -62,7 +62,8 @@ impl Probe {
 #[derive(Default)]
 pub struct Health {
     checks: Vec<Check>,
-    ready: Vec<Check>,
+    /// Additional checks of `/readyz`.
+    ready_only: Vec<Check>,
     record: Mutex<Record>,
 }
 
@@ -76,17 +77,17 @@ pub(super) struct Page {
 impl Health {
     /// Creates the checks of all pages, in their order, and those of `/readyz` only.
     #[must_use]
-    pub fn new(checks: Vec<Check>, ready: Vec<Check>) -> Self {
-        Self { checks, ready, record: Mutex::default() }
+    pub fn new(checks: Vec<Check>, ready_only: Vec<Check>) -> Self {
+        Self { checks, ready_only, record: Mutex::default() }
     }
 
     /// Runs the checks that apply now; returns a ping if there are none.
     fn run_checks(&self, probe: Probe) -> Vec<(&str, Result<(), String>)> {
-        let ready = self.ready.iter().filter(|_| probe == Probe::Ready);
+        let ready_only = self.ready_only.iter().filter(|_| probe == Probe::Ready);
         let mut found: Vec<_> = self
             .checks
             .iter()
-            .chain(ready)
+            .chain(ready_only)
             .filter_map(|check| (check.run)().map(|outcome| (check.name.as_str(), outcome)))
             .collect();
         if found.is_empty() {
@@ -165,6 +166,7 @@ type Labels<const N: usize> = [(&'static str, String); N];
 /// Metrics of health checks (component-base, metrics/prometheus/slis).
 struct Record {
     registry: Registry,
+    /// The last result of each check.
     last: Family<Labels<2>, Gauge>,
     total: Family<Labels<3>, Counter>,
 }

@@ -131,7 +131,7 @@ impl Server {
 
 /// Returns the authorities that the handshake names to clients; `None` if it requests no certificate.
 fn subjects(trust: &Trust) -> Option<Vec<rustls::DistinguishedName>> {
-    trust.requests_certificates().then(|| trust.now().subjects())
+    trust.requests_certificates().then(|| trust.current().subjects())
 }
 
 /// Creates a reviewer from a kubeconfig, or else from the pod's own credentials; `None` without either.

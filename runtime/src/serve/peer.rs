@@ -252,11 +252,14 @@ mod tests {
         (Issuer::new(params, key), bundle)
     }
 
-    fn signed(ca: &Issuer<'static, KeyPair>, shape: impl FnOnce(&mut CertificateParams)) -> CertificateDer<'static> {
+    fn signed(
+        ca: &Issuer<'static, KeyPair>,
+        configure: impl FnOnce(&mut CertificateParams),
+    ) -> CertificateDer<'static> {
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        shape(&mut params);
+        configure(&mut params);
         params.signed_by(&KeyPair::generate().expect("a key"), ca).expect("a certificate").der().clone()
     }
 

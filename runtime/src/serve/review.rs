@@ -92,18 +92,18 @@ impl Reviewer {
     }
 
     async fn send_with_retries(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ReviewError> {
-        let mut tries = 1;
+        let mut attempt = 1;
         loop {
             let error = match self.send_once(method.clone(), path, body.clone()).await {
                 Ok(response) => return Ok(response),
                 Err(error) => error,
             };
-            if tries == MAX_ATTEMPTS || !is_retriable(&error) {
+            if attempt == MAX_ATTEMPTS || !is_retriable(&error) {
                 return Err(error);
             }
             let jitter = rand::rng().random_range(1.0..1.2);
-            tokio::time::sleep(FIRST_PAUSE.mul_f64(1.5_f64.powi(tries - 1) * jitter)).await;
-            tries += 1;
+            tokio::time::sleep(FIRST_PAUSE.mul_f64(1.5_f64.powi(attempt - 1) * jitter)).await;
+            attempt += 1;
         }
     }
 

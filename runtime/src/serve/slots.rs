@@ -19,14 +19,18 @@ struct Inner {
     taken: Mutex<Taken>,
 }
 
+/// The taken slots.
 #[derive(Default)]
 struct Taken {
+    /// The number of the next connection.
     next: u64,
     /// By age, the oldest first.
     slots: BTreeMap<u64, Occupant>,
 }
 
+/// The connection in a slot.
 struct Occupant {
+    /// A request is running.
     is_busy: bool,
     evict: Arc<Notify>,
 }

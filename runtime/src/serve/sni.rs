@@ -89,9 +89,10 @@ fn is_host(name: &str) -> bool {
     name == "*" || (domain.len() <= 253 && domain.split('.').all(label) && name.parse::<IpAddr>().is_err())
 }
 
-/// The selection for connections to one address.
+/// Selects the certificate of a connection to one address.
 #[derive(Debug)]
 pub(super) struct CertificateResolver {
+    /// For host names with a certificate of their own.
     pub(super) named: Arc<ByName>,
     /// For host names without a certificate of their own.
     pub(super) default: Arc<CertifiedKey>,

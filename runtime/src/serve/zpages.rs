@@ -79,7 +79,7 @@ impl Page<'_> {
             return response::plain(StatusCode::OK, self.text());
         }
         let Some(form) = negotiate(accept, self.kind) else {
-            let offered: Vec<String> = OFFERED.iter().map(|(kind, sub)| format!("{kind}/{sub}")).collect();
+            let offered: Vec<String> = OFFERED.iter().map(|(kind, subtype)| format!("{kind}/{subtype}")).collect();
             return response::not_acceptable(&offered);
         };
         let Form::Object { version, yaml, pretty } = form else { return response::plain(StatusCode::OK, self.text()) };
@@ -185,7 +185,7 @@ enum Form {
 /// group and version (apiserver, handlers/negotiation).
 fn negotiate(accept: &str, kind: &str) -> Option<Form> {
     let mut clauses: Vec<Clause> = accept.split(',').filter_map(Clause::parse).collect();
-    clauses.sort_by_key(|clause| (Reverse(clause.quality), clause.kind == "*", clause.sub == "*"));
+    clauses.sort_by_key(|clause| (Reverse(clause.quality), clause.kind == "*", clause.subtype == "*"));
     let forms = clauses.iter().flat_map(|clause| OFFERED.iter().map(move |offer| clause.form(offer, kind)));
     forms.flatten().next()
 }
@@ -193,7 +193,7 @@ fn negotiate(accept: &str, kind: &str) -> Option<Form> {
 /// One part of an `Accept` header.
 struct Clause<'a> {
     kind: &'a str,
-    sub: &'a str,
+    subtype: &'a str,
     /// `q` in thousandths.
     quality: u32,
     params: Vec<(&'a str, &'a str)>,
@@ -203,7 +203,7 @@ impl<'a> Clause<'a> {
     fn parse(text: &'a str) -> Option<Self> {
         let mut parts = text.split(';').map(str::trim);
         let media = parts.next()?;
-        let (kind, sub) = if media == "*" { ("*", "*") } else { media.split_once('/')? };
+        let (kind, subtype) = if media == "*" { ("*", "*") } else { media.split_once('/')? };
         let (mut quality, mut params) = (1000, Vec::new());
         for (name, value) in parts.filter_map(|part| part.split_once('=')) {
             let value = value.trim_matches('"');
@@ -212,12 +212,12 @@ impl<'a> Clause<'a> {
                 _ => params.push((name, value)),
             }
         }
-        Some(Self { kind: kind.trim(), sub: sub.trim(), quality, params })
+        Some(Self { kind: kind.trim(), subtype: subtype.trim(), quality, params })
     }
 
     fn form(&self, offer: &(&str, &str), object: &str) -> Option<Form> {
-        let matches =
-            (self.kind == offer.0 && (self.sub == offer.1 || self.sub == "*")) || (self.kind == "*" && self.sub == "*");
+        let matches = (self.kind == offer.0 && (self.subtype == offer.1 || self.subtype == "*"))
+            || (self.kind == "*" && self.subtype == "*");
         let param = |wanted| self.params.iter().rev().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
         let refused = ["stream", "sv"].into_iter().any(|name| param(name).is_some_and(|value| !value.is_empty()));
         if !matches || refused {

@@ -93,11 +93,12 @@ pub struct Store<K: Kind> {
     records: RwLock<Indexed<K>>,
     progress: Progress,
     subscribers: RwLock<Arc<[Subscriber<K>]>>,
+    /// Objects on the server that could not be decoded.
     undecodable: Mutex<HashSet<ObjectKey>>,
     /// Versions that this process has written and the watch has not delivered yet.
     written: Mutex<HashMap<ObjectKey, u64>>,
     /// Objects with a write in progress, and the waiters for its end.
-    underway: Mutex<HashMap<ObjectKey, Vec<Wake>>>,
+    in_progress: Mutex<HashMap<ObjectKey, Vec<Wake>>>,
 }
 
 /// When the number of written objects reaches this value or a power-of-two multiple of it, entries that are no longer
@@ -114,7 +115,7 @@ pub struct WriteInProgress<'a, K: Kind> {
 
 impl<K: Kind> Drop for WriteInProgress<'_, K> {
     fn drop(&mut self) {
-        let waiting = lock(&self.store.underway).remove(&self.key);
+        let waiting = lock(&self.store.in_progress).remove(&self.key);
         waiting.into_iter().flatten().for_each(Wake::run);
     }
 }
@@ -129,7 +130,7 @@ impl<K: Kind> Store<K> {
             subscribers: RwLock::new(Arc::new([])),
             undecodable: Mutex::default(),
             written: Mutex::default(),
-            underway: Mutex::default(),
+            in_progress: Mutex::default(),
         }
     }
 
@@ -213,7 +214,7 @@ impl<K: Kind> Store<K> {
     /// worth checking again.
     pub fn is_settled(&self, key: &ObjectKey, wake: impl Into<Wake>) -> bool {
         let wake = wake.into();
-        if let Some(waiting) = lock(&self.underway).get_mut(key) {
+        if let Some(waiting) = lock(&self.in_progress).get_mut(key) {
             wake.wait_in(waiting);
             return false;
         }
@@ -230,13 +231,13 @@ impl<K: Kind> Store<K> {
     /// because another controller of this process has written the object since, or is about to, or because the watch
     /// has delivered another version meanwhile.
     pub fn begin_write(&self, key: &ObjectKey, version: u64) -> Option<WriteInProgress<'_, K>> {
-        let mut underway = lock(&self.underway);
+        let mut in_progress = lock(&self.in_progress);
         let outdated = self.awaited(key).is_some_and(|written| written > version)
             || self.get(key).is_some_and(|record| record.meta().version > version);
-        if outdated || underway.contains_key(key) {
+        if outdated || in_progress.contains_key(key) {
             return None;
         }
-        underway.insert(key.clone(), Vec::new());
+        in_progress.insert(key.clone(), Vec::new());
         Some(WriteInProgress { store: self, key: key.clone() })
     }
 
@@ -260,8 +261,8 @@ impl<K: Kind> Store<K> {
         }
     }
 
-    fn read<T>(&self, look: impl FnOnce(&Indexed<K>) -> T) -> T {
-        look(&self.records.read().unwrap_or_else(PoisonError::into_inner))
+    fn read<T>(&self, read: impl FnOnce(&Indexed<K>) -> T) -> T {
+        read(&self.records.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Calls `subscriber` for each change, in order, after the store contains it. It must not block: it maps a change
@@ -281,7 +282,7 @@ impl<K: Kind> Store<K> {
         self.notify(&Change { old: old.as_ref(), new: Some(&new) });
     }
 
-    /// Hands a record to the subscribers again.
+    /// Passes a record to the subscribers again.
     pub(crate) fn repeat(&self, key: &ObjectKey) {
         if let Some(record) = self.get(key) {
             self.notify(&Change { old: Some(&record), new: Some(&record) });

@@ -39,6 +39,7 @@ pub enum FrameError {
 pub struct Frames<S> {
     chunks: S,
     buffer: BytesMut,
+    /// Frames are lines of JSON.
     lines: bool,
     /// Number of bytes in the buffer that are known to contain no line end.
     scanned: usize,

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::absence::Watched;
-use super::every_kind::{EveryKind, Metadata, Source, Wanted};
+use super::every_kind::{EveryKind, Metadata, RequestedKinds, Source};
 use super::reflector::Reflector;
 use super::request::{Scope, serves};
 use crate::client::Clients;
@@ -37,12 +37,14 @@ struct Need<K: Kind> {
     lag: Option<Duration>,
 }
 
-/// Builds a store from a need, with the future that runs its watch.
-trait Planned: Any + Send {
+/// A need of any kind, from which its store is built.
+trait AnyNeed: Any + Send {
+    /// Builds the store, with the future that runs its watch.
     fn build(self: Box<Self>, interner: &Arc<Interner>, options: WatchOptions) -> Built;
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
+/// Runs the watch of a kind, in one namespace or all, with permits for initial lists.
 type Runner = Box<dyn FnOnce(Arc<Clients>, Option<String>, Arc<Semaphore>) -> BoxFuture<'static, ()> + Send>;
 
 /// A store and its watch, as health and metrics read them.
@@ -108,8 +110,10 @@ impl<K: Kind> WatchStats for Store<K> {
     }
 }
 
+/// Waits for the first complete list of a kind.
 type Waiter = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
+/// A store with its watch.
 struct Built {
     store: Arc<dyn Any + Send + Sync>,
     stats: Arc<dyn WatchStats>,
@@ -118,7 +122,7 @@ struct Built {
     synced: Waiter,
 }
 
-impl<K: Kind> Planned for Need<K> {
+impl<K: Kind> AnyNeed for Need<K> {
     fn build(self: Box<Self>, interner: &Arc<Interner>, options: WatchOptions) -> Built {
         let decode = Decode { interner: interner.clone(), sections: self.sections };
         let store = Arc::new(Store::<K>::new(decode, self.indexes));
@@ -187,8 +191,8 @@ impl Reads {
 /// Collects the needs of controllers before anything is watched.
 #[derive(Default)]
 pub struct Builder {
-    needs: HashMap<TypeId, Box<dyn Planned>>,
-    every: Option<Every>,
+    needs: HashMap<TypeId, Box<dyn AnyNeed>>,
+    every: Option<MetadataNeed>,
     options: WatchOptions,
 }
 
@@ -202,8 +206,9 @@ pub(super) struct WatchOptions {
 
 /// The needs for kinds without a typed store.
 #[derive(Default)]
-struct Every {
+struct MetadataNeed {
     indexes: Vec<Index<Metadata>>,
+    /// All kinds are needed, not only those that are requested by name.
     all: bool,
 }
 
@@ -251,13 +256,13 @@ impl Builder {
         self
     }
 
-    /// Declares that the metadata of kinds is needed whose names are known only later ([`EveryKind::want`]).
+    /// Declares that the metadata of kinds is needed whose names are known only later ([`EveryKind::request_kind`]).
     pub fn need_named_kinds(&mut self) -> &mut Self {
         self.every.get_or_insert_default();
         self
     }
 
-    /// Hands all records of typed stores to their subscribers again at random times, at least this period and at most
+    /// Passes all records of typed stores to their subscribers again at random times, at least this period and at most
     /// twice this apart; never if it is zero.
     #[must_use]
     pub fn resyncing(mut self, period: Duration) -> Self {
@@ -307,9 +312,9 @@ impl Builder {
             stats.push(built.stats);
             sources.push(built.source);
         }
-        let every = self.every.map(|Every { indexes, all }| {
-            let wanted = if all { Wanted::all() } else { Wanted::default() };
-            Arc::new(EveryKind::new(interner, indexes, wanted, sources.clone()).paged(self.options.is_paged))
+        let every = self.every.map(|MetadataNeed { indexes, all }| {
+            let requested = if all { RequestedKinds::all() } else { RequestedKinds::default() };
+            Arc::new(EveryKind::new(interner, indexes, requested, sources.clone()).paged(self.options.is_paged))
         });
         let permits = || Arc::new(Semaphore::new(MAX_CONCURRENT_LISTS));
         let (lists, metadata_lists) = (permits(), permits());
@@ -321,6 +326,7 @@ impl Builder {
 /// All stores of a process, and their watches.
 pub struct Registry {
     stores: HashMap<TypeId, Arc<dyn Any + Send + Sync>>,
+    /// The watches that were not started yet.
     runners: Mutex<Vec<Runner>>,
     synced: Vec<(TypeId, Waiter, Arc<dyn WatchStats>)>,
     stats: Vec<Arc<dyn WatchStats>>,
@@ -328,8 +334,9 @@ pub struct Registry {
     /// The kinds whose stores were handed out.
     used: Mutex<Reads>,
     every: Option<Arc<EveryKind>>,
+    /// Permits for initial lists of typed kinds.
     lists: Arc<Semaphore>,
-    /// Kinds without a typed store, including aggregated APIs, do not delay the lists of the others.
+    /// Permits for initial lists of the other kinds. Separate, so that aggregated APIs do not delay typed kinds.
     metadata_lists: Arc<Semaphore>,
 }
 

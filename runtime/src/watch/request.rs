@@ -171,7 +171,7 @@ pub async fn open(
     uri: String,
     accept: &str,
 ) -> Result<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<>, WatchError> {
-    Ok(chunks(answered(clients, Lane::Watch, uri, accept).await?))
+    Ok(chunks(get_response(clients, Lane::Watch, uri, accept).await?))
 }
 
 /// Opens a whole list over a dedicated connection.
@@ -180,7 +180,7 @@ pub async fn whole(
     uri: String,
     accept: &str,
 ) -> Result<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<>, WatchError> {
-    Ok(chunks(answered(clients, Lane::Dedicated, uri, accept).await?))
+    Ok(chunks(get_response(clients, Lane::Dedicated, uri, accept).await?))
 }
 
 fn chunks(response: Response<Body>) -> impl futures::Stream<Item = Result<Bytes, String>> + Unpin {
@@ -194,7 +194,7 @@ pub async fn page(clients: &Clients, uri: String, accept: &str) -> Result<Bytes,
 
 /// Reads a whole response, within the client's limits of time and size.
 async fn get(clients: &Clients, lane: Option<Lane>, uri: String, accept: &str) -> Result<Bytes, WatchError> {
-    let mut request = reading(uri, accept)?;
+    let mut request = get_request(uri, accept)?;
     if let Some(lane) = lane {
         request.extensions_mut().insert(lane);
     }
@@ -206,13 +206,13 @@ async fn get(clients: &Clients, lane: Option<Lane>, uri: String, accept: &str) -
     Ok(body.to_bytes())
 }
 
-fn reading(uri: String, accept: &str) -> Result<Request<Bytes>, WatchError> {
+fn get_request(uri: String, accept: &str) -> Result<Request<Bytes>, WatchError> {
     let request = Request::builder().method(Method::GET).uri(uri).header(header::ACCEPT, accept);
     request.body(Bytes::new()).map_err(|error| WatchError::Request(error.to_string()))
 }
 
-async fn answered(clients: &Clients, lane: Lane, uri: String, accept: &str) -> Result<Response<Body>, WatchError> {
-    let response = clients.open(lane, reading(uri, accept)?).await?;
+async fn get_response(clients: &Clients, lane: Lane, uri: String, accept: &str) -> Result<Response<Body>, WatchError> {
+    let response = clients.open(lane, get_request(uri, accept)?).await?;
     if response.status() == StatusCode::OK {
         return Ok(response);
     }

@@ -139,7 +139,7 @@ impl WriteError {
 }
 
 /// Returns the error of a request without a usable response.
-fn unanswered(error: SendError) -> WriteError {
+fn without_response(error: SendError) -> WriteError {
     match error {
         SendError::NotSent { .. } | SendError::Token(_) => WriteError::NotSent(error),
         SendError::Lost { .. } => WriteError::Lost(error),
@@ -171,7 +171,7 @@ fn is_other_uid(message: &str) -> bool {
         .any(|words| message.contains(words))
 }
 
-/// An object as the server returned it.
+/// The body of a successful response: mostly an object.
 #[derive(Debug)]
 pub struct ObjectResponse(Bytes);
 
@@ -494,7 +494,8 @@ impl Writer {
         let method = request.method().clone();
         let (metrics, host) = (&self.clients.metrics, self.clients.host());
         metrics.sent(method.as_str(), host, request.body().len());
-        let response = self.clients.send(&self.identity, request, MAX_RESPONSE_BYTES).await.map_err(unanswered)?;
+        let response =
+            self.clients.send(&self.identity, request, MAX_RESPONSE_BYTES).await.map_err(without_response)?;
         if !response.status().is_success() {
             return Err(WriteError::Refused(refusal(response).await));
         }
