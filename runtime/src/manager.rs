@@ -17,7 +17,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::client::rate::TokenBucket;
 use crate::client::{Clients, Identity, ServiceAccountToken};
-use crate::diagnostics::{Explainer, FinalizerOwner, Watched};
+use crate::diagnostics::{Explainer, FinalizerOwner, ReportedController};
 use crate::discovery::Discovery;
 use crate::election::{Candidacy, Election, ElectionConfig, ElectionError, Lost};
 use crate::events::Recorder;
@@ -241,7 +241,7 @@ impl Manager {
 
     /// Adds controllers that wait only for the kinds that they read: those in `declared`, and those whose stores
     /// `start` gets from the registry. Controllers that are added in another way wait for all kinds.
-    pub fn add_reading(&mut self, declared: Reads, start: impl FnOnce(&mut Self)) {
+    pub fn add_with_reads(&mut self, declared: Reads, start: impl FnOnce(&mut Self)) {
         self.registry.take_used();
         let first = self.controllers.len();
         start(self);
@@ -326,7 +326,7 @@ impl Manager {
         kinds: Vec<(&'static str, &'static str)>,
         finalizers: Vec<FinalizerOwner>,
     ) -> Explainer {
-        let watched = |running: &Running| Watched {
+        let watched = |running: &Running| ReportedController {
             name: running.name,
             workers: running.workers,
             queue: running.view.clone(),

@@ -262,8 +262,8 @@ impl Account {
                     "kind": "Namespace",
                     "metadata": {"name": NAMESPACE},
                 });
-                let made = self.post("creating its namespace", "/api/v1/namespaces".into(), &namespace).await;
-                if let Err(error) = made {
+                let created = self.post("creating its namespace", "/api/v1/namespaces".into(), &namespace).await;
+                if let Err(error) = created {
                     tracing::warn!(%error, "namespace not created");
                 }
                 self.post_account().await
@@ -330,12 +330,12 @@ fn refusal(status: StatusCode, body: &[u8]) -> String {
     struct Refusal {
         message: String,
     }
-    let words = serde_json::from_slice::<Refusal>(body)
+    let message = serde_json::from_slice::<Refusal>(body)
         .map_or_else(|_| status.canonical_reason().unwrap_or("no reason given").to_owned(), |refusal| refusal.message);
     if status == StatusCode::FORBIDDEN {
-        format!("{words}; bind the role system:kube-controller-manager to the own identity")
+        format!("{message}; bind the role system:kube-controller-manager to the own identity")
     } else {
-        words
+        message
     }
 }
 

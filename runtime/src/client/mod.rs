@@ -49,7 +49,7 @@ pub(crate) use lane::Lane;
 use layer::Hooked;
 use pool::{Connections, Transport};
 pub(crate) use refusal::{refusal, retry_after};
-use reload::{TokenFile, Watched};
+use reload::{ReloadedFiles, TokenFile};
 
 const HOST_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";
 const PORT_VARIABLE: &str = "KUBERNETES_SERVICE_PORT";
@@ -265,7 +265,7 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
     let headers = loaded.config.extra_headers_layer().map_err(|error| ConnectError::Credentials(error.to_string()))?;
     let default_namespace = loaded.config.default_namespace.clone();
     if loaded.token.is_some() || loaded.own.reloads() || loaded.bearer.reloads() {
-        let watched = Watched {
+        let watched = ReloadedFiles {
             connections: [&loaded.own, &loaded.bearer].map(Arc::downgrade).into(),
             token: loaded.token.as_ref().map_or_else(Weak::new, Arc::downgrade),
         };

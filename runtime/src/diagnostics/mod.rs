@@ -18,7 +18,7 @@ use crate::watch::{EveryKind, Source, WatchStats};
 use crate::worker::WorkCounts;
 
 /// A controller's queue and the journal of its workers.
-pub(crate) struct Watched {
+pub(crate) struct ReportedController {
     pub(crate) name: &'static str,
     pub(crate) workers: usize,
     pub(crate) queue: Arc<dyn QueueView>,
@@ -49,7 +49,7 @@ pub struct Explainer {
     pub(crate) kinds: Vec<(&'static str, &'static str)>,
     /// The finalizers with a known owner; the first match applies.
     pub(crate) finalizers: Vec<FinalizerOwner>,
-    pub(crate) controllers: Vec<Watched>,
+    pub(crate) controllers: Vec<ReportedController>,
     pub(crate) sources: Vec<Arc<dyn Source>>,
     pub(crate) every: Option<Arc<EveryKind>>,
     pub(crate) stores: Vec<Arc<dyn WatchStats>>,
@@ -101,7 +101,7 @@ impl Explainer {
     }
 
     /// Returns the kind of a controller's keys, if they have one and it is known.
-    fn kind_of(&self, watched: &Watched) -> Option<&'static str> {
+    fn kind_of(&self, watched: &ReportedController) -> Option<&'static str> {
         self.kinds.iter().find(|(queue, _)| *queue == watched.queue.name()).map(|(_, kind)| *kind)
     }
 

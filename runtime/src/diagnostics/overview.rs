@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
-use super::{Explainer, Watched};
+use super::{Explainer, ReportedController};
 use crate::journal::{Entry, MAX_FAILING};
 use crate::queue::Waiting;
 
@@ -129,7 +129,7 @@ impl Explainer {
         }
     }
 
-    fn controller(&self, watched: &Watched) -> Controller {
+    fn controller(&self, watched: &ReportedController) -> Controller {
         let waiting = watched.queue.waiting();
         let count = |which: fn(&Waiting<String>) -> bool| waiting.iter().filter(|waiting| which(waiting)).count();
         let working = waiting.iter().filter_map(|waiting| waiting.working);

@@ -72,7 +72,7 @@ fn explainer(kind: &'static [(&'static str, &'static str)], fill: impl FnOnce(&J
         component: "kube-controller-manager",
         kinds: kind.to_vec(),
         finalizers: Vec::new(),
-        controllers: vec![Watched { name: "replicaset-controller", workers: 5, queue, counts }],
+        controllers: vec![ReportedController { name: "replicaset-controller", workers: 5, queue, counts }],
         sources: Vec::new(),
         every: None,
         stores: Vec::new(),
@@ -114,11 +114,19 @@ async fn failing_key_is_reported_with_its_error_and_next_retry() {
     assert_eq!(controller["recent"][0]["did"], "POST /pods: 403");
 
     let one = json(Some(&wanted("replicasets", "a")));
-    assert_eq!(one["waitsFor"], serde_json::json!([]), "an unknown kind's word is not one of the controller's kind");
+    assert_eq!(
+        one["waitsFor"],
+        serde_json::json!([]),
+        "the plural name of a kind that is not watched matches no controller"
+    );
     let one = json(Some(&wanted("ReplicaSet", "a")));
     assert_eq!((&one["waitsFor"][0]["what"], &one["object"]), (&"quota".into(), &serde_json::Value::Null));
     assert_eq!(one["controllers"][0]["lastDecision"]["did"], "POST /pods: 403");
-    assert_eq!(json(Some(&wanted("Job", "a")))["controllers"], serde_json::json!([]), "its keys are of another kind");
+    assert_eq!(
+        json(Some(&wanted("Job", "a")))["controllers"],
+        serde_json::json!([]),
+        "the keys of the controller are of another kind"
+    );
     assert_eq!(json(Some(&wanted("ReplicaSet", "b")))["waitsFor"][0]["what"], "queue");
 }
 

@@ -7,8 +7,8 @@
 //! ([`Queue::cool_down`]).
 //!
 //! Ready keys of several namespaces are handed out in turn, so that a namespace with many ready keys delays the keys of
-//! the others little. Failed keys are requeued with exponential backoff. Only changes of low urgency are coalesced: such
-//! a key is ready no sooner than a window after its last reconcile. (client-go, util/workqueue)
+//! the others little. Failed keys are requeued with exponential backoff. Only changes of low urgency are coalesced:
+//! such a key is ready no sooner than a window after its last reconcile. (client-go, util/workqueue)
 
 mod stats;
 

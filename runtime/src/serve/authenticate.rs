@@ -37,6 +37,7 @@ pub(super) struct Authenticator {
     reads_certificate_uid: bool,
 }
 
+/// Authentication by bearer tokens.
 struct Tokens {
     reviewer: Arc<Reviewer>,
     results: Cache<TokenDigest, TokenResult>,
@@ -131,6 +132,7 @@ impl Authenticator {
 }
 
 impl Tokens {
+    /// Returns the user of a token, from the cache or by a review.
     async fn user(&self, token: &str) -> TokenResult {
         let (started, mut hit) = (Instant::now(), true);
         let fetch = async {
@@ -189,6 +191,7 @@ fn proxied(proxy: &FrontProxy, peer: &[CertificateDer<'_>], headers: &HeaderMap)
     Ok(named_in_headers(proxy, headers))
 }
 
+/// Returns the user that a front proxy names in the headers.
 fn named_in_headers(proxy: &FrontProxy, headers: &HeaderMap) -> Option<User> {
     let all = |name: &String| -> Vec<String> {
         let values = headers.get_all(name.to_ascii_lowercase().as_str());

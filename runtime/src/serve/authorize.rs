@@ -77,11 +77,12 @@ impl Authorizer {
             (response, ttl)
         };
         let status = self.results.get_or(&key, fetch).await.map_err(Denied::Failed)?;
-        verdict(status)
+        decision_of(status)
     }
 }
 
-fn verdict(status: SubjectAccessReviewStatus) -> Result<(), Denied> {
+/// Converts the result of a review.
+fn decision_of(status: SubjectAccessReviewStatus) -> Result<(), Denied> {
     match (status.allowed, status.denied.unwrap_or_default()) {
         (true, false) => Ok(()),
         (true, true) => Err(Denied::Failed("the API server answered both allowed and denied".into())),
@@ -89,6 +90,7 @@ fn verdict(status: SubjectAccessReviewStatus) -> Result<(), Denied> {
     }
 }
 
+/// Returns the spec of the review of a request.
 fn review_spec(user: &User, verb: &str, path: &str) -> SubjectAccessReviewSpec {
     SubjectAccessReviewSpec {
         user: Some(user.name.clone()),
@@ -174,10 +176,10 @@ mod tests {
             reason: Some(reason.into()),
             evaluation_error: None,
         };
-        assert_eq!(verdict(status(true, None, "")), Ok(()));
-        assert_eq!(verdict(status(false, None, "no")), Err(Denied::Forbidden("no".into())));
-        assert_eq!(verdict(status(false, Some(true), "no")), Err(Denied::Forbidden("no".into())));
-        assert!(matches!(verdict(status(true, Some(true), "")), Err(Denied::Failed(_))));
+        assert_eq!(decision_of(status(true, None, "")), Ok(()));
+        assert_eq!(decision_of(status(false, None, "no")), Err(Denied::Forbidden("no".into())));
+        assert_eq!(decision_of(status(false, Some(true), "no")), Err(Denied::Forbidden("no".into())));
+        assert!(matches!(decision_of(status(true, Some(true), "")), Err(Denied::Failed(_))));
     }
 
     #[tokio::test]

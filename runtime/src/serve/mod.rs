@@ -66,7 +66,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// A running HTTPS server. Dropping it stops it immediately.
 pub struct Server {
     address: SocketAddr,
-    end: watch::Sender<bool>,
+    stop_sender: watch::Sender<bool>,
     tasks: JoinSet<()>,
 }
 
@@ -107,12 +107,12 @@ impl Server {
             authorizer: Authorizer::new(authorization, access)?,
         });
         let protocol = Protocol::new(options.http1_only, options.http2_max_streams, options.closes_unknown_http2);
-        let (end, ended) = watch::channel(false);
+        let (stop_sender, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        tasks.spawn(accept(listener, tls.clone(), routes, protocol, ended.clone()));
-        tasks.spawn(reload_until_stopped(trust, tls, ended));
+        tasks.spawn(accept(listener, tls.clone(), routes, protocol, stopping.clone()));
+        tasks.spawn(reload_until_stopped(trust, tls, stopping));
         info!(%address, "serving securely");
-        Ok(Self { address, end, tasks })
+        Ok(Self { address, stop_sender, tasks })
     }
 
     /// Returns the address that it listens on.
@@ -123,7 +123,7 @@ impl Server {
 
     /// Accepts no further connections, and closes the open ones within a second.
     pub async fn stop(mut self) {
-        self.end.send_replace(true);
+        self.stop_sender.send_replace(true);
         while self.tasks.join_next().await.is_some() {}
         info!(address = %self.address, "stopped serving");
     }
@@ -191,7 +191,7 @@ async fn accept(
     tls: Arc<Tls>,
     routes: Arc<Routes>,
     protocol: Protocol,
-    mut ended: watch::Receiver<bool>,
+    mut stopping: watch::Receiver<bool>,
 ) {
     let slots = ConnectionSlots::new(MAX_CONNECTIONS);
     let mut connections = JoinSet::new();
@@ -199,7 +199,7 @@ async fn accept(
         while connections.try_join_next().is_some() {}
         let accepted = tokio::select! {
             biased;
-            _ = ended.wait_for(|ended| *ended) => break,
+            _ = stopping.wait_for(|stopping| *stopping) => break,
             accepted = listener.accept() => accepted,
         };
         match accepted {
@@ -209,10 +209,10 @@ async fn accept(
                     continue;
                 };
                 let local = stream.local_addr().ok().map(|local| local.ip());
-                let (tls, routes, protocol, ended) =
-                    (tls.config(local), routes.clone(), protocol.clone(), ended.clone());
+                let (tls, routes, protocol, stopping) =
+                    (tls.config(local), routes.clone(), protocol.clone(), stopping.clone());
                 connections.spawn(async move {
-                    if let Err(problem) = protocol.serve(stream, tls, routes, ended, slot).await {
+                    if let Err(problem) = protocol.serve(stream, tls, routes, stopping, slot).await {
                         debug!(%from, problem, "connection failed");
                     }
                 });
@@ -232,19 +232,19 @@ async fn accept(
 }
 
 /// Reloads changed certificates and authorities until the server stops.
-async fn reload_until_stopped(trust: Arc<Trust>, tls: Arc<Tls>, mut ended: watch::Receiver<bool>) {
+async fn reload_until_stopped(trust: Arc<Trust>, tls: Arc<Tls>, mut stopping: watch::Receiver<bool>) {
     let mut round: u32 = 0;
     loop {
         tokio::select! {
             biased;
-            _ = ended.wait_for(|ended| *ended) => return,
+            _ = stopping.wait_for(|stopping| *stopping) => return,
             () = tokio::time::sleep(FILE_CHECK_INTERVAL) => {}
         }
         round = round.wrapping_add(1);
         let refresh = trust.refresh(round.is_multiple_of(LOOKUP_ROUNDS));
         let refreshed = tokio::select! {
             biased;
-            _ = ended.wait_for(|ended| *ended) => return,
+            _ = stopping.wait_for(|stopping| *stopping) => return,
             refreshed = refresh => refreshed,
         };
         if let Err(problem) = refreshed {

@@ -138,6 +138,7 @@ struct Configs {
 const TLS13: &[&SupportedProtocolVersion] = &[&version::TLS13];
 const TLS12: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
 
+/// Parses `--tls-min-version`.
 fn versions(minimum: &str) -> Result<&'static [&'static SupportedProtocolVersion], ServeError> {
     match minimum {
         "" | "VersionTLS12" => Ok(TLS12),
@@ -155,6 +156,7 @@ fn versions(minimum: &str) -> Result<&'static [&'static SupportedProtocolVersion
     }
 }
 
+/// Parses `--tls-cipher-suites`; returns the selected suites of TLS 1.2.
 fn suites(names: &[String]) -> Result<Vec<SupportedCipherSuite>, ServeError> {
     let mut chosen = Vec::new();
     for name in names {
@@ -172,6 +174,7 @@ fn suites(names: &[String]) -> Result<Vec<SupportedCipherSuite>, ServeError> {
     Ok(chosen)
 }
 
+/// Parses `--tls-curve-preferences`.
 fn groups(numbers: &[i32]) -> Result<Vec<&'static dyn SupportedKxGroup>, ServeError> {
     const FLAG: &str = "--tls-curve-preferences";
     let wrong = |problem: String| ServeError::Setting { flag: FLAG, problem };
@@ -198,6 +201,7 @@ fn groups(numbers: &[i32]) -> Result<Vec<&'static dyn SupportedKxGroup>, ServeEr
 /// A certificate with its intermediates, and its key, as PEM.
 type PemPair = (Vec<u8>, Vec<u8>);
 
+/// Parses a pair and checks that its key matches its certificate.
 fn certified((certificate, key): &PemPair, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>, String> {
     let chain = CertificateDer::pem_slice_iter(certificate)
         .collect::<Result<Vec<_>, _>>()
@@ -216,6 +220,7 @@ enum Source {
 }
 
 impl Source {
+    /// Returns the error of this pair.
     fn wrong(&self, problem: impl ToString) -> ServeError {
         match self {
             Self::Memory(_) => {
@@ -369,6 +374,7 @@ fn default_source(options: &TlsOptions, bound: IpAddr) -> Result<Source, ServeEr
     Ok(source)
 }
 
+/// Writes a file that must not exist yet.
 fn write_new_file(folder: &Path, file: &Path, text: &str, mode: u32) -> io::Result<()> {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;

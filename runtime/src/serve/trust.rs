@@ -274,9 +274,9 @@ mod tests {
         type Entries<'a> = &'a [(&'a str, &'a str)];
         let cases: [(&str, Entries<'_>, usize, bool, bool); 5] = [
             ("client CA only", &[("client-ca-file", &clients)], 0, true, false),
-            ("nothing", &[], 0, false, false),
+            ("empty ConfigMap", &[], 0, false, false),
             (
-                "both",
+                "client CA and front proxy CA",
                 &[
                     ("client-ca-file", &clients),
                     ("requestheader-client-ca-file", &clients),
@@ -286,8 +286,8 @@ mod tests {
                 true,
                 true,
             ),
-            ("bundle that is none", &[("requestheader-client-ca-file", "rubbish")], 0, false, false),
-            ("names that are no list", &[("requestheader-username-headers", "X")], 1, false, false),
+            ("bundle without a certificate", &[("requestheader-client-ca-file", "rubbish")], 0, false, false),
+            ("header names that are not a list", &[("requestheader-username-headers", "X")], 1, false, false),
         ];
         for (name, pairs, expected, has_clients, has_proxies) in cases {
             let (mut texts, mut problems) = (Texts::default(), Vec::new());

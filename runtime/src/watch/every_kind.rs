@@ -368,6 +368,7 @@ impl EveryKind {
         }
     }
 
+    /// Adds and removes watches according to discovery, in rounds.
     async fn follow_discovery(
         &self,
         discovery: &Discovery,
@@ -382,9 +383,9 @@ impl EveryKind {
             }
             match discovery.no_older_than(Duration::ZERO).await {
                 Ok(snapshot) => {
-                    for left in self.kinds_to_remove(&snapshot) {
-                        watches.running.remove(&name(&left)).inspect(AbortHandle::abort);
-                        self.remove_kind(&left);
+                    for removed in self.kinds_to_remove(&snapshot) {
+                        watches.running.remove(&name(&removed)).inspect(AbortHandle::abort);
+                        self.remove_kind(&removed);
                     }
                     self.kinds_to_add(&snapshot).into_iter().for_each(|resource| self.add_kind(resource));
                     let served = snapshot.preferred().iter().map(|served| name(&served.resource)).collect();
@@ -443,6 +444,7 @@ impl EveryKind {
         watchable.filter(|resource| !known(&name(resource)) && self.requested.contains(name(resource))).collect()
     }
 
+    /// Creates the store of a kind; its watch is started afterwards.
     fn add_kind(&self, resource: Resource) {
         let decode = Decode { interner: self.interner.clone(), sections: Sections::default() };
         let store = Arc::new(Store::new(decode, self.indexes.clone()));
@@ -455,6 +457,7 @@ impl EveryKind {
         self.untyped.write().unwrap_or_else(PoisonError::into_inner).insert(name(&resource), source);
     }
 
+    /// Removes the store of a kind and informs the subscribers.
     fn remove_kind(&self, resource: &Resource) {
         info!(resource = resource.plural, group = resource.group, "stopped watching kind");
         self.untyped.write().unwrap_or_else(PoisonError::into_inner).remove(&name(resource));

@@ -76,6 +76,7 @@ where
         }
     }
 
+    /// Returns the next chunk of the body, after [`Frames::pause`] if none has arrived yet.
     async fn chunk(&mut self) -> Option<Result<Bytes, E>> {
         if self.pause.is_zero() {
             return self.chunks.next().await;
@@ -89,6 +90,7 @@ where
         }
     }
 
+    /// Removes a line from the buffer and converts it to a frame; `None` if it is not complete.
     fn line(&mut self) -> Result<Option<Bytes>, FrameError> {
         let Some(end) = self.buffer[self.scanned..].iter().position(|byte| *byte == b'\n') else {
             self.scanned = self.buffer.len();
@@ -99,6 +101,7 @@ where
         Ok(Some(json::frame(&line)?))
     }
 
+    /// Removes a frame from the buffer; `None` if it is not complete.
     fn buffered(&mut self) -> Result<Option<Bytes>, FrameError> {
         let Some(prefix) = self.buffer.first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_be_bytes(*prefix) as usize;

@@ -29,6 +29,7 @@ use crate::fence::Fence;
 use crate::journal::{note, note_retry_after};
 use crate::text::percent_encode;
 
+/// Only the metadata of an object, if the server supports that for its kind.
 const METADATA_ONLY: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/vnd.kubernetes.protobuf";
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 const MERGE: &str = "application/merge-patch+json";
@@ -459,6 +460,7 @@ impl Writer {
         response
     }
 
+    /// Sends one request within the rate limit, and a write only while the fence is open.
     async fn send_unnoted(
         &self,
         method: Method,
@@ -490,6 +492,7 @@ impl Writer {
         })
     }
 
+    /// Sends one request and reads its whole response.
     async fn exchange(&self, request: Request<Bytes>) -> Result<ObjectResponse, WriteError> {
         let method = request.method().clone();
         let (metrics, host) = (&self.clients.metrics, self.clients.host());

@@ -21,7 +21,9 @@ const MAX_SHOWN_BYTES: usize = 64;
 /// A name that cannot be a segment of a request's path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidName {
+    /// The part of the path, such as `namespace`.
     part: &'static str,
+    /// The begin of the name.
     name: String,
     problem: &'static str,
 }

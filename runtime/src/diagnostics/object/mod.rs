@@ -7,7 +7,7 @@ use kinds::meta::{Meta, ObjectKey, OwnerRef, Uid};
 use serde::Serialize;
 
 use super::overview::{Decision, next_try, seconds};
-use super::{Explainer, FinalizerOwner, ObjectQuery, Watched};
+use super::{Explainer, FinalizerOwner, ObjectQuery, ReportedController};
 use crate::queue::Waiting;
 use crate::text::human_duration;
 use crate::watch::Source;
@@ -360,8 +360,8 @@ impl Explainer {
     /// kind that have this key.
     fn reports(&self, kind: &str, key: &str, uid: Option<&Uid>) -> Vec<(KeyState, ControllerReport)> {
         let uid = uid.map(ToString::to_string);
-        let of = |watched: &&Watched| self.kind_of(watched).is_none_or(|own| own == kind);
-        let known = |watched: &Watched| {
+        let of = |watched: &&ReportedController| self.kind_of(watched).is_none_or(|own| own == kind);
+        let known = |watched: &ReportedController| {
             let keys = [Some(key), uid.as_deref().filter(|uid| !uid.is_empty())];
             let waiting = watched.queue.waiting();
             keys.into_iter().flatten().find_map(|key| report(watched, key, &waiting))
@@ -371,7 +371,11 @@ impl Explainer {
 }
 
 /// Returns a controller's state for a key; `None` if it has no record of it.
-fn report(watched: &Watched, key: &str, waiting: &[Waiting<String>]) -> Option<(KeyState, ControllerReport)> {
+fn report(
+    watched: &ReportedController,
+    key: &str,
+    waiting: &[Waiting<String>],
+) -> Option<(KeyState, ControllerReport)> {
     let journal = &watched.counts.journal;
     let (last, failure) = (journal.last(key), journal.failure(key));
     let queued = waiting.iter().find(|waiting| waiting.key == key);
