@@ -29,7 +29,7 @@ const ROOTS: [&str; 2] = ["/api", "/apis"];
 /// The reason why discovery failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoveryError {
-    /// No response.
+    /// The server did not respond.
     #[error(transparent)]
     Send(#[from] SendError),
     /// The server returned an error.
@@ -50,26 +50,26 @@ pub enum DiscoveryError {
     },
 }
 
-/// The verbs of a resource that controllers need.
+/// A set of verbs that a resource supports, limited to those that controllers need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Verbs(u8);
 
 impl Verbs {
-    /// POST.
+    /// Create an object (POST).
     pub const CREATE: Self = Self(1);
-    /// DELETE of one object.
+    /// Delete one object (DELETE).
     pub const DELETE: Self = Self(2);
-    /// DELETE of a collection.
+    /// Delete all objects of a collection (DELETE).
     pub const DELETE_COLLECTION: Self = Self(4);
-    /// GET of one object.
+    /// Read one object (GET).
     pub const GET: Self = Self(8);
-    /// GET of a collection.
+    /// Read a collection (GET).
     pub const LIST: Self = Self(16);
-    /// GET of a collection's changes.
+    /// Receive the changes of a collection (GET).
     pub const WATCH: Self = Self(32);
-    /// PUT.
+    /// Replace an object (PUT).
     pub const UPDATE: Self = Self(64);
-    /// PATCH.
+    /// Change fields of an object (PATCH).
     pub const PATCH: Self = Self(128);
 
     fn read(word: &str) -> Self {
@@ -102,9 +102,9 @@ impl std::ops::BitOr for Verbs {
 /// A resource that the server serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Served {
-    /// Its group, version, kind and plural name.
+    /// The group, version, kind and plural name.
     pub resource: Resource,
-    /// Its verbs.
+    /// The supported verbs.
     pub verbs: Verbs,
     /// It has a `scale` subresource.
     pub scales: bool,

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("leading, but the lease was last renewed {since:?} ago (at most {allowed:?}): the election is stuck")]
 pub struct Stale {
-    /// The time since the begin of the last successful renewal.
+    /// The time since the start of the last successful renewal.
     pub since: Duration,
     /// The maximum for that time.
     pub allowed: Duration,
@@ -35,7 +35,7 @@ struct Shared {
     /// The time from which renewals are counted.
     epoch: Instant,
     lease_duration: Duration,
-    /// Nanoseconds from `epoch` to the begin of the last successful renewal, plus one; zero: none.
+    /// Nanoseconds from `epoch` to the start of the last successful renewal, plus one; zero: none.
     renewed: AtomicU64,
     leading: AtomicBool,
     slow_renewals: AtomicU64,
@@ -74,7 +74,7 @@ impl Fence {
     /// Runs `work` while the fence is open. Returns `None` and drops `work` if the fence closes before `work`
     /// completes.
     ///
-    /// The fence is checked before each step of `work`, not only at its begin: a process that was paused while it
+    /// The fence is checked before each step of `work`, not only at its start: a process that was paused while it
     /// waited for a token or a connection takes no further step when it resumes. A renewal of the lease extends the
     /// run.
     pub(crate) async fn run<T>(&self, work: impl Future<Output = T>) -> Option<T> {
@@ -137,7 +137,7 @@ impl Fence {
         Ok(())
     }
 
-    /// Opens the fence for the lease duration from `started`, the begin of a successful request for the lease.
+    /// Opens the fence for the lease duration from `started`, the start of a successful request for the lease.
     pub(crate) fn renew(&self, started: Instant) {
         if let Some(shared) = &self.shared {
             let nanos = started.saturating_duration_since(shared.epoch).as_nanos();
@@ -170,7 +170,7 @@ mod tests {
     const TOLERANCE: Duration = Duration::from_secs(20);
 
     #[tokio::test(start_paused = true)]
-    async fn fence_is_open_from_the_begin_of_the_request_for_the_lease_duration() {
+    async fn fence_is_open_from_the_start_of_the_request_for_the_lease_duration() {
         let fence = Fence::closed(LEASE_DURATION);
         assert!(!fence.holds() && !fence.is_leader());
         let started = Instant::now();

@@ -147,9 +147,9 @@ impl LastResult {
 pub struct Entry {
     /// The key.
     pub key: Box<str>,
-    /// The time at which it ended.
+    /// The time at which the reconcile ended.
     pub at: Timestamp,
-    /// Its duration.
+    /// The duration of the reconcile.
     pub took: Duration,
     ended: LastResult,
     /// The actions and their results; empty if there were none.

@@ -25,7 +25,7 @@ const MAX_BYTES: usize = 16 << 20;
 /// The reason why a document could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenApiError {
-    /// No response.
+    /// The server did not respond.
     #[error(transparent)]
     Send(#[from] SendError),
     /// The server refused the request.

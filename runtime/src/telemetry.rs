@@ -188,11 +188,11 @@ impl Collector for Events {
 /// `kubernetes_build_info`: the version of Kubernetes that the process implements, and its own.
 #[derive(Debug)]
 pub struct BuildInfo {
-    /// As `v1.37.0`.
+    /// The full version, such as `v1.37.0`.
     pub git_version: &'static str,
     /// The part of the version before the first dot.
     pub major: &'static str,
-    /// The part after it.
+    /// The part of the version after the first dot.
     pub minor: &'static str,
 }
 
@@ -224,7 +224,7 @@ impl Collector for BuildInfo {
 /// `version_info`: the version of Kubernetes that the process is compatible with.
 #[derive(Debug)]
 pub struct CompatibilityVersions {
-    /// The version of the program, as `1.37`.
+    /// The version of the program, such as `1.37`.
     pub binary: String,
     /// The version that it emulates.
     pub emulation: String,

@@ -65,7 +65,7 @@ struct State {
     failed: Option<(Instant, TokenError)>,
 }
 
-/// A token in use.
+/// The token in use, with the times of its replacement and expiry.
 struct LiveToken {
     token: Arc<str>,
     replace_at: Instant,
@@ -90,7 +90,7 @@ pub enum TokenError {
         account: String,
         /// The step that failed.
         step: &'static str,
-        /// What went wrong.
+        /// The problem.
         problem: String,
     },
     /// The server refused the request.
@@ -206,6 +206,7 @@ impl Account {
         }
     }
 
+    /// Returns the cached result, if the next caller may use it.
     fn known(&self) -> Option<CachedToken> {
         let state = self.state();
         let now = Instant::now();

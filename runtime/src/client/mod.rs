@@ -149,7 +149,7 @@ pub enum ConnectError {
     ParseKubeconfig {
         /// The file.
         file: PathBuf,
-        /// What is wrong and where.
+        /// The problem and its position.
         problem: String,
     },
     /// The kubeconfig is well-formed, but incomplete, or refers to something that does not exist.
@@ -157,9 +157,9 @@ pub enum ConnectError {
     UseKubeconfig {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: String,
-        /// What to do.
+        /// The fix.
         fix: &'static str,
     },
     /// Neither flag is set and the process does not run in a pod.
@@ -173,15 +173,15 @@ pub enum ConnectError {
     Server {
         /// The address as given.
         value: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// The environment's proxy cannot be used. Its URL may contain a password and is not repeated.
     #[error("{variable}: {problem}; set it to a URL as http://HOST:PORT, or name the API server in NO_PROXY")]
     Proxy {
-        /// The variable.
+        /// The name of the variable.
         variable: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// A file with credentials cannot be read.
@@ -199,7 +199,7 @@ pub enum ConnectError {
     BadAuthority {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// The token file contains no token.
@@ -217,7 +217,7 @@ pub enum ConnectError {
     Tls {
         /// The files involved.
         files: Vec<PathBuf>,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// The user's credentials cannot be used, or their exec plugin failed.
@@ -234,9 +234,13 @@ pub enum ConnectError {
 /// Everything that is read before the first request.
 struct Loaded {
     config: kube::Config,
+    /// The connections of [`Pool::Own`].
     own: Arc<Connections>,
+    /// The connections of [`Pool::Bearer`].
     bearer: Arc<Connections>,
+    /// The token file of the process's own identity, if it has one.
     token: Option<Arc<TokenFile>>,
+    /// Adds the other credentials of the process's own identity.
     auth: Option<AuthLayer>,
 }
 
@@ -326,6 +330,7 @@ fn load(options: &ConnectOptions) -> Result<Loaded, ConnectError> {
     })
 }
 
+/// Sets the `User-Agent` of a request that has none.
 fn name_agent(request: &mut Request<Body>, agent: &HeaderValue) {
     request.headers_mut().entry(USER_AGENT).or_insert_with(|| agent.clone());
 }

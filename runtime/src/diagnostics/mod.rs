@@ -68,11 +68,11 @@ pub enum Form {
 /// The object that a report is requested for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectQuery {
-    /// Its kind, or its resource's plural name, optionally with its group after a dot; case-insensitive.
+    /// The kind, or the resource's plural name, optionally with its group after a dot; case-insensitive.
     pub kind: String,
-    /// Its namespace; empty for kinds without one.
+    /// The namespace; empty for kinds without one.
     pub namespace: String,
-    /// Its name.
+    /// The name of the object.
     pub name: String,
 }
 

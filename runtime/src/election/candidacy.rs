@@ -41,13 +41,13 @@ pub struct Versions {
 
 /// The LeaseCandidate of a process.
 pub trait CandidateStore: Send + Sync {
-    /// Reads it.
+    /// Reads the LeaseCandidate.
     fn get(&self) -> BoxFuture<'_, Result<Value, LeaseError>>;
 
-    /// Creates it.
+    /// Creates the LeaseCandidate.
     fn create(&self, candidate: Value) -> BoxFuture<'_, Result<(), LeaseError>>;
 
-    /// Replaces it if its resource version is still that of `candidate`.
+    /// Replaces the LeaseCandidate if its resource version is still that of `candidate`.
     fn update(&self, candidate: Value) -> BoxFuture<'_, Result<(), LeaseError>>;
 }
 

@@ -44,9 +44,9 @@ pub struct ElectionConfig {
     pub name: String,
     /// The candidate's identity; must be unique to the process (`unique_identity`).
     pub identity: String,
-    /// How long other candidates wait after the last renewal; whole seconds, 15 s by default.
+    /// Time for which other candidates wait after the last renewal; whole seconds, 15 s by default.
     pub lease_duration: Duration,
-    /// How long a leader tries to renew before it stops leading; 10 s by default.
+    /// Time for which a leader tries to renew before it stops leading; 10 s by default.
     pub renew_deadline: Duration,
     /// The pause between two attempts; 2 s by default.
     pub retry_period: Duration,
@@ -104,7 +104,7 @@ pub fn unique_identity(hostname: &str) -> String {
     format!("{hostname}_{}", random_uuid())
 }
 
-/// The reason why an election can't be set up.
+/// The reason why an election configuration is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ElectionError {
     /// The identity is empty.
@@ -119,17 +119,17 @@ pub enum ElectionError {
     /// The leader would stop only after other candidates may acquire the lease.
     #[error("leader election: renew deadline {renew_deadline:?} must be below lease duration {lease_duration:?}")]
     RenewDeadlineTooLong {
-        /// As configured.
+        /// The configured lease duration.
         lease_duration: Duration,
-        /// As configured.
+        /// The configured renew deadline.
         renew_deadline: Duration,
     },
     /// The renew deadline leaves no time for a second attempt.
     #[error("leader election: renew deadline {renew_deadline:?} must be above 1.2 times retry period {retry_period:?}")]
     RenewDeadlineTooShort {
-        /// As configured.
+        /// The configured renew deadline.
         renew_deadline: Duration,
-        /// As configured.
+        /// The configured retry period.
         retry_period: Duration,
     },
 }
@@ -140,7 +140,7 @@ pub enum Lost {
     /// Another process holds the lease.
     #[error("the lease is held by {holder}")]
     TakenOver {
-        /// The holder.
+        /// The identity of the holder.
         holder: String,
     },
     /// The API server prefers another candidate.
@@ -218,7 +218,7 @@ impl Election {
     /// Like `new`, with any store of leases.
     ///
     /// # Errors
-    /// As `new`.
+    /// Same as [`Election::new`].
     pub fn with_store(store: Arc<dyn LeaseStore>, config: ElectionConfig) -> Result<(Self, Fence), ElectionError> {
         config.check()?;
         let seconds = config.lease_seconds().ok_or(ElectionError::LeaseDuration(config.lease_duration))?;

@@ -79,9 +79,9 @@ pub fn about<K: Kind>(record: &K) -> ObjectReference {
 /// The type of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventType {
-    /// Information.
+    /// The event reports a regular action.
     Normal,
-    /// Something failed.
+    /// The event reports a failure.
     Warning,
 }
 
@@ -209,7 +209,7 @@ impl Recorder {
         self.closing.send_replace(true);
     }
 
-    /// Returns the component.
+    /// Returns the component that the events name as their source.
     pub fn component(&self) -> &'static str {
         self.component
     }

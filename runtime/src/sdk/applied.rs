@@ -16,7 +16,7 @@ pub(super) type KindName = (&'static str, &'static str);
 type Child = (KindName, Str);
 
 struct Applied {
-    /// Hash of the request.
+    /// The hash of the request.
     sent: u64,
     /// The version in the response.
     version: u64,
@@ -51,7 +51,7 @@ impl AppliedChildren {
         known.object.clone().downcast().ok()
     }
 
-    /// Records a response.
+    /// Records the response to an applied child.
     pub(super) fn remember<D: Send + Sync + 'static>(
         &self,
         owner: &ObjectKey,

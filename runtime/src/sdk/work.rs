@@ -36,7 +36,7 @@ pub(super) struct Worker<K: Object> {
 pub(super) enum Step {
     /// Add the finalizer before anything is created.
     Add,
-    /// Reconcile.
+    /// Call the operator's reconcile function.
     Work,
     /// Clean up, then remove the finalizer.
     CleanUp,

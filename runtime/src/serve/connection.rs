@@ -51,7 +51,7 @@ pub(super) struct Protocol {
 struct Activity {
     /// Number of running requests.
     open: AtomicU32,
-    /// The end of the last request, or the begin of the connection.
+    /// The end of the last request, or the start of the connection.
     last: Mutex<Instant>,
     /// Notified after the response to an unauthenticated client.
     close_soon: Notify,

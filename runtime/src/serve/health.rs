@@ -41,7 +41,7 @@ pub enum Probe {
 }
 
 impl Probe {
-    /// All of them.
+    /// All pages.
     pub const ALL: [Self; 3] = [Self::Health, Self::Live, Self::Ready];
 
     /// Returns the page's name, which is also its path after a slash.

@@ -26,7 +26,7 @@ const MAX_BODY_BYTES: usize = 1024;
 /// Sets the log verbosity to the number in a request's body. The error is the reason why the text is refused.
 pub type SetVerbosity = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
-/// The served content.
+/// The content of all pages of the server.
 #[derive(Clone)]
 pub struct ServedContent {
     /// `/healthz`, `/livez`, `/readyz`, `/metrics/slis`.
@@ -45,7 +45,7 @@ pub struct ServedContent {
     pub set_verbosity: Option<SetVerbosity>,
 }
 
-/// A response.
+/// A response, and the handling of its connection.
 pub(super) struct Reply {
     pub(super) response: FullResponse,
     /// The client is not authenticated: its connection may be closed after the response.

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::lock::lock;
 
-/// All slots.
+/// The connection slots of a server.
 #[derive(Clone)]
 pub(super) struct ConnectionSlots(Arc<Inner>);
 

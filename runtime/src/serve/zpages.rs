@@ -232,7 +232,7 @@ impl<'a> Clause<'a> {
     }
 }
 
-/// Reports whether JSON is formatted for people: by the query, or for interactive clients.
+/// Reports whether JSON is indented: if the query requests it, or for interactive clients.
 fn is_for_people(query_text: &str, agent: &str) -> bool {
     match query(query_text).into_iter().find(|(name, value)| name == "pretty" && !value.is_empty()) {
         Some((_, value)) => matches!(value.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True"),

@@ -296,7 +296,7 @@ impl Builder {
             })
             .as_any()
             .downcast_mut()
-            .expect("each need is kept under the type of its kind")
+            .expect("each need is stored under the type of its kind")
     }
 
     /// Creates the stores, all still empty.

@@ -31,7 +31,7 @@ const MAX_PAGE_BYTES: usize = 256 << 20;
 /// The reason why a list or watch ended.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
-    /// No response.
+    /// The server did not respond.
     #[error(transparent)]
     Send(#[from] SendError),
     /// The request cannot be created, for example because of a value that the server sent.
@@ -55,9 +55,9 @@ pub enum WatchError {
     /// The server's state is older than before.
     #[error("the server is at version {now}, after it had been at {before}")]
     BackInTime {
-        /// Version now.
+        /// The current version of the server.
         now: u64,
-        /// Version before.
+        /// The version that the store had reached before.
         before: u64,
     },
 }
@@ -87,7 +87,7 @@ impl WatchError {
 pub struct Scope {
     /// The kind.
     pub resource: Resource,
-    /// One namespace, or all.
+    /// The only namespace to watch; `None`: all.
     pub namespace: Option<String>,
     /// The format of its objects.
     pub form: Form,

@@ -82,9 +82,9 @@ fn page(version: u64, next: &str, objects: &[Vec<u8>]) -> Bytes {
 
 /// The body of a response.
 enum Reply {
-    /// All of it.
+    /// The whole body.
     Whole(Bytes),
-    /// The beginning, then no further data.
+    /// The first chunks; the body never ends.
     Open(Vec<Bytes>),
 }
 

@@ -23,7 +23,7 @@ const MAX_SHOWN_BYTES: usize = 64;
 pub struct InvalidName {
     /// The part of the path, such as `namespace`.
     part: &'static str,
-    /// The begin of the name.
+    /// The first bytes of the name.
     name: String,
     problem: &'static str,
 }

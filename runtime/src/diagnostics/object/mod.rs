@@ -67,7 +67,9 @@ pub(super) struct Wait {
 pub(super) enum WaitKind {
     /// This process does not lead.
     Leader,
+    /// A finalizer blocks the deletion.
     Finalizer,
+    /// A ResourceQuota is exhausted.
     Quota,
     /// A permission is missing.
     Permission,
@@ -79,9 +81,11 @@ pub(super) enum WaitKind {
     Worker,
     /// The cache does not contain the last write yet, or its first list is not complete.
     Store,
-    /// The garbage collector.
+    /// The garbage collector has to act, because an owner no longer exists.
     Owner,
+    /// A time has to pass.
     Deadline,
+    /// The key waits for a worker.
     Queue,
 }
 
@@ -116,7 +120,7 @@ pub(super) struct Dependents {
     pub(super) total: usize,
     /// Number of dependents that block a foreground deletion.
     pub(super) blocking: usize,
-    /// The first hundred.
+    /// The first hundred dependents.
     pub(super) shown: Vec<Related>,
 }
 
