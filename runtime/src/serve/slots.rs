@@ -24,7 +24,7 @@ struct Inner {
 struct Taken {
     /// The number of the next connection.
     next: u64,
-    /// By age, the oldest first.
+    /// The connections by their numbers, the oldest first.
     slots: BTreeMap<u64, Occupant>,
 }
 
@@ -32,6 +32,7 @@ struct Taken {
 struct Occupant {
     /// A request is running.
     is_busy: bool,
+    /// Notified when another connection takes the slot.
     evict: Arc<Notify>,
 }
 

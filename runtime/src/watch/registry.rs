@@ -41,6 +41,7 @@ struct Need<K: Kind> {
 trait AnyNeed: Any + Send {
     /// Builds the store, with the future that runs its watch.
     fn build(self: Box<Self>, interner: &Arc<Interner>, options: WatchOptions) -> Built;
+    /// Returns the need as `Any`, for a downcast to the need of its kind.
     fn as_any(&mut self) -> &mut dyn Any;
 }
 

@@ -82,7 +82,7 @@ fn kubeconfig(server: &str, user: serde_json::Value) -> String {
     .to_string()
 }
 
-/// Longest body of a response here.
+/// Maximum size of a response in these tests.
 const MAX_BODY_BYTES: usize = 1 << 20;
 
 fn request(method: Method, path: &str) -> Request<Bytes> {
