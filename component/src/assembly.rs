@@ -85,7 +85,7 @@ pub fn start<C>(descriptors: &[&'static Descriptor<C>], manager: &mut Manager, c
         info!(controller = descriptor.name, "starting controller");
         let mut builder = Builder::default();
         (descriptor.watches)(&mut builder, context);
-        manager.add_reading(builder.reads(), |manager| (descriptor.start)(manager, context));
+        manager.add_with_reads(builder.reads(), |manager| (descriptor.start)(manager, context));
     }
 }
 

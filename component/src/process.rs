@@ -142,8 +142,8 @@ where
     let built = build(options.clone(), connection).await?;
     let server = match serving::serve_options(&options, &user_agent) {
         Some(serve) => {
-            let surface = serving::surface(&options, &built, set_verbosity);
-            Some(Server::start(serve, surface).await?)
+            let served_content = serving::served_content(&options, &built, set_verbosity);
+            Some(Server::start(serve, served_content).await?)
         }
         None => None,
     };

@@ -8,7 +8,7 @@ use runtime::manager::Manager;
 use runtime::metrics::Metrics;
 use runtime::serve::{
     AuthenticationOptions, AuthorizationOptions, Check, Health, ProcessStatus, RequestHeaderOptions, ServeOptions,
-    SetVerbosity, Surface, TlsOptions, Zpages, configz,
+    ServedContent, SetVerbosity, TlsOptions, Zpages, configz,
 };
 use runtime::telemetry::{BuildInfo, CompatibilityVersions, Controllers, Events, Features, Leadership, Stores};
 use serde_json::{Map, Value, json};
@@ -74,10 +74,10 @@ pub fn serve_options(options: &Options, user_agent: &str) -> Option<ServeOptions
 }
 
 /// Returns the served content of a manager.
-pub fn surface(options: &Options, built: &Built, set_verbosity: SetVerbosity) -> Surface {
+pub fn served_content(options: &Options, built: &Built, set_verbosity: SetVerbosity) -> ServedContent {
     let manager = &built.manager;
     let component = options.values.component();
-    Surface {
+    ServedContent {
         health: Arc::new(health(options, manager)),
         metrics: metrics(options, manager),
         configz: configz(component.config_group, effective(options)),

@@ -7,7 +7,7 @@
 //! pkg/controller/util/consistency)
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use kinds::meta::{Meta, ObjectKey, Uid};
@@ -15,6 +15,7 @@ use kinds::{Kind, Resource, Str};
 use tokio::time::Instant;
 
 use crate::journal::note;
+use crate::lock::lock;
 use crate::store::{Cached, Progress, Store};
 use crate::wake::Wake;
 
@@ -22,15 +23,19 @@ use crate::wake::Wake;
 /// ExpectationsTimeout).
 const DELETIONS_EXPIRE: Duration = Duration::from_secs(5 * 60);
 
+/// The last write of a kind for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Written {
+    /// Group and plural name.
     kind: (&'static str, &'static str),
+    /// The history of the server to which the version belongs ([`Progress::history`]).
     history: u64,
     version: u64,
     /// The key will be requeued at this version already.
     is_awaited: bool,
 }
 
+/// A deletion that the cache may not show yet.
 #[derive(Debug, Clone)]
 struct Deletion {
     name: Str,
@@ -38,12 +43,13 @@ struct Deletion {
     since: Instant,
 }
 
+/// The writes for a key that its caches may not contain yet.
 #[derive(Debug, Default)]
 struct Expected {
     written: Vec<Written>,
     deletions: Vec<Deletion>,
     /// The response to a write was lost.
-    uncertain: bool,
+    is_write_lost: bool,
 }
 
 /// Children that were read from a cache.
@@ -60,12 +66,13 @@ pub struct Observed<T> {
 #[derive(Debug, Default)]
 pub struct Consistency {
     keys: Mutex<HashMap<ObjectKey, Expected>>,
+    /// The number of waits for the cache of each kind, by group and plural name.
     skips: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
 }
 
 impl Consistency {
     fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Expected>> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.keys)
     }
 
     /// Records that an object of kind `K` was written for `key` at this version.
@@ -105,12 +112,12 @@ impl Consistency {
 
     /// Records that a write for `key` may have been executed although its response was lost.
     pub fn lost(&self, key: &ObjectKey) {
-        self.lock().entry(key.clone()).or_default().uncertain = true;
+        self.lock().entry(key.clone()).or_default().is_write_lost = true;
     }
 
     /// Returns true once after [`Consistency::lost`]: the caller reads from the API server before it acts.
     pub fn take_lost(&self, key: &ObjectKey) -> bool {
-        self.lock().get_mut(key).is_some_and(|expected| std::mem::take(&mut expected.uncertain))
+        self.lock().get_mut(key).is_some_and(|expected| std::mem::take(&mut expected.is_write_lost))
     }
 
     /// Reports whether the cache contains all writes of kind `K` for `key`. If not, `wake` runs when it does.
@@ -173,7 +180,7 @@ impl Consistency {
             None => true,
             Some((version, is_awaited)) => {
                 note(|| format!("the cache of {} has not reached version {version} yet", resource.plural));
-                *self.skips.lock().unwrap_or_else(PoisonError::into_inner).entry(kind).or_default() += 1;
+                *lock(&self.skips).entry(kind).or_default() += 1;
                 // A key that changes all the time while the watch is stalled must not fill the memory.
                 if !is_awaited {
                     progress.when_reached(version, wake);
@@ -185,10 +192,10 @@ impl Consistency {
 
     /// Returns the number of times that a key had to wait for the cache of a kind, by group and plural name.
     pub fn skips(&self) -> BTreeMap<(&'static str, &'static str), u64> {
-        self.skips.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.skips).clone()
     }
 
-    /// Reports whether the store shows all objects of kind `K` that were deleted for `key` as gone or going.
+    /// Reports whether the store shows all objects of kind `K` that were deleted for `key` as deleted or terminating.
     fn deletions_seen<K: Kind>(&self, key: &ObjectKey, store: &Store<K>) -> bool {
         let mut keys = self.lock();
         let Some(expected) = keys.get_mut(key) else { return true };
@@ -199,7 +206,7 @@ impl Consistency {
                     .is_some_and(|record| !record.meta().is_deleting())
         });
         let seen = expected.deletions.is_empty();
-        if seen && expected.written.is_empty() && !expected.uncertain {
+        if seen && expected.written.is_empty() && !expected.is_write_lost {
             keys.remove(key);
         }
         seen
@@ -275,7 +282,7 @@ mod tests {
         consistency.lost(&key);
         store.remove("ns", "a");
         assert!(matches!(consistency.read(&key, &store, || {}), Cached::Absent));
-        assert!(!consistency.take_lost(&key), "a successor of the name starts clean");
+        assert!(!consistency.take_lost(&key), "a new object of the name starts without history");
     }
 
     #[test]

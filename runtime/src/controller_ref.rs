@@ -58,7 +58,7 @@ pub fn release(owner: &Meta, child: &Meta) -> Value {
 
 /// An owner and the means to claim its children.
 pub struct Owner<'a> {
-    /// Its metadata.
+    /// The owner's metadata.
     pub meta: &'a Meta,
     /// The reference that children get.
     pub reference: OwnerRef,

@@ -4,11 +4,13 @@
 //! change may wait, and for how long, is the controller's decision.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use kinds::meta::ObjectKey;
 use tokio::time::Instant;
+
+use crate::lock::lock;
 
 /// The shortest time between two writes of a status whose counts fluctuate.
 pub const DAMPED_INTERVAL: Duration = Duration::from_millis(400);
@@ -25,7 +27,7 @@ impl StatusDebouncer {
     /// Delays a status write by at most `delay` after the first call. Returns the time left, or `None` if the write is
     /// due.
     pub fn wait(&self, key: &ObjectKey, delay: Duration) -> Option<Duration> {
-        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut since = lock(&self.since);
         let waited = since.get(key).map_or(Duration::ZERO, Instant::elapsed);
         let remaining = delay.checked_sub(waited).filter(|remaining| !remaining.is_zero());
         if remaining.is_some() {
@@ -39,7 +41,7 @@ impl StatusDebouncer {
     /// Delays like [`StatusDebouncer::wait`], for counts that may fluctuate without end. The first loss is due
     /// immediately. After it, one write per [`DAMPED_INTERVAL`] is due as long as changes arrive.
     pub fn wait_damped(&self, key: &ObjectKey, delay: Duration, is_loss: bool) -> Option<Duration> {
-        let mut fluctuating = self.fluctuating.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fluctuating = lock(&self.fluctuating);
         let elapsed = fluctuating.get(key).map(Instant::elapsed);
         let damped = elapsed.and_then(|elapsed| DAMPED_INTERVAL.checked_sub(elapsed)).filter(|left| !left.is_zero());
         let remaining = self.wait(key, delay.max(damped.unwrap_or_default())).max(damped);
@@ -55,8 +57,8 @@ impl StatusDebouncer {
 
     /// Removes an object: its status was written, or it no longer exists.
     pub fn forget(&self, key: &ObjectKey) {
-        self.since.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
-        self.fluctuating.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        lock(&self.since).remove(key);
+        lock(&self.fluctuating).remove(key);
     }
 }
 

@@ -16,11 +16,12 @@ use serde::{Deserialize, Deserializer};
 use tokio::time::Instant;
 
 use crate::client::{Clients, Identity, Lane, SendError, refusal};
+use crate::lock::lock;
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// Maximum size of a discovery document in bytes. Each kind of the cluster takes about 500 bytes.
-const LONGEST_BODY: usize = 64 << 20;
+const MAX_BODY_BYTES: usize = 64 << 20;
 
 /// The paths of discovery: the first for the core group, the second for all other groups.
 const ROOTS: [&str; 2] = ["/api", "/apis"];
@@ -28,7 +29,7 @@ const ROOTS: [&str; 2] = ["/api", "/apis"];
 /// The reason why discovery failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoveryError {
-    /// No response.
+    /// The server did not respond.
     #[error(transparent)]
     Send(#[from] SendError),
     /// The server returned an error.
@@ -49,26 +50,26 @@ pub enum DiscoveryError {
     },
 }
 
-/// The verbs of a resource that controllers need.
+/// A set of verbs that a resource supports, limited to those that controllers need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Verbs(u8);
 
 impl Verbs {
-    /// POST.
+    /// Create an object (POST).
     pub const CREATE: Self = Self(1);
-    /// DELETE of one object.
+    /// Delete one object (DELETE).
     pub const DELETE: Self = Self(2);
-    /// DELETE of a collection.
+    /// Delete all objects of a collection (DELETE).
     pub const DELETE_COLLECTION: Self = Self(4);
-    /// GET of one object.
+    /// Read one object (GET).
     pub const GET: Self = Self(8);
-    /// GET of a collection.
+    /// Read a collection (GET).
     pub const LIST: Self = Self(16);
-    /// GET of a collection's changes.
+    /// Receive the changes of a collection (GET).
     pub const WATCH: Self = Self(32);
-    /// PUT.
+    /// Replace an object (PUT).
     pub const UPDATE: Self = Self(64);
-    /// PATCH.
+    /// Change fields of an object (PATCH).
     pub const PATCH: Self = Self(128);
 
     fn read(word: &str) -> Self {
@@ -101,9 +102,9 @@ impl std::ops::BitOr for Verbs {
 /// A resource that the server serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Served {
-    /// Its group, version, kind and plural name.
+    /// The group, version, kind and plural name.
     pub resource: Resource,
-    /// Its verbs.
+    /// The supported verbs.
     pub verbs: Verbs,
     /// It has a `scale` subresource.
     pub scales: bool,
@@ -112,9 +113,12 @@ pub struct Served {
 /// The resources that the server served at one time.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Snapshot {
+    /// By `group/version` and kind.
     kinds: HashMap<(String, String), Served>,
     preferred: Vec<Served>,
+    /// Unavailable versions (`group/version`), with the reason.
     failed: BTreeMap<String, String>,
+    /// The versions of each group, the preferred one first.
     versions: HashMap<String, Vec<String>>,
 }
 
@@ -149,10 +153,10 @@ impl Snapshot {
     /// does not distinguish the core group from an absent one. Upstream: apimachinery/pkg/api/meta,
     /// DefaultRESTMapper.KindsFor.
     pub fn kinds_of(&self, group: &str, version: &str, plural: &str) -> Vec<Resource> {
-        let fits = |resource: &Resource| {
+        let matches = |resource: &Resource| {
             (group.is_empty() || resource.group == group) && resource.version == version && resource.plural == plural
         };
-        let mut found: Vec<_> = self.kinds.values().map(|served| served.resource).filter(fits).collect();
+        let mut found: Vec<_> = self.kinds.values().map(|served| served.resource).filter(matches).collect();
         found.sort_by_key(|resource| (resource.group, resource.kind));
         found
     }
@@ -229,7 +233,7 @@ impl Snapshot {
                     static_name(&listed.resource),
                 );
                 let (Some(group), Some(version), Some(kind_name), Some(plural)) = names else {
-                    let problem = format!("{api_version}: there are more than {MOST_NAMES} names of resources");
+                    let problem = format!("{api_version}: there are more than {MAX_NAMES} names of resources");
                     self.failed.insert(api_version.clone(), problem);
                     continue;
                 };
@@ -253,28 +257,28 @@ impl Snapshot {
 }
 
 /// Maximum length of the name of a group, version, kind or resource, in bytes.
-const LONGEST_NAME: usize = 253;
+const MAX_NAME_BYTES: usize = 253;
 
 /// Maximum number of distinct names. Clusters have a few thousand; a tenant who may create CustomResourceDefinitions
 /// must not be able to fill the memory with them.
-const MOST_NAMES: usize = 65_536;
+const MAX_NAMES: usize = 65_536;
 
 /// Reports whether a text is valid as the name of a group (the core group's is empty), version, kind or resource, all
 /// of which become part of URLs.
 fn is_name(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-    text.len() <= LONGEST_NAME && text.bytes().all(is_plain) && !matches!(text, "." | "..")
+    text.len() <= MAX_NAME_BYTES && text.bytes().all(is_plain) && !matches!(text, "." | "..")
 }
 
-/// Returns the name with static lifetime; `None` if [`MOST_NAMES`] is reached. Each distinct name is leaked once.
+/// Returns the name with static lifetime; `None` if [`MAX_NAMES`] is reached. Each distinct name is leaked once.
 fn static_name(text: &str) -> Option<&'static str> {
     static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut names = lock(&NAMES);
     let names = names.get_or_insert_default();
     if let Some(known) = names.get(text) {
         return Some(known);
     }
-    if names.len() >= MOST_NAMES {
+    if names.len() >= MAX_NAMES {
         return None;
     }
     let name: &'static str = Box::leak(text.into());
@@ -282,7 +286,7 @@ fn static_name(text: &str) -> Option<&'static str> {
     Some(name)
 }
 
-/// Reads null as the default: metrics adapters have resources whose verbs are null.
+/// Deserializes null as the default: metrics adapters have resources whose verbs are null.
 fn or_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(value: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(value)?.unwrap_or_default())
 }
@@ -348,16 +352,17 @@ struct ListedKind {
     kind: String,
 }
 
-/// One response of the server, with the ETag that avoids resending it.
+/// The last response for one path, with the ETag by which the server does not send it again.
 #[derive(Default)]
-struct Answered {
-    tag: Option<header::HeaderValue>,
-    part: Snapshot,
+struct RootResponse {
+    etag: Option<header::HeaderValue>,
+    snapshot: Snapshot,
 }
 
 #[derive(Default)]
 struct Cache {
-    answers: [Answered; 2],
+    /// The responses by path, in the order of [`ROOTS`].
+    roots: [RootResponse; 2],
     requested_at: Option<Instant>,
 }
 
@@ -384,47 +389,47 @@ impl Discovery {
     ///
     /// # Errors
     /// When the server does not respond; the known state is kept.
-    pub async fn at_most_old(&self, age: Duration) -> Result<Arc<Snapshot>, DiscoveryError> {
+    pub async fn no_older_than(&self, age: Duration) -> Result<Arc<Snapshot>, DiscoveryError> {
         let mut cache = self.cache.lock().await;
         if cache.requested_at.is_some_and(|requested_at| requested_at.elapsed() <= age) {
             return Ok(self.current());
         }
         let mut changed = false;
-        for (path, answered) in ROOTS.into_iter().zip(&mut cache.answers) {
-            changed |= self.fetch_root(path, answered).await?;
+        for (path, root) in ROOTS.into_iter().zip(&mut cache.roots) {
+            changed |= self.fetch_root(path, root).await?;
         }
         cache.requested_at = Some(Instant::now());
         if changed {
-            let snapshot = Snapshot::join(cache.answers.iter().map(|answered| &answered.part));
+            let snapshot = Snapshot::join(cache.roots.iter().map(|root| &root.snapshot));
             *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
         }
         Ok(self.current())
     }
 
     /// Requests one path. Returns whether the response is new.
-    async fn fetch_root(&self, path: &'static str, answered: &mut Answered) -> Result<bool, DiscoveryError> {
+    async fn fetch_root(&self, path: &'static str, root: &mut RootResponse) -> Result<bool, DiscoveryError> {
         let mut request = Request::builder().method(Method::GET).uri(path).header(header::ACCEPT, AGGREGATED);
-        if let Some(tag) = &answered.tag {
-            request = request.header(header::IF_NONE_MATCH, tag);
+        if let Some(etag) = &root.etag {
+            request = request.header(header::IF_NONE_MATCH, etag);
         }
         let request = request
             .extension(Lane::Control)
             .body(Bytes::new())
             .map_err(|error| DiscoveryError::Unreadable { path, problem: error.to_string() })?;
-        let response = self.clients.send(&Identity::Own, request, LONGEST_BODY).await?;
+        let response = self.clients.send(&Identity::Own, request, MAX_BODY_BYTES).await?;
         match response.status() {
             StatusCode::NOT_MODIFIED => return Ok(false),
             StatusCode::OK => {}
             _ => return Err(DiscoveryError::Refused { path, status: refusal(response).await }),
         }
         let unreadable = |problem: String| DiscoveryError::Unreadable { path, problem };
-        let tag = response.headers().get(header::ETAG).cloned();
+        let etag = response.headers().get(header::ETAG).cloned();
         let body = response.into_body().collect().await.map_err(|error| unreadable(error.to_string()))?.to_bytes();
         let document: Document = serde_json::from_slice(&body).map_err(|error| unreadable(error.to_string()))?;
         if document.items.is_empty() {
             return Err(unreadable("it contains no groups; an API server of 1.30 or later is needed".to_owned()));
         }
-        *answered = Answered { tag, part: Snapshot::read(&document) };
+        *root = RootResponse { etag, snapshot: Snapshot::read(&document) };
         Ok(true)
     }
 }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("leading, but the lease was last renewed {since:?} ago (at most {allowed:?}): the election is stuck")]
 pub struct Stale {
-    /// The time since the begin of the last successful renewal.
+    /// The time since the start of the last successful renewal.
     pub since: Duration,
     /// The maximum for that time.
     pub allowed: Duration,
@@ -32,9 +32,10 @@ pub struct Fence {
 
 #[derive(Debug)]
 struct Shared {
+    /// The time from which renewals are counted.
     epoch: Instant,
-    lasts: Duration,
-    /// Nanoseconds from `epoch` to the begin of the last successful renewal, plus one; zero: none.
+    lease_duration: Duration,
+    /// Nanoseconds from `epoch` to the start of the last successful renewal, plus one; zero: none.
     renewed: AtomicU64,
     leading: AtomicBool,
     slow_renewals: AtomicU64,
@@ -46,10 +47,11 @@ impl Fence {
         Self { shared: None }
     }
 
-    pub(crate) fn shut(lasts: Duration) -> Self {
+    /// Creates the fence of a candidate, closed until the first [`Fence::renew`].
+    pub(crate) fn closed(lease_duration: Duration) -> Self {
         let shared = Shared {
             epoch: Instant::now(),
-            lasts,
+            lease_duration,
             renewed: AtomicU64::new(0),
             leading: AtomicBool::new(false),
             slow_renewals: AtomicU64::new(0),
@@ -66,13 +68,13 @@ impl Fence {
     /// lead or has no election.
     fn end(&self) -> Option<Instant> {
         let shared = self.shared.as_ref()?;
-        self.last_renewed().map(|started| started + shared.lasts)
+        self.last_renewed().map(|started| started + shared.lease_duration)
     }
 
     /// Runs `work` while the fence is open. Returns `None` and drops `work` if the fence closes before `work`
     /// completes.
     ///
-    /// The fence is checked before each step of `work`, not only at its begin: a process that was paused while it
+    /// The fence is checked before each step of `work`, not only at its start: a process that was paused while it
     /// waited for a token or a connection takes no further step when it resumes. A renewal of the lease extends the
     /// run.
     pub(crate) async fn run<T>(&self, work: impl Future<Output = T>) -> Option<T> {
@@ -128,13 +130,14 @@ impl Fence {
         let (Some(shared), Some(started)) = (&self.shared, self.last_renewed()) else {
             return Ok(());
         };
-        let (since, allowed) = (started.elapsed(), shared.lasts + tolerance);
+        let (since, allowed) = (started.elapsed(), shared.lease_duration + tolerance);
         if self.is_leader() && since > allowed {
             return Err(Stale { since, allowed });
         }
         Ok(())
     }
 
+    /// Opens the fence for the lease duration from `started`, the start of a successful request for the lease.
     pub(crate) fn renew(&self, started: Instant) {
         if let Some(shared) = &self.shared {
             let nanos = started.saturating_duration_since(shared.epoch).as_nanos();
@@ -144,6 +147,7 @@ impl Fence {
         }
     }
 
+    /// Closes the fence: this process no longer leads.
     pub(crate) fn revoke(&self) {
         if let Some(shared) = &self.shared {
             shared.renewed.store(0, Ordering::Release);
@@ -162,12 +166,12 @@ impl Fence {
 mod tests {
     use super::*;
 
-    const LASTS: Duration = Duration::from_secs(15);
+    const LEASE_DURATION: Duration = Duration::from_secs(15);
     const TOLERANCE: Duration = Duration::from_secs(20);
 
     #[tokio::test(start_paused = true)]
-    async fn fence_is_open_from_the_begin_of_the_request_for_the_lease_duration() {
-        let fence = Fence::shut(LASTS);
+    async fn fence_is_open_from_the_start_of_the_request_for_the_lease_duration() {
+        let fence = Fence::closed(LEASE_DURATION);
         assert!(!fence.holds() && !fence.is_leader());
         let started = Instant::now();
         tokio::time::advance(Duration::from_secs(4)).await;
@@ -183,11 +187,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn health_check_fails_only_for_a_leader_that_does_not_renew() {
-        let fence = Fence::shut(LASTS);
+        let fence = Fence::closed(LEASE_DURATION);
         tokio::time::advance(Duration::from_secs(100)).await;
         assert_eq!(fence.check(TOLERANCE), Ok(()), "a standby is healthy");
         fence.renew(Instant::now());
-        tokio::time::advance(LASTS + TOLERANCE).await;
+        tokio::time::advance(LEASE_DURATION + TOLERANCE).await;
         assert_eq!(fence.check(TOLERANCE), Ok(()));
         tokio::time::advance(Duration::from_millis(1)).await;
         assert!(fence.check(TOLERANCE).is_err());
@@ -198,13 +202,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn run_ends_with_the_fence_unless_the_lease_is_renewed() {
-        let fence = Fence::shut(LASTS);
+        let fence = Fence::closed(LEASE_DURATION);
         assert_eq!(fence.run(async { 1 }).await, None, "not leading");
         fence.renew(Instant::now());
         assert_eq!(fence.run(async { 1 }).await, Some(1));
         let started = Instant::now();
         assert_eq!(fence.run(std::future::pending::<()>()).await, None);
-        assert_eq!(started.elapsed().as_secs(), LASTS.as_secs());
+        assert_eq!(started.elapsed().as_secs(), LEASE_DURATION.as_secs());
         fence.renew(Instant::now());
         let renewals = async {
             for _ in 0..10 {
@@ -218,7 +222,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn run_takes_no_step_after_a_pause_beyond_the_end_of_the_fence() {
-        let fence = Fence::shut(LASTS);
+        let fence = Fence::closed(LEASE_DURATION);
         fence.renew(Instant::now());
         let (resume, resumed) = tokio::sync::oneshot::channel::<()>();
         let mut sent = false;
@@ -229,7 +233,7 @@ mod tests {
         let pause = async {
             // No other task runs in between, as in a process that was stopped: the work is ready when the process
             // resumes.
-            tokio::time::advance(LASTS).await;
+            tokio::time::advance(LEASE_DURATION).await;
             let _ = resume.send(());
         };
         let (outcome, ()) = tokio::join!(fence.run(work), pause);

@@ -88,7 +88,7 @@ impl Handover {
     /// Requires a comparison before the next creation or deletion for an owner, because the response to a write was
     /// lost.
     pub fn require(&self, owner: &Meta) {
-        self.with(owner, |check| check.is_required = true);
+        self.update(owner, |check| check.is_required = true);
     }
 
     /// Compares the children with the API server's. Returns those that the server no longer has.
@@ -100,7 +100,7 @@ impl Handover {
     pub async fn compare<C: Kind>(&self, children: &Children<'_, C>) -> Result<Vec<Arc<C>>, WriteError> {
         let Children { owner, store, consistency, .. } = children;
         let Some(selector) = children.selector.query() else {
-            self.with(owner, |check| check.record(Vec::new()));
+            self.update(owner, |check| check.record(Vec::new()));
             return Ok(Vec::new());
         };
         let list = children.writer.list_versioned(&C::RESOURCE, &owner.namespace, &selector).await?;
@@ -114,7 +114,7 @@ impl Handover {
             uid: child.meta().uid.clone(),
             listed_at: list.version,
         });
-        self.with(owner, |check| check.record(awaited.collect()));
+        self.update(owner, |check| check.record(awaited.collect()));
         Ok(missing)
     }
 
@@ -161,7 +161,7 @@ impl Handover {
     }
 
     /// Changes an owner's entry; a new object of the same name starts with an empty one.
-    fn with<T>(&self, owner: &Meta, change: impl FnOnce(&mut Check) -> T) -> T {
+    fn update<T>(&self, owner: &Meta, change: impl FnOnce(&mut Check) -> T) -> T {
         let mut checks = self.lock();
         let check = checks.entry(owner.key()).or_default();
         if check.uid != owner.uid {
@@ -275,7 +275,7 @@ mod tests {
         let missing = missing(&stored, &app_web(), &MetaList { version: listed_at, items: Vec::new() });
         assert_eq!(names(&missing), ["a"]);
         let awaited = Missing { name: "a".into(), uid: Uid::parse("a"), listed_at };
-        handover.with(owner, |check| check.record(vec![awaited]));
+        handover.update(owner, |check| check.record(vec![awaited]));
     }
 
     #[tokio::test(start_paused = true)]
@@ -318,7 +318,7 @@ mod tests {
         handover.begin_term(now);
         let (old, new) = (owner(TERM_START), owner(TERM_START + 1));
         assert!(handover.is_due(&old, now), "created in an earlier term");
-        handover.with(&old, |check| check.record(Vec::new()));
+        handover.update(&old, |check| check.record(Vec::new()));
         assert!(!handover.is_due(&old, now), "compared");
         handover.require(&old);
         assert!(handover.is_due(&old, now), "a response was lost");

@@ -5,23 +5,24 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::text::words;
+use crate::lock::lock;
+use crate::text::human_duration;
 
 /// Number of decisions that are kept per controller.
-pub const RECENT: usize = 64;
+pub const MAX_RECENT: usize = 64;
 /// Number of failing keys that are kept per controller; the oldest are discarded.
-pub const FAILING: usize = 256;
+pub const MAX_FAILING: usize = 256;
 /// Maximum number of different notes per reconcile.
-const NOTES: usize = 6;
+const MAX_NOTES: usize = 6;
 /// Maximum bytes of all notes of one reconcile.
-const LONGEST_NOTES: usize = 320;
+const MAX_NOTES_BYTES: usize = 320;
 /// Maximum bytes of an error.
-const LONGEST_ERROR: usize = 512;
+const MAX_ERROR_BYTES: usize = 512;
 
 tokio::task_local! {
     static RUNNING: Arc<Mutex<Notes>>;
@@ -30,8 +31,11 @@ tokio::task_local! {
 /// The notes of a running reconcile.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
+    /// The different notes, each with its number of occurrences.
     kept: Vec<(String, u32)>,
+    /// Number of notes beyond the limit.
     more: u32,
+    /// The longest Retry-After of a response.
     retry_after: Duration,
 }
 
@@ -39,7 +43,7 @@ impl Notes {
     fn add(&mut self, text: String) {
         if let Some((_, times)) = self.kept.iter_mut().find(|(known, _)| *known == text) {
             *times += 1;
-        } else if self.kept.len() < NOTES {
+        } else if self.kept.len() < MAX_NOTES {
             self.kept.push((text, 1));
         } else {
             self.more += 1;
@@ -48,13 +52,12 @@ impl Notes {
 
     /// Returns the longest Retry-After that the API server returned in this reconcile; zero without one.
     pub(crate) fn retry_after(notes: &Mutex<Self>) -> Duration {
-        notes.lock().unwrap_or_else(PoisonError::into_inner).retry_after
+        lock(notes).retry_after
     }
 
     /// Removes and returns all notes in one line.
     pub(crate) fn take(notes: &Mutex<Self>) -> String {
-        let Self { kept, more, retry_after: _ } =
-            std::mem::take(&mut *notes.lock().unwrap_or_else(PoisonError::into_inner));
+        let Self { kept, more, retry_after: _ } = std::mem::take(&mut *lock(notes));
         let mut line = String::new();
         for (text, times) in kept {
             let separator = if line.is_empty() { "" } else { "; " };
@@ -67,14 +70,14 @@ impl Notes {
         if more > 0 {
             let _ = write!(line, "; and {more} more");
         }
-        shortened(line, LONGEST_NOTES)
+        shortened(line, MAX_NOTES_BYTES)
     }
 }
 
 /// Adds a note to the reconcile that runs in this task; does nothing outside of a reconcile.
 pub fn note(text: impl FnOnce() -> String) {
     // An error means that no reconcile runs in this task.
-    let _ = RUNNING.try_with(|notes| notes.lock().unwrap_or_else(PoisonError::into_inner).add(text()));
+    let _ = RUNNING.try_with(|notes| lock(notes).add(text()));
 }
 
 /// Records the Retry-After of a response in the reconcile that runs in this task. If the reconcile fails, its key is
@@ -82,7 +85,7 @@ pub fn note(text: impl FnOnce() -> String) {
 pub(crate) fn note_retry_after(delay: Duration) {
     // An error means that no reconcile runs in this task.
     let _ = RUNNING.try_with(|notes| {
-        let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notes = lock(notes);
         notes.retry_after = notes.retry_after.max(delay);
     });
 }
@@ -93,9 +96,9 @@ pub(crate) fn noted<F: Future>(notes: &Arc<Mutex<Notes>>, reconcile: F) -> impl 
 }
 
 /// Truncates a text to a number of bytes and marks the truncation.
-fn shortened(mut text: String, most: usize) -> String {
-    if text.len() > most {
-        let end = (0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+fn shortened(mut text: String, limit: usize) -> String {
+    if text.len() > limit {
+        let end = (0..=limit).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
         text.truncate(end);
         text.push('…');
     }
@@ -126,10 +129,10 @@ impl LastResult {
         matches!(self, Self::RequeueWithBackoff | Self::Failed | Self::Dropped | Self::Panicked)
     }
 
-    fn words(self) -> String {
+    fn describe(self) -> String {
         match self {
             Self::Done => "done".into(),
-            Self::RequeueAfter(time) => format!("requeued after {}", words(time.as_secs_f64())),
+            Self::RequeueAfter(time) => format!("requeued after {}", human_duration(time.as_secs_f64())),
             Self::WaitingForCache => "waiting for the cache to contain the last write".into(),
             Self::RequeueWithBackoff => "incomplete; requeued with backoff".into(),
             Self::Failed => "failed; requeued with backoff".into(),
@@ -144,9 +147,9 @@ impl LastResult {
 pub struct Entry {
     /// The key.
     pub key: Box<str>,
-    /// When it ended.
+    /// The time at which the reconcile ended.
     pub at: Timestamp,
-    /// Its duration.
+    /// The duration of the reconcile.
     pub took: Duration,
     ended: LastResult,
     /// The actions and their results; empty if there were none.
@@ -157,7 +160,7 @@ impl Entry {
     /// Returns the result as a text.
     #[must_use]
     pub fn outcome(&self) -> String {
-        self.ended.words()
+        self.ended.describe()
     }
 
     /// Reports whether the cache did not contain the controller's last writes yet.
@@ -168,7 +171,7 @@ impl Entry {
 
     /// Returns the delay after which the key is requeued, if the reconcile requested one.
     #[must_use]
-    pub fn again_after(&self) -> Option<Duration> {
+    pub fn requeue_after(&self) -> Option<Duration> {
         match self.ended {
             LastResult::RequeueAfter(time) => Some(time),
             _ => None,
@@ -195,7 +198,8 @@ pub struct Failure {
 struct State {
     recent: VecDeque<Entry>,
     failing: HashMap<Box<str>, Failure>,
-    forgotten: u64,
+    /// Number of failing keys that were discarded.
+    discarded: u64,
 }
 
 /// The last decisions and the failing keys of a controller.
@@ -204,7 +208,7 @@ pub struct Journal(Mutex<State>);
 
 impl Journal {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Adds a decision; `error` is the reason of a failure.
@@ -213,14 +217,14 @@ impl Journal {
         let mut state = self.state();
         if ended.failed() {
             let error = error.filter(|error| !error.is_empty()).unwrap_or_else(|| did.clone());
-            let error = shortened(error, LONGEST_ERROR).into_boxed_str();
+            let error = shortened(error, MAX_ERROR_BYTES).into_boxed_str();
             state.fail(&key, error, at, ended == LastResult::Dropped);
         } else if ended != LastResult::WaitingForCache && !state.failing.is_empty() {
             state.failing.remove(&key);
         }
         if let Some(known) = state.recent.iter().position(|entry| entry.key == key) {
             state.recent.remove(known);
-        } else if state.recent.len() >= RECENT {
+        } else if state.recent.len() >= MAX_RECENT {
             state.recent.pop_front();
         }
         state.recent.push_back(Entry { key, at, took, ended, did: did.into_boxed_str() });
@@ -244,7 +248,7 @@ impl Journal {
         let state = self.state();
         let mut failing: Vec<_> = state.failing.iter().map(|(key, failure)| (key.clone(), failure.clone())).collect();
         failing.sort_by(|a, b| (a.1.since, &a.0).cmp(&(b.1.since, &b.0)));
-        (failing, state.forgotten)
+        (failing, state.discarded)
     }
 
     /// Returns the failures of a key, if it fails.
@@ -267,10 +271,10 @@ impl State {
             *failure = Failure { error, since: failure.since, last: at, times, dropped };
             return;
         }
-        if self.failing.len() >= FAILING {
+        if self.failing.len() >= MAX_FAILING {
             let oldest = self.failing.iter().min_by_key(|(_, failure)| failure.last).map(|(key, _)| key.clone());
             oldest.into_iter().for_each(|key| drop(self.failing.remove(&key)));
-            self.forgotten += 1;
+            self.discarded += 1;
         }
         self.failing.insert(key.into(), Failure { error, since: at, last: at, times: 1, dropped });
     }

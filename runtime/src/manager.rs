@@ -17,7 +17,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::client::rate::TokenBucket;
 use crate::client::{Clients, Identity, ServiceAccountToken};
-use crate::diagnostics::{Explainer, FinalizerOwner, Watched};
+use crate::diagnostics::{Explainer, FinalizerOwner, ReportedController};
 use crate::discovery::Discovery;
 use crate::election::{Candidacy, Election, ElectionConfig, ElectionError, Lost};
 use crate::events::Recorder;
@@ -77,6 +77,7 @@ pub enum ExitReason {
     WatchEnded,
 }
 
+/// Starts the workers of a controller as tasks.
 type Start = Box<dyn FnOnce(&mut JoinSet<()>) + Send>;
 
 /// The workers of a controller that waits for its kinds to be listed.
@@ -128,9 +129,12 @@ async fn ended_by_defect(watches: &mut JoinSet<()>) {
     }
 }
 
+/// A controller of the manager.
 struct Running {
     name: &'static str,
+    /// Starts its workers.
     start: Start,
+    /// Closes its queue.
     close: Box<dyn Fn() + Send + Sync>,
     stats: Arc<dyn QueueStats>,
     view: Arc<dyn QueueView>,
@@ -149,6 +153,7 @@ pub struct Manager {
     election: Option<Election>,
     fence: Fence,
     recorders: Vec<Recorder>,
+    /// The tasks that send events.
     events: JoinSet<()>,
     controllers: Vec<Running>,
     metrics: Arc<Metrics>,
@@ -236,7 +241,7 @@ impl Manager {
 
     /// Adds controllers that wait only for the kinds that they read: those in `declared`, and those whose stores
     /// `start` gets from the registry. Controllers that are added in another way wait for all kinds.
-    pub fn add_reading(&mut self, declared: Reads, start: impl FnOnce(&mut Self)) {
+    pub fn add_with_reads(&mut self, declared: Reads, start: impl FnOnce(&mut Self)) {
         self.registry.take_used();
         let first = self.controllers.len();
         start(self);
@@ -321,7 +326,7 @@ impl Manager {
         kinds: Vec<(&'static str, &'static str)>,
         finalizers: Vec<FinalizerOwner>,
     ) -> Explainer {
-        let watched = |running: &Running| Watched {
+        let watched = |running: &Running| ReportedController {
             name: running.name,
             workers: running.workers,
             queue: running.view.clone(),
@@ -355,12 +360,12 @@ impl Manager {
         if let Some(election) = &mut self.election {
             tokio::select! {
                 () = election.acquire() => {}
-                () = &mut shutdown => return self.end(JoinSet::new()).await,
+                () = &mut shutdown => return self.shut_down(JoinSet::new()).await,
                 () = ended_by_defect(&mut watches) => return ExitReason::WatchEnded,
             }
         }
         let mut workers = JoinSet::new();
-        let (starts, interval) = (self.starts(), self.options.start_interval);
+        let (starts, interval) = (self.take_starts(), self.options.start_interval);
         let registry = self.registry.clone();
         let hold = async {
             match &mut self.election {
@@ -376,12 +381,12 @@ impl Manager {
         };
         match ended {
             Some(ended) => ended,
-            None => self.end(workers).await,
+            None => self.shut_down(workers).await,
         }
     }
 
-    /// Returns the workers of each controller, with the kinds that they wait for.
-    fn starts(&mut self) -> Vec<Waiting> {
+    /// Removes and returns the start of each controller, with the kinds that it waits for.
+    fn take_starts(&mut self) -> Vec<Waiting> {
         let starts = self.controllers.iter_mut().map(|running| Waiting {
             name: running.name,
             reads: running.reads.clone(),
@@ -391,7 +396,7 @@ impl Manager {
     }
 
     /// Shuts down in order: no new work, then no further events, then no lease.
-    async fn end(mut self, mut workers: JoinSet<()>) -> ExitReason {
+    async fn shut_down(mut self, mut workers: JoinSet<()>) -> ExitReason {
         let timeout = self.options.shutdown_timeout;
         let deadline = Instant::now() + if timeout.is_zero() { Duration::from_secs(u32::MAX.into()) } else { timeout };
         for controller in &self.controllers {
@@ -477,10 +482,14 @@ mod tests {
         let mut workers = JoinSet::new();
         let mut running = pin!(start_workers(&registry, waiting.into(), Duration::ZERO, &mut workers));
         registry.store::<Node>().progress().set_synced();
-        timeout(WAIT_REPORT * 3, &mut running).await.expect_err("it waits for pods");
+        timeout(WAIT_REPORT * 3, &mut running).await.expect_err("it waits until pods are listed");
         assert_eq!(*started.lock().expect("the names"), ["nodes"]);
         assert_eq!(registry.not_synced(Some(&pods.reads())), ["pods"]);
-        assert_eq!(registry.take_used().and(pods.reads()), all_reads, "a store that is taken counts as read");
+        assert_eq!(
+            registry.take_used().and(pods.reads()),
+            all_reads,
+            "a kind counts as read when its store was requested"
+        );
         registry.store::<Pod>().progress().set_synced();
         timeout(Duration::from_secs(1), &mut running).await.expect_err("it never returns");
         assert_eq!(started.lock().expect("the names").len(), 3);

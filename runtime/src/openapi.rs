@@ -25,7 +25,7 @@ const MAX_BYTES: usize = 16 << 20;
 /// The reason why a document could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenApiError {
-    /// No response.
+    /// The server did not respond.
     #[error(transparent)]
     Send(#[from] SendError),
     /// The server refused the request.
@@ -107,7 +107,7 @@ impl OpenApi {
 
     async fn read(&self, path: &str) -> Result<Bytes, OpenApiError> {
         let request = Request::builder().method(Method::GET).uri(path).header(header::ACCEPT, "application/json");
-        let request = request.extension(Lane::Alone).body(Bytes::new());
+        let request = request.extension(Lane::Dedicated).body(Bytes::new());
         let request = request.map_err(|error| unreadable(path, error.to_string()))?;
         let response = self.clients.send(&Identity::Own, request, MAX_BYTES).await?;
         if response.status() != StatusCode::OK {

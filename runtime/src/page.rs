@@ -8,9 +8,9 @@ pub type MakePage = Arc<dyn Fn(&[(String, String)]) -> String + Send + Sync>;
 /// A page of a controller.
 #[derive(Clone)]
 pub struct Page {
-    /// Its path.
+    /// The path under which it is served.
     pub path: String,
-    /// Its content type.
+    /// The content type of the response.
     pub media_type: &'static str,
     /// Returns the page for the pairs of a query. It must not block.
     pub make: MakePage,

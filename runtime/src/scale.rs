@@ -33,9 +33,9 @@ impl Scales {
     /// # Errors
     /// When discovery cannot be read.
     pub async fn find<T>(&self, find: impl Fn(&Snapshot) -> Option<T>) -> Result<Option<T>, DiscoveryError> {
-        match find(&*self.discovery.at_most_old(FOUND_MAX_AGE).await?) {
+        match find(&*self.discovery.no_older_than(FOUND_MAX_AGE).await?) {
             Some(found) => Ok(Some(found)),
-            None => Ok(find(&*self.discovery.at_most_old(MISSING_MAX_AGE).await?)),
+            None => Ok(find(&*self.discovery.no_older_than(MISSING_MAX_AGE).await?)),
         }
     }
 

@@ -98,8 +98,8 @@ pub struct Stores {
     pub stores: Vec<Arc<dyn WatchStats>>,
 }
 
-/// Digits of a version that a metric shows, all of which a floating-point number holds.
-const SHOWN_VERSIONS: u64 = 1_000_000_000_000_000;
+/// A metric reports a version modulo this number, because a floating-point number holds only 15 digits exactly.
+const VERSION_MODULUS: u64 = 1_000_000_000_000_000;
 
 impl fmt::Debug for Stores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -133,7 +133,7 @@ impl Collector for Stores {
         let version = |stats: &Arc<dyn WatchStats>| {
             let [group, version, resource] = stats.group_version_resource();
             let labels = [("name", self.name), ("group", group), ("version", version), ("resource", resource)];
-            (labels.map(|(label, value)| (label, value.to_owned())), (stats.version() % SHOWN_VERSIONS) as f64)
+            (labels.map(|(label, value)| (label, value.to_owned())), (stats.version() % VERSION_MODULUS) as f64)
         };
         gauges(
             &mut encoder,
@@ -188,11 +188,11 @@ impl Collector for Events {
 /// `kubernetes_build_info`: the version of Kubernetes that the process implements, and its own.
 #[derive(Debug)]
 pub struct BuildInfo {
-    /// As `v1.37.0`.
+    /// The full version, such as `v1.37.0`.
     pub git_version: &'static str,
     /// The part of the version before the first dot.
     pub major: &'static str,
-    /// The part after it.
+    /// The part of the version after the first dot.
     pub minor: &'static str,
 }
 
@@ -224,7 +224,7 @@ impl Collector for BuildInfo {
 /// `version_info`: the version of Kubernetes that the process is compatible with.
 #[derive(Debug)]
 pub struct CompatibilityVersions {
-    /// The version of the program, as `1.37`.
+    /// The version of the program, such as `1.37`.
     pub binary: String,
     /// The version that it emulates.
     pub emulation: String,

@@ -63,7 +63,7 @@ pub(crate) fn quoted(text: &str) -> String {
 }
 
 /// Formats a duration, such as `2h 5m` or `1.5s`.
-pub(crate) fn words(seconds: f64) -> String {
+pub(crate) fn human_duration(seconds: f64) -> String {
     let whole = seconds.max(0.0).round() as u64;
     match whole {
         0..10 => format!("{seconds:.1}s"),

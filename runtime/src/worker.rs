@@ -116,8 +116,8 @@ pub fn work<R: Reconcile>(
                 let span = info_span!("reconcile", controller = options.name, %key);
                 let run = AssertUnwindSafe(noted(&notes, async { reconciler.reconcile(&key).await })).catch_unwind();
                 let outcome = run.instrument(span.clone()).await;
-                let least = Notes::retry_after(&notes);
-                let (ended, error) = span.in_scope(|| settle(&options, &queue, &counts, (&key, least), outcome));
+                let min_delay = Notes::retry_after(&notes);
+                let (ended, error) = span.in_scope(|| settle(&options, &queue, &counts, (&key, min_delay), outcome));
                 counts.journal.record(key.to_string(), ended, started.elapsed(), Notes::take(&notes), error);
                 match ended {
                     LastResult::WaitingForCache => queue.waiting_for_cache(&key),
@@ -128,17 +128,19 @@ pub fn work<R: Reconcile>(
     }
 }
 
-type Ran = Result<Result<Outcome, ReconcileError>, Box<dyn std::any::Any + Send>>;
+/// The outcome of a reconcile, its error, or its panic.
+type RunResult = Result<Result<Outcome, ReconcileError>, Box<dyn std::any::Any + Send>>;
 
+/// Counts and logs the result of a reconcile, and requeues its key. Returns the result for the journal, with the error.
 fn settle<K: QueueKey + fmt::Display>(
     options: &WorkOptions,
     queue: &Queue<K>,
     counts: &WorkCounts,
-    (key, least_delay): (&K, Duration),
-    ran: Ran,
+    (key, min_delay): (&K, Duration),
+    result: RunResult,
 ) -> (LastResult, Option<String>) {
     let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
-    match ran {
+    match result {
         Ok(Ok(outcome)) => {
             match outcome {
                 Outcome::WaitingForCache => {
@@ -146,7 +148,7 @@ fn settle<K: QueueKey + fmt::Display>(
                     debug!("waiting for the cache to catch up");
                     return (LastResult::WaitingForCache, None);
                 }
-                Outcome::RequeueWithBackoff => queue.add_rate_limited_after(key.clone(), least_delay),
+                Outcome::RequeueWithBackoff => queue.add_rate_limited_after(key.clone(), min_delay),
                 Outcome::RequeueAfter(delay) => {
                     queue.forget(key);
                     queue.add_after(key.clone(), delay);
@@ -176,14 +178,14 @@ fn settle<K: QueueKey + fmt::Display>(
         Ok(Err(error)) => {
             count(&counts.failed);
             warn!(%error, "reconcile failed; requeued with backoff");
-            queue.add_rate_limited_after(key.clone(), least_delay);
+            queue.add_rate_limited_after(key.clone(), min_delay);
             (LastResult::Failed, Some(error.message))
         }
         Err(panic) => {
             count(&counts.panicked);
             let text = panic_text(&*panic);
             error!(panic = text, "reconcile panicked; requeued with backoff");
-            queue.add_rate_limited_after(key.clone(), least_delay);
+            queue.add_rate_limited_after(key.clone(), min_delay);
             (LastResult::Panicked, Some(format!("it panicked: {text}")))
         }
     }
@@ -206,7 +208,7 @@ mod tests {
 
     /// A script of outcomes and a record of the calls.
     struct Scripted {
-        script: Mutex<Vec<Ran>>,
+        script: Mutex<Vec<RunResult>>,
         calls: Mutex<Vec<tokio::time::Instant>>,
     }
 
@@ -227,7 +229,7 @@ mod tests {
     }
 
     /// Runs a script (first entry first) for one key to its end; returns the calls and the counts.
-    async fn play(mut script: Vec<Ran>, max_retries: Option<u32>) -> (usize, [u64; 4]) {
+    async fn play(mut script: Vec<RunResult>, max_retries: Option<u32>) -> (usize, [u64; 4]) {
         script.reverse();
         let reconciler = Arc::new(Scripted { script: Mutex::new(script), calls: Mutex::default() });
         let queue = Queue::new(QueueOptions::named("test"));
@@ -248,7 +250,7 @@ mod tests {
         )
     }
 
-    fn failure(terminal: bool) -> Ran {
+    fn failure(terminal: bool) -> RunResult {
         Ok(Err(ReconcileError { message: "as scripted".to_owned(), terminal }))
     }
 

@@ -14,10 +14,10 @@ use runtime::testing::filled_store;
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
-/// The cluster: ten pods a ReplicaSet, ten ReplicaSets a namespace, fifty pods a node.
+/// The cluster: ten pods per ReplicaSet, ten ReplicaSets per namespace, fifty pods per node.
 const PODS: usize = 20_000;
-const PODS_A_SET: usize = 10;
-const SETS_A_NAMESPACE: usize = 10;
+const PODS_PER_SET: usize = 10;
+const SETS_PER_NAMESPACE: usize = 10;
 const NODES: usize = 400;
 
 /// Limit for any set of indexes, in bytes per pod.
@@ -50,7 +50,7 @@ fn time(second: usize) -> Time {
 
 /// Returns a pod of a web service as a kubelet reports it, as the message that the API server sends.
 fn message(number: usize) -> Vec<u8> {
-    let set = number / PODS_A_SET;
+    let set = number / PODS_PER_SET;
     let (service, hash) = (format!("service-{set}"), format!("{:010x}", set * 7_919));
     let mut message = Vec::new();
     message.put_message(pod::METADATA, |meta| metadata(meta, number, &service, &hash));
@@ -83,10 +83,10 @@ fn message(number: usize) -> Vec<u8> {
 }
 
 fn metadata(meta: &mut Vec<u8>, number: usize, service: &str, hash: &str) {
-    let set = number / PODS_A_SET;
+    let set = number / PODS_PER_SET;
     meta.put_str(object_meta::NAME, &format!("{service}-{hash}-{:05x}", number));
     meta.put_str(object_meta::GENERATE_NAME, &format!("{service}-{hash}-"));
-    meta.put_str(object_meta::NAMESPACE, &format!("team-{}", set / SETS_A_NAMESPACE));
+    meta.put_str(object_meta::NAMESPACE, &format!("team-{}", set / SETS_PER_NAMESPACE));
     meta.put_str(object_meta::UID, &uid(1, number));
     meta.put_str(object_meta::RESOURCE_VERSION, &(1_000_000 + number).to_string());
     time(number).put(meta, object_meta::CREATION_TIMESTAMP);

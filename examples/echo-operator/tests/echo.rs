@@ -14,7 +14,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use runtime::client::{ConnectOptions, connect};
 use runtime::election::ElectionConfig;
 use runtime::manager::ManagerOptions;
-use runtime::sdk::{Operator, surface};
+use runtime::sdk::{Operator, served_content};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -40,7 +40,7 @@ async fn children_are_created_recreated_and_reported() -> Result<()> {
     let options =
         ManagerOptions { election: Some(ElectionConfig::new("default", NAME, "test")), ..ManagerOptions::default() };
     let manager = Operator::new(NAME).with(controller()).manager(Arc::new(connect(&connection).await?), options)?;
-    let metrics = surface(NAME, &manager).metrics;
+    let metrics = served_content(NAME, &manager).metrics;
     let running = tokio::spawn(manager.run(std::future::pending()));
 
     let echoes: Api<EchoConfig> = Api::default_namespaced(client.clone());

@@ -9,13 +9,13 @@ use runtime::consistency::Consistency;
 use runtime::queue::Queue;
 use runtime::store::Store;
 use runtime::worker::{Outcome, ReconcileError};
-use runtime::write::{Answer, WriteError, Writer};
+use runtime::write::{ObjectResponse, WriteError, Writer};
 
 /// The result of a status write.
 #[derive(Debug)]
 pub enum StatusWrite {
     /// The API server has the status.
-    Written(Answer),
+    Written(ObjectResponse),
     /// The status was computed from an outdated object. The watch will deliver its change, which requeues the key.
     Outdated,
     /// The object no longer exists.

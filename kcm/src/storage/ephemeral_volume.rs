@@ -18,7 +18,7 @@ use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Change, Store};
 use runtime::watch::Builder;
 use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
-use runtime::write::{Answer, WriteError, Writer};
+use runtime::write::{ObjectResponse, WriteError, Writer};
 use tracing::debug;
 
 use super::indexes::{pods_by_claim, using_claim};
@@ -175,7 +175,12 @@ impl EphemeralVolumes {
         Ok(Outcome::Done)
     }
 
-    async fn provide(&self, pod: &Pod, volume: &ClaimVolume, fresh: &mut Option<Answer>) -> Result<(), VolumeError> {
+    async fn provide(
+        &self,
+        pod: &Pod,
+        volume: &ClaimVolume,
+        fresh: &mut Option<ObjectResponse>,
+    ) -> Result<(), VolumeError> {
         let key = ObjectKey::new(pod.meta.namespace.clone(), volume.claim.clone());
         if let Some(claim) = self.claims.get(&key) {
             return require_owner(pod, &claim.meta);
@@ -208,7 +213,7 @@ impl EphemeralVolumes {
     }
 
     /// Reads the pod from the API server; `None` if it is another one or is being deleted.
-    async fn read_pod(&self, pod: &Pod) -> Result<Option<Answer>, VolumeError> {
+    async fn read_pod(&self, pod: &Pod) -> Result<Option<ObjectResponse>, VolumeError> {
         let answer = match self.writer.get(&Pod::RESOURCE, &pod.meta.key()).await {
             Err(error) if error.is_not_found() => return Ok(None),
             answer => answer?,

@@ -1,7 +1,7 @@
 //! Identities of requests: the process itself, or a controller's service account.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,13 +15,14 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::send::{chain, problem};
+use crate::lock::lock;
 
 /// The namespace of the controllers' service accounts.
 const NAMESPACE: &str = "kube-system";
 /// Requested lifetime of a token.
 const LIFETIME: Duration = Duration::from_secs(3600);
 /// Shortest lifetime that the server grants. A token that appears to live shorter shows that the clocks differ.
-const LEAST_LIFETIME: Duration = Duration::from_secs(600);
+const MIN_LIFETIME: Duration = Duration::from_secs(600);
 /// The fraction of its lifetime after which a token is replaced.
 const REPLACE_AFTER: f64 = 0.8;
 /// A failure is returned to all callers for this time.
@@ -29,7 +30,7 @@ const REMEMBER_FAILURE: Duration = Duration::from_secs(1);
 /// A token that could not be replaced is used for this time before the next TokenRequest.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(10);
 /// Maximum size of the response to a TokenRequest, in bytes.
-const LONGEST_ANSWER: usize = 1 << 20;
+const MAX_RESPONSE_BYTES: usize = 1 << 20;
 /// Maximum time to get a token.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -59,11 +60,13 @@ struct Account {
 
 #[derive(Default)]
 struct State {
-    live: Option<Live>,
+    live: Option<LiveToken>,
+    /// The last failure since the last success, and its time.
     failed: Option<(Instant, TokenError)>,
 }
 
-struct Live {
+/// The token in use, with the times of its replacement and expiry.
+struct LiveToken {
     token: Arc<str>,
     replace_at: Instant,
     expires_at: Instant,
@@ -87,7 +90,7 @@ pub enum TokenError {
         account: String,
         /// The step that failed.
         step: &'static str,
-        /// What went wrong.
+        /// The problem.
         problem: String,
     },
     /// The server refused the request.
@@ -203,6 +206,7 @@ impl Account {
         }
     }
 
+    /// Returns the cached result, if the next caller may use it.
     fn known(&self) -> Option<CachedToken> {
         let state = self.state();
         let now = Instant::now();
@@ -221,7 +225,7 @@ impl Account {
     }
 
     /// Requests a token. If the service account does not exist, creates it first.
-    async fn request_with_account(&self) -> Result<Live, TokenError> {
+    async fn request_with_account(&self) -> Result<LiveToken, TokenError> {
         match self.request_token().await {
             Err(TokenError::Refused { status: 404, .. }) => {
                 self.create_account().await?;
@@ -231,7 +235,7 @@ impl Account {
         }
     }
 
-    async fn request_token(&self) -> Result<Live, TokenError> {
+    async fn request_token(&self) -> Result<LiveToken, TokenError> {
         let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{}/token", self.name);
         let body = json!({
             "apiVersion": "authentication.k8s.io/v1",
@@ -248,7 +252,7 @@ impl Account {
             return Err(TokenError::NoToken { account: self.account() });
         };
         let (life, now) = (lifetime(expires.0, Timestamp::now()), Instant::now());
-        Ok(Live { token: token.into(), replace_at: now + life.mul_f64(REPLACE_AFTER), expires_at: now + life })
+        Ok(LiveToken { token: token.into(), replace_at: now + life.mul_f64(REPLACE_AFTER), expires_at: now + life })
     }
 
     async fn create_account(&self) -> Result<(), TokenError> {
@@ -259,8 +263,8 @@ impl Account {
                     "kind": "Namespace",
                     "metadata": {"name": NAMESPACE},
                 });
-                let made = self.post("creating its namespace", "/api/v1/namespaces".into(), &namespace).await;
-                if let Err(error) = made {
+                let created = self.post("creating its namespace", "/api/v1/namespaces".into(), &namespace).await;
+                if let Err(error) = created {
                     tracing::warn!(%error, "namespace not created");
                 }
                 self.post_account().await
@@ -294,7 +298,7 @@ impl Account {
             .map_err(|error| unreachable(error.to_string()))?;
         let response = self.own.send(request).await.map_err(|error| unreachable(problem(error)))?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), LONGEST_ANSWER).collect().await;
+        let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
         let body = body.map_err(|error| unreachable(chain(&*error)))?.to_bytes();
         if status.is_success() {
             return Ok(body);
@@ -312,13 +316,13 @@ impl Account {
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
 /// Returns the remaining lifetime of a token that expires at `expires`.
 fn lifetime(expires: Timestamp, now: Timestamp) -> Duration {
-    Duration::try_from(expires.duration_since(now)).unwrap_or_default().max(LEAST_LIFETIME)
+    Duration::try_from(expires.duration_since(now)).unwrap_or_default().max(MIN_LIFETIME)
 }
 
 /// Returns the server's message about a refused request, and the fix for missing permissions.
@@ -327,12 +331,12 @@ fn refusal(status: StatusCode, body: &[u8]) -> String {
     struct Refusal {
         message: String,
     }
-    let words = serde_json::from_slice::<Refusal>(body)
+    let message = serde_json::from_slice::<Refusal>(body)
         .map_or_else(|_| status.canonical_reason().unwrap_or("no reason given").to_owned(), |refusal| refusal.message);
     if status == StatusCode::FORBIDDEN {
-        format!("{words}; bind the role system:kube-controller-manager to the own identity")
+        format!("{message}; bind the role system:kube-controller-manager to the own identity")
     } else {
-        words
+        message
     }
 }
 

@@ -1,10 +1,11 @@
 //! The lanes of requests to one server, and the record of whether a request has left the process.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use hyper_util::client::legacy::connect::CaptureConnection;
+
+use crate::lock::lock;
 
 /// The connections that a request uses; stored in the request's extensions. A request without a lane uses the
 /// connections of short requests.
@@ -18,35 +19,35 @@ pub(crate) enum Lane {
     Watch,
     /// A dedicated HTTP/1.1 connection. A long response arrives faster this way, because it is not cut into HTTP/2
     /// frames, and it delays no other response.
-    Alone,
+    Dedicated,
 }
 
 /// Records whether a connection has accepted a request; stored in the request's extensions.
 #[derive(Clone, Default)]
-pub(super) struct Taken(Arc<State>);
+pub(super) struct Accepted(Arc<State>);
 
 #[derive(Default)]
 struct State {
-    taken: AtomicBool,
+    accepted: AtomicBool,
     /// The capture of the HTTP/1.1 client, which reports the connection that it picks.
     captured: Mutex<Option<CaptureConnection>>,
 }
 
-impl Taken {
-    /// Records the state before and after a request is handed to a connection.
-    pub(super) fn set(&self, taken: bool) {
-        self.0.taken.store(taken, Ordering::Release);
+impl Accepted {
+    /// Sets whether a connection has accepted the request. A connection may still return it unsent.
+    pub(super) fn set(&self, accepted: bool) {
+        self.0.accepted.store(accepted, Ordering::Release);
     }
 
     /// Attaches the capture of an HTTP/1.1 client.
     pub(super) fn capture(&self, connection: CaptureConnection) {
-        *self.0.captured.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+        *lock(&self.0.captured) = Some(connection);
     }
 
     /// Returns false if the request has certainly not left the process.
     pub(super) fn get(&self) -> bool {
-        let captured = self.0.captured.lock().unwrap_or_else(PoisonError::into_inner);
-        self.0.taken.load(Ordering::Acquire)
+        let captured = lock(&self.0.captured);
+        self.0.accepted.load(Ordering::Acquire)
             || captured.as_ref().is_some_and(|connection| connection.connection_metadata().is_some())
     }
 }

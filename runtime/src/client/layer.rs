@@ -13,10 +13,10 @@ use kube::client::Body;
 use tower::{BoxError, Service, ServiceExt as _};
 
 /// The body of a response as a [`RequestLayer`] receives it.
-pub type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
+pub type ResponseBody = UnsyncBoxBody<Bytes, BoxError>;
 
 /// The result of one request: a response, or the reason why there is none.
-pub type Exchange = BoxFuture<'static, Result<Response<AnswerBody>, BoxError>>;
+pub type Exchange = BoxFuture<'static, Result<Response<ResponseBody>, BoxError>>;
 
 /// The connection pool that a request uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +79,7 @@ where
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    type Response = Response<AnswerBody>;
+    type Response = Response<ResponseBody>;
     type Error = BoxError;
     type Future = Exchange;
 

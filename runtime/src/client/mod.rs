@@ -7,8 +7,8 @@
 //! distinguishes requests that were certainly not sent from requests that may have been executed. No write is ever sent
 //! twice.
 
-mod answer;
 mod authorized;
+mod body;
 mod identity;
 mod kubeconfig;
 mod lane;
@@ -37,7 +37,7 @@ use tower::{BoxError, Service, ServiceBuilder};
 
 pub use identity::{Identity, ServiceAccountToken, TokenError};
 pub use kubeconfig::inline_authority;
-pub use layer::{AnswerBody, Exchange, Next, Pool, RequestLayer};
+pub use layer::{Exchange, Next, Pool, RequestLayer, ResponseBody};
 pub use proxy::ProxyEnvironment;
 #[cfg(test)]
 pub(crate) use send::READ_TIMEOUT;
@@ -49,7 +49,7 @@ pub(crate) use lane::Lane;
 use layer::Hooked;
 use pool::{Connections, Transport};
 pub(crate) use refusal::{refusal, retry_after};
-use reload::{TokenFile, Watched};
+use reload::{ReloadedFiles, TokenFile};
 
 const HOST_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";
 const PORT_VARIABLE: &str = "KUBERNETES_SERVICE_PORT";
@@ -149,7 +149,7 @@ pub enum ConnectError {
     ParseKubeconfig {
         /// The file.
         file: PathBuf,
-        /// What is wrong and where.
+        /// The problem and its position.
         problem: String,
     },
     /// The kubeconfig is well-formed, but incomplete, or refers to something that does not exist.
@@ -157,9 +157,9 @@ pub enum ConnectError {
     UseKubeconfig {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: String,
-        /// What to do.
+        /// The fix.
         fix: &'static str,
     },
     /// Neither flag is set and the process does not run in a pod.
@@ -173,15 +173,15 @@ pub enum ConnectError {
     Server {
         /// The address as given.
         value: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// The environment's proxy cannot be used. Its URL may contain a password and is not repeated.
     #[error("{variable}: {problem}; set it to a URL as http://HOST:PORT, or name the API server in NO_PROXY")]
     Proxy {
-        /// The variable.
+        /// The name of the variable.
         variable: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// A file with credentials cannot be read.
@@ -199,7 +199,7 @@ pub enum ConnectError {
     BadAuthority {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// The token file contains no token.
@@ -217,7 +217,7 @@ pub enum ConnectError {
     Tls {
         /// The files involved.
         files: Vec<PathBuf>,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// The user's credentials cannot be used, or their exec plugin failed.
@@ -234,9 +234,13 @@ pub enum ConnectError {
 /// Everything that is read before the first request.
 struct Loaded {
     config: kube::Config,
+    /// The connections of [`Pool::Own`].
     own: Arc<Connections>,
+    /// The connections of [`Pool::Bearer`].
     bearer: Arc<Connections>,
+    /// The token file of the process's own identity, if it has one.
     token: Option<Arc<TokenFile>>,
+    /// Adds the other credentials of the process's own identity.
     auth: Option<AuthLayer>,
 }
 
@@ -265,7 +269,7 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
     let headers = loaded.config.extra_headers_layer().map_err(|error| ConnectError::Credentials(error.to_string()))?;
     let default_namespace = loaded.config.default_namespace.clone();
     if loaded.token.is_some() || loaded.own.reloads() || loaded.bearer.reloads() {
-        let watched = Watched {
+        let watched = ReloadedFiles {
             connections: [&loaded.own, &loaded.bearer].map(Arc::downgrade).into(),
             token: loaded.token.as_ref().map_or_else(Weak::new, Arc::downgrade),
         };
@@ -326,6 +330,7 @@ fn load(options: &ConnectOptions) -> Result<Loaded, ConnectError> {
     })
 }
 
+/// Sets the `User-Agent` of a request that has none.
 fn name_agent(request: &mut Request<Body>, agent: &HeaderValue) {
     request.headers_mut().entry(USER_AGENT).or_insert_with(|| agent.clone());
 }

@@ -14,13 +14,14 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use kube::client::{Body, ConfigExt as _};
 use tower::{BoxError, Service, ServiceExt as _};
 
-use super::answer::{Answer, send_dedicated};
+use super::body::{IncomingBody, send_dedicated};
 use super::kubeconfig::{self, Source};
-use super::lane::{Lane, Taken};
+use super::lane::{Accepted, Lane};
 use super::polled::LongResponseConnector;
 use super::proxy::{Proxy, Route};
 use super::streams::Streams;
 use super::{ConnectError, Pool};
+use crate::lock::lock;
 use crate::metrics::RestClient;
 
 /// Maximum time from the first packet to the end of the TLS handshake.
@@ -57,23 +58,23 @@ where
 }
 
 /// All connections with the same credentials, by lane.
-struct Line {
+struct LaneConnections {
     short: Streams,
     control: Streams,
     watches: Streams,
-    alone: Connector<LongResponseConnector>,
+    dedicated: Connector<LongResponseConnector>,
 }
 
-impl Line {
-    async fn send(&self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
-        let taken = request.extensions().get::<Taken>().cloned().unwrap_or_default();
+impl LaneConnections {
+    async fn send(&self, request: Request<Body>) -> Result<Response<IncomingBody>, BoxError> {
+        let accepted = request.extensions().get::<Accepted>().cloned().unwrap_or_default();
         match request.extensions().get::<Lane>() {
-            None => self.short.send(request, &taken).await,
-            Some(Lane::Control) => self.control.send(request, &taken).await,
-            Some(Lane::Watch) => self.watches.send(request, &taken).await,
-            Some(Lane::Alone) => {
-                let stream = self.alone.clone().oneshot(request.uri().clone()).await?;
-                taken.set(true);
+            None => self.short.send(request, &accepted).await,
+            Some(Lane::Control) => self.control.send(request, &accepted).await,
+            Some(Lane::Watch) => self.watches.send(request, &accepted).await,
+            Some(Lane::Dedicated) => {
+                let stream = self.dedicated.clone().oneshot(request.uri().clone()).await?;
+                accepted.set(true);
                 send_dedicated(stream, request).await
             }
         }
@@ -84,6 +85,7 @@ impl Line {
 struct Credentials {
     config: kube::Config,
     ca_file: Option<PathBuf>,
+    /// The client certificate comes from an exec plugin.
     exec_certificate: bool,
     proxy: Option<Proxy>,
 }
@@ -106,6 +108,7 @@ impl Credentials {
         (self.ca_file.as_deref()).into_iter().chain(certificate.map(Path::new)).chain(key.map(Path::new))
     }
 
+    /// Returns a hash of the contents of the files.
     fn fingerprint(&self) -> Result<u64, ConnectError> {
         let mut hash = DefaultHasher::new();
         for file in self.files() {
@@ -133,7 +136,8 @@ impl Credentials {
         Ok(tls)
     }
 
-    fn line(&self, tls: rustls::ClientConfig) -> Result<Arc<Line>, ConnectError> {
+    /// Creates the connections of all lanes; each connects at its first request.
+    fn lanes(&self, tls: rustls::ClientConfig) -> Result<Arc<LaneConnections>, ConnectError> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -150,18 +154,18 @@ impl Credentials {
             })?;
             Ok(https.with_server_name_resolver(FixedServerNameResolver::new(name)))
         };
-        let alone = Connector(https()?.enable_http1().wrap_connector(LongResponseConnector(route.clone())));
+        let dedicated = Connector(https()?.enable_http1().wrap_connector(LongResponseConnector(route.clone())));
         let http1 = Connector(https()?.enable_http1().wrap_connector(route.clone()));
         let any = Connector(https()?.enable_all_versions().wrap_connector(route));
         let lane = || Streams::new(any.clone(), http1.clone());
-        Ok(Arc::new(Line { short: lane(), control: lane(), watches: lane(), alone }))
+        Ok(Arc::new(LaneConnections { short: lane(), control: lane(), watches: lane(), dedicated }))
     }
 }
 
 /// The connections of one pool. New credentials require new connections; old ones close after their last request.
 pub(super) struct Connections {
     credentials: Credentials,
-    current: RwLock<Arc<Line>>,
+    current: RwLock<Arc<LaneConnections>>,
     loaded: Mutex<LoadedFrom>,
 }
 
@@ -184,7 +188,7 @@ impl Connections {
             && user.client_certificate_data.is_none()
             && tls.client_auth_cert_resolver.has_certs();
         Ok(Self {
-            current: RwLock::new(credentials.line(tls)?),
+            current: RwLock::new(credentials.lanes(tls)?),
             credentials,
             loaded: Mutex::new(LoadedFrom { fingerprint, at: Instant::now() }),
         })
@@ -200,19 +204,19 @@ impl Connections {
     /// # Errors
     /// When the files cannot be read or do not match, as in the middle of a rotation; the old connections stay in use.
     pub(super) fn reload(&self) -> Result<bool, ConnectError> {
-        let loaded = *self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded = *lock(&self.loaded);
         let aged = self.credentials.exec_certificate && loaded.at.elapsed() >= EXEC_CERTIFICATE_AGE;
         let fingerprint = self.credentials.fingerprint()?;
         if fingerprint == loaded.fingerprint && !aged {
             return Ok(false);
         }
-        let line = self.credentials.line(self.credentials.tls()?)?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = line;
-        *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = LoadedFrom { fingerprint, at: Instant::now() };
+        let lanes = self.credentials.lanes(self.credentials.tls()?)?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = lanes;
+        *lock(&self.loaded) = LoadedFrom { fingerprint, at: Instant::now() };
         Ok(true)
     }
 
-    fn current(&self) -> Arc<Line> {
+    fn current(&self) -> Arc<LaneConnections> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -225,26 +229,30 @@ pub(super) struct Transport {
 }
 
 impl Service<Request<Body>> for Transport {
-    type Response = Response<Answer>;
+    type Response = Response<IncomingBody>;
     type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Response<Answer>, BoxError>>;
+    type Future = BoxFuture<'static, Result<Response<IncomingBody>, BoxError>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let line = self.connections.current();
+        let lanes = self.connections.current();
         let metrics = self.metrics.clone();
         Box::pin(async move {
             let (method, host) = (request.method().clone(), host(request.uri()));
             let watches = request.uri().query().is_some_and(|query| query.contains("watch=true"));
             let started = Instant::now();
-            let response = line.send(request).await;
+            let response = lanes.send(request).await;
             if !watches {
                 metrics.took(method.as_str(), &host, started.elapsed());
             }
-            metrics.answered(method.as_str(), &host, response.as_ref().ok().map(|response| response.status().as_u16()));
+            metrics.responded(
+                method.as_str(),
+                &host,
+                response.as_ref().ok().map(|response| response.status().as_u16()),
+            );
             response
         })
     }

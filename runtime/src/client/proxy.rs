@@ -48,7 +48,7 @@ impl ProxyEnvironment {
     }
 }
 
-/// Shows only which variables are set: they may contain a password.
+/// Formats only which variables are set, because they may contain a password.
 impl fmt::Debug for ProxyEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ProxyEnvironment")
@@ -135,7 +135,8 @@ impl Proxy {
         Ok(Some(proxy))
     }
 
-    fn basic(&self) -> Option<HeaderValue> {
+    /// Returns the `Proxy-Authorization` header.
+    fn basic_authorization(&self) -> Option<HeaderValue> {
         let (name, password) = self.credentials.as_ref()?;
         // Base64 is always valid in a header.
         let mut value = HeaderValue::try_from(format!("Basic {}", BASE64.encode(format!("{name}:{password}")))).ok()?;
@@ -191,7 +192,7 @@ fn is_of_domain(host: &str, rule: &str) -> bool {
     let rule = rule.strip_prefix('*').filter(|rule| rule.starts_with('.')).unwrap_or(rule);
     match rule.strip_prefix('.') {
         Some(_) => host.ends_with(rule),
-        None => host == rule || host.strip_suffix(rule).is_some_and(|below| below.ends_with('.')),
+        None => host == rule || host.strip_suffix(rule).is_some_and(|subdomain| subdomain.ends_with('.')),
     }
 }
 
@@ -228,7 +229,7 @@ impl Route {
 
 fn tunnel<C>(proxy: &Proxy, over: C) -> Tunnel<C> {
     let tunnel = Tunnel::new(proxy.address.clone(), over);
-    match proxy.basic() {
+    match proxy.basic_authorization() {
         Some(basic) => tunnel.with_auth(basic),
         None => tunnel,
     }

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum size of the body of an error, in bytes.
-const MAX_BODY: usize = 1 << 20;
+const MAX_BODY_BYTES: usize = 1 << 20;
 
 /// Maximum Retry-After of the server that is respected.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
@@ -38,7 +38,7 @@ struct Head {
 pub(crate) async fn refusal(response: Response<Body>) -> ApiStatus {
     let code = response.status().as_u16();
     let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    let body = timeout(TIMEOUT, Limited::new(response.into_body(), MAX_BODY).collect()).await;
+    let body = timeout(TIMEOUT, Limited::new(response.into_body(), MAX_BODY_BYTES).collect()).await;
     let body = body.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
     let read = envelope::unwrap(&body).and_then(ApiStatus::decode).ok().or_else(|| json_status(&body));
     let mut status = read.unwrap_or_else(|| ApiStatus {

@@ -51,12 +51,12 @@ pub(super) fn bearer(token: &str) -> Option<HeaderValue> {
 }
 
 /// The credentials that are loaded from files. The task that reloads them ends when no client uses them.
-pub(super) struct Watched {
+pub(super) struct ReloadedFiles {
     pub(super) connections: Vec<Weak<Connections>>,
     pub(super) token: Weak<TokenFile>,
 }
 
-impl Watched {
+impl ReloadedFiles {
     /// Checks the files every `interval` until the clients are dropped.
     pub(super) async fn run(self, interval: Duration) {
         loop {

@@ -9,7 +9,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use kube::client::Body;
 use tokio::time::timeout;
 
-use super::lane::{Lane, Taken};
+use super::lane::{Accepted, Lane};
 use super::reload::bearer;
 use super::{Clients, Identity, TokenError};
 
@@ -84,7 +84,7 @@ impl Clients {
     /// Sends `request` (its URI is a path on the server) as `identity`; returns the server's response, errors of the
     /// API included.
     ///
-    /// A successful response is read whole: at most `longest` bytes, a write (any method but GET and HEAD) within
+    /// A successful response is read whole: at most `max_bytes` bytes, a write (any method but GET and HEAD) within
     /// [`write_timeout`](super::ConnectOptions::write_timeout), a read within 65 s. The body of an error is left to
     /// the caller (`refusal`), so that an error is reported as an error even if its body never ends. If the server
     /// responds to a service account with 401, the request is sent again with a new token: a 401 means that nothing was
@@ -98,21 +98,22 @@ impl Clients {
         &self,
         identity: &Identity,
         request: Request<Bytes>,
-        longest: usize,
+        max_bytes: usize,
     ) -> Result<Response<Body>, SendError> {
         let account = match identity {
-            Identity::Own => return self.exchange(&self.own, request, longest).await,
+            Identity::Own => return self.exchange(&self.own, request, max_bytes).await,
             Identity::ServiceAccount(account) => account,
         };
         let token = account.token().await?;
         let again = request.clone();
-        let response = self.exchange(&self.bearer, self.signed(request, &token, account.user_name())?, longest).await?;
+        let response =
+            self.exchange(&self.bearer, self.signed(request, &token, account.user_name())?, max_bytes).await?;
         if response.status() != StatusCode::UNAUTHORIZED {
             return Ok(response);
         }
         account.invalidate(&token);
         let token = account.token().await?;
-        let response = self.exchange(&self.bearer, self.signed(again, &token, account.user_name())?, longest).await?;
+        let response = self.exchange(&self.bearer, self.signed(again, &token, account.user_name())?, max_bytes).await?;
         if response.status() == StatusCode::UNAUTHORIZED {
             account.invalidate(&token);
         }
@@ -152,11 +153,11 @@ impl Clients {
         &self,
         client: &kube::Client,
         request: Request<Bytes>,
-        longest: usize,
+        max_bytes: usize,
     ) -> Result<Response<Body>, SendError> {
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
         let time = if is_read { READ_TIMEOUT } else { self.write_timeout };
-        attempt(request, time, async |request| whole(client, request, longest).await).await
+        attempt(request, time, async |request| whole(client, request, max_bytes).await).await
     }
 }
 
@@ -169,32 +170,32 @@ async fn attempt(
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
     let mut request = request.map(Body::from);
-    let taken = Taken::default();
-    request.extensions_mut().insert(taken.clone());
+    let accepted = Accepted::default();
+    request.extensions_mut().insert(accepted.clone());
     let timed_out = |_| Err(Failure::Problem(format!("no complete response within {time:?}")));
     let outcome = timeout(time, send(request)).await.unwrap_or_else(timed_out);
     outcome.map_err(|failure| match failure {
         Failure::TooLong(limit) => SendError::TooLong { method, path, limit },
-        Failure::Problem(problem) if taken.get() => SendError::Lost { method, path, problem },
+        Failure::Problem(problem) if accepted.get() => SendError::Lost { method, path, problem },
         Failure::Problem(problem) => SendError::NotSent { method, path, problem },
     })
 }
 
 /// Returns a successful response with its whole body, or an error of the API whose body is not read yet.
 #[allow(clippy::disallowed_methods, reason = "the Writer sends through here")]
-async fn whole(client: &kube::Client, request: Request<Body>, longest: usize) -> Result<Response<Body>, Failure> {
-    let taken = request.extensions().get::<Taken>().cloned();
+async fn whole(client: &kube::Client, request: Request<Body>, max_bytes: usize) -> Result<Response<Body>, Failure> {
+    let accepted = request.extensions().get::<Accepted>().cloned();
     let response = client.send(request).await?;
     // A response proves that the request was sent, even if its body cannot be read.
-    if let Some(taken) = taken {
-        taken.set(true);
+    if let Some(accepted) = accepted {
+        accepted.set(true);
     }
     if !response.status().is_success() {
         return Ok(response);
     }
     let (head, body) = response.into_parts();
-    let body = Limited::new(body, longest).collect().await.map_err(|error| {
-        if error.is::<LengthLimitError>() { Failure::TooLong(longest) } else { Failure::Problem(chain(&*error)) }
+    let body = Limited::new(body, max_bytes).collect().await.map_err(|error| {
+        if error.is::<LengthLimitError>() { Failure::TooLong(max_bytes) } else { Failure::Problem(chain(&*error)) }
     })?;
     Ok(Response::from_parts(head, Body::from(body.to_bytes())))
 }

@@ -6,7 +6,7 @@
 //! transport does. Surplus connections are closed when they are idle. Servers without HTTP/2 get HTTP/1.1.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -24,10 +24,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tower::{BoxError, Service, ServiceExt as _};
 
-use super::answer::Answer;
-use super::lane::Taken;
+use super::body::IncomingBody;
+use super::lane::Accepted;
 use super::pool::Connector;
 use super::proxy::Route;
+use crate::lock::lock;
 
 /// A connection without data for this time is pinged: client-go's read idle timeout.
 const PING_AFTER: Duration = Duration::from_secs(30);
@@ -58,6 +59,7 @@ pub(super) struct Streams(Arc<Inner>);
 
 struct Inner {
     connector: Connector<Route>,
+    /// The client for servers without HTTP/2.
     http1: legacy::Client<Http1Connector, Body>,
     /// A connection that turned out to be HTTP/1.1, to be used by the HTTP/1.1 client.
     found_http1: Arc<Mutex<Option<Stream>>>,
@@ -68,6 +70,7 @@ struct Inner {
 struct State {
     connections: Vec<Connection>,
     next_id: u64,
+    /// The connection that is being opened.
     dialing: Option<Dial>,
     /// The server does not speak HTTP/2, at least until this time.
     http1_until: Option<Instant>,
@@ -76,7 +79,9 @@ struct State {
 struct Connection {
     id: u64,
     sender: SendRequest<Body>,
+    /// Streams that the server allows.
     limit: Arc<AtomicUsize>,
+    /// Open streams.
     open: usize,
 }
 
@@ -89,8 +94,8 @@ impl Connection {
 /// The opening of a connection, which all requests without a slot wait for together.
 type Dial = Shared<BoxFuture<'static, Result<(), String>>>;
 
-/// The connection that a request uses.
-enum Way {
+/// The connection that was chosen for a request.
+enum ConnectionChoice {
     Http2(SendRequest<Body>, Slot),
     Http1,
 }
@@ -120,26 +125,30 @@ impl Streams {
         Self(Arc::new(Inner { connector, http1, found_http1, state: Mutex::default() }))
     }
 
-    /// Sends a request over a connection with a free slot. `taken` records whether it left the process.
+    /// Sends a request over a connection with a free slot. `accepted` records whether the connection took it.
     ///
     /// # Errors
     /// When there is no connection, or it breaks before the head of the response.
-    pub(super) async fn send(&self, mut request: Request<Body>, taken: &Taken) -> Result<Response<Answer>, BoxError> {
+    pub(super) async fn send(
+        &self,
+        mut request: Request<Body>,
+        accepted: &Accepted,
+    ) -> Result<Response<IncomingBody>, BoxError> {
         for _ in 0..ATTEMPTS {
-            let (mut sender, slot) = match self.way(request.uri()).await? {
-                Way::Http2(sender, slot) => (sender, slot),
-                Way::Http1 => {
-                    taken.capture(capture_connection(&mut request));
-                    return Ok(self.0.http1.request(request).await?.map(|body| Answer::shared(body, None)));
+            let (mut sender, slot) = match self.choose_connection(request.uri()).await? {
+                ConnectionChoice::Http2(sender, slot) => (sender, slot),
+                ConnectionChoice::Http1 => {
+                    accepted.capture(capture_connection(&mut request));
+                    return Ok(self.0.http1.request(request).await?.map(|body| IncomingBody::shared(body, None)));
                 }
             };
-            taken.set(true);
+            accepted.set(true);
             match sender.try_send_request(request).await {
-                Ok(response) => return Ok(response.map(|body| Answer::shared(body, Some(slot)))),
+                Ok(response) => return Ok(response.map(|body| IncomingBody::shared(body, Some(slot)))),
                 Err(mut error) => match error.take_message() {
                     // The connection was about to close and returned the request unsent.
                     Some(unsent) => {
-                        taken.set(false);
+                        accepted.set(false);
                         self.retire(slot.id);
                         request = unsent;
                     }
@@ -150,18 +159,19 @@ impl Streams {
         Err(format!("{ATTEMPTS} connections in a row closed before they accepted the request").into())
     }
 
-    async fn way(&self, server: &Uri) -> Result<Way, BoxError> {
+    /// Returns a connection with a free slot; opens one if there is none.
+    async fn choose_connection(&self, server: &Uri) -> Result<ConnectionChoice, BoxError> {
         loop {
             let dial = {
                 let mut state = self.state();
                 if state.http1_until.is_some_and(|until| Instant::now() < until) {
-                    return Ok(Way::Http1);
+                    return Ok(ConnectionChoice::Http1);
                 }
                 state.connections.retain(|connection| !connection.sender.is_closed());
                 if let Some(connection) = state.connections.iter_mut().find(|connection| connection.has_room()) {
                     connection.open += 1;
                     let slot = Slot { streams: self.clone(), id: connection.id };
-                    return Ok(Way::Http2(connection.sender.clone(), slot));
+                    return Ok(ConnectionChoice::Http2(connection.sender.clone(), slot));
                 }
                 match &state.dialing {
                     Some(dial) if dial.peek().is_none() => dial.clone(),
@@ -189,7 +199,7 @@ impl Streams {
     async fn open(&self, server: Uri) -> Result<(), BoxError> {
         let stream = self.0.connector.clone().oneshot(server).await?;
         if !stream.connected().is_negotiated_h2() {
-            *self.0.found_http1.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
+            *lock(&self.0.found_http1) = Some(stream);
             self.state().http1_until = Some(Instant::now() + HTTP1_FOR);
             return Ok(());
         }
@@ -243,7 +253,7 @@ impl Streams {
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.state)
     }
 }
 
@@ -290,7 +300,7 @@ impl Service<Uri> for Http1Connector {
     }
 
     fn call(&mut self, server: Uri) -> Self::Future {
-        match self.found.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        match lock(&self.found).take() {
             Some(stream) => Box::pin(std::future::ready(Ok(stream))),
             None => self.connector.call(server),
         }

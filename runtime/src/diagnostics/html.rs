@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Write as _};
 
 use super::object::{Report, Wait, WaitKind};
 use super::overview::{Controller, Overview, Store};
-use crate::text::words;
+use crate::text::human_duration;
 
 /// The path of both pages.
 pub(crate) const PATH: &str = "/debug/reconcile";
@@ -127,7 +127,7 @@ fn failing(html: &mut String, controllers: &[Controller]) -> fmt::Result {
     for controller in controllers {
         for failing in &controller.failing {
             let next = match failing.next_try_in_seconds {
-                Some(seconds) => format!("in {}", words(seconds)),
+                Some(seconds) => format!("in {}", human_duration(seconds)),
                 None => "at the next change".to_owned(),
             };
             writeln!(
@@ -170,7 +170,7 @@ fn controllers(html: &mut String, controllers: &[Controller]) -> fmt::Result {
         let (queue, reconciles) = (&controller.queue, &controller.reconciles);
         let longest = match queue.working {
             0 => String::new(),
-            _ => format!(" ({})", words(queue.longest_working_seconds)),
+            _ => format!(" ({})", human_duration(queue.longest_working_seconds)),
         };
         let failed = if controller.failing.is_empty() { "n" } else { "n bad" };
         write!(html, "<tr><td>{}</td><td>{}</td>", Text(controller.name), Text(queue.name))?;

@@ -1,8 +1,8 @@
 //! Diagnostics of reconciles: the state of all controllers, and of one object.
 //!
-//! Idle objects cost nothing. A controller keeps its last [`RECENT`](crate::journal::RECENT) decisions and at most
-//! [`FAILING`](crate::journal::FAILING) failing keys. Everything else is read from queues and caches when a report is
-//! requested.
+//! Idle objects cost nothing. A controller keeps its last [`MAX_RECENT`](crate::journal::MAX_RECENT) decisions and at
+//! most [`MAX_FAILING`](crate::journal::MAX_FAILING) failing keys. Everything else is read from queues and caches when
+//! a report is requested.
 
 mod html;
 mod object;
@@ -18,7 +18,7 @@ use crate::watch::{EveryKind, Source, WatchStats};
 use crate::worker::WorkCounts;
 
 /// A controller's queue and the journal of its workers.
-pub(crate) struct Watched {
+pub(crate) struct ReportedController {
     pub(crate) name: &'static str,
     pub(crate) workers: usize,
     pub(crate) queue: Arc<dyn QueueView>,
@@ -49,7 +49,7 @@ pub struct Explainer {
     pub(crate) kinds: Vec<(&'static str, &'static str)>,
     /// The finalizers with a known owner; the first match applies.
     pub(crate) finalizers: Vec<FinalizerOwner>,
-    pub(crate) controllers: Vec<Watched>,
+    pub(crate) controllers: Vec<ReportedController>,
     pub(crate) sources: Vec<Arc<dyn Source>>,
     pub(crate) every: Option<Arc<EveryKind>>,
     pub(crate) stores: Vec<Arc<dyn WatchStats>>,
@@ -68,11 +68,11 @@ pub enum Form {
 /// The object that a report is requested for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectQuery {
-    /// Its kind, or its resource's plural name, optionally with its group after a dot; case-insensitive.
+    /// The kind, or the resource's plural name, optionally with its group after a dot; case-insensitive.
     pub kind: String,
-    /// Its namespace; empty for kinds without one.
+    /// The namespace; empty for kinds without one.
     pub namespace: String,
-    /// Its name.
+    /// The name of the object.
     pub name: String,
 }
 
@@ -91,7 +91,7 @@ impl ObjectQuery {
 impl Explainer {
     /// Returns the report about an object, or about the whole process.
     #[must_use]
-    pub fn answer(&self, wanted: Option<&ObjectQuery>, form: Form) -> String {
+    pub fn render(&self, wanted: Option<&ObjectQuery>, form: Form) -> String {
         match (wanted, form) {
             (None, Form::Json) => json(&self.overview()),
             (None, Form::Html) => html::overview(&self.overview()),
@@ -101,7 +101,7 @@ impl Explainer {
     }
 
     /// Returns the kind of a controller's keys, if they have one and it is known.
-    fn kind_of(&self, watched: &Watched) -> Option<&'static str> {
+    fn kind_of(&self, watched: &ReportedController) -> Option<&'static str> {
         self.kinds.iter().find(|(queue, _)| *queue == watched.queue.name()).map(|(_, kind)| *kind)
     }
 

@@ -4,12 +4,12 @@ use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
-use super::{Explainer, Watched};
-use crate::journal::{Entry, FAILING};
+use super::{Explainer, ReportedController};
+use crate::journal::{Entry, MAX_FAILING};
 use crate::queue::Waiting;
 
 /// Maximum number of listed keys per controller.
-const LISTED: usize = 50;
+const MAX_LISTED: usize = 50;
 
 /// All controllers and stores.
 #[derive(Debug, Serialize)]
@@ -129,15 +129,15 @@ impl Explainer {
         }
     }
 
-    fn controller(&self, watched: &Watched) -> Controller {
+    fn controller(&self, watched: &ReportedController) -> Controller {
         let waiting = watched.queue.waiting();
         let count = |which: fn(&Waiting<String>) -> bool| waiting.iter().filter(|waiting| which(waiting)).count();
         let working = waiting.iter().filter_map(|waiting| waiting.working);
         let counts = &watched.counts;
-        let (failing, forgotten) = counts.journal.failing();
-        let hidden = failing.len().saturating_sub(LISTED) as u64;
+        let (failing, discarded) = counts.journal.failing();
+        let hidden = failing.len().saturating_sub(MAX_LISTED) as u64;
         // Some of the discarded keys may have succeeded since; the reported number is an upper bound.
-        let forgotten = if failing.len() < FAILING { 0 } else { forgotten };
+        let discarded = if failing.len() < MAX_FAILING { 0 } else { discarded };
         Controller {
             name: watched.name,
             kind: self.kind_of(watched),
@@ -157,7 +157,7 @@ impl Explainer {
             },
             failing: failing
                 .into_iter()
-                .take(LISTED)
+                .take(MAX_LISTED)
                 .map(|(key, failure)| Failing {
                     next_try_in_seconds: next_try(&waiting, &key).filter(|_| !failure.dropped),
                     key: key.into(),
@@ -166,8 +166,8 @@ impl Explainer {
                     times: failure.times,
                 })
                 .collect(),
-            failing_not_listed: hidden + forgotten,
-            recent: counts.journal.recent().into_iter().take(LISTED).map(Decision::from).collect(),
+            failing_not_listed: hidden + discarded,
+            recent: counts.journal.recent().into_iter().take(MAX_LISTED).map(Decision::from).collect(),
         }
     }
 }

@@ -33,19 +33,19 @@ fn journal_is_bounded_and_removes_keys_that_succeed() {
     let fail = |key: usize, error: &str| {
         journal.record(key.to_string(), LastResult::Failed, Duration::ZERO, String::new(), Some(error.to_owned()));
     };
-    (0..2 * FAILING).for_each(|key| fail(key, &"x".repeat(10_000)));
-    let (failing, forgotten) = journal.failing();
-    assert_eq!((failing.len(), forgotten, journal.failures()), (FAILING, FAILING as u64, FAILING));
+    (0..2 * MAX_FAILING).for_each(|key| fail(key, &"x".repeat(10_000)));
+    let (failing, discarded) = journal.failing();
+    assert_eq!((failing.len(), discarded, journal.failures()), (MAX_FAILING, MAX_FAILING as u64, MAX_FAILING));
     assert!(failing.iter().all(|(_, failure)| failure.error.len() < 520));
-    assert_eq!(journal.recent().len(), RECENT);
+    assert_eq!(journal.recent().len(), MAX_RECENT);
 
-    fail(2 * FAILING - 1, "again");
-    let failure = journal.failure(&(2 * FAILING - 1).to_string()).expect("it fails");
+    fail(2 * MAX_FAILING - 1, "again");
+    let failure = journal.failure(&(2 * MAX_FAILING - 1).to_string()).expect("it fails");
     assert_eq!((failure.times, &*failure.error, failure.dropped), (2, "again", false));
     let newest = journal.recent().remove(0);
-    assert_eq!(&*newest.key, (2 * FAILING - 1).to_string());
+    assert_eq!(&*newest.key, (2 * MAX_FAILING - 1).to_string());
 
-    let key = (2 * FAILING - 1).to_string();
+    let key = (2 * MAX_FAILING - 1).to_string();
     journal.record(key.clone(), LastResult::WaitingForCache, Duration::ZERO, "waits".into(), None);
     assert!(journal.failure(&key).is_some(), "waiting for the cache is not a success");
     journal.record(key.clone(), LastResult::Done, Duration::ZERO, String::new(), None);
@@ -72,7 +72,7 @@ fn explainer(kind: &'static [(&'static str, &'static str)], fill: impl FnOnce(&J
         component: "kube-controller-manager",
         kinds: kind.to_vec(),
         finalizers: Vec::new(),
-        controllers: vec![Watched { name: "replicaset-controller", workers: 5, queue, counts }],
+        controllers: vec![ReportedController { name: "replicaset-controller", workers: 5, queue, counts }],
         sources: Vec::new(),
         every: None,
         stores: Vec::new(),
@@ -101,7 +101,7 @@ async fn failing_key_is_reported_with_its_error_and_next_retry() {
         queue.add("ns/b".into());
     });
     let json = |wanted: Option<&ObjectQuery>| -> serde_json::Value {
-        serde_json::from_str(&explainer.answer(wanted, Form::Json)).expect("JSON")
+        serde_json::from_str(&explainer.render(wanted, Form::Json)).expect("JSON")
     };
     let all = json(None);
     let controller = &all["controllers"][0];
@@ -114,11 +114,19 @@ async fn failing_key_is_reported_with_its_error_and_next_retry() {
     assert_eq!(controller["recent"][0]["did"], "POST /pods: 403");
 
     let one = json(Some(&wanted("replicasets", "a")));
-    assert_eq!(one["waitsFor"], serde_json::json!([]), "an unknown kind's word is not one of the controller's kind");
+    assert_eq!(
+        one["waitsFor"],
+        serde_json::json!([]),
+        "the plural name of a kind that is not watched matches no controller"
+    );
     let one = json(Some(&wanted("ReplicaSet", "a")));
     assert_eq!((&one["waitsFor"][0]["what"], &one["object"]), (&"quota".into(), &serde_json::Value::Null));
     assert_eq!(one["controllers"][0]["lastDecision"]["did"], "POST /pods: 403");
-    assert_eq!(json(Some(&wanted("Job", "a")))["controllers"], serde_json::json!([]), "its keys are of another kind");
+    assert_eq!(
+        json(Some(&wanted("Job", "a")))["controllers"],
+        serde_json::json!([]),
+        "the keys of the controller are of another kind"
+    );
     assert_eq!(json(Some(&wanted("ReplicaSet", "b")))["waitsFor"][0]["what"], "queue");
 }
 
@@ -198,13 +206,13 @@ async fn pages_are_small_and_have_links_to_objects() {
     let explainer = explainer(KINDS, |journal, _| {
         journal.record("ns/a".into(), LastResult::Failed, Duration::ZERO, String::new(), Some("no & never".into()));
     });
-    let all = explainer.answer(None, Form::Html);
+    let all = explainer.render(None, Form::Html);
     let (names, text) = parse(&all).expect("well-formed");
     assert!(text.contains("no & never") && names.iter().any(|name| name == "form"), "{text}");
     assert!(all.contains("href=\"/debug/reconcile?kind=ReplicaSet&amp;namespace=ns&amp;name=a\""), "{all}");
     assert!(!names.iter().any(|name| ["script", "img", "link", "iframe"].contains(&name.as_str())), "{names:?}");
     assert!(all.len() < 8 << 10, "{} bytes", all.len());
-    let one = explainer.answer(Some(&wanted("ReplicaSet", "a")), Form::Html);
+    let one = explainer.render(Some(&wanted("ReplicaSet", "a")), Form::Html);
     let (_, text) = parse(&one).expect("well-formed");
     assert!(text.contains("replicaset-controller fails: no & never"), "{text}");
 }
@@ -213,7 +221,7 @@ async fn pages_are_small_and_have_links_to_objects() {
 #[test]
 fn full_journal_is_small() {
     let journal = Journal::default();
-    for key in 0..10 * FAILING {
+    for key in 0..10 * MAX_FAILING {
         let key = format!("a-namespace-with-a-name/a-replica-set-with-a-long-name-{key}");
         journal.record(key, LastResult::Failed, Duration::ZERO, "d".repeat(320), Some("e".repeat(2000)));
     }
@@ -231,10 +239,10 @@ proptest! {
         let explainer = explainer(KINDS, |journal, _| {
             journal.record(key.clone(), LastResult::Failed, Duration::ZERO, error.clone(), Some(error.clone()));
         });
-        let all = explainer.answer(None, Form::Html);
+        let all = explainer.render(None, Form::Html);
         let (_, text) = parse(&all).map_err(TestCaseError::fail)?;
         prop_assert!(text.contains(&error));
-        let one = explainer.answer(Some(&wanted("ReplicaSet", &name)), Form::Html);
+        let one = explainer.render(Some(&wanted("ReplicaSet", &name)), Form::Html);
         parse(&one).map_err(TestCaseError::fail)?;
     }
 }

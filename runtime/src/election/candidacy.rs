@@ -41,13 +41,13 @@ pub struct Versions {
 
 /// The LeaseCandidate of a process.
 pub trait CandidateStore: Send + Sync {
-    /// Reads it.
+    /// Reads the LeaseCandidate.
     fn get(&self) -> BoxFuture<'_, Result<Value, LeaseError>>;
 
-    /// Creates it.
+    /// Creates the LeaseCandidate.
     fn create(&self, candidate: Value) -> BoxFuture<'_, Result<(), LeaseError>>;
 
-    /// Replaces it if its resource version is still that of `candidate`.
+    /// Replaces the LeaseCandidate if its resource version is still that of `candidate`.
     fn update(&self, candidate: Value) -> BoxFuture<'_, Result<(), LeaseError>>;
 }
 
@@ -109,7 +109,8 @@ pub struct Candidacy {
     identity: String,
     lease: String,
     versions: Versions,
-    wall: WallClock,
+    wall_clock: WallClock,
+    /// The last renewal by this process.
     renewed: Option<Instant>,
 }
 
@@ -118,16 +119,16 @@ impl Candidacy {
     pub(crate) fn new(client: kube::Client, lease: &str, identity: &str, versions: Versions) -> Self {
         let path = format!("/apis/{API_VERSION}/namespaces/{NAMESPACE}/leasecandidates");
         let store = ApiCandidate { client, name: identity.to_owned(), requests: Request::new(path) };
-        Self::over(Arc::new(store), lease, identity, versions)
+        Self::with_store(Arc::new(store), lease, identity, versions)
     }
 
-    fn over(store: Arc<dyn CandidateStore>, lease: &str, identity: &str, versions: Versions) -> Self {
+    fn with_store(store: Arc<dyn CandidateStore>, lease: &str, identity: &str, versions: Versions) -> Self {
         Self {
             store,
             identity: identity.to_owned(),
             lease: lease.to_owned(),
             versions,
-            wall: Arc::new(Timestamp::now),
+            wall_clock: Arc::new(Timestamp::now),
             renewed: None,
         }
     }
@@ -142,6 +143,7 @@ impl Candidacy {
         }
     }
 
+    /// Creates or renews the candidacy, if that is due.
     async fn keep(&mut self) -> Result<(), LeaseError> {
         let candidate = match limited(self.store.get()).await {
             Ok(candidate) => Some(candidate),
@@ -149,7 +151,7 @@ impl Candidacy {
             Err(error) => return Err(error),
         };
         let started = Instant::now();
-        let now = format!("{:.6}", (self.wall)());
+        let now = format!("{:.6}", (self.wall_clock)());
         match (next_step(candidate.as_ref(), self.renewed.map(|renewed| renewed.elapsed())), candidate) {
             (Step::Wait, _) => return Ok(()),
             (_, Some(mut candidate)) => {
@@ -221,7 +223,7 @@ mod tests {
             ("not renewed by this process yet", Some(candidate(early, None)), None, Step::Renew),
             ("renewed", Some(candidate(early, None)), recently, Step::Wait),
             ("pinged", Some(candidate(early, Some(late))), recently, Step::Renew),
-            ("ping was answered", Some(candidate(late, Some(early))), recently, Step::Wait),
+            ("renewed after the ping", Some(candidate(late, Some(early))), recently, Step::Wait),
             ("old", Some(candidate(early, None)), Some(Duration::from_secs(300)), Step::Renew),
             ("time is unreadable", Some(candidate("x", Some(early))), recently, Step::Renew),
         ] {
@@ -230,13 +232,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn candidate_is_created_and_answers_pings_within_seconds() {
+    async fn candidate_is_created_and_renewed_within_seconds_of_a_ping() {
         let server = Arc::new(Server::default());
         let versions = Versions { binary: "1.37.0".to_owned(), emulation: "1.36.0".to_owned() };
-        let wall = Timestamp::from_second(1_000_000).expect("in range");
-        let mut candidacy = Candidacy::over(server.clone(), "kube-controller-manager", "us", versions);
+        let wall_clock = Timestamp::from_second(1_000_000).expect("in range");
+        let mut candidacy = Candidacy::with_store(server.clone(), "kube-controller-manager", "us", versions);
         let start = Instant::now();
-        candidacy.wall = Arc::new(move || wall + start.elapsed());
+        candidacy.wall_clock = Arc::new(move || wall_clock + start.elapsed());
         let running = tokio::spawn(candidacy.run());
         sleep(Duration::from_secs(10)).await;
         let created = server.candidate.lock().unwrap().clone().expect("it was created");
@@ -244,7 +246,7 @@ mod tests {
         assert_eq!((&spec["leaseName"], &spec["strategy"]), (&json!("kube-controller-manager"), &json!(STRATEGY)));
         assert_eq!((&spec["binaryVersion"], &spec["emulationVersion"]), (&json!("1.37.0"), &json!("1.36.0")));
         assert_eq!(*server.writes.lock().unwrap(), ["create"]);
-        let pinged = (wall + Duration::from_secs(10)).to_string();
+        let pinged = (wall_clock + Duration::from_secs(10)).to_string();
         server.candidate.lock().unwrap().as_mut().expect("it exists")["spec"]["pingTime"] = pinged.into();
         sleep(Duration::from_secs(3)).await;
         assert_eq!(*server.writes.lock().unwrap(), ["create", "update"]);

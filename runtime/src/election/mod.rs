@@ -32,6 +32,7 @@ pub use candidacy::{Candidacy, Versions};
 pub use store::{LeaseError, LeaseStore};
 use term::{Observed, claim, holder, vacate};
 
+/// Maximum random extension of a retry period, as a multiple of it.
 const JITTER: f64 = 1.2;
 
 /// Configuration: the lease, the identity, and the times of the protocol.
@@ -43,9 +44,9 @@ pub struct ElectionConfig {
     pub name: String,
     /// The candidate's identity; must be unique to the process (`unique_identity`).
     pub identity: String,
-    /// How long other candidates wait after the last renewal; whole seconds, 15 s by default.
+    /// Time for which other candidates wait after the last renewal; whole seconds, 15 s by default.
     pub lease_duration: Duration,
-    /// How long a leader tries to renew before it stops leading; 10 s by default.
+    /// Time for which a leader tries to renew before it stops leading; 10 s by default.
     pub renew_deadline: Duration,
     /// The pause between two attempts; 2 s by default.
     pub retry_period: Duration,
@@ -103,7 +104,7 @@ pub fn unique_identity(hostname: &str) -> String {
     format!("{hostname}_{}", random_uuid())
 }
 
-/// The reason why an election can't be set up.
+/// The reason why an election configuration is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ElectionError {
     /// The identity is empty.
@@ -118,17 +119,17 @@ pub enum ElectionError {
     /// The leader would stop only after other candidates may acquire the lease.
     #[error("leader election: renew deadline {renew_deadline:?} must be below lease duration {lease_duration:?}")]
     RenewDeadlineTooLong {
-        /// As configured.
+        /// The configured lease duration.
         lease_duration: Duration,
-        /// As configured.
+        /// The configured renew deadline.
         renew_deadline: Duration,
     },
     /// The renew deadline leaves no time for a second attempt.
     #[error("leader election: renew deadline {renew_deadline:?} must be above 1.2 times retry period {retry_period:?}")]
     RenewDeadlineTooShort {
-        /// As configured.
+        /// The configured renew deadline.
         renew_deadline: Duration,
-        /// As configured.
+        /// The configured retry period.
         retry_period: Duration,
     },
 }
@@ -139,7 +140,7 @@ pub enum Lost {
     /// Another process holds the lease.
     #[error("the lease is held by {holder}")]
     TakenOver {
-        /// The holder.
+        /// The identity of the holder.
         holder: String,
     },
     /// The API server prefers another candidate.
@@ -179,6 +180,7 @@ enum TryError {
 #[derive(Debug)]
 struct Sent {
     spec: LeaseSpec,
+    /// The time at which it was sent.
     started: Instant,
 }
 
@@ -188,13 +190,17 @@ struct Sent {
 pub struct Election {
     store: Arc<dyn LeaseStore>,
     config: ElectionConfig,
+    /// The lease duration in seconds.
     seconds: i32,
     fence: Fence,
     recorder: Option<Recorder>,
-    wall: WallClock,
+    wall_clock: WallClock,
     random: StdRng,
+    /// The lease as last read or written by this process.
     observed: Option<Observed>,
+    /// The last write without a response.
     sent: Option<Sent>,
+    /// The holder that was logged last.
     reported: String,
 }
 
@@ -206,25 +212,25 @@ impl Election {
     /// `ElectionError` if the times are inconsistent or the identity is empty.
     pub fn new(client: kube::Client, config: ElectionConfig) -> Result<(Self, Fence), ElectionError> {
         let store = store::ApiLease::new(client, &config.namespace, &config.name);
-        Self::over(Arc::new(store), config)
+        Self::with_store(Arc::new(store), config)
     }
 
-    /// Like `new`, over any store of leases.
+    /// Like `new`, with any store of leases.
     ///
     /// # Errors
-    /// As `new`.
-    pub fn over(store: Arc<dyn LeaseStore>, config: ElectionConfig) -> Result<(Self, Fence), ElectionError> {
+    /// Same as [`Election::new`].
+    pub fn with_store(store: Arc<dyn LeaseStore>, config: ElectionConfig) -> Result<(Self, Fence), ElectionError> {
         config.check()?;
         let seconds = config.lease_seconds().ok_or(ElectionError::LeaseDuration(config.lease_duration))?;
         // Candidates wait for the whole seconds in the lease, so the fence must not last a fraction longer.
-        let fence = Fence::shut(Duration::from_secs(config.lease_duration.as_secs()));
+        let fence = Fence::closed(Duration::from_secs(config.lease_duration.as_secs()));
         let election = Self {
             store,
             config,
             seconds,
             fence: fence.clone(),
             recorder: None,
-            wall: Arc::new(Timestamp::now),
+            wall_clock: Arc::new(Timestamp::now),
             random: StdRng::from_os_rng(),
             observed: None,
             sent: None,
@@ -241,8 +247,8 @@ impl Election {
     }
 
     /// Replaces the wall clock, which is only written into the lease, and the seed of the jitter.
-    pub fn with_clock(mut self, wall: WallClock, seed: u64) -> Self {
-        self.wall = wall;
+    pub fn with_clock(mut self, wall_clock: WallClock, seed: u64) -> Self {
+        self.wall_clock = wall_clock;
         self.random = StdRng::seed_from_u64(seed);
         self
     }
@@ -302,6 +308,7 @@ impl Election {
         released
     }
 
+    /// Writes a lease without a holder; retries until it succeeds or the lease has another holder.
     async fn vacate(&mut self) -> bool {
         loop {
             let started = Instant::now();
@@ -309,7 +316,7 @@ impl Election {
                 Ok(lease) if holder(&lease) != self.config.identity => return true,
                 Ok(mut lease) => {
                     let strategy = self.strategy(Some(&lease));
-                    lease.spec = Some(LeaseSpec { strategy, ..vacate(&lease, (self.wall)()) });
+                    lease.spec = Some(LeaseSpec { strategy, ..vacate(&lease, (self.wall_clock)()) });
                     self.call(self.store.update(&lease)).await
                 }
                 Err(error) => Err(error),
@@ -327,11 +334,11 @@ impl Election {
 
     /// Renews once: retries until it succeeds, another process leads, or the renew deadline has passed.
     async fn renew_in_time(&mut self) -> Result<(), Lost> {
-        let give_up = self.give_up();
+        let deadline = self.renewal_deadline();
         let mut last_error = "no response".to_owned();
         loop {
             let next = Instant::now() + self.config.retry_period;
-            match timeout_at(give_up, self.attempt()).await {
+            match timeout_at(deadline, self.attempt()).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(TryError::Held { holder })) => return Err(Lost::TakenOver { holder }),
                 Ok(Err(TryError::EndOfTerm { preferred })) => return Err(Lost::EndOfTerm { preferred }),
@@ -341,18 +348,18 @@ impl Election {
                 }
                 Err(_) => return Err(Lost::RenewDeadline { last_error }),
             }
-            if timeout_at(give_up, sleep_until(next)).await.is_err() {
+            if timeout_at(deadline, sleep_until(next)).await.is_err() {
                 return Err(Lost::RenewDeadline { last_error });
             }
         }
     }
 
     /// Returns the renew deadline, but never beyond the fence: a leader that can't write must not block the lease.
-    fn give_up(&self) -> Instant {
+    fn renewal_deadline(&self) -> Instant {
         let now = Instant::now();
         let renewed = self.fence.last_renewed().unwrap_or(now);
-        let lasts = Duration::from_secs(self.config.lease_duration.as_secs());
-        (now + self.config.renew_deadline).min(renewed + lasts)
+        let lease_duration = Duration::from_secs(self.config.lease_duration.as_secs());
+        (now + self.config.renew_deadline).min(renewed + lease_duration)
     }
 
     /// Acquires or renews the lease, or returns the reason why not (`LeaderElector.tryAcquireOrRenew`).
@@ -381,7 +388,7 @@ impl Election {
         self.observed = Some(Observed::next(self.observed.take(), lease.clone(), now));
         self.report_holder();
         self.refuse_if_led(self.fence.is_leader())?;
-        if let Some(started) = self.arrived(&lease, now) {
+        if let Some(started) = self.start_of_stored_write(&lease, now) {
             self.lead(lease, started);
             return Ok(());
         }
@@ -411,7 +418,7 @@ impl Election {
         if !preferred.is_empty() {
             return Err(TryError::EndOfTerm { preferred });
         }
-        if let Some(started) = self.arrived(&lease, now) {
+        if let Some(started) = self.start_of_stored_write(&lease, now) {
             self.lead(lease, started);
             return Ok(());
         }
@@ -441,14 +448,14 @@ impl Election {
 
     /// Returns the time at which the last write was sent, if its response was lost but `lease` shows that the server
     /// executed it, and it has not expired since.
-    fn arrived(&self, lease: &Lease, now: Instant) -> Option<Instant> {
+    fn start_of_stored_write(&self, lease: &Lease, now: Instant) -> Option<Instant> {
         let sent = self.sent.as_ref()?;
         let running = sent.started + self.config.renew_deadline > now;
         (running && lease.spec.as_ref() == Some(&sent.spec)).then_some(sent.started)
     }
 
     async fn write(&mut self, before: Option<Lease>) -> Result<(), LeaseError> {
-        let mut spec = claim(before.as_ref(), &self.config.identity, self.seconds, (self.wall)());
+        let mut spec = claim(before.as_ref(), &self.config.identity, self.seconds, (self.wall_clock)());
         spec.strategy = self.strategy(before.as_ref());
         let started = Instant::now();
         self.sent = Some(Sent { spec: spec.clone(), started });
@@ -478,6 +485,7 @@ impl Election {
         before?.spec.as_ref()?.strategy.clone()
     }
 
+    /// Records a successful write that began at `started`: this process leads.
     fn lead(&mut self, lease: Lease, started: Instant) {
         self.sent = None;
         self.observed = Some(Observed { lease, changed: Instant::now() });

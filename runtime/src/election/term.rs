@@ -7,7 +7,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use tokio::time::Instant;
 
-/// The lease as last read or written, and when its spec was last observed to change.
+/// The lease as last read or written, and the time at which a change of its spec was last observed.
 #[derive(Debug, Clone)]
 pub(super) struct Observed {
     pub(super) lease: Lease,
@@ -33,8 +33,8 @@ impl Observed {
     /// the timestamps in it come from another clock and are ignored (`LeaderElector.isLeaseValid`).
     pub(super) fn valid(&self, now: Instant) -> bool {
         let seconds = spec(&self.lease).and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
-        let lasts = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-        self.changed + lasts > now
+        let lease_duration = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+        self.changed + lease_duration > now
     }
 }
 

@@ -33,7 +33,7 @@ fn transitions(world: &World) -> Option<i32> {
 async fn successor_waits_for_the_lease_of_a_crashed_leader() {
     let world = World::new();
     let a = Process::start(&world, "a", 0, 1);
-    assert!(until(&world, 1, || a.fence.holds()).await < SECOND, "no lease: lead at once");
+    assert!(until(&world, 1, || a.fence.holds()).await < SECOND, "without a lease it leads immediately");
     let b = Process::start(&world, "b", 0, 2);
     pass(&world, 60).await;
     assert!(a.fence.holds() && !b.fence.is_leader());
@@ -55,7 +55,7 @@ async fn stopped_leader_has_a_closed_fence_on_resume() {
     until(&world, 30, || b.fence.holds()).await;
     pass(&world, 5).await;
     a.gate.resume();
-    assert!(!a.fence.holds(), "before it did anything");
+    assert!(!a.fence.holds(), "the fence is closed before the process takes a step");
     until(&world, 5, || !a.losses.lock().unwrap().is_empty()).await;
     assert!(!a.fence.is_leader());
     pass(&world, 30).await;
@@ -71,7 +71,7 @@ async fn lease_of_client_go_is_acquired_by_the_local_clock() {
         let took = until(&world, 60, || a.fence.holds()).await;
         assert!(took >= 15 * SECOND && took < 15 * SECOND + RETRY, "{renewed}: {took:?}");
         assert_eq!(transitions(&world), Some(4));
-        assert_eq!(world.lease().metadata.uid.as_deref(), Some("u-1"), "metadata is kept");
+        assert_eq!(world.lease().metadata.uid.as_deref(), Some("u-1"), "the metadata of the lease is kept");
     }
 }
 
@@ -90,7 +90,7 @@ async fn live_leader_of_client_go_is_respected() {
 
 #[tokio::test(start_paused = true)]
 async fn leadership_survives_short_faults_but_not_long_ones() {
-    let kinds = [FaultKind::Refused, FaultKind::RequestLost, FaultKind::AnswerLost, FaultKind::ErrorAfterChange];
+    let kinds = [FaultKind::Refused, FaultKind::RequestLost, FaultKind::ResponseLost, FaultKind::ErrorAfterChange];
     for kind in kinds {
         let world = World::new();
         let (mut election, fence) = candidate(&world, "a");
@@ -113,14 +113,18 @@ async fn lost_responses_are_resolved_by_reading() {
     let world = World::new();
     let (mut election, fence) = candidate(&world, "a");
     // The GET reports no lease, the response to the POST is lost.
-    world.faults.lock().unwrap().extend([Fault::default(), Fault { kind: FaultKind::AnswerLost, ..Fault::default() }]);
+    world
+        .faults
+        .lock()
+        .unwrap()
+        .extend([Fault::default(), Fault { kind: FaultKind::ResponseLost, ..Fault::default() }]);
     let start = Instant::now();
     election.acquire().await;
     assert!(fence.holds());
     assert_eq!(*world.calls.lock().unwrap(), ["get", "create", "get"]);
-    assert_eq!(fence.last_renewed(), Some(start), "it counts from the request that arrived");
+    assert_eq!(fence.last_renewed(), Some(start), "the time is that of the request that the server executed");
 
-    world.fail_next(FaultKind::AnswerLost, 1);
+    world.fail_next(FaultKind::ResponseLost, 1);
     let sent = Instant::now();
     assert!(timeout(6 * SECOND, election.hold()).await.is_err());
     assert_eq!(world.calls.lock().unwrap()[3..], ["update", "get"]);
@@ -178,8 +182,8 @@ async fn release_survives_a_conflict_and_leaves_no_holder() {
     election.acquire().await;
     // The renewal reaches the server 500 ms late, between the release's GET and its PUT.
     let late = Fault { before: 500, ..Fault::default() };
-    let slow_answer = Fault { after: 800, ..Fault::default() };
-    world.faults.lock().unwrap().extend([late, slow_answer]);
+    let slow_response = Fault { after: 800, ..Fault::default() };
+    world.faults.lock().unwrap().extend([late, slow_response]);
     assert!(timeout(SECOND / 10, election.hold()).await.is_err());
     assert!(election.release().await);
     assert!(!fence.holds());
@@ -284,7 +288,7 @@ fn inconsistent_settings_are_refused() {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Act {
+enum Action {
     Stop(usize),
     Resume(usize),
     Crash(usize),
@@ -292,16 +296,16 @@ enum Act {
     Wait,
 }
 
-fn act() -> impl Strategy<Value = (Act, u64)> {
-    let which = 0..2usize;
-    let act = prop_oneof![
-        2 => which.clone().prop_map(Act::Stop),
-        3 => which.clone().prop_map(Act::Resume),
-        1 => which.clone().prop_map(Act::Crash),
-        1 => which.prop_map(Act::Exit),
-        3 => Just(Act::Wait),
+fn action() -> impl Strategy<Value = (Action, u64)> {
+    let slot = 0..2usize;
+    let action = prop_oneof![
+        2 => slot.clone().prop_map(Action::Stop),
+        3 => slot.clone().prop_map(Action::Resume),
+        1 => slot.clone().prop_map(Action::Crash),
+        1 => slot.prop_map(Action::Exit),
+        3 => Just(Action::Wait),
     ];
-    (act, 0..25_000u64)
+    (action, 0..25_000u64)
 }
 
 fn fault() -> impl Strategy<Value = Fault> {
@@ -309,35 +313,35 @@ fn fault() -> impl Strategy<Value = Fault> {
         4 => Just(FaultKind::None),
         1 => Just(FaultKind::Refused),
         1 => Just(FaultKind::RequestLost),
-        1 => Just(FaultKind::AnswerLost),
+        1 => Just(FaultKind::ResponseLost),
         1 => Just(FaultKind::ErrorAfterChange),
     ];
     let late = || prop_oneof![3 => 0..50u64, 1 => 0..20_000u64];
     (late(), late(), kind).prop_map(|(before, after, kind)| Fault { before, after, kind })
 }
 
-async fn play(faults: Vec<Fault>, acts: Vec<(Act, u64)>, skews: [i64; 2], seed: u64) {
+async fn run_scenario(faults: Vec<Fault>, actions: Vec<(Action, u64)>, skews: [i64; 2], seed: u64) {
     let world = World::new();
     world.faults.lock().unwrap().extend(faults);
-    let mut born = 0;
+    let mut started = 0;
     let mut start = |slot: usize| {
-        born += 1;
-        Process::start(&world, &format!("p{born}"), skews[slot], seed.wrapping_add(born))
+        started += 1;
+        Process::start(&world, &format!("p{started}"), skews[slot], seed.wrapping_add(started))
     };
     let mut processes = [start(0), start(1)];
-    for (act, wait) in acts {
-        match act {
-            Act::Stop(slot) => processes[slot].gate.stop(),
-            Act::Resume(slot) => processes[slot].gate.resume(),
-            Act::Crash(slot) => {
+    for (action, wait) in actions {
+        match action {
+            Action::Stop(slot) => processes[slot].gate.stop(),
+            Action::Resume(slot) => processes[slot].gate.resume(),
+            Action::Crash(slot) => {
                 processes[slot].crash();
                 processes[slot] = start(slot);
             }
-            Act::Exit(slot) => {
+            Action::Exit(slot) => {
                 processes[slot].exit();
                 processes[slot] = start(slot);
             }
-            Act::Wait => {}
+            Action::Wait => {}
         }
         let end = Instant::now() + Duration::from_millis(wait);
         while Instant::now() < end {
@@ -360,12 +364,12 @@ proptest! {
     #[test]
     fn there_are_never_two_leaders_and_one_in_the_end(
         faults in prop::collection::vec(fault(), 0..60),
-        acts in prop::collection::vec(act(), 0..12),
+        actions in prop::collection::vec(action(), 0..12),
         skews in [-100_000..100_000i64, -100_000..100_000i64],
         seed in any::<u64>(),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-        runtime.block_on(play(faults, acts, skews, seed));
+        runtime.block_on(run_scenario(faults, actions, skews, seed));
     }
 }
 
@@ -375,7 +379,7 @@ fn coordinated(world: &Arc<World>, identity: &str) -> Election {
         coordinated: Some(versions),
         ..ElectionConfig::new("kube-system", "kube-controller-manager", identity)
     };
-    Election::over(world.store(), config).expect("valid").0
+    Election::with_store(world.store(), config).expect("valid").0
 }
 
 fn assigned(holder: &str, preferred: Option<&str>) -> Lease {

@@ -26,12 +26,17 @@ pub(super) struct Fault {
 pub(super) enum FaultKind {
     #[default]
     None,
+    /// The server returns an error and changes nothing.
     Refused,
+    /// The request never arrives.
     RequestLost,
-    AnswerLost,
+    /// The request is executed, but its response never arrives.
+    ResponseLost,
+    /// The request is executed, but the server returns an error.
     ErrorAfterChange,
 }
 
+/// A request for the lease.
 #[derive(Clone)]
 enum Call {
     Get,
@@ -47,7 +52,8 @@ pub(super) struct World {
     pub(super) faults: Mutex<VecDeque<Fault>>,
     pub(super) calls: Mutex<Vec<&'static str>>,
     fences: Mutex<Vec<(String, Fence)>>,
-    broken: Mutex<Vec<String>>,
+    /// Takeovers while another fence was open.
+    violations: Mutex<Vec<String>>,
 }
 
 impl World {
@@ -57,7 +63,7 @@ impl World {
 
     /// Returns the connection of one more candidate.
     pub(super) fn store(self: &Arc<Self>) -> Arc<dyn LeaseStore> {
-        Arc::new(Line(self.clone()))
+        Arc::new(CandidateConnection(self.clone()))
     }
 
     pub(super) fn lease(&self) -> Lease {
@@ -85,8 +91,8 @@ impl World {
 
     /// Returns the number of open fences. Panics if two were open at any takeover, or are now.
     pub(super) fn leaders(&self) -> usize {
-        let broken = self.broken.lock().unwrap();
-        assert!(broken.is_empty(), "{broken:?}");
+        let violations = self.violations.lock().unwrap();
+        assert!(violations.is_empty(), "{violations:?}");
         let fences = self.fences.lock().unwrap();
         let holding: Vec<&String> = fences.iter().filter(|(_, fence)| fence.holds()).map(|(id, _)| id).collect();
         assert!(holding.len() <= 1, "two leaders: {holding:?}");
@@ -114,7 +120,7 @@ impl World {
         for (identity, fence) in self.fences.lock().unwrap().iter() {
             if !holder(&next).is_empty() && identity != holder(&next) && fence.holds() {
                 let text = format!("{} took the lease while the fence of {identity} held", holder(&next));
-                self.broken.lock().unwrap().push(text);
+                self.violations.lock().unwrap().push(text);
             }
         }
         *stored = Some(next.clone());
@@ -122,16 +128,17 @@ impl World {
     }
 }
 
-struct Line(Arc<World>);
+/// The access of a candidate to the lease.
+struct CandidateConnection(Arc<World>);
 
-impl Line {
+impl CandidateConnection {
     /// Executes a call in a separate task, so that dropping the caller does not cancel its request.
     fn call(&self, verb: &'static str, call: Call) -> BoxFuture<'static, Result<Lease, LeaseError>> {
         let world = self.0.clone();
         async move {
             world.calls.lock().unwrap().push(verb);
             let fault = world.faults.lock().unwrap().pop_front().unwrap_or_default();
-            let (answer, answered) = oneshot::channel();
+            let (respond, response) = oneshot::channel();
             tokio::spawn(async move {
                 sleep(Duration::from_millis(fault.before)).await;
                 let failed = || Err(LeaseError::Failed("scripted".to_owned()));
@@ -139,14 +146,14 @@ impl Line {
                     FaultKind::None => world.apply(call),
                     FaultKind::Refused => failed(),
                     FaultKind::ErrorAfterChange => world.apply(call).and_then(|_| failed()),
-                    FaultKind::AnswerLost => return drop(world.apply(call)),
+                    FaultKind::ResponseLost => return drop(world.apply(call)),
                     FaultKind::RequestLost => return,
                 };
                 sleep(Duration::from_millis(fault.after)).await;
                 // The receiver may have been dropped: that is one of the faults.
-                answer.send(outcome).ok();
+                respond.send(outcome).ok();
             });
-            match answered.await {
+            match response.await {
                 Ok(outcome) => outcome,
                 Err(_) => pending().await,
             }
@@ -155,7 +162,7 @@ impl Line {
     }
 }
 
-impl LeaseStore for Line {
+impl LeaseStore for CandidateConnection {
     fn get(&self) -> BoxFuture<'_, Result<Lease, LeaseError>> {
         self.call("get", Call::Get)
     }
@@ -209,9 +216,9 @@ impl Process {
     pub(super) fn start(world: &Arc<World>, identity: &str, skew_seconds: i64, seed: u64) -> Self {
         let (mut election, fence) = candidate(world, identity);
         // The wall clock of a process is skewed but advances with the shared time.
-        let off = Timestamp::from_second(1_795_240_236 + skew_seconds).unwrap();
+        let wall_start = Timestamp::from_second(1_795_240_236 + skew_seconds).unwrap();
         let start = Instant::now();
-        election = election.with_clock(Arc::new(move || off + start.elapsed()), seed);
+        election = election.with_clock(Arc::new(move || wall_start + start.elapsed()), seed);
         let gate = Arc::new(Gate::default());
         let losses = Arc::new(Mutex::new(Vec::new()));
         let (exit, mut exiting) = oneshot::channel();
@@ -254,7 +261,7 @@ impl Process {
 /// Creates a candidate whose fence is checked by the world.
 pub(super) fn candidate(world: &Arc<World>, identity: &str) -> (Election, Fence) {
     let config = ElectionConfig::new("kube-system", "kube-controller-manager", identity);
-    let (election, fence) = Election::over(Arc::new(Line(world.clone())), config).unwrap();
+    let (election, fence) = Election::with_store(Arc::new(CandidateConnection(world.clone())), config).unwrap();
     world.fences.lock().unwrap().push((identity.to_owned(), fence.clone()));
     (election, fence)
 }

@@ -10,10 +10,15 @@ use super::body::{Event, event_name};
 use super::lru::Lru;
 use super::{EventType, ObjectReference};
 
-const REMEMBERED: usize = 4096;
+/// Maximum number of entries of each cache.
+const MAX_CACHE_ENTRIES: usize = 4096;
+/// Different messages from which on events are combined.
 const SIMILAR_MESSAGES: usize = 10;
+/// Messages further apart are not similar.
 const SIMILAR_WITHIN_SECONDS: f64 = 600.0;
+/// Initial budget of an object, in events.
 const SPAM_BURST: f64 = 25.0;
+/// Time after which one event is added to a budget.
 const SPAM_REFILL_SECONDS: f64 = 300.0;
 const COMBINED_PREFIX: &str = "(combined from similar events): ";
 
@@ -36,19 +41,23 @@ pub(super) struct Correlated {
     pub(super) spam: bool,
 }
 
+/// The different messages of one reason about one object.
 #[derive(Debug)]
 struct Similar {
+    /// Hashes of the messages, the oldest first.
     messages: Vec<u64>,
     last: Timestamp,
 }
 
+/// The occurrences of an event.
 #[derive(Debug, Default)]
-struct Seen {
+struct Counted {
     count: u32,
     first: Timestamp,
     name: String,
 }
 
+/// The budget of an object for events of one type.
 #[derive(Debug)]
 struct Budget {
     tokens: f64,
@@ -61,7 +70,7 @@ pub(super) struct Correlator {
     component: &'static str,
     hasher: RandomState,
     similar: Lru<Similar>,
-    seen: Lru<Seen>,
+    counted: Lru<Counted>,
     budgets: Lru<Budget>,
 }
 
@@ -71,9 +80,9 @@ impl Correlator {
         Self {
             component,
             hasher: RandomState::new(),
-            similar: Lru::new(REMEMBERED),
-            seen: Lru::new(REMEMBERED),
-            budgets: Lru::new(REMEMBERED),
+            similar: Lru::new(MAX_CACHE_ENTRIES),
+            counted: Lru::new(MAX_CACHE_ENTRIES),
+            budgets: Lru::new(MAX_CACHE_ENTRIES),
         }
     }
 
@@ -135,16 +144,16 @@ impl Correlator {
     /// Counts an event: one that was recorded before keeps its name and first time, and its count increases
     /// (`eventLogger.eventObserve`).
     fn count(&mut self, event: &mut Event, key: u64) {
-        let seen = self.seen.entry(key, Seen::default);
-        if seen.count > 0 {
-            event.name.clone_from(&seen.name);
-            event.first = seen.first;
+        let counted = self.counted.entry(key, Counted::default);
+        if counted.count > 0 {
+            event.name.clone_from(&counted.name);
+            event.first = counted.first;
         } else {
-            seen.name.clone_from(&event.name);
-            seen.first = event.first;
+            counted.name.clone_from(&event.name);
+            counted.first = event.first;
         }
-        seen.count = seen.count.saturating_add(1);
-        event.count = seen.count;
+        counted.count = counted.count.saturating_add(1);
+        event.count = counted.count;
     }
 
     /// Takes one token of the object's budget: 25 initially, then one every five minutes
@@ -162,10 +171,10 @@ impl Correlator {
         allowed
     }
 
-    /// Returns the hash of the part that all three keys share, and of the part that is special to one.
-    fn key(&self, about: &ObjectReference, kind: EventType, special: impl Hash) -> u64 {
+    /// Returns the hash of the part that all three keys share, and of the part that distinguishes them.
+    fn key(&self, about: &ObjectReference, kind: EventType, distinction: impl Hash) -> u64 {
         let object = (&about.kind, &about.namespace, &about.name, &about.uid, &about.api_version);
-        self.hasher.hash_one((object, kind, special))
+        self.hasher.hash_one((object, kind, distinction))
     }
 }
 

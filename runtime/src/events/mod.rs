@@ -34,10 +34,14 @@ use repeats::Repeats;
 
 use crate::journal::note;
 
-const QUEUED: usize = 1000;
-const TRIES: u32 = 12;
-const BETWEEN_TRIES: Duration = Duration::from_secs(10);
-const WITHOUT_ANSWER: Duration = Duration::from_secs(30);
+/// Maximum number of events that wait to be sent, per component.
+const MAX_QUEUED: usize = 1000;
+/// Attempts to write an event.
+const MAX_ATTEMPTS: u32 = 12;
+/// Time between two attempts.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// Maximum time for a response.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A source of the current time, so that tests can set it.
 pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -75,9 +79,9 @@ pub fn about<K: Kind>(record: &K) -> ObjectReference {
 /// The type of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventType {
-    /// Information.
+    /// The event reports a regular action.
     Normal,
-    /// Something failed.
+    /// The event reports a failure.
     Warning,
 }
 
@@ -127,6 +131,7 @@ pub struct EventCounts {
     pub abandoned: u64,
 }
 
+/// The counts behind [`EventCounts`].
 #[derive(Debug, Default)]
 struct Tally {
     written: AtomicU64,
@@ -158,7 +163,7 @@ impl Recorder {
         sink: Arc<dyn EventSink>,
         clock: WallClock,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
-        let (queue, queued) = mpsc::channel(QUEUED);
+        let (queue, queued) = mpsc::channel(MAX_QUEUED);
         let (closing, closed) = watch::channel(false);
         let tally = Arc::new(Tally::default());
         let sender = Sender {
@@ -204,7 +209,7 @@ impl Recorder {
         self.closing.send_replace(true);
     }
 
-    /// Returns the component.
+    /// Returns the component that the events name as their source.
     pub fn component(&self) -> &'static str {
         self.component
     }
@@ -220,6 +225,7 @@ impl Recorder {
     }
 }
 
+/// Correlates queued events and sends them.
 struct Sender {
     correlator: Correlator,
     /// Events that were not written yet, in order; at most the capacity of the queue.
@@ -251,7 +257,7 @@ impl Sender {
                 written = &mut delivery => self.count(written, occurrences),
                 // Events are received and combined also during a write, so that a slow server does not fill the queue
                 // with events that would be combined anyway.
-                next = queued.recv(), if self.firsts.len() < QUEUED => match next {
+                next = queued.recv(), if self.firsts.len() < MAX_QUEUED => match next {
                     Some(occurrence) => self.apply(occurrence),
                     None => break,
                 },
@@ -297,6 +303,7 @@ impl Sender {
         self.firsts.pop_front().map(|event| (event, 1)).or_else(|| self.repeats.take(until))
     }
 
+    /// Begins to write an event. A panic counts as a failure.
     fn deliver(&self, event: Event) -> Delivery {
         let delivery = AssertUnwindSafe(deliver(self.sink.clone(), event, self.closed.clone())).catch_unwind();
         let settled = delivery.map(|written| {
@@ -317,9 +324,9 @@ impl Sender {
 /// Makes up to twelve attempts ten seconds apart, the first pause random within that (`recordToSink`). An attempt
 /// without a response within 30 seconds counts as failed, so that a dead connection cannot block a component.
 async fn deliver(sink: Arc<dyn EventSink>, event: Event, mut closed: watch::Receiver<bool>) -> bool {
-    for tries in 1..=TRIES {
-        let written = tokio::time::timeout(WITHOUT_ANSWER, write(&*sink, &event));
-        let timed_out = |_| Err(SinkError::Unreachable(format!("no response within {WITHOUT_ANSWER:?}")));
+    for tries in 1..=MAX_ATTEMPTS {
+        let written = tokio::time::timeout(ATTEMPT_TIMEOUT, write(&*sink, &event));
+        let timed_out = |_| Err(SinkError::Unreachable(format!("no response within {ATTEMPT_TIMEOUT:?}")));
         match written.await.unwrap_or_else(timed_out) {
             Ok(()) => return true,
             Err(SinkError::Unreachable(error)) => {
@@ -331,9 +338,9 @@ async fn deliver(sink: Arc<dyn EventSink>, event: Event, mut closed: watch::Rece
             }
         }
         let pause = match tries {
-            1 => BETWEEN_TRIES.mul_f64(rand::random()),
-            TRIES => return false,
-            _ => BETWEEN_TRIES,
+            1 => RETRY_INTERVAL.mul_f64(rand::random()),
+            MAX_ATTEMPTS => return false,
+            _ => RETRY_INTERVAL,
         };
         tokio::select! {
             biased;

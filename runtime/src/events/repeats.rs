@@ -17,7 +17,7 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const FIRST_WAIT_COMBINED: Duration = Duration::from_secs(5);
 
 /// Maximum delay of a repeat; until then the delay doubles from patch to patch.
-pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(10);
+pub(super) const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// One event that is repeated.
 #[derive(Debug)]
@@ -33,7 +33,9 @@ struct Series {
 /// Delayed repeats, at most one per event, and their last delays.
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
+    /// By namespace and name of the event.
     series: HashMap<String, Series>,
+    /// Keys by due time.
     order: BTreeSet<(Instant, String)>,
 }
 
@@ -49,7 +51,7 @@ impl Repeats {
             }
             Some(series) => {
                 self.order.remove(&(series.due, key.clone()));
-                (series.wait * 2).min(LONGEST_WAIT)
+                (series.wait * 2).min(MAX_WAIT)
             }
             None if event.is_combined() => FIRST_WAIT_COMBINED,
             None => FIRST_WAIT,

@@ -10,21 +10,23 @@ use tokio::time::{Instant, timeout};
 
 use super::*;
 
+/// A sink in memory.
 #[derive(Default)]
-struct Memory {
-    answers: Mutex<VecDeque<SinkError>>,
+struct MemorySink {
+    /// The errors of the next calls; further calls succeed.
+    failures: Mutex<VecDeque<SinkError>>,
     calls: Mutex<Vec<(&'static str, Instant)>>,
     stored: Mutex<BTreeMap<String, Value>>,
 }
 
-impl Memory {
-    fn answering(errors: impl IntoIterator<Item = SinkError>) -> Arc<Self> {
-        Arc::new(Self { answers: Mutex::new(errors.into_iter().collect()), ..Self::default() })
+impl MemorySink {
+    fn failing(errors: impl IntoIterator<Item = SinkError>) -> Arc<Self> {
+        Arc::new(Self { failures: Mutex::new(errors.into_iter().collect()), ..Self::default() })
     }
 
-    fn answer(&self, verb: &'static str) -> Result<(), SinkError> {
+    fn call(&self, verb: &'static str) -> Result<(), SinkError> {
         self.calls.lock().unwrap().push((verb, Instant::now()));
-        self.answers.lock().unwrap().pop_front().map_or(Ok(()), Err)
+        self.failures.lock().unwrap().pop_front().map_or(Ok(()), Err)
     }
 
     fn verbs(&self) -> Vec<&'static str> {
@@ -37,10 +39,10 @@ impl Memory {
     }
 }
 
-impl EventSink for Memory {
+impl EventSink for MemorySink {
     fn create<'a>(&'a self, namespace: &'a str, event: Bytes) -> BoxFuture<'a, Result<(), SinkError>> {
         async move {
-            self.answer("create")?;
+            self.call("create")?;
             let event: Value = serde_json::from_slice(&event).unwrap();
             assert_eq!(event["metadata"]["namespace"], namespace);
             let name = event["metadata"]["name"].as_str().unwrap().to_owned();
@@ -53,7 +55,7 @@ impl EventSink for Memory {
 
     fn patch<'a>(&'a self, _: &'a str, name: &'a str, patch: Bytes) -> BoxFuture<'a, Result<(), SinkError>> {
         async move {
-            self.answer("patch")?;
+            self.call("patch")?;
             let patch: BTreeMap<String, Value> = serde_json::from_slice(&patch).unwrap();
             let mut stored = self.stored.lock().unwrap();
             let event = stored.get_mut(name).ok_or(SinkError::NotFound)?;
@@ -174,7 +176,7 @@ fn budget_is_per_object_and_type_and_refills_every_five_minutes() {
 
 #[tokio::test(start_paused = true)]
 async fn event_bodies_equal_upstreams() {
-    let sink = Memory::answering([]);
+    let sink = MemorySink::failing([]);
     let (recorder, sender) = Recorder::with_clock("test-controller", sink.clone(), ticking(Duration::from_secs(1)));
     let node = ObjectReference { namespace: "".into(), uid: "".into(), resource_version: "".into(), ..pod("n1") };
     recorder.event(&pod("foo"), EventType::Warning, "Started", "a message".to_owned());
@@ -205,7 +207,7 @@ async fn event_bodies_equal_upstreams() {
 
 #[tokio::test(start_paused = true)]
 async fn expired_event_is_recreated_with_its_count() {
-    let sink = Memory::answering([]);
+    let sink = MemorySink::failing([]);
     let (recorder, sender) = Recorder::with_clock("c", sink.clone(), ticking(Duration::from_secs(1)));
     recorder.event(&pod("p"), EventType::Normal, "R", "m".to_owned());
     let sender = tokio::spawn(sender);
@@ -238,8 +240,8 @@ async fn number_of_attempts_depends_on_the_error() {
         ("reachable at the last attempt", unreachable(11), 12, 1),
         ("unreachable at every attempt", unreachable(12), 12, 0),
     ];
-    for (case, answers, tries, written) in cases {
-        let sink = Memory::answering(answers);
+    for (case, failures, attempts, written) in cases {
+        let sink = MemorySink::failing(failures);
         let (recorder, sender) = Recorder::new("c", sink.clone());
         recorder.event(&pod("p"), EventType::Normal, "R", "m".to_owned());
         let counted = recorder.clone();
@@ -248,7 +250,7 @@ async fn number_of_attempts_depends_on_the_error() {
         until(&counted, |counts| counts.written + counts.abandoned == 1).await;
         drop(counted);
         sender.await.unwrap();
-        assert_eq!(sink.verbs().len(), tries, "{case}");
+        assert_eq!(sink.verbs().len(), attempts, "{case}");
         assert_eq!(sink.stored.lock().unwrap().len(), written, "{case}");
         let calls = sink.calls.lock().unwrap();
         for (nth, pair) in calls.windows(2).enumerate() {
@@ -261,22 +263,22 @@ async fn number_of_attempts_depends_on_the_error() {
 
 #[tokio::test(start_paused = true)]
 async fn full_queue_drops_and_counts_without_waiting() {
-    let sink = Memory::answering([]);
+    let sink = MemorySink::failing([]);
     let (recorder, sender) = Recorder::with_clock("c", sink.clone(), ticking(Duration::from_nanos(1)));
-    for i in 0..QUEUED + 7 {
+    for i in 0..MAX_QUEUED + 7 {
         recorder.event(&pod(&format!("p{i}")), EventType::Normal, "R", "m".to_owned());
     }
     assert_eq!(recorder.counts().dropped, 7);
     recorder.close();
     recorder.event(&pod("late"), EventType::Normal, "R", "m".to_owned());
     sender.await;
-    let wanted = EventCounts { written: QUEUED as u64, dropped: 8, ..EventCounts::default() };
+    let wanted = EventCounts { written: MAX_QUEUED as u64, dropped: 8, ..EventCounts::default() };
     assert_eq!(recorder.counts(), wanted);
 }
 
 #[tokio::test(start_paused = true)]
 async fn closed_recorder_tries_each_queued_event_once() {
-    let sink = Memory::answering(vec![SinkError::Unreachable("down".to_owned()); 100]);
+    let sink = MemorySink::failing(vec![SinkError::Unreachable("down".to_owned()); 100]);
     let (recorder, sender) = Recorder::new("c", sink.clone());
     recorder.event(&pod("p"), EventType::Normal, "R", "m".to_owned());
     recorder.event(&pod("q"), EventType::Normal, "R", "m".to_owned());
@@ -292,10 +294,10 @@ async fn closed_recorder_tries_each_queued_event_once() {
 #[tokio::test(start_paused = true)]
 async fn slow_server_loses_no_events_that_can_be_combined() {
     let sink =
-        Memory::answering([SinkError::Unreachable("down".to_owned()), SinkError::Unreachable("down".to_owned())]);
+        MemorySink::failing([SinkError::Unreachable("down".to_owned()), SinkError::Unreachable("down".to_owned())]);
     let (recorder, sender) = Recorder::with_clock("c", sink.clone(), ticking(Duration::from_nanos(1)));
     let sender = tokio::spawn(sender);
-    for i in 0..3 * QUEUED {
+    for i in 0..3 * MAX_QUEUED {
         recorder.event(&pod("p"), EventType::Normal, "R", i.to_string());
         tokio::task::yield_now().await;
     }
@@ -309,7 +311,7 @@ async fn slow_server_loses_no_events_that_can_be_combined() {
 }
 
 #[derive(Debug, Clone)]
-struct Scripted {
+struct ScriptedEvent {
     object: u8,
     reason: usize,
     message: u8,
@@ -317,9 +319,9 @@ struct Scripted {
     after_seconds: u16,
 }
 
-fn scripted() -> impl Strategy<Value = Scripted> {
+fn scripted() -> impl Strategy<Value = ScriptedEvent> {
     let fields = (0..3u8, 0..2usize, 0..14u8, prop::bool::weighted(0.2), prop_oneof![0..10u16, 0..400u16]);
-    fields.prop_map(|(object, reason, message, warning, after_seconds)| Scripted {
+    fields.prop_map(|(object, reason, message, warning, after_seconds)| ScriptedEvent {
         object,
         reason,
         message,
@@ -334,8 +336,8 @@ proptest! {
     fn every_occurrence_is_counted_in_one_event(history in prop::collection::vec(scripted(), 1..150)) {
         let mut now = Timestamp::UNIX_EPOCH;
         let mut correlator = Correlator::new("c");
-        let mut remembered = BTreeMap::new();
-        let mut shown = BTreeMap::new();
+        let mut counted = BTreeMap::new();
+        let mut written = BTreeMap::new();
         let mut filtered = 0u32;
         for scripted in &history {
             now += Duration::new(u64::from(scripted.after_seconds), 1);
@@ -347,17 +349,17 @@ proptest! {
                 at: now,
             };
             let Correlated { event, spam } = correlator.correlate(occurrence, now);
-            let before = remembered.insert(event.name.clone(), event.count).unwrap_or(0);
+            let before = counted.insert(event.name.clone(), event.count).unwrap_or(0);
             prop_assert_eq!(event.count, before + 1);
             if spam {
                 filtered += 1;
             } else {
-                shown.insert(event.name, event.count);
+                written.insert(event.name, event.count);
             }
         }
         let recorded = u32::try_from(history.len()).unwrap();
-        prop_assert_eq!(remembered.values().sum::<u32>(), recorded);
-        let sum = shown.values().sum::<u32>();
+        prop_assert_eq!(counted.values().sum::<u32>(), recorded);
+        let sum = written.values().sum::<u32>();
         prop_assert!(sum <= recorded && sum + filtered >= recorded, "{} + {} of {}", sum, filtered, recorded);
     }
 }

@@ -1,7 +1,7 @@
 //! The registry of a process's metrics.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::metrics::counter::Counter;
@@ -14,6 +14,7 @@ use super::encode::Histograms;
 use super::families::{Count, Counts, Gauges, Seconds};
 use super::process::Process;
 use super::text::exposition;
+use crate::lock::lock;
 
 /// All metrics of a process.
 #[derive(Debug, Default)]
@@ -84,11 +85,11 @@ impl Metrics {
 
     /// Adds a source of metrics that are already in the text format.
     pub fn append(&self, source: impl Fn() -> String + Send + Sync + 'static) {
-        self.texts.0.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(source));
+        lock(&self.texts.0).push(Box::new(source));
     }
 
     fn registry(&self) -> std::sync::MutexGuard<'_, Registry> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.registry)
     }
 }
 
@@ -107,7 +108,7 @@ impl fmt::Debug for Texts {
 impl Texts {
     /// Returns the current text of all sources.
     fn read(&self) -> String {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|source| source()).collect()
+        lock(&self.0).iter().map(|source| source()).collect()
     }
 }
 

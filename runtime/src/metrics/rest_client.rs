@@ -84,7 +84,7 @@ impl RestClient {
     }
 
     /// Records the response of `host` (with its port) by its status `code`; `None` if there was none.
-    pub fn answered(&self, method: &str, host: &str, code: Option<u16>) {
+    pub fn responded(&self, method: &str, host: &str, code: Option<u16>) {
         let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
         let labels = [("code", code), ("method", method.to_owned()), ("host", host.to_owned())];
         self.requests.get_or_create_owned(&labels).inc();
@@ -128,8 +128,8 @@ mod tests {
     fn requests_are_counted_by_code_and_verb() {
         let (metrics, requests) = (Metrics::new(), RestClient::default());
         metrics.rest_client(&requests);
-        requests.answered("GET", "a:6443", Some(200));
-        requests.answered("POST", "a:6443", None);
+        requests.responded("GET", "a:6443", Some(200));
+        requests.responded("POST", "a:6443", None);
         requests.took("GET", "a:6443", Duration::from_millis(30));
         requests.waited("POST", "a:6443", Duration::from_secs(3));
         requests.sent("GET", "a:6443", 0);

@@ -7,8 +7,8 @@
 //! ([`Queue::cool_down`]).
 //!
 //! Ready keys of several namespaces are handed out in turn, so that a namespace with many ready keys delays the keys of
-//! the others little. Failed keys are requeued with exponential backoff. Only changes of low urgency are coalesced: such
-//! a key is ready no sooner than a window after its last reconcile. (client-go, util/workqueue)
+//! the others little. Failed keys are requeued with exponential backoff. Only changes of low urgency are coalesced:
+//! such a key is ready no sooner than a window after its last reconcile. (client-go, util/workqueue)
 
 mod stats;
 
@@ -16,7 +16,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use kinds::Str;
@@ -25,6 +25,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::fair::FairList;
+use crate::lock::lock;
 use crate::wake::Wake;
 
 pub use stats::{QueueMetrics, QueueStats, Queues};
@@ -122,10 +123,13 @@ impl<K: QueueKey + Sync + fmt::Display> QueueView for Queue<K> {
 /// The order of ready keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Priority {
+    /// Added at startup or resync.
     Background,
+    /// Added because of a change.
     Fresh,
 }
 
+/// The state of a key in the queue.
 #[derive(Default)]
 struct Item {
     /// Its priority among the ready keys, and the time since which it has been ready.
@@ -136,6 +140,7 @@ struct Item {
     again: Option<Priority>,
     /// The time of its earliest delayed run.
     due: Option<Instant>,
+    /// Consecutive failures.
     failures: u32,
     /// Coalesced changes wait until this time.
     quiet_until: Option<Instant>,
@@ -163,7 +168,9 @@ impl Item {
 
 struct State<K> {
     items: HashMap<K, Item>,
+    /// Ready keys with priority [`Priority::Fresh`].
     fresh: FairList<K>,
+    /// Ready keys with priority [`Priority::Background`].
     background: FairList<K>,
     /// Delayed runs; an entry is valid only while it equals the item's `due`.
     delayed: BinaryHeap<Reverse<Delayed<K>>>,
@@ -172,6 +179,7 @@ struct State<K> {
     closed: bool,
 }
 
+/// A key and a time, ordered by time.
 struct Delayed<K> {
     at: Instant,
     key: K,
@@ -279,8 +287,8 @@ impl<K: QueueKey> Queue<K> {
         self.add_rate_limited_after(key, Duration::ZERO);
     }
 
-    /// Like [`Queue::add_rate_limited`], but no sooner than after `least`.
-    pub fn add_rate_limited_after(&self, key: K, least: Duration) {
+    /// Like [`Queue::add_rate_limited`], but no sooner than after `min_delay`.
+    pub fn add_rate_limited_after(&self, key: K, min_delay: Duration) {
         let delay = {
             let mut state = self.lock();
             let item = state.items.entry(key.clone()).or_default();
@@ -289,7 +297,7 @@ impl<K: QueueKey> Queue<K> {
             doubled.min(self.options.max_delay)
         };
         self.metrics.retries.inc();
-        self.add_after(key, delay.max(least));
+        self.add_after(key, delay.max(min_delay));
     }
 
     /// Resets a key's failures.
@@ -349,6 +357,7 @@ impl<K: QueueKey> Queue<K> {
         }
     }
 
+    /// Ends the current run of a key and records its duration.
     fn end_work(&self, item: &mut Item, now: Instant) {
         if let Some(since) = item.working.take() {
             self.metrics.work_duration.observe((now - since).as_secs_f64());
@@ -434,7 +443,7 @@ impl<K: QueueKey> Queue<K> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn add_with(&self, key: K, priority: Priority) {
@@ -446,6 +455,7 @@ impl<K: QueueKey> Queue<K> {
         self.delay(&mut self.lock(), key, at);
     }
 
+    /// Makes a key ready at a time, unless it is due earlier.
     fn delay(&self, state: &mut State<K>, key: K, at: Instant) {
         let item = state.items.entry(key.clone()).or_default();
         if item.due.is_none_or(|due| at < due) {
@@ -455,6 +465,7 @@ impl<K: QueueKey> Queue<K> {
         }
     }
 
+    /// Makes a key ready: immediately, after its current run, or at the end of its cooldown.
     fn push(&self, state: &mut State<K>, key: K, priority: Priority, now: Instant) {
         let item = state.items.entry(key.clone()).or_default();
         if item.working.is_some() {
@@ -505,6 +516,7 @@ impl<K: QueueKey> Queue<K> {
         }
     }
 
+    /// Removes and returns the next ready key, and marks it as being reconciled.
     fn take(&self, state: &mut State<K>, now: Instant) -> Option<K> {
         loop {
             let (priority, (_, key)) = match state.fresh.pop() {

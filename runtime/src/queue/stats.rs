@@ -15,11 +15,11 @@ use prometheus_client::metrics::histogram::Histogram;
 pub struct QueueMetrics {
     /// The queue's name.
     pub name: &'static str,
-    /// Ready keys.
+    /// The number of ready keys.
     pub depth: Gauge,
-    /// Keys added.
+    /// The number of keys that were added.
     pub adds: Counter,
-    /// Keys added again after a failure.
+    /// The number of keys that were added again after a failure.
     pub retries: Counter,
     /// Seconds from adding a key to the start of its reconcile.
     pub queue_duration: Histogram,

@@ -18,7 +18,7 @@ impl QueueKey for u8 {
 }
 
 /// Returns the key that is ready now, if any.
-fn now<K: QueueKey>(queue: &Queue<K>) -> Option<K> {
+fn next_ready<K: QueueKey>(queue: &Queue<K>) -> Option<K> {
     queue.next().now_or_never().flatten()
 }
 
@@ -31,7 +31,7 @@ async fn namespaces_with_ready_keys_are_served_in_turn() {
     queue.add_background(ObjectKey::new("third", "a"));
     queue.add(ObjectKey::new("other", "a"));
     queue.add(ObjectKey::new("other", "b"));
-    let order: Vec<String> = std::iter::from_fn(|| now(&queue)).map(|key| key.to_string()).collect();
+    let order: Vec<String> = std::iter::from_fn(|| next_ready(&queue)).map(|key| key.to_string()).collect();
     assert_eq!(order[..5], ["busy/0", "other/a", "busy/1", "other/b", "busy/2"]);
     assert_eq!(order.last().map(String::as_str), Some("third/a"), "keys of low priority come last");
     assert_eq!(queue.len(), 0);
@@ -42,14 +42,14 @@ async fn key_is_queued_once_and_reconciled_once() {
     let queue = queue(Duration::ZERO);
     queue.add("a");
     queue.add("a");
-    assert_eq!(now(&queue), Some("a"));
+    assert_eq!(next_ready(&queue), Some("a"));
     queue.add("a");
     queue.add("a");
-    assert_eq!(now(&queue), None, "it is being worked on");
+    assert_eq!(next_ready(&queue), None, "the key is being reconciled");
     queue.done(&"a");
-    assert_eq!(now(&queue), Some("a"));
+    assert_eq!(next_ready(&queue), Some("a"));
     queue.done(&"a");
-    assert_eq!(now(&queue), None);
+    assert_eq!(next_ready(&queue), None);
     assert!(queue.lock().items.is_empty(), "no state is kept for an idle key");
 }
 
@@ -75,7 +75,7 @@ async fn failures_double_the_delay_until_reset() {
     let started = Instant::now();
     queue.add_rate_limited("b");
     queue.next().await;
-    assert_eq!(started.elapsed().as_secs(), 1000, "the longest wait");
+    assert_eq!(started.elapsed().as_secs(), 1000, "the maximum delay");
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,38 +89,38 @@ async fn earliest_delay_applies() {
     assert_eq!(started.elapsed().as_secs(), 10);
     queue.done(&"a");
     tokio::time::advance(Duration::from_secs(100)).await;
-    assert_eq!(now(&queue), None, "the later ones are dropped");
+    assert_eq!(next_ready(&queue), None, "later delays are dropped");
 }
 
 #[tokio::test(start_paused = true)]
 async fn coalesced_changes_run_immediately_and_then_once_per_window() {
     let queue = queue(Duration::from_millis(100));
     queue.add_coalesced("a");
-    assert_eq!(now(&queue), Some("a"), "the first is not held back");
+    assert_eq!(next_ready(&queue), Some("a"), "the first change is not delayed");
     queue.done(&"a");
     let started = Instant::now();
     queue.add_coalesced("a");
     queue.add_coalesced("a");
-    assert_eq!(now(&queue), None);
+    assert_eq!(next_ready(&queue), None);
     assert_eq!(queue.next().await, Some("a"));
     assert!(started.elapsed() >= Duration::from_millis(100));
     queue.done(&"a");
     queue.add("a");
-    assert_eq!(now(&queue), Some("a"), "an urgent change does not wait");
+    assert_eq!(next_ready(&queue), Some("a"), "an urgent change does not wait");
     queue.done(&"a");
     tokio::time::advance(Duration::from_millis(101)).await;
-    assert_eq!(now(&queue), None);
+    assert_eq!(next_ready(&queue), None);
     assert!(queue.lock().items.is_empty());
 }
 
-/// Reconciles the ready key for the duration of a write; each of `changes` arrives that long after its begin.
+/// Reconciles the ready key for the duration of a write; each of `changes` arrives that long after its start.
 async fn write(queue: &Queue<&'static str>, takes: u64, changes: &[u64]) {
-    assert_eq!(now(queue), Some("a"), "an urgent change is not delayed");
+    assert_eq!(next_ready(queue), Some("a"), "an urgent change is not delayed");
     let mut passed = 0;
     for at in changes {
         tokio::time::advance(Duration::from_millis(at - passed)).await;
         queue.add("a");
-        assert_eq!(now(queue), None, "one write of a key at a time");
+        assert_eq!(next_ready(queue), None, "one write of a key at a time");
         passed = *at;
     }
     tokio::time::advance(Duration::from_millis(takes - passed)).await;
@@ -159,7 +159,7 @@ async fn changes_during_a_write_share_the_next_one_as_soon_as_it_ends() {
         if !queue.is_empty() {
             write(&queue, takes, &[]).await;
         }
-        assert_eq!(now(&queue), None, "the last batch is not written twice");
+        assert_eq!(next_ready(&queue), None, "the last batch is not written twice");
     }
 }
 
@@ -169,7 +169,7 @@ async fn only_a_key_that_was_added_during_its_run_cools_down() {
     // (milliseconds of cooldown, whether the key is added during its run, milliseconds until it is ready again)
     for (cooldown, is_added_meanwhile, expected) in [(20, false, 0), (20, true, 20), (50, true, 50), (0, true, 0)] {
         queue.add("a");
-        assert_eq!(now(&queue), Some("a"));
+        assert_eq!(next_ready(&queue), Some("a"));
         queue.cool_down(&"a", Duration::from_millis(cooldown));
         if is_added_meanwhile {
             queue.add("a");
@@ -177,12 +177,12 @@ async fn only_a_key_that_was_added_during_its_run_cools_down() {
         queue.done(&"a");
         let started = Instant::now();
         queue.add("a");
-        assert_eq!(queue.next().await, Some("a"), "once");
+        assert_eq!(queue.next().await, Some("a"), "the key is ready only once");
         let waited = started.elapsed().as_millis() as u64;
         assert!((expected..=expected + 1).contains(&waited), "{waited} ms with a cooldown of {cooldown}");
         queue.add("a");
         queue.done(&"a");
-        assert_eq!(now(&queue), Some("a"), "a cooldown is for one run");
+        assert_eq!(next_ready(&queue), Some("a"), "a cooldown is for one run");
         queue.done(&"a");
         queue.cool_down(&"a", Duration::from_secs(1));
         assert!(queue.lock().items.is_empty(), "no state is kept for an idle key");
@@ -194,7 +194,7 @@ async fn delayed_key_is_not_ready_before_its_cooldown_ends() {
     let queue = queue(Duration::ZERO);
     for (delay, expected) in [(10, 50), (50, 50), (80, 50)] {
         queue.add("a");
-        assert_eq!(now(&queue), Some("a"));
+        assert_eq!(next_ready(&queue), Some("a"));
         queue.cool_down(&"a", Duration::from_millis(50));
         queue.add("a");
         queue.done(&"a");
@@ -211,15 +211,15 @@ async fn delayed_key_is_not_ready_before_its_cooldown_ends() {
 async fn change_while_waiting_for_the_cache_is_ready_immediately() {
     let queue = queue(Duration::ZERO);
     queue.add("a");
-    assert_eq!(now(&queue), Some("a"));
+    assert_eq!(next_ready(&queue), Some("a"));
     queue.add("a");
     queue.waiting_for_cache(&"a");
-    assert_eq!(now(&queue), Some("a"), "it is not lost");
+    assert_eq!(next_ready(&queue), Some("a"), "the change is not lost");
     queue.waiting_for_cache(&"a");
-    assert_eq!(now(&queue), None);
+    assert_eq!(next_ready(&queue), None);
     assert!(queue.lock().items.is_empty());
     queue.add("a");
-    assert_eq!(now(&queue), Some("a"), "the store requeues it without a delay");
+    assert_eq!(next_ready(&queue), Some("a"), "the store requeues it without a delay");
     queue.done(&"a");
 }
 
@@ -235,9 +235,9 @@ async fn run_that_waits_for_the_cache_keeps_the_quiet_period() {
         assert!((expected..=expected + 2).contains(&waited), "{waited} ms instead of {expected}");
         queue.add_coalesced("a");
         queue.waiting_for_cache(&"a");
-        assert_eq!(now(&queue), None, "the cache will add the key");
+        assert_eq!(next_ready(&queue), None, "the cache will add the key");
         queue.add("a");
-        assert_eq!(now(&queue), Some("a"));
+        assert_eq!(next_ready(&queue), Some("a"));
         queue.add_coalesced("a");
         queue.done(&"a");
     }
@@ -266,7 +266,7 @@ async fn window_grows_while_changes_arrive_and_shrinks_afterwards() {
     queue.next().await;
     queue.done(&"a");
     tokio::time::advance(Duration::from_secs(1)).await;
-    assert_eq!(now(&queue), None);
+    assert_eq!(next_ready(&queue), None);
     assert!(queue.lock().items.is_empty(), "no state is kept for a key that is quiet again");
 }
 
@@ -277,7 +277,7 @@ async fn changes_are_handed_out_before_background_keys() {
     queue.add_background("both");
     queue.add("new");
     queue.add("both");
-    let order: Vec<_> = std::iter::from_fn(|| now(&queue)).collect();
+    let order: Vec<_> = std::iter::from_fn(|| next_ready(&queue)).collect();
     assert_eq!(order, ["new", "both", "old"]);
 }
 
@@ -342,7 +342,7 @@ proptest! {
                     Step::Coalesced(key) => { queue.add_coalesced(key); wanted.insert(key); }
                     Step::Fail(key) => { queue.add_rate_limited(key); wanted.insert(key); }
                     Step::CoolDown(key, ms) => queue.cool_down(&key, Duration::from_millis(ms)),
-                    Step::Take => if let Some(key) = now(&queue) {
+                    Step::Take => if let Some(key) = next_ready(&queue) {
                         assert!(!working.contains(&key), "{key} runs twice at once");
                         assert!(wanted.remove(&key) , "{key} was not added");
                         working.push(key);
@@ -359,13 +359,13 @@ proptest! {
             for key in working.drain(..) { queue.done(&key); }
             tokio::time::advance(Duration::from_secs(2000)).await;
             let mut rest = HashSet::new();
-            while let Some(key) = now(&queue) {
+            while let Some(key) = next_ready(&queue) {
                 rest.insert(key);
                 queue.done(&key);
             }
             assert!(wanted.is_subset(&rest), "lost: {:?}", wanted.difference(&rest).collect::<Vec<_>>());
             tokio::time::advance(Duration::from_secs(1)).await;
-            assert_eq!(now(&queue), None);
+            assert_eq!(next_ready(&queue), None);
             let kept: Vec<u8> = queue.lock().items.iter().filter(|(_, item)| item.failures == 0).map(|(key, _)| *key).collect();
             assert!(kept.is_empty(), "kept without reason: {kept:?}");
         });

@@ -2,10 +2,12 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use kinds::Str;
 use kinds::meta::ObjectKey;
+
+use crate::lock::lock;
 
 /// A kind, regardless of its version: group and plural name.
 pub(super) type KindName = (&'static str, &'static str);
@@ -14,7 +16,7 @@ pub(super) type KindName = (&'static str, &'static str);
 type Child = (KindName, Str);
 
 struct Applied {
-    /// Hash of the request.
+    /// The hash of the request.
     sent: u64,
     /// The version in the response.
     version: u64,
@@ -30,26 +32,26 @@ pub(super) struct AppliedChildren {
 
 impl AppliedChildren {
     fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, HashMap<Child, Applied>>> {
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.owners)
     }
 
     /// Returns the object if the same request was sent before and the cache contains the version of its response.
-    pub(super) fn still<D: Send + Sync + 'static>(
+    pub(super) fn unchanged<D: Send + Sync + 'static>(
         &self,
         owner: &ObjectKey,
         child: &(KindName, Str),
         sent: u64,
-        shown: Option<u64>,
+        cached_version: Option<u64>,
     ) -> Option<Arc<D>> {
         let owners = self.lock();
         let known = owners.get(owner)?.get(child)?;
-        if known.sent != sent || shown != Some(known.version) {
+        if known.sent != sent || cached_version != Some(known.version) {
             return None;
         }
         known.object.clone().downcast().ok()
     }
 
-    /// Records a response.
+    /// Records the response to an applied child.
     pub(super) fn remember<D: Send + Sync + 'static>(
         &self,
         owner: &ObjectKey,

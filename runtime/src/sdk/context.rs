@@ -18,7 +18,8 @@ use crate::events::{EventType, ObjectReference, Recorder};
 use crate::store::Store;
 use crate::write::{WriteError, Writer};
 
-pub(super) fn place(resource: &Resource) -> KindName {
+/// Returns the name of a kind, regardless of its version.
+pub(super) fn kind_name(resource: &Resource) -> KindName {
     (resource.group, resource.plural)
 }
 
@@ -32,7 +33,8 @@ pub(super) struct Shared<K: Object> {
     pub(super) writer: Writer,
     pub(super) recorder: Recorder,
     pub(super) consistency: Consistency,
-    pub(super) answers: AppliedChildren,
+    pub(super) applied: AppliedChildren,
+    /// Hashes the requests of applied children.
     pub(super) hasher: RandomState,
 }
 
@@ -83,22 +85,22 @@ impl<K: Object> Context<K> {
     /// [`For::owns`](super::For::owns), or the server refuses.
     pub async fn apply<D: Object>(&self, child: &D) -> Result<Arc<D>, Error> {
         let resource = D::RESOURCE;
-        let (_, store) = self.shared.children.get(&place(&resource)).ok_or(Error::NotOwned(resource.kind))?;
+        let (_, store) = self.shared.children.get(&kind_name(&resource)).ok_or(Error::NotOwned(resource.kind))?;
         let (key, object) = as_child(child, self.meta(), &self.record.controller_ref())?;
         let what = || format!("{} {key}", resource.kind);
-        let shown = store.meta(&key);
-        if let Some(owner) = shown.as_ref().and_then(Meta::controller).filter(|owner| owner.uid != self.meta().uid) {
+        let cached = store.meta(&key);
+        if let Some(owner) = cached.as_ref().and_then(Meta::controller).filter(|owner| owner.uid != self.meta().uid) {
             return Err(Error::Taken {
                 child: what(),
                 owner: format!("{} {} ({})", owner.kind, owner.name, owner.uid),
             });
         }
-        let (owner, id) = (self.key(), (place(&resource), key.name.clone()));
+        let (owner, id) = (self.key(), (kind_name(&resource), key.name.clone()));
         let sent = self.shared.hasher.hash_one(object.to_string());
-        if let Some(known) = self.shared.answers.still(&owner, &id, sent, shown.map(|meta| meta.version)) {
+        if let Some(known) = self.shared.applied.unchanged(&owner, &id, sent, cached.map(|meta| meta.version)) {
             return Ok(known);
         }
-        let failed = |error: WriteError| Error::Write { doing: format!("apply {}", what()), error };
+        let failed = |error: WriteError| Error::Write { action: format!("apply {}", what()), error };
         let response =
             self.shared.writer.apply_whole(&resource, &key, self.shared.name, &object).await.map_err(failed)?;
         let unreadable = |problem: String| failed(WriteError::Unreadable(DecodeError::field("body", problem)));
@@ -108,7 +110,7 @@ impl<K: Object> Context<K> {
         let version = parse_version(version).map_err(|error| unreadable(error.to_string()))?;
         self.shared.consistency.wrote_at(&owner, &resource, store.progress(), version);
         let applied = Arc::new(applied);
-        self.shared.answers.remember(&owner, id, sent, version, applied.clone());
+        self.shared.applied.remember(&owner, id, sent, version, applied.clone());
         Ok(applied)
     }
 
@@ -117,7 +119,7 @@ impl<K: Object> Context<K> {
     /// # Panics
     /// When the kind was not declared by [`For::owns`](super::For::owns).
     pub fn children<D: Object>(&self) -> Vec<Meta> {
-        let children = self.shared.children.get(&place(&D::RESOURCE));
+        let children = self.shared.children.get(&kind_name(&D::RESOURCE));
         let (_, store) = children.unwrap_or_else(|| panic!("{}", Error::NotOwned(D::RESOURCE.kind)));
         store.of(&self.meta().uid)
     }
@@ -128,10 +130,10 @@ impl<K: Object> Context<K> {
     /// When the server refuses.
     pub async fn delete<D: Object>(&self, child: &Meta) -> Result<(), Error> {
         let resource = D::RESOURCE;
-        self.shared.answers.forget_child(&self.key(), &(place(&resource), child.name.clone()));
+        self.shared.applied.forget_child(&self.key(), &(kind_name(&resource), child.name.clone()));
         match self.shared.writer.delete(&resource, &child.key(), &child.uid).await {
             Err(error) if !error.is_not_found() && !error.is_conflict() => {
-                Err(Error::Write { doing: format!("delete {} {}", resource.kind, child.key()), error })
+                Err(Error::Write { action: format!("delete {} {}", resource.kind, child.key()), error })
             }
             _ => Ok(()),
         }
@@ -167,7 +169,7 @@ impl<K: Object> Context<K> {
                 Ok(true)
             }
             Err(error) if error.is_not_found() => Ok(false),
-            Err(error) => Err(Error::Write { doing: format!("write the status of {}", what()), error }),
+            Err(error) => Err(Error::Write { action: format!("write the status of {}", what()), error }),
         }
     }
 

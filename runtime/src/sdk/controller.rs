@@ -11,7 +11,7 @@ use kinds::meta::{Meta, ObjectKey};
 use kinds::{Kind, Resource, Sections};
 
 use super::applied::{AppliedChildren, KindName};
-use super::context::{Shared, place};
+use super::context::{Shared, kind_name};
 use super::record::Children;
 use super::work::{Finalizer, Run, Worker};
 use super::{Context, Error, Object, Owned, Typed};
@@ -144,9 +144,10 @@ impl<K: Object> For<K> {
         F: Future<Output = Result<Outcome, Error>> + Send + 'static,
     {
         let run = boxed(reconcile);
-        let owned: Vec<_> = self.owns.iter().map(|kind| (place(&kind.resource), kind.need)).collect();
+        let owned: Vec<_> = self.owns.iter().map(|kind| (kind_name(&kind.resource), kind.need)).collect();
         let watched: Vec<_> = self.watches.iter().map(|kind| kind.need).collect();
-        let whole = self.watches.iter().map(|kind| place(&kind.resource)).chain([place(&K::RESOURCE)]).collect();
+        let whole =
+            self.watches.iter().map(|kind| kind_name(&kind.resource)).chain([kind_name(&K::RESOURCE)]).collect();
         Prepared {
             whole,
             need: Box::new(move |needs, whole| {
@@ -172,7 +173,7 @@ impl<K: Object> For<K> {
         });
         let mut children = HashMap::new();
         for kind in self.owns {
-            let at = place(&kind.resource);
+            let at = kind_name(&kind.resource);
             let store = (kind.store)(registry, whole.contains(&at));
             let added = queue.clone();
             store.on_change(Box::new(move |old, new| {
@@ -191,7 +192,7 @@ impl<K: Object> For<K> {
             writer: manager.writer(self.name),
             recorder: manager.recorder(self.name, self.name),
             consistency: Consistency::default(),
-            answers: AppliedChildren::default(),
+            applied: AppliedChildren::default(),
             hasher: RandomState::new(),
         };
         let worker = Worker { shared: Arc::new(shared), queue: queue.clone(), run, finalizer: self.finalizer };

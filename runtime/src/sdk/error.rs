@@ -7,10 +7,10 @@ use crate::write::WriteError;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A request failed.
-    #[error("{doing}: {error}")]
+    #[error("{action}: {error}")]
     Write {
         /// The operation and its object.
-        doing: String,
+        action: String,
         /// The error.
         error: WriteError,
     },

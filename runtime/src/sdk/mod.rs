@@ -68,11 +68,11 @@ pub use self::condition::set_condition;
 pub use self::context::Context;
 pub use self::controller::{Controller, For, Prepared};
 pub use self::error::Error;
-pub use self::object::{Object, Reach};
+pub use self::object::{ApiScope, Object};
 #[doc(hidden)]
 pub use self::object::{Whole, split_api_version};
 pub use self::operator::Operator;
-pub use self::process::{RunError, Settings, surface, terminated};
+pub use self::process::{RunError, Settings, served_content, terminated};
 pub use self::record::{Owned, Typed};
 pub use crate::events::EventType;
 pub use crate::manager::{ExitReason, Manager};

@@ -17,17 +17,17 @@ pub trait Object:
     const RESOURCE: Resource;
 }
 
-/// The scope of a kind.
-pub trait Reach {
+/// The scope of a kind: a namespace or the cluster.
+pub trait ApiScope {
     /// Whether its objects are in a namespace.
     const NAMESPACED: bool;
 }
 
-impl Reach for NamespaceResourceScope {
+impl ApiScope for NamespaceResourceScope {
     const NAMESPACED: bool = true;
 }
 
-impl Reach for ClusterResourceScope {
+impl ApiScope for ClusterResourceScope {
     const NAMESPACED: bool = false;
 }
 
@@ -35,7 +35,7 @@ impl<K> Object for K
 where
     K: k8s_openapi::Resource + k8s_openapi::Metadata<Ty = ObjectMeta>,
     K: Clone + Serialize + DeserializeOwned + Send + Sync + 'static,
-    <K as k8s_openapi::Resource>::Scope: Reach,
+    <K as k8s_openapi::Resource>::Scope: ApiScope,
 {
     const RESOURCE: Resource = Resource {
         group: K::GROUP,

@@ -8,7 +8,7 @@ use super::Operator;
 use crate::client::{ConnectError, ConnectOptions, connect};
 use crate::election::{ElectionConfig, ElectionError, unique_identity};
 use crate::manager::{ExitReason, Manager, ManagerOptions};
-use crate::serve::{Check, Health, ServeError, ServeOptions, Server, Surface, TlsOptions, Zpages, configz};
+use crate::serve::{Check, Health, ServeError, ServeOptions, ServedContent, Server, TlsOptions, Zpages, configz};
 use crate::telemetry::{Controllers, Events, Leadership, Stores};
 
 /// The time beyond the lease's duration for which a leader without renewal counts as healthy.
@@ -102,7 +102,7 @@ impl Operator {
                 serve.authentication.kubeconfig = settings.connection.kubeconfig.clone();
                 serve.authorization.kubeconfig = settings.connection.kubeconfig.clone();
                 serve.authentication.tolerate_lookup_failure = true;
-                Some(Server::start(serve, surface(name, &manager)).await?)
+                Some(Server::start(serve, served_content(name, &manager)).await?)
             }
         };
         let ended = manager.run(shutdown).await;
@@ -120,7 +120,7 @@ impl Operator {
 }
 
 /// Returns the endpoints of an operator: health, and metrics of queues, watches, reconciles, requests and the Lease.
-pub fn surface(name: &'static str, manager: &Manager) -> Surface {
+pub fn served_content(name: &'static str, manager: &Manager) -> ServedContent {
     let fence = manager.fence().clone();
     let leads =
         Check::new("leaderElection", move || Some(fence.check(LEASE_TOLERANCE).map_err(|stale| stale.to_string())));
@@ -138,7 +138,7 @@ pub fn surface(name: &'static str, manager: &Manager) -> Surface {
     metrics.collect(Controllers { manager: name, running_as: &[], running, fence });
     metrics.collect(Stores { name, stores: manager.registry().stats() });
     metrics.collect(Events(manager.recorders().to_vec()));
-    Surface {
+    ServedContent {
         health: Arc::new(Health::new(vec![leads], vec![complete])),
         metrics,
         configz: configz(name, serde_json::json!({})),

@@ -25,7 +25,7 @@ impl<K: Object> Kind for Typed<K> {
     const FORM: Form = Form::Json;
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let mut object: K = json::inside(object)?;
+        let mut object: K = json::typed_object(object)?;
         object.meta_mut().managed_fields = None;
         Ok(Self { meta: meta(&context.interner, object.meta())?, object: Arc::new(object) })
     }

@@ -172,16 +172,16 @@ fn child_is_applied_with_its_owner_in_the_owners_namespace() {
 
 #[test]
 fn applied_child_is_skipped_until_it_or_its_spec_changes() {
-    let answers = AppliedChildren::default();
+    let applied = AppliedChildren::default();
     let (owner, child) = (ObjectKey::new("ns", "w"), (("", "configmaps"), "c".into()));
-    let still = |sent, shown| answers.still::<u8>(&owner, &child, sent, shown).map(|object| *object);
-    assert_eq!(still(1, Some(7)), None);
-    answers.remember(&owner, child.clone(), 1, 7, Arc::new(42u8));
+    let unchanged = |sent, shown| applied.unchanged::<u8>(&owner, &child, sent, shown).map(|object| *object);
+    assert_eq!(unchanged(1, Some(7)), None);
+    applied.remember(&owner, child.clone(), 1, 7, Arc::new(42u8));
     for (sent, shown, expected) in [(1, Some(7), Some(42)), (2, Some(7), None), (1, Some(8), None), (1, None, None)] {
-        assert_eq!(still(sent, shown), expected, "{sent} {shown:?}");
+        assert_eq!(unchanged(sent, shown), expected, "{sent} {shown:?}");
     }
-    answers.forget(&owner);
-    assert_eq!(still(1, Some(7)), None);
+    applied.forget(&owner);
+    assert_eq!(unchanged(1, Some(7)), None);
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub(super) struct Worker<K: Object> {
 pub(super) enum Step {
     /// Add the finalizer before anything is created.
     Add,
-    /// Reconcile.
+    /// Call the operator's reconcile function.
     Work,
     /// Clean up, then remove the finalizer.
     CleanUp,
@@ -86,7 +86,7 @@ impl<K: Object> Worker<K> {
             }
             Err(error) if error.is_not_found() => Ok(Outcome::Done),
             Err(error) => {
-                Err(Error::Write { doing: format!("set finalizer {name} of {} {key}", resource.kind), error })
+                Err(Error::Write { action: format!("set finalizer {name} of {} {key}", resource.kind), error })
             }
         }
     }
@@ -97,7 +97,7 @@ impl<K: Object> Worker<K> {
         }
         let Some(record) = self.shared.store.get(key) else {
             self.shared.consistency.forget(key);
-            self.shared.answers.forget(key);
+            self.shared.applied.forget(key);
             return Ok(Outcome::Done);
         };
         let context = Context { object: record.object.clone(), record: record.clone(), shared: self.shared.clone() };

@@ -64,7 +64,7 @@ impl TokenCacheMetrics {
     }
 
     /// Records a request whose token was authenticated or refused.
-    pub(super) fn answered(&self, hit: bool, started: Instant) {
+    pub(super) fn finished(&self, hit: bool, started: Instant) {
         let status = || [("status", if hit { "hit" } else { "miss" }.to_owned())];
         self.requests.add(status());
         self.seconds.observe(status(), started.elapsed().as_secs_f64());
@@ -115,7 +115,7 @@ mod tests {
         let (reviews, tokens) = (ReviewMetrics::new(&metrics, "authn"), TokenCacheMetrics::new(&metrics));
         reviews.record(Some(201), Duration::from_millis(600));
         reviews.record(None, Duration::from_secs(1));
-        tokens.answered(true, Instant::now());
+        tokens.finished(true, Instant::now());
         tokens.fetched(false);
         let blocked = tokens.blocked();
         drop(tokens.in_flight());

@@ -24,10 +24,10 @@ use crate::text::percent_decode;
 
 const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 /// Maximum number of tokens whose results are cached.
-const TOKENS: usize = 4096;
+const MAX_CACHED_TOKENS: usize = 4096;
 
 /// The API server's result for a token; errors are not cached.
-type TokenAnswer = Result<Option<User>, String>;
+type TokenResult = Result<Option<User>, String>;
 
 /// Determines the user of a request.
 pub(super) struct Authenticator {
@@ -37,11 +37,13 @@ pub(super) struct Authenticator {
     reads_certificate_uid: bool,
 }
 
+/// Authentication by bearer tokens.
 struct Tokens {
     reviewer: Arc<Reviewer>,
-    answers: Cache<TokenDigest, TokenAnswer>,
+    results: Cache<TokenDigest, TokenResult>,
+    /// The key of the digests.
     digests: hmac::Key,
-    keep: Duration,
+    ttl: Duration,
     metrics: TokenCacheMetrics,
 }
 
@@ -68,14 +70,14 @@ impl Authenticator {
     pub(super) fn new(
         trust: Arc<Trust>,
         reviewer: Option<Arc<Reviewer>>,
-        keep: Duration,
+        ttl: Duration,
         metrics: TokenCacheMetrics,
     ) -> Self {
         let tokens = reviewer.map(|reviewer| Tokens {
             reviewer,
-            answers: Cache::new(TOKENS),
+            results: Cache::new(MAX_CACHED_TOKENS),
             digests: digest_key(),
-            keep,
+            ttl,
             metrics,
         });
         Self { trust, tokens, reads_certificate_uid: true }
@@ -109,7 +111,7 @@ impl Authenticator {
 
     fn by_certificate(&self, peer: &[CertificateDer<'_>], headers: &HeaderMap) -> Result<Option<User>, Vec<String>> {
         let [own, ..] = peer else { return Ok(None) };
-        let trusted = self.trust.now();
+        let trusted = self.trust.current();
         let mut problems = Vec::new();
         if let Some(proxy) = &trusted.front_proxy {
             match proxied(proxy, peer, headers) {
@@ -130,7 +132,8 @@ impl Authenticator {
 }
 
 impl Tokens {
-    async fn user(&self, token: &str) -> TokenAnswer {
+    /// Returns the user of a token, from the cache or by a review.
+    async fn user(&self, token: &str) -> TokenResult {
         let (started, mut hit) = (Instant::now(), true);
         let fetch = async {
             hit = false;
@@ -138,17 +141,17 @@ impl Tokens {
             let response = self.review(token).await;
             drop(in_flight);
             self.metrics.fetched(response.is_ok());
-            let keep = if response.is_ok() { self.keep } else { Duration::ZERO };
-            (response, keep)
+            let ttl = if response.is_ok() { self.ttl } else { Duration::ZERO };
+            (response, ttl)
         };
         let blocked = self.metrics.blocked();
-        let response = self.answers.get_or(&digest(&self.digests, token), fetch).await;
+        let response = self.results.get_or(&digest(&self.digests, token), fetch).await;
         drop(blocked);
-        self.metrics.answered(hit, started);
+        self.metrics.finished(hit, started);
         response
     }
 
-    async fn review(&self, token: &str) -> TokenAnswer {
+    async fn review(&self, token: &str) -> TokenResult {
         let review = TokenReview {
             spec: TokenReviewSpec { token: token.to_owned(), ..TokenReviewSpec::default() },
             ..TokenReview::default()
@@ -188,6 +191,7 @@ fn proxied(proxy: &FrontProxy, peer: &[CertificateDer<'_>], headers: &HeaderMap)
     Ok(named_in_headers(proxy, headers))
 }
 
+/// Returns the user that a front proxy names in the headers.
 fn named_in_headers(proxy: &FrontProxy, headers: &HeaderMap) -> Option<User> {
     let all = |name: &String| -> Vec<String> {
         let values = headers.get_all(name.to_ascii_lowercase().as_str());

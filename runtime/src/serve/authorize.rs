@@ -18,9 +18,9 @@ use super::{AuthorizationOptions, ServeError};
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 const MASTERS: &str = "system:masters";
 /// Maximum number of cached results (apiserver, authorizer/webhook).
-const ANSWERS: usize = 8192;
+const MAX_CACHED_RESULTS: usize = 8192;
 /// Results for longer paths and verbs are not cached, so that no client can fill the memory with them.
-const LONGEST_KEPT: usize = 10_000;
+const MAX_CACHED_KEY_BYTES: usize = 10_000;
 
 /// The reason why a request is not allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,9 +35,9 @@ pub(super) enum Denied {
 pub(super) struct Authorizer {
     open: OpenPaths,
     reviewer: Option<Arc<Reviewer>>,
-    answers: Cache<String, Result<SubjectAccessReviewStatus, String>>,
-    keep_allowed: Duration,
-    keep_denied: Duration,
+    results: Cache<String, Result<SubjectAccessReviewStatus, String>>,
+    allowed_ttl: Duration,
+    denied_ttl: Duration,
 }
 
 impl Authorizer {
@@ -49,9 +49,9 @@ impl Authorizer {
         Ok(Self {
             open: OpenPaths::parse(&options.always_allow_paths)?,
             reviewer,
-            answers: Cache::new(ANSWERS),
-            keep_allowed: options.authorized_ttl,
-            keep_denied: options.unauthorized_ttl,
+            results: Cache::new(MAX_CACHED_RESULTS),
+            allowed_ttl: options.authorized_ttl,
+            denied_ttl: options.unauthorized_ttl,
         })
     }
 
@@ -61,27 +61,28 @@ impl Authorizer {
             return Ok(());
         }
         let Some(reviewer) = &self.reviewer else { return Err(Denied::Forbidden(String::new())) };
-        let spec = question(user, verb, path);
+        let spec = review_spec(user, verb, path);
         let key = serde_json::to_string(&spec).map_err(|error| Denied::Failed(error.to_string()))?;
-        let short = verb.len() + path.len() <= LONGEST_KEPT;
+        let is_cacheable = verb.len() + path.len() <= MAX_CACHED_KEY_BYTES;
         let fetch = async {
             let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
             let response = reviewer.review(REVIEWS, &review).await;
             let response =
                 response.map(|response| response.status.unwrap_or_default()).map_err(|error| error.to_string());
-            let keep = match &response {
-                Ok(status) if status.allowed && short => self.keep_allowed,
-                Ok(_) if short => self.keep_denied,
+            let ttl = match &response {
+                Ok(status) if status.allowed && is_cacheable => self.allowed_ttl,
+                Ok(_) if is_cacheable => self.denied_ttl,
                 _ => Duration::ZERO,
             };
-            (response, keep)
+            (response, ttl)
         };
-        let status = self.answers.get_or(&key, fetch).await.map_err(Denied::Failed)?;
-        verdict(status)
+        let status = self.results.get_or(&key, fetch).await.map_err(Denied::Failed)?;
+        decision_of(status)
     }
 }
 
-fn verdict(status: SubjectAccessReviewStatus) -> Result<(), Denied> {
+/// Converts the result of a review.
+fn decision_of(status: SubjectAccessReviewStatus) -> Result<(), Denied> {
     match (status.allowed, status.denied.unwrap_or_default()) {
         (true, false) => Ok(()),
         (true, true) => Err(Denied::Failed("the API server answered both allowed and denied".into())),
@@ -89,7 +90,8 @@ fn verdict(status: SubjectAccessReviewStatus) -> Result<(), Denied> {
     }
 }
 
-fn question(user: &User, verb: &str, path: &str) -> SubjectAccessReviewSpec {
+/// Returns the spec of the review of a request.
+fn review_spec(user: &User, verb: &str, path: &str) -> SubjectAccessReviewSpec {
     SubjectAccessReviewSpec {
         user: Some(user.name.clone()),
         uid: Some(user.uid.clone()).filter(|uid| !uid.is_empty()),
@@ -106,7 +108,7 @@ fn question(user: &User, verb: &str, path: &str) -> SubjectAccessReviewSpec {
 /// Paths that need no authorization (apiserver, authorization/path).
 #[derive(Debug, Default, PartialEq, Eq)]
 struct OpenPaths {
-    whole: Vec<String>,
+    exact: Vec<String>,
     prefixes: Vec<String>,
 }
 
@@ -121,7 +123,7 @@ impl OpenPaths {
             }
             match prefix {
                 Some(prefix) => open.prefixes.push(prefix.to_owned()),
-                None => open.whole.push(path.to_owned()),
+                None => open.exact.push(path.to_owned()),
             }
         }
         Ok(open)
@@ -129,7 +131,7 @@ impl OpenPaths {
 
     fn contains(&self, path: &str) -> bool {
         let path = path.strip_prefix('/').unwrap_or(path);
-        self.whole.iter().any(|whole| whole == path) || self.prefixes.iter().any(|prefix| path.starts_with(prefix))
+        self.exact.iter().any(|exact| exact == path) || self.prefixes.iter().any(|prefix| path.starts_with(prefix))
     }
 }
 
@@ -174,10 +176,10 @@ mod tests {
             reason: Some(reason.into()),
             evaluation_error: None,
         };
-        assert_eq!(verdict(status(true, None, "")), Ok(()));
-        assert_eq!(verdict(status(false, None, "no")), Err(Denied::Forbidden("no".into())));
-        assert_eq!(verdict(status(false, Some(true), "no")), Err(Denied::Forbidden("no".into())));
-        assert!(matches!(verdict(status(true, Some(true), "")), Err(Denied::Failed(_))));
+        assert_eq!(decision_of(status(true, None, "")), Ok(()));
+        assert_eq!(decision_of(status(false, None, "no")), Err(Denied::Forbidden("no".into())));
+        assert_eq!(decision_of(status(false, Some(true), "no")), Err(Denied::Forbidden("no".into())));
+        assert!(matches!(decision_of(status(true, Some(true), "")), Err(Denied::Failed(_))));
     }
 
     #[tokio::test]

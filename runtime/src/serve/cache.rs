@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::lock::lock;
 
 /// The slot of one key: locked during a fetch, and filled while its value is fresh.
 type Slot<V> = Arc<tokio::sync::Mutex<Option<(V, Instant)>>>;
@@ -29,26 +31,26 @@ impl<K: Eq + Hash + Clone, V: Clone> Cache<K, V> {
         A: Future<Output = (V, Duration)>,
     {
         let slot = self.slot(key);
-        let mut answer = slot.lock().await;
-        if let Some((value, until)) = &*answer
+        let mut cached = slot.lock().await;
+        if let Some((value, until)) = &*cached
             && Instant::now() < *until
         {
             return value.clone();
         }
-        let (value, keep) = fetch.await;
-        *answer = (!keep.is_zero()).then(|| (value.clone(), Instant::now() + keep));
+        let (value, ttl) = fetch.await;
+        *cached = (!ttl.is_zero()).then(|| (value.clone(), Instant::now() + ttl));
         value
     }
 
     fn slot(&self, key: &K) -> Slot<V> {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = lock(&self.slots);
         if let Some(slot) = slots.get(key) {
             return slot.clone();
         }
         if slots.len() >= self.capacity {
             let now = Instant::now();
             slots.retain(|_, slot| {
-                slot.try_lock().map_or(true, |answer| answer.as_ref().is_some_and(|(_, until)| now < *until))
+                slot.try_lock().map_or(true, |cached| cached.as_ref().is_some_and(|(_, until)| now < *until))
             });
         }
         if slots.len() >= self.capacity {
@@ -66,49 +68,49 @@ mod tests {
 
     use super::*;
 
-    const KEEP: Duration = Duration::from_secs(10);
+    const TTL: Duration = Duration::from_secs(10);
 
     struct Fetches(AtomicU32);
 
     impl Fetches {
-        async fn answer(&self, keep: Duration) -> (u32, Duration) {
+        async fn fetch(&self, ttl: Duration) -> (u32, Duration) {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            (self.0.fetch_add(1, Ordering::Relaxed), keep)
+            (self.0.fetch_add(1, Ordering::Relaxed), ttl)
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn cached_value_expires_after_its_lifetime() {
         let (cache, fetches) = (Cache::new(9), Fetches(AtomicU32::new(0)));
-        assert_eq!(cache.get_or(&"a", fetches.answer(KEEP)).await, 0);
-        tokio::time::advance(KEEP - Duration::from_millis(1)).await;
-        assert_eq!(cache.get_or(&"a", fetches.answer(KEEP)).await, 0);
+        assert_eq!(cache.get_or(&"a", fetches.fetch(TTL)).await, 0);
+        tokio::time::advance(TTL - Duration::from_millis(1)).await;
+        assert_eq!(cache.get_or(&"a", fetches.fetch(TTL)).await, 0);
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!(cache.get_or(&"a", fetches.answer(Duration::ZERO)).await, 1);
-        assert_eq!(cache.get_or(&"a", fetches.answer(KEEP)).await, 2, "zero is not kept");
-        assert_eq!(cache.get_or(&"b", fetches.answer(KEEP)).await, 3);
+        assert_eq!(cache.get_or(&"a", fetches.fetch(Duration::ZERO)).await, 1);
+        assert_eq!(cache.get_or(&"a", fetches.fetch(TTL)).await, 2, "a lifetime of zero is not cached");
+        assert_eq!(cache.get_or(&"b", fetches.fetch(TTL)).await, 3);
     }
 
     #[tokio::test(start_paused = true)]
     async fn concurrent_callers_share_one_fetch() {
         let (cache, fetches) = (Cache::new(9), Fetches(AtomicU32::new(0)));
-        let answers = futures::future::join_all((0..50).map(|_| cache.get_or(&"a", fetches.answer(KEEP)))).await;
-        assert_eq!(answers, [0; 50]);
+        let values = futures::future::join_all((0..50).map(|_| cache.get_or(&"a", fetches.fetch(TTL)))).await;
+        assert_eq!(values, [0; 50]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn dropped_fetch_does_not_block_the_next_one() {
         let (cache, fetches) = (Cache::new(9), Fetches(AtomicU32::new(0)));
-        let dropped = tokio::time::timeout(Duration::from_millis(1), cache.get_or(&"a", fetches.answer(KEEP))).await;
+        let dropped = tokio::time::timeout(Duration::from_millis(1), cache.get_or(&"a", fetches.fetch(TTL))).await;
         assert!(dropped.is_err());
-        assert_eq!(cache.get_or(&"a", fetches.answer(KEEP)).await, 0);
+        assert_eq!(cache.get_or(&"a", fetches.fetch(TTL)).await, 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn cache_is_bounded_under_a_flood_of_keys() {
         let (cache, fetches) = (Cache::new(9), Fetches(AtomicU32::new(0)));
         for key in 0..100 {
-            cache.get_or(&key, fetches.answer(KEEP)).await;
+            cache.get_or(&key, fetches.fetch(TTL)).await;
             assert!(cache.slots.lock().unwrap().len() <= 9);
         }
     }

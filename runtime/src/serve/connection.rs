@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -20,9 +20,10 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use super::answer::{self, Answer};
-use super::places::Place;
+use super::response::{self, FullResponse};
 use super::routes::Routes;
+use super::slots::ConnectionSlot;
+use crate::lock::lock;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time for the head of a request (apiserver, SecureServingInfo.Serve).
@@ -35,9 +36,9 @@ const CLOSE_DELAY: Duration = Duration::from_millis(100);
 /// Maximum time for the running requests after a connection begins to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(35);
 /// Streams per connection if no flag is set (apiserver, SecureServingInfo.Serve).
-const STREAMS: u32 = 100;
+const DEFAULT_MAX_STREAMS: u32 = 100;
 /// Maximum size of a request's head, in bytes.
-const LONGEST_HEAD: usize = 64 << 10;
+const MAX_HEAD_BYTES: usize = 64 << 10;
 
 /// The HTTP settings of connections.
 #[derive(Clone)]
@@ -48,15 +49,18 @@ pub(super) struct Protocol {
 
 /// The activity on a connection, which decides when it is closed.
 struct Activity {
+    /// Number of running requests.
     open: AtomicU32,
+    /// The end of the last request, or the start of the connection.
     last: Mutex<Instant>,
+    /// Notified after the response to an unauthenticated client.
     close_soon: Notify,
-    place: Place,
+    slot: ConnectionSlot,
 }
 
 impl Activity {
     fn touch(&self) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *lock(&self.last) = Instant::now();
     }
 
     /// Completes when [`CLOSE_DELAY`] has passed since the response to an unauthenticated client.
@@ -68,7 +72,7 @@ impl Activity {
     /// Completes when there was no request for [`IDLE_TIMEOUT`].
     async fn idle(&self) {
         loop {
-            let until = *self.last.lock().unwrap_or_else(PoisonError::into_inner) + IDLE_TIMEOUT;
+            let until = *lock(&self.last) + IDLE_TIMEOUT;
             if Instant::now() < until {
                 sleep_until(until).await;
             } else if self.open.load(Ordering::Acquire) > 0 {
@@ -81,22 +85,22 @@ impl Activity {
 }
 
 /// A running request; also ends when it is dropped because the client disconnected.
-struct Open<'a>(&'a Activity);
+struct RunningRequest<'a>(&'a Activity);
 
-impl<'a> Open<'a> {
+impl<'a> RunningRequest<'a> {
     fn new(activity: &'a Activity) -> Self {
         if activity.open.fetch_add(1, Ordering::AcqRel) == 0 {
-            activity.place.set_busy(true);
+            activity.slot.set_busy(true);
         }
         Self(activity)
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for RunningRequest<'_> {
     fn drop(&mut self) {
         self.0.touch();
         if self.0.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.place.set_busy(false);
+            self.0.slot.set_busy(false);
         }
     }
 }
@@ -109,12 +113,12 @@ impl Protocol {
         if http1_only {
             builder = builder.http1_only();
         }
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(LONGEST_HEAD);
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD_BYTES);
         builder
             .http2()
             .timer(TokioTimer::new())
-            .max_concurrent_streams(if streams == 0 { STREAMS } else { streams })
-            .max_header_list_size(LONGEST_HEAD as u32)
+            .max_concurrent_streams(if streams == 0 { DEFAULT_MAX_STREAMS } else { streams })
+            .max_header_list_size(MAX_HEAD_BYTES as u32)
             .keep_alive_interval(HEAD_TIMEOUT);
         Self { builder, closes_unknown_http2 }
     }
@@ -129,14 +133,14 @@ impl Protocol {
         tls: Arc<ServerConfig>,
         routes: Arc<Routes>,
         mut stopping: watch::Receiver<bool>,
-        place: Place,
+        slot: ConnectionSlot,
     ) -> Result<(), String> {
         // Responses are small: low latency matters more than throughput.
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         let handshake = tokio::select! {
             biased;
             _ = stopping.wait_for(|stopping| *stopping) => return Ok(()),
-            () = place.evicted() => return Ok(()),
+            () = slot.evicted() => return Ok(()),
             handshake = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream)) => handshake,
         };
         let stream = handshake
@@ -147,7 +151,7 @@ impl Protocol {
             open: AtomicU32::new(0),
             last: Mutex::new(Instant::now()),
             close_soon: Notify::new(),
-            place,
+            slot,
         });
         let service = service_fn(|request| {
             let (routes, peer, activity) = (routes.clone(), peer.clone(), activity.clone());
@@ -159,7 +163,7 @@ impl Protocol {
             _ = stopping.wait_for(|stopping| *stopping) => None,
             () = activity.close_delay(), if self.closes_unknown_http2 => None,
             () = activity.idle() => None,
-            () = activity.place.evicted() => return Ok(()),
+            () = activity.slot.evicted() => return Ok(()),
         };
         let result = match result {
             Some(result) => result,
@@ -178,25 +182,28 @@ async fn respond(
     peer: &[CertificateDer<'static>],
     activity: &Activity,
     request: Request<Incoming>,
-) -> Answer {
+) -> FullResponse {
     let (http2, without_body) = (request.version() == Version::HTTP_2, request.method() == Method::HEAD);
-    let open = Open::new(activity);
-    let reply = AssertUnwindSafe(routes.answer(request, peer)).catch_unwind().await;
-    drop(open);
-    let (mut answer, closes) = match reply {
-        Ok(reply) => (reply.answer, reply.closes),
+    let running = RunningRequest::new(activity);
+    let reply = AssertUnwindSafe(routes.respond(request, peer)).catch_unwind().await;
+    drop(running);
+    let (mut response, closes) = match reply {
+        Ok(reply) => (reply.response, reply.closes),
         Err(_) => {
             tracing::error!("request handler panicked");
-            (answer::plain(StatusCode::INTERNAL_SERVER_ERROR, "the request made the server panic; see its log\n"), true)
+            (
+                response::plain(StatusCode::INTERNAL_SERVER_ERROR, "the request made the server panic; see its log\n"),
+                true,
+            )
         }
     };
     if without_body {
-        *answer.body_mut() = http_body_util::Full::default();
+        *response.body_mut() = http_body_util::Full::default();
     }
     if http2 && closes {
         // An unauthenticated client must not keep a multiplexed connection (apiserver, gate
         // UnauthenticatedHTTP2DOSMitigation).
         activity.close_soon.notify_one();
     }
-    answer
+    response
 }

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::lock::lock;
 use crate::metrics::exposition;
 use crate::text::{query, quoted};
 
@@ -40,7 +41,7 @@ pub enum Probe {
 }
 
 impl Probe {
-    /// All of them.
+    /// All pages.
     pub const ALL: [Self; 3] = [Self::Health, Self::Live, Self::Ready];
 
     /// Returns the page's name, which is also its path after a slash.
@@ -61,7 +62,8 @@ impl Probe {
 #[derive(Default)]
 pub struct Health {
     checks: Vec<Check>,
-    ready: Vec<Check>,
+    /// Additional checks of `/readyz`.
+    ready_only: Vec<Check>,
     record: Mutex<Record>,
 }
 
@@ -75,17 +77,17 @@ pub(super) struct Page {
 impl Health {
     /// Creates the checks of all pages, in their order, and those of `/readyz` only.
     #[must_use]
-    pub fn new(checks: Vec<Check>, ready: Vec<Check>) -> Self {
-        Self { checks, ready, record: Mutex::default() }
+    pub fn new(checks: Vec<Check>, ready_only: Vec<Check>) -> Self {
+        Self { checks, ready_only, record: Mutex::default() }
     }
 
     /// Runs the checks that apply now; returns a ping if there are none.
     fn run_checks(&self, probe: Probe) -> Vec<(&str, Result<(), String>)> {
-        let ready = self.ready.iter().filter(|_| probe == Probe::Ready);
+        let ready_only = self.ready_only.iter().filter(|_| probe == Probe::Ready);
         let mut found: Vec<_> = self
             .checks
             .iter()
-            .chain(ready)
+            .chain(ready_only)
             .filter_map(|check| (check.run)().map(|outcome| (check.name.as_str(), outcome)))
             .collect();
         if found.is_empty() {
@@ -155,7 +157,7 @@ impl Health {
     }
 
     fn record(&self) -> std::sync::MutexGuard<'_, Record> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.record)
     }
 }
 
@@ -164,6 +166,7 @@ type Labels<const N: usize> = [(&'static str, String); N];
 /// Metrics of health checks (component-base, metrics/prometheus/slis).
 struct Record {
     registry: Registry,
+    /// The last result of each check.
     last: Family<Labels<2>, Gauge>,
     total: Family<Labels<3>, Counter>,
 }

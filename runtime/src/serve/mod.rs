@@ -6,7 +6,6 @@
 //! managers (packages controller-manager/app and apiserver/pkg/server/options).
 
 mod access_metrics;
-mod answer;
 mod authenticate;
 mod authorize;
 mod cache;
@@ -14,9 +13,10 @@ mod connection;
 mod health;
 mod options;
 mod peer;
-mod places;
+mod response;
 mod review;
 mod routes;
+mod slots;
 mod sni;
 mod tls;
 mod trust;
@@ -38,7 +38,7 @@ pub use health::{Check, Health, Outcome, Probe};
 pub use options::{
     AuthenticationOptions, AuthorizationOptions, RequestHeaderOptions, ServeError, ServeOptions, TlsOptions,
 };
-pub use routes::{SetVerbosity, Surface, configz};
+pub use routes::{ServedContent, SetVerbosity, configz};
 pub use user::User;
 pub use zpages::{ProcessStatus, Zpages};
 
@@ -46,16 +46,16 @@ use access_metrics::{ReviewMetrics, TokenCacheMetrics};
 use authenticate::Authenticator;
 use authorize::Authorizer;
 use connection::Protocol;
-use places::Places;
 use review::Reviewer;
 use routes::Routes;
+use slots::ConnectionSlots;
 use tls::{Settings, Tls};
 use trust::Trust;
 
 use crate::client::{ConnectError, ConnectOptions, connect};
 
 /// Maximum number of connections; beyond it, a new connection closes the oldest idle one.
-const CONNECTIONS: usize = 512;
+const MAX_CONNECTIONS: usize = 512;
 /// Interval between checks of certificate files for changes.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// The cluster's ConfigMap is read at every sixth of these checks.
@@ -66,7 +66,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// A running HTTPS server. Dropping it stops it immediately.
 pub struct Server {
     address: SocketAddr,
-    end: watch::Sender<bool>,
+    stop_sender: watch::Sender<bool>,
     tasks: JoinSet<()>,
 }
 
@@ -76,7 +76,7 @@ impl Server {
     /// # Errors
     /// [`ServeError`] when the port is in use, a file or flag is invalid, or the cluster's authentication settings
     /// cannot be read and that is not tolerated.
-    pub async fn start(options: ServeOptions, surface: Surface) -> Result<Self, ServeError> {
+    pub async fn start(options: ServeOptions, served_content: ServedContent) -> Result<Self, ServeError> {
         // Bind the port first: if it is in use, the process must fail before it sends requests to the API server.
         let listener = listen(&options)?;
         let address = listener
@@ -85,8 +85,10 @@ impl Server {
         let settings = Settings::new(&options.tls, options.http1_only)?;
         let agent = &options.user_agent;
         let (authentication, authorization) = (&options.authentication, &options.authorization);
-        let (authn, authz) =
-            (ReviewMetrics::new(&surface.metrics, "authn"), ReviewMetrics::new(&surface.metrics, "authz"));
+        let (authn, authz) = (
+            ReviewMetrics::new(&served_content.metrics, "authn"),
+            ReviewMetrics::new(&served_content.metrics, "authz"),
+        );
         let tokens =
             reviewer("--authentication-kubeconfig", authentication.kubeconfig.as_deref(), agent, authn).await?;
         let access = reviewer("--authorization-kubeconfig", authorization.kubeconfig.as_deref(), agent, authz).await?;
@@ -97,20 +99,20 @@ impl Server {
         }
         let trust = Arc::new(Trust::new(authentication, tokens.clone(), settings.provider.clone()).await?);
         let tls = Arc::new(Tls::new(&options.tls, settings, options.bind_address, subjects(&trust))?);
-        let token_metrics = TokenCacheMetrics::new(&surface.metrics);
+        let token_metrics = TokenCacheMetrics::new(&served_content.metrics);
         let routes = Arc::new(Routes {
-            surface,
+            served_content,
             authenticator: Authenticator::new(trust.clone(), tokens, authentication.token_ttl, token_metrics)
                 .reading_certificate_uid(authentication.reads_certificate_uid),
             authorizer: Authorizer::new(authorization, access)?,
         });
         let protocol = Protocol::new(options.http1_only, options.http2_max_streams, options.closes_unknown_http2);
-        let (end, ended) = watch::channel(false);
+        let (stop_sender, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        tasks.spawn(accept(listener, tls.clone(), routes, protocol, ended.clone()));
-        tasks.spawn(reload_until_stopped(trust, tls, ended));
+        tasks.spawn(accept(listener, tls.clone(), routes, protocol, stopping.clone()));
+        tasks.spawn(reload_until_stopped(trust, tls, stopping));
         info!(%address, "serving securely");
-        Ok(Self { address, end, tasks })
+        Ok(Self { address, stop_sender, tasks })
     }
 
     /// Returns the address that it listens on.
@@ -121,7 +123,7 @@ impl Server {
 
     /// Accepts no further connections, and closes the open ones within a second.
     pub async fn stop(mut self) {
-        self.end.send_replace(true);
+        self.stop_sender.send_replace(true);
         while self.tasks.join_next().await.is_some() {}
         info!(address = %self.address, "stopped serving");
     }
@@ -129,7 +131,7 @@ impl Server {
 
 /// Returns the authorities that the handshake names to clients; `None` if it requests no certificate.
 fn subjects(trust: &Trust) -> Option<Vec<rustls::DistinguishedName>> {
-    trust.asks_for_certificates().then(|| trust.now().subjects())
+    trust.requests_certificates().then(|| trust.current().subjects())
 }
 
 /// Creates a reviewer from a kubeconfig, or else from the pod's own credentials; `None` without either.
@@ -189,28 +191,28 @@ async fn accept(
     tls: Arc<Tls>,
     routes: Arc<Routes>,
     protocol: Protocol,
-    mut ended: watch::Receiver<bool>,
+    mut stopping: watch::Receiver<bool>,
 ) {
-    let places = Places::new(CONNECTIONS);
+    let slots = ConnectionSlots::new(MAX_CONNECTIONS);
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
         let accepted = tokio::select! {
             biased;
-            _ = ended.wait_for(|ended| *ended) => break,
+            _ = stopping.wait_for(|stopping| *stopping) => break,
             accepted = listener.accept() => accepted,
         };
         match accepted {
             Ok((stream, from)) => {
-                let Some(place) = places.take() else {
+                let Some(slot) = slots.take() else {
                     debug!(%from, "connection refused: all connection slots have running requests");
                     continue;
                 };
                 let local = stream.local_addr().ok().map(|local| local.ip());
-                let (tls, routes, protocol, ended) =
-                    (tls.config(local), routes.clone(), protocol.clone(), ended.clone());
+                let (tls, routes, protocol, stopping) =
+                    (tls.config(local), routes.clone(), protocol.clone(), stopping.clone());
                 connections.spawn(async move {
-                    if let Err(problem) = protocol.serve(stream, tls, routes, ended, place).await {
+                    if let Err(problem) = protocol.serve(stream, tls, routes, stopping, slot).await {
                         debug!(%from, problem, "connection failed");
                     }
                 });
@@ -230,19 +232,19 @@ async fn accept(
 }
 
 /// Reloads changed certificates and authorities until the server stops.
-async fn reload_until_stopped(trust: Arc<Trust>, tls: Arc<Tls>, mut ended: watch::Receiver<bool>) {
+async fn reload_until_stopped(trust: Arc<Trust>, tls: Arc<Tls>, mut stopping: watch::Receiver<bool>) {
     let mut round: u32 = 0;
     loop {
         tokio::select! {
             biased;
-            _ = ended.wait_for(|ended| *ended) => return,
+            _ = stopping.wait_for(|stopping| *stopping) => return,
             () = tokio::time::sleep(FILE_CHECK_INTERVAL) => {}
         }
         round = round.wrapping_add(1);
         let refresh = trust.refresh(round.is_multiple_of(LOOKUP_ROUNDS));
         let refreshed = tokio::select! {
             biased;
-            _ = ended.wait_for(|ended| *ended) => return,
+            _ = stopping.wait_for(|stopping| *stopping) => return,
             refreshed = refresh => refreshed,
         };
         if let Err(problem) = refreshed {

@@ -185,12 +185,12 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 
 /// Accepts any client certificate whose key the client has; it is verified with each request.
 #[derive(Debug)]
-pub(super) struct AskForCertificate {
+pub(super) struct AnyClientCertificate {
     pub(super) provider: Arc<CryptoProvider>,
     pub(super) subjects: Vec<DistinguishedName>,
 }
 
-impl ClientCertVerifier for AskForCertificate {
+impl ClientCertVerifier for AnyClientCertificate {
     fn client_auth_mandatory(&self) -> bool {
         false
     }
@@ -252,11 +252,14 @@ mod tests {
         (Issuer::new(params, key), bundle)
     }
 
-    fn signed(ca: &Issuer<'static, KeyPair>, shape: impl FnOnce(&mut CertificateParams)) -> CertificateDer<'static> {
+    fn signed(
+        ca: &Issuer<'static, KeyPair>,
+        configure: impl FnOnce(&mut CertificateParams),
+    ) -> CertificateDer<'static> {
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        shape(&mut params);
+        configure(&mut params);
         params.signed_by(&KeyPair::generate().expect("a key"), ca).expect("a certificate").der().clone()
     }
 

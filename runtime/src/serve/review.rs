@@ -18,13 +18,13 @@ use crate::client::{Clients, Identity, refusal};
 /// Maximum time for a response, including retries (apiserver, DelegatingAuthenticationOptions).
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Upstream's backoff: five attempts, 0.5 s growing by half, with jitter (apiserver, DefaultAuthWebhookRetryBackoff).
-const TRIES: i32 = 5;
+const MAX_ATTEMPTS: i32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// Upstream's limits of reviews per second, and of their burst.
 const QPS: f32 = 200.0;
 const BURST: u32 = 400;
 /// Longest review in bytes: it repeats the request, with the groups and extra fields of one user.
-const LONGEST_BODY: usize = 4 << 20;
+const MAX_BODY_BYTES: usize = 4 << 20;
 
 /// The reason why there is no result.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -92,18 +92,18 @@ impl Reviewer {
     }
 
     async fn send_with_retries(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ReviewError> {
-        let mut tries = 1;
+        let mut attempt = 1;
         loop {
             let error = match self.send_once(method.clone(), path, body.clone()).await {
                 Ok(response) => return Ok(response),
                 Err(error) => error,
             };
-            if tries == TRIES || !is_retriable(&error) {
+            if attempt == MAX_ATTEMPTS || !is_retriable(&error) {
                 return Err(error);
             }
             let jitter = rand::rng().random_range(1.0..1.2);
-            tokio::time::sleep(FIRST_PAUSE.mul_f64(1.5_f64.powi(tries - 1) * jitter)).await;
-            tries += 1;
+            tokio::time::sleep(FIRST_PAUSE.mul_f64(1.5_f64.powi(attempt - 1) * jitter)).await;
+            attempt += 1;
         }
     }
 
@@ -118,7 +118,7 @@ impl Reviewer {
             .body(body)
             .map_err(|error| unreachable(error.to_string()))?;
         let started = Instant::now();
-        let response = self.clients.send(&Identity::Own, request, LONGEST_BODY).await;
+        let response = self.clients.send(&Identity::Own, request, MAX_BODY_BYTES).await;
         self.metrics.record(response.as_ref().ok().map(|response| response.status().as_u16()), started.elapsed());
         let response = response.map_err(|error| unreachable(error.to_string()))?;
         if !response.status().is_success() {

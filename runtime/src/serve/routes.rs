@@ -9,10 +9,10 @@ use rustls::pki_types::CertificateDer;
 use serde_json::json;
 use tracing::{debug, warn};
 
-use super::answer::{self, Answer};
 use super::authenticate::Authenticator;
 use super::authorize::{Authorizer, Denied};
 use super::health::{self, Health, Probe};
+use super::response::{self, FullResponse};
 use super::user::User;
 use super::zpages::Zpages;
 use crate::diagnostics::{self, Explainer, Form, ObjectQuery};
@@ -21,14 +21,14 @@ use crate::page::Page;
 use crate::text::{percent_decode, query};
 
 /// Maximum size of a request's body in bytes. The only body is the verbosity, a number.
-const LONGEST_BODY: usize = 1024;
+const MAX_BODY_BYTES: usize = 1024;
 
 /// Sets the log verbosity to the number in a request's body. The error is the reason why the text is refused.
 pub type SetVerbosity = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
-/// The served content.
+/// The content of all pages of the server.
 #[derive(Clone)]
-pub struct Surface {
+pub struct ServedContent {
     /// `/healthz`, `/livez`, `/readyz`, `/metrics/slis`.
     pub health: Arc<Health>,
     /// `/metrics`.
@@ -45,16 +45,16 @@ pub struct Surface {
     pub set_verbosity: Option<SetVerbosity>,
 }
 
-/// A response.
+/// A response, and the handling of its connection.
 pub(super) struct Reply {
-    pub(super) answer: Answer,
+    pub(super) response: FullResponse,
     /// The client is not authenticated: its connection may be closed after the response.
     pub(super) closes: bool,
 }
 
 /// Responds to requests.
 pub(super) struct Routes {
-    pub(super) surface: Surface,
+    pub(super) served_content: ServedContent,
     pub(super) authenticator: Authenticator,
     pub(super) authorizer: Authorizer,
 }
@@ -62,77 +62,77 @@ pub(super) struct Routes {
 impl Routes {
     /// Responds to one request of a connection with this client certificate, in the order of upstream's filters
     /// (controller-manager, app.BuildHandlerChain).
-    pub(super) async fn answer<B>(&self, request: Request<B>, peer: &[CertificateDer<'static>]) -> Reply
+    pub(super) async fn respond<B>(&self, request: Request<B>, peer: &[CertificateDer<'static>]) -> Reply
     where
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (head, body) = request.into_parts();
         let Some(path) = percent_decode(head.uri.path()) else {
-            let answer = answer::plain(StatusCode::BAD_REQUEST, "400 Bad Request");
-            return Reply { answer, closes: true };
+            let response = response::plain(StatusCode::BAD_REQUEST, "400 Bad Request");
+            return Reply { response, closes: true };
         };
         let verb = head.method.as_str().to_ascii_lowercase();
         let user = match self.user(peer, &head.headers).await {
             Ok(user) => user,
-            Err(answer) => return Reply { answer, closes: true },
+            Err(response) => return Reply { response, closes: true },
         };
         let closes = user.is_anonymous();
-        let answer = match self.authorizer.check(&user, &verb, &path).await {
+        let response = match self.authorizer.check(&user, &verb, &path).await {
             Ok(()) => self.page(&head, &path, body).await,
             Err(Denied::Forbidden(reason)) => {
                 debug!(user = user.name, verb, path, reason, "forbidden");
-                answer::forbidden(&user, &verb, &path, &reason)
+                response::forbidden(&user, &verb, &path, &reason)
             }
             Err(Denied::Failed(problem)) => {
                 warn!(user = user.name, verb, path, problem, "authorization check failed");
-                answer::internal(&head.uri.to_string(), &problem)
+                response::internal(&head.uri.to_string(), &problem)
             }
         };
-        Reply { answer, closes }
+        Reply { response, closes }
     }
 
-    async fn user(&self, peer: &[CertificateDer<'static>], headers: &HeaderMap) -> Result<User, Answer> {
+    async fn user(&self, peer: &[CertificateDer<'static>], headers: &HeaderMap) -> Result<User, FullResponse> {
         self.authenticator.user(peer, headers).await.map_err(|problem| {
             warn!(problem, "cannot authenticate a request");
-            answer::unauthorized()
+            response::unauthorized()
         })
     }
 
-    async fn page<B>(&self, head: &http::request::Parts, path: &str, body: B) -> Answer
+    async fn page<B>(&self, head: &http::request::Parts, path: &str, body: B) -> FullResponse
     where
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let Surface { health, metrics, configz, zpages, explainer, pages, set_verbosity } = &self.surface;
+        let ServedContent { health, metrics, configz, zpages, explainer, pages, set_verbosity } = &self.served_content;
         let (method, query_text) = (&head.method, head.uri.query().unwrap_or_default());
-        if let Some(answer) = zpages.answer(path, query_text, &head.headers) {
-            return answer;
+        if let Some(response) = zpages.respond(path, query_text, &head.headers) {
+            return response;
         }
         if let Some(explainer) = explainer.as_ref().filter(|_| path == diagnostics::PATH) {
             return explain(explainer, query_text, &head.headers);
         }
         if let Some(page) = pages.iter().find(|page| page.path == path) {
-            return answer::text(page.media_type, (page.make)(&query(query_text)));
+            return response::text(page.media_type, (page.make)(&query(query_text)));
         }
         match path {
-            "/metrics" => answer::metrics(metrics.text()),
+            "/metrics" => response::metrics(metrics.text()),
             "/metrics/slis" if method == Method::DELETE => {
                 health.reset_slis();
-                answer::plain(StatusCode::OK, "metrics reset\n")
+                response::plain(StatusCode::OK, "metrics reset\n")
             }
-            "/metrics/slis" => answer::metrics(health.slis()),
-            "/configz" => answer::json(configz),
+            "/metrics/slis" => response::metrics(health.slis()),
+            "/configz" => response::json(configz),
             _ => match set_verbosity {
                 Some(set) if path == "/debug/flags/v" => verbosity(set, method, body).await,
-                Some(_) if path == "/debug/flags" || path.starts_with("/debug/flags/") => answer::html(FLAGS),
+                Some(_) if path == "/debug/flags" || path.starts_with("/debug/flags/") => response::html(FLAGS),
                 _ => self.probe(path, query_text),
             },
         }
     }
 
-    fn probe(&self, path: &str, query: &str) -> Answer {
-        let health = &self.surface.health;
+    fn probe(&self, path: &str, query: &str) -> FullResponse {
+        let health = &self.served_content.health;
         for probe in Probe::ALL {
             let Some(rest) = path.strip_prefix('/').and_then(|path| path.strip_prefix(probe.name())) else { continue };
             if rest.is_empty() {
@@ -142,13 +142,13 @@ impl Routes {
                 return page(found);
             }
         }
-        answer::not_found()
+        response::not_found()
     }
 }
 
 /// Returns the diagnostics page: as HTML if the query or the `Accept` header requests it, otherwise as JSON. It reads
 /// only memory and does not wait.
-fn explain(explainer: &Explainer, query_text: &str, headers: &HeaderMap) -> Answer {
+fn explain(explainer: &Explainer, query_text: &str, headers: &HeaderMap) -> FullResponse {
     let pairs = query(query_text);
     let value = |wanted: &str| pairs.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
@@ -158,36 +158,36 @@ fn explain(explainer: &Explainer, query_text: &str, headers: &HeaderMap) -> Answ
         _ if accept.contains("text/html") => Form::Html,
         _ => Form::Json,
     };
-    let text = explainer.answer(ObjectQuery::read(&pairs).as_ref(), form);
+    let text = explainer.render(ObjectQuery::read(&pairs).as_ref(), form);
     match form {
-        Form::Json => answer::raw_json(text),
-        Form::Html => answer::page(text),
+        Form::Json => response::raw_json(text),
+        Form::Html => response::page(text),
     }
 }
 
 const FLAGS: &str = "<html><head><title>/debug/flags/</title></head><body>/debug/flags/<br><br>flags:<br><table><tr>v<br></table><br>PUT a number to /debug/flags/v<br></body></html>\n";
 
-fn page(page: health::Page) -> Answer {
+fn page(page: health::Page) -> FullResponse {
     let status = if page.healthy { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
-    answer::plain(status, page.text)
+    response::plain(status, page.text)
 }
 
-async fn verbosity<B>(set: &SetVerbosity, method: &Method, body: B) -> Answer
+async fn verbosity<B>(set: &SetVerbosity, method: &Method, body: B) -> FullResponse
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     if method != Method::PUT {
-        return answer::plain(StatusCode::NOT_ACCEPTABLE, "unsupported http method\n");
+        return response::plain(StatusCode::NOT_ACCEPTABLE, "unsupported http method\n");
     }
-    let wrong = |problem: String| answer::plain(StatusCode::BAD_REQUEST, format!("{problem}\n"));
-    let body = match Limited::new(body, LONGEST_BODY).collect().await {
+    let wrong = |problem: String| response::plain(StatusCode::BAD_REQUEST, format!("{problem}\n"));
+    let body = match Limited::new(body, MAX_BODY_BYTES).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) => return wrong(format!("error reading request body: {error}")),
     };
     let text = String::from_utf8_lossy(&body);
     match set(&text) {
-        Ok(()) => answer::plain(StatusCode::OK, format!("successfully set klog.logging.verbosity to {text}\n")),
+        Ok(()) => response::plain(StatusCode::OK, format!("successfully set klog.logging.verbosity to {text}\n")),
         Err(problem) => wrong(problem),
     }
 }

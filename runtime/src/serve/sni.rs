@@ -89,21 +89,22 @@ fn is_host(name: &str) -> bool {
     name == "*" || (domain.len() <= 253 && domain.split('.').all(label) && name.parse::<IpAddr>().is_err())
 }
 
-/// The selection for connections to one address.
+/// Selects the certificate of a connection to one address.
 #[derive(Debug)]
-pub(super) struct Choice {
+pub(super) struct CertificateResolver {
+    /// For host names with a certificate of their own.
     pub(super) named: Arc<ByName>,
     /// For host names without a certificate of their own.
-    pub(super) usual: Arc<CertifiedKey>,
+    pub(super) default: Arc<CertifiedKey>,
     /// For clients that send no host name.
     pub(super) unnamed: Arc<CertifiedKey>,
 }
 
-impl ResolvesServerCert for Choice {
+impl ResolvesServerCert for CertificateResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(match hello.server_name() {
             None => self.unnamed.clone(),
-            Some(name) => self.named.host(name).unwrap_or(&self.usual).clone(),
+            Some(name) => self.named.host(name).unwrap_or(&self.default).clone(),
         })
     }
 }

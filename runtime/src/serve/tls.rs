@@ -16,8 +16,8 @@ use rustls::{DistinguishedName, ServerConfig, SupportedCipherSuite, SupportedPro
 use time::{Duration, OffsetDateTime};
 use tracing::{info, warn};
 
-use super::peer::AskForCertificate;
-use super::sni::{ByName, Choice, NamedFiles};
+use super::peer::AnyClientCertificate;
+use super::sni::{ByName, CertificateResolver, NamedFiles};
 use super::{ServeError, TlsOptions};
 
 /// Upstream's names of TLS 1.2 cipher suites, with their implementations.
@@ -97,47 +97,54 @@ impl Settings {
         let builder =
             ServerConfig::builder_with_provider(self.provider.clone()).with_protocol_versions(self.versions)?;
         let builder = match subjects {
-            Some(subjects) => builder
-                .with_client_cert_verifier(Arc::new(AskForCertificate { provider: self.provider.clone(), subjects })),
+            Some(subjects) => builder.with_client_cert_verifier(Arc::new(AnyClientCertificate {
+                provider: self.provider.clone(),
+                subjects,
+            })),
             None => builder.with_no_client_auth(),
         };
-        let choice = |unnamed: &Arc<CertifiedKey>| {
-            Arc::new(Choice { named: keys.named.clone(), usual: keys.usual.clone(), unnamed: unnamed.clone() })
+        let resolver = |unnamed: &Arc<CertifiedKey>| {
+            Arc::new(CertificateResolver {
+                named: keys.named.clone(),
+                default: keys.default.clone(),
+                unnamed: unnamed.clone(),
+            })
         };
-        let mut config = builder.with_cert_resolver(choice(&keys.usual));
+        let mut config = builder.with_cert_resolver(resolver(&keys.default));
         let protocols: &[&[u8]] = if self.http1_only { &[b"http/1.1"] } else { &[b"h2", b"http/1.1"] };
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-        let at = |(address, key): (IpAddr, &Arc<CertifiedKey>)| {
+        let with_certificate = |(address, key): (IpAddr, &Arc<CertifiedKey>)| {
             let mut own = config.clone();
-            own.cert_resolver = choice(key);
+            own.cert_resolver = resolver(key);
             (address, Arc::new(own))
         };
-        let at = keys.named.addresses().map(at).collect();
-        Ok(Configs { usual: Arc::new(config), at })
+        let by_address = keys.named.addresses().map(with_certificate).collect();
+        Ok(Configs { default: Arc::new(config), by_address })
     }
 }
 
 /// The certificates by address and host name.
 struct Keys {
-    usual: Arc<CertifiedKey>,
+    default: Arc<CertifiedKey>,
     named: Arc<ByName>,
 }
 
 /// One default configuration, and those for certain addresses.
 struct Configs {
-    usual: Arc<ServerConfig>,
-    at: HashMap<IpAddr, Arc<ServerConfig>>,
+    default: Arc<ServerConfig>,
+    by_address: HashMap<IpAddr, Arc<ServerConfig>>,
 }
 
 const TLS13: &[&SupportedProtocolVersion] = &[&version::TLS13];
 const TLS12: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
 
-fn versions(least: &str) -> Result<&'static [&'static SupportedProtocolVersion], ServeError> {
-    match least {
+/// Parses `--tls-min-version`.
+fn versions(minimum: &str) -> Result<&'static [&'static SupportedProtocolVersion], ServeError> {
+    match minimum {
         "" | "VersionTLS12" => Ok(TLS12),
         "VersionTLS13" => Ok(TLS13),
         "VersionTLS10" | "VersionTLS11" => {
-            warn!(given = least, "--tls-min-version: the lowest version served is TLS 1.2");
+            warn!(given = minimum, "--tls-min-version: the lowest version served is TLS 1.2");
             Ok(TLS12)
         }
         other => Err(ServeError::Setting {
@@ -149,6 +156,7 @@ fn versions(least: &str) -> Result<&'static [&'static SupportedProtocolVersion],
     }
 }
 
+/// Parses `--tls-cipher-suites`; returns the selected suites of TLS 1.2.
 fn suites(names: &[String]) -> Result<Vec<SupportedCipherSuite>, ServeError> {
     let mut chosen = Vec::new();
     for name in names {
@@ -166,6 +174,7 @@ fn suites(names: &[String]) -> Result<Vec<SupportedCipherSuite>, ServeError> {
     Ok(chosen)
 }
 
+/// Parses `--tls-curve-preferences`.
 fn groups(numbers: &[i32]) -> Result<Vec<&'static dyn SupportedKxGroup>, ServeError> {
     const FLAG: &str = "--tls-curve-preferences";
     let wrong = |problem: String| ServeError::Setting { flag: FLAG, problem };
@@ -189,10 +198,11 @@ fn groups(numbers: &[i32]) -> Result<Vec<&'static dyn SupportedKxGroup>, ServeEr
     Ok(groups)
 }
 
-/// A pair: a certificate with its intermediates, and its key, as PEM.
-type Text = (Vec<u8>, Vec<u8>);
+/// A certificate with its intermediates, and its key, as PEM.
+type PemPair = (Vec<u8>, Vec<u8>);
 
-fn certified((certificate, key): &Text, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>, String> {
+/// Parses a pair and checks that its key matches its certificate.
+fn certified((certificate, key): &PemPair, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>, String> {
     let chain = CertificateDer::pem_slice_iter(certificate)
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| format!("the certificate is malformed: {error}"))?;
@@ -205,11 +215,12 @@ fn certified((certificate, key): &Text, provider: &CryptoProvider) -> Result<Arc
 
 /// The source of a certificate and its key.
 enum Source {
-    Memory(Text),
+    Memory(PemPair),
     Files { flag: &'static str, certificate: PathBuf, key: PathBuf },
 }
 
 impl Source {
+    /// Returns the error of this pair.
     fn wrong(&self, problem: impl ToString) -> ServeError {
         match self {
             Self::Memory(_) => {
@@ -224,7 +235,7 @@ impl Source {
     }
 
     /// Reads the current pair. Blocks the thread.
-    fn read(&self) -> Result<Text, ServeError> {
+    fn read(&self) -> Result<PemPair, ServeError> {
         let read = |file: &Path| {
             std::fs::read(file).map_err(|error| self.wrong(format!("{} cannot be read: {error}", file.display())))
         };
@@ -238,15 +249,17 @@ impl Source {
 /// The configurations for new connections, kept up to date.
 pub(super) struct Tls {
     settings: Settings,
-    usual: Source,
+    default: Source,
     /// Further pairs, each with the names that were given for it.
     named: Vec<(Source, Vec<String>)>,
-    now: RwLock<Now>,
+    loaded: RwLock<Loaded>,
 }
 
-struct Now {
+/// The certificates in use.
+struct Loaded {
     /// The default pair, then those with names.
-    texts: Vec<Text>,
+    pairs: Vec<PemPair>,
+    /// The authorities that a handshake names to clients.
     subjects: Option<Vec<DistinguishedName>>,
     configs: Configs,
 }
@@ -260,18 +273,18 @@ impl Tls {
         bound: IpAddr,
         subjects: Option<Vec<DistinguishedName>>,
     ) -> Result<Self, ServeError> {
-        let usual = usual(options, bound)?;
+        let default = default_source(options, bound)?;
         let named = options.sni.iter().map(|given| named(given)).collect::<Result<Vec<_>, _>>()?;
-        let texts = texts(&usual, &named)?;
-        let configs = configs(&settings, &usual, &named, &texts, subjects.clone())?;
-        Ok(Self { settings, usual, named, now: RwLock::new(Now { texts, subjects, configs }) })
+        let pairs = read_pairs(&default, &named)?;
+        let configs = configs(&settings, &default, &named, &pairs, subjects.clone())?;
+        Ok(Self { settings, default, named, loaded: RwLock::new(Loaded { pairs, subjects, configs }) })
     }
 
     /// Returns the configuration for a connection to this local address.
     pub(super) fn config(&self, local: Option<IpAddr>) -> Arc<ServerConfig> {
-        let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
-        let at = local.and_then(|local| now.configs.at.get(&local.to_canonical()));
-        at.unwrap_or(&now.configs.usual).clone()
+        let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
+        let own = local.and_then(|local| loaded.configs.by_address.get(&local.to_canonical()));
+        own.unwrap_or(&loaded.configs.default).clone()
     }
 
     /// Loads changed pairs and changed authorities. Returns whether anything changed. Blocks the thread.
@@ -279,15 +292,15 @@ impl Tls {
     /// # Errors
     /// When a pair cannot be used, as in the middle of a rotation: the old pairs stay in use.
     pub(super) fn refresh(&self, subjects: Option<Vec<DistinguishedName>>) -> Result<bool, ServeError> {
-        let texts = texts(&self.usual, &self.named)?;
+        let pairs = read_pairs(&self.default, &self.named)?;
         {
-            let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
-            if now.texts == texts && bytes(&now.subjects) == bytes(&subjects) {
+            let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
+            if loaded.pairs == pairs && bytes(&loaded.subjects) == bytes(&subjects) {
                 return Ok(false);
             }
         }
-        let configs = configs(&self.settings, &self.usual, &self.named, &texts, subjects.clone())?;
-        *self.now.write().unwrap_or_else(PoisonError::into_inner) = Now { texts, subjects, configs };
+        let configs = configs(&self.settings, &self.default, &self.named, &pairs, subjects.clone())?;
+        *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = Loaded { pairs, subjects, configs };
         Ok(true)
     }
 }
@@ -302,24 +315,26 @@ fn named(given: &str) -> Result<(Source, Vec<String>), ServeError> {
     Ok((Source::Files { flag: FLAG, certificate, key }, names))
 }
 
-fn texts(usual: &Source, named: &[(Source, Vec<String>)]) -> Result<Vec<Text>, ServeError> {
-    std::iter::once(usual).chain(named.iter().map(|(source, _)| source)).map(Source::read).collect()
+fn read_pairs(default: &Source, named: &[(Source, Vec<String>)]) -> Result<Vec<PemPair>, ServeError> {
+    std::iter::once(default).chain(named.iter().map(|(source, _)| source)).map(Source::read).collect()
 }
 
 fn configs(
     settings: &Settings,
-    usual: &Source,
+    default: &Source,
     named: &[(Source, Vec<String>)],
-    texts: &[Text],
+    pairs: &[PemPair],
     subjects: Option<Vec<DistinguishedName>>,
 ) -> Result<Configs, ServeError> {
-    let key =
-        |(source, text): (&Source, &Text)| certified(text, &settings.provider).map_err(|problem| source.wrong(problem));
-    let sources = std::iter::once(usual).chain(named.iter().map(|(source, _)| source));
-    let keys = sources.zip(texts).map(key).collect::<Result<Vec<_>, _>>()?;
-    let of_names: Vec<_> = named.iter().zip(&keys[1..]).map(|((_, names), key)| (&names[..], key.clone())).collect();
-    let keys = Keys { usual: keys[0].clone(), named: Arc::new(ByName::new(&of_names)) };
-    settings.configs(&keys, subjects).map_err(|error| usual.wrong(error))
+    let key = |(source, text): (&Source, &PemPair)| {
+        certified(text, &settings.provider).map_err(|problem| source.wrong(problem))
+    };
+    let sources = std::iter::once(default).chain(named.iter().map(|(source, _)| source));
+    let keys = sources.zip(pairs).map(key).collect::<Result<Vec<_>, _>>()?;
+    let names_and_keys: Vec<_> =
+        named.iter().zip(&keys[1..]).map(|((_, names), key)| (&names[..], key.clone())).collect();
+    let keys = Keys { default: keys[0].clone(), named: Arc::new(ByName::new(&names_and_keys)) };
+    settings.configs(&keys, subjects).map_err(|error| default.wrong(error))
 }
 
 fn bytes(subjects: &Option<Vec<DistinguishedName>>) -> Option<Vec<&[u8]>> {
@@ -327,7 +342,7 @@ fn bytes(subjects: &Option<Vec<DistinguishedName>>) -> Option<Vec<&[u8]>> {
 }
 
 /// Returns the source of the default pair; creates a pair if none was given.
-fn usual(options: &TlsOptions, bound: IpAddr) -> Result<Source, ServeError> {
+fn default_source(options: &TlsOptions, bound: IpAddr) -> Result<Source, ServeError> {
     if options.cert_file.is_some() || options.key_file.is_some() {
         let source = Source::Files {
             flag: "--tls-cert-file, --tls-private-key-file",
@@ -340,7 +355,7 @@ fn usual(options: &TlsOptions, bound: IpAddr) -> Result<Source, ServeError> {
         return Ok(source);
     }
     let Some(folder) = &options.cert_dir else {
-        let made = self_signed(bound).map_err(|error| Source::Memory(Text::default()).wrong(error))?;
+        let made = self_signed(bound).map_err(|error| Source::Memory(PemPair::default()).wrong(error))?;
         info!("serving with a self-signed certificate in memory");
         return Ok(Source::Memory((made.0.into(), made.1.into())));
     };
@@ -352,14 +367,15 @@ fn usual(options: &TlsOptions, bound: IpAddr) -> Result<Source, ServeError> {
     }
     if !certificate.exists() {
         let (made, secret) = self_signed(bound).map_err(|error| source.wrong(error))?;
-        keep(folder, &certificate, &made, 0o644).map_err(|error| source.wrong(error))?;
-        keep(folder, &key, &secret, 0o600).map_err(|error| source.wrong(error))?;
+        write_new_file(folder, &certificate, &made, 0o644).map_err(|error| source.wrong(error))?;
+        write_new_file(folder, &key, &secret, 0o600).map_err(|error| source.wrong(error))?;
         info!(certificate = %certificate.display(), "created a self-signed certificate");
     }
     Ok(source)
 }
 
-fn keep(folder: &Path, file: &Path, text: &str, mode: u32) -> io::Result<()> {
+/// Writes a file that must not exist yet.
+fn write_new_file(folder: &Path, file: &Path, text: &str, mode: u32) -> io::Result<()> {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;
     std::fs::create_dir_all(folder)?;
@@ -416,7 +432,11 @@ mod tests {
         let settings = of(&["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_128_CBC_SHA"]).expect("known");
         assert_eq!(settings.provider.cipher_suites.len(), 4, "three of TLS 1.3 and the chosen one");
         assert_eq!(settings.versions.len(), 2);
-        assert_eq!(of(&["TLS_RSA_WITH_AES_128_CBC_SHA"]).expect("known").versions, TLS13, "nothing is left of 1.2");
+        assert_eq!(
+            of(&["TLS_RSA_WITH_AES_128_CBC_SHA"]).expect("known").versions,
+            TLS13,
+            "no suite of TLS 1.2 is left"
+        );
         let error = of(&["AES128-GCM"]).err().expect("unknown").to_string();
         assert!(error.starts_with("--tls-cipher-suites: Cipher suite AES128-GCM not supported"), "{error}");
     }

@@ -62,7 +62,8 @@ pub(super) struct Trust {
     /// Reads the ConfigMap; `None` if that is disabled or impossible.
     lookup: Option<Arc<Reviewer>>,
     provider: Arc<CryptoProvider>,
-    now: RwLock<(Texts, Arc<TrustedAuthorities>)>,
+    /// The last valid texts, and the authorities that were parsed from them.
+    current: RwLock<(Texts, Arc<TrustedAuthorities>)>,
 }
 
 impl Trust {
@@ -79,7 +80,7 @@ impl Trust {
             request_header: options.request_header.clone(),
             lookup,
             provider,
-            now: RwLock::default(),
+            current: RwLock::default(),
         };
         for (flag, file) in [
             ("--client-ca-file", &options.client_ca_file),
@@ -109,12 +110,12 @@ impl Trust {
     }
 
     /// Returns the current authorities.
-    pub(super) fn now(&self) -> Arc<TrustedAuthorities> {
-        self.now.read().unwrap_or_else(PoisonError::into_inner).1.clone()
+    pub(super) fn current(&self) -> Arc<TrustedAuthorities> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
     /// Reports whether client certificates can ever be accepted.
-    pub(super) fn asks_for_certificates(&self) -> bool {
+    pub(super) fn requests_certificates(&self) -> bool {
         self.lookup.is_some() || self.client_ca_file.is_some() || self.request_header.client_ca_file.is_some()
     }
 
@@ -127,7 +128,7 @@ impl Trust {
     /// # Errors
     /// When a source cannot be read; it keeps its state, the others are updated.
     pub(super) async fn refresh(&self, lookup: bool) -> Result<bool, String> {
-        let old = self.now.read().unwrap_or_else(PoisonError::into_inner).0.clone();
+        let old = self.current.read().unwrap_or_else(PoisonError::into_inner).0.clone();
         let mut problems = Vec::new();
         let mut new = old.clone();
         if let Some(lookup) = self.lookup.as_ref().filter(|_| lookup && self.wants_lookup()) {
@@ -150,18 +151,18 @@ impl Trust {
         if self.request_header.client_ca_file.is_some() {
             new.headers = Some(self.request_header.clone());
         }
-        let changed = new != old && self.adopt(old, new, &mut problems);
+        let changed = new != old && self.load(old, new, &mut problems);
         if problems.is_empty() { Ok(changed) } else { Err(problems.join("; ")) }
     }
 
     fn apply(&self, texts: &mut Texts, data: &BTreeMap<String, String>, problems: &mut Vec<String>) {
-        let filled = |key: &str| data.get(key).filter(|text| !text.is_empty()).map(|text| text.as_bytes().to_vec());
+        let non_empty = |key: &str| data.get(key).filter(|text| !text.is_empty()).map(|text| text.as_bytes().to_vec());
         if self.client_ca_file.is_none() {
             // An API server without client certificates has no such key; that is valid.
-            texts.clients = filled("client-ca-file").or(texts.clients.take());
+            texts.clients = non_empty("client-ca-file").or(texts.clients.take());
         }
         if self.request_header.client_ca_file.is_none() {
-            match (filled("requestheader-client-ca-file"), header_names(data)) {
+            match (non_empty("requestheader-client-ca-file"), header_names(data)) {
                 (Some(pem), Ok(headers)) => {
                     texts.front_proxy = Some(pem);
                     texts.headers = Some(headers);
@@ -173,8 +174,8 @@ impl Trust {
         }
     }
 
-    /// Parses new texts; an invalid bundle keeps the old one.
-    fn adopt(&self, old: Texts, mut new: Texts, problems: &mut Vec<String>) -> bool {
+    /// Parses new texts; of an invalid bundle, the old text is kept. Returns whether anything changed.
+    fn load(&self, old: Texts, mut new: Texts, problems: &mut Vec<String>) -> bool {
         let mut parse = |what: &str, is_file: bool, text: &mut Option<Vec<u8>>, old: Option<Vec<u8>>| {
             let parsed = text.as_deref().map(|pem| Bundle::parse(pem, &self.provider));
             match parsed {
@@ -212,7 +213,7 @@ impl Trust {
             "loaded the authorities of client certificates"
         );
         let trusted = Arc::new(TrustedAuthorities { clients, front_proxy });
-        *self.now.write().unwrap_or_else(PoisonError::into_inner) = (new, trusted);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = (new, trusted);
         true
     }
 }
@@ -265,7 +266,7 @@ mod tests {
             request_header: RequestHeaderOptions::default(),
             lookup: None,
             provider: Arc::new(rustls::crypto::ring::default_provider()),
-            now: RwLock::default(),
+            current: RwLock::default(),
         };
         let clients = authority();
         let lists = r#"["X-Remote-User"]"#;
@@ -273,9 +274,9 @@ mod tests {
         type Entries<'a> = &'a [(&'a str, &'a str)];
         let cases: [(&str, Entries<'_>, usize, bool, bool); 5] = [
             ("client CA only", &[("client-ca-file", &clients)], 0, true, false),
-            ("nothing", &[], 0, false, false),
+            ("empty ConfigMap", &[], 0, false, false),
             (
-                "both",
+                "client CA and front proxy CA",
                 &[
                     ("client-ca-file", &clients),
                     ("requestheader-client-ca-file", &clients),
@@ -285,16 +286,16 @@ mod tests {
                 true,
                 true,
             ),
-            ("bundle that is none", &[("requestheader-client-ca-file", "rubbish")], 0, false, false),
-            ("names that are no list", &[("requestheader-username-headers", "X")], 1, false, false),
+            ("bundle without a certificate", &[("requestheader-client-ca-file", "rubbish")], 0, false, false),
+            ("header names that are not a list", &[("requestheader-username-headers", "X")], 1, false, false),
         ];
         for (name, pairs, expected, has_clients, has_proxies) in cases {
             let (mut texts, mut problems) = (Texts::default(), Vec::new());
             trust.apply(&mut texts, &data(pairs), &mut problems);
-            *trust.now.write().unwrap() = Default::default();
-            trust.adopt(Texts::default(), texts, &mut problems);
+            *trust.current.write().unwrap() = Default::default();
+            trust.load(Texts::default(), texts, &mut problems);
             assert_eq!(problems.len(), expected, "{name}: {problems:?}");
-            let now = trust.now();
+            let now = trust.current();
             assert_eq!((now.clients.is_some(), now.front_proxy.is_some()), (has_clients, has_proxies), "{name}");
         }
     }
@@ -317,14 +318,14 @@ mod tests {
         assert!(matches!(of_files(&file).await, Err(ServeError::Authority { flag: "--client-ca-file", .. })));
         std::fs::write(&file, authority()).expect("written");
         let trust = of_files(&file).await.expect("a bundle");
-        assert_eq!(trust.now().subjects().len(), 1);
+        assert_eq!(trust.current().subjects().len(), 1);
         assert_eq!(trust.refresh(false).await, Ok(false));
         std::fs::write(&file, authority() + &authority()).expect("written");
         assert_eq!(trust.refresh(false).await, Ok(true));
-        assert_eq!(trust.now().subjects().len(), 2);
+        assert_eq!(trust.current().subjects().len(), 2);
         std::fs::write(&file, "rubbish").expect("written");
         assert!(trust.refresh(false).await.is_err());
-        assert_eq!(trust.now().subjects().len(), 2, "the last valid state is kept");
+        assert_eq!(trust.current().subjects().len(), 2, "the last valid state is kept");
         assert!(trust.refresh(false).await.is_err(), "and the error is reported again");
     }
 }

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::answer::{self, Answer};
+use super::response::{self, FullResponse};
 use crate::text::query;
 
 const GROUP: &str = "config.k8s.io";
@@ -44,7 +44,7 @@ pub struct ProcessStatus {
 
 impl Zpages {
     /// Returns the response for a path; `None` if there is no such page.
-    pub(super) fn answer(&self, path: &str, query_text: &str, headers: &HeaderMap) -> Option<Answer> {
+    pub(super) fn respond(&self, path: &str, query_text: &str, headers: &HeaderMap) -> Option<FullResponse> {
         let page = match path {
             "/flagz" => {
                 Page { kind: "Flagz", name: "flagz", zpages: self, content: Content::Flags(self.flags.as_ref()?) }
@@ -55,7 +55,7 @@ impl Zpages {
             }
             _ => return None,
         };
-        Some(page.answer(query_text, headers))
+        Some(page.respond(query_text, headers))
     }
 }
 
@@ -72,24 +72,24 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    fn answer(&self, query_text: &str, headers: &HeaderMap) -> Answer {
+    fn respond(&self, query_text: &str, headers: &HeaderMap) -> FullResponse {
         let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).unwrap_or_default();
         let accept = text(header::ACCEPT);
         if accept.trim().is_empty() {
-            return answer::plain(StatusCode::OK, self.text());
+            return response::plain(StatusCode::OK, self.text());
         }
         let Some(form) = negotiate(accept, self.kind) else {
-            let offered: Vec<String> = OFFERED.iter().map(|(kind, sub)| format!("{kind}/{sub}")).collect();
-            return answer::not_acceptable(&offered);
+            let offered: Vec<String> = OFFERED.iter().map(|(kind, subtype)| format!("{kind}/{subtype}")).collect();
+            return response::not_acceptable(&offered);
         };
-        let Form::Object { version, yaml, pretty } = form else { return answer::plain(StatusCode::OK, self.text()) };
+        let Form::Object { version, yaml, pretty } = form else { return response::plain(StatusCode::OK, self.text()) };
         let object = self.object(version);
-        let mut answer = match yaml {
-            true => answer::yaml(as_yaml(&object)),
+        let mut response = match yaml {
+            true => response::yaml(as_yaml(&object)),
             false if pretty || is_for_people(query_text, text(header::USER_AGENT)) => {
-                answer::raw_json(as_json(&object, true))
+                response::raw_json(as_json(&object, true))
             }
-            false => answer::raw_json(as_json(&object, false) + "\n"),
+            false => response::raw_json(as_json(&object, false) + "\n"),
         };
         if version == DEPRECATED {
             let warning = format!(
@@ -97,10 +97,10 @@ impl Page<'_> {
                 self.name
             );
             if let Ok(warning) = HeaderValue::try_from(warning) {
-                answer.headers_mut().insert(header::WARNING, warning);
+                response.headers_mut().insert(header::WARNING, warning);
             }
         }
-        answer
+        response
     }
 
     fn text(&self) -> String {
@@ -185,7 +185,7 @@ enum Form {
 /// group and version (apiserver, handlers/negotiation).
 fn negotiate(accept: &str, kind: &str) -> Option<Form> {
     let mut clauses: Vec<Clause> = accept.split(',').filter_map(Clause::parse).collect();
-    clauses.sort_by_key(|clause| (Reverse(clause.quality), clause.kind == "*", clause.sub == "*"));
+    clauses.sort_by_key(|clause| (Reverse(clause.quality), clause.kind == "*", clause.subtype == "*"));
     let forms = clauses.iter().flat_map(|clause| OFFERED.iter().map(move |offer| clause.form(offer, kind)));
     forms.flatten().next()
 }
@@ -193,7 +193,7 @@ fn negotiate(accept: &str, kind: &str) -> Option<Form> {
 /// One part of an `Accept` header.
 struct Clause<'a> {
     kind: &'a str,
-    sub: &'a str,
+    subtype: &'a str,
     /// `q` in thousandths.
     quality: u32,
     params: Vec<(&'a str, &'a str)>,
@@ -203,7 +203,7 @@ impl<'a> Clause<'a> {
     fn parse(text: &'a str) -> Option<Self> {
         let mut parts = text.split(';').map(str::trim);
         let media = parts.next()?;
-        let (kind, sub) = if media == "*" { ("*", "*") } else { media.split_once('/')? };
+        let (kind, subtype) = if media == "*" { ("*", "*") } else { media.split_once('/')? };
         let (mut quality, mut params) = (1000, Vec::new());
         for (name, value) in parts.filter_map(|part| part.split_once('=')) {
             let value = value.trim_matches('"');
@@ -212,12 +212,12 @@ impl<'a> Clause<'a> {
                 _ => params.push((name, value)),
             }
         }
-        Some(Self { kind: kind.trim(), sub: sub.trim(), quality, params })
+        Some(Self { kind: kind.trim(), subtype: subtype.trim(), quality, params })
     }
 
     fn form(&self, offer: &(&str, &str), object: &str) -> Option<Form> {
-        let matches =
-            (self.kind == offer.0 && (self.sub == offer.1 || self.sub == "*")) || (self.kind == "*" && self.sub == "*");
+        let matches = (self.kind == offer.0 && (self.subtype == offer.1 || self.subtype == "*"))
+            || (self.kind == "*" && self.subtype == "*");
         let param = |wanted| self.params.iter().rev().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
         let refused = ["stream", "sv"].into_iter().any(|name| param(name).is_some_and(|value| !value.is_empty()));
         if !matches || refused {
@@ -232,7 +232,7 @@ impl<'a> Clause<'a> {
     }
 }
 
-/// Reports whether JSON is formatted for people: by the query, or for interactive clients.
+/// Reports whether JSON is indented: if the query requests it, or for interactive clients.
 fn is_for_people(query_text: &str, agent: &str) -> bool {
     match query(query_text).into_iter().find(|(name, value)| name == "pretty" && !value.is_empty()) {
         Some((_, value)) => matches!(value.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True"),
@@ -296,11 +296,11 @@ mod tests {
         if !accept.is_empty() {
             headers.insert(header::ACCEPT, accept.parse().expect("a header"));
         }
-        let answer = zpages.answer(path, query, &headers).expect("a page");
+        let response = zpages.respond(path, query, &headers).expect("a page");
         let header =
-            |name: &str| answer.headers().get(name).map_or("", |value| value.to_str().expect("text")).to_owned();
-        let (status, kind, warning) = (answer.status().as_u16(), header("content-type"), header("warning"));
-        let body = answer.into_body().collect().await.expect("whole").to_bytes().to_vec();
+            |name: &str| response.headers().get(name).map_or("", |value| value.to_str().expect("text")).to_owned();
+        let (status, kind, warning) = (response.status().as_u16(), header("content-type"), header("warning"));
+        let body = response.into_body().collect().await.expect("whole").to_bytes().to_vec();
         (status, kind, warning, String::from_utf8(body).expect("text"))
     }
 
@@ -379,7 +379,7 @@ mod tests {
         assert_eq!(status["paths"], serde_json::json!(["/flagz", "/metrics"]));
         assert!(status["startTime"].as_str().is_some_and(|time| time.len() == 20 && time.ends_with('Z')), "{status}");
         let off = Zpages::default();
-        assert!(off.answer("/statusz", "", &HeaderMap::new()).is_none());
-        assert!(zpages.answer("/flagz/", "", &HeaderMap::new()).is_none());
+        assert!(off.respond("/statusz", "", &HeaderMap::new()).is_none());
+        assert!(zpages.respond("/flagz/", "", &HeaderMap::new()).is_none());
     }
 }

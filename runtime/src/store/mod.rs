@@ -16,6 +16,7 @@ use kinds::meta::ObjectKey;
 use kinds::{Decode, Kind, Uid};
 use tracing::error;
 
+use crate::lock::lock;
 use crate::wake::Wake;
 pub use cached::Cached;
 use indexed::Indexed;
@@ -92,16 +93,17 @@ pub struct Store<K: Kind> {
     records: RwLock<Indexed<K>>,
     progress: Progress,
     subscribers: RwLock<Arc<[Subscriber<K>]>>,
+    /// Objects on the server that could not be decoded.
     undecodable: Mutex<HashSet<ObjectKey>>,
     /// Versions that this process has written and the watch has not delivered yet.
     written: Mutex<HashMap<ObjectKey, u64>>,
     /// Objects with a write in progress, and the waiters for its end.
-    underway: Mutex<HashMap<ObjectKey, Vec<Wake>>>,
+    in_progress: Mutex<HashMap<ObjectKey, Vec<Wake>>>,
 }
 
 /// When the number of written objects reaches this value or a power-of-two multiple of it, entries that are no longer
 /// awaited are removed.
-const WRITTEN_SWEPT: usize = 64;
+const WRITTEN_SWEEP_SIZE: usize = 64;
 
 /// A write to an object in progress; the next one may begin when this is dropped. Hold it until the version of the
 /// response was passed to [`Store::wrote`].
@@ -113,7 +115,7 @@ pub struct WriteInProgress<'a, K: Kind> {
 
 impl<K: Kind> Drop for WriteInProgress<'_, K> {
     fn drop(&mut self) {
-        let waiting = self.store.underway.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+        let waiting = lock(&self.store.in_progress).remove(&self.key);
         waiting.into_iter().flatten().for_each(Wake::run);
     }
 }
@@ -128,7 +130,7 @@ impl<K: Kind> Store<K> {
             subscribers: RwLock::new(Arc::new([])),
             undecodable: Mutex::default(),
             written: Mutex::default(),
-            underway: Mutex::default(),
+            in_progress: Mutex::default(),
         }
     }
 
@@ -191,15 +193,15 @@ impl<K: Kind> Store<K> {
     /// Returns the number of objects on the server that could not be decoded. While there are any, nothing may be
     /// deleted on the ground that something is missing here.
     pub fn undecodable(&self) -> usize {
-        self.undecodable.lock().unwrap_or_else(PoisonError::into_inner).len()
+        lock(&self.undecodable).len()
     }
 
     /// Records that a controller of this process wrote an object at this version.
     pub fn wrote(&self, key: &ObjectKey, version: u64) {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut written = lock(&self.written);
         if self.progress.version() < version && self.get(key).is_none_or(|record| record.meta().version < version) {
             // An object that was deleted before its write arrived here leaves its entry behind.
-            if written.len() >= WRITTEN_SWEPT && written.len().is_power_of_two() {
+            if written.len() >= WRITTEN_SWEEP_SIZE && written.len().is_power_of_two() {
                 let reached = self.progress.version();
                 written.retain(|_, version| *version > reached);
             }
@@ -212,7 +214,7 @@ impl<K: Kind> Store<K> {
     /// worth checking again.
     pub fn is_settled(&self, key: &ObjectKey, wake: impl Into<Wake>) -> bool {
         let wake = wake.into();
-        if let Some(waiting) = self.underway.lock().unwrap_or_else(PoisonError::into_inner).get_mut(key) {
+        if let Some(waiting) = lock(&self.in_progress).get_mut(key) {
             wake.wait_in(waiting);
             return false;
         }
@@ -229,38 +231,38 @@ impl<K: Kind> Store<K> {
     /// because another controller of this process has written the object since, or is about to, or because the watch
     /// has delivered another version meanwhile.
     pub fn begin_write(&self, key: &ObjectKey, version: u64) -> Option<WriteInProgress<'_, K>> {
-        let mut underway = self.underway.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut in_progress = lock(&self.in_progress);
         let outdated = self.awaited(key).is_some_and(|written| written > version)
             || self.get(key).is_some_and(|record| record.meta().version > version);
-        if outdated || underway.contains_key(key) {
+        if outdated || in_progress.contains_key(key) {
             return None;
         }
-        underway.insert(key.clone(), Vec::new());
+        in_progress.insert(key.clone(), Vec::new());
         Some(WriteInProgress { store: self, key: key.clone() })
     }
 
     /// Returns the version of an object that this process wrote and that the watch has not delivered yet.
     fn awaited(&self, key: &ObjectKey) -> Option<u64> {
-        let version = *self.written.lock().unwrap_or_else(PoisonError::into_inner).get(key)?;
+        let version = *lock(&self.written).get(key)?;
         (self.progress.version() < version).then_some(version)
     }
 
     /// Handles the replacement of the server's history by an older one, in which this version was listed: versions that
     /// were written in the other history will never arrive.
     pub(crate) fn restart(&self, version: u64) {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        lock(&self.written).clear();
         self.progress.reset(version);
     }
 
     fn forget_written(&self, key: &ObjectKey, version: u64) {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut written = lock(&self.written);
         if written.get(key).is_some_and(|awaited| *awaited <= version) {
             written.remove(key);
         }
     }
 
-    fn read<T>(&self, look: impl FnOnce(&Indexed<K>) -> T) -> T {
-        look(&self.records.read().unwrap_or_else(PoisonError::into_inner))
+    fn read<T>(&self, read: impl FnOnce(&Indexed<K>) -> T) -> T {
+        read(&self.records.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Calls `subscriber` for each change, in order, after the store contains it. It must not block: it maps a change
@@ -280,7 +282,7 @@ impl<K: Kind> Store<K> {
         self.notify(&Change { old: old.as_ref(), new: Some(&new) });
     }
 
-    /// Hands a record to the subscribers again.
+    /// Passes a record to the subscribers again.
     pub(crate) fn repeat(&self, key: &ObjectKey) {
         if let Some(record) = self.get(key) {
             self.notify(&Change { old: Some(&record), new: Some(&record) });
@@ -300,16 +302,16 @@ impl<K: Kind> Store<K> {
 
     /// Returns the keys of all objects, including undecodable ones, to find deletions after a new list.
     pub(crate) fn keys(&self) -> hashbrown::HashSet<ObjectKey> {
-        let undecodable = self.undecodable.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let undecodable = lock(&self.undecodable).clone();
         self.read(|records| records.iter().map(|record| record.meta().key()).chain(undecodable).collect())
     }
 
     pub(crate) fn set_undecodable(&self, key: ObjectKey) {
-        self.undecodable.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
+        lock(&self.undecodable).insert(key);
     }
 
     fn set_decodable(&self, key: &ObjectKey) {
-        let mut undecodable = self.undecodable.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut undecodable = lock(&self.undecodable);
         if !undecodable.is_empty() {
             undecodable.remove(key);
         }

@@ -1,11 +1,12 @@
 //! The progress of a watch, and the waiters for it.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::watch;
 
+use crate::lock::lock;
 use crate::wake::Wake;
 
 /// The version up to which a store is complete. Versions are compared within one resource only.
@@ -40,19 +41,19 @@ impl Default for Progress {
 impl Progress {
     /// Returns the reached version; zero before the first list.
     pub fn version(&self) -> u64 {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).version
+        lock(&self.state).version
     }
 
     /// Returns the number of the server's history that the versions belong to; it changes when the server is restored
     /// from a backup.
     pub fn history(&self) -> u64 {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).history
+        lock(&self.state).history
     }
 
     /// Runs `wake` once the version is reached; immediately, if it is reached already. Returns whether it was.
     pub fn when_reached(&self, version: u64, wake: impl Into<Wake>) -> bool {
         let wake = wake.into();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         if state.version < version {
             if wake.is_some() {
                 wake.wait_in(state.waiters.entry(version).or_default());
@@ -117,7 +118,7 @@ impl Progress {
     /// Advances to a version and wakes its waiters.
     pub(crate) fn advance(&self, version: u64) {
         let reached = {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = lock(&self.state);
             state.version = state.version.max(version);
             if state.waiters.first_key_value().is_none_or(|(first, _)| *first > state.version) {
                 return;
@@ -133,7 +134,7 @@ impl Progress {
     /// their version may never arrive.
     pub(crate) fn reset(&self, version: u64) {
         let waiters = {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = lock(&self.state);
             state.version = version;
             state.history += 1;
             std::mem::take(&mut state.waiters)

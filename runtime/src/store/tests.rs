@@ -52,15 +52,18 @@ fn delivered() -> (Store<Thing>, ObjectKey, Woken) {
 fn waiter_during_a_write_is_woken_by_its_end_and_then_by_its_version() {
     let (store, key, woken) = delivered();
     let first = store.begin_write(&key, 5).expect("no write is in progress");
-    assert!(store.begin_write(&key, 5).is_none(), "one at a time");
+    assert!(store.begin_write(&key, 5).is_none(), "only one write at a time");
     assert!(!store.is_settled(&key, woken.wake()));
-    assert!(store.is_settled(&ObjectKey::new("ns", "other"), woken.wake()), "each object by itself");
+    assert!(
+        store.is_settled(&ObjectKey::new("ns", "other"), woken.wake()),
+        "a write to one object does not affect another"
+    );
     store.wrote(&key, 6);
     assert_eq!(woken.count(), 0);
     drop(first);
-    assert_eq!(woken.count(), 1, "the write is over");
+    assert_eq!(woken.count(), 1, "the end of the write wakes the waiter");
     assert!(!store.is_settled(&key, woken.wake()), "the watch has not delivered its version");
-    assert!(store.begin_write(&key, 5).is_none(), "the record is old");
+    assert!(store.begin_write(&key, 5).is_none(), "the record lacks the last write");
     drop(store.begin_write(&key, 6).expect("the version of the response is current"));
     store.put(thing(6));
     store.progress.advance(6);

@@ -25,15 +25,17 @@ use super::reflector::{Reflector, panic_message};
 use super::request::{Backoff, Scope};
 use crate::client::Clients;
 use crate::discovery::{Discovery, Served, Snapshot, Verbs};
+use crate::lock::lock;
 use crate::store::{Index, Progress, Store};
 
 /// Interval between reads of discovery without a sign of a change (cmd/kube-controller-manager, garbage collector).
-const REFRESH: Duration = Duration::from_secs(30);
+const DISCOVERY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Delays after a change of a definition, because discovery shows it a moment later.
-const AFTER_CHANGE: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
+/// Delays before discovery is read again after a change of a definition, because it contains the change a moment
+/// later.
+const RETRIES_AFTER_CHANGE: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
 
-/// Written all the time by all clients, and without dependents (pkg/controller/garbagecollector,
+/// Kinds that all clients write all the time and that have no dependents (pkg/controller/garbagecollector,
 /// DefaultIgnoredResources).
 const IGNORED: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")];
 
@@ -78,7 +80,7 @@ pub enum MetaChange<'a> {
         new: Option<&'a Meta>,
     },
     /// A kind is no longer watched, because it is no longer served or requested. Its state is unknown from now on.
-    Left {
+    Unwatched {
         /// The kind.
         resource: &'a Resource,
     },
@@ -178,30 +180,32 @@ impl Source for Untyped {
     }
 }
 
-/// A resource, whatever its version.
+/// A resource, regardless of its version: group and plural name.
 type Name = (&'static str, &'static str);
 
 fn name(resource: &Resource) -> Name {
     (resource.group, resource.plural)
 }
 
-/// The served kinds that are to be watched.
+/// The kinds without a typed store that controllers have requested.
 #[derive(Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct RequestedKinds {
+    /// All kinds are requested.
     all: bool,
     /// Number of requests for a resource, by its group and plural.
     by_name: Mutex<HashMap<(String, String), usize>>,
+    /// Notified when a kind is requested for the first time or no longer.
     changed: Notify,
 }
 
-impl Wanted {
+impl RequestedKinds {
     /// Selects all kinds.
     pub(crate) fn all() -> Self {
         Self { all: true, ..Self::default() }
     }
 
     fn names(&self) -> std::sync::MutexGuard<'_, HashMap<(String, String), usize>> {
-        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.by_name)
     }
 
     /// Definitions are watched as soon as any kind is requested, because it may not be served yet.
@@ -211,7 +215,7 @@ impl Wanted {
         self.all || is_definition || names.contains_key(&(group.to_owned(), plural.to_owned()))
     }
 
-    fn is_nothing(&self) -> bool {
+    fn is_empty(&self) -> bool {
         !self.all && self.names().is_empty()
     }
 }
@@ -219,14 +223,16 @@ impl Wanted {
 /// Sources of metadata of all kinds.
 pub struct EveryKind {
     interner: Arc<Interner>,
+    /// The indexes of kinds without a typed store.
     indexes: Vec<Index<Metadata>>,
     typed: HashMap<Name, Arc<dyn Source>>,
     untyped: RwLock<HashMap<Name, Arc<Untyped>>>,
     subscribers: Mutex<Vec<Subscriber>>,
+    /// Notified when a CustomResourceDefinition or APIService has changed.
     definitions_changed: Arc<Notify>,
     /// Failed reads of discovery.
     failures: AtomicU64,
-    wanted: Wanted,
+    requested: RequestedKinds,
     /// Lists are read by pages, not streamed.
     is_paged: bool,
     /// The served resources, once they are known.
@@ -234,11 +240,11 @@ pub struct EveryKind {
 }
 
 impl EveryKind {
-    /// Knows only the typed sources until it runs.
+    /// Creates the sources. Until it runs, it knows only the typed ones.
     pub(crate) fn new(
         interner: Arc<Interner>,
         indexes: Vec<Index<Metadata>>,
-        wanted: Wanted,
+        requested: RequestedKinds,
         typed: impl IntoIterator<Item = Arc<dyn Source>>,
     ) -> Self {
         Self {
@@ -249,7 +255,7 @@ impl EveryKind {
             subscribers: Mutex::default(),
             definitions_changed: Arc::default(),
             failures: AtomicU64::new(0),
-            wanted,
+            requested,
             is_paged: false,
             served: watch::Sender::new(None),
         }
@@ -273,34 +279,34 @@ impl EveryKind {
         self.subscribers().push(subscriber);
     }
 
-    /// Requests a kind, which need not be served yet. It is watched until [`EveryKind::unwant`] was called as often.
-    /// Has no effect if all kinds are watched.
-    pub fn want(&self, group: &str, plural: &str) {
-        if self.wanted.all {
+    /// Requests a kind, which need not be served yet. It is watched until [`EveryKind::release_kind`] was called as
+    /// often. Has no effect if all kinds are watched.
+    pub fn request_kind(&self, group: &str, plural: &str) {
+        if self.requested.all {
             return;
         }
-        *self.wanted.names().entry((group.to_owned(), plural.to_owned())).or_default() += 1;
-        self.wanted.changed.notify_one();
+        *self.requested.names().entry((group.to_owned(), plural.to_owned())).or_default() += 1;
+        self.requested.changed.notify_one();
     }
 
-    /// Reverts one [`EveryKind::want`].
-    pub fn unwant(&self, group: &str, plural: &str) {
-        if self.wanted.all {
+    /// Reverts one [`EveryKind::request_kind`].
+    pub fn release_kind(&self, group: &str, plural: &str) {
+        if self.requested.all {
             return;
         }
         let name = (group.to_owned(), plural.to_owned());
-        let mut names = self.wanted.names();
+        let mut names = self.requested.names();
         let left = names.get(&name).map_or(0, |count| count.saturating_sub(1));
         if left > 0 {
             names.insert(name, left);
         } else {
             names.remove(&name);
-            self.wanted.changed.notify_one();
+            self.requested.changed.notify_one();
         }
     }
 
     fn subscribers(&self) -> std::sync::MutexGuard<'_, Vec<Subscriber>> {
-        self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.subscribers)
     }
 
     /// Returns the source of a resource, if it is watched.
@@ -353,32 +359,35 @@ impl EveryKind {
         };
         let mut backoff = Backoff::default();
         loop {
-            let Err(panic) = AssertUnwindSafe(self.follow(&discovery, reflect)).catch_unwind().await else { return };
+            let Err(panic) = AssertUnwindSafe(self.follow_discovery(&discovery, reflect)).catch_unwind().await else {
+                return;
+            };
             self.failures.fetch_add(1, Ordering::Relaxed);
             error!(panic = panic_message(&*panic), "watching all kinds panicked; restarting");
             tokio::time::sleep(backoff.next()).await;
         }
     }
 
-    async fn follow(
+    /// Adds and removes watches according to discovery, in rounds.
+    async fn follow_discovery(
         &self,
         discovery: &Discovery,
         reflect: impl Fn(Resource, Arc<Store<Metadata>>) -> BoxFuture<'static, ()>,
     ) {
         let mut watches = Watches::default();
-        let mut soon = [].iter();
+        let mut retries_after_change = [].iter();
         loop {
-            while self.wanted.is_nothing() && watches.running.is_empty() {
+            while self.requested.is_empty() && watches.running.is_empty() {
                 self.served.send_replace(Some(HashSet::new()));
-                self.wanted.changed.notified().await;
+                self.requested.changed.notified().await;
             }
-            match discovery.at_most_old(Duration::ZERO).await {
+            match discovery.no_older_than(Duration::ZERO).await {
                 Ok(snapshot) => {
-                    for left in self.leaving(&snapshot) {
-                        watches.running.remove(&name(&left)).inspect(AbortHandle::abort);
-                        self.leave(&left);
+                    for removed in self.kinds_to_remove(&snapshot) {
+                        watches.running.remove(&name(&removed)).inspect(AbortHandle::abort);
+                        self.remove_kind(&removed);
                     }
-                    self.coming(&snapshot).into_iter().for_each(|resource| self.join(resource));
+                    self.kinds_to_add(&snapshot).into_iter().for_each(|resource| self.add_kind(resource));
                     let served = snapshot.preferred().iter().map(|served| name(&served.resource)).collect();
                     self.served.send_replace(Some(served));
                 }
@@ -391,15 +400,15 @@ impl EveryKind {
             for (resource, store) in self.stores() {
                 watches.start(resource, || reflect(resource, store));
             }
-            match soon.next() {
+            match retries_after_change.next() {
                 Some(wait) => tokio::time::sleep(*wait).await,
                 None => {
                     tokio::select! {
-                        () = tokio::time::sleep(REFRESH) => {}
-                        () = self.wanted.changed.notified() => {}
+                        () = tokio::time::sleep(DISCOVERY_INTERVAL) => {}
+                        () = self.requested.changed.notified() => {}
                         () = self.definitions_changed.notified() => {
-                            soon = AFTER_CHANGE.iter();
-                            tokio::time::sleep(AFTER_CHANGE[0]).await;
+                            retries_after_change = RETRIES_AFTER_CHANGE.iter();
+                            tokio::time::sleep(RETRIES_AFTER_CHANGE[0]).await;
                         }
                     }
                 }
@@ -413,29 +422,30 @@ impl EveryKind {
         untyped.values().map(|source| (source.resource, source.store.clone())).collect()
     }
 
-    /// Returns the watched kinds that are no longer served or wanted. A kind whose group is unavailable is kept.
-    fn leaving(&self, snapshot: &Snapshot) -> Vec<Resource> {
+    /// Returns the watched kinds that are no longer served or requested. A kind whose group is unavailable is kept.
+    fn kinds_to_remove(&self, snapshot: &Snapshot) -> Vec<Resource> {
         let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
         untyped
             .values()
             .map(|source| source.resource)
             .filter(|resource| {
                 let served = snapshot.of_kind(&resource.api_version(), resource.kind);
-                served.is_none_or(|served| !can_be_kept(&served)) && !snapshot.has_failed(resource.group)
-                    || !self.wanted.contains(name(resource))
+                served.is_none_or(|served| !is_watchable(&served)) && !snapshot.has_failed(resource.group)
+                    || !self.requested.contains(name(resource))
             })
             .collect()
     }
 
-    /// Returns the kinds that are served, wanted, and not watched.
-    fn coming(&self, snapshot: &Snapshot) -> Vec<Resource> {
+    /// Returns the kinds that are served, requested, and not watched.
+    fn kinds_to_add(&self, snapshot: &Snapshot) -> Vec<Resource> {
         let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
         let known = |name: &Name| self.typed.contains_key(name) || untyped.contains_key(name);
-        let kept = snapshot.preferred().iter().filter(|served| can_be_kept(served)).map(|served| served.resource);
-        kept.filter(|resource| !known(&name(resource)) && self.wanted.contains(name(resource))).collect()
+        let watchable = snapshot.preferred().iter().filter(|served| is_watchable(served)).map(|served| served.resource);
+        watchable.filter(|resource| !known(&name(resource)) && self.requested.contains(name(resource))).collect()
     }
 
-    fn join(&self, resource: Resource) {
+    /// Creates the store of a kind; its watch is started afterwards.
+    fn add_kind(&self, resource: Resource) {
         let decode = Decode { interner: self.interner.clone(), sections: Sections::default() };
         let store = Arc::new(Store::new(decode, self.indexes.clone()));
         let source = Arc::new(Untyped { resource, store: store.clone() });
@@ -447,10 +457,11 @@ impl EveryKind {
         self.untyped.write().unwrap_or_else(PoisonError::into_inner).insert(name(&resource), source);
     }
 
-    fn leave(&self, resource: &Resource) {
+    /// Removes the store of a kind and informs the subscribers.
+    fn remove_kind(&self, resource: &Resource) {
         info!(resource = resource.plural, group = resource.group, "stopped watching kind");
         self.untyped.write().unwrap_or_else(PoisonError::into_inner).remove(&name(resource));
-        self.subscribers().iter().for_each(|subscriber| subscriber(&MetaChange::Left { resource }));
+        self.subscribers().iter().for_each(|subscriber| subscriber(&MetaChange::Unwatched { resource }));
     }
 }
 
@@ -482,7 +493,7 @@ impl Watches {
 
 /// Reports whether objects of the resource can be watched and deleted (pkg/controller/garbagecollector,
 /// GetDeletableResources).
-fn can_be_kept(served: &Served) -> bool {
+fn is_watchable(served: &Served) -> bool {
     served.verbs.contains(Verbs::DELETE | Verbs::LIST | Verbs::WATCH) && !IGNORED.contains(&name(&served.resource))
 }
 
@@ -494,13 +505,13 @@ mod tests {
     use crate::store::by_namespace;
 
     fn every() -> EveryKind {
-        every_wanted(Wanted::all())
+        every_requested(RequestedKinds::all())
     }
 
-    fn every_wanted(wanted: Wanted) -> EveryKind {
+    fn every_requested(requested: RequestedKinds) -> EveryKind {
         let typed: Arc<Store<kinds::Pod>> =
             Arc::new(Store::new(Decode { interner: Arc::default(), sections: Sections::default() }, Vec::new()));
-        EveryKind::new(Arc::default(), vec![by_namespace()], wanted, [typed as Arc<dyn Source>])
+        EveryKind::new(Arc::default(), vec![by_namespace()], requested, [typed as Arc<dyn Source>])
     }
 
     fn snapshot(groups: serde_json::Value) -> Snapshot {
@@ -522,12 +533,12 @@ mod tests {
 
     /// Applies a snapshot; returns the added and the removed kinds.
     fn step(every: &EveryKind, snapshot: &Snapshot) -> (Vec<&'static str>, Vec<&'static str>) {
-        let left = every.leaving(snapshot);
-        left.iter().for_each(|resource| every.leave(resource));
-        let came = every.coming(snapshot);
-        came.iter().for_each(|resource| every.join(*resource));
+        let removed = every.kinds_to_remove(snapshot);
+        removed.iter().for_each(|resource| every.remove_kind(resource));
+        let added = every.kinds_to_add(snapshot);
+        added.iter().for_each(|resource| every.add_kind(*resource));
         let plurals = |list: &[Resource]| list.iter().map(|resource| resource.plural).collect();
-        (plurals(&came), plurals(&left))
+        (plurals(&added), plurals(&removed))
     }
 
     #[test]
@@ -542,37 +553,41 @@ mod tests {
         assert_eq!(step(&every, &with_own), (vec![], vec![]));
         let broken = snapshot(json!([core(), own("Stale", &[])]));
         assert_eq!(step(&every, &broken), (vec![], vec![]), "an unavailable group keeps its kinds");
-        let gone = Arc::new(Mutex::new(Vec::new()));
-        let recorded = gone.clone();
+        let unwatched = Arc::new(Mutex::new(Vec::new()));
+        let recorded = unwatched.clone();
         every.subscribe(move |change| {
-            if let MetaChange::Left { resource } = change {
+            if let MetaChange::Unwatched { resource } = change {
                 recorded.lock().unwrap().push(resource.plural);
             }
         });
         assert_eq!(step(&every, &snapshot(json!([core()]))), (vec![], vec!["widgets"]));
-        assert_eq!(*gone.lock().unwrap(), ["widgets"]);
+        assert_eq!(*unwatched.lock().unwrap(), ["widgets"]);
         assert!(every.source("example.com", "widgets").is_none() && every.source("", "pods").is_some());
     }
 
     #[test]
     fn requested_kinds_are_watched_while_requested() {
-        let every = every_wanted(Wanted::default());
+        let every = every_requested(RequestedKinds::default());
         let core = group("", "Current", &[("pods", "Pod"), ("secrets", "Secret")]);
         let definitions = ("customresourcedefinitions", "CustomResourceDefinition");
         let served = snapshot(json!([core, group("apiextensions.k8s.io", "Current", &[definitions])]));
         assert_eq!(step(&every, &served), (vec![], vec![]));
-        assert!(every.wanted.is_nothing());
-        every.want("", "secrets");
-        every.want("", "secrets");
-        every.want("example.com", "widgets");
+        assert!(every.requested.is_empty());
+        every.request_kind("", "secrets");
+        every.request_kind("", "secrets");
+        every.request_kind("example.com", "widgets");
         assert_eq!(step(&every, &served), (vec!["secrets", "customresourcedefinitions"], vec![]));
-        every.unwant("", "secrets");
+        every.release_kind("", "secrets");
         assert_eq!(step(&every, &served), (vec![], vec![]));
-        every.unwant("", "secrets");
+        every.release_kind("", "secrets");
         assert_eq!(step(&every, &served), (vec![], vec!["secrets"]));
-        every.unwant("example.com", "widgets");
-        assert_eq!(step(&every, &served), (vec![], vec!["customresourcedefinitions"]), "no requested kind is missing");
-        assert!(every.wanted.is_nothing());
+        every.release_kind("example.com", "widgets");
+        assert_eq!(
+            step(&every, &served),
+            (vec![], vec!["customresourcedefinitions"]),
+            "definitions are watched only while a kind is requested"
+        );
+        assert!(every.requested.is_empty());
     }
 
     #[test]
@@ -587,7 +602,7 @@ mod tests {
             }
         });
         let resource = Resource { group: "", version: "v1", kind: "Secret", plural: "secrets", namespaced: true };
-        every.join(resource);
+        every.add_kind(resource);
         let store = every.untyped("", "secrets").expect("a store");
         let object = |version: &str| {
             use kinds::schema::object_meta as f;

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::json;
 
 /// Maximum size of a frame in bytes, far above that of any object (etcd accepts 1.5 MB): a longer frame is damaged.
-pub(super) const LONGEST_FRAME: usize = 64 << 20;
+pub(super) const MAX_FRAME_BYTES: usize = 64 << 20;
 
 /// The reason why a body could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +39,7 @@ pub enum FrameError {
 pub struct Frames<S> {
     chunks: S,
     buffer: BytesMut,
+    /// Frames are lines of JSON.
     lines: bool,
     /// Number of bytes in the buffer that are known to contain no line end.
     scanned: usize,
@@ -75,6 +76,7 @@ where
         }
     }
 
+    /// Returns the next chunk of the body, after [`Frames::pause`] if none has arrived yet.
     async fn chunk(&mut self) -> Option<Result<Bytes, E>> {
         if self.pause.is_zero() {
             return self.chunks.next().await;
@@ -88,20 +90,22 @@ where
         }
     }
 
+    /// Removes a line from the buffer and converts it to a frame; `None` if it is not complete.
     fn line(&mut self) -> Result<Option<Bytes>, FrameError> {
         let Some(end) = self.buffer[self.scanned..].iter().position(|byte| *byte == b'\n') else {
             self.scanned = self.buffer.len();
-            return if self.scanned > LONGEST_FRAME { Err(FrameError::Length(self.scanned)) } else { Ok(None) };
+            return if self.scanned > MAX_FRAME_BYTES { Err(FrameError::Length(self.scanned)) } else { Ok(None) };
         };
         let line = self.buffer.split_to(self.scanned + end + 1);
         self.scanned = 0;
         Ok(Some(json::frame(&line)?))
     }
 
+    /// Removes a frame from the buffer; `None` if it is not complete.
     fn buffered(&mut self) -> Result<Option<Bytes>, FrameError> {
         let Some(prefix) = self.buffer.first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_be_bytes(*prefix) as usize;
-        if length > LONGEST_FRAME {
+        if length > MAX_FRAME_BYTES {
             return Err(FrameError::Length(length));
         }
         if self.buffer.len() < 4 + length {

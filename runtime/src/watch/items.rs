@@ -9,7 +9,7 @@ use kinds::schema::{list_meta, unknown};
 use kinds::wire::{Head, find};
 use tokio::time::timeout;
 
-use super::frames::{FrameError, LONGEST_FRAME};
+use super::frames::{FrameError, MAX_FRAME_BYTES};
 
 /// Maximum time without data inside a list.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -22,7 +22,7 @@ const ITEMS: u32 = 2;
 pub struct Items<S> {
     chunks: S,
     buffer: BytesMut,
-    place: Position,
+    position: Position,
     version: Option<u64>,
     next_page: String,
 }
@@ -43,7 +43,7 @@ where
 {
     /// Creates a reader of a body's chunks.
     pub fn new(chunks: S) -> Self {
-        Self { chunks, buffer: BytesMut::new(), place: Position::Magic, version: None, next_page: String::new() }
+        Self { chunks, buffer: BytesMut::new(), position: Position::Magic, version: None, next_page: String::new() }
     }
 
     /// Returns the list's version, once the whole list was read.
@@ -65,27 +65,27 @@ where
     /// When the connection fails, or the body is not a list.
     pub async fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
         loop {
-            match self.place {
+            match self.position {
                 Position::Magic => {
                     if !self.fill(MAGIC.len()).await? || !self.buffer.starts_with(MAGIC) {
                         return Err(FrameError::NoList("it does not begin as protobuf of the API server"));
                     }
                     self.buffer.advance(MAGIC.len());
-                    self.place = Position::Envelope;
+                    self.position = Position::Envelope;
                 }
                 Position::Envelope => match self.head().await? {
                     None => return Ok(None),
                     Some(head) if head.number == unknown::RAW => {
                         self.buffer.advance(head.size);
-                        self.place = Position::List(head.length);
+                        self.position = Position::List(head.length);
                     }
                     Some(head) => drop(self.field(head).await?),
                 },
-                Position::List(0) => self.place = Position::Envelope,
+                Position::List(0) => self.position = Position::Envelope,
                 Position::List(left) => {
                     let head = self.head().await?.ok_or(FrameError::NoList("it ends too early"))?;
                     let left = left.checked_sub(head.size + head.length);
-                    self.place = Position::List(left.ok_or(FrameError::NoList("a field reaches beyond its end"))?);
+                    self.position = Position::List(left.ok_or(FrameError::NoList("a field reaches beyond its end"))?);
                     let field = self.field(head).await?;
                     match head.number {
                         ITEMS => return Ok(Some(field)),
@@ -107,7 +107,7 @@ where
     async fn head(&mut self) -> Result<Option<Head>, FrameError> {
         loop {
             match Head::read(&self.buffer).map_err(kinds::DecodeError::from)? {
-                Some(head) if head.length > LONGEST_FRAME && !self.opens_list(head) => {
+                Some(head) if head.length > MAX_FRAME_BYTES && !self.opens_list(head) => {
                     return Err(FrameError::Length(head.length));
                 }
                 Some(head) => return Ok(Some(head)),
@@ -125,7 +125,7 @@ where
     /// Reports whether a field contains the list. It may have any length, because it is never held in memory as a
     /// whole.
     fn opens_list(&self, head: Head) -> bool {
-        matches!(self.place, Position::Envelope) && head.number == unknown::RAW
+        matches!(self.position, Position::Envelope) && head.number == unknown::RAW
     }
 
     async fn field(&mut self, head: Head) -> Result<Bytes, FrameError> {

@@ -1,7 +1,7 @@
 //! Watches and lists in JSON, converted to the layout of protobuf, so that one loop reads both.
 //!
 //! Field 1 is the object's metadata, as in every kind, reduced to the parts that the loop needs; field 2 is the JSON,
-//! from which [`inside`] reads the whole object.
+//! from which [`typed_object`] reads the whole object.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ struct Event {
 /// A value with an `object` field.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Holder<T> {
+struct WithObject<T> {
     object: T,
 }
 
@@ -63,18 +63,18 @@ pub fn frame(line: &[u8]) -> Result<Bytes, serde_json::Error> {
     let mut object = Vec::with_capacity(line.len() + 256);
     match &*event.kind {
         "ERROR" => {
-            let Holder { object: status } = serde_json::from_slice::<Holder<Status>>(line).unwrap_or_default();
+            let WithObject { object: status } = serde_json::from_slice::<WithObject<Status>>(line).unwrap_or_default();
             object.put_int(api_status::CODE, status.code.into());
             object.put_str(api_status::REASON, &status.reason);
             object.put_str(api_status::MESSAGE, &status.message);
         }
         "BOOKMARK" => {
-            let Holder { object: head } = serde_json::from_slice::<Holder<Head>>(line)?;
+            let WithObject { object: head } = serde_json::from_slice::<WithObject<Head>>(line)?;
             put_object(&mut object, &head.metadata, true, &[]);
         }
         _ => {
             // An object without readable metadata must not end the watch of all others: it counts as undecodable.
-            let Holder { object: head } = serde_json::from_slice::<Holder<Head>>(line).unwrap_or_default();
+            let WithObject { object: head } = serde_json::from_slice::<WithObject<Head>>(line).unwrap_or_default();
             put_object(&mut object, &head.metadata, false, line);
         }
     }
@@ -123,6 +123,7 @@ fn items(list: &[u8]) -> Vec<&[u8]> {
     let (mut depth, mut at, mut begin) = (0_usize, 0, None);
     // The last string at the top level: the name of the field whose value follows.
     let mut field: &[u8] = &[];
+    // The position is inside the array of items.
     let mut inside = false;
     while let Some(byte) = list.get(at) {
         match byte {
@@ -168,8 +169,8 @@ fn end_of_text(json: &[u8], at: usize) -> usize {
     json.len()
 }
 
-/// Returns the object in a frame or in a page's item.
-pub fn inside<T: DeserializeOwned>(object: &[u8]) -> Result<T, DecodeError> {
+/// Deserializes the object in a frame or in a page's item.
+pub fn typed_object<T: DeserializeOwned>(object: &[u8]) -> Result<T, DecodeError> {
     #[derive(Deserialize)]
     struct Content<T> {
         object: T,
@@ -201,7 +202,7 @@ mod tests {
         let Ok(WatchEvent::Added(inner)) = envelope::watch_event(&bytes) else { panic!("{bytes:?}") };
         let text = |number| std::str::from_utf8(find(find(inner, 1), number)).expect("text");
         assert_eq!([text(object_meta::NAME), text(object_meta::NAMESPACE)], ["a", "ns"]);
-        assert_eq!(inside::<Value>(inner).expect("the object"), object);
+        assert_eq!(typed_object::<Value>(inner).expect("the object"), object);
 
         let end = json!({"metadata": {"resourceVersion": "9", "annotations": {"k8s.io/initial-events-end": "true"}}});
         let bytes = line("BOOKMARK", end);
@@ -221,7 +222,7 @@ mod tests {
         let body = page(body.as_bytes()).expect("a page");
         let read = envelope::page(&body).expect("a list");
         assert_eq!((read.version, read.next, read.items.len()), (5, "more", 1));
-        assert_eq!(inside::<Value>(read.items[0]).expect("the item"), item);
+        assert_eq!(typed_object::<Value>(read.items[0]).expect("the item"), item);
     }
 
     /// Objects whose fields have the names of a Status, but not the types.
@@ -277,7 +278,7 @@ mod tests {
             let body = json!({"a": more, "items": objects, "metadata": {"resourceVersion": "9"}, "z": more}).to_string();
             let page = page(body.as_bytes()).expect("a page");
             let read = envelope::page(&page).expect("a list");
-            let found: Vec<Value> = read.items.iter().map(|item| inside(item).expect("the item")).collect();
+            let found: Vec<Value> = read.items.iter().map(|item| typed_object(item).expect("the item")).collect();
             prop_assert_eq!(found, objects);
         }
 
@@ -287,7 +288,7 @@ mod tests {
             for input in [text.as_bytes(), &bytes] {
                 let _ = frame(input);
                 let _ = page(input);
-                let _ = inside::<Value>(input);
+                let _ = typed_object::<Value>(input);
                 let _ = items(input);
             }
         }

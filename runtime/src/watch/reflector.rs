@@ -58,6 +58,7 @@ pub struct Reflector<K: Kind> {
     pub store: Arc<Store<K>>,
     /// Permits for initial lists, shared by all kinds.
     pub lists: Arc<Semaphore>,
+    /// The allowed lag of the store behind the watch.
     lag: Duration,
     resync: Resync,
     listing: Listing,
@@ -107,6 +108,7 @@ impl<K: Kind> Reflector<K> {
         }
     }
 
+    /// Lists and watches, or continues the watch. Returns when the watch ends.
     async fn step(&mut self) -> Result<(), WatchError> {
         if !self.is_listed {
             return self.list_and_watch().await;
@@ -117,7 +119,7 @@ impl<K: Kind> Reflector<K> {
         self.watch().await
     }
 
-    /// Prepares the next step.
+    /// Logs the result of a step and prepares the next one. Returns when to begin it.
     fn settle(&mut self, outcome: Result<(), WatchError>, lasted: Duration) -> Retry {
         let kind = self.scope.resource.plural;
         let progress = self.store.progress();
@@ -256,6 +258,7 @@ impl<K: Kind> Reflector<K> {
         }
     }
 
+    /// Lists the kind in one response.
     async fn list_whole(&self) -> Result<(), WatchError> {
         let mut items = Items::new(request::whole(&self.clients, self.scope.whole(), self.scope.list_type()).await?);
         let mut unseen = self.store.keys();
@@ -266,6 +269,7 @@ impl<K: Kind> Reflector<K> {
         Ok(())
     }
 
+    /// Lists the kind page by page.
     async fn list_pages(&self) -> Result<(), WatchError> {
         let mut unseen = self.store.keys();
         let mut next = String::new();
@@ -304,8 +308,8 @@ impl<K: Kind> Reflector<K> {
 
     /// Completes a list: previous objects that are not in it were deleted.
     fn finish_list(&self, unseen: &HashSet<ObjectKey>, version: u64) {
-        for gone in unseen {
-            self.store.remove(&gone.namespace, &gone.name);
+        for deleted in unseen {
+            self.store.remove(&deleted.namespace, &deleted.name);
         }
         let progress = self.store.progress();
         if version < progress.version() {
@@ -331,6 +335,7 @@ impl<K: Kind> Reflector<K> {
         Ok(Frames::new(self.scope.form, body, WATCH_SILENCE))
     }
 
+    /// Applies the events of a watch until it ends.
     async fn follow<S>(&mut self, mut frames: Frames<S>) -> Result<(), WatchError>
     where
         S: futures::Stream<Item = Result<Bytes, String>> + Unpin,

@@ -2,7 +2,7 @@
 
 use std::any::{Any, TypeId};
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -12,19 +12,20 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::absence::Watched;
-use super::every_kind::{EveryKind, Metadata, Source, Wanted};
+use super::every_kind::{EveryKind, Metadata, RequestedKinds, Source};
 use super::reflector::Reflector;
 use super::request::{Scope, serves};
 use crate::client::Clients;
 use crate::discovery::Discovery;
+use crate::lock::lock;
 use crate::store::{Index, Store};
 
 /// Maximum number of concurrent lists, separately for kinds with and without a typed store; more would only increase
 /// the API server's peak load.
-const LISTS_AT_ONCE: usize = 8;
+const MAX_CONCURRENT_LISTS: usize = 8;
 
 /// Interval between checks for an optional kind that is not served.
-const MAY_COME: Duration = Duration::from_secs(30);
+const SERVED_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The combined needs of all users of a kind.
 struct Need<K: Kind> {
@@ -36,12 +37,15 @@ struct Need<K: Kind> {
     lag: Option<Duration>,
 }
 
-/// Builds a store from a need, with the future that runs its watch.
-trait Planned: Any + Send {
+/// A need of any kind, from which its store is built.
+trait AnyNeed: Any + Send {
+    /// Builds the store, with the future that runs its watch.
     fn build(self: Box<Self>, interner: &Arc<Interner>, options: WatchOptions) -> Built;
+    /// Returns the need as `Any`, for a downcast to the need of its kind.
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
+/// Runs the watch of a kind, in one namespace or all, with permits for initial lists.
 type Runner = Box<dyn FnOnce(Arc<Clients>, Option<String>, Arc<Semaphore>) -> BoxFuture<'static, ()> + Send>;
 
 /// A store and its watch, as health and metrics read them.
@@ -107,8 +111,10 @@ impl<K: Kind> WatchStats for Store<K> {
     }
 }
 
+/// Waits for the first complete list of a kind.
 type Waiter = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
+/// A store with its watch.
 struct Built {
     store: Arc<dyn Any + Send + Sync>,
     stats: Arc<dyn WatchStats>,
@@ -117,7 +123,7 @@ struct Built {
     synced: Waiter,
 }
 
-impl<K: Kind> Planned for Need<K> {
+impl<K: Kind> AnyNeed for Need<K> {
     fn build(self: Box<Self>, interner: &Arc<Interner>, options: WatchOptions) -> Built {
         let decode = Decode { interner: interner.clone(), sections: self.sections };
         let store = Arc::new(Store::<K>::new(decode, self.indexes));
@@ -167,7 +173,7 @@ async fn until_served<K: Kind>(clients: &Clients, store: &Store<K>) {
                 warn!(resource = WatchStats::resource(store), %error, "could not determine whether the API resource is served")
             }
         }
-        tokio::time::sleep(MAY_COME).await;
+        tokio::time::sleep(SERVED_CHECK_INTERVAL).await;
     }
 }
 
@@ -186,8 +192,8 @@ impl Reads {
 /// Collects the needs of controllers before anything is watched.
 #[derive(Default)]
 pub struct Builder {
-    needs: HashMap<TypeId, Box<dyn Planned>>,
-    every: Option<Every>,
+    needs: HashMap<TypeId, Box<dyn AnyNeed>>,
+    every: Option<MetadataNeed>,
     options: WatchOptions,
 }
 
@@ -201,8 +207,9 @@ pub(super) struct WatchOptions {
 
 /// The needs for kinds without a typed store.
 #[derive(Default)]
-struct Every {
+struct MetadataNeed {
     indexes: Vec<Index<Metadata>>,
+    /// All kinds are needed, not only those that are requested by name.
     all: bool,
 }
 
@@ -250,13 +257,13 @@ impl Builder {
         self
     }
 
-    /// Declares that the metadata of kinds is needed whose names are known only later ([`EveryKind::want`]).
+    /// Declares that the metadata of kinds is needed whose names are known only later ([`EveryKind::request_kind`]).
     pub fn need_named_kinds(&mut self) -> &mut Self {
         self.every.get_or_insert_default();
         self
     }
 
-    /// Hands all records of typed stores to their subscribers again at random times, at least this period and at most
+    /// Passes all records of typed stores to their subscribers again at random times, at least this period and at most
     /// twice this apart; never if it is zero.
     #[must_use]
     pub fn resyncing(mut self, period: Duration) -> Self {
@@ -290,7 +297,7 @@ impl Builder {
             })
             .as_any()
             .downcast_mut()
-            .expect("each need is kept under the type of its kind")
+            .expect("each need is stored under the type of its kind")
     }
 
     /// Creates the stores, all still empty.
@@ -306,11 +313,11 @@ impl Builder {
             stats.push(built.stats);
             sources.push(built.source);
         }
-        let every = self.every.map(|Every { indexes, all }| {
-            let wanted = if all { Wanted::all() } else { Wanted::default() };
-            Arc::new(EveryKind::new(interner, indexes, wanted, sources.clone()).paged(self.options.is_paged))
+        let every = self.every.map(|MetadataNeed { indexes, all }| {
+            let requested = if all { RequestedKinds::all() } else { RequestedKinds::default() };
+            Arc::new(EveryKind::new(interner, indexes, requested, sources.clone()).paged(self.options.is_paged))
         });
-        let permits = || Arc::new(Semaphore::new(LISTS_AT_ONCE));
+        let permits = || Arc::new(Semaphore::new(MAX_CONCURRENT_LISTS));
         let (lists, metadata_lists) = (permits(), permits());
         let (runners, used) = (Mutex::new(runners), Mutex::default());
         Registry { stores, runners, synced, stats, sources, used, every, lists, metadata_lists }
@@ -320,6 +327,7 @@ impl Builder {
 /// All stores of a process, and their watches.
 pub struct Registry {
     stores: HashMap<TypeId, Arc<dyn Any + Send + Sync>>,
+    /// The watches that were not started yet.
     runners: Mutex<Vec<Runner>>,
     synced: Vec<(TypeId, Waiter, Arc<dyn WatchStats>)>,
     stats: Vec<Arc<dyn WatchStats>>,
@@ -327,8 +335,9 @@ pub struct Registry {
     /// The kinds whose stores were handed out.
     used: Mutex<Reads>,
     every: Option<Arc<EveryKind>>,
+    /// Permits for initial lists of typed kinds.
     lists: Arc<Semaphore>,
-    /// Kinds without a typed store, including aggregated APIs, do not delay the lists of the others.
+    /// Permits for initial lists of the other kinds. Separate, so that aggregated APIs do not delay typed kinds.
     metadata_lists: Arc<Semaphore>,
 }
 
@@ -353,7 +362,7 @@ impl Registry {
     /// # Panics
     /// If no need for the kind was declared: a defect of a controller's descriptor.
     pub fn store<K: Kind>(&self) -> Arc<Store<K>> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner).0.insert(TypeId::of::<K>());
+        lock(&self.used).0.insert(TypeId::of::<K>());
         self.stores
             .get(&TypeId::of::<K>())
             .and_then(|store| store.clone().downcast().ok())
@@ -362,7 +371,7 @@ impl Registry {
 
     /// Returns the kinds whose stores were handed out since the last call.
     pub(crate) fn take_used(&self) -> Reads {
-        std::mem::take(&mut *self.used.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.used))
     }
 
     /// Returns the metadata of every kind.
@@ -395,7 +404,7 @@ impl Registry {
     /// Starts the watches, of one namespace or of all; they end when `tasks` is dropped. Further calls do nothing.
     pub fn start(&self, clients: &Arc<Clients>, namespace: Option<&str>, tasks: &mut JoinSet<()>) {
         let lists = &self.lists;
-        let runners = std::mem::take(&mut *self.runners.lock().unwrap_or_else(PoisonError::into_inner));
+        let runners = std::mem::take(&mut *lock(&self.runners));
         for run in runners {
             tasks.spawn(run(clients.clone(), namespace.map(ToOwned::to_owned), lists.clone()));
         }

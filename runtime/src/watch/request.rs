@@ -21,17 +21,17 @@ const PROTOBUF_STREAM: &str = "application/vnd.kubernetes.protobuf;stream=watch"
 const METADATA_STREAM: &str =
     "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1;stream=watch";
 /// Objects per page if the server does not support streaming lists.
-const PAGE: u32 = 500;
+const PAGE_SIZE: u32 = 500;
 /// Objects per page in JSON. A page is held in memory as a whole, so a page of the largest objects, 1.5 MiB by etcd's
 /// default, has to fit.
-const JSON_PAGE: u32 = 100;
+const JSON_PAGE_SIZE: u32 = 100;
 /// Maximum size in bytes of a page that is held in memory as a whole.
-const LONGEST_PAGE: usize = 256 << 20;
+const MAX_PAGE_BYTES: usize = 256 << 20;
 
 /// The reason why a list or watch ended.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
-    /// No response.
+    /// The server did not respond.
     #[error(transparent)]
     Send(#[from] SendError),
     /// The request cannot be created, for example because of a value that the server sent.
@@ -55,9 +55,9 @@ pub enum WatchError {
     /// The server's state is older than before.
     #[error("the server is at version {now}, after it had been at {before}")]
     BackInTime {
-        /// Version now.
+        /// The current version of the server.
         now: u64,
-        /// Version before.
+        /// The version that the store had reached before.
         before: u64,
     },
 }
@@ -87,7 +87,7 @@ impl WatchError {
 pub struct Scope {
     /// The kind.
     pub resource: Resource,
-    /// One namespace, or all.
+    /// The only namespace to watch; `None`: all.
     pub namespace: Option<String>,
     /// The format of its objects.
     pub form: Form,
@@ -154,7 +154,7 @@ impl Scope {
     /// Returns the URI of a page of a list in the newest state.
     pub fn page(&self, next: &str) -> String {
         let next = if next.is_empty() { String::new() } else { format!("&continue={}", percent_encode(next)) };
-        let limit = if self.form == Form::Json { JSON_PAGE } else { PAGE };
+        let limit = if self.form == Form::Json { JSON_PAGE_SIZE } else { PAGE_SIZE };
         self.uri(&format!("limit={limit}{next}"))
     }
 }
@@ -171,7 +171,7 @@ pub async fn open(
     uri: String,
     accept: &str,
 ) -> Result<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<>, WatchError> {
-    Ok(chunks(answered(clients, Lane::Watch, uri, accept).await?))
+    Ok(chunks(get_response(clients, Lane::Watch, uri, accept).await?))
 }
 
 /// Opens a whole list over a dedicated connection.
@@ -180,7 +180,7 @@ pub async fn whole(
     uri: String,
     accept: &str,
 ) -> Result<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<>, WatchError> {
-    Ok(chunks(answered(clients, Lane::Alone, uri, accept).await?))
+    Ok(chunks(get_response(clients, Lane::Dedicated, uri, accept).await?))
 }
 
 fn chunks(response: Response<Body>) -> impl futures::Stream<Item = Result<Bytes, String>> + Unpin {
@@ -194,11 +194,11 @@ pub async fn page(clients: &Clients, uri: String, accept: &str) -> Result<Bytes,
 
 /// Reads a whole response, within the client's limits of time and size.
 async fn get(clients: &Clients, lane: Option<Lane>, uri: String, accept: &str) -> Result<Bytes, WatchError> {
-    let mut request = reading(uri, accept)?;
+    let mut request = get_request(uri, accept)?;
     if let Some(lane) = lane {
         request.extensions_mut().insert(lane);
     }
-    let response = clients.send(&Identity::Own, request, LONGEST_PAGE).await?;
+    let response = clients.send(&Identity::Own, request, MAX_PAGE_BYTES).await?;
     if response.status() != StatusCode::OK {
         return Err(WatchError::Refused(refusal(response).await));
     }
@@ -206,13 +206,13 @@ async fn get(clients: &Clients, lane: Option<Lane>, uri: String, accept: &str) -
     Ok(body.to_bytes())
 }
 
-fn reading(uri: String, accept: &str) -> Result<Request<Bytes>, WatchError> {
+fn get_request(uri: String, accept: &str) -> Result<Request<Bytes>, WatchError> {
     let request = Request::builder().method(Method::GET).uri(uri).header(header::ACCEPT, accept);
     request.body(Bytes::new()).map_err(|error| WatchError::Request(error.to_string()))
 }
 
-async fn answered(clients: &Clients, lane: Lane, uri: String, accept: &str) -> Result<Response<Body>, WatchError> {
-    let response = clients.open(lane, reading(uri, accept)?).await?;
+async fn get_response(clients: &Clients, lane: Lane, uri: String, accept: &str) -> Result<Response<Body>, WatchError> {
+    let response = clients.open(lane, get_request(uri, accept)?).await?;
     if response.status() == StatusCode::OK {
         return Ok(response);
     }
@@ -220,7 +220,7 @@ async fn answered(clients: &Clients, lane: Lane, uri: String, accept: &str) -> R
 }
 
 /// Maximum time for the server to start before the first request (cmd/kube-controller-manager/app, WaitForAPIServer).
-const UP: Duration = Duration::from_secs(10);
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reports whether the server serves a resource in this version.
 ///
@@ -229,7 +229,7 @@ const UP: Duration = Duration::from_secs(10);
 pub async fn serves(clients: &Clients, resource: &Resource) -> Result<bool, WatchError> {
     let root = if resource.group.is_empty() { "/api/" } else { "/apis/" };
     let uri = format!("{root}{}", resource.api_version());
-    let deadline = tokio::time::Instant::now() + UP;
+    let deadline = tokio::time::Instant::now() + STARTUP_TIMEOUT;
     loop {
         match served(clients, &uri, resource.plural).await {
             Err(WatchError::Refused(status)) if status.code == 404 => return Ok(false),

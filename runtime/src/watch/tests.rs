@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::reflector::Reflector;
 use super::request::Scope;
-use crate::client::{AnswerBody, Clients, ConnectOptions, ProxyEnvironment, RequestLayer, connect};
+use crate::client::{Clients, ConnectOptions, ProxyEnvironment, RequestLayer, ResponseBody, connect};
 use crate::store::{Index, Store};
 
 #[derive(Debug)]
@@ -82,14 +82,14 @@ fn page(version: u64, next: &str, objects: &[Vec<u8>]) -> Bytes {
 
 /// The body of a response.
 enum Reply {
-    /// All of it.
+    /// The whole body.
     Whole(Bytes),
-    /// The beginning, then no further data.
+    /// The first chunks; the body never ends.
     Open(Vec<Bytes>),
 }
 
 impl Reply {
-    fn body(self) -> AnswerBody {
+    fn body(self) -> ResponseBody {
         let chunks: UnboundedReceiver<Bytes> = match self {
             Self::Whole(bytes) => {
                 let (send, chunks) = unbounded();
@@ -160,12 +160,12 @@ async fn endless_streaming_list_delays_no_other_list_and_falls_back_to_pages() {
         _ => Reply::Open(Vec::new()),
     })
     .await;
-    let usual = clients(|_| Reply::Open(vec![event("ADDED", &object("c", 7)), end_of_list(8)])).await;
+    let normal = clients(|_| Reply::Open(vec![event("ADDED", &object("c", 7)), end_of_list(8)])).await;
     let (lists, mut tasks) = (Arc::new(Semaphore::new(1)), JoinSet::new());
     let (slow, fast) = (store(Vec::new()), store(Vec::new()));
     start(&endless, &slow, &lists, &mut tasks);
     tokio::task::yield_now().await;
-    start(&usual, &fast, &lists, &mut tasks);
+    start(&normal, &fast, &lists, &mut tasks);
     within(5, "the other kind is listed", fast.progress().synced()).await;
     assert!(!slow.progress().is_synced());
     within(60, "the kind is listed by pages", slow.progress().synced()).await;
@@ -246,7 +246,7 @@ async fn panicking_watch_is_counted_and_restarted() {
     within(100, "the kind is listed in the end", store.progress().synced()).await;
     assert_eq!(store.progress().panics(), 3);
     assert!(store.get(&ObjectKey::new("", "a")).is_some());
-    assert_eq!(tasks.len(), 1, "the task lives");
+    assert_eq!(tasks.len(), 1, "the task still runs");
 }
 
 #[tokio::test(start_paused = true)]
@@ -275,7 +275,7 @@ async fn records_are_repeated_in_each_resync_period_without_a_request_for_a_list
     tasks.spawn(Reflector::new(clients, scope, store.clone(), permits).resyncing(PERIOD).run());
     store.progress().synced().await;
     tokio::time::sleep(PERIOD - Duration::from_secs(1)).await;
-    assert_eq!(repeated.load(Ordering::Relaxed), 0, "too early");
+    assert_eq!(repeated.load(Ordering::Relaxed), 0, "no record is repeated before the period ends");
     tokio::time::sleep(PERIOD + Duration::from_secs(2)).await;
     assert_eq!(repeated.load(Ordering::Relaxed), 2);
     assert_eq!(lists.load(Ordering::Relaxed), 1);

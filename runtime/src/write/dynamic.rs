@@ -59,7 +59,7 @@ pub struct Scale {
     pub current: i32,
     /// The selector of its pods, as a query; empty if it is missing.
     pub selector: String,
-    /// As the server sent it: text uses the least memory.
+    /// The JSON text of the response: text uses the least memory.
     whole: Box<str>,
 }
 

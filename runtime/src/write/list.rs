@@ -6,7 +6,7 @@ use kinds::meta::{Meta, ObjectKey};
 use kinds::wire::find;
 use kinds::{Interner, Resource, envelope};
 
-use super::{PAGE, WriteError, Writer};
+use super::{PAGE_SIZE, WriteError, Writer};
 use crate::client::media::METADATA_LIST;
 use crate::text::percent_encode;
 
@@ -62,7 +62,7 @@ impl Writer {
     pub async fn list_versions(&self, resource: &Resource) -> Result<Vec<(ObjectKey, u64)>, WriteError> {
         let (interner, mut objects, mut next) = (Interner::default(), Vec::new(), String::new());
         loop {
-            let path = format!("{}?limit={PAGE}{next}", super::path::collection(resource, None)?);
+            let path = format!("{}?limit={PAGE_SIZE}{next}", super::path::collection(resource, None)?);
             let response = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
             let page = envelope::page(&response.0)?;
             for item in page.items {

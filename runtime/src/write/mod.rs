@@ -29,16 +29,17 @@ use crate::fence::Fence;
 use crate::journal::{note, note_retry_after};
 use crate::text::percent_encode;
 
+/// Only the metadata of an object, if the server supports that for its kind.
 const METADATA_ONLY: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/vnd.kubernetes.protobuf";
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 const MERGE: &str = "application/merge-patch+json";
 const JSON_PATCH: &str = "application/json-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
 /// Maximum size of a response in bytes: about forty of the largest objects that the API server stores by default.
-const LONGEST_ANSWER: usize = 64 << 20;
+const MAX_RESPONSE_BYTES: usize = 64 << 20;
 const EVENTS: Resource = Resource { group: "", version: "v1", kind: "Event", plural: "events", namespaced: true };
 /// Objects per page of a list that is read as a whole.
-const PAGE: u32 = 500;
+const PAGE_SIZE: u32 = 500;
 
 pub use dynamic::{Deletion, Propagation, Scale};
 pub use list::MetaList;
@@ -140,7 +141,7 @@ impl WriteError {
 }
 
 /// Returns the error of a request without a usable response.
-fn unanswered(error: SendError) -> WriteError {
+fn without_response(error: SendError) -> WriteError {
     match error {
         SendError::NotSent { .. } | SendError::Token(_) => WriteError::NotSent(error),
         SendError::Lost { .. } => WriteError::Lost(error),
@@ -172,11 +173,11 @@ fn is_other_uid(message: &str) -> bool {
         .any(|words| message.contains(words))
 }
 
-/// An object as the server returned it.
+/// The body of a successful response: mostly an object.
 #[derive(Debug)]
-pub struct Answer(Bytes);
+pub struct ObjectResponse(Bytes);
 
-impl Answer {
+impl ObjectResponse {
     /// Returns the object without its envelope.
     pub fn object(&self) -> Result<&[u8], DecodeError> {
         envelope::unwrap(&self.0)
@@ -221,7 +222,7 @@ impl Writer {
         namespace: &str,
         object: &[u8],
         whole: bool,
-    ) -> Result<Answer, WriteError> {
+    ) -> Result<ObjectResponse, WriteError> {
         let accept = if whole { PROTOBUF } else { METADATA_ONLY };
         let body = envelope::wrap(resource, object).into();
         self.send(Method::POST, path::collection(resource, Some(namespace))?, PROTOBUF, accept, body).await
@@ -233,7 +234,7 @@ impl Writer {
         resource: &Resource,
         namespace: &str,
         object: &serde_json::Value,
-    ) -> Result<Answer, WriteError> {
+    ) -> Result<ObjectResponse, WriteError> {
         let body = object.to_string().into();
         self.send(Method::POST, path::collection(resource, Some(namespace))?, JSON, METADATA_ONLY, body).await
     }
@@ -246,7 +247,7 @@ impl Writer {
         key: &ObjectKey,
         subresource: Option<&str>,
         object: &[u8],
-    ) -> Result<Answer, WriteError> {
+    ) -> Result<ObjectResponse, WriteError> {
         let body = envelope::wrap(resource, object).into();
         self.send(Method::PUT, path::object(resource, key, subresource)?, PROTOBUF, PROTOBUF, body).await
     }
@@ -257,7 +258,7 @@ impl Writer {
         resource: &Resource,
         key: &ObjectKey,
         patch: &serde_json::Value,
-    ) -> Result<Answer, WriteError> {
+    ) -> Result<ObjectResponse, WriteError> {
         self.send_patch(path::object(resource, key, None)?, STRATEGIC_MERGE, patch).await
     }
 
@@ -267,7 +268,7 @@ impl Writer {
         resource: &Resource,
         key: &ObjectKey,
         patch: &serde_json::Value,
-    ) -> Result<Answer, WriteError> {
+    ) -> Result<ObjectResponse, WriteError> {
         self.send_patch(path::object(resource, key, Some("status"))?, STRATEGIC_MERGE, patch).await
     }
 
@@ -288,7 +289,7 @@ impl Writer {
         resource: &Resource,
         key: &ObjectKey,
         patch: &serde_json::Value,
-    ) -> Result<Answer, WriteError> {
+    ) -> Result<ObjectResponse, WriteError> {
         self.send_patch(path::object(resource, key, None)?, MERGE, patch).await
     }
 
@@ -299,7 +300,7 @@ impl Writer {
         key: &ObjectKey,
         manager: &str,
         patch: &serde_json::Value,
-    ) -> Result<Answer, WriteError> {
+    ) -> Result<ObjectResponse, WriteError> {
         let path = format!("{}?fieldManager={}", path::object(resource, key, None)?, percent_encode(manager));
         self.send(Method::PATCH, path, MERGE, METADATA_ONLY, patch.to_string().into()).await
     }
@@ -313,7 +314,7 @@ impl Writer {
         subresource: Option<&str>,
         manager: &str,
         object: &serde_json::Value,
-    ) -> Result<Answer, WriteError> {
+    ) -> Result<ObjectResponse, WriteError> {
         self.send_patch(applied_by(manager, path::object(resource, key, subresource)?), APPLY, object).await
     }
 
@@ -352,7 +353,7 @@ impl Writer {
     }
 
     /// Reads an object from the API server, bypassing the cache.
-    pub async fn get(&self, resource: &Resource, key: &ObjectKey) -> Result<Answer, WriteError> {
+    pub async fn get(&self, resource: &Resource, key: &ObjectKey) -> Result<ObjectResponse, WriteError> {
         self.send(Method::GET, path::object(resource, key, None)?, "", PROTOBUF, Bytes::new()).await
     }
 
@@ -409,7 +410,7 @@ impl Writer {
         let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
         let mut next = String::new();
         loop {
-            let path = format!("{}?limit={PAGE}{next}", path::collection(resource, namespace)?);
+            let path = format!("{}?limit={PAGE_SIZE}{next}", path::collection(resource, namespace)?);
             let response = self.send(Method::GET, path, "", PROTOBUF, Bytes::new()).await?;
             let page = envelope::page(&response.0)?;
             page.items.iter().for_each(|item| visit(item));
@@ -426,17 +427,22 @@ impl Writer {
         path: String,
         patch_type: &str,
         patch: &serde_json::Value,
-    ) -> Result<Answer, WriteError> {
+    ) -> Result<ObjectResponse, WriteError> {
         self.send(Method::PATCH, path, patch_type, METADATA_ONLY, patch.to_string().into()).await
     }
 
     /// Creates an event, given as JSON.
-    pub(crate) async fn post_event(&self, namespace: &str, event: Bytes) -> Result<Answer, WriteError> {
+    pub(crate) async fn post_event(&self, namespace: &str, event: Bytes) -> Result<ObjectResponse, WriteError> {
         self.send(Method::POST, path::collection(&EVENTS, Some(namespace))?, JSON, JSON, event).await
     }
 
     /// Changes an event by a strategic merge patch.
-    pub(crate) async fn patch_event(&self, namespace: &str, name: &str, patch: Bytes) -> Result<Answer, WriteError> {
+    pub(crate) async fn patch_event(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: Bytes,
+    ) -> Result<ObjectResponse, WriteError> {
         let path = path::object(&EVENTS, &ObjectKey::new(namespace, name), None)?;
         self.send(Method::PATCH, path, STRATEGIC_MERGE, JSON, patch).await
     }
@@ -449,7 +455,7 @@ impl Writer {
         content_type: &str,
         accept: &str,
         body: Bytes,
-    ) -> Result<Answer, WriteError> {
+    ) -> Result<ObjectResponse, WriteError> {
         let is_read = method == Method::GET;
         let what = format!("{method} {}", path.split_once('?').map_or(&*path, |(path, _)| path));
         let response = self.send_unnoted(method, path, content_type, accept, body).await;
@@ -466,6 +472,7 @@ impl Writer {
         response
     }
 
+    /// Sends one request within the rate limit, and a write only while the fence is open.
     async fn send_unnoted(
         &self,
         method: Method,
@@ -473,7 +480,7 @@ impl Writer {
         content_type: &str,
         accept: &str,
         body: Bytes,
-    ) -> Result<Answer, WriteError> {
+    ) -> Result<ObjectResponse, WriteError> {
         let is_read = method == Method::GET;
         let mut request = Request::builder().method(method.clone()).uri(path).header(header::ACCEPT, accept);
         if !content_type.is_empty() {
@@ -497,17 +504,19 @@ impl Writer {
         })
     }
 
-    async fn exchange(&self, request: Request<Bytes>) -> Result<Answer, WriteError> {
+    /// Sends one request and reads its whole response.
+    async fn exchange(&self, request: Request<Bytes>) -> Result<ObjectResponse, WriteError> {
         let method = request.method().clone();
         let (metrics, host) = (&self.clients.metrics, self.clients.host());
         metrics.sent(method.as_str(), host, request.body().len());
-        let response = self.clients.send(&self.identity, request, LONGEST_ANSWER).await.map_err(unanswered)?;
+        let response =
+            self.clients.send(&self.identity, request, MAX_RESPONSE_BYTES).await.map_err(without_response)?;
         if !response.status().is_success() {
             return Err(WriteError::Refused(refusal(response).await));
         }
         let body = response.into_body().collect().await;
         let body = body.map_err(|error| DecodeError::field("body", format!("broke off: {error}")))?.to_bytes();
         metrics.received(method.as_str(), host, body.len());
-        Ok(Answer(body))
+        Ok(ObjectResponse(body))
     }
 }

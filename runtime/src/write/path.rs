@@ -13,15 +13,17 @@ use crate::text::percent_encode_segment;
 
 /// Maximum length of a segment in bytes before it is escaped. The names of objects are much shorter; three times this
 /// length, which the escaped name may have, still fits into a request.
-const LONGEST_SEGMENT: usize = 16 * 1024;
+const MAX_SEGMENT_BYTES: usize = 16 * 1024;
 
 /// Maximum number of bytes of a refused name in the error message.
-const SHOWN: usize = 64;
+const MAX_SHOWN_BYTES: usize = 64;
 
 /// A name that cannot be a segment of a request's path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidName {
+    /// The part of the path, such as `namespace`.
     part: &'static str,
+    /// The first bytes of the name.
     name: String,
     problem: &'static str,
 }
@@ -79,14 +81,14 @@ fn segment(part: &'static str, name: &str) -> Result<String, InvalidName> {
         "" => "is empty",
         "." | ".." => "is a dot segment",
         name if name.contains('/') => "contains '/'",
-        name if name.len() > LONGEST_SEGMENT => "is too long",
+        name if name.len() > MAX_SEGMENT_BYTES => "is too long",
         name => return Ok(percent_encode_segment(name)),
     };
     Err(invalid(part, name, problem))
 }
 
 fn invalid(part: &'static str, name: &str, problem: &'static str) -> InvalidName {
-    InvalidName { part, name: name[..name.floor_char_boundary(SHOWN)].to_owned(), problem }
+    InvalidName { part, name: name[..name.floor_char_boundary(MAX_SHOWN_BYTES)].to_owned(), problem }
 }
 
 #[cfg(test)]
@@ -133,7 +135,7 @@ mod tests {
 
     #[test]
     fn name_is_refused_when_it_is_not_a_path_segment() {
-        let long = "a".repeat(LONGEST_SEGMENT + 1);
+        let long = "a".repeat(MAX_SEGMENT_BYTES + 1);
         for name in ["", ".", "..", "/", "a/b", "../x", "kube-system/secrets?watch=true", &long] {
             for key in [ObjectKey::new("ns", name), ObjectKey::new(name, "name")] {
                 let error = object(&CONFIG_MAPS, &key, None).expect_err(name).to_string();

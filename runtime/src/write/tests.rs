@@ -7,14 +7,14 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Frame;
 
 use super::*;
-use crate::client::{AnswerBody, ConnectOptions, PodEnvironment, ProxyEnvironment, RequestLayer, connect};
+use crate::client::{ConnectOptions, PodEnvironment, ProxyEnvironment, RequestLayer, ResponseBody, connect};
 
 const CONFIG_MAPS: Resource =
     Resource { group: "", version: "v1", kind: "ConfigMap", plural: "configmaps", namespaced: true };
 
 type Paths = Arc<Mutex<Vec<String>>>;
 
-fn full(status: u16, headers: &[(&str, &str)], body: &str) -> Response<AnswerBody> {
+fn full(status: u16, headers: &[(&str, &str)], body: &str) -> Response<ResponseBody> {
     let body = Full::from(body.to_owned()).map_err(|never| match never {}).boxed_unsync();
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::from_u16(status).expect("a status");
@@ -30,7 +30,7 @@ fn full(status: u16, headers: &[(&str, &str)], body: &str) -> Response<AnswerBod
 /// Creates a writer whose requests get their responses from `response`; also returns the record of their paths.
 async fn writer(
     fence: Fence,
-    response: impl Fn(&str) -> Option<Response<AnswerBody>> + Send + Sync + 'static,
+    response: impl Fn(&str) -> Option<Response<ResponseBody>> + Send + Sync + 'static,
 ) -> (Writer, Paths) {
     let paths = Paths::default();
     let seen = paths.clone();
@@ -198,7 +198,7 @@ async fn retry_after_of_reads_and_writes_is_kept_and_capped() {
 async fn write_ends_with_the_fence_and_reads_do_not_need_it() {
     const LEASE: Duration = Duration::from_secs(15);
     let hangs = |path: &str| path.ends_with("/a").then(|| full(404, &[], "{}"));
-    let fence = Fence::shut(LEASE);
+    let fence = Fence::closed(LEASE);
     let (writer, paths) = writer(fence.clone(), hangs).await;
     let error = writer.create(&CONFIG_MAPS, "ns", b"", false).await.expect_err("not leading");
     assert!(matches!(error, WriteError::NotLeading), "{error}");

@@ -13,13 +13,13 @@ use http::{Request, Response, Uri, header};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, BodyStream, Full, StreamBody};
 use kube::client::Body;
-use runtime::client::{AnswerBody, Next, RequestLayer};
+use runtime::client::{Next, RequestLayer, ResponseBody};
 use tokio::sync::watch;
 
 use crate::call::{Call, Verb};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
-type Answered = Result<Response<AnswerBody>, BoxError>;
+type Answered = Result<Response<ResponseBody>, BoxError>;
 
 /// The effect on a request that a rule matches.
 #[derive(Clone, Debug)]
@@ -289,7 +289,7 @@ impl Faults {
     }
 
     /// Returns a watch's body that delivers nothing while its resource is frozen.
-    fn gate(&self, resource: &str, body: AnswerBody) -> AnswerBody {
+    fn gate(&self, resource: &str, body: ResponseBody) -> ResponseBody {
         let open = Open::new(self.clone(), resource.to_owned());
         let frames = BodyStream::new(body).then(move |frame: Result<Frame<Bytes>, BoxError>| {
             let (faults, resource) = (open.faults.clone(), open.resource.clone());
@@ -339,7 +339,7 @@ fn harmless(request: Request<Body>) -> Request<Body> {
     Request::from_parts(head, Body::empty())
 }
 
-fn refusal(status: u16, retry_after: Option<u32>) -> Response<AnswerBody> {
+fn refusal(status: u16, retry_after: Option<u32>) -> Response<ResponseBody> {
     let mut answer = Response::builder().status(status).header(header::CONTENT_TYPE, "text/plain");
     if let Some(seconds) = retry_after {
         answer = answer.header(header::RETRY_AFTER, seconds);

@@ -13,7 +13,7 @@ use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
 use runtime::store::{Cached, Store};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
-use runtime::write::{Answer, WriteError, Writer};
+use runtime::write::{ObjectResponse, WriteError, Writer};
 use serde_json::{Map, Value, json};
 use tracing::{info, warn};
 
@@ -163,7 +163,7 @@ impl CloudNode {
         }
     }
 
-    async fn write_addresses(&self, node: &Node, wanted: &[Address]) -> Result<Answer, WriteError> {
+    async fn write_addresses(&self, node: &Node, wanted: &[Address]) -> Result<ObjectResponse, WriteError> {
         // A strategic merge would combine several addresses of one type: the list is replaced instead.
         let entries = wanted.iter().map(|wanted| json!({"type": wanted.kind.as_str(), "address": wanted.address}));
         let list: Value = std::iter::once(json!({"$patch": "replace"})).chain(entries).collect();
@@ -172,7 +172,7 @@ impl CloudNode {
     }
 
     /// Records a write; returns its version.
-    fn wrote(&self, key: &ObjectKey, answer: &Answer) -> Option<u64> {
+    fn wrote(&self, key: &ObjectKey, answer: &ObjectResponse) -> Option<u64> {
         let version = answer.meta().ok()?.version;
         self.consistency.wrote(key, &self.nodes, version);
         Some(version)

@@ -10,7 +10,7 @@ use runtime::consistency::Consistency;
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::store::{Store, by_namespace, index_key};
 use runtime::wake::Wake;
-use runtime::write::{Answer, WriteError, Writer};
+use runtime::write::{ObjectResponse, WriteError, Writer};
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, Refusal};
@@ -66,7 +66,7 @@ impl Kubernetes {
         let key = service.meta.key();
         patch["metadata"]["uid"] = json!(service.meta.uid.to_string());
         let written = self.writer.patch_status(&Service::RESOURCE, &key, &patch).await;
-        match written.and_then(|answer: Answer| Ok(answer.meta()?)) {
+        match written.and_then(|answer: ObjectResponse| Ok(answer.meta()?)) {
             Ok(meta) => {
                 self.consistency.wrote(&key, &self.services, meta.version);
                 Ok(())
@@ -137,7 +137,7 @@ impl Cluster for Kubernetes {
         let key = pod.meta.key();
         let patch = condition.patch(&pod.meta.uid, (self.clock)());
         let written = self.writer.patch_status(&GatedPod::RESOURCE, &key, &patch).await;
-        match written.and_then(|answer: Answer| Ok(answer.meta()?)) {
+        match written.and_then(|answer: ObjectResponse| Ok(answer.meta()?)) {
             Ok(meta) => {
                 self.told.wrote(&key, pods, meta.version);
                 Ok(())

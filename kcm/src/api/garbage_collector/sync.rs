@@ -85,7 +85,7 @@ impl Links {
                 }
                 effects.extend(new.iter().flat_map(|new| graph.observe(resource, new)));
             }
-            MetaChange::Left { resource } => effects.extend(graph.forget_kind(resource)),
+            MetaChange::Unwatched { resource } => effects.extend(graph.forget_kind(resource)),
         }
         drop(graph);
         self.apply(effects);
@@ -388,7 +388,7 @@ impl Collector {
             return Ok(served.resource);
         }
         let failed = |error: String| CheckError::Failed(ReconcileError::new(error));
-        let snapshot = self.discovery.at_most_old(DISCOVERY_AGE).await.map_err(|error| failed(error.to_string()))?;
+        let snapshot = self.discovery.no_older_than(DISCOVERY_AGE).await.map_err(|error| failed(error.to_string()))?;
         match snapshot.of_kind(api_version, kind) {
             Some(served) => Ok(served.resource),
             None => Err(failed(format!("the server serves no kind {kind:?} in version {api_version:?}"))),

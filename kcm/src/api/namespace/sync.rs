@@ -245,7 +245,7 @@ impl Namespaces {
 
     /// Deletes all objects of the namespace. Returns the remaining ones.
     async fn pass(&self, namespace: &NamespaceEnding) -> Pass {
-        let (snapshot, problem) = match self.discovery.at_most_old(DISCOVERY_AGE).await {
+        let (snapshot, problem) = match self.discovery.no_older_than(DISCOVERY_AGE).await {
             Ok(snapshot) => (snapshot.clone(), discovery_problem(snapshot.failed())),
             Err(error) => (self.discovery.current(), Some(error.to_string())),
         };

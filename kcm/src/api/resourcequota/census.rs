@@ -22,7 +22,7 @@ impl Census {
             MetaChange::Object { resource, old: None, new: Some(new) } => self.add(resource, new),
             MetaChange::Object { resource, old: Some(old), new: None } => self.remove(resource, old),
             MetaChange::Object { .. } => {}
-            MetaChange::Left { resource } => drop(self.write().remove(&(resource.group, resource.plural))),
+            MetaChange::Unwatched { resource } => drop(self.write().remove(&(resource.group, resource.plural))),
         }
     }
 

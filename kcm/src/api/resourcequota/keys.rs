@@ -18,8 +18,8 @@ pub fn subscribe(registry: &Registry, queue: &Arc<Queue<ObjectKey>>, recounts: &
     let (added, every, full) = (queue.clone(), registry.every_kind(), recounts.clone());
     quotas.subscribe(move |change| {
         // New kinds are added first, so that a kind that stays is not dropped in between.
-        counted_by(change.new).for_each(|(group, plural)| every.want(group, plural));
-        counted_by(change.old).for_each(|(group, plural)| every.unwant(group, plural));
+        counted_by(change.new).for_each(|(group, plural)| every.request_kind(group, plural));
+        counted_by(change.old).for_each(|(group, plural)| every.release_kind(group, plural));
         if needs_full_count(change)
             && let Some(quota) = change.new.or(change.old)
         {

@@ -501,7 +501,7 @@ proptest! {
                 }
             }
         }
-        census.apply(&MetaChange::Left { resource: &KINDS[0] });
+        census.apply(&MetaChange::Unwatched { resource: &KINDS[0] });
         prop_assert_eq!(census.count("", "pods", "0"), 0);
     }
 }

@@ -110,7 +110,7 @@ impl Migrator {
 
     /// Finds the resource of a migration; `None` if it is not served and no longer awaited.
     async fn served(&self, migration: &StorageVersionMigration) -> Result<Option<Served>, ReconcileError> {
-        let snapshot = self.discovery.at_most_old(DISCOVERY_AGE).await;
+        let snapshot = self.discovery.no_older_than(DISCOVERY_AGE).await;
         let snapshot = snapshot.map_err(|error| ReconcileError::new(error.to_string()))?;
         let served = snapshot.of_group_resource(&migration.group, &migration.resource);
         let may_be_served_later = snapshot.has_failed(&migration.group) || is_young(migration.meta.created, self.now());

@@ -106,11 +106,11 @@ impl TypeChecker {
 
     /// Returns the kinds of the resources. If one is not known, discovery is read once.
     async fn matched_kinds(&self, rules: &[ResourceRule]) -> Result<BTreeSet<GroupVersionKind>, DiscoveryError> {
-        let known = kinds_in(&*self.discovery.at_most_old(KNOWN_MAX_AGE).await?, rules);
+        let known = kinds_in(&*self.discovery.no_older_than(KNOWN_MAX_AGE).await?, rules);
         if !known.has_unknown {
             return Ok(known.kinds);
         }
-        Ok(kinds_in(&*self.discovery.at_most_old(Duration::ZERO).await?, rules).kinds)
+        Ok(kinds_in(&*self.discovery.no_older_than(Duration::ZERO).await?, rules).kinds)
     }
 }
 

@@ -16,7 +16,7 @@ use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::queue::Queue;
 use runtime::store::{Cached, Store, index_key};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
-use runtime::write::{Answer, WriteError, Writer};
+use runtime::write::{ObjectResponse, WriteError, Writer};
 use tracing::info;
 
 use super::decide::{self, Eviction};
@@ -162,7 +162,7 @@ impl Evictions {
     }
 
     /// Sets the condition `DisruptionTarget` of the pod, and deletes it.
-    async fn delete(&self, key: &ObjectKey, pod: &Pod, live: &Answer) -> Result<(), WriteError> {
+    async fn delete(&self, key: &ObjectKey, pod: &Pod, live: &ObjectResponse) -> Result<(), WriteError> {
         let patch = disruption_target::patch(
             live.object()?,
             &pod.meta.uid,

@@ -8,7 +8,7 @@ use kinds::claim_state::{ClaimState, Consumer, DELETE_PROTECTION};
 use kinds::meta::ObjectKey;
 use kinds::{DecodeError, Kind, Meta, Pod, PodGroup, Resource, ResourceClaim, Uid, metadata_edit};
 use runtime::worker::{Outcome, ReconcileError};
-use runtime::write::{Answer, WriteError};
+use runtime::write::{ObjectResponse, WriteError};
 use tracing::{debug, info};
 
 use super::decide::{self, Release};
@@ -100,7 +100,7 @@ impl ResourceClaims {
     }
 
     /// Reads the claim from the API server; `None` if it does not exist, or is another one.
-    async fn read(&self, claim: &ResourceClaim) -> Result<Option<(Answer, ResourceClaim)>, WriteError> {
+    async fn read(&self, claim: &ResourceClaim) -> Result<Option<(ObjectResponse, ResourceClaim)>, WriteError> {
         let answer = match self.writer.get(&ResourceClaim::RESOURCE, &claim.meta.key()).await {
             Err(error) if error.is_not_found() => return Ok(None),
             answer => answer?,
@@ -114,7 +114,7 @@ impl ResourceClaims {
     async fn release(
         &self,
         key: &ObjectKey,
-        answer: &Answer,
+        answer: &ObjectResponse,
         fresh: ResourceClaim,
         ended: &HashSet<Consumer>,
     ) -> Result<Option<CurrentClaim>, WriteError> {
@@ -147,7 +147,7 @@ impl ResourceClaims {
     async fn remove_finalizer(
         &self,
         key: &ObjectKey,
-        answer: &Answer,
+        answer: &ObjectResponse,
         remaining: usize,
     ) -> Result<Option<CurrentClaim>, WriteError> {
         let object = metadata_edit::without_finalizers(answer.object()?, &[DELETE_PROTECTION]);

@@ -11,7 +11,7 @@ use runtime::events::Recorder;
 use runtime::metrics::Counts;
 use runtime::store::Store;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
-use runtime::write::{Answer, WriteError, Writer};
+use runtime::write::{ObjectResponse, WriteError, Writer};
 
 use super::keys::{Key, Keys};
 use super::takeover::Takeover;
@@ -74,7 +74,7 @@ impl ResourceClaims {
         claim: &ObjectKey,
         subresource: Option<&str>,
         object: &[u8],
-    ) -> Result<Option<Answer>, WriteError> {
+    ) -> Result<Option<ObjectResponse>, WriteError> {
         match self.writer.replace(&ResourceClaim::RESOURCE, claim, subresource, object).await {
             Ok(answer) => Ok(Some(answer)),
             Err(error) if error.is_conflict() || error.is_not_found() => Ok(None),

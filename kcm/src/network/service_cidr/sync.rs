@@ -13,7 +13,7 @@ use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::queue::Queue;
 use runtime::store::{Cached, Store};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
-use runtime::write::{Answer, WriteError, Writer};
+use runtime::write::{ObjectResponse, WriteError, Writer};
 use serde_json::{Value, json};
 use tracing::info;
 
@@ -141,7 +141,7 @@ impl Ranges {
     }
 
     /// Returns the result of a write. A range that no longer exists is no failure.
-    fn wrote(&self, key: &ObjectKey, answer: Result<Answer, WriteError>) -> Result<(), WriteError> {
+    fn wrote(&self, key: &ObjectKey, answer: Result<ObjectResponse, WriteError>) -> Result<(), WriteError> {
         match answer {
             Ok(answer) => {
                 self.consistency.wrote(key, &self.ranges, answer.meta()?.version);

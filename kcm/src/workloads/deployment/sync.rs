@@ -17,7 +17,7 @@ use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
 use runtime::store::{Cached, Store, by_controller, orphans_in, owned_by};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
-use runtime::write::{Answer, WriteError, Writer};
+use runtime::write::{ObjectResponse, WriteError, Writer};
 use tracing::{debug, error, info};
 
 use super::decide::{Notice, Sets, Step, SyncMode, course, doubtful, next_step, old_pods_running, surplus_history};
@@ -396,7 +396,7 @@ impl Deployments {
     }
 
     /// Continues with the set that the API server returned.
-    fn take(&self, work: &mut Work<'_>, answer: &Answer) -> Result<(), Stop> {
+    fn take(&self, work: &mut Work<'_>, answer: &ObjectResponse) -> Result<(), Stop> {
         let set: ReplicaSet = answer.decode(self.sets.decoding()).map_err(WriteError::from)?;
         self.consistency.wrote(work.key, &self.sets, set.meta.version);
         self.sets.wrote(&set.meta.key(), set.meta.version);
@@ -417,7 +417,7 @@ impl Deployments {
         Ok(())
     }
 
-    fn wrote_deployment(&self, key: &ObjectKey, answer: &Answer) {
+    fn wrote_deployment(&self, key: &ObjectKey, answer: &ObjectResponse) {
         if let Ok(meta) = answer.meta() {
             self.consistency.wrote(key, &self.deployments, meta.version);
         }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http_body_util::BodyExt as _;
 
-use super::server::Seen;
+use super::server::ReceivedRequest;
 use super::*;
 
 /// A fake TokenRequest server: each request grants `token-<n>`.
@@ -36,32 +36,32 @@ impl Grants {
         })
     }
 
-    fn reply(&self, seen: &Seen) -> http::Response<http_body_util::Full<Bytes>> {
+    fn reply(&self, seen: &ReceivedRequest) -> http::Response<http_body_util::Full<Bytes>> {
         if seen.path.ends_with("/token") {
             let nth = self.requests.fetch_add(1, Ordering::SeqCst) + 1;
             if self.broken.load(Ordering::SeqCst) {
-                return answer(500, r#"{"kind":"Status","message":"etcd is unavailable"}"#);
+                return response(500, r#"{"kind":"Status","message":"etcd is unavailable"}"#);
             }
             if !self.exists.load(Ordering::SeqCst) {
-                return answer(404, r#"{"kind":"Status","message":"not found"}"#);
+                return response(404, r#"{"kind":"Status","message":"not found"}"#);
             }
             let expires = jiff::Timestamp::now() + Duration::from_secs(3600);
             let granted = json!({
                 "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []},
                 "status": {"token": format!("token-{nth}"), "expirationTimestamp": expires.to_string()},
             });
-            return answer(201, &granted.to_string());
+            return response(201, &granted.to_string());
         }
         if seen.path.ends_with("/serviceaccounts") {
             let made = !self.exists.swap(true, Ordering::SeqCst);
-            return answer(if made { 201 } else { 409 }, "{}");
+            return response(if made { 201 } else { 409 }, "{}");
         }
         let number = seen
             .headers
             .get("authorization")
             .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer token-")?.parse().ok())
             .unwrap_or(0);
-        answer(if number > self.refused.load(Ordering::SeqCst) { 200 } else { 401 }, "{}")
+        response(if number > self.refused.load(Ordering::SeqCst) { 200 } else { 401 }, "{}")
     }
 }
 
@@ -69,17 +69,17 @@ impl Grants {
 async fn missing_service_account_is_created_and_callers_share_a_token() {
     let grants = Grants::new();
     grants.exists.store(false, Ordering::SeqCst);
-    let place = Place::new(User::Certificate, &["h2"], grants.script()).await;
-    let clients = place.connect().await;
+    let bed = Bed::new(User::Certificate, &["h2"], grants.script()).await;
+    let clients = bed.connect().await;
     let account = Arc::new(ServiceAccountToken::new(clients.own.clone(), "job-controller"));
     let identity = Identity::ServiceAccount(account.clone());
-    let many = (0..10).map(|_| clients.send(&identity, request(Method::POST, "/x"), LONGEST));
-    for answer in futures::future::join_all(many).await {
-        assert_eq!(answer.expect("an answer").status(), 200);
+    let many = (0..10).map(|_| clients.send(&identity, request(Method::POST, "/x"), MAX_BODY_BYTES));
+    for response in futures::future::join_all(many).await {
+        assert_eq!(response.expect("a response").status(), 200);
     }
     // The first request fails, the second follows the creation of the account.
     assert_eq!(grants.requests.load(Ordering::SeqCst), 2);
-    let seen = place.server.seen();
+    let seen = bed.server.seen();
     let writes: Vec<_> = seen.iter().filter(|seen| seen.path == "/x").collect();
     assert_eq!(writes.len(), 10);
     for write in writes {
@@ -103,13 +103,13 @@ async fn request_is_retried_once_with_a_new_token_after_a_401() {
     for (refused, wanted, writes, requests) in [(0, 200, 1, 1), (1, 200, 2, 2), (9, 401, 2, 2)] {
         let grants = Grants::new();
         grants.refused.store(refused, Ordering::SeqCst);
-        let place = Place::new(User::Certificate, &["h2"], grants.script()).await;
-        let clients = place.connect().await;
+        let bed = Bed::new(User::Certificate, &["h2"], grants.script()).await;
+        let clients = bed.connect().await;
         let account = Arc::new(ServiceAccountToken::new(clients.own.clone(), "a"));
         let identity = Identity::ServiceAccount(account);
-        let answer = clients.send(&identity, request(Method::POST, "/x"), LONGEST).await;
-        assert_eq!(answer.expect("an answer").status(), wanted);
-        let seen = place.server.seen();
+        let response = clients.send(&identity, request(Method::POST, "/x"), MAX_BODY_BYTES).await;
+        assert_eq!(response.expect("a response").status(), wanted);
+        let seen = bed.server.seen();
         let bodies: Vec<_> = seen.iter().filter(|seen| seen.path == "/x").collect();
         assert_eq!(bodies.len(), writes);
         assert!(bodies.iter().all(|seen| seen.body == "{}" && seen.method == Method::POST));
@@ -121,13 +121,13 @@ async fn request_is_retried_once_with_a_new_token_after_a_401() {
 async fn failed_token_request_is_cached_for_a_second() {
     let grants = Grants::new();
     grants.broken.store(true, Ordering::SeqCst);
-    let place = Place::new(User::Certificate, &["h2"], grants.script()).await;
-    let clients = place.connect().await;
+    let bed = Bed::new(User::Certificate, &["h2"], grants.script()).await;
+    let clients = bed.connect().await;
     let account = Arc::new(ServiceAccountToken::new(clients.own.clone(), "a"));
     let identity = Identity::ServiceAccount(account.clone());
     let started = std::time::Instant::now();
     for _ in 0..20 {
-        let error = clients.send(&identity, request(Method::POST, "/x"), LONGEST).await;
+        let error = clients.send(&identity, request(Method::POST, "/x"), MAX_BODY_BYTES).await;
         let error = error.expect_err("no token");
         assert!(error.not_sent());
         let text = error.to_string();
@@ -143,9 +143,9 @@ async fn failed_token_request_is_cached_for_a_second() {
 #[tokio::test]
 async fn error_about_missing_permissions_names_the_fix() {
     let forbids: Script =
-        Arc::new(|_| Box::pin(async { Some(answer(403, r#"{"kind":"Status","message":"cannot create"}"#)) }));
-    let place = Place::new(User::Certificate, &["h2"], forbids).await;
-    let clients = place.connect().await;
+        Arc::new(|_| Box::pin(async { Some(response(403, r#"{"kind":"Status","message":"cannot create"}"#)) }));
+    let bed = Bed::new(User::Certificate, &["h2"], forbids).await;
+    let clients = bed.connect().await;
     let account = ServiceAccountToken::new(clients.own.clone(), "a");
     let text = account.token().await.expect_err("forbidden").to_string();
     assert!(text.contains("kube-system/a") && text.contains("cannot create"), "{text}");
@@ -155,8 +155,8 @@ async fn error_about_missing_permissions_names_the_fix() {
 #[tokio::test]
 async fn only_the_used_token_is_discarded() {
     let grants = Grants::new();
-    let place = Place::new(User::Certificate, &["h2"], grants.script()).await;
-    let clients = place.connect().await;
+    let bed = Bed::new(User::Certificate, &["h2"], grants.script()).await;
+    let clients = bed.connect().await;
     let account = ServiceAccountToken::new(clients.own.clone(), "a");
     let first = account.token().await.expect("a token");
     account.invalidate("another");
@@ -184,7 +184,7 @@ async fn aging_token_is_used_while_its_renewal_hangs() {
                 "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []},
                 "status": {"token": format!("token-{number}"), "expirationTimestamp": expires.to_string()},
             });
-            Ok(answer(201, &granted.to_string()).map(|body| body.map_err(Into::into).boxed_unsync()))
+            Ok(response(201, &granted.to_string()).map(|body| body.map_err(Into::into).boxed_unsync()))
         })
     });
     let options = ConnectOptions {

@@ -33,7 +33,7 @@ async fn error_of_an_unusable_configuration_names_the_fix() {
     let table: Vec<(PathBuf, &[&str])> = vec![
         (at.join("absent"), &["absent", "cannot be read", "No such file", "--kubeconfig"]),
         (write("yaml", "users:\n- user: {token: s3cret\n  : [\n"), &["yaml", "malformed", "line"]),
-        (write("place", "users: [{name: u, user: s3cret}]"), &["place", "malformed"]),
+        (write("bed", "users: [{name: u, user: s3cret}]"), &["bed", "malformed"]),
         (write("list", "clusters: 7\nusers: [{name: u, user: {token: s3cret}}]"), &["list", "malformed"]),
         (write("empty", ""), &["empty", "current-context is not set"]),
         (write("context", r#"{"current-context": "gone"}"#), &["\"gone\"", "set current-context"]),
@@ -196,12 +196,12 @@ fn only_an_inline_authority_is_returned() {
 
 #[tokio::test]
 async fn exec_plugin_runs_again_when_its_token_is_refused() {
-    let place = Place::new(
+    let bed = Bed::new(
         User::Certificate,
         &["h2"],
         Arc::new(|seen| {
             let known = seen.headers.get("authorization").is_some_and(|value| value == "Bearer second");
-            Box::pin(async move { Some(answer(if known { 200 } else { 401 }, "{}")) })
+            Box::pin(async move { Some(response(if known { 200 } else { 401 }, "{}")) })
         }),
     )
     .await;
@@ -209,13 +209,13 @@ async fn exec_plugin_runs_again_when_its_token_is_refused() {
         json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": token}})
             .to_string()
     };
-    let printed = file(place.directory.path(), "credential", &credential("first"));
+    let printed = file(bed.directory.path(), "credential", &credential("first"));
     let user = json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "cat", "args": [printed],
         "interactiveMode": "Never"}});
-    let url = format!("https://{}", place.server.address);
-    file(place.directory.path(), "kubeconfig", &kubeconfig(&url, user));
-    let clients = place.connect().await;
-    file(place.directory.path(), "credential", &credential("second"));
+    let url = format!("https://{}", bed.server.address);
+    file(bed.directory.path(), "kubeconfig", &kubeconfig(&url, user));
+    let clients = bed.connect().await;
+    file(bed.directory.path(), "credential", &credential("second"));
     assert_eq!(status(&clients, Method::GET).await, 401);
     until("requests come with the new token", async || status(&clients, Method::GET).await == 200).await;
 }

@@ -15,11 +15,11 @@ use http::{Method, StatusCode};
 use serde_json::json;
 use tempfile::TempDir;
 
-use self::server::{Authority, Script, Server, always, answer, file};
+use self::server::{Authority, Script, Server, always, file, response};
 use super::*;
 
 /// A server, its authority, and a kubeconfig that refers to files beside it.
-struct Place {
+struct Bed {
     directory: TempDir,
     authority: Authority,
     server: Server,
@@ -33,7 +33,7 @@ enum User {
     TokenFile,
 }
 
-impl Place {
+impl Bed {
     async fn new(user: User, protocols: &[&str], script: Script) -> Self {
         let authority = Authority::new("first");
         let signed = authority.sign("server");
@@ -82,15 +82,15 @@ fn kubeconfig(server: &str, user: serde_json::Value) -> String {
     .to_string()
 }
 
-/// Longest body of a response here.
-const LONGEST: usize = 1 << 20;
+/// Maximum size of a response in these tests.
+const MAX_BODY_BYTES: usize = 1 << 20;
 
 fn request(method: Method, path: &str) -> Request<Bytes> {
     Request::builder().method(method).uri(path).body(Bytes::from_static(b"{}")).expect("a request")
 }
 
 async fn status(clients: &Clients, method: Method) -> StatusCode {
-    clients.send(&Identity::Own, request(method, "/x"), LONGEST).await.expect("an answer").status()
+    clients.send(&Identity::Own, request(method, "/x"), MAX_BODY_BYTES).await.expect("a response").status()
 }
 
 /// Repeats `attempt` until it returns true, for at most ten seconds.

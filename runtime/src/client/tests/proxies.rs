@@ -49,8 +49,8 @@ async fn forward(
     let refused = received.contains("wrong");
     requests.lock().expect("no panic").push(received);
     if first != SOCKS {
-        let answer = if refused { "407 Proxy Authentication Required" } else { "200 OK" };
-        client.write_all(format!("HTTP/1.1 {answer}\r\n\r\n").as_bytes()).await?;
+        let response = if refused { "407 Proxy Authentication Required" } else { "200 OK" };
+        client.write_all(format!("HTTP/1.1 {response}\r\n\r\n").as_bytes()).await?;
     }
     if !refused {
         tokio::io::copy_bidirectional(&mut client, &mut TcpStream::connect(server).await?).await?;
@@ -101,7 +101,7 @@ async fn socks(client: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> std::io::R
 }
 
 /// Returns a kubeconfig whose server name does not resolve, with an optional `proxy-url`.
-fn through(place: &Place, proxy_url: Option<String>) -> ConnectOptions {
+fn through(bed: &Bed, proxy_url: Option<String>) -> ConnectOptions {
     let cluster = json!({
         "server": "https://api.nowhere.invalid:6443",
         "tls-server-name": "localhost",
@@ -114,15 +114,15 @@ fn through(place: &Place, proxy_url: Option<String>) -> ConnectOptions {
         "clusters": [{"name": "c", "cluster": cluster}],
         "users": [{"name": "u", "user": {"client-certificate": "client.crt", "client-key": "client.key"}}],
     });
-    let kubeconfig = file(place.directory.path(), "through", &config.to_string());
+    let kubeconfig = file(bed.directory.path(), "through", &config.to_string());
     ConnectOptions { kubeconfig: Some(kubeconfig), proxies: ProxyEnvironment::default(), ..ConnectOptions::default() }
 }
 
 #[tokio::test]
 async fn each_kind_of_proxy_connects_to_the_server() {
-    let place = Place::new(User::Certificate, &["h2"], always(200)).await;
-    let (plain, plainly) = proxy(place.server.address, None).await;
-    let (tls, securely) = proxy(place.server.address, Some(&place.authority)).await;
+    let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
+    let (plain, plainly) = proxy(bed.server.address, None).await;
+    let (tls, securely) = proxy(bed.server.address, Some(&bed.authority)).await;
     let connect_to = "CONNECT api.nowhere.invalid:6443 HTTP/1.1 Host: api.nowhere.invalid:6443";
     // "ann:p@ss" in base64.
     let basic = format!("{connect_to} Proxy-Authorization: Basic YW5uOnBAc3M=");
@@ -133,19 +133,19 @@ async fn each_kind_of_proxy_connects_to_the_server() {
         (format!("socks5://{plain}"), &plainly, "SOCKS api.nowhere.invalid:6443"),
         (format!("socks5://ann:p%40ss@{plain}"), &plainly, "SOCKS api.nowhere.invalid:6443 ann p@ss"),
     ] {
-        let clients = connect(&through(&place, Some(url.clone()))).await.expect("clients");
+        let clients = connect(&through(&bed, Some(url.clone()))).await.expect("clients");
         assert_eq!(status(&clients, Method::GET).await, 200, "{url}");
         assert_eq!(requests.lock().expect("no panic").pop().as_deref(), Some(wanted), "{url}");
     }
-    let seen = place.server.seen();
+    let seen = bed.server.seen();
     assert!(seen.iter().all(|seen| seen.version == http::Version::HTTP_2 && seen.certificate.is_some()));
 }
 
 #[tokio::test]
 async fn environment_proxy_is_used_unless_no_proxy_matches() {
-    let place = Place::new(User::Certificate, &["h2"], always(200)).await;
-    let (address, requests) = proxy(place.server.address, None).await;
-    let mut options = through(&place, None);
+    let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
+    let (address, requests) = proxy(bed.server.address, None).await;
+    let mut options = through(&bed, None);
     options.proxies.https = address.to_string();
     let clients = connect(&options).await.expect("clients");
     assert_eq!(status(&clients, Method::GET).await, 200);
@@ -153,27 +153,29 @@ async fn environment_proxy_is_used_unless_no_proxy_matches() {
 
     options.proxies.except = ".invalid".into();
     let clients = connect(&options).await.expect("clients");
-    let error = clients.send(&Identity::Own, request(Method::POST, "/x"), LONGEST).await.expect_err("no such host");
+    let error =
+        clients.send(&Identity::Own, request(Method::POST, "/x"), MAX_BODY_BYTES).await.expect_err("no such host");
     assert!(error.not_sent() && !error.to_string().contains("proxy"), "{error}");
     assert_eq!(requests.lock().expect("no panic").len(), 1);
 }
 
 #[tokio::test]
 async fn refusing_proxy_is_named_and_nothing_is_sent() {
-    let place = Place::new(User::Certificate, &["h2"], always(200)).await;
-    let (address, _) = proxy(place.server.address, None).await;
+    let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
+    let (address, _) = proxy(bed.server.address, None).await;
     // A password that the proxy refuses, and a port without a listener.
     let closed = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address");
     for (url, wanted) in
         [(format!("http://{address}"), "proxy authorization required"), (format!("http://{closed}"), "refused")]
     {
-        let mut options = through(&place, Some(url));
+        let mut options = through(&bed, Some(url));
         options.master = Some("https://wrong.nowhere.invalid:6443".into());
         let clients = connect(&options).await.expect("clients");
-        let error = clients.send(&Identity::Own, request(Method::POST, "/x"), LONGEST).await.expect_err("refused");
+        let error =
+            clients.send(&Identity::Own, request(Method::POST, "/x"), MAX_BODY_BYTES).await.expect_err("refused");
         assert!(error.not_sent(), "{error}");
         let text = error.to_string();
         assert!(text.contains("through the proxy") && text.contains(wanted), "{text}");
     }
-    assert!(place.server.seen().is_empty());
+    assert!(bed.server.seen().is_empty());
 }

@@ -6,59 +6,59 @@ use super::*;
 
 #[tokio::test]
 async fn rotated_authority_is_reloaded() {
-    let place = Place::new(User::Certificate, &["h2"], always(200)).await;
-    let clients = place.connect().await;
+    let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
+    let clients = bed.connect().await;
     assert_eq!(status(&clients, Method::GET).await, 200);
 
     let second = Authority::new("second");
-    place.server.rotate(&second.sign("server"), &place.authority);
+    bed.server.rotate(&second.sign("server"), &bed.authority);
     // First both authorities, as in a real rotation; then only the new one.
-    let both = format!("{}{}", place.authority.pem, second.pem);
-    file(place.directory.path(), "ca.crt", &both);
+    let both = format!("{}{}", bed.authority.pem, second.pem);
+    file(bed.directory.path(), "ca.crt", &both);
     until("a new connection trusts the new authority", async || {
         status(&clients, Method::GET).await;
-        place.server.connections() == 2
+        bed.server.connections() == 2
     })
     .await;
-    until("the old connection is closed", async || place.server.open.load(Ordering::SeqCst) == 1).await;
+    until("the old connection is closed", async || bed.server.open.load(Ordering::SeqCst) == 1).await;
 }
 
 #[tokio::test]
 async fn rotated_client_certificate_is_used_once_its_key_matches() {
-    let place = Place::new(User::Certificate, &["h2"], always(200)).await;
-    let clients = place.connect().await;
+    let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
+    let clients = bed.connect().await;
     assert_eq!(status(&clients, Method::GET).await, 200);
-    let old = place.server.seen()[0].certificate.clone();
-    let source = kubeconfig::load(&place.options()).expect("a configuration");
+    let old = bed.server.seen()[0].certificate.clone();
+    let source = kubeconfig::load(&bed.options()).expect("a configuration");
     let connections = Connections::new(Pool::Own, &source).expect("connections");
     assert!(!connections.reload().expect("nothing changed"));
 
-    let renewed = place.authority.sign("renewed");
-    file(place.directory.path(), "client.crt", &renewed.certificate);
+    let renewed = bed.authority.sign("renewed");
+    file(bed.directory.path(), "client.crt", &renewed.certificate);
     let error = connections.reload().expect_err("the key is still the old one");
     assert!(error.to_string().contains("client.key"), "{error}");
     assert_eq!(status(&clients, Method::GET).await, 200);
-    assert_eq!(place.server.seen()[1].certificate, old);
+    assert_eq!(bed.server.seen()[1].certificate, old);
 
-    file(place.directory.path(), "client.key", &renewed.key);
+    file(bed.directory.path(), "client.key", &renewed.key);
     assert!(connections.reload().expect("a pair again"));
     until("requests come with the new certificate", async || {
         status(&clients, Method::GET).await;
-        place.server.seen().last().expect("a request").certificate != old
+        bed.server.seen().last().expect("a request").certificate != old
     })
     .await;
 }
 
 #[tokio::test]
 async fn token_file_overrides_the_token_and_is_reloaded() {
-    let place = Place::new(User::TokenFile, &["h2"], always(200)).await;
-    let clients = place.connect().await;
+    let bed = Bed::new(User::TokenFile, &["h2"], always(200)).await;
+    let clients = bed.connect().await;
     status(&clients, Method::GET).await;
-    assert_eq!(place.server.seen()[0].headers["authorization"], "Bearer first-token");
-    file(place.directory.path(), "token", "second-token\n");
+    assert_eq!(bed.server.seen()[0].headers["authorization"], "Bearer first-token");
+    file(bed.directory.path(), "token", "second-token\n");
     until("requests come with the new token", async || {
         status(&clients, Method::GET).await;
-        let seen = place.server.seen();
+        let seen = bed.server.seen();
         seen.last().expect("a request").headers["authorization"] == "Bearer second-token"
     })
     .await;

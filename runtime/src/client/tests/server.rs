@@ -66,7 +66,7 @@ impl Authority {
 
 /// One request as the server received it.
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
+pub(super) struct ReceivedRequest {
     pub(super) method: Method,
     pub(super) path: String,
     pub(super) headers: HeaderMap,
@@ -77,12 +77,13 @@ pub(super) struct Seen {
 }
 
 /// Returns the server's response to a request; `None` closes the connection without a response.
-pub(super) type Script = Arc<dyn Fn(Seen) -> BoxFuture<'static, Option<Response<Full<Bytes>>>> + Send + Sync>;
+pub(super) type Script =
+    Arc<dyn Fn(ReceivedRequest) -> BoxFuture<'static, Option<Response<Full<Bytes>>>> + Send + Sync>;
 
 /// A listening server. It stops with the test's runtime.
 pub(super) struct Server {
     pub(super) address: SocketAddr,
-    pub(super) seen: Arc<Mutex<Vec<Seen>>>,
+    pub(super) seen: Arc<Mutex<Vec<ReceivedRequest>>>,
     pub(super) connections: Arc<AtomicUsize>,
     /// Number of open connections.
     pub(super) open: Arc<AtomicUsize>,
@@ -93,11 +94,11 @@ pub(super) struct Server {
 
 /// Returns a script that responds to everything with `status` and an empty object.
 pub(super) fn always(status: u16) -> Script {
-    Arc::new(move |_| Box::pin(async move { Some(answer(status, "{}")) }))
+    Arc::new(move |_| Box::pin(async move { Some(response(status, "{}")) }))
 }
 
-pub(super) fn answer(status: u16, body: &str) -> Response<Full<Bytes>> {
-    Response::builder().status(status).body(Full::from(body.to_owned())).expect("an answer")
+pub(super) fn response(status: u16, body: &str) -> Response<Full<Bytes>> {
+    Response::builder().status(status).body(Full::from(body.to_owned())).expect("a response")
 }
 
 impl Server {
@@ -141,7 +142,7 @@ impl Server {
         *self.tls.lock().expect("the configuration") = server_tls(server, clients, &["h2"]);
     }
 
-    pub(super) fn seen(&self) -> Vec<Seen> {
+    pub(super) fn seen(&self) -> Vec<ReceivedRequest> {
         self.seen.lock().expect("the requests").clone()
     }
 
@@ -165,7 +166,7 @@ fn server_tls(server: &Signed, clients: &Authority, protocols: &[&str]) -> Arc<r
 async fn connection(
     tcp: TcpStream,
     tls: Arc<rustls::ServerConfig>,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<ReceivedRequest>>>,
     script: Script,
     streams: u32,
 ) {
@@ -185,7 +186,7 @@ async fn connection(
         let certificate = certificate.clone();
         async move {
             let (head, body) = request.into_parts();
-            let request = Seen {
+            let request = ReceivedRequest {
                 method: head.method,
                 path: head.uri.path().to_owned(),
                 headers: head.headers,
@@ -195,7 +196,7 @@ async fn connection(
             };
             seen.lock().expect("the requests").push(request.clone());
             match script(request).await {
-                Some(answer) => Ok::<_, hyper::Error>(answer),
+                Some(response) => Ok::<_, hyper::Error>(response),
                 None => {
                     close.lock().expect("the switch").take();
                     std::future::pending().await

@@ -10,7 +10,7 @@ fn hanging() -> Script {
         Box::pin(async move {
             match seen.path.as_str() {
                 "/hang" => std::future::pending().await,
-                _ => Some(answer(200, "{}")),
+                _ => Some(response(200, "{}")),
             }
         })
     })
@@ -24,16 +24,16 @@ fn hang(clients: &Clients, lane: Option<Lane>, count: usize) -> tokio::task::Joi
         open.spawn(async move {
             match lane {
                 Some(lane) => drop(clients.open(lane, request(Method::GET, "/hang")).await),
-                None => drop(clients.send(&Identity::Own, request(Method::POST, "/hang"), LONGEST).await),
+                None => drop(clients.send(&Identity::Own, request(Method::POST, "/hang"), MAX_BODY_BYTES).await),
             }
         });
     }
     open
 }
 
-async fn hanging_requests(place: &Place, count: usize) {
+async fn hanging_requests(bed: &Bed, count: usize) {
     until("the server has all requests", async || {
-        place.server.seen().iter().filter(|seen| seen.path == "/hang").count() == count
+        bed.server.seen().iter().filter(|seen| seen.path == "/hang").count() == count
     })
     .await;
 }
@@ -45,58 +45,59 @@ async fn quickly<F: Future>(what: &str, request: F) -> F::Output {
 
 #[tokio::test]
 async fn watches_open_connections_according_to_the_stream_limit() {
-    let place = Place::new(User::Certificate, &["h2"], hanging()).await;
-    place.server.streams.store(10, Ordering::SeqCst);
-    let clients = place.connect().await;
+    let bed = Bed::new(User::Certificate, &["h2"], hanging()).await;
+    bed.server.streams.store(10, Ordering::SeqCst);
+    let clients = bed.connect().await;
     let watches = hang(&clients, Some(Lane::Watch), 250);
-    hanging_requests(&place, 250).await;
-    assert_eq!(place.server.connections(), 25, "as many as the limit demands, and no more");
+    hanging_requests(&bed, 250).await;
+    assert_eq!(bed.server.connections(), 25, "as many as the limit demands, and no more");
 
     let lease = clients.control.send(request(Method::GET, "/lease").map(Body::from));
-    assert_eq!(quickly("the Lease", lease).await.expect("an answer").status(), 200);
+    assert_eq!(quickly("the Lease", lease).await.expect("a response").status(), 200);
     assert_eq!(quickly("a write", status(&clients, Method::POST)).await, 200);
-    assert_eq!(place.server.connections(), 27, "neither shares a connection with the watches");
+    assert_eq!(bed.server.connections(), 27, "neither shares a connection with the watches");
 
     drop(watches);
-    until("surplus connections are closed", async || place.server.open.load(Ordering::SeqCst) <= 4).await;
+    until("surplus connections are closed", async || bed.server.open.load(Ordering::SeqCst) <= 4).await;
 }
 
 #[tokio::test]
 async fn hanging_writes_do_not_delay_other_writes() {
-    let place = Place::new(User::Certificate, &["h2"], hanging()).await;
-    place.server.streams.store(5, Ordering::SeqCst);
-    let clients = place.connect().await;
+    let bed = Bed::new(User::Certificate, &["h2"], hanging()).await;
+    bed.server.streams.store(5, Ordering::SeqCst);
+    let clients = bed.connect().await;
     let _slow_webhook = hang(&clients, None, 50);
-    hanging_requests(&place, 50).await;
+    hanging_requests(&bed, 50).await;
     assert_eq!(quickly("a write", status(&clients, Method::POST)).await, 200);
 }
 
 #[tokio::test]
 async fn ended_stream_frees_its_slot() {
-    let place = Place::new(User::Certificate, &["h2"], hanging()).await;
-    place.server.streams.store(2, Ordering::SeqCst);
-    let clients = place.connect().await;
+    let bed = Bed::new(User::Certificate, &["h2"], hanging()).await;
+    bed.server.streams.store(2, Ordering::SeqCst);
+    let clients = bed.connect().await;
     for _ in 0..20 {
         assert_eq!(status(&clients, Method::GET).await, 200);
     }
-    assert_eq!(place.server.connections(), 1);
+    assert_eq!(bed.server.connections(), 1);
     let dropped = hang(&clients, None, 2);
-    hanging_requests(&place, 2).await;
+    hanging_requests(&bed, 2).await;
     drop(dropped);
     until("requests find room on the first connection again", async || {
-        quickly("a read", status(&clients, Method::GET)).await == 200 && place.server.open.load(Ordering::SeqCst) == 1
+        quickly("a read", status(&clients, Method::GET)).await == 200 && bed.server.open.load(Ordering::SeqCst) == 1
     })
     .await;
 }
 
 #[tokio::test]
 async fn failed_connection_is_replaced() {
-    let closes: Script = Arc::new(|seen| Box::pin(async move { (seen.path != "/close").then(|| answer(200, "{}")) }));
-    let place = Place::new(User::Certificate, &["h2"], closes).await;
-    let clients = place.connect().await;
+    let closes: Script = Arc::new(|seen| Box::pin(async move { (seen.path != "/close").then(|| response(200, "{}")) }));
+    let bed = Bed::new(User::Certificate, &["h2"], closes).await;
+    let clients = bed.connect().await;
     assert_eq!(status(&clients, Method::GET).await, 200);
-    let lost = clients.send(&Identity::Own, request(Method::POST, "/close"), LONGEST).await.expect_err("no answer");
+    let lost =
+        clients.send(&Identity::Own, request(Method::POST, "/close"), MAX_BODY_BYTES).await.expect_err("no response");
     assert!(!lost.not_sent(), "{lost}");
     assert_eq!(quickly("the next request", status(&clients, Method::POST)).await, 200);
-    assert_eq!(place.server.connections(), 2);
+    assert_eq!(bed.server.connections(), 2);
 }

@@ -6,15 +6,15 @@ use super::*;
 
 #[tokio::test]
 async fn one_http2_connection_serves_many_requests() {
-    let place = Place::new(User::Certificate, &["h2", "http/1.1"], always(200)).await;
-    let clients = place.connect().await;
+    let bed = Bed::new(User::Certificate, &["h2", "http/1.1"], always(200)).await;
+    let clients = bed.connect().await;
     assert_eq!(clients.default_namespace, "ns");
     status(&clients, Method::GET).await;
     let many = (0..50).map(|_| status(&clients, Method::GET));
     assert!(futures::future::join_all(many).await.iter().all(StatusCode::is_success));
 
-    assert_eq!(place.server.connections(), 1);
-    let seen = place.server.seen();
+    assert_eq!(bed.server.connections(), 1);
+    let seen = bed.server.seen();
     assert_eq!(seen.len(), 51);
     assert!(seen.iter().all(|seen| seen.version == Version::HTTP_2));
     assert!(seen.iter().all(|seen| seen.certificate.is_some()));
@@ -24,31 +24,31 @@ async fn one_http2_connection_serves_many_requests() {
 
 #[tokio::test]
 async fn concurrent_requests_share_one_connection() {
-    let place = Place::new(User::Certificate, &["h2", "http/1.1"], always(200)).await;
-    let clients = place.connect().await;
+    let bed = Bed::new(User::Certificate, &["h2", "http/1.1"], always(200)).await;
+    let clients = bed.connect().await;
     let many = (0..40).map(|_| status(&clients, Method::GET));
     assert!(futures::future::join_all(many).await.iter().all(StatusCode::is_success));
-    assert_eq!(place.server.connections(), 1);
+    assert_eq!(bed.server.connections(), 1);
 }
 
 #[tokio::test]
 async fn server_without_http2_gets_http1() {
-    let place = Place::new(User::Certificate, &[], always(200)).await;
-    let clients = place.connect().await;
+    let bed = Bed::new(User::Certificate, &[], always(200)).await;
+    let clients = bed.connect().await;
     assert_eq!(status(&clients, Method::POST).await, 200);
     assert_eq!(status(&clients, Method::POST).await, 200);
-    assert_eq!(place.server.seen()[0].version, Version::HTTP_11);
-    assert_eq!(place.server.connections(), 1);
+    assert_eq!(bed.server.seen()[0].version, Version::HTTP_11);
+    assert_eq!(bed.server.connections(), 1);
 }
 
 #[tokio::test]
 async fn bearer_pool_sends_no_own_credentials() {
     for user in [User::Certificate, User::TokenFile] {
-        let place = Place::new(user, &["h2"], always(200)).await;
-        let clients = place.connect().await;
+        let bed = Bed::new(user, &["h2"], always(200)).await;
+        let clients = bed.connect().await;
         let sent = request(Method::GET, "/x").map(Body::from);
-        clients.bearer.send(sent).await.expect("an answer");
-        let seen = place.server.seen();
+        clients.bearer.send(sent).await.expect("a response");
+        let seen = bed.server.seen();
         assert_eq!(seen[0].certificate, None);
         assert!(!seen[0].headers.contains_key("authorization"));
         assert!(!seen[0].headers.contains_key("impersonate-user"));
@@ -59,27 +59,29 @@ async fn bearer_pool_sends_no_own_credentials() {
 #[tokio::test]
 async fn write_is_never_repeated_without_a_response() {
     for refused in [409, 429, 500, 503, 504] {
-        let place = Place::new(User::Certificate, &["h2"], always(refused)).await;
-        let clients = place.connect().await;
+        let bed = Bed::new(User::Certificate, &["h2"], always(refused)).await;
+        let clients = bed.connect().await;
         for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
             assert_eq!(status(&clients, method).await, refused);
         }
         assert_eq!(status(&clients, Method::GET).await, refused);
-        assert_eq!(place.server.seen().len(), 5);
+        assert_eq!(bed.server.seen().len(), 5);
     }
 }
 
 #[tokio::test]
 async fn refused_connection_counts_as_not_sent() {
-    let place = Place::new(User::Certificate, &["h2"], always(200)).await;
+    let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let closed = listener.local_addr().expect("an address");
     drop(listener);
-    let mut options = place.options();
+    let mut options = bed.options();
     options.master = Some(format!("https://{closed}"));
     let clients = connect(&options).await.expect("clients");
-    let error =
-        clients.send(&Identity::Own, request(Method::POST, "/x?secret=1"), LONGEST).await.expect_err("no listener");
+    let error = clients
+        .send(&Identity::Own, request(Method::POST, "/x?secret=1"), MAX_BODY_BYTES)
+        .await
+        .expect_err("no listener");
     assert!(error.not_sent(), "{error}");
     let text = error.to_string();
     assert!(text.starts_with("POST /x was not sent: "), "{text}");
@@ -88,26 +90,29 @@ async fn refused_connection_counts_as_not_sent() {
 
 #[tokio::test]
 async fn untrusted_server_receives_nothing() {
-    let place = Place::new(User::Certificate, &["h2"], always(200)).await;
-    file(place.directory.path(), "ca.crt", &Authority::new("other").pem);
-    let clients = place.connect().await;
-    let error =
-        clients.send(&Identity::Own, request(Method::POST, "/x"), LONGEST).await.expect_err("an unknown authority");
+    let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
+    file(bed.directory.path(), "ca.crt", &Authority::new("other").pem);
+    let clients = bed.connect().await;
+    let error = clients
+        .send(&Identity::Own, request(Method::POST, "/x"), MAX_BODY_BYTES)
+        .await
+        .expect_err("an unknown authority");
     assert!(error.not_sent(), "{error}");
     assert!(error.to_string().contains("UnknownIssuer"), "{error}");
-    assert!(place.server.seen().is_empty());
+    assert!(bed.server.seen().is_empty());
 }
 
 #[tokio::test]
 async fn connection_timeout_counts_as_not_sent() {
-    let place = Place::new(User::Certificate, &["h2"], always(200)).await;
+    let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
     // The kernel's backlog accepts the connection, but the TLS handshake gets no response.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let mut options = place.options();
+    let mut options = bed.options();
     options.master = Some(format!("https://{}", silent.local_addr().expect("an address")));
     options.write_timeout = Duration::from_millis(100);
     let clients = connect(&options).await.expect("clients");
-    let error = clients.send(&Identity::Own, request(Method::POST, "/x"), LONGEST).await.expect_err("no answer");
+    let error =
+        clients.send(&Identity::Own, request(Method::POST, "/x"), MAX_BODY_BYTES).await.expect_err("no response");
     assert!(error.not_sent(), "{error}");
 }
 
@@ -115,11 +120,11 @@ async fn connection_timeout_counts_as_not_sent() {
 async fn missing_response_counts_as_lost() {
     // Reads get a response, so that the write finds its connection open.
     let closes: Script =
-        Arc::new(|seen| Box::pin(async move { (seen.method == Method::GET).then(|| answer(200, "{}")) }));
+        Arc::new(|seen| Box::pin(async move { (seen.method == Method::GET).then(|| response(200, "{}")) }));
     let hangs: Script = Arc::new(|seen| {
         Box::pin(async move {
             match seen.method {
-                Method::GET => Some(answer(200, "{}")),
+                Method::GET => Some(response(200, "{}")),
                 _ => std::future::pending().await,
             }
         })
@@ -130,33 +135,34 @@ async fn missing_response_counts_as_lost() {
         ("silent, HTTP/2", &["h2"], hangs.clone()),
         ("silent, HTTP/1.1", &[], hangs),
     ] {
-        let place = Place::new(User::Certificate, protocols, script).await;
-        let mut options = place.options();
+        let bed = Bed::new(User::Certificate, protocols, script).await;
+        let mut options = bed.options();
         options.write_timeout = Duration::from_millis(300);
         let clients = connect(&options).await.expect("clients");
         assert_eq!(status(&clients, Method::GET).await, 200);
-        let error = clients.send(&Identity::Own, request(Method::POST, "/x"), LONGEST).await.expect_err("no answer");
+        let error =
+            clients.send(&Identity::Own, request(Method::POST, "/x"), MAX_BODY_BYTES).await.expect_err("no response");
         assert!(matches!(error, SendError::Lost { .. }), "{what}: {error}");
-        assert_eq!(place.server.seen().len(), 2, "{what}: the write was sent once");
+        assert_eq!(bed.server.seen().len(), 2, "{what}: the write was sent once");
     }
 }
 
 #[tokio::test]
 async fn missing_long_response_counts_as_lost() {
     let closes: Script = Arc::new(|_| Box::pin(async { None }));
-    let place = Place::new(User::Certificate, &["h2"], closes).await;
-    let clients = connect(&place.options()).await.expect("clients");
+    let bed = Bed::new(User::Certificate, &["h2"], closes).await;
+    let clients = connect(&bed.options()).await.expect("clients");
     let mut list = request(Method::GET, "/x");
-    list.extensions_mut().insert(Lane::Alone);
-    let error = clients.send(&Identity::Own, list, LONGEST).await.expect_err("no answer");
+    list.extensions_mut().insert(Lane::Dedicated);
+    let error = clients.send(&Identity::Own, list, MAX_BODY_BYTES).await.expect_err("no response");
     assert!(matches!(error, SendError::Lost { .. }), "{error}");
-    assert_eq!(place.server.seen().len(), 1);
+    assert_eq!(bed.server.seen().len(), 1);
 }
 
 #[tokio::test]
 async fn layer_can_refuse_respond_and_drop_responses() {
-    let place = Place::new(User::Certificate, &["h2"], always(200)).await;
-    let mut options = place.options();
+    let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
+    let mut options = bed.options();
     options.layer = Some(RequestLayer::new(|pool, request, next| {
         Box::pin(async move {
             assert_eq!(pool, Pool::Own);
@@ -166,10 +172,10 @@ async fn layer_can_refuse_respond_and_drop_responses() {
                     next.send(request).await?;
                     Err("lost by the test".into())
                 }
-                "/answer" => {
-                    let mut answer = next.send(request).await?;
-                    *answer.status_mut() = StatusCode::IM_A_TEAPOT;
-                    Ok(answer)
+                "/response" => {
+                    let mut response = next.send(request).await?;
+                    *response.status_mut() = StatusCode::IM_A_TEAPOT;
+                    Ok(response)
                 }
                 _ => next.send(request).await,
             }
@@ -177,14 +183,17 @@ async fn layer_can_refuse_respond_and_drop_responses() {
     }));
     let clients = connect(&options).await.expect("clients");
     let send = async |path| {
-        clients.send(&Identity::Own, request(Method::POST, path), LONGEST).await.map(|answer| answer.status().as_u16())
+        clients
+            .send(&Identity::Own, request(Method::POST, path), MAX_BODY_BYTES)
+            .await
+            .map(|response| response.status().as_u16())
     };
     let refused = send("/refuse").await.expect_err("refused");
     assert!(refused.not_sent(), "{refused}");
     assert!(refused.to_string().contains("refused by the test"), "{refused}");
     let lost = send("/lose").await.expect_err("lost");
     assert!(matches!(lost, SendError::Lost { .. }), "{lost}");
-    assert_eq!(send("/answer").await.expect("an answer"), 418);
-    assert_eq!(send("/other").await.expect("an answer"), 200);
-    assert_eq!(place.server.seen().len(), 3);
+    assert_eq!(send("/response").await.expect("a response"), 418);
+    assert_eq!(send("/other").await.expect("a response"), 200);
+    assert_eq!(bed.server.seen().len(), 3);
 }

@@ -7,13 +7,13 @@ use kinds::meta::{Meta, ObjectKey, OwnerRef, Uid};
 use serde::Serialize;
 
 use super::overview::{Decision, next_try, seconds};
-use super::{Explainer, FinalizerOwner, ObjectQuery, Watched};
+use super::{Explainer, FinalizerOwner, ObjectQuery, ReportedController};
 use crate::queue::Waiting;
-use crate::text::words;
+use crate::text::human_duration;
 use crate::watch::Source;
 
 /// Maximum number of listed dependents.
-const LISTED: usize = 100;
+const MAX_LISTED: usize = 100;
 
 /// The report about an object.
 #[derive(Debug, Serialize)]
@@ -67,7 +67,9 @@ pub(super) struct Wait {
 pub(super) enum WaitKind {
     /// This process does not lead.
     Leader,
+    /// A finalizer blocks the deletion.
     Finalizer,
+    /// A ResourceQuota is exhausted.
     Quota,
     /// A permission is missing.
     Permission,
@@ -79,9 +81,11 @@ pub(super) enum WaitKind {
     Worker,
     /// The cache does not contain the last write yet, or its first list is not complete.
     Store,
-    /// The garbage collector.
+    /// The garbage collector has to act, because an owner no longer exists.
     Owner,
+    /// A time has to pass.
     Deadline,
+    /// The key waits for a worker.
     Queue,
 }
 
@@ -116,12 +120,12 @@ pub(super) struct Dependents {
     pub(super) total: usize,
     /// Number of dependents that block a foreground deletion.
     pub(super) blocking: usize,
-    /// The first hundred.
+    /// The first hundred dependents.
     pub(super) shown: Vec<Related>,
 }
 
 /// Reports whether a word names this resource: its kind, its plural, or the plural with its group.
-fn means(resource: &Resource, word: &str) -> bool {
+fn names_resource(resource: &Resource, word: &str) -> bool {
     let (name, group) = word.split_once('.').map_or((word, None), |(name, group)| (name, Some(group)));
     let named = name.eq_ignore_ascii_case(resource.kind) || name.eq_ignore_ascii_case(resource.plural);
     named && group.is_none_or(|group| group.eq_ignore_ascii_case(resource.group))
@@ -129,12 +133,12 @@ fn means(resource: &Resource, word: &str) -> bool {
 
 /// The state of an owner reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Owner {
-    Here,
-    Going,
+enum OwnerState {
+    Exists,
+    BeingDeleted,
     /// The owner was replaced by another object of the same name.
-    Another,
-    Gone,
+    Replaced,
+    Deleted,
     /// Its kind is not watched here.
     Unknown,
 }
@@ -145,9 +149,10 @@ struct Facts<'a> {
     meta: Option<&'a Meta>,
     /// Whether the cache of its kind is complete, and the number of undecodable objects of that kind.
     store: Option<(bool, usize)>,
+    /// Number of dependents that block a foreground deletion.
     blocking: usize,
     dependents: usize,
-    owners: &'a [(OwnerRef, Owner)],
+    owners: &'a [(OwnerRef, OwnerState)],
     finalizers: &'a [FinalizerOwner],
     states: &'a [KeyState],
 }
@@ -156,16 +161,20 @@ struct Facts<'a> {
 #[derive(Debug, Clone, Default)]
 struct KeyState {
     controller: &'static str,
+    /// The key waits for a worker.
     ready: bool,
+    /// Seconds since a worker started with the key.
     working: Option<f64>,
+    /// Seconds until its next run.
     due: Option<f64>,
+    /// The last error, and whether the key is retried only at the next change.
     error: Option<(String, bool)>,
     /// The write after which it began to wait for the cache.
     waiting_for_cache: Option<String>,
 }
 
 /// A worker that takes longer than this for one key is reported.
-const LONG: f64 = 10.0;
+const LONG_WORK_SECONDS: f64 = 10.0;
 
 /// Returns the reasons why an object waits. Pure.
 fn waits(facts: &Facts<'_>) -> Vec<Wait> {
@@ -193,7 +202,7 @@ fn waits(facts: &Facts<'_>) -> Vec<Wait> {
         key_waits(key_state, &mut wait);
     }
     for (owner, state) in facts.owners {
-        if matches!(state, Owner::Gone | Owner::Another) {
+        if matches!(state, OwnerState::Deleted | OwnerState::Replaced) {
             let text = format!(
                 "its owner {} {} (uid {}) no longer exists: the object will be deleted, or loses that reference",
                 owner.kind, owner.name, owner.uid
@@ -233,18 +242,18 @@ fn key_waits(key_state: &KeyState, wait: &mut impl FnMut(WaitKind, &str, String)
         let (what, hint) = cause(error);
         let next = match (dropped, key_state.due) {
             (true, _) => "retried at the next change".to_owned(),
-            (false, Some(due)) => format!("retried in {}", words(due)),
+            (false, Some(due)) => format!("retried in {}", human_duration(due)),
             (false, None) => "retried now".to_owned(),
         };
         wait(what, hint.unwrap_or(by), format!("{by} fails: {error} ({next})"));
     } else if let Some(waiting_for_cache) = &key_state.waiting_for_cache {
         wait(WaitKind::Store, by, format!("{by} waits for the cache to contain its last write: {waiting_for_cache}"));
     } else if let Some(due) = key_state.due {
-        let text = format!("{by} reconciles it again in {}, for a deadline or a check", words(due));
+        let text = format!("{by} reconciles it again in {}, for a deadline or a check", human_duration(due));
         wait(WaitKind::Deadline, by, text);
     }
-    if key_state.working.is_some_and(|working| working > LONG) {
-        let working = words(key_state.working.unwrap_or_default());
+    if key_state.working.is_some_and(|working| working > LONG_WORK_SECONDS) {
+        let working = human_duration(key_state.working.unwrap_or_default());
         wait(WaitKind::Worker, by, format!("a worker of {by} has been reconciling it for {working}"));
     }
     if key_state.ready {
@@ -287,7 +296,8 @@ impl Explainer {
             let namespaced = source.resource().namespaced;
             ObjectKey::new(if namespaced { &*wanted.namespace } else { "" }, &*wanted.name)
         };
-        let of_kind: Vec<_> = sources.iter().filter(|source| means(&source.resource(), &wanted.kind)).collect();
+        let of_kind: Vec<_> =
+            sources.iter().filter(|source| names_resource(&source.resource(), &wanted.kind)).collect();
         let found = of_kind.iter().find_map(|source| Some((*source, source.meta(&key(source))?)));
         let source = found.as_ref().map(|(source, _)| *source).or(of_kind.first().copied());
         let resource = source.map(|source| source.resource());
@@ -298,13 +308,13 @@ impl Explainer {
         };
         let kind = resource.map_or(wanted.kind.as_str(), |resource| resource.kind);
         let reports = self.reports(kind, &text, meta.map(|meta| &meta.uid));
-        let owners: Vec<(OwnerRef, Owner)> = meta
+        let owners: Vec<(OwnerRef, OwnerState)> = meta
             .iter()
             .flat_map(|meta| meta.owners.iter().map(|owner| (owner.clone(), owner_state(&sources, meta, owner))))
             .collect();
         let dependents = meta.map(|meta| dependents(&sources, &meta.uid)).unwrap_or_default();
         let leads = self.fence.is_leader();
-        let (facets, controllers): (Vec<_>, Vec<_>) = reports.into_iter().unzip();
+        let (key_states, controllers): (Vec<_>, Vec<_>) = reports.into_iter().unzip();
         let waits_for = waits(&Facts {
             leads,
             meta,
@@ -313,7 +323,7 @@ impl Explainer {
             dependents: dependents.total,
             owners: &owners,
             finalizers: &self.finalizers,
-            states: &facets,
+            states: &key_states,
         });
         Report {
             component: self.component,
@@ -354,8 +364,8 @@ impl Explainer {
     /// kind that have this key.
     fn reports(&self, kind: &str, key: &str, uid: Option<&Uid>) -> Vec<(KeyState, ControllerReport)> {
         let uid = uid.map(ToString::to_string);
-        let of = |watched: &&Watched| self.kind_of(watched).is_none_or(|own| own == kind);
-        let known = |watched: &Watched| {
+        let of = |watched: &&ReportedController| self.kind_of(watched).is_none_or(|own| own == kind);
+        let known = |watched: &ReportedController| {
             let keys = [Some(key), uid.as_deref().filter(|uid| !uid.is_empty())];
             let waiting = watched.queue.waiting();
             keys.into_iter().flatten().find_map(|key| report(watched, key, &waiting))
@@ -365,7 +375,11 @@ impl Explainer {
 }
 
 /// Returns a controller's state for a key; `None` if it has no record of it.
-fn report(watched: &Watched, key: &str, waiting: &[Waiting<String>]) -> Option<(KeyState, ControllerReport)> {
+fn report(
+    watched: &ReportedController,
+    key: &str,
+    waiting: &[Waiting<String>],
+) -> Option<(KeyState, ControllerReport)> {
     let journal = &watched.counts.journal;
     let (last, failure) = (journal.last(key), journal.failure(key));
     let queued = waiting.iter().find(|waiting| waiting.key == key);
@@ -383,13 +397,13 @@ fn report(watched: &Watched, key: &str, waiting: &[Waiting<String>]) -> Option<(
         waiting_for_cache: waiting_for_cache.filter(|_| queued.is_none_or(|queued| !queued.ready)),
     };
     let state = match (&key_state, &failure) {
-        (KeyState { working: Some(working), .. }, _) => format!("being reconciled for {}", words(*working)),
+        (KeyState { working: Some(working), .. }, _) => format!("being reconciled for {}", human_duration(*working)),
         (KeyState { ready: true, .. }, _) => "waits for a worker".to_owned(),
         (KeyState { waiting_for_cache: Some(_), .. }, _) => "waits for the cache".to_owned(),
         (KeyState { due: Some(due), .. }, Some(failure)) => {
-            format!("failed {} times in a row; retried in {}", failure.times, words(*due))
+            format!("failed {} times in a row; retried in {}", failure.times, human_duration(*due))
         }
-        (KeyState { due: Some(due), .. }, None) => format!("requeued in {}", words(*due)),
+        (KeyState { due: Some(due), .. }, None) => format!("requeued in {}", human_duration(*due)),
         (_, Some(_)) => "failed; retried at the next change".to_owned(),
         _ => "idle until the next change".to_owned(),
     };
@@ -434,26 +448,26 @@ fn namespace_of(sources: &[Arc<dyn Source>], owner: &OwnerRef, namespace: &str) 
     if namespaced { namespace.to_owned() } else { String::new() }
 }
 
-fn owner_state(sources: &[Arc<dyn Source>], meta: &Meta, owner: &OwnerRef) -> Owner {
-    let Some(source) = source_of(sources, owner) else { return Owner::Unknown };
+fn owner_state(sources: &[Arc<dyn Source>], meta: &Meta, owner: &OwnerRef) -> OwnerState {
+    let Some(source) = source_of(sources, owner) else { return OwnerState::Unknown };
     let namespace = if source.resource().namespaced { &*meta.namespace } else { "" };
     match source.meta(&ObjectKey::new(namespace, &*owner.name)) {
-        Some(found) if found.uid != owner.uid => Owner::Another,
-        Some(found) if found.is_deleting() => Owner::Going,
-        Some(_) => Owner::Here,
-        None if source.is_synced() => Owner::Gone,
-        None => Owner::Unknown,
+        Some(found) if found.uid != owner.uid => OwnerState::Replaced,
+        Some(found) if found.is_deleting() => OwnerState::BeingDeleted,
+        Some(_) => OwnerState::Exists,
+        None if source.is_synced() => OwnerState::Deleted,
+        None => OwnerState::Unknown,
     }
 }
 
-fn owner_summary(owner: &OwnerRef, state: Owner) -> String {
+fn owner_summary(owner: &OwnerRef, state: OwnerState) -> String {
     let role = if owner.controller == Some(true) { "its controller; " } else { "" };
     let state = match state {
-        Owner::Here => "exists",
-        Owner::Going => "is being deleted",
-        Owner::Another => "replaced by another object of that name",
-        Owner::Gone => "no longer exists",
-        Owner::Unknown => "its kind is not watched here",
+        OwnerState::Exists => "exists",
+        OwnerState::BeingDeleted => "is being deleted",
+        OwnerState::Replaced => "replaced by another object of that name",
+        OwnerState::Deleted => "no longer exists",
+        OwnerState::Unknown => "its kind is not watched here",
     };
     format!("{role}{state}")
 }
@@ -468,7 +482,7 @@ fn dependents(sources: &[Arc<dyn Source>], uid: &Uid) -> Dependents {
             found.total += 1;
             let blocks = owner.block_owner_deletion == Some(true);
             found.blocking += usize::from(blocks);
-            if found.shown.len() < LISTED {
+            if found.shown.len() < MAX_LISTED {
                 let going = if meta.is_deleting() { "is being deleted" } else { "exists" };
                 let blocking = if blocks { "; blocks the owner's foreground deletion" } else { "" };
                 found.shown.push(Related {

@@ -138,11 +138,15 @@ fn standby_and_missing_owners_are_reported() {
         controller: Some(true),
         block_owner_deletion: None,
     };
-    let owners = [(owner.clone(), Owner::Gone), (owner.clone(), Owner::Here), (owner.clone(), Owner::Unknown)];
+    let owners = [
+        (owner.clone(), OwnerState::Deleted),
+        (owner.clone(), OwnerState::Exists),
+        (owner.clone(), OwnerState::Unknown),
+    ];
     let waits = waits(&Facts { leads: false, owners: &owners, ..facts(None, &[]) });
     let kinds: Vec<WaitKind> = waits.iter().map(|wait| wait.what).collect();
     assert_eq!(kinds, [WaitKind::Leader, WaitKind::Owner]);
-    assert!(super::owner_summary(&owner, Owner::Another).starts_with("its controller; replaced by another"));
+    assert!(super::owner_summary(&owner, OwnerState::Replaced).starts_with("its controller; replaced by another"));
 }
 
 #[test]
@@ -159,6 +163,6 @@ fn kind_matches_by_kind_plural_and_group() {
         ("deploy", false),
         ("", false),
     ] {
-        assert_eq!(means(&resource, word), yes, "{word}");
+        assert_eq!(names_resource(&resource, word), yes, "{word}");
     }
 }

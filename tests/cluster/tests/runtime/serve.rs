@@ -21,8 +21,8 @@ use kube::config::Kubeconfig;
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 use runtime::metrics::Metrics;
 use runtime::serve::{
-    AuthenticationOptions, AuthorizationOptions, Check, Health, ProcessStatus, ServeError, ServeOptions, Server,
-    Surface, TlsOptions, Zpages, configz,
+    AuthenticationOptions, AuthorizationOptions, Check, Health, ProcessStatus, ServeError, ServeOptions, ServedContent,
+    Server, TlsOptions, Zpages, configz,
 };
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -110,7 +110,7 @@ impl TestServer {
         shape(&mut options);
         let verbosity = Arc::new(Mutex::new(String::new()));
         let set = verbosity.clone();
-        let surface = Surface {
+        let surface = ServedContent {
             health: Arc::new(Health::new(
                 vec![Check::new("leaderElection", || Some(Ok(())))],
                 vec![Check::new("stores", || Some(Ok(())))],
@@ -469,7 +469,7 @@ async fn panic_affects_one_response() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let asked = Arc::new(AtomicU32::new(0));
     let count = asked.clone();
-    let surface = Surface {
+    let surface = ServedContent {
         health: Arc::new(Health::new(
             vec![Check::new("first", move || {
                 assert!(count.fetch_add(1, Ordering::Relaxed) > 0, "as scripted");

@@ -11,7 +11,9 @@ use kinds::splice::replaced;
 use kinds::wire::{Put, find};
 use kinds::{Interner, Kind, Meta, Pod, ResourceClaim, envelope};
 use runtime::client::rate::TokenBucket;
-use runtime::client::{AnswerBody, ConnectOptions, Identity, PodEnvironment, ProxyEnvironment, RequestLayer, connect};
+use runtime::client::{
+    ConnectOptions, Identity, PodEnvironment, ProxyEnvironment, RequestLayer, ResponseBody, connect,
+};
 use runtime::fence::Fence;
 use runtime::lock::lock;
 use runtime::write::Writer;
@@ -49,20 +51,20 @@ pub fn with_uid(object: &[u8], uid: &str) -> Vec<u8> {
     with_meta(object, object_meta::UID, uid)
 }
 
-fn answer(status: u16, body: Vec<u8>) -> Response<AnswerBody> {
+fn answer(status: u16, body: Vec<u8>) -> Response<ResponseBody> {
     let body = Full::from(body).map_err(|never| match never {}).boxed_unsync();
     let mut answer = Response::new(body);
     *answer.status_mut() = StatusCode::from_u16(status).expect("a status");
     answer
 }
 
-fn refusal(status: u16, reason: &str) -> Response<AnswerBody> {
+fn refusal(status: u16, reason: &str) -> Response<ResponseBody> {
     let body =
         serde_json::json!({"kind": "Status", "code": status, "reason": reason, "message": format!("test: {reason}")});
     answer(status, body.to_string().into_bytes())
 }
 
-fn whole(object: &[u8]) -> Response<AnswerBody> {
+fn whole(object: &[u8]) -> Response<ResponseBody> {
     answer(200, envelope::wrap(&ResourceClaim::RESOURCE, object))
 }
 
@@ -122,7 +124,7 @@ impl Server {
         Writer::new(clients, Identity::Own, Arc::new(TokenBucket::new(-1.0, 1)), Fence::open())
     }
 
-    fn answer(&self, request: &Request<Vec<u8>>) -> Response<AnswerBody> {
+    fn answer(&self, request: &Request<Vec<u8>>) -> Response<ResponseBody> {
         let path = request.uri().path().to_owned();
         let short = path.rsplit_once("/namespaces/ns/").map_or(&*path, |(_, end)| end).to_owned();
         let method = request.method();
@@ -163,7 +165,7 @@ impl Server {
     }
 }
 
-fn list(objects: &BTreeMap<String, Vec<u8>>, path: &str) -> Response<AnswerBody> {
+fn list(objects: &BTreeMap<String, Vec<u8>>, path: &str) -> Response<ResponseBody> {
     let mut list = Vec::new();
     list.put_message(1, |meta| meta.put_str(list_meta::RESOURCE_VERSION, "99"));
     let items = objects.iter().filter(|(known, _)| known.starts_with(&format!("{path}/")));
@@ -171,7 +173,7 @@ fn list(objects: &BTreeMap<String, Vec<u8>>, path: &str) -> Response<AnswerBody>
     whole(&list)
 }
 
-fn replace(objects: &mut BTreeMap<String, Vec<u8>>, path: &str, body: &[u8]) -> Response<AnswerBody> {
+fn replace(objects: &mut BTreeMap<String, Vec<u8>>, path: &str, body: &[u8]) -> Response<ResponseBody> {
     let object = envelope::unwrap(body).expect("protobuf");
     let Some(known) = objects.get(path) else { return refusal(404, "NotFound") };
     let version = meta_of(known).version;

@@ -13,7 +13,7 @@ use kube::api::PostParams;
 use runtime::client::{ConnectOptions, connect};
 use runtime::election::ElectionConfig;
 use runtime::manager::ManagerOptions;
-use runtime::sdk::{ExitReason, Operator, surface};
+use runtime::sdk::{ExitReason, Operator, served_content};
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -70,7 +70,7 @@ pub async fn echo_operator_works_with_its_own_permissions(space: Space) -> Resul
         ..ManagerOptions::default()
     };
     let operator = Operator::new(NAME).with(controller()).manager(clients, options)?;
-    let metrics = surface(NAME, &operator).metrics;
+    let metrics = served_content(NAME, &operator).metrics;
     let (stop, stopped) = oneshot::channel::<()>();
     let running = tokio::spawn(operator.run(async { stopped.await.unwrap_or_default() }));
 

@@ -19,7 +19,7 @@ use kube::client::Body as RequestBody;
 use super::streams::Slot;
 
 /// The body of a response.
-pub(super) struct Answer {
+pub(super) struct IncomingBody {
     body: Incoming,
     dedicated: Option<Dedicated>,
     /// The stream's slot on a shared connection; dropping the body frees it.
@@ -33,7 +33,7 @@ struct Dedicated {
     _sender: SendRequest<RequestBody>,
 }
 
-impl Answer {
+impl IncomingBody {
     /// Wraps a body that arrives over a connection shared with other requests.
     pub(super) fn shared(body: Incoming, slot: Option<Slot>) -> Self {
         Self { body, dedicated: None, _slot: slot }
@@ -44,18 +44,18 @@ impl Answer {
 pub(super) async fn send_dedicated(
     stream: impl Read + Write + Unpin + Send + 'static,
     request: Request<RequestBody>,
-) -> Result<Response<Answer>, BoxError> {
+) -> Result<Response<IncomingBody>, BoxError> {
     let (mut sender, connection) = handshake(stream).await?;
     let connection = connection.boxed();
     let response = Box::pin(sender.send_request(origin_form(request)?));
     match select(response, connection).await {
         Either::Left((response, connection)) => {
             let dedicated = Some(Dedicated { connection, _sender: sender });
-            Ok(response?.map(|body| Answer { body, dedicated, _slot: None }))
+            Ok(response?.map(|body| IncomingBody { body, dedicated, _slot: None }))
         }
         Either::Right((ended, response)) => {
             ended?;
-            Ok(response.await?.map(|body| Answer::shared(body, None)))
+            Ok(response.await?.map(|body| IncomingBody::shared(body, None)))
         }
     }
 }
@@ -71,7 +71,7 @@ fn origin_form(mut request: Request<RequestBody>) -> Result<Request<RequestBody>
     Ok(request)
 }
 
-impl Body for Answer {
+impl Body for IncomingBody {
     type Data = Bytes;
     type Error = hyper::Error;
 

@@ -10,71 +10,71 @@ use super::user::User;
 use crate::text::quoted;
 
 /// A response with its whole body.
-pub(super) type Answer = Response<Full<Bytes>>;
+pub(super) type FullResponse = Response<Full<Bytes>>;
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
 /// Creates a response that must not be cached (apiserver, WithCacheControl).
-fn answer(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
-    let mut answer = Response::new(Full::new(body.into()));
-    *answer.status_mut() = status;
+fn response(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> FullResponse {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
     let mut set = |name: HeaderName, value: &'static str| {
-        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
     };
     set(CONTENT_TYPE, content_type);
     set(X_CONTENT_TYPE_OPTIONS, "nosniff");
     set(CACHE_CONTROL, "no-cache, private");
-    answer
+    response
 }
 
 /// Creates a text response.
-pub(super) fn plain(status: StatusCode, text: impl Into<Bytes>) -> Answer {
-    answer(status, PLAIN, text)
+pub(super) fn plain(status: StatusCode, text: impl Into<Bytes>) -> FullResponse {
+    response(status, PLAIN, text)
 }
 
 /// Creates a response with metrics in Prometheus' classic text format.
-pub(super) fn metrics(text: String) -> Answer {
-    answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
+pub(super) fn metrics(text: String) -> FullResponse {
+    response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
 }
 
 /// Creates a response with a JSON value.
-pub(super) fn json(value: &serde_json::Value) -> Answer {
-    answer(StatusCode::OK, JSON, value.to_string())
+pub(super) fn json(value: &serde_json::Value) -> FullResponse {
+    response(StatusCode::OK, JSON, value.to_string())
 }
 
 /// Creates a response with a JSON text.
-pub(super) fn raw_json(text: String) -> Answer {
-    answer(StatusCode::OK, JSON, text)
+pub(super) fn raw_json(text: String) -> FullResponse {
+    response(StatusCode::OK, JSON, text)
 }
 
 /// Creates a response with a text of a media type.
-pub(super) fn text(media_type: &'static str, text: String) -> Answer {
-    answer(StatusCode::OK, media_type, text)
+pub(super) fn text(media_type: &'static str, text: String) -> FullResponse {
+    response(StatusCode::OK, media_type, text)
 }
 
 /// Creates a response with a YAML text.
-pub(super) fn yaml(text: String) -> Answer {
-    answer(StatusCode::OK, "application/yaml", text)
+pub(super) fn yaml(text: String) -> FullResponse {
+    response(StatusCode::OK, "application/yaml", text)
 }
 
 /// Creates a response with an HTML page.
-pub(super) fn html(text: impl Into<Bytes>) -> Answer {
-    answer(StatusCode::OK, "text/html; charset=utf-8", text)
+pub(super) fn html(text: impl Into<Bytes>) -> FullResponse {
+    response(StatusCode::OK, "text/html; charset=utf-8", text)
 }
 
 /// Creates a response with a self-contained HTML page: it may load and run nothing, and must not be framed.
-pub(super) fn page(text: String) -> Answer {
-    let mut answer = html(text);
+pub(super) fn page(text: String) -> FullResponse {
+    let mut response = html(text);
     let policy =
         "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
-    answer.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
-    answer.headers_mut().insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    answer
+    response.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+    response.headers_mut().insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    response
 }
 
 /// Creates the response for an unknown page.
-pub(super) fn not_found() -> Answer {
+pub(super) fn not_found() -> FullResponse {
     plain(StatusCode::NOT_FOUND, "404 page not found\n")
 }
 
@@ -96,7 +96,7 @@ struct Refusal<'a> {
 #[derive(Serialize)]
 struct Empty {}
 
-fn refusal(status: StatusCode, reason: &'static str, message: &str, details: Option<Empty>) -> Answer {
+fn refusal(status: StatusCode, reason: &'static str, message: &str, details: Option<Empty>) -> FullResponse {
     let refusal = Refusal {
         kind: "Status",
         api_version: "v1",
@@ -109,33 +109,33 @@ fn refusal(status: StatusCode, reason: &'static str, message: &str, details: Opt
     };
     // Texts and numbers can always be serialized; Go escapes an ampersand as a number.
     let body = serde_json::to_string(&refusal).unwrap_or_default().replace('&', "\\u0026");
-    answer(status, JSON, body + "\n")
+    response(status, JSON, body + "\n")
 }
 
 /// Creates the response for invalid credentials (apiserver, filters.Unauthorized).
-pub(super) fn unauthorized() -> Answer {
-    let mut answer = refusal(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized", None);
+pub(super) fn unauthorized() -> FullResponse {
+    let mut response = refusal(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized", None);
     // Upstream sets this header only after authentication.
-    answer.headers_mut().remove(X_CONTENT_TYPE_OPTIONS);
-    answer
+    response.headers_mut().remove(X_CONTENT_TYPE_OPTIONS);
+    response
 }
 
 /// Creates the response if none of the offered media types is accepted (apiserver, handlers/negotiation,
 /// NewNotAcceptableError).
-pub(super) fn not_acceptable(offered: &[String]) -> Answer {
+pub(super) fn not_acceptable(offered: &[String]) -> FullResponse {
     let message = format!("only the following media types are accepted: {}", offered.join(", "));
     refusal(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", &message, None)
 }
 
 /// Creates the response for a missing permission (apiserver, responsewriters.Forbidden).
-pub(super) fn forbidden(user: &User, verb: &str, path: &str, reason: &str) -> Answer {
+pub(super) fn forbidden(user: &User, verb: &str, path: &str, reason: &str) -> FullResponse {
     let sentence = harmless(&format!("User {} cannot {verb} path {}", quoted(&user.name), quoted(path)));
     let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
     refusal(StatusCode::FORBIDDEN, "Forbidden", &format!("forbidden: {sentence}{reason}"), Some(Empty {}))
 }
 
 /// Creates the response for a failed permission check (apiserver, responsewriters.InternalError).
-pub(super) fn internal(uri: &str, problem: &str) -> Answer {
+pub(super) fn internal(uri: &str, problem: &str) -> FullResponse {
     let text = harmless(&format!("Internal Server Error: {}: {problem}\n", quoted(uri)));
     plain(StatusCode::INTERNAL_SERVER_ERROR, text)
 }
@@ -152,8 +152,8 @@ mod tests {
 
     use super::*;
 
-    async fn body(answer: Answer) -> String {
-        String::from_utf8(answer.into_body().collect().await.expect("whole").to_bytes().to_vec()).expect("text")
+    async fn body(response: FullResponse) -> String {
+        String::from_utf8(response.into_body().collect().await.expect("whole").to_bytes().to_vec()).expect("text")
     }
 
     #[tokio::test]

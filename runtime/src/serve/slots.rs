@@ -4,67 +4,74 @@
 //! kubelet restarts the manager. Upstream has no limit of connections.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
-/// All slots.
+use crate::lock::lock;
+
+/// The connection slots of a server.
 #[derive(Clone)]
-pub(super) struct Places(Arc<Inner>);
+pub(super) struct ConnectionSlots(Arc<Inner>);
 
 struct Inner {
     limit: usize,
     taken: Mutex<Taken>,
 }
 
+/// The taken slots.
 #[derive(Default)]
 struct Taken {
+    /// The number of the next connection.
     next: u64,
-    /// By age, the oldest first.
-    places: BTreeMap<u64, Occupant>,
+    /// The connections by their numbers, the oldest first.
+    slots: BTreeMap<u64, Occupant>,
 }
 
+/// The connection in a slot.
 struct Occupant {
+    /// A request is running.
     is_busy: bool,
+    /// Notified when another connection takes the slot.
     evict: Arc<Notify>,
 }
 
 /// The slot of one connection; dropping it frees the slot.
-pub(super) struct Place {
-    places: Places,
+pub(super) struct ConnectionSlot {
+    slots: ConnectionSlots,
     id: u64,
     evict: Arc<Notify>,
 }
 
-impl Places {
+impl ConnectionSlots {
     pub(super) fn new(limit: usize) -> Self {
         Self(Arc::new(Inner { limit, taken: Mutex::default() }))
     }
 
     /// Takes a slot. If none is free, evicts the oldest connection without a request; if each has one, returns `None`.
-    pub(super) fn take(&self) -> Option<Place> {
+    pub(super) fn take(&self) -> Option<ConnectionSlot> {
         let mut taken = self.taken();
-        if taken.places.len() >= self.0.limit {
-            let oldest = taken.places.iter().find(|(_, occupant)| !occupant.is_busy).map(|(id, _)| *id)?;
-            if let Some(occupant) = taken.places.remove(&oldest) {
+        if taken.slots.len() >= self.0.limit {
+            let oldest = taken.slots.iter().find(|(_, occupant)| !occupant.is_busy).map(|(id, _)| *id)?;
+            if let Some(occupant) = taken.slots.remove(&oldest) {
                 occupant.evict.notify_one();
             }
         }
         let (id, evict) = (taken.next, Arc::new(Notify::new()));
         taken.next += 1;
-        taken.places.insert(id, Occupant { is_busy: false, evict: evict.clone() });
-        Some(Place { places: self.clone(), id, evict })
+        taken.slots.insert(id, Occupant { is_busy: false, evict: evict.clone() });
+        Some(ConnectionSlot { slots: self.clone(), id, evict })
     }
 
     fn taken(&self) -> std::sync::MutexGuard<'_, Taken> {
-        self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.taken)
     }
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Records whether a request is running.
     pub(super) fn set_busy(&self, is_busy: bool) {
-        if let Some(occupant) = self.places.taken().places.get_mut(&self.id) {
+        if let Some(occupant) = self.slots.taken().slots.get_mut(&self.id) {
             occupant.is_busy = is_busy;
         }
     }
@@ -75,9 +82,9 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.places.taken().places.remove(&self.id);
+        self.slots.taken().slots.remove(&self.id);
     }
 }
 
@@ -87,25 +94,25 @@ mod tests {
 
     use super::*;
 
-    fn is_evicted(place: &Place) -> bool {
-        place.evicted().now_or_never().is_some()
+    fn is_evicted(slot: &ConnectionSlot) -> bool {
+        slot.evicted().now_or_never().is_some()
     }
 
     #[test]
     fn new_connection_evicts_the_oldest_idle_one_when_all_slots_are_taken() {
-        let places = Places::new(3);
-        let [first, second, third] = [(); 3].map(|()| places.take().expect("a place"));
+        let slots = ConnectionSlots::new(3);
+        let [first, second, third] = [(); 3].map(|()| slots.take().expect("a slot"));
         first.set_busy(true);
-        let fourth = places.take().expect("the place of the second");
+        let fourth = slots.take().expect("the slot of the second");
         assert!(!is_evicted(&first) && is_evicted(&second) && !is_evicted(&third) && !is_evicted(&fourth));
         drop(second);
         first.set_busy(false);
         drop(third);
-        let fifth = places.take().expect("the place of the third");
+        let fifth = slots.take().expect("the slot of the third");
         assert!(!is_evicted(&first), "a slot was free");
-        for place in [&first, &fourth, &fifth] {
-            place.set_busy(true);
+        for slot in [&first, &fourth, &fifth] {
+            slot.set_busy(true);
         }
-        assert!(places.take().is_none(), "all are busy");
+        assert!(slots.take().is_none(), "all are busy");
     }
 }
