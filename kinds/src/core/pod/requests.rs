@@ -5,7 +5,9 @@ use std::sync::Arc;
 use crate::intern::{Interner, Str};
 use crate::value::quantity;
 use crate::value::time::Time;
-use crate::wire::schema::{container, pod_condition, pod_spec, pod_status, quantity as q, resource_requirements};
+use crate::wire::schema::{
+    container, pod_condition, pod_spec, pod_status, quantity as quantity_message, resource_requirements,
+};
 use crate::wire::{WireError, fields, find};
 
 /// The parts of a pod that autoscalers read.
@@ -126,7 +128,7 @@ fn amounts(interner: &Interner, message: &[u8], map: u32) -> Result<Box<[(Str, i
         if field.number == map {
             let entry = field.value.bytes();
             let name = std::str::from_utf8(find(entry, 1)).unwrap_or_default();
-            let amount = std::str::from_utf8(find(find(entry, 2), q::STRING)).unwrap_or_default();
+            let amount = std::str::from_utf8(find(find(entry, 2), quantity_message::STRING)).unwrap_or_default();
             amounts.push((interner.str(name), quantity::thousandths(amount).unwrap_or(0)));
         }
     }
@@ -141,7 +143,7 @@ mod tests {
     fn put_amount(out: &mut Vec<u8>, map: u32, name: &str, amount: &str) {
         out.put_message(map, |entry| {
             entry.put_str(1, name);
-            entry.put_message(2, |quantity| quantity.put_str(q::STRING, amount));
+            entry.put_message(2, |quantity| quantity.put_str(quantity_message::STRING, amount));
         });
     }
 
