@@ -6,7 +6,7 @@ use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::{Labels, label};
 use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, ObjectKey, Parts};
-use crate::scheduling::placement::{Aimed, Placement};
+use crate::scheduling::placement::{NodeSpecTemplate, Placement};
 use crate::scheduling::taint::Toleration;
 use crate::template::Template;
 use crate::template::raw_object::{AnnotationEdits, Raw, Replacing, ReplacingFields, annotated_meta};
@@ -47,7 +47,7 @@ pub struct DaemonSet {
     pub min_ready_seconds: i32,
     /// Number of old revisions to keep.
     pub revision_history_limit: Option<i32>,
-    /// Status.
+    /// `status`, as last read.
     pub status: DaemonSetStatus,
     raw: Raw,
 }
@@ -95,13 +95,13 @@ pub struct DaemonSetStatus {
 #[derive(Debug, Clone)]
 pub struct DaemonPods {
     template: Template,
-    spec: Aimed,
+    spec: NodeSpecTemplate,
 }
 
 impl DaemonPods {
     /// Returns the `Pod` message for a node.
-    pub fn at(&self, node: &str, set: &DaemonSet) -> Vec<u8> {
-        let template = Template { spec: self.spec.at(node).into(), ..self.template.clone() };
+    pub fn for_node(&self, node: &str, set: &DaemonSet) -> Vec<u8> {
+        let template = Template { spec: self.spec.for_node(node).into(), ..self.template.clone() };
         let key = ObjectKey { namespace: set.meta.namespace.clone(), name: set.meta.name.clone() };
         template.pod(&key, &set.controller_ref())
     }
@@ -129,7 +129,7 @@ impl DaemonSet {
     /// When the template is not well-formed.
     pub fn pods(&self, hash: &str, tolerations: &[Toleration<'_>]) -> Result<Option<DaemonPods>, WireError> {
         let Some(template) = &self.template else { return Ok(None) };
-        let spec = Aimed::new(&template.spec, tolerations)?;
+        let spec = NodeSpecTemplate::new(&template.spec, tolerations)?;
         let mut template = template.clone();
         if let Some(generation) = self.template_generation() {
             template = template.with_label(TEMPLATE_GENERATION_LABEL, Some(&generation.to_string()));

@@ -63,7 +63,7 @@ pub struct Deployment {
     pub paused: bool,
     /// Seconds without progress after which a rollout is reported as stuck.
     pub progress_deadline_seconds: Option<i32>,
-    /// Status.
+    /// `status`, as last read.
     pub status: DeploymentStatus,
     /// Raw `spec.selector`; only with section [`Deployment::TEMPLATE`].
     raw_selector: Vec<u8>,
@@ -89,7 +89,7 @@ pub struct DeploymentStatus {
     pub terminating_replicas: Option<i32>,
     /// Number of name collisions of new ReplicaSets.
     pub collision_count: Option<i32>,
-    /// Conditions.
+    /// `conditions`, in their order in the object.
     pub conditions: Vec<Condition>,
 }
 

@@ -35,7 +35,7 @@ pub struct ReplicaSet {
     pub selector: Selector,
     /// Template of its pods; only with section [`ReplicaSet::TEMPLATE`].
     pub template: Option<Template>,
-    /// Status.
+    /// `status`, as last read.
     pub status: ReplicaSetStatus,
     raw: Raw,
 }
@@ -55,7 +55,7 @@ pub struct ReplicaSetStatus {
     pub terminating_replicas: Option<i32>,
     /// Generation of the spec that this status refers to.
     pub observed_generation: i64,
-    /// Conditions.
+    /// `conditions`, in their order in the object.
     pub conditions: Vec<Condition>,
 }
 

@@ -52,7 +52,7 @@ pub struct StatefulSet {
     pub service: Str,
     /// Template of its pods; only with section [`StatefulSet::TEMPLATE`].
     pub template: Option<Template>,
-    /// Status.
+    /// `status`, as last read.
     pub status: StatefulSetStatus,
     raw: Raw,
 }
@@ -92,7 +92,7 @@ pub struct Retention {
 pub struct StatefulSetStatus {
     /// Generation of the spec that this status refers to.
     pub observed_generation: i64,
-    /// Pods.
+    /// Number of pods.
     pub replicas: i32,
     /// Ready pods.
     pub ready_replicas: i32,
@@ -108,7 +108,7 @@ pub struct StatefulSetStatus {
     pub update_revision: Str,
     /// Number of name collisions of revisions.
     pub collision_count: i32,
-    /// Conditions.
+    /// `conditions`, in their order in the object.
     pub conditions: Vec<Condition>,
 }
 

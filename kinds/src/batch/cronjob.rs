@@ -51,7 +51,7 @@ pub struct CronJob {
     pub failed_limit: Option<i32>,
     /// Raw `spec.jobTemplate`.
     job_template: Arc<[u8]>,
-    /// Status.
+    /// `status`, as last read.
     pub status: CronJobStatus,
     raw: Raw,
 }

@@ -26,7 +26,7 @@ pub struct CertificateSigningRequest {
     pub usages: Arc<[Str]>,
     /// Requested validity in seconds, if given.
     pub expiration_seconds: Option<i32>,
-    /// Conditions.
+    /// `conditions`, in their order in the object.
     pub conditions: Vec<Condition>,
     /// The certificate as PEM; empty before there is one.
     pub certificate: Box<[u8]>,

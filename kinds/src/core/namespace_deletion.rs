@@ -23,7 +23,7 @@ const CONDITION: ConditionFields = ConditionFields {
 
 /// A namespace that is being deleted. It is read from the API server when needed, and never stored in the cache.
 #[derive(Debug, Clone)]
-pub struct NamespaceEnding {
+pub struct TerminatingNamespace {
     /// Metadata.
     pub meta: Meta,
     /// `spec.finalizers`: the API server keeps the namespace while there are any.
@@ -35,7 +35,7 @@ pub struct NamespaceEnding {
     raw: Vec<u8>,
 }
 
-impl NamespaceEnding {
+impl TerminatingNamespace {
     /// Returns the object for a PUT of its status.
     pub fn status_update(&self, conditions: &[Condition]) -> Vec<u8> {
         let mut object = self.metadata();
@@ -60,7 +60,7 @@ impl NamespaceEnding {
     }
 
     /// Reports whether the namespace still has finalizers after `finalizer` is removed.
-    pub fn outlasts(&self, finalizer: &str) -> bool {
+    pub fn has_other_finalizers(&self, finalizer: &str) -> bool {
         !self.meta.finalizers.is_empty() || self.finalizers.iter().any(|other| &**other != finalizer)
     }
 
@@ -74,7 +74,7 @@ impl NamespaceEnding {
     }
 }
 
-impl Kind for NamespaceEnding {
+impl Kind for TerminatingNamespace {
     const RESOURCE: Resource = Namespace::RESOURCE;
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
@@ -147,9 +147,9 @@ mod tests {
         object
     }
 
-    fn decode(object: &[u8]) -> NamespaceEnding {
+    fn decode(object: &[u8]) -> TerminatingNamespace {
         let context = Decode { interner: Arc::default(), sections: crate::decode::Sections::default() };
-        NamespaceEnding::decode(&context, object).expect("a namespace")
+        TerminatingNamespace::decode(&context, object).expect("a namespace")
     }
 
     #[test]

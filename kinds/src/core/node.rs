@@ -44,11 +44,11 @@ pub struct Node {
     pub ttl_seconds: Option<i64>,
     /// Cordoned: no new pods are scheduled.
     pub unschedulable: bool,
-    /// Taints.
+    /// `spec.taints`.
     pub taints: Box<[Taint]>,
     /// Address ranges of its pods; the first is also `spec.podCIDR`.
     pub pod_cidrs: Box<[Str]>,
-    /// Conditions.
+    /// `conditions`, in their order in the object.
     pub conditions: Box<[NodeCondition]>,
     /// Its link to a cloud instance; only with section [`Node::CLOUD`].
     pub cloud: Option<Box<NodeCloud>>,
@@ -183,7 +183,7 @@ impl Kind for Node {
 /// A change of a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConditionEdit {
-    /// Type.
+    /// Type of the condition.
     pub kind: &'static str,
     /// New status.
     pub status: &'static str,

@@ -30,7 +30,7 @@ pub struct PodDisruptionBudget {
     pub min_available: Option<IntOrString>,
     /// Maximum number of unavailable pods; takes precedence over [`PodDisruptionBudget::min_available`].
     pub max_unavailable: Option<IntOrString>,
-    /// Status.
+    /// `status`, as last read.
     pub status: BudgetStatus,
     /// The selector as the server sent it.
     raw_selector: Box<[u8]>,

@@ -56,7 +56,7 @@ pub struct Progress {
 
 impl DeviceTaintRule {
     /// Returns true if the rule selects the device (pkg/controller/devicetainteviction, ruleMatchesDevice).
-    pub fn is_about(&self, driver: &str, pool: &str, device: &str) -> bool {
+    pub fn selects(&self, driver: &str, pool: &str, device: &str) -> bool {
         let matches = |wanted: &Option<Str>, name: &str| wanted.as_ref().is_none_or(|wanted| **wanted == *name);
         self.selector.as_ref().is_some_and(|selector| {
             matches(&selector.driver, driver) && matches(&selector.pool, pool) && matches(&selector.device, device)
@@ -184,7 +184,7 @@ mod tests {
             (Some(&[(selector::POOL, "p"), (selector::DEVICE, "a")]), [true, false]),
         ] {
             let rule = rule(fields);
-            assert_eq!([rule.is_about("d", "p", "a"), rule.is_about("d", "p", "b")], expected, "{fields:?}");
+            assert_eq!([rule.selects("d", "p", "a"), rule.selects("d", "p", "b")], expected, "{fields:?}");
             assert_eq!((&*rule.taint.effect, rule.progress), ("NoExecute", None));
         }
     }

@@ -13,7 +13,7 @@ use crate::wire::schema::{
 use crate::wire::{Put, WireError, fields, find, splice};
 
 /// The conditions that end a request.
-const ENDS: [&str; 2] = ["Complete", "Failed"];
+const END_CONDITIONS: [&str; 2] = ["Complete", "Failed"];
 
 /// A ResourcePoolStatusRequest.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,14 +29,14 @@ pub struct ResourcePoolStatusRequest {
     /// The attribute that groups partitions where a pool names none.
     pub partition_attribute: Option<Str>,
     /// The status, once it is set.
-    pub answered: Option<Answered>,
+    pub completed: Option<CompletedStatus>,
     /// The object's message, without managed fields.
     raw: Box<[u8]>,
 }
 
 /// The status of a completed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answered {
+pub struct CompletedStatus {
     /// Time of the condition `Complete` or `Failed`; zero if there is none.
     pub since: Time,
 }
@@ -176,7 +176,7 @@ impl ResourcePoolStatusRequest {
         let mut status = Vec::new();
         pools.iter().for_each(|pool| pool.put(&mut status));
         status.put_message(status::CONDITIONS, |complete| {
-            complete.put_str(condition::TYPE, ENDS[0]);
+            complete.put_str(condition::TYPE, END_CONDITIONS[0]);
             complete.put_str(condition::STATUS, "True");
             now.put(complete, condition::LAST_TRANSITION_TIME);
             complete.put_str(condition::REASON, "CalculationComplete");
@@ -192,18 +192,18 @@ impl ResourcePoolStatusRequest {
     }
 }
 
-impl Answered {
+impl CompletedStatus {
     fn read(status: &[u8]) -> Result<Self, WireError> {
-        let mut answered = Self { since: Time::default() };
+        let mut completed = Self { since: Time::default() };
         for field in fields(status) {
             let field = field?;
             let message = field.value.bytes();
-            let is_end = || ENDS.iter().any(|end| find(message, condition::TYPE) == end.as_bytes());
-            if field.number == status::CONDITIONS && answered.since.is_zero() && is_end() {
-                answered.since = Time::decode(find(message, condition::LAST_TRANSITION_TIME))?;
+            let is_end = || END_CONDITIONS.iter().any(|end| find(message, condition::TYPE) == end.as_bytes());
+            if field.number == status::CONDITIONS && completed.since.is_zero() && is_end() {
+                completed.since = Time::decode(find(message, condition::LAST_TRANSITION_TIME))?;
             }
         }
-        Ok(answered)
+        Ok(completed)
     }
 }
 
@@ -225,7 +225,7 @@ impl Kind for ResourcePoolStatusRequest {
             pool: None,
             limit: None,
             partition_attribute: None,
-            answered: None,
+            completed: None,
             raw: splice::edited(object, &[], |_| true, |_| {})?.into(),
         };
         for field in fields(spec) {
@@ -243,7 +243,7 @@ impl Kind for ResourcePoolStatusRequest {
         for field in fields(object) {
             let field = field?;
             if field.number == object::STATUS {
-                read.answered = Some(Answered::read(field.value.bytes())?);
+                read.completed = Some(CompletedStatus::read(field.value.bytes())?);
             }
         }
         Ok(read)
@@ -280,7 +280,7 @@ mod tests {
             spec.put_str(99, "unknown");
         });
         let request = decode(&object);
-        assert_eq!((&*request.driver, request.limit, &request.pool, request.answered), ("d", Some(3), &None, None));
+        assert_eq!((&*request.driver, request.limit, &request.pool, request.completed), ("d", Some(3), &None, None));
         let counts = DeviceCounts { slices: 1, total: 4, allocated: 3, unavailable: 2 };
         let pool = Pool {
             driver: "d".into(),
@@ -294,7 +294,7 @@ mod tests {
         };
         let put = request.with_pools(&[pool], 2, "Calculated status for 1 pools", Time(9)).expect("well-formed");
         assert_eq!(find(find(&put, object::SPEC), 99), b"unknown");
-        assert_eq!(decode(&put).answered, Some(Answered { since: Time(9) }));
+        assert_eq!(decode(&put).completed, Some(CompletedStatus { since: Time(9) }));
         let available = fields(find(find(&put, object::STATUS), status::POOLS)).flatten();
         let available: Vec<i64> = available
             .filter(|field| field.number == pool_status::AVAILABLE_DEVICES)

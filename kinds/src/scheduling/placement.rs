@@ -95,7 +95,7 @@ fn numbered(message: &[u8], number: u32) -> impl Iterator<Item = &[u8]> {
 
 /// A pod spec for a series of pods, each with an affinity to another node. All other fields keep their encoding.
 #[derive(Debug, Clone)]
-pub struct Aimed {
+pub struct NodeSpecTemplate {
     /// The spec without its affinity.
     rest: Vec<u8>,
     affinity: Vec<u8>,
@@ -103,7 +103,7 @@ pub struct Aimed {
     required: Vec<u8>,
 }
 
-impl Aimed {
+impl NodeSpecTemplate {
     /// Prepares a spec. `tolerations` replace those for the same taints, or are appended.
     pub fn new(spec: &[u8], tolerations: &[Toleration<'_>]) -> Result<Self, WireError> {
         let mut rest = Vec::with_capacity(spec.len() + 512);
@@ -143,7 +143,7 @@ impl Aimed {
 
     /// Returns the spec for a node: the node's name replaces all required terms (pkg/controller/daemon/util,
     /// ReplaceDaemonSetPodNodeNameNodeAffinity).
-    pub fn at(&self, node: &str) -> Vec<u8> {
+    pub fn for_node(&self, node: &str) -> Vec<u8> {
         let mut spec = Vec::with_capacity(self.rest.len() + self.affinity.len() + self.node_affinity.len() + 128);
         spec.extend_from_slice(&self.rest);
         spec.put_message(pod_spec::AFFINITY, |affinity| {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     fn aimed(spec: &[u8], tolerations: &[Toleration<'_>]) -> Vec<u8> {
-        Aimed::new(spec, tolerations).expect("well-formed").at("node-1")
+        NodeSpecTemplate::new(spec, tolerations).expect("well-formed").for_node("node-1")
     }
 
     #[test]

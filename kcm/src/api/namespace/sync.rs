@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use kinds::meta::{Meta, ObjectKey};
-use kinds::namespace_ending::{NamespaceEnding, pod_grace, pod_meta};
+use kinds::namespace_deletion::{TerminatingNamespace, pod_grace, pod_meta};
 use kinds::{Decode, Interner, Kind, Namespace, Sections, Uid};
 use runtime::discovery::{Discovery, Served, Verbs};
 use runtime::queue::Queue;
@@ -99,7 +99,7 @@ impl Namespaces {
         let pass = self.pass(&namespace).await;
         let findings = &pass.findings;
         // Conditions of a namespace that the next request removes would not be seen.
-        let lingers = !findings.is_clean() || namespace.outlasts(FINALIZER);
+        let lingers = !findings.is_clean() || namespace.has_other_finalizers(FINALIZER);
         let conditions = findings.conditions(&namespace.conditions, pass.totals, (self.clock)());
         if let Some(conditions) = conditions.filter(|_| lingers) {
             let object = namespace.status_update(&conditions);
@@ -120,7 +120,7 @@ impl Namespaces {
     }
 
     /// Returns the namespace as it was read at the end of its grace period, or reads it from the API server.
-    async fn read(&self, key: &ObjectKey, uid: &Uid) -> Result<Option<NamespaceEnding>, ReconcileError> {
+    async fn read(&self, key: &ObjectKey, uid: &Uid) -> Result<Option<TerminatingNamespace>, ReconcileError> {
         let mut read = None;
         self.endings.change(uid, |ending| read = ending.read.take());
         match read {
@@ -140,7 +140,7 @@ impl Namespaces {
         let grace_is_over = async {
             sleep_until(ends).await;
             if let Ok((version, read)) = self.writer.read_with_version(&decoding(), &key.name).await {
-                let is_same = |read: &NamespaceEnding| read.meta.uid == *uid && read.meta.is_deleting();
+                let is_same = |read: &TerminatingNamespace| read.meta.uid == *uid && read.meta.is_deleting();
                 let read = read.filter(is_same).map(Arc::new);
                 self.endings.change(uid, |ending| (ending.after_grace, ending.read) = (Some(version), read));
             }
@@ -151,7 +151,7 @@ impl Namespaces {
 
     /// Deletes the pods, or else the kind with the most objects. The time that this takes determines when to begin with
     /// the other kinds, so that they are not finished before the grace period ends.
-    async fn empty_early(&self, namespace: &NamespaceEnding, crowd: &[(Name, usize)], ends: Instant) {
+    async fn empty_early(&self, namespace: &TerminatingNamespace, crowd: &[(Name, usize)], ends: Instant) {
         let snapshot = self.discovery.current();
         let count = |served: &Served| crowd.iter().find(|(kind, _)| *kind == name(served)).map(|(_, count)| *count);
         let mut kinds: Vec<(Served, usize)> =
@@ -174,7 +174,7 @@ impl Namespaces {
     }
 
     /// Remembers which resources were found empty.
-    fn note(&self, namespace: &NamespaceEnding, done: &[(Served, Left)]) {
+    fn note(&self, namespace: &TerminatingNamespace, done: &[(Served, Left)]) {
         self.endings.change(&namespace.meta.uid, |ending| {
             done.iter().for_each(|(served, left)| ending.found(name(served), left.remains == Remains::default()));
         });
@@ -209,7 +209,7 @@ impl Namespaces {
 
     /// Returns the namespace from the API server, marked as terminating; `None` if it no longer exists, or is not
     /// being deleted.
-    async fn terminating(&self, key: &ObjectKey) -> Result<Option<NamespaceEnding>, ReconcileError> {
+    async fn terminating(&self, key: &ObjectKey) -> Result<Option<TerminatingNamespace>, ReconcileError> {
         let mut uid = None;
         loop {
             let Some(namespace) = self.live(key).await?.filter(|namespace| namespace.meta.is_deleting()) else {
@@ -231,7 +231,7 @@ impl Namespaces {
         }
     }
 
-    async fn live(&self, key: &ObjectKey) -> Result<Option<NamespaceEnding>, ReconcileError> {
+    async fn live(&self, key: &ObjectKey) -> Result<Option<TerminatingNamespace>, ReconcileError> {
         match self.writer.get(&Namespace::RESOURCE, key).await {
             Ok(answer) => Ok(Some(answer.decode(&decoding()).map_err(WriteError::from)?)),
             Err(error) if error.is_not_found() => Ok(None),
@@ -240,7 +240,7 @@ impl Namespaces {
     }
 
     /// Deletes all objects of the namespace. Returns the remaining ones.
-    async fn pass(&self, namespace: &NamespaceEnding) -> Pass {
+    async fn pass(&self, namespace: &TerminatingNamespace) -> Pass {
         let (snapshot, problem) = match self.discovery.at_most_old(DISCOVERY_AGE).await {
             Ok(snapshot) => (snapshot.clone(), discovery_problem(snapshot.failed())),
             Err(error) => (self.discovery.current(), Some(error.to_string())),
@@ -271,13 +271,13 @@ impl Namespaces {
         pass
     }
 
-    async fn empty_all(&self, resources: &[Served], namespace: &NamespaceEnding, pass: &mut Pass) {
+    async fn empty_all(&self, resources: &[Served], namespace: &TerminatingNamespace, pass: &mut Pass) {
         let done = self.empty_each(resources, namespace).await;
         self.note(namespace, &done);
         done.into_iter().for_each(|(served, left)| pass.add(&served, left));
     }
 
-    async fn empty_each(&self, resources: &[Served], namespace: &NamespaceEnding) -> Vec<(Served, Left)> {
+    async fn empty_each(&self, resources: &[Served], namespace: &TerminatingNamespace) -> Vec<(Served, Left)> {
         stream::iter(resources.to_vec())
             .map(|served| async move { (served, self.empty(&served, namespace).await) })
             .buffer_unordered(RESOURCES_AT_ONCE)
@@ -286,7 +286,7 @@ impl Namespaces {
     }
 
     /// Deletes all objects of a resource. Returns the remaining ones.
-    async fn empty(&self, served: &Served, namespace: &NamespaceEnding) -> Left {
+    async fn empty(&self, served: &Served, namespace: &TerminatingNamespace) -> Left {
         let left = match self.delete_all(served, &namespace.meta.name).await {
             Ok(Some(found)) if self.are_gone(served, &found).await => Ok(Left::default()),
             Ok(_) => self.left(served, namespace).await,
@@ -310,7 +310,7 @@ impl Namespaces {
     }
 
     /// Returns the remaining objects of a resource from the API server.
-    async fn left(&self, served: &Served, namespace: &NamespaceEnding) -> Result<Left, WriteError> {
+    async fn left(&self, served: &Served, namespace: &TerminatingNamespace) -> Result<Left, WriteError> {
         let (objects, estimate) = if name(served) == PODS {
             self.pods(served, namespace).await?
         } else {
@@ -322,7 +322,7 @@ impl Namespaces {
     }
 
     /// Returns the remaining pods, and the seconds until they may be deleted.
-    async fn pods(&self, served: &Served, namespace: &NamespaceEnding) -> Result<(Vec<Meta>, i64), WriteError> {
+    async fn pods(&self, served: &Served, namespace: &TerminatingNamespace) -> Result<(Vec<Meta>, i64), WriteError> {
         let (mut pods, mut longest) = (Vec::new(), 0);
         let interner = Interner::default();
         let visit = |pod: &[u8]| {
@@ -374,7 +374,7 @@ impl Namespaces {
     }
 
     /// Removes the finalizer `kubernetes`, so that the server deletes the namespace.
-    async fn finalize(&self, key: &ObjectKey, mut namespace: NamespaceEnding) -> Result<Outcome, ReconcileError> {
+    async fn finalize(&self, key: &ObjectKey, mut namespace: TerminatingNamespace) -> Result<Outcome, ReconcileError> {
         let uid = namespace.meta.uid.clone();
         loop {
             let others = without_ours(&namespace.finalizers);

@@ -49,7 +49,7 @@ pub fn active<'a>(
     let mut published = of_pool.filter(|slice| Some(slice.generation) == newest).flat_map(|slice| &slice.devices);
     let published = published.find(|known| known.name == device.name);
     let taints = published.into_iter().flat_map(|known| &known.taints).map(|taint| Active { taint, rule: None });
-    let about = rules.filter(|rule| rule.is_about(&device.driver, &device.pool, &device.name));
+    let about = rules.filter(|rule| rule.selects(&device.driver, &device.pool, &device.name));
     let ruled = about.map(|rule| Active { taint: &rule.taint, rule: Some(&rule.meta.uid) });
     taints.chain(ruled).filter(|active| &*active.taint.effect == NO_EXECUTE).collect()
 }
@@ -92,7 +92,7 @@ pub fn uses(pod: &Pod, used: UsedClaim<'_>, claim: &ResourceClaim, with_groups: 
         allocation.pods.iter().any(|(_, uid)| *uid == pod.meta.uid)
             || group.is_some_and(|group| allocation.groups.contains(group))
     });
-    (!used.is_made || is_its_own()) && is_reserved
+    (!used.is_generated || is_its_own()) && is_reserved
 }
 
 /// Returns the eviction of a pod, if any: with the earliest of its claims. A pod that is on no node stays

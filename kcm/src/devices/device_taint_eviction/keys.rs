@@ -136,7 +136,7 @@ pub fn subscribe(all: &Arc<Evictions>) {
 /// Reports whether a rule is about one of a claim's devices.
 pub fn is_about(rule: &DeviceTaintRule, claim: &ResourceClaim) -> bool {
     let mut devices = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
-    devices.any(|device| rule.is_about(&device.driver, &device.pool, &device.name))
+    devices.any(|device| rule.selects(&device.driver, &device.pool, &device.name))
 }
 
 /// Returns the pods that a claim is reserved for.

@@ -272,13 +272,13 @@ impl Evictions {
         }
         for slice in &slices {
             if newest.get(&(&slice.driver, &slice.pool)) == Some(&slice.generation) {
-                let is_meant = |device: &&Device| rule.is_about(&slice.driver, &slice.pool, &device.name);
+                let is_meant = |device: &&Device| rule.selects(&slice.driver, &slice.pool, &device.name);
                 counts.published += slice.devices.iter().filter(is_meant).count();
             }
         }
         for claim in self.claims.by_index(&ALLOCATED, index_key(())) {
             let devices = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
-            let meant = devices.filter(|device| rule.is_about(&device.driver, &device.pool, &device.name));
+            let meant = devices.filter(|device| rule.selects(&device.driver, &device.pool, &device.name));
             counts.allocated += meant.count();
         }
     }

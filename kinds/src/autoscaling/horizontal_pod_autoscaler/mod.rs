@@ -37,7 +37,7 @@ pub struct HorizontalPodAutoscaler {
     pub metrics: Box<[Metric]>,
     /// Scaling rules.
     pub behavior: Option<Box<Behavior>>,
-    /// Status.
+    /// `status`, as last read.
     pub status: AutoscalerStatus,
     /// Metadata without managed fields, and status: what a PUT of the status needs.
     raw: Arc<[u8]>,

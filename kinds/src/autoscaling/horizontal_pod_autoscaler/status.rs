@@ -29,7 +29,7 @@ pub struct AutoscalerStatus {
 /// A condition of an autoscaler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AutoscalerCondition {
-    /// Type.
+    /// Type of the condition.
     pub kind: Str,
     /// `True`, `False` or `Unknown`.
     pub status: Str,

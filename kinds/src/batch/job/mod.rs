@@ -29,7 +29,7 @@ pub const INDEX_FAILURE_COUNT: &str = "batch.kubernetes.io/job-index-failure-cou
 pub const INDEX_IGNORED_FAILURE_COUNT: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
 
 /// The value of `spec.managedBy` for this controller.
-const OURSELVES: &str = "kubernetes.io/job-controller";
+const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
 
 /// `spec.completionMode`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -80,7 +80,7 @@ pub struct Job {
     pub restarts_in_place: bool,
     /// Template of its pods; only with section [`Job::TEMPLATE`].
     pub template: Option<Template>,
-    /// Status.
+    /// `status`, as last read.
     pub status: JobStatus,
     raw: Raw,
 }
@@ -126,8 +126,8 @@ impl Job {
                 spec::SUSPEND => self.suspend = field.value.bool(),
                 spec::POD_REPLACEMENT_POLICY => self.replace_only_failed = field.value.str() == "Failed",
                 spec::MANAGED_BY => {
-                    let who = field.value.str();
-                    self.managed_by = (who != OURSELVES).then(|| context.interner.str(who));
+                    let manager = field.value.str();
+                    self.managed_by = (manager != JOB_CONTROLLER).then(|| context.interner.str(manager));
                 }
                 spec::SELECTOR => self.selector = Selector::decode(&context.interner, field.value.bytes())?,
                 spec::POD_FAILURE_POLICY => {
@@ -214,7 +214,7 @@ mod tests {
             spec.put_int(spec::PARALLELISM, 3);
             spec.put_int(spec::COMPLETIONS, 0);
             spec.put_str(spec::COMPLETION_MODE, "Indexed");
-            spec.put_str(spec::MANAGED_BY, OURSELVES);
+            spec.put_str(spec::MANAGED_BY, JOB_CONTROLLER);
             spec.put_message(spec::TEMPLATE, |template| {
                 template.put_message(2, |pod| pod.put_str(pod_spec::RESTART_POLICY, "OnFailure"));
             });

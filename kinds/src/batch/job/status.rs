@@ -30,7 +30,7 @@ pub struct Uncounted {
 /// `status` of a Job.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobStatus {
-    /// Conditions.
+    /// `conditions`, in their order in the object.
     pub conditions: Vec<Condition>,
     /// Start time; zero before the start and while suspended.
     pub start: Time,

@@ -27,7 +27,7 @@ pub use devices::{Devices, UsedClaim};
 pub use disruption::{DISRUPTION_TARGET, Disruption};
 pub use ending::Ending;
 pub use network::{NamedPort, Network};
-pub use requests::{Asked, Part, Readiness, Requests};
+pub use requests::{Part, PartRequests, Readiness, Requests};
 pub use selinux::{SeLinux, SeLinuxMount};
 pub use usage::{PackedUsage, Usage};
 pub use volumes::{ClaimVolume, Volumes};
