@@ -10,7 +10,7 @@ use kinds::service::Ingress;
 use providers::{LoadBalancerId, LoadBalancerSpec, Targeting, Targets};
 use tokio::time::Instant;
 
-use crate::cloud::retry::Told;
+use crate::cloud::retry::LastReport;
 
 /// The memory of one Service.
 #[derive(Debug, Clone, Default)]
@@ -40,7 +40,7 @@ pub struct BalancerState {
     /// The pause after a failed call: no call before it ends.
     pub pause: Option<Pause>,
     /// The last event about a failure.
-    pub told: Told,
+    pub last_report: LastReport,
     /// The provider's last warnings.
     pub warnings: Vec<String>,
 }
@@ -88,7 +88,7 @@ impl BalancerState {
     pub fn clear_failures(&mut self) {
         self.failures = 0;
         self.pause = None;
-        self.told = Told::default();
+        self.last_report = LastReport::default();
     }
 
     /// Returns for how long no call may be made for this request: `Some(None)` until the request changes.
@@ -106,12 +106,12 @@ impl BalancerState {
     }
 
     /// Returns whether there is nothing to remember.
-    fn is_blank(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.made.is_none()
             && self.targeting.is_none()
             && self.others.is_empty()
             && self.pause.is_none()
-            && self.told.is_blank()
+            && self.last_report.is_empty()
     }
 }
 
@@ -158,7 +158,7 @@ impl BalancerStates {
     pub fn put(&self, key: &ObjectKey, state: BalancerState) {
         let mut all = self.lock();
         all.refer(key, &state.others);
-        if state.is_blank() {
+        if state.is_empty() {
             all.states.remove(key);
         } else {
             all.states.insert(key.clone(), state);

@@ -15,7 +15,7 @@ use super::pod_conditions::PodCondition;
 pub enum Refusal {
     /// The object was deleted, or replaced by one of the same name. The watch delivers that as a change of its own.
     #[error("the object no longer exists")]
-    Gone,
+    Deleted,
     /// The write failed. The API server may have applied it nevertheless.
     #[error("{0}")]
     Failed(String),

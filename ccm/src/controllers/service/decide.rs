@@ -25,11 +25,11 @@ const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ran
 
 /// Desired state of a Service's load balancer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum DesiredState {
     /// None, or one of another controller: this controller does nothing.
     Nothing,
     /// This controller's load balancer.
-    Balancer,
+    LoadBalancer,
     /// None any longer. The finalizer is set, so that one may exist: it is deleted, then the finalizer is removed.
     Cleanup,
 }
@@ -48,16 +48,16 @@ pub fn concerns(service: &Service) -> bool {
 ///
 /// `ours` is set if this process created the load balancer. Then it is deleted if the Service's class now belongs to
 /// another controller. Upstream: cloud-provider, controllers/service, wantsLoadBalancer and needsCleanup.
-pub fn wish(service: &Service, classes: &ClassFilter, ours: bool) -> Wish {
+pub fn desired_state(service: &Service, classes: &ClassFilter, ours: bool) -> DesiredState {
     let balanced = service.kind == ServiceType::LoadBalancer;
     let held = is_held(&service.meta);
     let taken = balanced && classes.takes(class(service));
     match (service.meta.is_deleting(), held) {
-        (true, false) => Wish::Nothing,
-        (true, true) => Wish::Cleanup,
-        (false, _) if taken => Wish::Balancer,
-        (false, true) if !balanced || ours => Wish::Cleanup,
-        (false, _) => Wish::Nothing,
+        (true, false) => DesiredState::Nothing,
+        (true, true) => DesiredState::Cleanup,
+        (false, _) if taken => DesiredState::LoadBalancer,
+        (false, true) if !balanced || ours => DesiredState::Cleanup,
+        (false, _) => DesiredState::Nothing,
     }
 }
 

@@ -134,7 +134,7 @@ fn start(manager: &mut Manager, context: &Context) {
         nodes,
         slices: slices.clone(),
         pods: pods.clone(),
-        told: Consistency::default(),
+        pod_consistency: Consistency::default(),
         clock: context.clock.clone(),
         writer: manager.writer(account),
         recorder: manager.recorder(COMPONENT, account),

@@ -96,7 +96,7 @@ pub async fn release(cluster: &impl Cluster, id: &LoadBalancerId, gates: BTreeSe
 /// Sets a condition. Returns false if it has to be set again.
 async fn set(cluster: &impl Cluster, pod: &GatedPod, condition: &PodCondition) -> bool {
     match cluster.set_pod_condition(pod, condition).await {
-        Ok(()) | Err(Refusal::Gone) => true,
+        Ok(()) | Err(Refusal::Deleted) => true,
         Err(error) => {
             warn!(pod = %pod.meta.key(), condition = condition.condition, %error, "setting a readiness gate failed");
             false

@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use super::audit::Scope;
 use super::balancer_state::{Announced, BalancerState, BalancerStates, Pause, Settled};
 use super::cluster::{Cluster, Refusal, about};
-use super::decide::{self, Wish};
+use super::decide::{self, DesiredState};
 use super::decide_action::{self, Action, Request, Wanted, next_action};
 use super::metrics::Hosts;
 use super::readiness_gates;
@@ -145,10 +145,10 @@ impl<S: Cluster> Balancers<S> {
     /// requeue the Service.
     fn request(&self, subject: &Subject<'_>, state: &mut BalancerState) -> Request {
         let service = subject.service;
-        match decide::wish(service, &self.cloud.features().classes, state.made.is_some()) {
-            Wish::Nothing => return Request::Nothing,
-            Wish::Cleanup => return Request::Removal,
-            Wish::Balancer => {}
+        match decide::desired_state(service, &self.cloud.features().classes, state.made.is_some()) {
+            DesiredState::Nothing => return Request::Nothing,
+            DesiredState::Cleanup => return Request::Removal,
+            DesiredState::LoadBalancer => {}
         }
         let read = decide::spec(service, &self.cluster, &self.cloud.features().annotations);
         let read = read.and_then(|mut spec| {
@@ -220,7 +220,7 @@ impl<S: Cluster> Balancers<S> {
     /// Records that the request cannot be fulfilled.
     fn reject(&self, subject: &Subject<'_>, state: &mut BalancerState, error: &CloudError) {
         let message = format!("Error syncing load balancer: {}", retry::words(error));
-        if state.told.tells(&message, Instant::now()) {
+        if state.last_report.update(&message, Instant::now()) {
             self.record(&subject.id, Some(subject.service), Warning, "SyncLoadBalancerFailed", &message);
             info!(service = %subject.id, %error, "rejected the request of a Service: it cannot be fulfilled");
         }
@@ -406,7 +406,7 @@ impl<S: Cluster> Balancers<S> {
                     state.confirmed = true;
                     return Ok(true);
                 }
-                Ok(false) | Err(Refusal::Gone) => return Ok(false),
+                Ok(false) | Err(Refusal::Deleted) => return Ok(false),
                 Err(error) => return Err(self.not_written(subject, state, "read the Service", &error)),
             }
         }
@@ -415,7 +415,7 @@ impl<S: Cluster> Balancers<S> {
                 state.confirmed = true;
                 Ok(true)
             }
-            Err(Refusal::Gone) => Ok(false),
+            Err(Refusal::Deleted) => Ok(false),
             Err(error) => Err(self.not_written(subject, state, "add load balancer cleanup finalizer", &error)),
         }
     }
@@ -431,7 +431,7 @@ impl<S: Cluster> Balancers<S> {
                 self.cloud.published(&subject.id);
                 Ok(())
             }
-            Err(Refusal::Gone) => Ok(()),
+            Err(Refusal::Deleted) => Ok(()),
             Err(error) => Err(ReconcileError::new(format!("failed to update load balancer status: {error}"))),
         }
     }
@@ -444,7 +444,7 @@ impl<S: Cluster> Balancers<S> {
         error: &Refusal,
     ) -> ReconcileError {
         let message = format!("Error syncing load balancer: failed to {what}: {error}");
-        if state.told.tells(&message, Instant::now()) {
+        if state.last_report.update(&message, Instant::now()) {
             self.record(&subject.id, Some(subject.service), Warning, "SyncLoadBalancerFailed", &message);
         }
         ReconcileError::new(message)
@@ -462,7 +462,7 @@ impl<S: Cluster> Balancers<S> {
             Ok(()) => {
                 self.record(id, Some(service), Normal, "DeletedLoadBalancer", "Deleted load balancer");
             }
-            Err(Refusal::Gone) => {}
+            Err(Refusal::Deleted) => {}
             Err(error) => {
                 return Err(self.not_written(subject, state, "remove load balancer cleanup finalizer", &error));
             }
@@ -532,7 +532,7 @@ impl<S: Cluster> Balancers<S> {
         let now = Instant::now();
         state.failures = state.failures.saturating_add(1);
         warn!(service = %id, %error, failures = state.failures, "cloud call failed");
-        if state.told.tells(&message, now) {
+        if state.last_report.update(&message, now) {
             self.record(id, service, Warning, reason, &message);
         }
         let again = match (retry::retry_after(error.kind, state.failures), &asked) {

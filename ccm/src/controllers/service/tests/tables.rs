@@ -13,7 +13,7 @@ use providers::{
 use serde_json::json;
 
 use super::world::{annotated, port, service};
-use crate::controllers::service::decide::{self, FINALIZER, Wish};
+use crate::controllers::service::decide::{self, DesiredState, FINALIZER};
 use crate::controllers::service::{keys, targets};
 
 fn with(change: impl FnOnce(&mut Service)) -> Service {
@@ -36,28 +36,28 @@ fn desired_state_follows_from_type_class_deletion_and_finalizer() {
     let deleting = |service: &mut Service| service.meta.deletion = Time(1);
     let plain = |service: &mut Service| service.kind = ServiceType::ClusterIp;
     type Change<'a> = &'a dyn Fn(&mut Service);
-    let cases: &[(&str, &[Change<'_>], bool, Wish)] = &[
-        ("a load balancer", &[], false, Wish::Balancer),
-        ("a load balancer that exists", &[&held], true, Wish::Balancer),
-        ("no load balancer", &[&plain], false, Wish::Nothing),
-        ("no load balancer any longer", &[&plain, &held], false, Wish::Cleanup),
-        ("being deleted", &[&deleting, &held], false, Wish::Cleanup),
-        ("being deleted without the finalizer", &[&deleting], false, Wish::Nothing),
-        ("being deleted, and no load balancer any longer", &[&deleting, &held, &plain], false, Wish::Cleanup),
-        ("own class", &[&|s| class(s, "example.com/ours")], false, Wish::Balancer),
-        ("another class", &[&|s| class(s, "example.com/theirs")], false, Wish::Nothing),
-        ("an empty class is another class", &[&|s| class(s, "")], false, Wish::Nothing),
+    let cases: &[(&str, &[Change<'_>], bool, DesiredState)] = &[
+        ("a load balancer", &[], false, DesiredState::LoadBalancer),
+        ("a load balancer that exists", &[&held], true, DesiredState::LoadBalancer),
+        ("no load balancer", &[&plain], false, DesiredState::Nothing),
+        ("no load balancer any longer", &[&plain, &held], false, DesiredState::Cleanup),
+        ("being deleted", &[&deleting, &held], false, DesiredState::Cleanup),
+        ("being deleted without the finalizer", &[&deleting], false, DesiredState::Nothing),
+        ("being deleted, and no load balancer any longer", &[&deleting, &held, &plain], false, DesiredState::Cleanup),
+        ("own class", &[&|s| class(s, "example.com/ours")], false, DesiredState::LoadBalancer),
+        ("another class", &[&|s| class(s, "example.com/theirs")], false, DesiredState::Nothing),
+        ("an empty class is another class", &[&|s| class(s, "")], false, DesiredState::Nothing),
         (
             "another class, with the finalizer of its controller",
             &[&|s| class(s, "example.com/theirs"), &held],
             false,
-            Wish::Nothing,
+            DesiredState::Nothing,
         ),
-        ("another class after the own one", &[&|s| class(s, "example.com/theirs"), &held], true, Wish::Cleanup),
+        ("another class after the own one", &[&|s| class(s, "example.com/theirs"), &held], true, DesiredState::Cleanup),
     ];
     for (case, changes, ours, expected) in cases {
         let service = with(|service| changes.iter().for_each(|change| change(service)));
-        assert_eq!(decide::wish(&service, &classes, *ours), *expected, "{case}");
+        assert_eq!(decide::desired_state(&service, &classes, *ours), *expected, "{case}");
     }
 }
 

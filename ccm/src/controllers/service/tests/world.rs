@@ -301,7 +301,7 @@ impl World {
         }
         let key = asked.meta.key();
         if self.get(&key).is_none_or(|service| service.meta.uid != asked.meta.uid) {
-            return Err(Refusal::Gone);
+            return Err(Refusal::Deleted);
         }
         self.change(&key, change);
         self.acted().await;
@@ -375,7 +375,7 @@ impl Cluster for View {
 
     async fn set_pod_condition(&self, pod: &GatedPod, condition: &PodCondition) -> Result<(), Refusal> {
         let mut pods = lock(&self.world.pods);
-        let pod = pods.get_mut(&*pod.meta.name).ok_or(Refusal::Gone)?;
+        let pod = pods.get_mut(&*pod.meta.name).ok_or(Refusal::Deleted)?;
         for gate in pod.gates.iter_mut().filter(|gate| *gate.condition == condition.condition) {
             (gate.status, gate.reason, gate.message) =
                 (condition.status, condition.reason.as_str().into(), condition.message.as_str().into());
@@ -390,7 +390,7 @@ impl Cluster for View {
 
     async fn is_held(&self, service: &Service) -> Result<bool, Refusal> {
         let now = self.world.get(&service.meta.key()).filter(|now| now.meta.uid == service.meta.uid);
-        let now = now.ok_or(Refusal::Gone)?;
+        let now = now.ok_or(Refusal::Deleted)?;
         Ok(!now.meta.is_deleting() && now.meta.finalizers.iter().any(|finalizer| &**finalizer == FINALIZER))
     }
 
