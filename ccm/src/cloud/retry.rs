@@ -40,8 +40,8 @@ pub fn retry_after(kind: ErrorKind, failures: u32) -> Option<Duration> {
 }
 
 /// Returns the delay that a provider requests, but at least [`SHORTEST_WAIT`], so that there is no hot loop.
-pub fn again_after(asked: Duration) -> Duration {
-    asked.max(SHORTEST_WAIT)
+pub fn again_after(requested: Duration) -> Duration {
+    requested.max(SHORTEST_WAIT)
 }
 
 /// Returns an error's message without the request's ID, so that equal errors have equal messages.

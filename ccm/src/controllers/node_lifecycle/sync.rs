@@ -19,7 +19,7 @@ use runtime::write::Writer;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::decide::{Facts, Verdict, asks, verdict};
+use super::decide::{Facts, Verdict, needs_instance_state, verdict};
 use super::metrics::Rounds;
 use super::missing_instances::MissingInstances;
 use super::{TO_CHECK, to_check};
@@ -65,14 +65,17 @@ impl Lifecycle {
         }
         let begun = Instant::now();
         let nodes = self.nodes_to_check();
-        let asked: Vec<_> =
-            nodes.iter().filter(|node| asks(&self.facts(node))).map(|node| instance_ref(node)).collect();
-        let mut states = describe_all(&*self.instances, &asked).await.into_iter();
+        let requested: Vec<_> = nodes
+            .iter()
+            .filter(|node| needs_instance_state(&self.facts(node)))
+            .map(|node| instance_ref(node))
+            .collect();
+        let mut states = describe_all(&*self.instances, &requested).await.into_iter();
         states.as_slice().iter().for_each(|state| self.rounds.answered(state));
         let decided: Vec<_> = nodes
             .into_iter()
             .map(|node| {
-                let state = asks(&self.facts(&node)).then(|| states.next()).flatten();
+                let state = needs_instance_state(&self.facts(&node)).then(|| states.next()).flatten();
                 let verdict = self.decide(&node, state.as_ref());
                 (node, verdict)
             })

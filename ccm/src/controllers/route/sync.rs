@@ -126,9 +126,9 @@ impl<S: ClusterAccess> RouteTable<S> {
         if due.is_empty() {
             return results;
         }
-        let asked: Vec<_> = due.iter().map(|at| changes[*at].clone()).collect();
-        let mut answers = self.cloud.apply(&asked).await.into_iter();
-        for (at, change) in due.into_iter().zip(&asked) {
+        let due_changes: Vec<_> = due.iter().map(|at| changes[*at].clone()).collect();
+        let mut answers = self.cloud.apply(&due_changes).await.into_iter();
+        for (at, change) in due.into_iter().zip(&due_changes) {
             let answer = answers.next().unwrap_or_else(|| {
                 Err(CloudError::new(
                     ErrorKind::Transient,

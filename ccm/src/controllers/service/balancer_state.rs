@@ -71,7 +71,7 @@ pub struct Pause {
     /// Its end; `None`: it ends when the request changes.
     pub until: Option<Instant>,
     /// The request that failed; `None`: a deletion.
-    pub asked: Option<Arc<LoadBalancerSpec>>,
+    pub request: Option<Arc<LoadBalancerSpec>>,
     /// It holds for every request, because the cloud throttles.
     pub firm: bool,
 }
@@ -92,8 +92,8 @@ impl BalancerState {
     }
 
     /// Returns for how long no call may be made for this request: `Some(None)` until the request changes.
-    pub fn held_back(&self, asked: Option<&LoadBalancerSpec>, now: Instant) -> Option<Option<Duration>> {
-        let pause = self.pause.as_ref().filter(|pause| pause.firm || pause.asked.as_deref() == asked)?;
+    pub fn held_back(&self, request: Option<&LoadBalancerSpec>, now: Instant) -> Option<Option<Duration>> {
+        let pause = self.pause.as_ref().filter(|pause| pause.firm || pause.request.as_deref() == request)?;
         match pause.until {
             None => Some(None),
             Some(until) => Some(Some(until.checked_duration_since(now).filter(|left| !left.is_zero())?)),

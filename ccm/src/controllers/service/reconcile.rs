@@ -256,7 +256,7 @@ impl<S: Cluster> Balancers<S> {
                 let again = retry::retry_after(error.kind, state.failures);
                 let until = again.map(|again| Instant::now() + again);
                 let firm = error.retry_after().is_some();
-                state.pause = Some(Pause { until, asked: Some(wanted.spec.clone()), firm });
+                state.pause = Some(Pause { until, request: Some(wanted.spec.clone()), firm });
                 after(again)
             }
         }
@@ -327,9 +327,9 @@ impl<S: Cluster> Balancers<S> {
             nodes.len(),
             retry::words(error)
         );
-        let asked = Some(wanted.spec.clone());
+        let request = Some(wanted.spec.clone());
         let event = ("UpdateLoadBalancerFailed", message);
-        self.failed((&subject.id, Some(subject.service)), state, error, event, asked)
+        self.failed((&subject.id, Some(subject.service)), state, error, event, request)
     }
 
     /// Brings the load balancer to the requested state (upstream: service controller, syncLoadBalancerIfNeeded).
@@ -527,7 +527,7 @@ impl<S: Cluster> Balancers<S> {
         state: &mut BalancerState,
         error: &CloudError,
         (reason, message): (&'static str, String),
-        asked: Option<Arc<LoadBalancerSpec>>,
+        request: Option<Arc<LoadBalancerSpec>>,
     ) -> Outcome {
         let now = Instant::now();
         state.failures = state.failures.saturating_add(1);
@@ -535,13 +535,13 @@ impl<S: Cluster> Balancers<S> {
         if state.last_report.update(&message, now) {
             self.record(id, service, Warning, reason, &message);
         }
-        let again = match (retry::retry_after(error.kind, state.failures), &asked) {
+        let again = match (retry::retry_after(error.kind, state.failures), &request) {
             // A user cannot repair a deletion: the provider is wrong, and may be right later.
             (None, None) => Some(retry::LONGEST_WAIT),
             (again, _) => again,
         };
         let firm = error.retry_after().is_some();
-        state.pause = Some(Pause { until: again.map(|again| now + again), asked, firm });
+        state.pause = Some(Pause { until: again.map(|again| now + again), request, firm });
         after(again)
     }
 }

@@ -42,8 +42,8 @@ fn changes_lead_to_work_only_when_needed() {
         (Some(node("", None)), None, false),
     ] {
         let pending = Pending::new("sum".into());
-        let asked = pending.note(&Change { old: old.as_ref(), new: new.as_ref() });
-        assert_eq!(asked, expected, "{:?} -> {:?}", old.map(|n| n.meta.clone()), new.map(|n| n.meta.clone()));
+        let is_work = pending.note(&Change { old: old.as_ref(), new: new.as_ref() });
+        assert_eq!(is_work, expected, "{:?} -> {:?}", old.map(|n| n.meta.clone()), new.map(|n| n.meta.clone()));
     }
 }
 

@@ -61,9 +61,9 @@ fn after_restart() -> Situation {
 }
 
 fn pause(situation: &mut Situation, seconds: Option<u64>, firm: bool) {
-    let asked = situation.state.settled.take().map(|settled| settled.spec);
+    let request = situation.state.settled.take().map(|settled| settled.spec);
     let until = seconds.map(|seconds| situation.now + Duration::from_secs(seconds));
-    situation.state.pause = Some(Pause { until, asked, firm });
+    situation.state.pause = Some(Pause { until, request, firm });
 }
 
 fn more_nodes(situation: &mut Situation) {

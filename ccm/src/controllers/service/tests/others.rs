@@ -18,7 +18,7 @@ const OTHERS: &str = "example.com/others";
 
 /// The last request, and the number of calls.
 #[derive(Default)]
-struct Asked {
+struct LastRequest {
     spec: Option<LoadBalancerSpec>,
     targets: Targets,
     ensured: usize,
@@ -28,28 +28,30 @@ struct Asked {
 /// The mock cloud with load balancers that send traffic to other Services too.
 struct Forwarding {
     cloud: Arc<dyn LoadBalancers>,
-    asked: Mutex<Asked>,
+    last_request: Mutex<LastRequest>,
 }
 
 impl Forwarding {
     fn over(world: &Arc<World>) -> Arc<Self> {
         let cloud = world.cloud.provider(CLUSTER).load_balancers().expect("the mock has load balancers");
-        Arc::new(Self { cloud, asked: Mutex::default() })
+        Arc::new(Self { cloud, last_request: Mutex::default() })
     }
 
-    fn asked<T>(&self, read: impl FnOnce(&mut Asked) -> T) -> T {
-        read(&mut self.asked.lock().unwrap_or_else(PoisonError::into_inner))
+    fn last_request<T>(&self, read: impl FnOnce(&mut LastRequest) -> T) -> T {
+        read(&mut self.last_request.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns the number of calls of `ensure` and of `set_targets` since the last call of this function.
     fn calls(&self) -> (usize, usize) {
-        self.asked(|asked| (std::mem::take(&mut asked.ensured), std::mem::take(&mut asked.targets_set)))
+        self.last_request(|last_request| {
+            (std::mem::take(&mut last_request.ensured), std::mem::take(&mut last_request.targets_set))
+        })
     }
 
     /// Returns the node ports of another Service in the last request.
     fn node_ports(&self, name: &str) -> Vec<Option<u16>> {
         let of = |spec: &LoadBalancerSpec| spec.others.get(name).map(|other| other.ports.clone()).unwrap_or_default();
-        let ports = self.asked(|asked| asked.spec.as_ref().map(of)).unwrap_or_default();
+        let ports = self.last_request(|last_request| last_request.spec.as_ref().map(of)).unwrap_or_default();
         ports.iter().map(|port| port.node_port).collect()
     }
 }
@@ -75,16 +77,16 @@ impl LoadBalancers for Forwarding {
         self.cloud.observe(id).await
     }
     async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {
-        self.asked(|asked| {
-            (asked.spec, asked.targets) = (Some(spec.clone()), targets.clone());
-            asked.ensured += 1;
+        self.last_request(|last_request| {
+            (last_request.spec, last_request.targets) = (Some(spec.clone()), targets.clone());
+            last_request.ensured += 1;
         });
         self.cloud.ensure(spec, targets).await
     }
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
-        self.asked(|asked| {
-            (asked.spec, asked.targets) = (Some(spec.clone()), targets.clone());
-            asked.targets_set += 1;
+        self.last_request(|last_request| {
+            (last_request.spec, last_request.targets) = (Some(spec.clone()), targets.clone());
+            last_request.targets_set += 1;
         });
         self.cloud.set_targets(spec, targets).await
     }
@@ -224,7 +226,9 @@ async fn endpoints_of_the_other_service_are_targets_too() {
     let addresses = || {
         let last =
             |endpoints: &[EndpointTarget]| endpoints.iter().map(|one| one.address.to_string()).collect::<Vec<_>>();
-        cloud.asked(|asked| (last(&asked.targets.endpoints), last(&asked.targets.others["green"])))
+        cloud.last_request(|last_request| {
+            (last(&last_request.targets.endpoints), last(&last_request.targets.others["green"]))
+        })
     };
     set("blue", &[1]);
     set("green", &[2, 3]);

@@ -289,7 +289,7 @@ impl World {
         self.acted().await;
     }
 
-    async fn write(&self, asked: &Service, change: impl FnOnce(&mut Service)) -> Result<(), Refusal> {
+    async fn write(&self, read: &Service, change: impl FnOnce(&mut Service)) -> Result<(), Refusal> {
         tokio::time::sleep(Duration::from_millis(2)).await;
         let fault = {
             let mut truth = self.truth();
@@ -299,8 +299,8 @@ impl World {
         if fault == Some(WriteFault::Refused) {
             return Err(Refusal::Failed("as scripted: refused".into()));
         }
-        let key = asked.meta.key();
-        if self.get(&key).is_none_or(|service| service.meta.uid != asked.meta.uid) {
+        let key = read.meta.key();
+        if self.get(&key).is_none_or(|service| service.meta.uid != read.meta.uid) {
             return Err(Refusal::Deleted);
         }
         self.change(&key, change);
@@ -410,8 +410,8 @@ impl Cluster for View {
     async fn publish(&self, service: &Service, ingress: &[Ingress]) -> Result<(), Refusal> {
         lock(&self.written).insert(service.meta.key());
         let set = |service: &mut Service| {
-            if let Some(asked) = &mut service.balancing {
-                asked.ingress = ingress.to_vec();
+            if let Some(settings) = &mut service.balancing {
+                settings.ingress = ingress.to_vec();
             }
         };
         self.world.write(service, set).await
@@ -421,8 +421,8 @@ impl Cluster for View {
         lock(&self.written).insert(service.meta.key());
         let free = |service: &mut Service| {
             service.meta.finalizers = Arc::new([]);
-            if let Some(asked) = service.balancing.as_mut().filter(|_| clear_status) {
-                asked.ingress.clear();
+            if let Some(settings) = service.balancing.as_mut().filter(|_| clear_status) {
+                settings.ingress.clear();
             }
         };
         self.world.write(service, free).await
