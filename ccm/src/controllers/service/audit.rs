@@ -13,9 +13,9 @@ use runtime::events::EventType::{Normal, Warning};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::balancer_state::BalancerStates;
 use super::cluster::{Cluster, about};
 use super::decide;
+use super::load_balancer_state::LoadBalancerStates;
 use super::metrics::Leaks;
 use crate::cloud::retry;
 
@@ -114,7 +114,7 @@ pub struct Scope<'a, S> {
     pub cloud: &'a dyn LoadBalancers,
     /// `--cluster-name`.
     pub cluster: &'a str,
-    pub states: &'a BalancerStates,
+    pub states: &'a LoadBalancerStates,
 }
 
 impl Audit {

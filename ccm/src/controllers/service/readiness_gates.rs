@@ -11,8 +11,8 @@ use providers::{EndpointTarget, LoadBalancerId, LoadBalancerSpec, LoadBalancers,
 use runtime::worker::Outcome;
 use tracing::warn;
 
-use super::balancer_state::BalancerState;
 use super::cluster::{Cluster, Refusal};
+use super::load_balancer_state::LoadBalancerState;
 use super::pod_conditions::{PodCondition, condition_of};
 
 /// Interval between two reads of target health while pods wait.
@@ -36,7 +36,7 @@ pub async fn update(
     cloud: &dyn LoadBalancers,
     spec: &LoadBalancerSpec,
     targets: &Targets,
-    state: &mut BalancerState,
+    state: &mut LoadBalancerState,
 ) -> Option<Duration> {
     let prefix = cloud.features().gates?;
     state.made.as_ref()?;

@@ -18,10 +18,10 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::audit::Scope;
-use super::balancer_state::{Announced, BalancerState, BalancerStates, Pause, Settled};
 use super::cluster::{Cluster, Refusal, about};
 use super::decide::{self, DesiredState};
 use super::decide_action::{self, Action, Request, Wanted, next_action};
+use super::load_balancer_state::{Announced, LoadBalancerState, LoadBalancerStates, Pause, Settled};
 use super::metrics::Hosts;
 use super::readiness_gates;
 use crate::cloud::retry;
@@ -32,14 +32,14 @@ type Ran = Result<Outcome, ReconcileError>;
 const MAX_NODE_NAMES: usize = 20;
 
 /// Reconciles the load balancers of Services.
-pub struct Balancers<S> {
+pub struct LoadBalancerReconciler<S> {
     pub kubernetes: S,
     pub cloud: Arc<dyn LoadBalancers>,
     /// `--cluster-name`.
     pub cluster: String,
     /// Interval between two checks for drift, before jitter.
     pub resync: Duration,
-    pub states: BalancerStates,
+    pub states: LoadBalancerStates,
     pub hosts: Hosts,
 }
 
@@ -50,7 +50,7 @@ struct Subject<'a> {
     service: &'a Service,
 }
 
-impl<S: Cluster> Balancers<S> {
+impl<S: Cluster> LoadBalancerReconciler<S> {
     /// Returns the scope of an audit.
     pub fn audited(&self) -> Scope<'_, S> {
         Scope { kubernetes: &self.kubernetes, cloud: &*self.cloud, cluster: &self.cluster, states: &self.states }
@@ -65,7 +65,7 @@ impl<S: Cluster> Balancers<S> {
         outcome
     }
 
-    async fn run(&self, key: &ObjectKey, service: Option<&Service>, state: &mut BalancerState) -> Ran {
+    async fn run(&self, key: &ObjectKey, service: Option<&Service>, state: &mut LoadBalancerState) -> Ran {
         let own = service.map(|service| decide::id(&service.meta, &self.cluster));
         if let Some(id) = decide_action::previous(state, own.as_ref())
             && let Some(outcome) = self.delete_unheld(&id, None, state).await
@@ -73,7 +73,7 @@ impl<S: Cluster> Balancers<S> {
             return Ok(outcome);
         }
         let (Some(service), Some(id)) = (service, own) else {
-            *state = BalancerState::default();
+            *state = LoadBalancerState::default();
             return Ok(Outcome::Done);
         };
         state.begin(&service.meta.uid);
@@ -99,12 +99,12 @@ impl<S: Cluster> Balancers<S> {
         &self,
         subject: &Subject<'_>,
         action: Action<'_>,
-        state: &mut BalancerState,
+        state: &mut LoadBalancerState,
     ) -> Result<Option<Outcome>, ReconcileError> {
         let Subject { id, service, .. } = subject;
         Ok(Some(match action {
             Action::Forget => {
-                *state = BalancerState::default();
+                *state = LoadBalancerState::default();
                 Outcome::Done
             }
             Action::Wait(wait) => after(wait),
@@ -143,7 +143,7 @@ impl<S: Cluster> Balancers<S> {
 
     /// Reads what the Service requests. First remembers the objects that the request depends on, so that their changes
     /// requeue the Service.
-    fn request(&self, subject: &Subject<'_>, state: &mut BalancerState) -> Request {
+    fn request(&self, subject: &Subject<'_>, state: &mut LoadBalancerState) -> Request {
         let service = subject.service;
         match decide::desired_state(service, &self.cloud.features().classes, state.made.is_some()) {
             DesiredState::Nothing => return Request::Nothing,
@@ -178,7 +178,7 @@ impl<S: Cluster> Balancers<S> {
     }
 
     /// Finds the other Services that the load balancer sends traffic to. Changes of these requeue this Service.
-    fn find_others(&self, key: &ObjectKey, spec: &mut LoadBalancerSpec, state: &mut BalancerState) {
+    fn find_others(&self, key: &ObjectKey, spec: &mut LoadBalancerSpec, state: &mut LoadBalancerState) {
         let named = |name: String| ObjectKey { namespace: key.namespace.clone(), name: name.into() };
         let others = self.cloud.others(spec).into_iter().map(named).collect();
         if state.others != others {
@@ -218,7 +218,7 @@ impl<S: Cluster> Balancers<S> {
     }
 
     /// Records that the request cannot be fulfilled.
-    fn reject(&self, subject: &Subject<'_>, state: &mut BalancerState, error: &CloudError) {
+    fn reject(&self, subject: &Subject<'_>, state: &mut LoadBalancerState, error: &CloudError) {
         let message = format!("Error syncing load balancer: {}", retry::words(error));
         if state.last_report.update(&message, Instant::now()) {
             self.record(&subject.id, Some(subject.service), Warning, "SyncLoadBalancerFailed", &message);
@@ -234,7 +234,7 @@ impl<S: Cluster> Balancers<S> {
     }
 
     /// Updates the targets of an existing load balancer although the Service's current request is invalid.
-    async fn update_last(&self, wanted: &Wanted, targets: &Targets, state: &mut BalancerState) -> Outcome {
+    async fn update_last(&self, wanted: &Wanted, targets: &Targets, state: &mut LoadBalancerState) -> Outcome {
         match self.set_targets(wanted, targets).await {
             Ok(()) => {
                 state.failures = 0;
@@ -263,7 +263,7 @@ impl<S: Cluster> Balancers<S> {
     }
 
     /// Updates targets while the retry of a failed call waits.
-    async fn update_while_waiting(&self, wanted: &Wanted, targets: &Targets, state: &mut BalancerState) {
+    async fn update_while_waiting(&self, wanted: &Wanted, targets: &Targets, state: &mut LoadBalancerState) {
         state.aimed = Some(targets.clone());
         if let Err(error) = self.set_targets(wanted, targets).await
             && !error.is_not_found()
@@ -278,7 +278,7 @@ impl<S: Cluster> Balancers<S> {
         subject: &Subject<'_>,
         (wanted, targets): (&Wanted, &Targets),
         from: Settled,
-        state: &mut BalancerState,
+        state: &mut LoadBalancerState,
     ) -> Option<Outcome> {
         state.settled = None;
         state.aimed = Some(targets.clone());
@@ -318,7 +318,7 @@ impl<S: Cluster> Balancers<S> {
         &self,
         subject: &Subject<'_>,
         wanted: &Wanted,
-        state: &mut BalancerState,
+        state: &mut LoadBalancerState,
         (nodes, error): (&[NodeTarget], &CloudError),
     ) -> Outcome {
         let message = format!(
@@ -338,7 +338,7 @@ impl<S: Cluster> Balancers<S> {
         subject: &Subject<'_>,
         (wanted, targets): (&Wanted, &Targets),
         (announce, drift): (bool, bool),
-        state: &mut BalancerState,
+        state: &mut LoadBalancerState,
     ) -> Ran {
         let Subject { key, id, service } = subject;
         let spec = &wanted.spec;
@@ -393,7 +393,7 @@ impl<S: Cluster> Balancers<S> {
 
     /// Adds the finalizer, so that the Service outlives its load balancer. Returns false if the Service changed or was
     /// deleted.
-    async fn hold(&self, subject: &Subject<'_>, state: &mut BalancerState) -> Result<bool, ReconcileError> {
+    async fn hold(&self, subject: &Subject<'_>, state: &mut LoadBalancerState) -> Result<bool, ReconcileError> {
         let service = subject.service;
         let shown = decide::is_held(&service.meta);
         if shown && state.confirmed {
@@ -421,7 +421,7 @@ impl<S: Cluster> Balancers<S> {
     }
 
     /// Writes the status if it differs.
-    async fn publish(&self, subject: &Subject<'_>, state: &BalancerState) -> Result<(), ReconcileError> {
+    async fn publish(&self, subject: &Subject<'_>, state: &LoadBalancerState) -> Result<(), ReconcileError> {
         let written = match decide_action::unpublished(subject.service, state) {
             Some(ingress) => self.kubernetes.publish(subject.service, ingress).await,
             None => Ok(()),
@@ -439,7 +439,7 @@ impl<S: Cluster> Balancers<S> {
     fn not_written(
         &self,
         subject: &Subject<'_>,
-        state: &mut BalancerState,
+        state: &mut LoadBalancerState,
         what: &str,
         error: &Refusal,
     ) -> ReconcileError {
@@ -451,7 +451,7 @@ impl<S: Cluster> Balancers<S> {
     }
 
     /// Deletes a Service's load balancer, and removes the finalizer once everything is deleted.
-    async fn clean_up(&self, subject: &Subject<'_>, state: &mut BalancerState, clear_status: bool) -> Ran {
+    async fn clean_up(&self, subject: &Subject<'_>, state: &mut LoadBalancerState, clear_status: bool) -> Ran {
         let Subject { id, service, .. } = subject;
         if let Some(outcome) = self.delete(id, Some(service), state, "SyncLoadBalancerFailed").await {
             return Ok(outcome);
@@ -467,7 +467,7 @@ impl<S: Cluster> Balancers<S> {
                 return Err(self.not_written(subject, state, "remove load balancer cleanup finalizer", &error));
             }
         }
-        *state = BalancerState::default();
+        *state = LoadBalancerState::default();
         Ok(Outcome::Done)
     }
 
@@ -476,12 +476,12 @@ impl<S: Cluster> Balancers<S> {
         &self,
         id: &LoadBalancerId,
         service: Option<&Service>,
-        state: &mut BalancerState,
+        state: &mut LoadBalancerState,
     ) -> Option<Outcome> {
         let outcome = self.delete(id, service, state, "DeleteLoadBalancerFailed").await;
         if outcome.is_none() {
             self.record(id, service, Normal, "DeletedLoadBalancer", "Deleted load balancer");
-            *state = BalancerState::default();
+            *state = LoadBalancerState::default();
         }
         outcome
     }
@@ -491,7 +491,7 @@ impl<S: Cluster> Balancers<S> {
         &self,
         id: &LoadBalancerId,
         service: Option<&Service>,
-        state: &mut BalancerState,
+        state: &mut LoadBalancerState,
         reason: &'static str,
     ) -> Option<Outcome> {
         if let Some(wait) = state.held_back(None, Instant::now()) {
@@ -524,7 +524,7 @@ impl<S: Cluster> Balancers<S> {
     fn failed(
         &self,
         (id, service): (&LoadBalancerId, Option<&Service>),
-        state: &mut BalancerState,
+        state: &mut LoadBalancerState,
         error: &CloudError,
         (reason, message): (&'static str, String),
         request: Option<Arc<LoadBalancerSpec>>,

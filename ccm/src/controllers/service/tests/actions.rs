@@ -7,16 +7,16 @@ use kinds::Service;
 use providers::{CloudError, ErrorKind, Targeting, Targets};
 use tokio::time::Instant;
 
-use super::world::{CLUSTER, RESYNC, node, service};
-use crate::controllers::service::balancer_state::{Announced, BalancerState, Pause, Settled};
+use super::simulation::{CLUSTER, RESYNC, node, service};
 use crate::controllers::service::decide::{self, FINALIZER};
 use crate::controllers::service::decide_action::{Action, Request, Wanted, next_action, previous};
+use crate::controllers::service::load_balancer_state::{Announced, LoadBalancerState, Pause, Settled};
 
 /// The parts of a decision; each row of the table changes some.
 struct Situation {
     service: Service,
     request: Request,
-    state: BalancerState,
+    state: LoadBalancerState,
     now: Instant,
 }
 
@@ -44,20 +44,20 @@ fn settled() -> Situation {
     let (service, now) = (held(), Instant::now());
     let wanted = wanted(&service);
     let spec = wanted.spec.clone();
-    let state = BalancerState {
+    let state = LoadBalancerState {
         uid: service.meta.uid.clone(),
         made: Some(spec.id.clone()),
         targeting: Some(Targeting::Nodes),
         aimed: wanted.targets.clone(),
         settled: Some(Settled { spec, targets: targets(&["node-0"]), at: now }),
-        ..BalancerState::default()
+        ..LoadBalancerState::default()
     };
     Situation { service, request: Request::Wanted(wanted), state, now }
 }
 
 /// The same Service after a restart: only its finalizer shows that a load balancer may exist.
 fn after_restart() -> Situation {
-    Situation { state: BalancerState::default(), ..settled() }
+    Situation { state: LoadBalancerState::default(), ..settled() }
 }
 
 fn pause(situation: &mut Situation, seconds: Option<u64>, firm: bool) {
@@ -231,7 +231,7 @@ fn load_balancer_of_a_previous_service_of_the_name_is_deleted_first() {
         (Some(&earlier), Some(&own), Some(&earlier)),
         (Some(&own), None, Some(&own)),
     ] {
-        let state = BalancerState { made: made.cloned(), ..BalancerState::default() };
+        let state = LoadBalancerState { made: made.cloned(), ..LoadBalancerState::default() };
         assert_eq!(previous(&state, now).as_ref(), expected, "{made:?} {now:?}");
     }
 }

@@ -12,7 +12,7 @@ use providers::{
 };
 use serde_json::json;
 
-use super::world::{annotated, port, service};
+use super::simulation::{annotated, port, service};
 use crate::controllers::service::decide::{self, DesiredState, FINALIZER};
 use crate::controllers::service::{keys, targets};
 

@@ -14,7 +14,7 @@ use crate::cloud::retry::LastReport;
 
 /// The memory of one Service.
 #[derive(Debug, Clone, Default)]
-pub struct BalancerState {
+pub struct LoadBalancerState {
     /// The Service that this is about.
     pub uid: Uid,
     /// The load balancer that may exist; set before the first call that could create a part of it.
@@ -76,7 +76,7 @@ pub struct Pause {
     pub firm: bool,
 }
 
-impl BalancerState {
+impl LoadBalancerState {
     /// Starts the memory of this Service if it was about an earlier one of its name.
     pub fn begin(&mut self, uid: &Uid) {
         if self.uid != *uid {
@@ -117,11 +117,11 @@ impl BalancerState {
 
 /// The memory of all Services.
 #[derive(Debug, Default)]
-pub struct BalancerStates(Mutex<All>);
+pub struct LoadBalancerStates(Mutex<All>);
 
 #[derive(Debug, Default)]
 struct All {
-    states: HashMap<ObjectKey, BalancerState>,
+    states: HashMap<ObjectKey, LoadBalancerState>,
     /// For each Service, those that have it among their `others`.
     referring: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
 }
@@ -144,18 +144,18 @@ impl All {
     }
 }
 
-impl BalancerStates {
+impl LoadBalancerStates {
     fn lock(&self) -> MutexGuard<'_, All> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the memory of a Service.
-    pub fn get(&self, key: &ObjectKey) -> BalancerState {
+    pub fn get(&self, key: &ObjectKey) -> LoadBalancerState {
         self.lock().states.get(key).cloned().unwrap_or_default()
     }
 
     /// Replaces the memory of a Service.
-    pub fn put(&self, key: &ObjectKey, state: BalancerState) {
+    pub fn put(&self, key: &ObjectKey, state: LoadBalancerState) {
         let mut all = self.lock();
         all.refer(key, &state.others);
         if state.is_empty() {
