@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use kinds::Service;
 use kinds::service::ServiceType;
-use provider_mock::{BalancerView, Effect, Fault, MockConfig, Operation, Pattern};
+use provider_mock::{Effect, Fault, LoadBalancerView, MockConfig, Operation, Pattern};
 use providers::{LoadBalancerId, TargetId};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -167,7 +167,7 @@ impl History {
 
     async fn check(&self) {
         let snapshot = self.sim.cloud.snapshot();
-        let mut existing: BTreeMap<&LoadBalancerId, &BalancerView> =
+        let mut existing: BTreeMap<&LoadBalancerId, &LoadBalancerView> =
             snapshot.balancers.iter().map(|b| (&b.id, b)).collect();
         assert_eq!(existing.len(), snapshot.balancers.len(), "no duplicates");
         for service in self.sim.services().values() {
