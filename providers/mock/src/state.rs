@@ -111,11 +111,11 @@ impl State {
 
     /// Returns the instance that reads return for a Node: by its provider ID, or only without one by other attributes.
     pub fn find_instance(&mut self, wanted: &InstanceRef, now: Instant) -> Option<&InstanceRecord> {
-        let name = self.machine_name(wanted).or_else(|| self.automatic(wanted, now))?;
+        let name = self.instance_name(wanted).or_else(|| self.automatic(wanted, now))?;
         self.instances.get(&name).filter(|record| record.visible_at <= now)
     }
 
-    fn machine_name(&self, wanted: &InstanceRef) -> Option<String> {
+    fn instance_name(&self, wanted: &InstanceRef) -> Option<String> {
         let by = |is: &dyn Fn(&InstanceRecord) -> bool| {
             self.instances.iter().find(|(_, record)| is(record)).map(|(name, _)| name.clone())
         };
@@ -148,7 +148,7 @@ impl State {
     }
 
     fn instance_by_id(&self, id: &str) -> Option<&InstanceRecord> {
-        let name = self.machine_name(&InstanceRef::default().with_provider_id(id))?;
+        let name = self.instance_name(&InstanceRef::default().with_provider_id(id))?;
         self.instances.get(&name)
     }
 

@@ -35,13 +35,13 @@ pub enum DesiredState {
 }
 
 /// Returns whether the Service has this controller's finalizer.
-pub fn is_held(meta: &Meta) -> bool {
+pub fn has_finalizer(meta: &Meta) -> bool {
     meta.finalizers.iter().any(|finalizer| &**finalizer == FINALIZER)
 }
 
 /// Returns whether a Service may have or request a load balancer. Changes of other Services are ignored.
 pub fn concerns(service: &Service) -> bool {
-    service.kind == ServiceType::LoadBalancer || is_held(&service.meta)
+    service.kind == ServiceType::LoadBalancer || has_finalizer(&service.meta)
 }
 
 /// Returns the desired state of a Service's load balancer.
@@ -50,7 +50,7 @@ pub fn concerns(service: &Service) -> bool {
 /// another controller. Upstream: cloud-provider, controllers/service, wantsLoadBalancer and needsCleanup.
 pub fn desired_state(service: &Service, classes: &ClassFilter, ours: bool) -> DesiredState {
     let balanced = service.kind == ServiceType::LoadBalancer;
-    let held = is_held(&service.meta);
+    let held = has_finalizer(&service.meta);
     let taken = balanced && classes.takes(class(service));
     match (service.meta.is_deleting(), held) {
         (true, false) => DesiredState::Nothing,

@@ -56,7 +56,7 @@ pub enum Action<'a> {
     /// No call until this time has passed, or until something changes.
     Wait(Option<Duration>),
     /// Another client removed the finalizer: delete the load balancer without writing to the Service.
-    DeleteUnheld,
+    DeleteWithoutFinalizer,
     /// Delete the load balancer, then remove the finalizer.
     CleanUp { clear_status: bool },
     /// Record why the request cannot work, then wait.
@@ -89,9 +89,9 @@ pub fn next_action<'a>(
     resync: Duration,
     now: Instant,
 ) -> Action<'a> {
-    let held = decide::is_held(&service.meta);
+    let held = decide::has_finalizer(&service.meta);
     match request {
-        Request::Nothing if state.made.is_some() => Action::DeleteUnheld,
+        Request::Nothing if state.made.is_some() => Action::DeleteWithoutFinalizer,
         Request::Nothing => Action::Forget,
         Request::Removal => Action::CleanUp { clear_status: true },
         Request::Elsewhere if held || state.made.is_some() => {
@@ -124,7 +124,7 @@ fn balance<'a>(
     resync: Duration,
     now: Instant,
 ) -> Action<'a> {
-    let held = decide::is_held(&service.meta);
+    let held = decide::has_finalizer(&service.meta);
     if let Some(wait) = state.held_back(Some(&wanted.spec), now) {
         return match wanted.targets.as_ref().filter(|targets| held && follows(wanted, targets, state)) {
             Some(targets) => Action::UpdateWhileWaiting { wanted, targets, wait },
@@ -149,8 +149,8 @@ fn balance<'a>(
 /// Returns whether the targets of an existing load balancer are updated while the retry of a failed call waits: pods
 /// and nodes change all the same. Each set of targets is tried once.
 fn follows(wanted: &Wanted, targets: &Targets, state: &LoadBalancerState) -> bool {
-    let differ = |aimed: &Targets| !same_targets(wanted.targeting, aimed, targets);
-    state.made.is_some() && !state.is_throttled() && state.aimed.as_ref().is_some_and(differ)
+    let differ = |last_targets: &Targets| !same_targets(wanted.targeting, last_targets, targets);
+    state.made.is_some() && !state.is_throttled() && state.last_targets.as_ref().is_some_and(differ)
 }
 
 /// Returns whether an event announces the call: neither for a check for drift, nor for a load balancer that already
@@ -158,7 +158,7 @@ fn follows(wanted: &Wanted, targets: &Targets, state: &LoadBalancerState) -> boo
 fn announces(service: &Service, wanted: &Wanted, state: &LoadBalancerState, drift: bool) -> bool {
     let served_before = state.made.is_none()
         && state.announced.is_none()
-        && decide::is_held(&service.meta)
+        && decide::has_finalizer(&service.meta)
         && !decide::published(service).is_empty();
     let announced = matches!(&state.announced, Some(Announced::Ensuring(spec)) if *spec == wanted.spec);
     !served_before && !drift && !announced

@@ -31,7 +31,7 @@ async fn of(
     cloud: &dyn LoadBalancers,
 ) -> (&'static str, String) {
     let features = cloud.features();
-    let held = decide::is_held(&service.meta);
+    let held = decide::has_finalizer(&service.meta);
     match decide::desired_state(service, &features.classes, false) {
         DesiredState::Nothing => return ("left", "its class belongs to another controller".to_owned()),
         DesiredState::Cleanup => return ("deleted", "the Service no longer requests a load balancer".to_owned()),

@@ -150,13 +150,13 @@ impl Cluster for Kubernetes {
         self.recorder.event(about, kind, reason, message);
     }
 
-    async fn is_held(&self, service: &Service) -> Result<bool, Refusal> {
+    async fn has_finalizer(&self, service: &Service) -> Result<bool, Refusal> {
         let read = self.writer.get_meta(&Service::RESOURCE, &service.meta.key()).await;
         let meta = read.map_err(|error| refusal(&error))?;
         if meta.uid != service.meta.uid {
             return Err(Refusal::Deleted);
         }
-        Ok(decide::is_held(&meta) && !meta.is_deleting())
+        Ok(decide::has_finalizer(&meta) && !meta.is_deleting())
     }
 
     async fn live(&self) -> Result<Vec<(ObjectKey, Uid)>, Refusal> {

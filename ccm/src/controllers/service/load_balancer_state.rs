@@ -28,7 +28,7 @@ pub struct LoadBalancerState {
     /// The load balancer as last ensured. Unset while a call runs, and after a failed one.
     pub settled: Option<Settled>,
     /// The targets that the cloud was last given. Newer ones are set while the retry of a failed call waits.
-    pub aimed: Option<Targets>,
+    pub last_targets: Option<Targets>,
     /// The addresses for the status, once known.
     pub ingress: Option<Vec<Ingress>>,
     /// Types of the pod conditions that the load balancer sets.

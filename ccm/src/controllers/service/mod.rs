@@ -155,7 +155,7 @@ fn start(manager: &mut Manager, context: &Context) {
             every: context.options.values.get_duration("load-balancer-audit-period").max(SHORTEST_AUDIT),
             counted: Leaks::register(manager.metrics()),
             suspects: Mutex::default(),
-            going: Mutex::default(),
+            deleting: Mutex::default(),
         },
         cloud: context.cloud.clone(),
         queue: queue.clone(),

@@ -26,7 +26,7 @@ use super::metrics::Hosts;
 use super::readiness_gates;
 use crate::cloud::retry;
 
-type Ran = Result<Outcome, ReconcileError>;
+type SyncResult = Result<Outcome, ReconcileError>;
 
 /// Names of nodes that a message lists at most (upstream: service controller, maxNodeNamesToLog).
 const MAX_NODE_NAMES: usize = 20;
@@ -57,7 +57,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
     }
 
     /// Reconciles one Service.
-    pub async fn sync(&self, key: &ObjectKey) -> Ran {
+    pub async fn sync(&self, key: &ObjectKey) -> SyncResult {
         let service = self.kubernetes.service(key);
         let mut state = self.states.get(key);
         let outcome = self.run(key, service.as_deref(), &mut state).await;
@@ -65,10 +65,10 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         outcome
     }
 
-    async fn run(&self, key: &ObjectKey, service: Option<&Service>, state: &mut LoadBalancerState) -> Ran {
+    async fn run(&self, key: &ObjectKey, service: Option<&Service>, state: &mut LoadBalancerState) -> SyncResult {
         let own = service.map(|service| decide::id(&service.meta, &self.cluster));
         if let Some(id) = decide_action::previous(state, own.as_ref())
-            && let Some(outcome) = self.delete_unheld(&id, None, state).await
+            && let Some(outcome) = self.delete_without_finalizer(&id, None, state).await
         {
             return Ok(outcome);
         }
@@ -108,7 +108,9 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 Outcome::Done
             }
             Action::Wait(wait) => after(wait),
-            Action::DeleteUnheld => self.delete_unheld(id, Some(service), state).await.unwrap_or(Outcome::Done),
+            Action::DeleteWithoutFinalizer => {
+                self.delete_without_finalizer(id, Some(service), state).await.unwrap_or(Outcome::Done)
+            }
             Action::CleanUp { clear_status } => self.clean_up(subject, state, clear_status).await?,
             Action::Reject { error, wait } => {
                 self.reject(subject, state, error);
@@ -264,7 +266,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
 
     /// Updates targets while the retry of a failed call waits.
     async fn update_while_waiting(&self, wanted: &Wanted, targets: &Targets, state: &mut LoadBalancerState) {
-        state.aimed = Some(targets.clone());
+        state.last_targets = Some(targets.clone());
         if let Err(error) = self.set_targets(wanted, targets).await
             && !error.is_not_found()
         {
@@ -281,7 +283,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         state: &mut LoadBalancerState,
     ) -> Option<Outcome> {
         state.settled = None;
-        state.aimed = Some(targets.clone());
+        state.last_targets = Some(targets.clone());
         match self.set_targets(wanted, targets).await {
             Ok(()) => {
                 let same_nodes = names(&from.targets).eq(names(targets));
@@ -339,7 +341,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         (wanted, targets): (&Wanted, &Targets),
         (announce, drift): (bool, bool),
         state: &mut LoadBalancerState,
-    ) -> Ran {
+    ) -> SyncResult {
         let Subject { key, id, service } = subject;
         let spec = &wanted.spec;
         if announce {
@@ -354,7 +356,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
         state.made = Some(id.clone());
         state.settled = None;
-        state.aimed = Some(targets.clone());
+        state.last_targets = Some(targets.clone());
         // Stored before the call: even if it does not return, an audit must not report its resources as leaked.
         self.states.put(key, state.clone());
         let ensured = match self.cloud.ensure(spec, targets).await {
@@ -395,13 +397,13 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
     /// deleted.
     async fn hold(&self, subject: &Subject<'_>, state: &mut LoadBalancerState) -> Result<bool, ReconcileError> {
         let service = subject.service;
-        let shown = decide::is_held(&service.meta);
+        let shown = decide::has_finalizer(&service.meta);
         if shown && state.confirmed {
             return Ok(true);
         }
         // The previous leader may have removed the finalizer after this cache was filled.
         if shown {
-            match self.kubernetes.is_held(service).await {
+            match self.kubernetes.has_finalizer(service).await {
                 Ok(true) => {
                     state.confirmed = true;
                     return Ok(true);
@@ -451,7 +453,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
     }
 
     /// Deletes a Service's load balancer, and removes the finalizer once everything is deleted.
-    async fn clean_up(&self, subject: &Subject<'_>, state: &mut LoadBalancerState, clear_status: bool) -> Ran {
+    async fn clean_up(&self, subject: &Subject<'_>, state: &mut LoadBalancerState, clear_status: bool) -> SyncResult {
         let Subject { id, service, .. } = subject;
         if let Some(outcome) = self.delete(id, Some(service), state, "SyncLoadBalancerFailed").await {
             return Ok(outcome);
@@ -472,7 +474,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
     }
 
     /// Deletes the load balancer of a Service that does not wait for it. Returns `None` once it is deleted.
-    async fn delete_unheld(
+    async fn delete_without_finalizer(
         &self,
         id: &LoadBalancerId,
         service: Option<&Service>,

@@ -48,7 +48,7 @@ fn settled() -> Situation {
         uid: service.meta.uid.clone(),
         made: Some(spec.id.clone()),
         targeting: Some(Targeting::Nodes),
-        aimed: wanted.targets.clone(),
+        last_targets: wanted.targets.clone(),
         settled: Some(Settled { spec, targets: targets(&["node-0"]), at: now }),
         ..LoadBalancerState::default()
     };
@@ -83,7 +83,7 @@ fn name(action: &Action<'_>) -> String {
     match action {
         Action::Forget => "forget".into(),
         Action::Wait(wait) => format!("wait {wait:?}"),
-        Action::DeleteUnheld => "delete unheld".into(),
+        Action::DeleteWithoutFinalizer => "delete without finalizer".into(),
         Action::CleanUp { clear_status } => format!("clean up, clear: {clear_status}"),
         Action::Reject { wait, .. } => format!("reject, wait {wait:?}"),
         Action::RejectAndUpdate { .. } => "reject, update".into(),
@@ -101,10 +101,10 @@ type Row<'a> = (&'a str, fn() -> Situation, fn(&mut Situation), &'a str);
 fn next_action_follows_from_request_and_state() {
     let rows: &[Row<'_>] = &[
         ("nothing wanted or made", after_restart, |s| s.request = Request::Nothing, "forget"),
-        ("finalizer removed by another client", settled, |s| s.request = Request::Nothing, "delete unheld"),
+        ("finalizer removed by another client", settled, |s| s.request = Request::Nothing, "delete without finalizer"),
         ("deleted Service", settled, |s| s.request = Request::Removal, "clean up, clear: true"),
         (
-            "another controller's, unheld",
+            "another controller's, without finalizer",
             after_restart,
             |s| {
                 s.request = Request::Elsewhere;
@@ -159,7 +159,12 @@ fn next_action_follows_from_request_and_state() {
             "ensure, announce: false, drift: false",
         ),
         ("as requested", settled, |_| {}, "publish"),
-        ("as requested, unheld", settled, |s| s.service = service("web"), "ensure, announce: false, drift: true"),
+        (
+            "as requested, without finalizer",
+            settled,
+            |s| s.service = service("web"),
+            "ensure, announce: false, drift: true",
+        ),
         ("other nodes", settled, more_nodes, "update 2"),
         ("due for a drift check", settled, |s| s.now += RESYNC * 2, "ensure, announce: false, drift: true"),
         (

@@ -6,7 +6,7 @@ use kinds::service::ServiceType;
 use provider_mock::{Effect, Fault, MockConfig, Pattern};
 
 use super::simulation::{Process, Simulation, key, node, pass, port, service};
-use crate::controllers::service::decide::is_held;
+use crate::controllers::service::decide::has_finalizer;
 
 /// The place of a crash.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +66,7 @@ async fn play(crash_at: Crash) -> (u64, u64) {
     run_until(&sim, &mut process, |sim| balanced(sim, 2, 3)).await;
     sim.change(&key("web"), |service| service.kind = ServiceType::ClusterIp);
     let cleaned_up = |sim: &Simulation| {
-        sim.cloud.snapshot().balancers.is_empty() && sim.get(&key("web")).is_none_or(|web| !is_held(&web.meta))
+        sim.cloud.snapshot().balancers.is_empty() && sim.get(&key("web")).is_none_or(|web| !has_finalizer(&web.meta))
     };
     run_until(&sim, &mut process, cleaned_up).await;
     sim.change(&key("web"), |service| service.kind = ServiceType::LoadBalancer);

@@ -16,7 +16,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
 use super::simulation::{CLUSTER, Process, Simulation, WriteFault, annotated, key, node, pass, port, service};
-use crate::controllers::service::decide::{self, is_held};
+use crate::controllers::service::decide::{self, has_finalizer};
 
 const SERVICES: usize = 4;
 const STEPS: usize = 50;
@@ -26,7 +26,7 @@ struct History {
     sim: Arc<Simulation>,
     process: Option<Process>,
     /// Load balancers whose finalizer a user removed. They may leak.
-    unheld: BTreeSet<LoadBalancerId>,
+    without_finalizer: BTreeSet<LoadBalancerId>,
     log: RefCell<Vec<String>>,
 }
 
@@ -68,7 +68,7 @@ impl History {
             ..MockConfig::default()
         });
         let process = Some(Process::start(&sim, 2));
-        Self { rng, sim, process, unheld: BTreeSet::new(), log: RefCell::default() }
+        Self { rng, sim, process, without_finalizer: BTreeSet::new(), log: RefCell::default() }
     }
 
     fn note(&self, what: impl Into<String>) {
@@ -140,7 +140,7 @@ impl History {
             11 if self.rng.random_bool(0.3) => {
                 // A user removes the finalizer: only a process that survives knows about the load balancer.
                 let id = self.sim.get(&key(&name)).map(|service| decide::id(&service.meta, CLUSTER));
-                self.unheld.extend(id);
+                self.without_finalizer.extend(id);
                 self.change(&name, |service| service.meta.finalizers = [].into());
             }
             12 => self.process().deliver_all(),
@@ -176,16 +176,21 @@ impl History {
             assert!(!service.meta.is_deleting(), "{id} was not deleted");
             if service.kind != ServiceType::LoadBalancer || annotations.iter().any(|(_, value)| &**value == "elsewhere")
             {
-                assert!(!is_held(&service.meta), "{id} has a finalizer without need");
+                assert!(!has_finalizer(&service.meta), "{id} has a finalizer without need");
                 continue;
             }
             if annotations.iter().any(|(_, value)| &**value == "inside") {
                 // The load balancer of the last valid request stays, and the Service has the finalizer.
-                assert!(existing.remove(&id).is_none() || is_held(&service.meta) || self.unheld.contains(&id), "{id}");
+                assert!(
+                    existing.remove(&id).is_none()
+                        || has_finalizer(&service.meta)
+                        || self.without_finalizer.contains(&id),
+                    "{id}"
+                );
                 continue;
             }
             let balancer = existing.remove(&id).unwrap_or_else(|| panic!("{id} has no balancer"));
-            assert!(is_held(&service.meta), "{id}");
+            assert!(has_finalizer(&service.meta), "{id}");
             assert_eq!(balancer.internal, annotations.iter().any(|(_, value)| &**value == "internal"), "{id}");
             let ports: Vec<_> = service.ports.iter().map(|port| port.port).collect();
             assert_eq!(balancer.listeners.iter().map(|l| i32::from(l.port)).collect::<Vec<_>>(), ports, "{id}");
@@ -203,7 +208,7 @@ impl History {
             }
         }
         for id in existing.keys() {
-            assert!(self.unheld.contains(id), "{id} {} leaked", id.uid);
+            assert!(self.without_finalizer.contains(id), "{id} {} leaked", id.uid);
         }
         // The load balancer of a Service that another controller has taken over is not reported while the Service exists.
         let wanting = self.sim.services().into_values().filter(|service| service.kind == ServiceType::LoadBalancer);

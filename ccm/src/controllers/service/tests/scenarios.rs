@@ -5,7 +5,7 @@ use provider_mock::{Effect, Fault, MockConfig, Operation, Pattern};
 use providers::{EndpointTarget, Phase};
 
 use super::simulation::{Process, RESYNC, Simulation, annotated, key, node, pass, port, service};
-use crate::controllers::service::decide::is_held;
+use crate::controllers::service::decide::has_finalizer;
 
 /// A simulation with one Service, `web`, whose load balancer exists.
 async fn settled() -> (std::sync::Arc<Simulation>, Process) {
@@ -36,7 +36,7 @@ fn targets(sim: &Simulation) -> usize {
 async fn new_load_balancer_is_created_and_published_and_then_not_changed() {
     let (sim, process) = settled().await;
     let web = sim.get(&key("web")).expect("it exists");
-    assert!(is_held(&web.meta));
+    assert!(has_finalizer(&web.meta));
     assert_eq!(web.balancing.expect("status").ingress.len(), 1);
     assert_eq!(sim.writes(), 2, "the finalizer and the status");
     let calls = sim.cloud.changing_calls();
@@ -57,7 +57,7 @@ async fn deleted_service_keeps_its_finalizer_until_its_load_balancer_is_deleted(
     sim.delete(&key("web"));
     process.deliver(&key("web"));
     pass(59.0).await;
-    assert!(sim.get(&key("web")).is_some_and(|web| is_held(&web.meta)), "it waits for its load balancer");
+    assert!(sim.get(&key("web")).is_some_and(|web| has_finalizer(&web.meta)), "it waits for its load balancer");
     assert_eq!(sim.take_events(), ["Normal DeletingLoadBalancer web: Deleting load balancer"]);
     let reads = sim.cloud.calls(Operation::DescribeBalancer).calls;
     pass(3.0).await;
@@ -76,7 +76,7 @@ async fn type_change_removes_load_balancer_status_and_finalizer() {
     change(&process, "web", |service| service.kind = ServiceType::ClusterIp);
     pass(1.0).await;
     let web = sim.get(&key("web")).expect("it exists");
-    assert!(!is_held(&web.meta) && web.balancing.expect("status").ingress.is_empty());
+    assert!(!has_finalizer(&web.meta) && web.balancing.expect("status").ingress.is_empty());
     assert!(sim.cloud.snapshot().balancers.is_empty());
     assert_eq!(sim.writes(), 3, "one write for both");
     process.deliver_all();
@@ -106,7 +106,7 @@ async fn service_that_changes_during_creation_is_cleaned_up() {
         process.deliver_all();
         pass(60.0).await;
         assert!(sim.cloud.snapshot().balancers.is_empty(), "vanishes: {vanishes}");
-        assert!(sim.get(&key("web")).is_none_or(|web| !is_held(&web.meta)));
+        assert!(sim.get(&key("web")).is_none_or(|web| !has_finalizer(&web.meta)));
     }
 }
 
@@ -130,7 +130,7 @@ async fn finalizer_that_a_user_removed_is_added_again() {
     let (sim, process) = settled().await;
     change(&process, "web", |service| service.meta.finalizers = [].into());
     pass(1.0).await;
-    assert!(sim.get(&key("web")).is_some_and(|web| is_held(&web.meta)));
+    assert!(sim.get(&key("web")).is_some_and(|web| has_finalizer(&web.meta)));
     assert_eq!(sim.cloud.snapshot().balancers.len(), 1);
 }
 
@@ -261,7 +261,7 @@ async fn service_of_another_controller_is_ignored_and_released() {
     change(&process, "web", |service| annotated(service, &[("mock.cloud/targets", "elsewhere")]));
     pass(1.0).await;
     assert!(sim.cloud.snapshot().balancers.is_empty());
-    assert!(sim.get(&key("web")).is_some_and(|web| !is_held(&web.meta)));
+    assert!(sim.get(&key("web")).is_some_and(|web| !has_finalizer(&web.meta)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -24,7 +24,7 @@ use runtime::store::Change;
 use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkCounts, WorkOptions, work};
 use tokio::task::JoinSet;
 
-use crate::controllers::service::audit::{Audit, Audited};
+use crate::controllers::service::audit::{Audit, AuditResult};
 use crate::controllers::service::cluster::{Cluster, Refusal};
 use crate::controllers::service::decide::FINALIZER;
 use crate::controllers::service::keys;
@@ -388,7 +388,7 @@ impl Cluster for ProcessCache {
         self.sim.server().events.push(text);
     }
 
-    async fn is_held(&self, service: &Service) -> Result<bool, Refusal> {
+    async fn has_finalizer(&self, service: &Service) -> Result<bool, Refusal> {
         let now = self.sim.get(&service.meta.key()).filter(|now| now.meta.uid == service.meta.uid);
         let now = now.ok_or(Refusal::Deleted)?;
         Ok(!now.meta.is_deleting() && now.meta.finalizers.iter().any(|finalizer| &**finalizer == FINALIZER))
@@ -526,7 +526,7 @@ impl Process {
             every,
             counted: Leaks::register(&Metrics::default()),
             suspects: Mutex::default(),
-            going: Mutex::default(),
+            deleting: Mutex::default(),
         };
         let queue = Queue::new(QueueOptions {
             base_delay: Duration::from_secs(5),
@@ -543,7 +543,7 @@ impl Process {
     }
 
     /// Runs one audit.
-    pub async fn audit(&self) -> Audited {
+    pub async fn audit(&self) -> AuditResult {
         self.audit.run(&self.balancers.audited()).await.expect("no faults")
     }
 
