@@ -59,11 +59,11 @@ pub struct CronJob {
 /// A Job that runs, as the status refers to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActiveJob {
-    /// Namespace.
+    /// Namespace of the Job.
     pub namespace: Str,
-    /// Name.
+    /// Name of the Job.
     pub name: Str,
-    /// Uid.
+    /// Uid of the Job.
     pub uid: Uid,
     /// The whole reference in its encoded form.
     raw: Arc<[u8]>,

@@ -43,7 +43,7 @@ pub struct Subset {
     pub ready: Vec<Address>,
     /// Addresses that are not ready yet.
     pub not_ready: Vec<Address>,
-    /// Ports.
+    /// Ports of all these addresses.
     pub ports: Vec<Port>,
 }
 

@@ -94,7 +94,7 @@ pub struct BootstrapToken {
 pub struct Secret {
     /// Metadata.
     pub meta: Meta,
-    /// Contents.
+    /// The part of its data that controllers need, by type.
     pub content: Content,
     /// The object as the server sent it; only with section [`Secret::WHOLE`].
     raw: Option<Hidden>,

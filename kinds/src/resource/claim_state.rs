@@ -31,11 +31,11 @@ pub struct ClaimState {
 pub struct Consumer {
     /// API group; empty for the core group.
     pub group: Str,
-    /// Plural name of the kind.
+    /// Plural name of its kind.
     pub resource: Str,
-    /// Name.
+    /// Its name.
     pub name: Str,
-    /// Uid.
+    /// Its uid.
     pub uid: Uid,
 }
 

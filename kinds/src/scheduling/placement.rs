@@ -20,7 +20,7 @@ pub struct Placement {
     pub node_selector: Labels,
     /// The required node affinity.
     pub required: Option<NodeSelector>,
-    /// Tolerations.
+    /// `spec.tolerations`.
     pub tolerations: Tolerations,
     /// Pods use the network of their node.
     pub host_network: bool,

@@ -66,7 +66,7 @@ pub enum Source {
 /// Name and selector of a metric.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MetricId {
-    /// Name.
+    /// Name of the metric.
     pub name: Str,
     /// Selector among the metrics of that name; [`Selector::Nothing`] if it is not given.
     pub selector: Selector,

@@ -70,7 +70,7 @@ pub struct Pod {
     pub meta: Meta,
     /// The node it is bound to; empty before that.
     pub node: Str,
-    /// Phase.
+    /// `status.phase`.
     pub phase: Phase,
     /// True when its Ready condition is true.
     pub ready: bool,
