@@ -36,11 +36,11 @@ impl Verbosity {
     }
 
     fn shows(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= self.most(self.at(metadata.file()), metadata.target())
+        *metadata.level() <= self.max_level(self.at(metadata.file()), metadata.target())
     }
 
     /// Returns the finest level of a crate's messages at a verbosity.
-    fn most(&self, verbosity: u32, target: &str) -> Level {
+    fn max_level(&self, verbosity: u32, target: &str) -> Level {
         let of = |crates: &[&str]| crates.contains(&target.split("::").next().unwrap_or_default());
         let ours = of(&OURS) || of(&[self.binary]);
         match verbosity {
@@ -99,7 +99,7 @@ impl<S: Subscriber> Filter<S> for Verbosity {
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
         let highest = self.files.iter().map(|(_, verbosity)| *verbosity).chain([self.usual]).max();
-        Some(LevelFilter::from_level(self.most(highest?, self.binary)))
+        Some(LevelFilter::from_level(self.max_level(highest?, self.binary)))
     }
 }
 
@@ -214,7 +214,7 @@ mod tests {
             (8, "h2::codec", Level::TRACE),
             (10, "kcm", Level::TRACE),
         ] {
-            assert_eq!(verbosity(usual, &[]).most(usual, target), most, "--v={usual} {target}");
+            assert_eq!(verbosity(usual, &[]).max_level(usual, target), most, "--v={usual} {target}");
         }
     }
 

@@ -56,9 +56,9 @@ pub use crate::certificates::{certificate_signing_request, cluster_trust_bundle,
 pub use crate::coordination::lease;
 pub use crate::core::pod::gated as gated_pod;
 pub use crate::core::{
-    config_map, endpoints, namespace, namespace_deletion as namespace_ending, node, node_cloud, node_volumes,
-    persistent_volume, persistent_volume_claim, persistent_volume_claim_usage as storage_claim, pod,
-    replicationcontroller, resource_quota, secret, service, service_account,
+    config_map, endpoints, namespace, namespace_deletion, node, node_cloud, node_volumes, persistent_volume,
+    persistent_volume_claim, persistent_volume_claim_usage as storage_claim, pod, replicationcontroller,
+    resource_quota, secret, service, service_account,
 };
 pub use crate::metadata_edit as head;
 pub use crate::networking::{endpoint, endpoint_slice, ip_address, service_cidr};

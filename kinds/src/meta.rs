@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::decode::DecodeError;
 use crate::intern::{Interner, Labels, Str};
-use crate::wire::schema::{object_meta as f, owner_reference};
+use crate::wire::schema::{object_meta, owner_reference};
 use crate::wire::{Put, WireError, fields, map_entry};
 
 pub use crate::value::time::Time;
@@ -230,23 +230,23 @@ impl Meta {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                f::NAME => name = field.value.str(),
-                f::NAMESPACE => namespace = field.value.str(),
-                f::UID => uid = field.value.str(),
-                f::RESOURCE_VERSION => version = field.value.str(),
-                f::GENERATION => generation = field.value.i64(),
-                f::CREATION_TIMESTAMP => created = Time::decode(field.value.bytes())?,
-                f::DELETION_TIMESTAMP => deletion = Time::decode(field.value.bytes())?,
-                f::LABELS => {
+                object_meta::NAME => name = field.value.str(),
+                object_meta::NAMESPACE => namespace = field.value.str(),
+                object_meta::UID => uid = field.value.str(),
+                object_meta::RESOURCE_VERSION => version = field.value.str(),
+                object_meta::GENERATION => generation = field.value.i64(),
+                object_meta::CREATION_TIMESTAMP => created = Time::decode(field.value.bytes())?,
+                object_meta::DELETION_TIMESTAMP => deletion = Time::decode(field.value.bytes())?,
+                object_meta::LABELS => {
                     let (key, value) = map_entry(field.value.bytes())?;
                     labels.push((interner.str(key), interner.str(value)));
                 }
-                f::ANNOTATIONS => {
+                object_meta::ANNOTATIONS => {
                     let (key, value) = map_entry(field.value.bytes())?;
                     annotation(key, value);
                 }
-                f::OWNER_REFERENCES => owners.push(OwnerRef::decode(interner, field.value.bytes())?),
-                f::FINALIZERS => finalizers.push(interner.str(field.value.str())),
+                object_meta::OWNER_REFERENCES => owners.push(OwnerRef::decode(interner, field.value.bytes())?),
+                object_meta::FINALIZERS => finalizers.push(interner.str(field.value.str())),
                 _ => {}
             }
         }
@@ -331,8 +331,8 @@ mod tests {
         let error = Meta::decode(&interner, &[], |_, _| {}).expect_err("no name");
         assert_eq!(error.to_string(), "metadata.name is missing");
         let mut message = Vec::new();
-        message.put_str(f::NAME, "web");
-        message.put_str(f::RESOURCE_VERSION, "x1");
+        message.put_str(object_meta::NAME, "web");
+        message.put_str(object_meta::RESOURCE_VERSION, "x1");
         let error = Meta::decode(&interner, &message, |_, _| {}).expect_err("bad version");
         assert_eq!(error.to_string(), "metadata.resourceVersion is \"x1\", which is not a whole number");
     }

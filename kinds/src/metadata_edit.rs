@@ -2,7 +2,7 @@
 
 use crate::intern::Labels;
 use crate::meta::OwnerRef;
-use crate::wire::schema::object_meta as f;
+use crate::wire::schema::object_meta;
 use crate::wire::splice::{with_part, without_managed_fields};
 use crate::wire::{Put, WireError, copy_fields, find, map_entry};
 
@@ -32,18 +32,20 @@ pub struct Head<'a> {
 impl Head<'_> {
     fn put(&self, meta: &mut Vec<u8>) {
         for (key, value) in &**self.labels {
-            meta.put_entry(f::LABELS, key, value);
+            meta.put_entry(object_meta::LABELS, key, value);
         }
         match self.annotations {
             Annotations::Edited(edits) => {
                 for (key, value) in edits {
-                    value.iter().for_each(|value| meta.put_entry(f::ANNOTATIONS, key, value));
+                    value.iter().for_each(|value| meta.put_entry(object_meta::ANNOTATIONS, key, value));
                 }
             }
-            Annotations::Exactly(all) => all.iter().for_each(|(key, value)| meta.put_entry(f::ANNOTATIONS, key, value)),
+            Annotations::Exactly(all) => {
+                all.iter().for_each(|(key, value)| meta.put_entry(object_meta::ANNOTATIONS, key, value))
+            }
         }
         if let Some(owner) = self.owner {
-            owner.put(meta, f::OWNER_REFERENCES);
+            owner.put(meta, object_meta::OWNER_REFERENCES);
         }
     }
 
@@ -65,9 +67,9 @@ impl Head<'_> {
         let (mut trimmed, mut meta) = (Vec::new(), Vec::new());
         without_managed_fields(find(object, METADATA), &mut trimmed)?;
         copy_fields(&trimmed, &mut meta, |field| match field.number {
-            f::LABELS => false,
-            f::ANNOTATIONS => self.keeps_annotation(field.value.bytes()),
-            f::OWNER_REFERENCES => self.owner.is_none(),
+            object_meta::LABELS => false,
+            object_meta::ANNOTATIONS => self.keeps_annotation(field.value.bytes()),
+            object_meta::OWNER_REFERENCES => self.owner.is_none(),
             _ => true,
         })?;
         self.put(&mut meta);
@@ -80,8 +82,8 @@ impl Head<'_> {
     pub fn create(&self, namespace: &str, name: &str) -> Vec<u8> {
         let mut object = Vec::new();
         object.put_message(METADATA, |meta| {
-            meta.put_str(if name.ends_with('-') { f::GENERATE_NAME } else { f::NAME }, name);
-            meta.put_str(f::NAMESPACE, namespace);
+            meta.put_str(if name.ends_with('-') { object_meta::GENERATE_NAME } else { object_meta::NAME }, name);
+            meta.put_str(object_meta::NAMESPACE, namespace);
             self.put(meta);
         });
         object
@@ -97,11 +99,12 @@ pub fn annotated(object: &[u8], edits: &[(&str, Option<&str>)]) -> Result<Vec<u8
         let mut copy = Vec::with_capacity(meta.len() + 128);
         let edited = |entry: &[u8]| map_entry(entry).is_ok_and(|(key, _)| edits.iter().any(|(edit, _)| *edit == key));
         copy_fields(meta, &mut copy, |field| {
-            field.number != f::MANAGED_FIELDS && !(field.number == f::ANNOTATIONS && edited(field.value.bytes()))
+            field.number != object_meta::MANAGED_FIELDS
+                && !(field.number == object_meta::ANNOTATIONS && edited(field.value.bytes()))
         })?;
         for (key, value) in edits {
             if let Some(value) = value {
-                copy.put_entry(f::ANNOTATIONS, key, value);
+                copy.put_entry(object_meta::ANNOTATIONS, key, value);
             }
         }
         Ok(copy)
@@ -116,7 +119,7 @@ pub fn with_finalizer(object: &[u8], finalizer: &str) -> Result<Vec<u8>, WireErr
     with_part(object, METADATA, |meta| {
         let mut copy = Vec::with_capacity(meta.len() + finalizer.len() + 2);
         without_managed_fields(meta, &mut copy)?;
-        copy.put_str(f::FINALIZERS, finalizer);
+        copy.put_str(object_meta::FINALIZERS, finalizer);
         Ok(copy)
     })
 }
@@ -129,8 +132,8 @@ pub fn without_finalizers(object: &[u8], finalizers: &[&str]) -> Result<Vec<u8>,
     with_part(object, METADATA, |meta| {
         let mut copy = Vec::with_capacity(meta.len());
         copy_fields(meta, &mut copy, |field| match field.number {
-            f::MANAGED_FIELDS => false,
-            f::FINALIZERS => !finalizers.contains(&field.value.str()),
+            object_meta::MANAGED_FIELDS => false,
+            object_meta::FINALIZERS => !finalizers.contains(&field.value.str()),
             _ => true,
         })?;
         Ok(copy)
@@ -156,14 +159,14 @@ mod tests {
     fn rewrite_keeps_all_other_metadata() {
         let mut object = Vec::new();
         object.put_message(METADATA, |meta| {
-            meta.put_str(f::NAME, "web");
-            meta.put_str(f::RESOURCE_VERSION, "7");
-            meta.put_entry(f::LABELS, "old", "1");
-            meta.put_entry(f::ANNOTATIONS, "kept", "1");
-            meta.put_entry(f::ANNOTATIONS, "set", "old");
-            meta.put_entry(f::ANNOTATIONS, "removed", "1");
-            meta.put_str(f::MANAGED_FIELDS, "large");
-            meta.put_str(f::FINALIZERS, "held");
+            meta.put_str(object_meta::NAME, "web");
+            meta.put_str(object_meta::RESOURCE_VERSION, "7");
+            meta.put_entry(object_meta::LABELS, "old", "1");
+            meta.put_entry(object_meta::ANNOTATIONS, "kept", "1");
+            meta.put_entry(object_meta::ANNOTATIONS, "set", "old");
+            meta.put_entry(object_meta::ANNOTATIONS, "removed", "1");
+            meta.put_str(object_meta::MANAGED_FIELDS, "large");
+            meta.put_str(object_meta::FINALIZERS, "held");
             meta.put_str(99, "unknown");
         });
         let labels: Labels = Arc::new([("app".into(), "web".into())]);
@@ -174,7 +177,7 @@ mod tests {
         assert_eq!((meta.version, &meta.labels, &*meta.finalizers[0]), (7, &labels, "held"));
         assert_eq!(annotations, [("kept".into(), "1".into()), ("set".into(), "new".into())]);
         assert_eq!(find(find(&rewritten, METADATA), 99), b"unknown");
-        assert!(find(find(&rewritten, METADATA), f::MANAGED_FIELDS).is_empty());
+        assert!(find(find(&rewritten, METADATA), object_meta::MANAGED_FIELDS).is_empty());
     }
 
     #[test]
@@ -193,7 +196,7 @@ mod tests {
         let head = Head { labels: &empty, annotations: Annotations::Edited(&edits), owner: Some(&former) };
         let mut created = Vec::new();
         created.put_message(METADATA, |meta| {
-            meta.put_str(f::RESOURCE_VERSION, "1");
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
             meta.extend(find(&head.create("ns", "web-1"), METADATA));
         });
         let (meta, annotations) = read(&created);
@@ -201,20 +204,20 @@ mod tests {
         let head = Head { labels: &empty, annotations: Annotations::Exactly(&empty), owner: Some(&new) };
         let (meta, annotations) = read(&head.rewrite(&created).expect("well-formed"));
         assert_eq!((&*meta.owners, annotations.len()), (std::slice::from_ref(&new), 0));
-        assert_eq!(find(find(&head.create("ns", "web-"), METADATA), f::GENERATE_NAME), b"web-");
+        assert_eq!(find(find(&head.create("ns", "web-"), METADATA), object_meta::GENERATE_NAME), b"web-");
     }
 
     #[test]
     fn annotations_and_finalizers_are_edited_in_place() {
         let mut object = Vec::new();
         object.put_message(METADATA, |meta| {
-            meta.put_str(f::NAME, "data");
-            meta.put_str(f::RESOURCE_VERSION, "7");
-            meta.put_entry(f::ANNOTATIONS, "kept", "1");
-            meta.put_entry(f::ANNOTATIONS, "removed", "1");
-            meta.put_str(f::FINALIZERS, "first");
-            meta.put_str(f::FINALIZERS, "second");
-            meta.put_str(f::MANAGED_FIELDS, "large");
+            meta.put_str(object_meta::NAME, "data");
+            meta.put_str(object_meta::RESOURCE_VERSION, "7");
+            meta.put_entry(object_meta::ANNOTATIONS, "kept", "1");
+            meta.put_entry(object_meta::ANNOTATIONS, "removed", "1");
+            meta.put_str(object_meta::FINALIZERS, "first");
+            meta.put_str(object_meta::FINALIZERS, "second");
+            meta.put_str(object_meta::MANAGED_FIELDS, "large");
             meta.put_str(99, "unknown");
         });
         object.put_str(77, "unknown too");
@@ -226,6 +229,6 @@ mod tests {
         assert_eq!((meta.version, &*meta.finalizers), (7, &["second".into(), "third".into()][..]));
         assert_eq!(annotations, [("kept".into(), "1".into()), ("set".into(), "2".into())]);
         assert_eq!((find(find(&edited, METADATA), 99), find(&edited, 77)), (&b"unknown"[..], &b"unknown too"[..]));
-        assert!(find(find(&edited, METADATA), f::MANAGED_FIELDS).is_empty());
+        assert!(find(find(&edited, METADATA), object_meta::MANAGED_FIELDS).is_empty());
     }
 }

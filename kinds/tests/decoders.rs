@@ -32,7 +32,7 @@ macro_rules! every_kind {
             job::Job,
             lease::Lease,
             namespace::Namespace,
-            namespace_ending::NamespaceEnding,
+            namespace_deletion::TerminatingNamespace,
             node::Node,
             persistent_volume::PersistentVolume,
             persistent_volume_claim::PersistentVolumeClaim,

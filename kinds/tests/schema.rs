@@ -74,13 +74,13 @@ fn folders() -> Result<BTreeMap<&'static str, PathBuf>, String> {
     MODULES
         .iter()
         .map(|(name, variable, module)| {
-            let folder = env::var_os(variable).map(PathBuf::from).map_or_else(|| ask_go(module), Ok)?;
+            let folder = env::var_os(variable).map(PathBuf::from).map_or_else(|| go_module_folder(module), Ok)?;
             Ok((*name, folder))
         })
         .collect()
 }
 
-fn ask_go(module: &str) -> Result<PathBuf, String> {
+fn go_module_folder(module: &str) -> Result<PathBuf, String> {
     let output = Command::new("go")
         .args(["list", "-m", "-f", "{{.Dir}}", module])
         .current_dir(GO_MODULE)

@@ -13,7 +13,7 @@ use providers::*;
 #[derive(Default)]
 struct AcmeCloud {
     instances: BTreeMap<String, bool>,
-    balancers: BTreeMap<LoadBalancerId, Balancer>,
+    balancers: BTreeMap<LoadBalancerId, ObservedLoadBalancer>,
     last_address: u8,
 }
 
@@ -112,7 +112,7 @@ impl LoadBalancers for AcmeProvider {
         };
         let listeners: BTreeSet<_> =
             spec.ports.iter().map(|port| Listener { protocol: port.protocol, port: port.port }).collect();
-        let balancer = Balancer {
+        let balancer = ObservedLoadBalancer {
             phase: Phase::Active,
             status: status.clone(),
             listeners: listeners.into_iter().collect(),
@@ -139,7 +139,7 @@ impl LoadBalancers for AcmeProvider {
     }
 
     async fn list_owned(&self) -> Result<Vec<Owned>, CloudError> {
-        let owned = |(id, balancer): (&LoadBalancerId, &Balancer)| Owned {
+        let owned = |(id, balancer): (&LoadBalancerId, &ObservedLoadBalancer)| Owned {
             id: id.clone(),
             phase: balancer.phase,
             resources: vec![format!("balancer {}", id.default_name())],

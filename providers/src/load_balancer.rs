@@ -159,7 +159,7 @@ pub struct Listener {
 
 /// A load balancer as observed in the cloud.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Balancer {
+pub struct ObservedLoadBalancer {
     /// Its phase.
     pub phase: Phase,
     /// The Service's status for it.
@@ -179,7 +179,7 @@ pub enum Observed {
     /// so that no finalizer is removed because of it. Only [`Deletion::Gone`] is proof.
     Absent,
     /// At least a part of it exists.
-    Present(Box<Balancer>),
+    Present(Box<ObservedLoadBalancer>),
 }
 
 /// The result of a delete.

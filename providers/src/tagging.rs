@@ -16,8 +16,8 @@ pub trait Tagging: Send + Sync {
     ///
     /// A result is `NotFound` for an instance that does not exist or is not visible yet, and `Invalid` for an invalid
     /// ID. An instance of a kind without tags is a success.
-    async fn tag(&self, machines: &[String], tags: &BTreeMap<String, String>) -> Vec<Result<(), CloudError>>;
+    async fn tag(&self, instances: &[String], tags: &BTreeMap<String, String>) -> Vec<Result<(), CloudError>>;
 
     /// Removes the tags from each of the instances, regardless of their values; otherwise as [`Tagging::tag`].
-    async fn untag(&self, machines: &[String], tags: &BTreeMap<String, String>) -> Vec<Result<(), CloudError>>;
+    async fn untag(&self, instances: &[String], tags: &BTreeMap<String, String>) -> Vec<Result<(), CloudError>>;
 }

@@ -31,18 +31,18 @@ pub fn instance_ref(node: &Node) -> InstanceRef {
 }
 
 /// Returns the states of these instances, always as many as requested, whatever the provider returns.
-pub async fn describe_all(instances: &dyn Instances, asked: &[InstanceRef]) -> Vec<InstanceState> {
-    if asked.is_empty() {
+pub async fn describe_all(instances: &dyn Instances, requested: &[InstanceRef]) -> Vec<InstanceState> {
+    if requested.is_empty() {
         return Vec::new();
     }
-    let states = instances.describe(asked).await;
-    if states.len() == asked.len() {
+    let states = instances.describe(requested).await;
+    if states.len() == requested.len() {
         return states;
     }
-    let message = format!("the provider returned {} states for {} requests", states.len(), asked.len());
+    let message = format!("the provider returned {} states for {} requests", states.len(), requested.len());
     error!(message, "defect of the cloud provider: its results cannot be assigned and are discarded");
     let unknown = || InstanceState::Unknown(CloudError::new(ErrorKind::Transient, "Describe", message.clone()));
-    asked.iter().map(|_| unknown()).collect()
+    requested.iter().map(|_| unknown()).collect()
 }
 
 type PendingRequest = (InstanceRef, oneshot::Sender<InstanceState>);
@@ -87,8 +87,8 @@ impl Describer {
     /// Sends all waiting requests in one call.
     async fn send_batch(&self) {
         let requests = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        let (asked, answers): (Vec<InstanceRef>, Vec<_>) = requests.into_iter().unzip();
-        let states = describe_all(&*self.instances, &asked).await;
+        let (requested, answers): (Vec<InstanceRef>, Vec<_>) = requests.into_iter().unzip();
+        let states = describe_all(&*self.instances, &requested).await;
         for (answer, state) in answers.into_iter().zip(states) {
             // The receiver is dropped if the worker was stopped.
             let _ = answer.send(state);
@@ -102,14 +102,17 @@ mod tests {
 
     use super::*;
 
-    fn running(asked: &InstanceRef) -> InstanceState {
-        InstanceState::Running(Box::new(Instance { provider_id: format!("x://{}", asked.node), ..Instance::default() }))
+    fn running(requested: &InstanceRef) -> InstanceState {
+        InstanceState::Running(Box::new(Instance {
+            provider_id: format!("x://{}", requested.node),
+            ..Instance::default()
+        }))
     }
 
     #[tokio::test(start_paused = true)]
     async fn concurrent_requests_become_one_call_with_separate_results() {
         let mut instances = MockInstances::new();
-        instances.expect_describe().times(1).returning(|asked| asked.iter().map(running).collect());
+        instances.expect_describe().times(1).returning(|requested| requested.iter().map(running).collect());
         let describer = Describer::new(Arc::new(instances));
         let names: Vec<InstanceRef> = (0..100).map(|number| InstanceRef::named(format!("n{number}"))).collect();
         let states = futures::future::join_all(names.iter().map(|name| describer.describe(name.clone()))).await;
@@ -119,7 +122,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn later_request_is_a_separate_call() {
         let mut instances = MockInstances::new();
-        instances.expect_describe().times(2).returning(|asked| asked.iter().map(running).collect());
+        instances.expect_describe().times(2).returning(|requested| requested.iter().map(running).collect());
         let describer = Describer::new(Arc::new(instances));
         for _ in 0..2 {
             describer.describe(InstanceRef::named("n")).await;
@@ -131,10 +134,10 @@ mod tests {
 
     #[providers::async_trait]
     impl Instances for Slow {
-        async fn describe(&self, asked: &[InstanceRef]) -> Vec<InstanceState> {
-            self.1.lock().expect("no panic").push(asked.len());
+        async fn describe(&self, requested: &[InstanceRef]) -> Vec<InstanceState> {
+            self.1.lock().expect("no panic").push(requested.len());
             tokio::time::sleep(self.0).await;
-            asked.iter().map(running).collect()
+            requested.iter().map(running).collect()
         }
     }
 
@@ -162,8 +165,8 @@ mod tests {
     async fn wrong_number_of_results_is_discarded() {
         let mut instances = MockInstances::new();
         instances.expect_describe().returning(|_| vec![InstanceState::Gone]);
-        let asked = [InstanceRef::named("a"), InstanceRef::named("b")];
-        let states = describe_all(&instances, &asked).await;
+        let requested = [InstanceRef::named("a"), InstanceRef::named("b")];
+        let states = describe_all(&instances, &requested).await;
         assert!(matches!(states[..], [InstanceState::Unknown(_), InstanceState::Unknown(_)]), "{states:?}");
         assert!(describe_all(&instances, &[]).await.is_empty());
     }

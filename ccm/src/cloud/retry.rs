@@ -40,8 +40,8 @@ pub fn retry_after(kind: ErrorKind, failures: u32) -> Option<Duration> {
 }
 
 /// Returns the delay that a provider requests, but at least [`SHORTEST_WAIT`], so that there is no hot loop.
-pub fn again_after(asked: Duration) -> Duration {
-    asked.max(SHORTEST_WAIT)
+pub fn again_after(requested: Duration) -> Duration {
+    requested.max(SHORTEST_WAIT)
 }
 
 /// Returns an error's message without the request's ID, so that equal errors have equal messages.
@@ -51,11 +51,11 @@ pub fn words(error: &CloudError) -> String {
 
 /// The last reported failure, and its time.
 #[derive(Debug, Clone, Default)]
-pub struct Told(Option<(String, Instant)>);
+pub struct LastReport(Option<(String, Instant)>);
 
-impl Told {
-    /// Reports whether a failure has to be reported, and records it then. The last one is not repeated for 5 minutes.
-    pub fn tells(&mut self, message: &str, now: Instant) -> bool {
+impl LastReport {
+    /// Remembers a failure, and returns true if it has to be reported. The last one is not repeated for 5 minutes.
+    pub fn update(&mut self, message: &str, now: Instant) -> bool {
         let is_repeated = self.0.as_ref().is_some_and(|(last, at)| last == message && now < *at + REPORT_INTERVAL);
         if !is_repeated {
             self.0 = Some((message.to_owned(), now));
@@ -64,7 +64,7 @@ impl Told {
     }
 
     /// Reports whether nothing was reported.
-    pub fn is_blank(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 }
@@ -97,10 +97,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn equal_failures_are_reported_once() {
-        let mut told = Told::default();
-        assert!(told.tells("a", Instant::now()) && !told.tells("a", Instant::now()));
-        assert!(told.tells("b", Instant::now()) && told.tells("a", Instant::now()));
+        let mut report = LastReport::default();
+        assert!(report.update("a", Instant::now()) && !report.update("a", Instant::now()));
+        assert!(report.update("b", Instant::now()) && report.update("a", Instant::now()));
         tokio::time::advance(REPORT_INTERVAL).await;
-        assert!(told.tells("a", Instant::now()), "its event may have expired");
+        assert!(report.update("a", Instant::now()), "its event may have expired");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::controllers::UpstreamController;
 use super::gates::GateTable;
-use super::rules::Broken;
+use super::rules::Violations;
 use super::table::Flag;
 use super::{Gates, Values};
 
@@ -29,7 +29,7 @@ pub struct Component {
     /// Upstream's names of some controllers in `running_managed_controllers`, if they differ: name there and here.
     pub running_as: &'static [(&'static str, &'static str)],
     /// Records the violated rules about single values and about combinations with each other and the gates.
-    pub rules: fn(&Values, &Gates, &mut Broken),
+    pub rules: fn(&Values, &Gates, &mut Violations),
 }
 
 impl Component {

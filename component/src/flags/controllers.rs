@@ -99,7 +99,7 @@ impl UpstreamController {
     /// Reports whether `controllers`, the list with aliases replaced as in `Options::controllers`, selects this
     /// controller (controller-manager app, IsControllerEnabled): the first item that names it decides, else `*` selects
     /// those that are on by default.
-    pub fn picked(&self, controllers: &[String]) -> bool {
+    pub fn is_selected(&self, controllers: &[String]) -> bool {
         let named = controllers.iter().find_map(|item| match item.strip_prefix('-') {
             Some(off) => (off == self.name).then_some(false),
             None => (item == self.name).then_some(true),
@@ -111,7 +111,7 @@ impl UpstreamController {
     /// Reports whether upstream runs this controller: it is selected and its gates are on (kubernetes app,
     /// ControllerDescriptor.BuildController).
     pub fn enabled(&self, controllers: &[String], gates: &Gates) -> bool {
-        self.picked(controllers) && self.gates.iter().all(|gate| gates.enabled(gate))
+        self.is_selected(controllers) && self.gates.iter().all(|gate| gates.enabled(gate))
     }
 }
 

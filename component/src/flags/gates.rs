@@ -188,31 +188,31 @@ impl Gates {
     ///
     /// # Errors
     /// Returns every error, not only the first.
-    pub fn settle(
+    pub fn resolve(
         table: &'static GateTable,
         gates: &[String],
         emulated: &[String],
         min_compatibility: &[String],
     ) -> Result<Gates, Vec<GateError>> {
         let mut errors = Vec::new();
-        let mut settled = Gates::of(table);
+        let mut resolved = Gates::of(table);
         match minor_version("emulated-version", emulated, FLOOR_MINOR, BINARY_MINOR) {
             Ok(None) => {}
             Ok(Some(minor)) => {
-                settled.emulated = minor;
-                settled.min_compatibility = FLOOR_MINOR.max(minor - 1);
+                resolved.emulated = minor;
+                resolved.min_compatibility = FLOOR_MINOR.max(minor - 1);
             }
             Err(wrong) => errors.extend(wrong),
         }
-        let ceiling = settled.emulated;
+        let ceiling = resolved.emulated;
         match minor_version("min-compatibility-version", min_compatibility, FLOOR_MINOR, ceiling) {
             Ok(None) => {}
-            Ok(Some(minor)) => settled.min_compatibility = minor,
+            Ok(Some(minor)) => resolved.min_compatibility = minor,
             Err(wrong) => errors.extend(wrong),
         }
         let requested = requested_gates(table.versioned, gates, &mut errors);
-        settled.apply(&requested, &mut errors);
-        if errors.is_empty() { Ok(settled) } else { Err(errors) }
+        resolved.apply(&requested, &mut errors);
+        if errors.is_empty() { Ok(resolved) } else { Err(errors) }
     }
 
     fn apply(&mut self, requested: &BTreeMap<String, bool>, errors: &mut Vec<GateError>) {

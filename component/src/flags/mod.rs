@@ -20,7 +20,7 @@ use std::time::Duration;
 pub use self::component::Component;
 pub use self::gates::Gates;
 pub use self::pflag::FlagError;
-use self::rules::Broken;
+use self::rules::Violations;
 use self::table::{Effect, Flag};
 use self::value::Value;
 use controllers::{Selection, UpstreamController};
@@ -277,7 +277,7 @@ pub fn parse(
     }
     let mut errors = parsed.errors;
     let versions = |name: &str| if values.has(name) { values.get_strings(name) } else { &[] };
-    let gates = Gates::settle(
+    let gates = Gates::resolve(
         component.gates,
         values.get_strings("feature-gates"),
         versions("emulated-version"),
@@ -294,12 +294,12 @@ pub fn parse(
     if errors.is_empty() && matches!(version, "true" | "raw") {
         return Ok(Invocation::Version { raw: version == "raw" });
     }
-    let broken = |name: &&'static str| parsed.broken.contains(name);
-    let mut rules = Broken::default();
+    let refused = |name: &&'static str| parsed.refused.contains(name);
+    let mut rules = Violations::default();
     (component.rules)(&values, &gates, &mut rules);
     errors.extend(rules.into_errors().into_iter().filter(|error| {
         // A rule about a value that could not be parsed would check the default instead.
-        !matches!(error, FlagError::Validate { flags, .. } if flags.iter().any(&broken))
+        !matches!(error, FlagError::Validate { flags, .. } if flags.iter().any(&refused))
     }));
     if !errors.is_empty() {
         return Err(FlagErrors(errors));

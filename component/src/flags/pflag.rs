@@ -75,14 +75,14 @@ pub struct Parsed {
     /// All errors, in order.
     pub errors: Vec<FlagError>,
     /// The flags with refused values.
-    pub broken: Vec<&'static str>,
+    pub refused: Vec<&'static str>,
 }
 
 /// Parses `arguments` of a binary (without the program's name). pflag, FlagSet.Parse: the last occurrence of a scalar
 /// applies, lists accumulate, `--` ends the flags.
 pub fn parse(component: &'static Component, arguments: &[String]) -> Parsed {
     let values = vec![None; component.flags.len()];
-    let mut parsed = Parsed { component, values, errors: Vec::new(), broken: Vec::new() };
+    let mut parsed = Parsed { component, values, errors: Vec::new(), refused: Vec::new() };
     let mut positional = Vec::new();
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
@@ -160,7 +160,7 @@ impl Parsed {
         match kind.bare().or_else(|| rest.next().map(String::as_str)) {
             Some(value) => self.set(index, value),
             None => {
-                self.broken.push(name);
+                self.refused.push(name);
                 let accepted = kind.accepted();
                 self.errors.push(FlagError::MissingArgument { name, accepted });
             }
@@ -174,7 +174,7 @@ impl Parsed {
         match kind.parse(text, self.values[index].as_ref()) {
             Some(value) => self.values[index] = Some(value),
             None => {
-                self.broken.push(name);
+                self.refused.push(name);
                 self.errors.push(FlagError::Value { name, value: text.to_owned(), accepted: kind.accepted() });
             }
         }

@@ -25,16 +25,16 @@ pub const fn between(flag: &'static str, low: i64, high: i64) -> Range {
 
 /// The violated rules of a command line, in the order in which they were checked.
 #[derive(Debug, Default)]
-pub struct Broken(Vec<FlagError>);
+pub struct Violations(Vec<FlagError>);
 
-impl Broken {
+impl Violations {
     /// Returns the errors.
     pub fn into_errors(self) -> Vec<FlagError> {
         self.0
     }
 
     /// Records a rule about `flags` if it is violated; the message names field, value and fix.
-    pub fn when(&mut self, wrong: bool, flags: &'static [&'static str], message: impl FnOnce() -> String) {
+    pub fn add_if(&mut self, wrong: bool, flags: &'static [&'static str], message: impl FnOnce() -> String) {
         if wrong {
             let message = message();
             self.0.push(FlagError::Validate { flags, message });
@@ -44,20 +44,21 @@ impl Broken {
 
 /// Checks numbers against their bounds (each controller's options; apiserver pkg/server/options,
 /// SecureServingOptions.Validate).
-pub fn ranges(ranges: &'static [Range], values: &Values, broken: &mut Broken) {
+pub fn ranges(ranges: &'static [Range], values: &Values, violations: &mut Violations) {
     for Range { flag, low, high } in ranges {
         let number = values.get_i64(flag[0]);
-        broken.when(number < *low, flag, || format!("{} must not be less than {low}, but got {number}", flag[0]));
-        broken.when(number > *high, flag, || format!("{} must not be more than {high}, but got {number}", flag[0]));
+        violations.add_if(number < *low, flag, || format!("{} must not be less than {low}, but got {number}", flag[0]));
+        violations
+            .add_if(number > *high, flag, || format!("{} must not be more than {high}, but got {number}", flag[0]));
     }
 }
 
 /// Checks the names in `--controllers` (controller-manager options,
 /// GenericControllerManagerConfigurationOptions.Validate).
-pub fn controllers(values: &Values, broken: &mut Broken) {
+pub fn controllers(values: &Values, violations: &mut Violations) {
     if let Err(unknown) = Selection::parse(values.component().controllers, values.get_strings("controllers")) {
         for wrong in unknown {
-            broken.when(true, &["controllers"], || format!("controllers: {wrong}"));
+            violations.add_if(true, &["controllers"], || format!("controllers: {wrong}"));
         }
         let known = || {
             format!(
@@ -65,33 +66,33 @@ pub fn controllers(values: &Values, broken: &mut Broken) {
                 controllers::all_names(values.component().controllers).join(", ")
             )
         };
-        broken.when(true, &["controllers"], known);
+        violations.add_if(true, &["controllers"], known);
     }
 }
 
 /// Checks leader election: controller-manager options (the lock); client-go tools/leaderelection, NewLeaderElector (the
 /// times, which upstream checks only when it starts).
-pub fn leader_election(values: &Values, broken: &mut Broken) {
+pub fn leader_election(values: &Values, violations: &mut Violations) {
     if !values.get_bool("leader-elect") {
         return;
     }
     let lock = values.get_str("leader-elect-resource-lock");
-    broken.when(lock != "leases", &["leader-elect-resource-lock"], || {
+    violations.add_if(lock != "leases", &["leader-elect-resource-lock"], || {
         format!("leader-elect-resource-lock (resourceLock) must be \"leases\", but got {lock:?}")
     });
     let name = values.get_str("leader-elect-resource-name");
-    broken.when(name.is_empty(), &["leader-elect-resource-name"], || {
+    violations.add_if(name.is_empty(), &["leader-elect-resource-name"], || {
         "leader-elect-resource-name (resourceName) must not be empty".to_owned()
     });
     let namespace = values.get_str("leader-elect-resource-namespace");
-    broken.when(namespace.is_empty(), &["leader-elect-resource-namespace"], || {
+    violations.add_if(namespace.is_empty(), &["leader-elect-resource-namespace"], || {
         "leader-elect-resource-namespace (resourceNamespace) must not be empty".to_owned()
     });
     let lease = values.nanos("leader-elect-lease-duration");
     let renew = values.nanos("leader-elect-renew-deadline");
     let retry = values.nanos("leader-elect-retry-period");
     let seconds = |nanos: i64| format!("{}s", nanos as f64 / 1e9);
-    broken.when(lease <= renew, &["leader-elect-lease-duration", "leader-elect-renew-deadline"], || {
+    violations.add_if(lease <= renew, &["leader-elect-lease-duration", "leader-elect-renew-deadline"], || {
         format!(
             "leader-elect-lease-duration (leaseDuration) must be greater than leader-elect-renew-deadline (renewDeadline), but got {} and {}",
             seconds(lease),
@@ -99,20 +100,20 @@ pub fn leader_election(values: &Values, broken: &mut Broken) {
         )
     });
     let least = (1.2 * retry as f64) as i64;
-    broken.when(renew <= least, &["leader-elect-renew-deadline", "leader-elect-retry-period"], || {
+    violations.add_if(renew <= least, &["leader-elect-renew-deadline", "leader-elect-retry-period"], || {
         format!(
             "leader-elect-renew-deadline (renewDeadline) must be greater than 1.2 times leader-elect-retry-period (retryPeriod), but got {} and {}",
             seconds(renew),
             seconds(retry)
         )
     });
-    broken.when(retry < 1, &["leader-elect-retry-period"], || {
+    violations.add_if(retry < 1, &["leader-elect-retry-period"], || {
         format!("leader-elect-retry-period (retryPeriod) must be greater than zero, but got {}", seconds(retry))
     });
 }
 
 /// Checks the headers of front proxies: apiserver pkg/server/options, RequestHeaderAuthenticationOptions.Validate.
-pub fn request_headers(values: &Values, gates: &Gates, broken: &mut Broken) {
+pub fn request_headers(values: &Values, gates: &Gates, violations: &mut Violations) {
     static FLAGS_OF_HEADERS: [[&str; 1]; 5] = [
         ["requestheader-username-headers"],
         ["requestheader-group-headers"],
@@ -122,29 +123,29 @@ pub fn request_headers(values: &Values, gates: &Gates, broken: &mut Broken) {
     ];
     for flag in &FLAGS_OF_HEADERS {
         let blank = values.get_strings(flag[0]).iter().any(|item| item.trim().is_empty());
-        broken.when(blank, flag, || format!("{} must not contain an empty item", flag[0]));
+        violations.add_if(blank, flag, || format!("{} must not contain an empty item", flag[0]));
     }
     let uids = values.get_strings("requestheader-uid-headers");
     let gate = gates.enabled("RemoteRequestHeaderUID");
-    broken.when(!uids.is_empty() && !gate, &["requestheader-uid-headers"], || {
+    violations.add_if(!uids.is_empty() && !gate, &["requestheader-uid-headers"], || {
         "requestheader-uid-headers requires the feature gate RemoteRequestHeaderUID".to_owned()
     });
     let standard = uids.iter().any(|header| header.eq_ignore_ascii_case("X-Remote-Uid"));
-    broken.when(!uids.is_empty() && gate && !standard, &["requestheader-uid-headers"], || {
+    violations.add_if(!uids.is_empty() && gate && !standard, &["requestheader-uid-headers"], || {
         format!("requestheader-uid-headers must contain X-Remote-Uid, but got {uids:?}")
     });
 }
 
 /// Checks metrics: component-base metrics/api/v1, Validate (except for the content of the manifest, which is checked
 /// when the file is read).
-pub fn metrics(values: &Values, broken: &mut Broken) {
+pub fn metrics(values: &Values, violations: &mut Violations) {
     let version = values.get_str("show-hidden-metrics-for-version");
     let wanted = format!("1.{}", super::gates::BINARY_MINOR - 1);
-    broken.when(!version.is_empty() && version != wanted, &["show-hidden-metrics-for-version"], || {
+    violations.add_if(!version.is_empty() && version != wanted, &["show-hidden-metrics-for-version"], || {
         format!("show-hidden-metrics-for-version (showHiddenMetricsForVersion) must be {wanted} or be left out with {KUBE_VERSION}, but got {version:?}")
     });
     for name in values.get_strings("disabled-metrics") {
-        broken.when(!is_metric_name(name, true), &["disabled-metrics"], || {
+        violations.add_if(!is_metric_name(name, true), &["disabled-metrics"], || {
             format!("disabled-metrics (disabledMetrics) must be full metric names, but got {name:?}")
         });
     }
@@ -152,12 +153,12 @@ pub fn metrics(values: &Values, broken: &mut Broken) {
     for key in labels.keys() {
         let pair = key.split_once(',');
         let good = pair.is_some_and(|(metric, label)| is_metric_name(metric, true) && is_metric_name(label, false));
-        broken.when(!good, &["allow-metric-labels"], || {
+        violations.add_if(!good, &["allow-metric-labels"], || {
             format!("allow-metric-labels (allowListMapping) must have keys metric,label, but got {key:?}")
         });
     }
     let manifest = values.is_set("allow-metric-labels") && !values.get_str("allow-metric-labels-manifest").is_empty();
-    broken.when(manifest, &["allow-metric-labels", "allow-metric-labels-manifest"], || {
+    violations.add_if(manifest, &["allow-metric-labels", "allow-metric-labels-manifest"], || {
         "allow-metric-labels and allow-metric-labels-manifest exclude each other; give one".to_owned()
     });
 }
@@ -169,20 +170,20 @@ fn is_metric_name(name: &str, colon: bool) -> bool {
 }
 
 /// Checks logs: component-base logs/api/v1, Validate.
-pub fn logs(values: &Values, gates: &Gates, broken: &mut Broken) {
+pub fn logs(values: &Values, gates: &Gates, violations: &mut Violations) {
     let format = values.get_str("logging-format");
-    broken.when(!matches!(format, "text" | "json"), &["logging-format"], || {
+    violations.add_if(!matches!(format, "text" | "json"), &["logging-format"], || {
         format!("logging-format (format) must be text or json, but got {format:?}")
     });
-    broken.when(format == "json" && !gates.enabled("LoggingBetaOptions"), &["logging-format"], || {
+    violations.add_if(format == "json" && !gates.enabled("LoggingBetaOptions"), &["logging-format"], || {
         "logging-format json requires the feature gate LoggingBetaOptions".to_owned()
     });
     let modules = !values.get_vmodule("vmodule").is_empty();
-    broken.when(modules && format != "text", &["vmodule", "logging-format"], || {
+    violations.add_if(modules && format != "text", &["vmodule", "logging-format"], || {
         format!("vmodule works only with logging-format text, but that is {format:?}")
     });
     let flush = values.nanos("log-flush-frequency");
-    broken.when(flush <= 0, &["log-flush-frequency"], || {
+    violations.add_if(flush <= 0, &["log-flush-frequency"], || {
         "log-flush-frequency (flushFrequency) must be greater than zero".to_owned()
     });
     let alpha = gates.enabled("LoggingAlphaOptions");
@@ -191,6 +192,6 @@ pub fn logs(values: &Values, gates: &Gates, broken: &mut Broken) {
     let split = |flag: &str| values.get_bool(flag);
     let sized = |flag: &str| !quantity_is_zero(values.get_str(flag));
     for flag in SPLITS.iter().filter(|flag| split(flag[0])).chain(SIZES.iter().filter(|flag| sized(flag[0]))) {
-        broken.when(!alpha, flag, || format!("{} requires the feature gate LoggingAlphaOptions", flag[0]));
+        violations.add_if(!alpha, flag, || format!("{} requires the feature gate LoggingAlphaOptions", flag[0]));
     }
 }

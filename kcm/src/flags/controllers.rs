@@ -87,7 +87,7 @@ mod tests {
             ("*,-replicaset", "deployment-controller", true),
         ] {
             let selection = Selection::parse(UPSTREAM, &items(list)).unwrap().into_items();
-            assert_eq!(find(UPSTREAM, name).unwrap().picked(&selection), want, "{list} {name}");
+            assert_eq!(find(UPSTREAM, name).unwrap().is_selected(&selection), want, "{list} {name}");
         }
     }
 
@@ -128,7 +128,7 @@ mod tests {
         let by_default = names(&Gates::of(&GATES));
         assert!(by_default.contains("resourceclaim-controller"));
         assert!(!by_default.contains("podgroup-protection-controller"));
-        let with = Gates::settle(&GATES, &items("GenericWorkload=true"), &[], &[]).unwrap();
+        let with = Gates::resolve(&GATES, &items("GenericWorkload=true"), &[], &[]).unwrap();
         assert!(names(&with).contains("podgroup-protection-controller"));
     }
 }

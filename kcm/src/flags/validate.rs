@@ -1,6 +1,6 @@
 //! The rules on flags' values that only kube-controller-manager checks, and the order of all.
 
-use component::flags::rules::{self, Broken, Range, at_least_one, between};
+use component::flags::rules::{self, Range, Violations, at_least_one, between};
 
 use super::gate_effects::{EFFECTS, refusal};
 use super::{Gates, Values};
@@ -31,65 +31,65 @@ static SIGNERS: [[&str; 2]; 4] = [
     ["cluster-signing-legacy-unknown-cert-file", "cluster-signing-legacy-unknown-key-file"],
 ];
 
-/// Checks all rules, in upstream's order. `gates` are the settled ones.
-pub fn rules(values: &Values, gates: &Gates, broken: &mut Broken) {
-    rules::ranges(&RANGES, values, broken);
-    rules::controllers(values, broken);
-    rules::leader_election(values, broken);
-    signing(values, broken);
-    cloud(values, broken);
-    rules::request_headers(values, gates, broken);
-    rules::metrics(values, broken);
-    rules::logs(values, gates, broken);
-    periods(values, broken);
-    fixed_gates(gates, broken);
+/// Checks all rules, in upstream's order. `gates` are the resolved ones.
+pub fn rules(values: &Values, gates: &Gates, violations: &mut Violations) {
+    rules::ranges(&RANGES, values, violations);
+    rules::controllers(values, violations);
+    rules::leader_election(values, violations);
+    signing(values, violations);
+    cloud(values, violations);
+    rules::request_headers(values, gates, violations);
+    rules::metrics(values, violations);
+    rules::logs(values, gates, violations);
+    periods(values, violations);
+    fixed_gates(gates, violations);
 }
 
 /// Refuses values of gates that would be ignored. Values by AllAlpha, AllBeta or an emulated version are not refused.
-fn fixed_gates(gates: &Gates, broken: &mut Broken) {
+fn fixed_gates(gates: &Gates, violations: &mut Violations) {
     for (gate, _) in EFFECTS {
         if let Some(refusal) = gates.named(gate).and_then(|value| refusal(gate, value)) {
-            broken.when(true, &["feature-gates"], || format!("feature-gates: {refusal}"));
+            violations.add_if(true, &["feature-gates"], || format!("feature-gates: {refusal}"));
         }
     }
 }
 
 /// kubernetes app/options, CSRSigningControllerOptions.Validate.
-fn signing(values: &Values, broken: &mut Broken) {
+fn signing(values: &Values, violations: &mut Violations) {
     let given = |name: &str| !values.get_str(name).is_empty();
     for pair in &SIGNERS {
         let [cert, key] = *pair;
-        broken.when(given(cert) && !given(key), pair, || format!("{cert} is given without {key}"));
-        broken.when(given(key) && !given(cert), pair, || format!("{key} is given without {cert}"));
+        violations.add_if(given(cert) && !given(key), pair, || format!("{cert} is given without {key}"));
+        violations.add_if(given(key) && !given(cert), pair, || format!("{key} is given without {cert}"));
     }
     let shared = given("cluster-signing-cert-file") || given("cluster-signing-key-file");
     let own = SIGNERS.iter().flatten().any(|name| given(name));
-    broken.when(shared && own, &["cluster-signing-cert-file", "cluster-signing-key-file"], || {
+    violations.add_if(shared && own, &["cluster-signing-cert-file", "cluster-signing-key-file"], || {
         "cluster-signing-cert-file and cluster-signing-key-file exclude the flags of single signers (cluster-signing-*-cert-file, cluster-signing-*-key-file)".to_owned()
     });
 }
 
 /// kubernetes app/options, KubeControllerManagerOptions.Validate and
 /// NodeIPAMControllerOptions.Validate.
-fn cloud(values: &Values, broken: &mut Broken) {
+fn cloud(values: &Values, violations: &mut Violations) {
     let provider = values.get_str("cloud-provider");
-    broken.when(!matches!(provider, "" | "external"), &["cloud-provider"], || {
+    violations.add_if(!matches!(provider, "" | "external"), &["cloud-provider"], || {
         format!("cloud-provider {provider:?} is no longer built in; use external, or leave it empty")
     });
     let allocator = values.get_str("cidr-allocator-type");
-    broken.when(!matches!(allocator, "" | "RangeAllocator"), &["cidr-allocator-type"], || {
+    violations.add_if(!matches!(allocator, "" | "RangeAllocator"), &["cidr-allocator-type"], || {
         format!("cidr-allocator-type {allocator:?} is not available; use RangeAllocator")
     });
     let ranges = values.get_str("service-cluster-ip-range");
-    broken.when(ranges.split(',').count() > 2, &["service-cluster-ip-range"], || {
+    violations.add_if(ranges.split(',').count() > 2, &["service-cluster-ip-range"], || {
         format!("service-cluster-ip-range must not contain more than two ranges, but got {ranges:?}")
     });
 }
 
 /// kubernetes app/options, AttachDetachControllerOptions.Validate.
-fn periods(values: &Values, broken: &mut Broken) {
+fn periods(values: &Values, violations: &mut Violations) {
     let period = values.nanos("attach-detach-reconcile-sync-period");
-    broken.when(period < 1_000_000_000, &["attach-detach-reconcile-sync-period"], || {
+    violations.add_if(period < 1_000_000_000, &["attach-detach-reconcile-sync-period"], || {
         "attach-detach-reconcile-sync-period must be at least one second".to_owned()
     });
 }

@@ -4,8 +4,8 @@ use crate::decode::{Decode, DecodeError};
 use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, Parts};
 use crate::wire::schema::{
-    match_resources as m, named_rule as n, param_kind as p, policy_spec as s, policy_status as t, policy_variable as v,
-    rule as r, rule_with_operations as o, validation as e,
+    match_resources, named_rule, param_kind, policy_spec as spec, policy_status as status, policy_variable, rule,
+    rule_with_operations, validation,
 };
 use crate::wire::{WireError, fields, find};
 
@@ -80,17 +80,18 @@ impl PolicySpec {
             let field = field?;
             let bytes = field.value.bytes();
             match field.number {
-                s::PARAM_KIND => {
-                    let (api_version, kind) = (text(bytes, p::API_VERSION), text(bytes, p::KIND));
+                spec::PARAM_KIND => {
+                    let (api_version, kind) = (text(bytes, param_kind::API_VERSION), text(bytes, param_kind::KIND));
                     spec.param_kind = Some(ParamKind { api_version, kind });
                 }
-                s::MATCH_CONSTRAINTS => spec.rules = rules(bytes)?,
-                s::VALIDATIONS => spec.validations.push(Validation {
-                    expression: text(bytes, e::EXPRESSION),
-                    message_expression: text(bytes, e::MESSAGE_EXPRESSION),
+                spec::MATCH_CONSTRAINTS => spec.rules = rules(bytes)?,
+                spec::VALIDATIONS => spec.validations.push(Validation {
+                    expression: text(bytes, validation::EXPRESSION),
+                    message_expression: text(bytes, validation::MESSAGE_EXPRESSION),
                 }),
-                s::VARIABLES => {
-                    let (name, expression) = (text(bytes, v::NAME), text(bytes, v::EXPRESSION));
+                spec::VARIABLES => {
+                    let (name, expression) =
+                        (text(bytes, policy_variable::NAME), text(bytes, policy_variable::EXPRESSION));
                     spec.variables.push(Variable { name, expression });
                 }
                 _ => {}
@@ -104,9 +105,9 @@ fn rules(constraints: &[u8]) -> Result<Vec<ResourceRule>, WireError> {
     let mut rules = Vec::new();
     for field in fields(constraints) {
         let field = field?;
-        if field.number == m::RESOURCE_RULES {
-            let named = find(field.value.bytes(), n::RULE_WITH_OPERATIONS);
-            rules.push(rule(find(named, o::RULE))?);
+        if field.number == match_resources::RESOURCE_RULES {
+            let named = find(field.value.bytes(), named_rule::RULE_WITH_OPERATIONS);
+            rules.push(rule(find(named, rule_with_operations::RULE))?);
         }
     }
     Ok(rules)
@@ -117,9 +118,9 @@ fn rule(message: &[u8]) -> Result<ResourceRule, WireError> {
     for field in fields(message) {
         let field = field?;
         match field.number {
-            r::API_GROUPS => rule.groups.push(field.value.str().to_owned()),
-            r::API_VERSIONS => rule.versions.push(field.value.str().to_owned()),
-            r::RESOURCES => rule.resources.push(field.value.str().to_owned()),
+            rule::API_GROUPS => rule.groups.push(field.value.str().to_owned()),
+            rule::API_VERSIONS => rule.versions.push(field.value.str().to_owned()),
+            rule::RESOURCES => rule.resources.push(field.value.str().to_owned()),
             _ => {}
         }
     }
@@ -144,7 +145,7 @@ impl Kind for ValidatingAdmissionPolicy {
         let mut observed_generation = 0;
         for field in fields(status) {
             let field = field?;
-            if field.number == t::OBSERVED_GENERATION {
+            if field.number == status::OBSERVED_GENERATION {
                 observed_generation = field.value.i64();
             }
         }
@@ -173,32 +174,32 @@ mod tests {
             meta.put_int(object_meta::GENERATION, 3);
         });
         object.put_message(2, |spec| {
-            spec.put_message(s::PARAM_KIND, |kind| {
-                kind.put_str(p::API_VERSION, "v1");
-                kind.put_str(p::KIND, "ConfigMap");
+            spec.put_message(spec::PARAM_KIND, |kind| {
+                kind.put_str(param_kind::API_VERSION, "v1");
+                kind.put_str(param_kind::KIND, "ConfigMap");
             });
-            spec.put_message(s::MATCH_CONSTRAINTS, |constraints| {
-                constraints.put_message(m::RESOURCE_RULES, |named| {
-                    named.put_message(n::RULE_WITH_OPERATIONS, |rule| {
-                        rule.put_message(o::RULE, |rule| {
-                            rule.put_str(r::API_GROUPS, "apps");
-                            rule.put_str(r::API_VERSIONS, "v1");
-                            rule.put_str(r::RESOURCES, "deployments");
-                            rule.put_str(r::RESOURCES, "statefulsets");
+            spec.put_message(spec::MATCH_CONSTRAINTS, |constraints| {
+                constraints.put_message(match_resources::RESOURCE_RULES, |named| {
+                    named.put_message(named_rule::RULE_WITH_OPERATIONS, |rule| {
+                        rule.put_message(rule_with_operations::RULE, |rule| {
+                            rule.put_str(rule::API_GROUPS, "apps");
+                            rule.put_str(rule::API_VERSIONS, "v1");
+                            rule.put_str(rule::RESOURCES, "deployments");
+                            rule.put_str(rule::RESOURCES, "statefulsets");
                         });
                     });
                 });
             });
-            spec.put_message(s::VALIDATIONS, |validation| {
-                validation.put_str(e::EXPRESSION, "object.spec.replicas > 1");
-                validation.put_str(e::MESSAGE_EXPRESSION, "'too few'");
+            spec.put_message(spec::VALIDATIONS, |validation| {
+                validation.put_str(validation::EXPRESSION, "object.spec.replicas > 1");
+                validation.put_str(validation::MESSAGE_EXPRESSION, "'too few'");
             });
-            spec.put_message(s::VARIABLES, |variable| {
-                variable.put_str(v::NAME, "replicas");
-                variable.put_str(v::EXPRESSION, "object.spec.replicas");
+            spec.put_message(spec::VARIABLES, |variable| {
+                variable.put_str(policy_variable::NAME, "replicas");
+                variable.put_str(policy_variable::EXPRESSION, "object.spec.replicas");
             });
         });
-        object.put_message(3, |status| status.put_int(t::OBSERVED_GENERATION, 2));
+        object.put_message(3, |status| status.put_int(status::OBSERVED_GENERATION, 2));
         object
     }
 

@@ -5,8 +5,8 @@ use crate::intern::Str;
 use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, Parts, Time};
 use crate::wire::schema::{
-    object_meta, server_storage_version as s, storage_version as f, storage_version_condition as c,
-    storage_version_status as t,
+    object_meta, server_storage_version, storage_version as object, storage_version_condition as condition,
+    storage_version_status as status,
 };
 use crate::wire::{Field, Put, WireError, fields, find, splice};
 
@@ -34,41 +34,45 @@ impl StorageVersion {
     /// When the object that was read is not well-formed.
     pub fn with_servers(&self, keep: impl Fn(&str) -> bool, now: Time) -> Result<Vec<u8>, WireError> {
         let (mut entries, mut encodings, mut old_common, mut conditions) = (Vec::new(), Vec::new(), None, Vec::new());
-        for field in fields(find(&self.raw, f::STATUS)) {
+        for field in fields(find(&self.raw, object::STATUS)) {
             let field = field?;
             match field.number {
-                t::STORAGE_VERSIONS if keep(find_str(field.value.bytes(), s::API_SERVER_ID)) => {
+                status::STORAGE_VERSIONS
+                    if keep(find_str(field.value.bytes(), server_storage_version::API_SERVER_ID)) =>
+                {
                     entries.push(field.value.bytes());
-                    encodings.push(find_str(field.value.bytes(), s::ENCODING_VERSION));
+                    encodings.push(find_str(field.value.bytes(), server_storage_version::ENCODING_VERSION));
                 }
-                t::COMMON_ENCODING_VERSION => old_common = Some(field.value.str()),
-                t::CONDITIONS => conditions.push(field.value.bytes()),
+                status::COMMON_ENCODING_VERSION => old_common = Some(field.value.str()),
+                status::CONDITIONS => conditions.push(field.value.bytes()),
                 _ => {}
             }
         }
         let common = encodings.first().copied().filter(|first| encodings.iter().all(|encoding| encoding == first));
         let common_changes = matches!((old_common, common), (Some(old), Some(new)) if old != new);
-        let generation = i64_of(find(&self.raw, f::METADATA), object_meta::GENERATION)?;
+        let generation = i64_of(find(&self.raw, object::METADATA), object_meta::GENERATION)?;
         let mut status = Vec::new();
-        entries.iter().for_each(|entry| status.put_bytes(t::STORAGE_VERSIONS, entry));
+        entries.iter().for_each(|entry| status.put_bytes(status::STORAGE_VERSIONS, entry));
         if let Some(common) = common {
-            status.put_str(t::COMMON_ENCODING_VERSION, common);
+            status.put_str(status::COMMON_ENCODING_VERSION, common);
         }
-        let known = conditions.iter().any(|condition| find_str(condition, c::TYPE) == ALL_EQUAL);
+        let known = conditions.iter().any(|condition| find_str(condition, condition::TYPE) == ALL_EQUAL);
         for condition in conditions {
-            if find_str(condition, c::TYPE) == ALL_EQUAL {
-                let is_transition = common_changes || (find_str(condition, c::STATUS) == "True") != common.is_some();
-                let since = if is_transition { now } else { Time::decode(find(condition, c::LAST_TRANSITION_TIME))? };
+            if find_str(condition, condition::TYPE) == ALL_EQUAL {
+                let is_transition =
+                    common_changes || (find_str(condition, condition::STATUS) == "True") != common.is_some();
+                let since =
+                    if is_transition { now } else { Time::decode(find(condition, condition::LAST_TRANSITION_TIME))? };
                 put_condition(&mut status, common.is_some(), generation, since);
             } else {
-                status.put_bytes(t::CONDITIONS, condition);
+                status.put_bytes(status::CONDITIONS, condition);
             }
         }
         if !known {
             put_condition(&mut status, common.is_some(), generation, now);
         }
-        let rest = |field: &Field<'_>| field.number != f::STATUS;
-        splice::edited(&self.raw, &[], rest, |out| out.put_bytes(f::STATUS, &status))
+        let rest = |field: &Field<'_>| field.number != object::STATUS;
+        splice::edited(&self.raw, &[], rest, |out| out.put_bytes(object::STATUS, &status))
     }
 }
 
@@ -92,13 +96,13 @@ fn put_condition(status: &mut Vec<u8>, is_common: bool, generation: i64, since: 
         true => ("True", "CommonEncodingVersionSet", "Common encoding version set"),
         false => ("False", "CommonEncodingVersionUnset", "Common encoding version unset"),
     };
-    status.put_message(t::CONDITIONS, |condition| {
-        condition.put_str(c::TYPE, ALL_EQUAL);
-        condition.put_str(c::STATUS, value);
-        condition.put_int(c::OBSERVED_GENERATION, generation);
-        since.put(condition, c::LAST_TRANSITION_TIME);
-        condition.put_str(c::REASON, reason);
-        condition.put_str(c::MESSAGE, message);
+    status.put_message(status::CONDITIONS, |condition| {
+        condition.put_str(condition::TYPE, ALL_EQUAL);
+        condition.put_str(condition::STATUS, value);
+        condition.put_int(condition::OBSERVED_GENERATION, generation);
+        since.put(condition, condition::LAST_TRANSITION_TIME);
+        condition.put_str(condition::REASON, reason);
+        condition.put_str(condition::MESSAGE, message);
     });
 }
 
@@ -116,8 +120,9 @@ impl Kind for StorageVersion {
         let mut servers = Vec::new();
         for field in fields(status) {
             let field = field?;
-            if field.number == t::STORAGE_VERSIONS {
-                servers.push(context.interner.str(find_str(field.value.bytes(), s::API_SERVER_ID)));
+            if field.number == status::STORAGE_VERSIONS {
+                servers
+                    .push(context.interner.str(find_str(field.value.bytes(), server_storage_version::API_SERVER_ID)));
             }
         }
         Ok(Self {
@@ -145,20 +150,20 @@ mod tests {
     /// Returns a StorageVersion with an encoding version per API server, and its condition.
     fn version(servers: &[(&str, &str)], common: Option<&str>) -> StorageVersion {
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::NAME, "apps.deployments");
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
             meta.put_int(object_meta::GENERATION, 3);
         });
-        object.put_message(f::STATUS, |status| {
+        object.put_message(object::STATUS, |status| {
             for (server, encoding) in servers {
-                status.put_message(t::STORAGE_VERSIONS, |entry| {
-                    entry.put_str(s::API_SERVER_ID, server);
-                    entry.put_str(s::ENCODING_VERSION, encoding);
+                status.put_message(status::STORAGE_VERSIONS, |entry| {
+                    entry.put_str(server_storage_version::API_SERVER_ID, server);
+                    entry.put_str(server_storage_version::ENCODING_VERSION, encoding);
                 });
             }
             if let Some(common) = common {
-                status.put_str(t::COMMON_ENCODING_VERSION, common);
+                status.put_str(status::COMMON_ENCODING_VERSION, common);
             }
             put_condition(status, common.is_some(), 2, BEFORE);
         });
@@ -171,10 +176,10 @@ mod tests {
     }
 
     fn condition(object: &[u8]) -> (String, i64, Time) {
-        let condition = find(find(object, f::STATUS), t::CONDITIONS);
-        let since = Time::decode(find(condition, c::LAST_TRANSITION_TIME)).expect("a time");
-        let generation = i64_of(condition, c::OBSERVED_GENERATION).expect("an integer");
-        (find_str(condition, c::STATUS).to_owned(), generation, since)
+        let condition = find(find(object, object::STATUS), status::CONDITIONS);
+        let since = Time::decode(find(condition, condition::LAST_TRANSITION_TIME)).expect("a time");
+        let generation = i64_of(condition, condition::OBSERVED_GENERATION).expect("an integer");
+        (find_str(condition, condition::STATUS).to_owned(), generation, since)
     }
 
     #[test]
@@ -186,7 +191,11 @@ mod tests {
             ("still different", vec![("a", "v1"), ("ab", "v2"), ("b", "v2")], None, "a", "", ("False", BEFORE)),
         ] {
             let put = version(&servers, common).with_servers(|id| id.contains(kept), NOW).expect("well-formed");
-            assert_eq!(find_str(find(&put, f::STATUS), t::COMMON_ENCODING_VERSION), expected_common, "{name}");
+            assert_eq!(
+                find_str(find(&put, object::STATUS), status::COMMON_ENCODING_VERSION),
+                expected_common,
+                "{name}"
+            );
             assert_eq!(condition(&put), (expected.0.to_owned(), 3, expected.1), "{name}");
             assert!(decode(&put).servers.iter().all(|id| id.contains(kept)), "{name}");
         }
@@ -195,12 +204,14 @@ mod tests {
     #[test]
     fn status_gets_its_condition_when_it_has_none() {
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::NAME, "apps.deployments");
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
         });
-        object.put_message(f::STATUS, |status| {
-            status.put_message(t::STORAGE_VERSIONS, |entry| entry.put_str(s::API_SERVER_ID, "a"));
+        object.put_message(object::STATUS, |status| {
+            status.put_message(status::STORAGE_VERSIONS, |entry| {
+                entry.put_str(server_storage_version::API_SERVER_ID, "a")
+            });
         });
         let put = decode(&object).with_servers(|_| true, NOW).expect("well-formed");
         assert_eq!(condition(&put), ("True".to_owned(), 0, NOW));

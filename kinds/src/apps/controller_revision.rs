@@ -6,7 +6,7 @@
 use crate::decode::{Decode, DecodeError};
 use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, OwnerRef};
-use crate::wire::schema::{controller_revision as f, object_meta, raw_extension};
+use crate::wire::schema::{controller_revision as object, object_meta, raw_extension};
 use crate::wire::splice::{edited, without_managed_fields};
 use crate::wire::{Put, WireError, copy_fields, fields, find};
 
@@ -61,15 +61,15 @@ impl NewRevision<'_> {
     /// Returns the object for a POST.
     pub fn encode(&self) -> Vec<u8> {
         let mut object = Vec::with_capacity(self.data.len() + 512);
-        object.put_message(f::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::NAME, self.name);
             meta.put_str(object_meta::NAMESPACE, self.namespace);
             self.labels.iter().for_each(|(key, value)| meta.put_entry(object_meta::LABELS, key, value));
             self.annotations.iter().for_each(|(key, value)| meta.put_entry(object_meta::ANNOTATIONS, key, value));
             self.owner.put(meta, object_meta::OWNER_REFERENCES);
         });
-        object.put_message(f::DATA, |data| data.put_bytes(raw_extension::RAW, self.data));
-        object.put_int(f::REVISION, self.revision);
+        object.put_message(object::DATA, |data| data.put_bytes(raw_extension::RAW, self.data));
+        object.put_int(object::REVISION, self.revision);
         object
     }
 }
@@ -77,7 +77,7 @@ impl NewRevision<'_> {
 impl ControllerRevision {
     /// Returns the data of a whole object (the inside of the envelope), byte for byte as it was written.
     pub fn data_of(object: &[u8]) -> &[u8] {
-        find(find(object, f::DATA), raw_extension::RAW)
+        find(find(object, object::DATA), raw_extension::RAW)
     }
 
     /// Returns a whole object with one more label, for a PUT.
@@ -86,11 +86,11 @@ impl ControllerRevision {
     /// When `object` is not well-formed.
     pub fn labelled(object: &[u8], key: &str, value: &str) -> Result<Vec<u8>, WireError> {
         let mut meta = Vec::new();
-        without_managed_fields(find(object, f::METADATA), &mut meta)?;
+        without_managed_fields(find(object, object::METADATA), &mut meta)?;
         meta.put_entry(object_meta::LABELS, key, value);
         let mut labelled = Vec::with_capacity(object.len() + 128);
-        labelled.put_bytes(f::METADATA, &meta);
-        copy_fields(object, &mut labelled, |field| field.number != f::METADATA)?;
+        labelled.put_bytes(object::METADATA, &meta);
+        copy_fields(object, &mut labelled, |field| field.number != object::METADATA)?;
         Ok(labelled)
     }
 
@@ -99,7 +99,7 @@ impl ControllerRevision {
     /// # Errors
     /// When `object` is not well-formed.
     pub fn renumbered(object: &[u8], revision: i64) -> Result<Vec<u8>, WireError> {
-        edited(object, &[], |field| field.number != f::REVISION, |out| out.put_int(f::REVISION, revision))
+        edited(object, &[], |field| field.number != object::REVISION, |out| out.put_int(object::REVISION, revision))
     }
 }
 
@@ -117,8 +117,8 @@ impl Kind for ControllerRevision {
         for field in fields(object) {
             let field = field?;
             match field.number {
-                f::METADATA => meta = field.value.bytes(),
-                f::REVISION => revision = field.value.i64(),
+                object::METADATA => meta = field.value.bytes(),
+                object::REVISION => revision = field.value.i64(),
                 _ => {}
             }
         }
@@ -161,8 +161,8 @@ mod tests {
         let mut object = revision.encode();
         // In the server's format.
         let mut versioned = Vec::new();
-        versioned.put_message(f::METADATA, |meta| {
-            meta.extend_from_slice(find(&object, f::METADATA));
+        versioned.put_message(object::METADATA, |meta| {
+            meta.extend_from_slice(find(&object, object::METADATA));
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
         });
         versioned.append(&mut object.split_off(fields(&object).next().expect("metadata").expect("read").raw.len()));

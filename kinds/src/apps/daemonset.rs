@@ -6,7 +6,7 @@ use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::{Labels, label};
 use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, ObjectKey, Parts};
-use crate::scheduling::placement::{Aimed, Placement};
+use crate::scheduling::placement::{NodeSpecTemplate, Placement};
 use crate::scheduling::taint::Toleration;
 use crate::template::Template;
 use crate::template::raw_object::{AnnotationEdits, Raw, Replacing, ReplacingFields, annotated_meta};
@@ -14,8 +14,8 @@ use crate::value::condition::splice;
 use crate::value::int_or_string::IntOrString;
 use crate::value::selector::Selector;
 use crate::wire::schema::{
-    daemon_set as f, daemon_set_spec as s, daemon_set_status as t, daemon_set_update_strategy as update_strategy,
-    rolling_update_daemon_set as rolling_update,
+    daemon_set as object, daemon_set_spec as spec, daemon_set_status as status,
+    daemon_set_update_strategy as update_strategy, rolling_update_daemon_set as rolling_update,
 };
 use crate::wire::{Put, WireError, copy_fields, fields};
 
@@ -47,7 +47,7 @@ pub struct DaemonSet {
     pub min_ready_seconds: i32,
     /// Number of old revisions to keep.
     pub revision_history_limit: Option<i32>,
-    /// Status.
+    /// `status`, as last read.
     pub status: DaemonSetStatus,
     raw: Raw,
 }
@@ -95,13 +95,13 @@ pub struct DaemonSetStatus {
 #[derive(Debug, Clone)]
 pub struct DaemonPods {
     template: Template,
-    spec: Aimed,
+    spec: NodeSpecTemplate,
 }
 
 impl DaemonPods {
     /// Returns the `Pod` message for a node.
-    pub fn at(&self, node: &str, set: &DaemonSet) -> Vec<u8> {
-        let template = Template { spec: self.spec.at(node).into(), ..self.template.clone() };
+    pub fn for_node(&self, node: &str, set: &DaemonSet) -> Vec<u8> {
+        let template = Template { spec: self.spec.for_node(node).into(), ..self.template.clone() };
         let key = ObjectKey { namespace: set.meta.namespace.clone(), name: set.meta.name.clone() };
         template.pod(&key, &set.controller_ref())
     }
@@ -129,7 +129,7 @@ impl DaemonSet {
     /// When the template is not well-formed.
     pub fn pods(&self, hash: &str, tolerations: &[Toleration<'_>]) -> Result<Option<DaemonPods>, WireError> {
         let Some(template) = &self.template else { return Ok(None) };
-        let spec = Aimed::new(&template.spec, tolerations)?;
+        let spec = NodeSpecTemplate::new(&template.spec, tolerations)?;
         let mut template = template.clone();
         if let Some(generation) = self.template_generation() {
             template = template.with_label(TEMPLATE_GENERATION_LABEL, Some(&generation.to_string()));
@@ -148,29 +148,29 @@ impl DaemonSet {
 
 impl DaemonSetStatus {
     const FIELDS: [u32; 9] = [
-        t::CURRENT_NUMBER_SCHEDULED,
-        t::NUMBER_MISSCHEDULED,
-        t::DESIRED_NUMBER_SCHEDULED,
-        t::NUMBER_READY,
-        t::OBSERVED_GENERATION,
-        t::UPDATED_NUMBER_SCHEDULED,
-        t::NUMBER_AVAILABLE,
-        t::NUMBER_UNAVAILABLE,
-        t::COLLISION_COUNT,
+        status::CURRENT_NUMBER_SCHEDULED,
+        status::NUMBER_MISSCHEDULED,
+        status::DESIRED_NUMBER_SCHEDULED,
+        status::NUMBER_READY,
+        status::OBSERVED_GENERATION,
+        status::UPDATED_NUMBER_SCHEDULED,
+        status::NUMBER_AVAILABLE,
+        status::NUMBER_UNAVAILABLE,
+        status::COLLISION_COUNT,
     ];
 
     fn splice(&self, old: &[u8]) -> Vec<u8> {
         splice(old, &Self::FIELDS, |out| {
-            out.put_int(t::CURRENT_NUMBER_SCHEDULED, self.current.into());
-            out.put_int(t::NUMBER_MISSCHEDULED, self.misscheduled.into());
-            out.put_int(t::DESIRED_NUMBER_SCHEDULED, self.desired.into());
-            out.put_int(t::NUMBER_READY, self.ready.into());
-            out.put_int(t::OBSERVED_GENERATION, self.observed_generation);
-            out.put_int(t::UPDATED_NUMBER_SCHEDULED, self.updated.into());
-            out.put_int(t::NUMBER_AVAILABLE, self.available.into());
-            out.put_int(t::NUMBER_UNAVAILABLE, self.unavailable.into());
+            out.put_int(status::CURRENT_NUMBER_SCHEDULED, self.current.into());
+            out.put_int(status::NUMBER_MISSCHEDULED, self.misscheduled.into());
+            out.put_int(status::DESIRED_NUMBER_SCHEDULED, self.desired.into());
+            out.put_int(status::NUMBER_READY, self.ready.into());
+            out.put_int(status::OBSERVED_GENERATION, self.observed_generation);
+            out.put_int(status::UPDATED_NUMBER_SCHEDULED, self.updated.into());
+            out.put_int(status::NUMBER_AVAILABLE, self.available.into());
+            out.put_int(status::NUMBER_UNAVAILABLE, self.unavailable.into());
             if let Some(count) = self.collision_count {
-                out.put_int(t::COLLISION_COUNT, count.into());
+                out.put_int(status::COLLISION_COUNT, count.into());
             }
         })
     }
@@ -180,15 +180,15 @@ impl DaemonSetStatus {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                t::CURRENT_NUMBER_SCHEDULED => status.current = field.value.i32(),
-                t::NUMBER_MISSCHEDULED => status.misscheduled = field.value.i32(),
-                t::DESIRED_NUMBER_SCHEDULED => status.desired = field.value.i32(),
-                t::NUMBER_READY => status.ready = field.value.i32(),
-                t::OBSERVED_GENERATION => status.observed_generation = field.value.i64(),
-                t::UPDATED_NUMBER_SCHEDULED => status.updated = field.value.i32(),
-                t::NUMBER_AVAILABLE => status.available = field.value.i32(),
-                t::NUMBER_UNAVAILABLE => status.unavailable = field.value.i32(),
-                t::COLLISION_COUNT => status.collision_count = Some(field.value.i32()),
+                status::CURRENT_NUMBER_SCHEDULED => status.current = field.value.i32(),
+                status::NUMBER_MISSCHEDULED => status.misscheduled = field.value.i32(),
+                status::DESIRED_NUMBER_SCHEDULED => status.desired = field.value.i32(),
+                status::NUMBER_READY => status.ready = field.value.i32(),
+                status::OBSERVED_GENERATION => status.observed_generation = field.value.i64(),
+                status::UPDATED_NUMBER_SCHEDULED => status.updated = field.value.i32(),
+                status::NUMBER_AVAILABLE => status.available = field.value.i32(),
+                status::NUMBER_UNAVAILABLE => status.unavailable = field.value.i32(),
+                status::COLLISION_COUNT => status.collision_count = Some(field.value.i32()),
                 _ => {}
             }
         }
@@ -223,7 +223,7 @@ impl Kind for DaemonSet {
         let whole = context.sections.contains(Self::TEMPLATE);
         // Only the status is ever written, and for that the server ignores the spec.
         let mut written = Vec::new();
-        copy_fields(object, &mut written, |field| field.number != f::SPEC)?;
+        copy_fields(object, &mut written, |field| field.number != object::SPEC)?;
         let mut set = Self {
             meta,
             annotations,
@@ -239,15 +239,15 @@ impl Kind for DaemonSet {
         for field in fields(spec) {
             let field = field?;
             match field.number {
-                s::SELECTOR => set.selector = Selector::decode(&context.interner, field.value.bytes())?,
-                s::TEMPLATE if whole => {
+                spec::SELECTOR => set.selector = Selector::decode(&context.interner, field.value.bytes())?,
+                spec::TEMPLATE if whole => {
                     let template = Template::decode(context, field.value.bytes())?;
                     set.placement = Some(Arc::new(Placement::decode(&context.interner, &template.spec)?));
                     set.template = Some(template);
                 }
-                s::UPDATE_STRATEGY => set.strategy = Strategy::decode(field.value.bytes())?,
-                s::MIN_READY_SECONDS => set.min_ready_seconds = field.value.i32(),
-                s::REVISION_HISTORY_LIMIT => set.revision_history_limit = Some(field.value.i32()),
+                spec::UPDATE_STRATEGY => set.strategy = Strategy::decode(field.value.bytes())?,
+                spec::MIN_READY_SECONDS => set.min_ready_seconds = field.value.i32(),
+                spec::REVISION_HISTORY_LIMIT => set.revision_history_limit = Some(field.value.i32()),
                 _ => {}
             }
         }

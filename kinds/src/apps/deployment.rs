@@ -10,18 +10,18 @@ use crate::value::condition::{Condition, ConditionFields, splice};
 use crate::value::int_or_string::IntOrString;
 use crate::value::selector::Selector;
 use crate::wire::schema::{
-    deployment_condition as c, deployment_spec as s, deployment_status as t, deployment_strategy, label_selector,
-    object_meta, replica_set, replica_set_spec, rolling_update_deployment,
+    deployment_condition as condition, deployment_spec as spec, deployment_status as status, deployment_strategy,
+    label_selector, object_meta, replica_set, replica_set_spec, rolling_update_deployment,
 };
 use crate::wire::{Put, WireError, fields};
 
 const CONDITION: ConditionFields = ConditionFields {
-    kind: c::TYPE,
-    status: c::STATUS,
-    reason: c::REASON,
-    message: c::MESSAGE,
-    last_update: Some(c::LAST_UPDATE_TIME),
-    last_transition: c::LAST_TRANSITION_TIME,
+    kind: condition::TYPE,
+    status: condition::STATUS,
+    reason: condition::REASON,
+    message: condition::MESSAGE,
+    last_update: Some(condition::LAST_UPDATE_TIME),
+    last_transition: condition::LAST_TRANSITION_TIME,
 };
 
 /// `spec.strategy`: the replacement of old pods.
@@ -63,7 +63,7 @@ pub struct Deployment {
     pub paused: bool,
     /// Seconds without progress after which a rollout is reported as stuck.
     pub progress_deadline_seconds: Option<i32>,
-    /// Status.
+    /// `status`, as last read.
     pub status: DeploymentStatus,
     /// Raw `spec.selector`; only with section [`Deployment::TEMPLATE`].
     raw_selector: Vec<u8>,
@@ -89,7 +89,7 @@ pub struct DeploymentStatus {
     pub terminating_replicas: Option<i32>,
     /// Number of name collisions of new ReplicaSets.
     pub collision_count: Option<i32>,
-    /// Conditions.
+    /// `conditions`, in their order in the object.
     pub conditions: Vec<Condition>,
 }
 
@@ -163,33 +163,33 @@ impl DeploymentStatus {
     }
 
     const FIELDS: [u32; 9] = [
-        t::OBSERVED_GENERATION,
-        t::REPLICAS,
-        t::UPDATED_REPLICAS,
-        t::AVAILABLE_REPLICAS,
-        t::UNAVAILABLE_REPLICAS,
-        t::CONDITIONS,
-        t::READY_REPLICAS,
-        t::COLLISION_COUNT,
-        t::TERMINATING_REPLICAS,
+        status::OBSERVED_GENERATION,
+        status::REPLICAS,
+        status::UPDATED_REPLICAS,
+        status::AVAILABLE_REPLICAS,
+        status::UNAVAILABLE_REPLICAS,
+        status::CONDITIONS,
+        status::READY_REPLICAS,
+        status::COLLISION_COUNT,
+        status::TERMINATING_REPLICAS,
     ];
 
     fn splice(&self, old: &[u8]) -> Vec<u8> {
         splice(old, &Self::FIELDS, |out| {
-            out.put_int(t::OBSERVED_GENERATION, self.observed_generation);
-            out.put_int(t::REPLICAS, self.replicas.into());
-            out.put_int(t::UPDATED_REPLICAS, self.updated_replicas.into());
-            out.put_int(t::AVAILABLE_REPLICAS, self.available_replicas.into());
-            out.put_int(t::UNAVAILABLE_REPLICAS, self.unavailable_replicas.into());
-            out.put_int(t::READY_REPLICAS, self.ready_replicas.into());
+            out.put_int(status::OBSERVED_GENERATION, self.observed_generation);
+            out.put_int(status::REPLICAS, self.replicas.into());
+            out.put_int(status::UPDATED_REPLICAS, self.updated_replicas.into());
+            out.put_int(status::AVAILABLE_REPLICAS, self.available_replicas.into());
+            out.put_int(status::UNAVAILABLE_REPLICAS, self.unavailable_replicas.into());
+            out.put_int(status::READY_REPLICAS, self.ready_replicas.into());
             if let Some(count) = self.collision_count {
-                out.put_int(t::COLLISION_COUNT, count.into());
+                out.put_int(status::COLLISION_COUNT, count.into());
             }
             if let Some(terminating) = self.terminating_replicas {
-                out.put_int(t::TERMINATING_REPLICAS, terminating.into());
+                out.put_int(status::TERMINATING_REPLICAS, terminating.into());
             }
             for condition in &self.conditions {
-                condition.put(out, t::CONDITIONS, &CONDITION);
+                condition.put(out, status::CONDITIONS, &CONDITION);
             }
         })
     }
@@ -199,15 +199,17 @@ impl DeploymentStatus {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                t::OBSERVED_GENERATION => status.observed_generation = field.value.i64(),
-                t::REPLICAS => status.replicas = field.value.i32(),
-                t::UPDATED_REPLICAS => status.updated_replicas = field.value.i32(),
-                t::AVAILABLE_REPLICAS => status.available_replicas = field.value.i32(),
-                t::UNAVAILABLE_REPLICAS => status.unavailable_replicas = field.value.i32(),
-                t::READY_REPLICAS => status.ready_replicas = field.value.i32(),
-                t::COLLISION_COUNT => status.collision_count = Some(field.value.i32()),
-                t::TERMINATING_REPLICAS => status.terminating_replicas = Some(field.value.i32()),
-                t::CONDITIONS => status.conditions.push(Condition::decode(interner, &CONDITION, field.value.bytes())?),
+                status::OBSERVED_GENERATION => status.observed_generation = field.value.i64(),
+                status::REPLICAS => status.replicas = field.value.i32(),
+                status::UPDATED_REPLICAS => status.updated_replicas = field.value.i32(),
+                status::AVAILABLE_REPLICAS => status.available_replicas = field.value.i32(),
+                status::UNAVAILABLE_REPLICAS => status.unavailable_replicas = field.value.i32(),
+                status::READY_REPLICAS => status.ready_replicas = field.value.i32(),
+                status::COLLISION_COUNT => status.collision_count = Some(field.value.i32()),
+                status::TERMINATING_REPLICAS => status.terminating_replicas = Some(field.value.i32()),
+                status::CONDITIONS => {
+                    status.conditions.push(Condition::decode(interner, &CONDITION, field.value.bytes())?)
+                }
                 _ => {}
             }
         }
@@ -258,19 +260,19 @@ impl Kind for Deployment {
         for field in fields(spec) {
             let field = field?;
             match field.number {
-                s::REPLICAS => deployment.replicas = field.value.i32(),
-                s::SELECTOR => {
+                spec::REPLICAS => deployment.replicas = field.value.i32(),
+                spec::SELECTOR => {
                     deployment.selector = Selector::decode(&context.interner, field.value.bytes())?;
                     if whole {
                         deployment.raw_selector = field.value.bytes().to_vec();
                     }
                 }
-                s::TEMPLATE if whole => deployment.template = Some(Template::decode(context, field.value.bytes())?),
-                s::STRATEGY => deployment.strategy = Strategy::decode(field.value.bytes())?,
-                s::MIN_READY_SECONDS => deployment.min_ready_seconds = field.value.i32(),
-                s::REVISION_HISTORY_LIMIT => deployment.revision_history_limit = Some(field.value.i32()),
-                s::PAUSED => deployment.paused = field.value.bool(),
-                s::PROGRESS_DEADLINE_SECONDS => deployment.progress_deadline_seconds = Some(field.value.i32()),
+                spec::TEMPLATE if whole => deployment.template = Some(Template::decode(context, field.value.bytes())?),
+                spec::STRATEGY => deployment.strategy = Strategy::decode(field.value.bytes())?,
+                spec::MIN_READY_SECONDS => deployment.min_ready_seconds = field.value.i32(),
+                spec::REVISION_HISTORY_LIMIT => deployment.revision_history_limit = Some(field.value.i32()),
+                spec::PAUSED => deployment.paused = field.value.bool(),
+                spec::PROGRESS_DEADLINE_SECONDS => deployment.progress_deadline_seconds = Some(field.value.i32()),
                 _ => {}
             }
         }

@@ -8,16 +8,16 @@ use crate::template::Template;
 use crate::template::raw_object::{AnnotationEdits, Raw, annotated_meta};
 use crate::value::condition::{Condition, ConditionFields, splice};
 use crate::value::selector::Selector;
-use crate::wire::schema::{replica_set_condition as c, replica_set_spec as s, replica_set_status as t};
+use crate::wire::schema::{replica_set_condition as condition, replica_set_spec as spec, replica_set_status as status};
 use crate::wire::{Put, WireError, fields};
 
 const CONDITION: ConditionFields = ConditionFields {
-    kind: c::TYPE,
-    status: c::STATUS,
-    reason: c::REASON,
-    message: c::MESSAGE,
+    kind: condition::TYPE,
+    status: condition::STATUS,
+    reason: condition::REASON,
+    message: condition::MESSAGE,
     last_update: None,
-    last_transition: c::LAST_TRANSITION_TIME,
+    last_transition: condition::LAST_TRANSITION_TIME,
 };
 
 /// A ReplicaSet.
@@ -35,7 +35,7 @@ pub struct ReplicaSet {
     pub selector: Selector,
     /// Template of its pods; only with section [`ReplicaSet::TEMPLATE`].
     pub template: Option<Template>,
-    /// Status.
+    /// `status`, as last read.
     pub status: ReplicaSetStatus,
     raw: Raw,
 }
@@ -55,7 +55,7 @@ pub struct ReplicaSetStatus {
     pub terminating_replicas: Option<i32>,
     /// Generation of the spec that this status refers to.
     pub observed_generation: i64,
-    /// Conditions.
+    /// `conditions`, in their order in the object.
     pub conditions: Vec<Condition>,
 }
 
@@ -71,10 +71,10 @@ impl ReplicaSet {
     /// Returns the object for a PUT with another scale, minimum ready time and annotations. `None` if the
     /// template was not decoded, because a PUT would lose fields.
     pub fn update(&self, replicas: i32, min_ready_seconds: i32, annotations: &AnnotationEdits) -> Option<Vec<u8>> {
-        let dropped = [s::REPLICAS, s::MIN_READY_SECONDS];
+        let dropped = [spec::REPLICAS, spec::MIN_READY_SECONDS];
         Some(self.raw.update(annotations, self.template.as_ref()?, &dropped, |spec| {
-            spec.put_int(s::REPLICAS, replicas.into());
-            spec.put_int(s::MIN_READY_SECONDS, min_ready_seconds.into());
+            spec.put_int(spec::REPLICAS, replicas.into());
+            spec.put_int(spec::MIN_READY_SECONDS, min_ready_seconds.into());
         }))
     }
 
@@ -92,27 +92,27 @@ impl ReplicaSetStatus {
     }
 
     const FIELDS: [u32; 7] = [
-        t::REPLICAS,
-        t::FULLY_LABELED_REPLICAS,
-        t::OBSERVED_GENERATION,
-        t::READY_REPLICAS,
-        t::AVAILABLE_REPLICAS,
-        t::CONDITIONS,
-        t::TERMINATING_REPLICAS,
+        status::REPLICAS,
+        status::FULLY_LABELED_REPLICAS,
+        status::OBSERVED_GENERATION,
+        status::READY_REPLICAS,
+        status::AVAILABLE_REPLICAS,
+        status::CONDITIONS,
+        status::TERMINATING_REPLICAS,
     ];
 
     fn splice(&self, old: &[u8]) -> Vec<u8> {
         splice(old, &Self::FIELDS, |out| {
-            out.put_int(t::REPLICAS, self.replicas.into());
-            out.put_int(t::FULLY_LABELED_REPLICAS, self.fully_labeled_replicas.into());
-            out.put_int(t::OBSERVED_GENERATION, self.observed_generation);
-            out.put_int(t::READY_REPLICAS, self.ready_replicas.into());
-            out.put_int(t::AVAILABLE_REPLICAS, self.available_replicas.into());
+            out.put_int(status::REPLICAS, self.replicas.into());
+            out.put_int(status::FULLY_LABELED_REPLICAS, self.fully_labeled_replicas.into());
+            out.put_int(status::OBSERVED_GENERATION, self.observed_generation);
+            out.put_int(status::READY_REPLICAS, self.ready_replicas.into());
+            out.put_int(status::AVAILABLE_REPLICAS, self.available_replicas.into());
             if let Some(terminating) = self.terminating_replicas {
-                out.put_int(t::TERMINATING_REPLICAS, terminating.into());
+                out.put_int(status::TERMINATING_REPLICAS, terminating.into());
             }
             for condition in &self.conditions {
-                condition.put(out, t::CONDITIONS, &CONDITION);
+                condition.put(out, status::CONDITIONS, &CONDITION);
             }
         })
     }
@@ -122,13 +122,13 @@ impl ReplicaSetStatus {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                t::REPLICAS => status.replicas = field.value.i32(),
-                t::FULLY_LABELED_REPLICAS => status.fully_labeled_replicas = field.value.i32(),
-                t::OBSERVED_GENERATION => status.observed_generation = field.value.i64(),
-                t::READY_REPLICAS => status.ready_replicas = field.value.i32(),
-                t::AVAILABLE_REPLICAS => status.available_replicas = field.value.i32(),
-                t::TERMINATING_REPLICAS => status.terminating_replicas = Some(field.value.i32()),
-                t::CONDITIONS => {
+                status::REPLICAS => status.replicas = field.value.i32(),
+                status::FULLY_LABELED_REPLICAS => status.fully_labeled_replicas = field.value.i32(),
+                status::OBSERVED_GENERATION => status.observed_generation = field.value.i64(),
+                status::READY_REPLICAS => status.ready_replicas = field.value.i32(),
+                status::AVAILABLE_REPLICAS => status.available_replicas = field.value.i32(),
+                status::TERMINATING_REPLICAS => status.terminating_replicas = Some(field.value.i32()),
+                status::CONDITIONS => {
                     status.conditions.push(Condition::decode(&context.interner, &CONDITION, field.value.bytes())?);
                 }
                 _ => {}
@@ -143,7 +143,7 @@ impl Kind for ReplicaSet {
         Resource { group: "apps", version: "v1", kind: "ReplicaSet", plural: "replicasets", namespaced: true };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        Self::decode_with(context, object, |interner, spec| match find_last(spec, s::SELECTOR)? {
+        Self::decode_with(context, object, |interner, spec| match find_last(spec, spec::SELECTOR)? {
             Some(selector) => Selector::decode(interner, selector),
             None => Ok(Selector::Nothing),
         })
@@ -177,9 +177,9 @@ impl ReplicaSet {
         for field in fields(spec) {
             let field = field?;
             match field.number {
-                s::REPLICAS => set.replicas = field.value.i32(),
-                s::MIN_READY_SECONDS => set.min_ready_seconds = field.value.i32(),
-                s::TEMPLATE if whole => set.template = Some(Template::decode(context, field.value.bytes())?),
+                spec::REPLICAS => set.replicas = field.value.i32(),
+                spec::MIN_READY_SECONDS => set.min_ready_seconds = field.value.i32(),
+                spec::TEMPLATE if whole => set.template = Some(Template::decode(context, field.value.bytes())?),
                 _ => {}
             }
         }

@@ -11,18 +11,18 @@ use crate::value::int_or_string::IntOrString;
 use crate::value::selector::Selector;
 use crate::wire::schema::{
     label_selector, object_meta, persistent_volume_claim as claim, rolling_update_stateful_set as rolling,
-    stateful_set_condition as c, stateful_set_ordinals, stateful_set_retention as retention, stateful_set_spec as s,
-    stateful_set_status as t, stateful_set_update_strategy as strategy,
+    stateful_set_condition as condition, stateful_set_ordinals, stateful_set_retention as retention,
+    stateful_set_spec as spec, stateful_set_status as status, stateful_set_update_strategy as strategy,
 };
 use crate::wire::{self, Put, WireError, fields, find, map_entry};
 
 const CONDITION: ConditionFields = ConditionFields {
-    kind: c::TYPE,
-    status: c::STATUS,
-    reason: c::REASON,
-    message: c::MESSAGE,
+    kind: condition::TYPE,
+    status: condition::STATUS,
+    reason: condition::REASON,
+    message: condition::MESSAGE,
     last_update: None,
-    last_transition: c::LAST_TRANSITION_TIME,
+    last_transition: condition::LAST_TRANSITION_TIME,
 };
 
 /// A StatefulSet.
@@ -52,7 +52,7 @@ pub struct StatefulSet {
     pub service: Str,
     /// Template of its pods; only with section [`StatefulSet::TEMPLATE`].
     pub template: Option<Template>,
-    /// Status.
+    /// `status`, as last read.
     pub status: StatefulSetStatus,
     raw: Raw,
 }
@@ -92,7 +92,7 @@ pub struct Retention {
 pub struct StatefulSetStatus {
     /// Generation of the spec that this status refers to.
     pub observed_generation: i64,
-    /// Pods.
+    /// Number of pods.
     pub replicas: i32,
     /// Ready pods.
     pub ready_replicas: i32,
@@ -108,7 +108,7 @@ pub struct StatefulSetStatus {
     pub update_revision: Str,
     /// Number of name collisions of revisions.
     pub collision_count: i32,
-    /// Conditions.
+    /// `conditions`, in their order in the object.
     pub conditions: Vec<Condition>,
 }
 
@@ -128,7 +128,7 @@ impl StatefulSet {
     pub fn claim_templates(&self) -> Vec<ClaimTemplate<'_>> {
         fields(self.raw.spec())
             .flatten()
-            .filter(|field| field.number == s::VOLUME_CLAIM_TEMPLATES)
+            .filter(|field| field.number == spec::VOLUME_CLAIM_TEMPLATES)
             .map(|field| {
                 let object = field.value.bytes();
                 let name = std::str::from_utf8(find(find(object, claim::METADATA), object_meta::NAME));
@@ -140,7 +140,7 @@ impl StatefulSet {
     /// Returns a claim for a POST: the template's labels overridden by those of the selector, its annotations and spec,
     /// a name, and owners (pkg/controller/statefulset, getPersistentVolumeClaims).
     pub fn claim(&self, template: &ClaimTemplate<'_>, key: &ObjectKey, owners: &[OwnerRef]) -> Vec<u8> {
-        let selector = find(self.raw.spec(), s::SELECTOR);
+        let selector = find(self.raw.spec(), spec::SELECTOR);
         let selected: Vec<(&str, &str)> = fields(selector)
             .flatten()
             .filter(|field| field.number == label_selector::MATCH_LABELS)
@@ -173,32 +173,32 @@ impl StatefulSet {
 
 impl StatefulSetStatus {
     const FIELDS: [u32; 10] = [
-        t::OBSERVED_GENERATION,
-        t::REPLICAS,
-        t::READY_REPLICAS,
-        t::CURRENT_REPLICAS,
-        t::UPDATED_REPLICAS,
-        t::CURRENT_REVISION,
-        t::UPDATE_REVISION,
-        t::COLLISION_COUNT,
-        t::CONDITIONS,
-        t::AVAILABLE_REPLICAS,
+        status::OBSERVED_GENERATION,
+        status::REPLICAS,
+        status::READY_REPLICAS,
+        status::CURRENT_REPLICAS,
+        status::UPDATED_REPLICAS,
+        status::CURRENT_REVISION,
+        status::UPDATE_REVISION,
+        status::COLLISION_COUNT,
+        status::CONDITIONS,
+        status::AVAILABLE_REPLICAS,
     ];
 
     fn splice(&self, old: &[u8]) -> Vec<u8> {
         splice(old, &Self::FIELDS, |out| {
-            out.put_int(t::OBSERVED_GENERATION, self.observed_generation);
-            out.put_int(t::REPLICAS, self.replicas.into());
-            out.put_int(t::READY_REPLICAS, self.ready_replicas.into());
-            out.put_int(t::CURRENT_REPLICAS, self.current_replicas.into());
-            out.put_int(t::UPDATED_REPLICAS, self.updated_replicas.into());
-            out.put_str(t::CURRENT_REVISION, &self.current_revision);
-            out.put_str(t::UPDATE_REVISION, &self.update_revision);
-            out.put_int(t::COLLISION_COUNT, self.collision_count.into());
+            out.put_int(status::OBSERVED_GENERATION, self.observed_generation);
+            out.put_int(status::REPLICAS, self.replicas.into());
+            out.put_int(status::READY_REPLICAS, self.ready_replicas.into());
+            out.put_int(status::CURRENT_REPLICAS, self.current_replicas.into());
+            out.put_int(status::UPDATED_REPLICAS, self.updated_replicas.into());
+            out.put_str(status::CURRENT_REVISION, &self.current_revision);
+            out.put_str(status::UPDATE_REVISION, &self.update_revision);
+            out.put_int(status::COLLISION_COUNT, self.collision_count.into());
             for condition in &self.conditions {
-                condition.put(out, t::CONDITIONS, &CONDITION);
+                condition.put(out, status::CONDITIONS, &CONDITION);
             }
-            out.put_int(t::AVAILABLE_REPLICAS, self.available_replicas.into());
+            out.put_int(status::AVAILABLE_REPLICAS, self.available_replicas.into());
         })
     }
 
@@ -207,18 +207,18 @@ impl StatefulSetStatus {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                t::OBSERVED_GENERATION => status.observed_generation = field.value.i64(),
-                t::REPLICAS => status.replicas = field.value.i32(),
-                t::READY_REPLICAS => status.ready_replicas = field.value.i32(),
-                t::CURRENT_REPLICAS => status.current_replicas = field.value.i32(),
-                t::UPDATED_REPLICAS => status.updated_replicas = field.value.i32(),
-                t::CURRENT_REVISION => status.current_revision = context.interner.str(field.value.str()),
-                t::UPDATE_REVISION => status.update_revision = context.interner.str(field.value.str()),
-                t::COLLISION_COUNT => status.collision_count = field.value.i32(),
-                t::CONDITIONS => {
+                status::OBSERVED_GENERATION => status.observed_generation = field.value.i64(),
+                status::REPLICAS => status.replicas = field.value.i32(),
+                status::READY_REPLICAS => status.ready_replicas = field.value.i32(),
+                status::CURRENT_REPLICAS => status.current_replicas = field.value.i32(),
+                status::UPDATED_REPLICAS => status.updated_replicas = field.value.i32(),
+                status::CURRENT_REVISION => status.current_revision = context.interner.str(field.value.str()),
+                status::UPDATE_REVISION => status.update_revision = context.interner.str(field.value.str()),
+                status::COLLISION_COUNT => status.collision_count = field.value.i32(),
+                status::CONDITIONS => {
                     status.conditions.push(Condition::decode(&context.interner, &CONDITION, field.value.bytes())?);
                 }
-                t::AVAILABLE_REPLICAS => status.available_replicas = field.value.i32(),
+                status::AVAILABLE_REPLICAS => status.available_replicas = field.value.i32(),
                 _ => {}
             }
         }
@@ -269,22 +269,22 @@ impl Kind for StatefulSet {
         for field in fields(spec) {
             let field = field?;
             match field.number {
-                s::REPLICAS => set.replicas = field.value.i32(),
-                s::SELECTOR => set.selector = Selector::decode(&context.interner, field.value.bytes())?,
-                s::TEMPLATE if whole => set.template = Some(Template::decode(context, field.value.bytes())?),
-                s::SERVICE_NAME => set.service = context.interner.str(field.value.str()),
-                s::POD_MANAGEMENT_POLICY => set.parallel = field.value.str() == "Parallel",
-                s::UPDATE_STRATEGY => set.read_strategy(field.value.bytes())?,
-                s::REVISION_HISTORY_LIMIT => set.history_limit = field.value.i32(),
-                s::MIN_READY_SECONDS => set.min_ready_seconds = field.value.i32(),
-                s::RETENTION => {
+                spec::REPLICAS => set.replicas = field.value.i32(),
+                spec::SELECTOR => set.selector = Selector::decode(&context.interner, field.value.bytes())?,
+                spec::TEMPLATE if whole => set.template = Some(Template::decode(context, field.value.bytes())?),
+                spec::SERVICE_NAME => set.service = context.interner.str(field.value.str()),
+                spec::POD_MANAGEMENT_POLICY => set.parallel = field.value.str() == "Parallel",
+                spec::UPDATE_STRATEGY => set.read_strategy(field.value.bytes())?,
+                spec::REVISION_HISTORY_LIMIT => set.history_limit = field.value.i32(),
+                spec::MIN_READY_SECONDS => set.min_ready_seconds = field.value.i32(),
+                spec::RETENTION => {
                     let deletes = |number| find(field.value.bytes(), number) == b"Delete";
                     set.retention = Retention {
                         when_deleted: deletes(retention::WHEN_DELETED),
                         when_scaled: deletes(retention::WHEN_SCALED),
                     };
                 }
-                s::ORDINALS => {
+                spec::ORDINALS => {
                     let start = |field: &wire::Field<'_>| field.number == stateful_set_ordinals::START;
                     let read = fields(field.value.bytes()).flatten().filter(start).last();
                     set.start = read.map_or(0, |field| field.value.i32());
@@ -326,21 +326,21 @@ mod tests {
 
     use super::*;
     use crate::intern::Interner;
-    use crate::wire::schema::{int_or_string, pod_template_spec, stateful_set as f};
+    use crate::wire::schema::{int_or_string, pod_template_spec, stateful_set as object};
 
     fn object() -> Vec<u8> {
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::NAME, "web");
             meta.put_str(object_meta::NAMESPACE, "ns");
             meta.put_str(object_meta::RESOURCE_VERSION, "5");
             meta.put_str(object_meta::MANAGED_FIELDS, "large");
         });
-        object.put_message(f::SPEC, |spec| {
-            spec.put_int(s::REPLICAS, 3);
-            spec.put_message(s::SELECTOR, |selector| selector.put_entry(label_selector::MATCH_LABELS, "app", "web"));
-            spec.put_message(s::TEMPLATE, |template| template.put_message(pod_template_spec::METADATA, |_| {}));
-            spec.put_message(s::VOLUME_CLAIM_TEMPLATES, |template| {
+        object.put_message(object::SPEC, |spec| {
+            spec.put_int(spec::REPLICAS, 3);
+            spec.put_message(spec::SELECTOR, |selector| selector.put_entry(label_selector::MATCH_LABELS, "app", "web"));
+            spec.put_message(spec::TEMPLATE, |template| template.put_message(pod_template_spec::METADATA, |_| {}));
+            spec.put_message(spec::VOLUME_CLAIM_TEMPLATES, |template| {
                 template.put_message(claim::METADATA, |meta| {
                     meta.put_str(object_meta::NAME, "data");
                     meta.put_entry(object_meta::LABELS, "app", "other");
@@ -349,22 +349,22 @@ mod tests {
                 });
                 template.put_str(claim::SPEC, "the spec");
             });
-            spec.put_str(s::SERVICE_NAME, "names");
-            spec.put_str(s::POD_MANAGEMENT_POLICY, "Parallel");
-            spec.put_message(s::UPDATE_STRATEGY, |update| {
+            spec.put_str(spec::SERVICE_NAME, "names");
+            spec.put_str(spec::POD_MANAGEMENT_POLICY, "Parallel");
+            spec.put_message(spec::UPDATE_STRATEGY, |update| {
                 update.put_str(strategy::TYPE, "RollingUpdate");
                 update.put_message(strategy::ROLLING_UPDATE, |bounds| {
                     bounds.put_int(rolling::PARTITION, 2);
                     bounds.put_message(rolling::MAX_UNAVAILABLE, |count| count.put_int(int_or_string::INT_VAL, 4));
                 });
             });
-            spec.put_message(s::RETENTION, |policy| {
+            spec.put_message(spec::RETENTION, |policy| {
                 policy.put_str(retention::WHEN_DELETED, "Delete");
                 policy.put_str(retention::WHEN_SCALED, "Retain");
             });
-            spec.put_message(s::ORDINALS, |ordinals| ordinals.put_int(stateful_set_ordinals::START, 7));
+            spec.put_message(spec::ORDINALS, |ordinals| ordinals.put_int(stateful_set_ordinals::START, 7));
         });
-        object.put_message(f::STATUS, |status| status.put_str(99, "unknown"));
+        object.put_message(object::STATUS, |status| status.put_str(99, "unknown"));
         object
     }
 
@@ -417,6 +417,6 @@ mod tests {
         };
         let update = set.status_update(&status);
         assert_eq!(read(&update).status, status);
-        assert_eq!(find(find(&update, f::STATUS), 99), b"unknown");
+        assert_eq!(find(find(&update, object::STATUS), 99), b"unknown");
     }
 }

@@ -10,7 +10,7 @@ use crate::template::raw_object::Raw;
 use crate::value::condition::splice;
 use crate::value::time::Time;
 use crate::wire::schema::{
-    cron_job as f, cron_job_spec as s, cron_job_status as t, job, job_template_spec, object_meta,
+    cron_job as object, cron_job_spec as spec, cron_job_status as status, job, job_template_spec, object_meta,
     object_reference as reference,
 };
 use crate::wire::{self, Put, WireError, fields, find, map_entry};
@@ -51,7 +51,7 @@ pub struct CronJob {
     pub failed_limit: Option<i32>,
     /// Raw `spec.jobTemplate`.
     job_template: Arc<[u8]>,
-    /// Status.
+    /// `status`, as last read.
     pub status: CronJobStatus,
     raw: Raw,
 }
@@ -59,11 +59,11 @@ pub struct CronJob {
 /// A Job that runs, as the status refers to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActiveJob {
-    /// Namespace.
+    /// Namespace of the Job.
     pub namespace: Str,
-    /// Name.
+    /// Name of the Job.
     pub name: Str,
-    /// Uid.
+    /// Uid of the Job.
     pub uid: Uid,
     /// The whole reference in its encoded form.
     raw: Arc<[u8]>,
@@ -114,9 +114,9 @@ impl CronJobStatus {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                t::ACTIVE => status.active.push(ActiveJob::decode(interner, field.value.bytes())?),
-                t::LAST_SCHEDULE_TIME => status.last_schedule = Time::decode(field.value.bytes())?,
-                t::LAST_SUCCESSFUL_TIME => status.last_successful = Time::decode(field.value.bytes())?,
+                status::ACTIVE => status.active.push(ActiveJob::decode(interner, field.value.bytes())?),
+                status::LAST_SCHEDULE_TIME => status.last_schedule = Time::decode(field.value.bytes())?,
+                status::LAST_SUCCESSFUL_TIME => status.last_successful = Time::decode(field.value.bytes())?,
                 _ => {}
             }
         }
@@ -127,12 +127,13 @@ impl CronJobStatus {
 impl CronJob {
     /// Returns the object for a PUT of this status.
     pub fn status_update(&self, status: &CronJobStatus) -> Vec<u8> {
-        let ours = [t::ACTIVE, t::LAST_SCHEDULE_TIME, t::LAST_SUCCESSFUL_TIME];
+        let ours = [status::ACTIVE, status::LAST_SCHEDULE_TIME, status::LAST_SUCCESSFUL_TIME];
         let status = splice(self.raw.status(), &ours, |out| {
-            status.active.iter().for_each(|job| out.put_bytes(t::ACTIVE, &job.raw));
-            for (number, time) in
-                [(t::LAST_SCHEDULE_TIME, status.last_schedule), (t::LAST_SUCCESSFUL_TIME, status.last_successful)]
-            {
+            status.active.iter().for_each(|job| out.put_bytes(status::ACTIVE, &job.raw));
+            for (number, time) in [
+                (status::LAST_SCHEDULE_TIME, status.last_schedule),
+                (status::LAST_SUCCESSFUL_TIME, status.last_successful),
+            ] {
                 if !time.is_zero() {
                     time.put(out, number);
                 }
@@ -170,20 +171,20 @@ impl CronJob {
         for field in fields(spec) {
             let field = field?;
             match field.number {
-                s::SCHEDULE => self.schedule = interner.str(field.value.str()),
-                s::TIME_ZONE => self.time_zone = Some(interner.str(field.value.str())),
-                s::STARTING_DEADLINE_SECONDS => self.starting_deadline = Some(field.value.i64()),
-                s::CONCURRENCY_POLICY => {
+                spec::SCHEDULE => self.schedule = interner.str(field.value.str()),
+                spec::TIME_ZONE => self.time_zone = Some(interner.str(field.value.str())),
+                spec::STARTING_DEADLINE_SECONDS => self.starting_deadline = Some(field.value.i64()),
+                spec::CONCURRENCY_POLICY => {
                     self.concurrency = match field.value.str() {
                         "Forbid" => Concurrency::Forbid,
                         "Replace" => Concurrency::Replace,
                         _ => Concurrency::Allow,
                     }
                 }
-                s::SUSPEND => self.suspend = field.value.bool(),
-                s::SUCCESSFUL_JOBS_HISTORY_LIMIT => self.successful_limit = Some(field.value.i32()),
-                s::FAILED_JOBS_HISTORY_LIMIT => self.failed_limit = Some(field.value.i32()),
-                s::JOB_TEMPLATE => {
+                spec::SUSPEND => self.suspend = field.value.bool(),
+                spec::SUCCESSFUL_JOBS_HISTORY_LIMIT => self.successful_limit = Some(field.value.i32()),
+                spec::FAILED_JOBS_HISTORY_LIMIT => self.failed_limit = Some(field.value.i32()),
+                spec::JOB_TEMPLATE => {
                     let template = field.value.bytes();
                     for part in fields(template) {
                         fields(part?.value.bytes()).try_for_each(|field| field.map(drop))?;
@@ -205,7 +206,7 @@ impl Kind for CronJob {
         let Parts { meta, spec, status } = Parts::read(object)?;
         // The server ignores the spec in a PUT of the status.
         let mut without_spec = Vec::with_capacity(meta.len() + status.len() + 16);
-        wire::copy_fields(object, &mut without_spec, |field| field.number != f::SPEC)?;
+        wire::copy_fields(object, &mut without_spec, |field| field.number != object::SPEC)?;
         let interner = &context.interner;
         let mut cron_job = Self {
             meta: Meta::decode(interner, meta, |_, _| {})?,
@@ -236,15 +237,15 @@ mod tests {
 
     fn cron_job() -> CronJob {
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::NAME, "nightly");
             meta.put_str(object_meta::NAMESPACE, "default");
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
         });
-        object.put_message(f::SPEC, |spec| {
-            spec.put_str(s::SCHEDULE, "0 3 * * *");
-            spec.put_str(s::CONCURRENCY_POLICY, "Forbid");
-            spec.put_message(s::JOB_TEMPLATE, |template| {
+        object.put_message(object::SPEC, |spec| {
+            spec.put_str(spec::SCHEDULE, "0 3 * * *");
+            spec.put_str(spec::CONCURRENCY_POLICY, "Forbid");
+            spec.put_message(spec::JOB_TEMPLATE, |template| {
                 template.put_message(job_template_spec::METADATA, |meta| {
                     meta.put_entry(object_meta::LABELS, "app", "nightly");
                     meta.put_entry(object_meta::ANNOTATIONS, "note", "x");
@@ -253,8 +254,8 @@ mod tests {
                 template.put_message(job_template_spec::SPEC, |spec| spec.put_int(1, 4));
             });
         });
-        object.put_message(f::STATUS, |status| {
-            status.put_message(t::ACTIVE, |job| {
+        object.put_message(object::STATUS, |status| {
+            status.put_message(status::ACTIVE, |job| {
                 job.put_str(reference::NAME, "nightly-1");
                 job.put_str(reference::UID, "a");
             });
@@ -272,8 +273,8 @@ mod tests {
         status.active.push(ActiveJob::of(&cron_job.meta));
         status.last_schedule = Time(60);
         let update = cron_job.status_update(&status);
-        assert_eq!(CronJobStatus::decode(&Interner::default(), find(&update, f::STATUS)), Ok(status));
-        assert!(find(&update, f::SPEC).is_empty());
+        assert_eq!(CronJobStatus::decode(&Interner::default(), find(&update, object::STATUS)), Ok(status));
+        assert!(find(&update, object::SPEC).is_empty());
     }
 
     #[test]

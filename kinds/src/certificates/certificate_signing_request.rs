@@ -8,8 +8,8 @@ use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::value::time::Time;
 use crate::wire::schema::{
-    certificate_signing_request as f, certificate_signing_request_condition as c,
-    certificate_signing_request_spec as s, certificate_signing_request_status as t,
+    certificate_signing_request as object, certificate_signing_request_condition as condition,
+    certificate_signing_request_spec as spec, certificate_signing_request_status as status,
 };
 use crate::wire::{Put, WireError, copy_fields, fields, find, splice};
 
@@ -26,7 +26,7 @@ pub struct CertificateSigningRequest {
     pub usages: Arc<[Str]>,
     /// Requested validity in seconds, if given.
     pub expiration_seconds: Option<i32>,
-    /// Conditions.
+    /// `conditions`, in their order in the object.
     pub conditions: Vec<Condition>,
     /// The certificate as PEM; empty before there is one.
     pub certificate: Box<[u8]>,
@@ -47,12 +47,12 @@ pub struct Condition {
 impl CertificateSigningRequest {
     /// Returns the request itself, as PEM.
     pub fn request(&self) -> &[u8] {
-        find(self.spec(), s::REQUEST)
+        find(self.spec(), spec::REQUEST)
     }
 
     /// Returns the raw spec.
     pub fn spec(&self) -> &[u8] {
-        find(&self.raw, f::SPEC)
+        find(&self.raw, object::SPEC)
     }
 
     /// Returns true if a condition of this type exists, whatever its status.
@@ -66,14 +66,14 @@ impl CertificateSigningRequest {
     /// When the object that was read is not well-formed.
     pub fn with_condition(&self, kind: &str, reason: &str, message: &str, now: Time) -> Result<Vec<u8>, WireError> {
         self.with_status(None, |status| {
-            status.put_message(t::CONDITIONS, |condition| {
-                condition.put_str(c::TYPE, kind);
-                condition.put_str(c::REASON, reason);
-                condition.put_str(c::MESSAGE, message);
+            status.put_message(status::CONDITIONS, |condition| {
+                condition.put_str(condition::TYPE, kind);
+                condition.put_str(condition::REASON, reason);
+                condition.put_str(condition::MESSAGE, message);
                 if !now.is_zero() {
-                    now.put(condition, c::LAST_UPDATE_TIME);
+                    now.put(condition, condition::LAST_UPDATE_TIME);
                 }
-                condition.put_str(c::STATUS, "True");
+                condition.put_str(condition::STATUS, "True");
             });
         })
     }
@@ -83,15 +83,15 @@ impl CertificateSigningRequest {
     /// # Errors
     /// When the object that was read is not well-formed.
     pub fn with_certificate(&self, pem: &str) -> Result<Vec<u8>, WireError> {
-        self.with_status(Some(t::CERTIFICATE), |status| status.put_str(t::CERTIFICATE, pem))
+        self.with_status(Some(status::CERTIFICATE), |status| status.put_str(status::CERTIFICATE, pem))
     }
 
     fn with_status(&self, replaced: Option<u32>, put: impl FnOnce(&mut Vec<u8>)) -> Result<Vec<u8>, WireError> {
         let mut status = Vec::new();
-        copy_fields(find(&self.raw, f::STATUS), &mut status, |field| Some(field.number) != replaced)?;
+        copy_fields(find(&self.raw, object::STATUS), &mut status, |field| Some(field.number) != replaced)?;
         put(&mut status);
-        let keep = |field: &crate::wire::Field<'_>| field.number != f::STATUS;
-        splice::edited(&self.raw, &[], keep, |out| out.put_bytes(f::STATUS, &status))
+        let keep = |field: &crate::wire::Field<'_>| field.number != object::STATUS;
+        splice::edited(&self.raw, &[], keep, |out| out.put_bytes(object::STATUS, &status))
     }
 }
 
@@ -107,31 +107,31 @@ impl Kind for CertificateSigningRequest {
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let interner = &context.interner;
         let (mut signer, mut username, mut usages, mut expiration_seconds) = ("", "", Vec::new(), None);
-        for field in fields(find(object, f::SPEC)) {
+        for field in fields(find(object, object::SPEC)) {
             let field = field?;
             match field.number {
-                s::SIGNER_NAME => signer = field.value.str(),
-                s::USERNAME => username = field.value.str(),
-                s::USAGES => usages.push(interner.str(field.value.str())),
-                s::EXPIRATION_SECONDS => expiration_seconds = Some(field.value.i32()),
+                spec::SIGNER_NAME => signer = field.value.str(),
+                spec::USERNAME => username = field.value.str(),
+                spec::USAGES => usages.push(interner.str(field.value.str())),
+                spec::EXPIRATION_SECONDS => expiration_seconds = Some(field.value.i32()),
                 _ => {}
             }
         }
         let mut conditions = Vec::new();
-        for field in fields(find(object, f::STATUS)) {
+        for field in fields(find(object, object::STATUS)) {
             let field = field?;
-            if field.number == t::CONDITIONS {
+            if field.number == status::CONDITIONS {
                 conditions.push(Condition::decode(context, field.value.bytes())?);
             }
         }
         Ok(Self {
-            meta: Meta::decode(interner, find(object, f::METADATA), |_, _| {})?,
+            meta: Meta::decode(interner, find(object, object::METADATA), |_, _| {})?,
             signer: interner.str(signer),
             username: interner.str(username),
             usages: interner.list(&usages),
             expiration_seconds,
             conditions,
-            certificate: find(find(object, f::STATUS), t::CERTIFICATE).into(),
+            certificate: find(find(object, object::STATUS), status::CERTIFICATE).into(),
             raw: splice::edited(object, &[], |_| true, |_| {})?.into(),
         })
     }
@@ -147,9 +147,9 @@ impl Condition {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                c::TYPE => kind = field.value.str(),
-                c::STATUS => status = field.value.str(),
-                c::LAST_UPDATE_TIME => updated = Time::decode(field.value.bytes())?,
+                condition::TYPE => kind = field.value.str(),
+                condition::STATUS => status = field.value.str(),
+                condition::LAST_UPDATE_TIME => updated = Time::decode(field.value.bytes())?,
                 _ => {}
             }
         }

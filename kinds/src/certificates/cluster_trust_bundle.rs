@@ -4,7 +4,7 @@ use crate::decode::{Decode, DecodeError};
 use crate::intern::Str;
 use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
-use crate::wire::schema::{cluster_trust_bundle as f, cluster_trust_bundle_spec as s};
+use crate::wire::schema::{cluster_trust_bundle as object, cluster_trust_bundle_spec as spec};
 use crate::wire::{Put, WireError, fields, find, splice};
 
 /// A ClusterTrustBundle.
@@ -23,10 +23,10 @@ impl ClusterTrustBundle {
     /// Returns the object for a POST.
     pub fn new_object(name: &str, signer: &str, bundle: &str) -> Vec<u8> {
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| meta.put_str(crate::wire::schema::object_meta::NAME, name));
-        object.put_message(f::SPEC, |spec| {
-            spec.put_str(s::SIGNER_NAME, signer);
-            spec.put_str(s::TRUST_BUNDLE, bundle);
+        object.put_message(object::METADATA, |meta| meta.put_str(crate::wire::schema::object_meta::NAME, name));
+        object.put_message(object::SPEC, |spec| {
+            spec.put_str(spec::SIGNER_NAME, signer);
+            spec.put_str(spec::TRUST_BUNDLE, bundle);
         });
         object
     }
@@ -37,9 +37,9 @@ impl ClusterTrustBundle {
     /// When the object that was read is not well-formed.
     pub fn update(&self, bundle: &str) -> Result<Vec<u8>, WireError> {
         let mut spec = Vec::new();
-        crate::wire::copy_fields(find(&self.raw, f::SPEC), &mut spec, |field| field.number != s::TRUST_BUNDLE)?;
-        spec.put_str(s::TRUST_BUNDLE, bundle);
-        splice::edited(&self.raw, &[], |field| field.number != f::SPEC, |out| out.put_bytes(f::SPEC, &spec))
+        crate::wire::copy_fields(find(&self.raw, object::SPEC), &mut spec, |field| field.number != spec::TRUST_BUNDLE)?;
+        spec.put_str(spec::TRUST_BUNDLE, bundle);
+        splice::edited(&self.raw, &[], |field| field.number != object::SPEC, |out| out.put_bytes(object::SPEC, &spec))
     }
 }
 
@@ -54,16 +54,16 @@ impl Kind for ClusterTrustBundle {
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let (mut signer, mut bundle) = ("", "");
-        for field in fields(find(object, f::SPEC)) {
+        for field in fields(find(object, object::SPEC)) {
             let field = field?;
             match field.number {
-                s::SIGNER_NAME => signer = field.value.str(),
-                s::TRUST_BUNDLE => bundle = field.value.str(),
+                spec::SIGNER_NAME => signer = field.value.str(),
+                spec::TRUST_BUNDLE => bundle = field.value.str(),
                 _ => {}
             }
         }
         Ok(Self {
-            meta: Meta::decode(&context.interner, find(object, f::METADATA), |_, _| {})?,
+            meta: Meta::decode(&context.interner, find(object, object::METADATA), |_, _| {})?,
             signer: context.interner.str(signer),
             bundle: bundle.into(),
             raw: object.into(),

@@ -4,7 +4,7 @@ use crate::decode::{Decode, DecodeError};
 use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::wire::find;
-use crate::wire::schema::pod_certificate_request as f;
+use crate::wire::schema::pod_certificate_request as object;
 
 /// A request for a pod's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +23,7 @@ impl Kind for PodCertificateRequest {
     };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        Ok(Self { meta: Meta::decode(&context.interner, find(object, f::METADATA), |_, _| {})? })
+        Ok(Self { meta: Meta::decode(&context.interner, find(object, object::METADATA), |_, _| {})? })
     }
 
     fn meta(&self) -> &Meta {

@@ -3,7 +3,7 @@
 use crate::decode::{Decode, DecodeError};
 use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
-use crate::wire::schema::{lease as f, lease_spec, time};
+use crate::wire::schema::{lease as object, lease_spec, time};
 use crate::wire::{fields, find};
 
 /// The namespace of the kubelets' leases; each has the name of its node.
@@ -23,9 +23,9 @@ impl Kind for Lease {
         Resource { group: "coordination.k8s.io", version: "v1", kind: "Lease", plural: "leases", namespaced: true };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let meta = Meta::decode(&context.interner, find(object, f::METADATA), |_, _| {})?;
+        let meta = Meta::decode(&context.interner, find(object, object::METADATA), |_, _| {})?;
         let mut renewed = None;
-        for field in fields(find(object, f::SPEC)) {
+        for field in fields(find(object, object::SPEC)) {
             let field = field?;
             if field.number == lease_spec::RENEW_TIME {
                 let (mut seconds, mut nanos) = (0, 0);

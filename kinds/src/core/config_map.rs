@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::decode::{Decode, DecodeError, Sections};
 use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
-use crate::wire::schema::{config_map as f, object_meta};
+use crate::wire::schema::{config_map as object, object_meta};
 use crate::wire::{self, Put, WireError, fields, find, map_entry, splice};
 
 /// Name of the ConfigMap with the root certificates, in each namespace.
@@ -52,8 +52,8 @@ impl ConfigMap {
 impl Body {
     fn keep(context: &Decode, object: &[u8]) -> Result<Self, WireError> {
         let mut data = Vec::new();
-        wire::copy_fields(object, &mut data, |field| field.number == f::DATA)?;
-        let rest = splice::edited(object, &[], |field| field.number != f::DATA, |_| {})?;
+        wire::copy_fields(object, &mut data, |field| field.number == object::DATA)?;
+        let rest = splice::edited(object, &[], |field| field.number != object::DATA, |_| {})?;
         Ok(Self { data: context.interner.blob(&data), rest: rest.into() })
     }
 
@@ -64,7 +64,7 @@ impl Body {
 
     /// Returns the value of an annotation.
     pub fn annotation(&self, key: &str) -> Option<&str> {
-        fields(find(&self.rest, f::METADATA))
+        fields(find(&self.rest, object::METADATA))
             .flatten()
             .filter(|field| field.number == object_meta::ANNOTATIONS)
             .filter_map(|field| map_entry(field.value.bytes()).ok())
@@ -84,7 +84,7 @@ impl Body {
             &self.rest,
             annotations,
             |_| true,
-            |out| data.into_iter().for_each(|(key, value)| out.put_entry(f::DATA, key, value)),
+            |out| data.into_iter().for_each(|(key, value)| out.put_entry(object::DATA, key, value)),
         )
     }
 }
@@ -94,7 +94,7 @@ impl Kind for ConfigMap {
         Resource { group: "", version: "v1", kind: "ConfigMap", plural: "configmaps", namespaced: true };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let meta = Meta::decode(&context.interner, find(object, f::METADATA), |_, _| {})?;
+        let meta = Meta::decode(&context.interner, find(object, object::METADATA), |_, _| {})?;
         let kept = Self::is_kept(context.sections, &meta);
         Ok(Self { body: kept.then(|| Body::keep(context, object)).transpose()?, meta })
     }
@@ -110,14 +110,14 @@ mod tests {
 
     fn decode(namespace: &str, name: &str, sections: Sections) -> ConfigMap {
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::NAMESPACE, namespace);
             meta.put_str(object_meta::NAME, name);
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
             meta.put_entry(object_meta::ANNOTATIONS, "why", "because");
         });
-        object.put_entry(f::DATA, "a", "1");
-        object.put_entry(f::DATA, "b", "2");
+        object.put_entry(object::DATA, "a", "1");
+        object.put_entry(object::DATA, "b", "2");
         object.put_entry(3, "binary", "kept");
         ConfigMap::decode(&Decode { interner: Arc::default(), sections }, &object).expect("a ConfigMap")
     }

@@ -8,7 +8,7 @@ use crate::metadata_edit::Head;
 use crate::networking::endpoint::{Port, PortFields, Target};
 use crate::template::raw_object::annotated_meta;
 use crate::value::ip::Ip;
-use crate::wire::schema::{endpoint_address as a, endpoint_subset as s, endpoints as f, subset_port as p};
+use crate::wire::schema::{endpoint_address, endpoint_subset, endpoints as object, subset_port};
 use crate::wire::{Put, WireError, copy_fields, fields, splice};
 
 /// Marks an object that omits addresses because there are too many (core/v1, EndpointsOverCapacity).
@@ -16,8 +16,12 @@ pub const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
 /// The holder of a lock that is stored in an annotation (client-go, LeaderElectionRecordAnnotationKey).
 pub const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 
-const PORT: PortFields =
-    PortFields { name: p::NAME, protocol: p::PROTOCOL, number: p::PORT, app_protocol: p::APP_PROTOCOL };
+const PORT: PortFields = PortFields {
+    name: subset_port::NAME,
+    protocol: subset_port::PROTOCOL,
+    number: subset_port::PORT,
+    app_protocol: subset_port::APP_PROTOCOL,
+};
 
 /// An Endpoints object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +43,7 @@ pub struct Subset {
     pub ready: Vec<Address>,
     /// Addresses that are not ready yet.
     pub not_ready: Vec<Address>,
-    /// Ports.
+    /// Ports of all these addresses.
     pub ports: Vec<Port>,
 }
 
@@ -72,7 +76,7 @@ impl Endpoints {
     pub fn update(&self, head: &Head<'_>, subsets: &[Subset]) -> Option<Result<Vec<u8>, WireError>> {
         (!self.raw.is_empty()).then(|| {
             let mut object = head.rewrite(&self.raw)?;
-            copy_fields(&self.raw, &mut object, |field| field.number != f::METADATA)?;
+            copy_fields(&self.raw, &mut object, |field| field.number != object::METADATA)?;
             subsets.iter().for_each(|subset| subset.put(&mut object));
             Ok(object)
         })
@@ -93,9 +97,9 @@ impl Subset {
             let field = field?;
             let bytes = field.value.bytes();
             match field.number {
-                s::ADDRESSES => subset.ready.push(Address::decode(interner, bytes)?),
-                s::NOT_READY_ADDRESSES => subset.not_ready.push(Address::decode(interner, bytes)?),
-                s::PORTS => subset.ports.push(Port::decode(interner, PORT, bytes)?),
+                endpoint_subset::ADDRESSES => subset.ready.push(Address::decode(interner, bytes)?),
+                endpoint_subset::NOT_READY_ADDRESSES => subset.not_ready.push(Address::decode(interner, bytes)?),
+                endpoint_subset::PORTS => subset.ports.push(Port::decode(interner, PORT, bytes)?),
                 _ => {}
             }
         }
@@ -106,10 +110,10 @@ impl Subset {
     }
 
     fn put(&self, out: &mut Vec<u8>) {
-        out.put_message(f::SUBSETS, |message| {
-            self.ready.iter().for_each(|address| address.put(message, s::ADDRESSES));
-            self.not_ready.iter().for_each(|address| address.put(message, s::NOT_READY_ADDRESSES));
-            self.ports.iter().for_each(|port| port.put(message, s::PORTS, PORT));
+        out.put_message(object::SUBSETS, |message| {
+            self.ready.iter().for_each(|address| address.put(message, endpoint_subset::ADDRESSES));
+            self.not_ready.iter().for_each(|address| address.put(message, endpoint_subset::NOT_READY_ADDRESSES));
+            self.ports.iter().for_each(|port| port.put(message, endpoint_subset::PORTS, PORT));
         });
     }
 }
@@ -120,10 +124,10 @@ impl Address {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                a::IP => address.ip = Ip::parse(field.value.str()),
-                a::HOSTNAME => address.hostname = interner.str(field.value.str()),
-                a::NODE_NAME => address.node = Some(interner.str(field.value.str())),
-                a::TARGET_REF => address.target = Some(Target::decode(interner, field.value.bytes())?),
+                endpoint_address::IP => address.ip = Ip::parse(field.value.str()),
+                endpoint_address::HOSTNAME => address.hostname = interner.str(field.value.str()),
+                endpoint_address::NODE_NAME => address.node = Some(interner.str(field.value.str())),
+                endpoint_address::TARGET_REF => address.target = Some(Target::decode(interner, field.value.bytes())?),
                 _ => {}
             }
         }
@@ -132,13 +136,13 @@ impl Address {
 
     fn put(&self, out: &mut Vec<u8>, number: u32) {
         out.put_message(number, |message| {
-            message.put_str(a::IP, &self.ip.to_string());
+            message.put_str(endpoint_address::IP, &self.ip.to_string());
             if let Some(target) = &self.target {
-                target.put(message, a::TARGET_REF);
+                target.put(message, endpoint_address::TARGET_REF);
             }
-            message.put_str(a::HOSTNAME, &self.hostname);
+            message.put_str(endpoint_address::HOSTNAME, &self.hostname);
             if let Some(node) = &self.node {
-                message.put_str(a::NODE_NAME, node);
+                message.put_str(endpoint_address::NODE_NAME, node);
             }
         });
     }
@@ -153,15 +157,18 @@ impl Kind for Endpoints {
         for field in fields(object) {
             let field = field?;
             match field.number {
-                f::METADATA => meta = field.value.bytes(),
-                f::SUBSETS => subsets.push(Subset::decode(&context.interner, field.value.bytes())?),
+                object::METADATA => meta = field.value.bytes(),
+                object::SUBSETS => subsets.push(Subset::decode(&context.interner, field.value.bytes())?),
                 _ => {}
             }
         }
         let (meta, annotations) = annotated_meta(&context.interner, meta)?;
         let whole = context.sections.contains(Self::WHOLE);
-        let raw =
-            if whole { splice::edited(object, &[], |field| field.number != f::SUBSETS, |_| {})? } else { Vec::new() };
+        let raw = if whole {
+            splice::edited(object, &[], |field| field.number != object::SUBSETS, |_| {})?
+        } else {
+            Vec::new()
+        };
         Ok(Self { meta, annotations, subsets: subsets.into(), raw: raw.into() })
     }
 
@@ -195,9 +202,9 @@ mod tests {
             [Subset { ready: vec![address("10.0.0.1")], not_ready: vec![address("10.0.0.2")], ports: vec![port] }];
         let head = Head { labels: &labels, annotations: Annotations::Edited(&[("why", Some("because"))]), owner: None };
         let mut created = Vec::new();
-        created.put_message(f::METADATA, |meta| {
+        created.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
-            meta.extend(crate::wire::find(&Endpoints::create("ns", "web", &head, &subsets), f::METADATA));
+            meta.extend(crate::wire::find(&Endpoints::create("ns", "web", &head, &subsets), object::METADATA));
             meta.put_str(99, "unknown");
         });
         created.put_str(77, "unknown too");
@@ -210,7 +217,7 @@ mod tests {
         let again = Endpoints::decode(&context, &updated).expect("well-formed");
         assert_eq!((again.annotation("why"), again.annotation("what")), (None, Some("this")));
         assert_eq!((&*again.subsets, again.meta.labels.len(), again.meta.version), (&subsets[..], 0, 7));
-        let meta = crate::wire::find(&updated, f::METADATA);
+        let meta = crate::wire::find(&updated, object::METADATA);
         assert_eq!(
             (crate::wire::find(meta, 99), crate::wire::find(&updated, 77)),
             (&b"unknown"[..], &b"unknown too"[..])

@@ -3,7 +3,7 @@
 use crate::decode::{Decode, DecodeError};
 use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
-use crate::wire::schema::{namespace as f, namespace_status};
+use crate::wire::schema::{namespace as object, namespace_status};
 use crate::wire::{fields, find};
 
 /// A namespace.
@@ -24,8 +24,8 @@ impl Kind for Namespace {
         for field in fields(object) {
             let field = field?;
             match field.number {
-                f::METADATA => meta = field.value.bytes(),
-                f::STATUS => active = find(field.value.bytes(), namespace_status::PHASE) == b"Active",
+                object::METADATA => meta = field.value.bytes(),
+                object::STATUS => active = find(field.value.bytes(), namespace_status::PHASE) == b"Active",
                 _ => {}
             }
         }

@@ -7,7 +7,7 @@ use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::value::condition::{Condition, ConditionFields, splice};
 use crate::wire::schema::{
-    namespace as f, namespace_condition, namespace_spec, namespace_status, pod, pod_spec, pod_status,
+    namespace as object, namespace_condition, namespace_spec, namespace_status, pod, pod_spec, pod_status,
 };
 use crate::wire::splice::without_managed_fields;
 use crate::wire::{Put, fields, find};
@@ -23,7 +23,7 @@ const CONDITION: ConditionFields = ConditionFields {
 
 /// A namespace that is being deleted. It is read from the API server when needed, and never stored in the cache.
 #[derive(Debug, Clone)]
-pub struct NamespaceEnding {
+pub struct TerminatingNamespace {
     /// Metadata.
     pub meta: Meta,
     /// `spec.finalizers`: the API server keeps the namespace while there are any.
@@ -35,58 +35,58 @@ pub struct NamespaceEnding {
     raw: Vec<u8>,
 }
 
-impl NamespaceEnding {
+impl TerminatingNamespace {
     /// Returns the object for a PUT of its status.
     pub fn status_update(&self, conditions: &[Condition]) -> Vec<u8> {
         let mut object = self.metadata();
-        object.put_bytes(f::SPEC, find(&self.raw, f::SPEC));
+        object.put_bytes(object::SPEC, find(&self.raw, object::SPEC));
         let ours = [namespace_status::PHASE, namespace_status::CONDITIONS];
-        let status = splice(find(&self.raw, f::STATUS), &ours, |status| {
+        let status = splice(find(&self.raw, object::STATUS), &ours, |status| {
             status.put_str(namespace_status::PHASE, "Terminating");
             conditions.iter().for_each(|condition| condition.put(status, namespace_status::CONDITIONS, &CONDITION));
         });
-        object.put_bytes(f::STATUS, &status);
+        object.put_bytes(object::STATUS, &status);
         object
     }
 
     /// Returns the object for a PUT that replaces `spec.finalizers`.
     pub fn finalize(&self, finalizers: &[Str]) -> Vec<u8> {
         let mut object = self.metadata();
-        let spec = splice(find(&self.raw, f::SPEC), &[namespace_spec::FINALIZERS], |spec| {
+        let spec = splice(find(&self.raw, object::SPEC), &[namespace_spec::FINALIZERS], |spec| {
             finalizers.iter().for_each(|finalizer| spec.put_str(namespace_spec::FINALIZERS, finalizer));
         });
-        object.put_bytes(f::SPEC, &spec);
+        object.put_bytes(object::SPEC, &spec);
         object
     }
 
     /// Reports whether the namespace still has finalizers after `finalizer` is removed.
-    pub fn outlasts(&self, finalizer: &str) -> bool {
+    pub fn has_other_finalizers(&self, finalizer: &str) -> bool {
         !self.meta.finalizers.is_empty() || self.finalizers.iter().any(|other| &**other != finalizer)
     }
 
     fn metadata(&self) -> Vec<u8> {
         let (mut object, mut meta) = (Vec::new(), Vec::new());
         // It was decoded before, so that it is known to be well-formed.
-        let copied = without_managed_fields(find(&self.raw, f::METADATA), &mut meta);
+        let copied = without_managed_fields(find(&self.raw, object::METADATA), &mut meta);
         debug_assert!(copied.is_ok());
-        object.put_bytes(f::METADATA, &meta);
+        object.put_bytes(object::METADATA, &meta);
         object
     }
 }
 
-impl Kind for NamespaceEnding {
+impl Kind for TerminatingNamespace {
     const RESOURCE: Resource = Namespace::RESOURCE;
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let meta = Meta::decode(&context.interner, find(object, f::METADATA), |_, _| {})?;
+        let meta = Meta::decode(&context.interner, find(object, object::METADATA), |_, _| {})?;
         let (mut finalizers, mut terminating, mut conditions) = (Vec::new(), false, Vec::new());
-        for field in fields(find(object, f::SPEC)) {
+        for field in fields(find(object, object::SPEC)) {
             let field = field?;
             if field.number == namespace_spec::FINALIZERS {
                 finalizers.push(context.interner.str(field.value.str()));
             }
         }
-        for field in fields(find(object, f::STATUS)) {
+        for field in fields(find(object, object::STATUS)) {
             let field = field?;
             match field.number {
                 namespace_status::PHASE => terminating = field.value.bytes() == b"Terminating",
@@ -133,23 +133,23 @@ mod tests {
 
     fn message(phase: &str) -> Vec<u8> {
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::NAME, "n");
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
             meta.put_str(object_meta::MANAGED_FIELDS, "long");
             meta.put_entry(object_meta::ANNOTATIONS, "a", "kept");
         });
-        object.put_message(f::SPEC, |spec| {
+        object.put_message(object::SPEC, |spec| {
             spec.put_str(namespace_spec::FINALIZERS, "kubernetes");
             spec.put_str(namespace_spec::FINALIZERS, "other");
         });
-        object.put_message(f::STATUS, |status| status.put_str(namespace_status::PHASE, phase));
+        object.put_message(object::STATUS, |status| status.put_str(namespace_status::PHASE, phase));
         object
     }
 
-    fn decode(object: &[u8]) -> NamespaceEnding {
+    fn decode(object: &[u8]) -> TerminatingNamespace {
         let context = Decode { interner: Arc::default(), sections: crate::decode::Sections::default() };
-        NamespaceEnding::decode(&context, object).expect("a namespace")
+        TerminatingNamespace::decode(&context, object).expect("a namespace")
     }
 
     #[test]
@@ -165,8 +165,8 @@ mod tests {
             last_transition: Time(5),
         };
         let written = read.status_update(std::slice::from_ref(&condition));
-        assert!(find(find(&written, f::METADATA), object_meta::MANAGED_FIELDS).is_empty());
-        assert!(!find(find(&written, f::METADATA), object_meta::ANNOTATIONS).is_empty());
+        assert!(find(find(&written, object::METADATA), object_meta::MANAGED_FIELDS).is_empty());
+        assert!(!find(find(&written, object::METADATA), object_meta::ANNOTATIONS).is_empty());
         let again = decode(&written);
         assert_eq!(
             (again.finalizers, again.terminating, again.conditions),

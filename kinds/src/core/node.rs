@@ -9,7 +9,7 @@ use crate::meta::Meta;
 use crate::scheduling::taint::Taint;
 use crate::value::quantity;
 use crate::value::time::Time;
-use crate::wire::schema::{node as f, node_condition, node_spec, node_status, quantity as q};
+use crate::wire::schema::{node as object, node_condition, node_spec, node_status, quantity as quantity_message};
 use crate::wire::splice::edited;
 use crate::wire::{Put, WireError, copy_fields, fields, find};
 
@@ -44,11 +44,11 @@ pub struct Node {
     pub ttl_seconds: Option<i64>,
     /// Cordoned: no new pods are scheduled.
     pub unschedulable: bool,
-    /// Taints.
+    /// `spec.taints`.
     pub taints: Box<[Taint]>,
     /// Address ranges of its pods; the first is also `spec.podCIDR`.
     pub pod_cidrs: Box<[Str]>,
-    /// Conditions.
+    /// `conditions`, in their order in the object.
     pub conditions: Box<[NodeCondition]>,
     /// Its link to a cloud instance; only with section [`Node::CLOUD`].
     pub cloud: Option<Box<NodeCloud>>,
@@ -102,7 +102,7 @@ fn allocatable_cpu(status: &[u8]) -> Result<i64, WireError> {
         let field = field?;
         let entry = field.value.bytes();
         if field.number == node_status::ALLOCATABLE && find(entry, 1) == b"cpu" {
-            let amount = std::str::from_utf8(find(find(entry, 2), q::STRING)).unwrap_or_default();
+            let amount = std::str::from_utf8(find(find(entry, 2), quantity_message::STRING)).unwrap_or_default();
             let millis = quantity::nanos(amount).map_or(0, |nanos| -(-nanos).div_euclid(1_000_000));
             return Ok(i64::try_from(millis).unwrap_or(i64::MAX));
         }
@@ -135,7 +135,7 @@ impl Kind for Node {
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let interner = &context.interner;
         let (mut ttl_seconds, mut provided_ip, mut is_managed) = (None, None, false);
-        let meta = Meta::decode(interner, find(object, f::METADATA), |key, value| {
+        let meta = Meta::decode(interner, find(object, object::METADATA), |key, value| {
             if key == TTL {
                 ttl_seconds = value.parse().ok();
             } else if key == PROVIDED_NODE_IP {
@@ -144,11 +144,11 @@ impl Kind for Node {
                 is_managed = true;
             }
         })?;
-        let conditions = fields(find(object, f::STATUS))
+        let conditions = fields(find(object, object::STATUS))
             .filter(|field| field.as_ref().is_ok_and(|field| field.number == node_status::CONDITIONS) || field.is_err())
             .map(|field| NodeCondition::decode(interner, field?.value.bytes()))
             .collect::<Result<_, WireError>>()?;
-        let (spec, status) = (find(object, f::SPEC), find(object, f::STATUS));
+        let (spec, status) = (find(object, object::SPEC), find(object, object::STATUS));
         let cloud = if context.sections.contains(Self::CLOUD) {
             Some(NodeCloud::decode(interner, spec, status, provided_ip)?.into())
         } else {
@@ -167,7 +167,7 @@ impl Kind for Node {
         };
         node.read_spec(interner, spec)?;
         if context.sections.contains(Self::CPU) {
-            node.cpu_millis = allocatable_cpu(find(object, f::STATUS))?;
+            node.cpu_millis = allocatable_cpu(find(object, object::STATUS))?;
         }
         if context.sections.contains(Self::VOLUMES) {
             node.volumes = Some(Box::new(NodeVolumes::read(is_managed, status)?));
@@ -183,7 +183,7 @@ impl Kind for Node {
 /// A change of a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConditionEdit {
-    /// Type.
+    /// Type of the condition.
     pub kind: &'static str,
     /// New status.
     pub status: &'static str,
@@ -209,9 +209,13 @@ impl ConditionEdit {
     }
 
     fn replaces(&self, number: u32) -> bool {
-        use node_condition as c;
-        matches!(number, c::STATUS | c::REASON | c::MESSAGE | c::LAST_TRANSITION_TIME)
-            || number == c::LAST_HEARTBEAT_TIME && self.heartbeat.is_some()
+        matches!(
+            number,
+            node_condition::STATUS
+                | node_condition::REASON
+                | node_condition::MESSAGE
+                | node_condition::LAST_TRANSITION_TIME
+        ) || number == node_condition::LAST_HEARTBEAT_TIME && self.heartbeat.is_some()
     }
 }
 
@@ -222,7 +226,7 @@ impl ConditionEdit {
 pub fn with_conditions(object: &[u8], edits: &[ConditionEdit]) -> Result<Vec<u8>, WireError> {
     let mut status = Vec::new();
     let mut done: Vec<&str> = Vec::new();
-    for field in fields(find(object, f::STATUS)) {
+    for field in fields(find(object, object::STATUS)) {
         let field = field?;
         let kind = find(field.value.bytes(), node_condition::TYPE);
         match edits.iter().find(|edit| edit.kind.as_bytes() == kind) {
@@ -242,7 +246,7 @@ pub fn with_conditions(object: &[u8], edits: &[ConditionEdit]) -> Result<Vec<u8>
             edit.put(condition);
         });
     }
-    edited(object, &[], |field| field.number != f::STATUS, |out| out.put_bytes(f::STATUS, &status))
+    edited(object, &[], |field| field.number != object::STATUS, |out| out.put_bytes(object::STATUS, &status))
 }
 
 #[cfg(test)]
@@ -263,11 +267,11 @@ mod tests {
 
     fn object() -> Vec<u8> {
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::NAME, "a");
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
         });
-        object.put_message(f::SPEC, |spec| {
+        object.put_message(object::SPEC, |spec| {
             spec.put_str(node_spec::POD_CIDR, "10.0.0.0/24");
             spec.put_bool(node_spec::UNSCHEDULABLE, true);
             spec.put_message(node_spec::TAINTS, |message| {
@@ -276,7 +280,7 @@ mod tests {
                 Time(5).put(message, taint::TIME_ADDED);
             });
         });
-        object.put_message(f::STATUS, |status| {
+        object.put_message(object::STATUS, |status| {
             status.put_message(node_status::CONDITIONS, condition("NetworkUnavailable", "False", 1));
             status.put_message(node_status::CONDITIONS, condition("Ready", "True", 2));
             status.put_str(88, "kept");
@@ -304,9 +308,9 @@ mod tests {
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
         };
         let mut node = Vec::new();
-        node.put_message(f::METADATA, identity);
-        node.put_message(f::SPEC, |spec| spec.put_str(node_spec::PROVIDER_ID, "x://1"));
-        node.put_message(f::STATUS, |status| {
+        node.put_message(object::METADATA, identity);
+        node.put_message(object::SPEC, |spec| spec.put_str(node_spec::PROVIDER_ID, "x://1"));
+        node.put_message(object::STATUS, |status| {
             for (kind, address) in [("InternalIP", "10.0.0.1"), ("InternalIP", "fd00::1")] {
                 status.put_message(node_status::ADDRESSES, |entry| {
                     entry.put_str(node_address::TYPE, kind);
@@ -329,7 +333,7 @@ mod tests {
         let read: Vec<_> = cloud.addresses.iter().map(|own| (&*own.kind, &*own.address)).collect();
         assert_eq!(read, [("InternalIP", "10.0.0.1"), ("InternalIP", "fd00::1")]);
         let mut annotated = Vec::new();
-        annotated.put_message(f::METADATA, |meta| {
+        annotated.put_message(object::METADATA, |meta| {
             identity(meta);
             meta.put_entry(object_meta::ANNOTATIONS, PROVIDED_NODE_IP, "10.0.0.1");
         });
@@ -341,11 +345,11 @@ mod tests {
     fn cpu_is_the_allocatable_amount() {
         for (cpu, expected) in [("1500m", 1500), ("2", 2000), ("1u", 1), ("much", 0)] {
             let mut object = object();
-            object.put_message(f::STATUS, |status| {
+            object.put_message(object::STATUS, |status| {
                 for (resource, amount) in [("memory", "1Gi"), ("cpu", cpu)] {
                     status.put_message(node_status::ALLOCATABLE, |entry| {
                         entry.put_str(1, resource);
-                        entry.put_message(2, |quantity| quantity.put_str(q::STRING, amount));
+                        entry.put_message(2, |quantity| quantity.put_str(quantity_message::STRING, amount));
                     });
                 }
             });
@@ -374,7 +378,7 @@ mod tests {
             read,
             [("NetworkUnavailable", "False", 1, 0), ("Ready", "Unknown", 2, 9), ("DiskPressure", "Unknown", 3, 9)]
         );
-        let status = find(&written, f::STATUS);
+        let status = find(&written, object::STATUS);
         assert_eq!(find(status, 88), b"kept");
         let ready = fields(status).flatten().filter(|field| field.number == node_status::CONDITIONS).nth(1);
         assert_eq!(find(ready.expect("it is present").value.bytes(), 99), b"unknown");

@@ -3,8 +3,8 @@
 use crate::intern::{Interner, Str};
 use crate::value::resource_list::{Amount, Amounts, read_entry};
 use crate::wire::schema::{
-    modify_volume_status, object_meta, persistent_volume_claim as f, persistent_volume_claim_spec as s,
-    persistent_volume_claim_status as t, volume_resources,
+    modify_volume_status, object_meta, persistent_volume_claim as object, persistent_volume_claim_spec as spec,
+    persistent_volume_claim_status as status, volume_resources,
 };
 use crate::wire::{WireError, fields, find, map_entry};
 
@@ -26,8 +26,8 @@ impl StorageClaim {
     /// Reads a claim (the inside of its envelope).
     pub(crate) fn read(interner: &Interner, object: &[u8]) -> Result<Self, WireError> {
         let (mut class, mut requested, mut allocated) =
-            (find(find(object, f::SPEC), s::STORAGE_CLASS_NAME), Amounts::new(), Amounts::new());
-        for field in fields(find(object, f::METADATA)) {
+            (find(find(object, object::SPEC), spec::STORAGE_CLASS_NAME), Amounts::new(), Amounts::new());
+        for field in fields(find(object, object::METADATA)) {
             let field = field?;
             if field.number == object_meta::ANNOTATIONS {
                 let (key, value) = map_entry(field.value.bytes())?;
@@ -36,27 +36,27 @@ impl StorageClaim {
                 }
             }
         }
-        let spec = find(object, f::SPEC);
-        for field in fields(find(spec, s::RESOURCES)) {
+        let spec = find(object, object::SPEC);
+        for field in fields(find(spec, spec::RESOURCES)) {
             let field = field?;
             if field.number == volume_resources::REQUESTS {
                 read_entry(&mut requested, field.value.bytes())?;
             }
         }
-        let status = find(object, f::STATUS);
+        let status = find(object, object::STATUS);
         for field in fields(status) {
             let field = field?;
-            if field.number == t::ALLOCATED_RESOURCES {
+            if field.number == status::ALLOCATED_RESOURCES {
                 read_entry(&mut allocated, field.value.bytes())?;
             }
         }
         let requested = requested.get("storage").map(|amount| amount.rounded_up());
         let storage = requested
             .map(|requested| allocated.get("storage").map_or(requested, |other| requested.max(other.rounded_up())));
-        let modified = find(status, t::MODIFY_VOLUME_STATUS);
+        let modified = find(status, status::MODIFY_VOLUME_STATUS);
         let mut attributes: Vec<Str> = [
-            find(spec, s::VOLUME_ATTRIBUTES_CLASS_NAME),
-            find(status, t::CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME),
+            find(spec, spec::VOLUME_ATTRIBUTES_CLASS_NAME),
+            find(status, status::CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME),
             find(modified, modify_volume_status::TARGET_VOLUME_ATTRIBUTES_CLASS_NAME),
         ]
         .into_iter()
@@ -89,15 +89,17 @@ mod tests {
             [("1Gi", None, "1Gi"), ("1Gi", Some("2Gi"), "2Gi"), ("2Gi", Some("1Gi"), "2Gi"), ("1500m", None, "2")]
         {
             let mut object = Vec::new();
-            object.put_message(f::METADATA, |meta| meta.put_entry(object_meta::ANNOTATIONS, CLASS, "gold"));
-            object.put_message(f::SPEC, |spec| {
-                spec.put_message(s::RESOURCES, |resources| storage(resources, volume_resources::REQUESTS, requested));
-                spec.put_str(s::STORAGE_CLASS_NAME, "silver");
-                spec.put_str(s::VOLUME_ATTRIBUTES_CLASS_NAME, "fast");
+            object.put_message(object::METADATA, |meta| meta.put_entry(object_meta::ANNOTATIONS, CLASS, "gold"));
+            object.put_message(object::SPEC, |spec| {
+                spec.put_message(spec::RESOURCES, |resources| {
+                    storage(resources, volume_resources::REQUESTS, requested)
+                });
+                spec.put_str(spec::STORAGE_CLASS_NAME, "silver");
+                spec.put_str(spec::VOLUME_ATTRIBUTES_CLASS_NAME, "fast");
             });
-            object.put_message(f::STATUS, |status| {
-                allocated.iter().for_each(|text| storage(status, t::ALLOCATED_RESOURCES, text));
-                status.put_str(t::CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME, "fast");
+            object.put_message(object::STATUS, |status| {
+                allocated.iter().for_each(|text| storage(status, status::ALLOCATED_RESOURCES, text));
+                status.put_str(status::CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME, "fast");
             });
             let read = StorageClaim::read(&Interner::default(), &object).expect("well-formed");
             assert_eq!(read.storage.expect("a request").to_string(), expected, "{requested} {allocated:?}");

@@ -7,8 +7,9 @@ use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::value::selector::Selector;
 use crate::wire::schema::{
-    replica_set, replica_set_condition, replica_set_spec, replica_set_status, replication_controller as f,
-    replication_controller_condition as c, replication_controller_spec as s, replication_controller_status as t,
+    replica_set, replica_set_condition, replica_set_spec, replica_set_status, replication_controller as object,
+    replication_controller_condition as condition, replication_controller_spec as spec,
+    replication_controller_status as status,
 };
 use crate::wire::{WireError, fields, map_entry};
 
@@ -21,17 +22,26 @@ pub struct ReplicationController {
 
 /// Both kinds have the same fields under the same numbers, except for the selector's type.
 const _: () = {
-    assert!(f::METADATA == replica_set::METADATA && f::SPEC == replica_set::SPEC && f::STATUS == replica_set::STATUS);
-    assert!(s::REPLICAS == replica_set_spec::REPLICAS && s::SELECTOR == replica_set_spec::SELECTOR);
-    assert!(s::TEMPLATE == replica_set_spec::TEMPLATE && s::MIN_READY_SECONDS == replica_set_spec::MIN_READY_SECONDS);
-    assert!(t::REPLICAS == replica_set_status::REPLICAS && t::READY_REPLICAS == replica_set_status::READY_REPLICAS);
-    assert!(t::FULLY_LABELED_REPLICAS == replica_set_status::FULLY_LABELED_REPLICAS);
-    assert!(t::AVAILABLE_REPLICAS == replica_set_status::AVAILABLE_REPLICAS);
-    assert!(t::OBSERVED_GENERATION == replica_set_status::OBSERVED_GENERATION);
-    assert!(t::CONDITIONS == replica_set_status::CONDITIONS);
-    assert!(c::TYPE == replica_set_condition::TYPE && c::STATUS == replica_set_condition::STATUS);
-    assert!(c::LAST_TRANSITION_TIME == replica_set_condition::LAST_TRANSITION_TIME);
-    assert!(c::REASON == replica_set_condition::REASON && c::MESSAGE == replica_set_condition::MESSAGE);
+    assert!(
+        object::METADATA == replica_set::METADATA
+            && object::SPEC == replica_set::SPEC
+            && object::STATUS == replica_set::STATUS
+    );
+    assert!(spec::REPLICAS == replica_set_spec::REPLICAS && spec::SELECTOR == replica_set_spec::SELECTOR);
+    assert!(
+        spec::TEMPLATE == replica_set_spec::TEMPLATE && spec::MIN_READY_SECONDS == replica_set_spec::MIN_READY_SECONDS
+    );
+    assert!(
+        status::REPLICAS == replica_set_status::REPLICAS
+            && status::READY_REPLICAS == replica_set_status::READY_REPLICAS
+    );
+    assert!(status::FULLY_LABELED_REPLICAS == replica_set_status::FULLY_LABELED_REPLICAS);
+    assert!(status::AVAILABLE_REPLICAS == replica_set_status::AVAILABLE_REPLICAS);
+    assert!(status::OBSERVED_GENERATION == replica_set_status::OBSERVED_GENERATION);
+    assert!(status::CONDITIONS == replica_set_status::CONDITIONS);
+    assert!(condition::TYPE == replica_set_condition::TYPE && condition::STATUS == replica_set_condition::STATUS);
+    assert!(condition::LAST_TRANSITION_TIME == replica_set_condition::LAST_TRANSITION_TIME);
+    assert!(condition::REASON == replica_set_condition::REASON && condition::MESSAGE == replica_set_condition::MESSAGE);
 };
 
 /// Returns the map's entries, in the order of their keys.
@@ -39,7 +49,7 @@ fn selector(interner: &Interner, spec: &[u8]) -> Result<Selector, WireError> {
     let mut labels = Vec::new();
     for field in fields(spec) {
         let field = field?;
-        if field.number == s::SELECTOR {
+        if field.number == spec::SELECTOR {
             labels.push(map_entry(field.value.bytes())?);
         }
     }
@@ -73,15 +83,15 @@ mod tests {
 
     fn with_selector(labels: &[(&str, &str)]) -> ReplicationController {
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::NAME, "web");
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
         });
-        object.put_message(f::SPEC, |spec| {
-            spec.put_int(s::REPLICAS, 3);
-            labels.iter().for_each(|(key, value)| spec.put_entry(s::SELECTOR, key, value));
+        object.put_message(object::SPEC, |spec| {
+            spec.put_int(spec::REPLICAS, 3);
+            labels.iter().for_each(|(key, value)| spec.put_entry(spec::SELECTOR, key, value));
         });
-        object.put_message(f::STATUS, |status| status.put_int(t::READY_REPLICAS, 2));
+        object.put_message(object::STATUS, |status| status.put_int(status::READY_REPLICAS, 2));
         let context = Decode { interner: Default::default(), sections: ReplicaSet::TEMPLATE };
         ReplicationController::decode(&context, &object).expect("well-formed")
     }

@@ -8,7 +8,7 @@ use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::value::resource_list::named_text;
 use crate::wire::schema::{
-    quantity, resource_quota as f, resource_quota_spec as s, resource_quota_status as t, scope_selector,
+    quantity, resource_quota as object, resource_quota_spec as spec, resource_quota_status as status, scope_selector,
     scoped_resource_selector_requirement as requirement,
 };
 use crate::wire::splice::edited;
@@ -78,14 +78,14 @@ impl ResourceQuota {
     pub fn status_update(&self, used: &Quantities) -> Vec<u8> {
         let mut status = Vec::new();
         // The object was decoded before, so that it is known to be well-formed.
-        let copied = wire::copy_fields(find(&self.raw, f::STATUS), &mut status, |field| {
-            !matches!(field.number, t::HARD | t::USED)
+        let copied = wire::copy_fields(find(&self.raw, object::STATUS), &mut status, |field| {
+            !matches!(field.number, status::HARD | status::USED)
         });
         debug_assert!(copied.is_ok());
-        put_quantities(&mut status, t::HARD, &self.hard);
-        put_quantities(&mut status, t::USED, used);
-        let keep = |field: &wire::Field<'_>| field.number != f::STATUS;
-        edited(&self.raw, &[], keep, |object| object.put_bytes(f::STATUS, &status)).unwrap_or_default()
+        put_quantities(&mut status, status::HARD, &self.hard);
+        put_quantities(&mut status, status::USED, used);
+        let keep = |field: &wire::Field<'_>| field.number != object::STATUS;
+        edited(&self.raw, &[], keep, |object| object.put_bytes(object::STATUS, &status)).unwrap_or_default()
     }
 }
 
@@ -96,23 +96,23 @@ impl Kind for ResourceQuota {
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let strings = &context.interner;
         let mut quota = Self {
-            meta: Meta::decode(strings, find(object, f::METADATA), |_, _| {})?,
+            meta: Meta::decode(strings, find(object, object::METADATA), |_, _| {})?,
             hard: Vec::new(),
             scopes: Vec::new(),
             status_hard: Vec::new(),
             status_used: Vec::new(),
-            raw: edited(object, &[], |field| field.number == f::STATUS, |_| {})?.into(),
+            raw: edited(object, &[], |field| field.number == object::STATUS, |_| {})?.into(),
         };
-        for field in fields(find(object, f::SPEC)) {
+        for field in fields(find(object, object::SPEC)) {
             let field = field?;
             match field.number {
-                s::HARD => quota.hard.push(quantity(strings, field.value.bytes())?),
-                s::SCOPES => quota.scopes.push(Scope {
+                spec::HARD => quota.hard.push(quantity(strings, field.value.bytes())?),
+                spec::SCOPES => quota.scopes.push(Scope {
                     name: strings.str(field.value.str()),
                     operator: strings.str("Exists"),
                     values: Box::default(),
                 }),
-                s::SCOPE_SELECTOR => {
+                spec::SCOPE_SELECTOR => {
                     for field in fields(field.value.bytes()) {
                         let field = field?;
                         if field.number == scope_selector::MATCH_EXPRESSIONS {
@@ -123,11 +123,11 @@ impl Kind for ResourceQuota {
                 _ => {}
             }
         }
-        for field in fields(find(object, f::STATUS)) {
+        for field in fields(find(object, object::STATUS)) {
             let field = field?;
             match field.number {
-                t::HARD => quota.status_hard.push(quantity(strings, field.value.bytes())?),
-                t::USED => quota.status_used.push(quantity(strings, field.value.bytes())?),
+                status::HARD => quota.status_hard.push(quantity(strings, field.value.bytes())?),
+                status::USED => quota.status_used.push(quantity(strings, field.value.bytes())?),
                 _ => {}
             }
         }
@@ -157,14 +157,14 @@ mod tests {
     fn status_update_has_the_limits_of_the_spec() {
         let pair = |name: &str, text: &str| (Str::from(name), Str::from(text));
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::NAME, "few");
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
         });
-        object.put_message(f::SPEC, |spec| {
-            put_quantities(spec, s::HARD, &vec![pair("pods", "3"), pair("cpu", "2")]);
-            spec.put_str(s::SCOPES, "BestEffort");
-            spec.put_message(s::SCOPE_SELECTOR, |selector| {
+        object.put_message(object::SPEC, |spec| {
+            put_quantities(spec, spec::HARD, &vec![pair("pods", "3"), pair("cpu", "2")]);
+            spec.put_str(spec::SCOPES, "BestEffort");
+            spec.put_message(spec::SCOPE_SELECTOR, |selector| {
                 selector.put_message(scope_selector::MATCH_EXPRESSIONS, |message| {
                     message.put_str(requirement::SCOPE_NAME, "PriorityClass");
                     message.put_str(requirement::OPERATOR, "In");
@@ -172,8 +172,8 @@ mod tests {
                 });
             });
         });
-        object.put_message(f::STATUS, |status| {
-            put_quantities(status, t::HARD, &vec![pair("pods", "1")]);
+        object.put_message(object::STATUS, |status| {
+            put_quantities(status, status::HARD, &vec![pair("pods", "1")]);
             status.put_str(99, "unknown");
         });
         let quota = decode(&object);
@@ -184,6 +184,6 @@ mod tests {
         let written = quota.status_update(&vec![pair("pods", "2")]);
         let read = decode(&written);
         assert_eq!((read.status_hard, read.status_used), (quota.hard, vec![pair("pods", "2")]));
-        assert_eq!(find(find(&written, f::STATUS), 99), b"unknown");
+        assert_eq!(find(find(&written, object::STATUS), 99), b"unknown");
     }
 }

@@ -9,7 +9,7 @@ use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::Str;
 use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, Uid};
-use crate::wire::schema::secret as f;
+use crate::wire::schema::secret as object;
 use crate::wire::splice::{self, data_entry, put_data};
 use crate::wire::{WireError, fields};
 
@@ -94,7 +94,7 @@ pub struct BootstrapToken {
 pub struct Secret {
     /// Metadata.
     pub meta: Meta,
-    /// Contents.
+    /// The part of its data that controllers need, by type.
     pub content: Content,
     /// The object as the server sent it; only with section [`Secret::WHOLE`].
     raw: Option<Hidden>,
@@ -123,10 +123,10 @@ impl Secret {
     /// Returns the object for a PUT with other annotations and entries of its data. `None` without [`Secret::WHOLE`].
     pub fn update(&self, annotations: &[(&str, &str)], data: &[(&str, &[u8])]) -> Option<Result<Vec<u8>, WireError>> {
         let keep = |field: &crate::wire::Field<'_>| {
-            field.number != f::DATA
+            field.number != object::DATA
                 || !data_entry(field.value.bytes()).is_ok_and(|(key, _)| data.iter().any(|(set, _)| *set == key))
         };
-        let put = |out: &mut Vec<u8>| data.iter().for_each(|(key, value)| put_data(out, f::DATA, key, value));
+        let put = |out: &mut Vec<u8>| data.iter().for_each(|(key, value)| put_data(out, object::DATA, key, value));
         self.raw.as_ref().map(|raw| splice::edited(raw.expose(), annotations, keep, put))
     }
 }
@@ -140,8 +140,8 @@ impl Kind for Secret {
         for field in fields(object) {
             let field = field?;
             match field.number {
-                f::METADATA => meta = field.value.bytes(),
-                f::TYPE => kind = field.value.str(),
+                object::METADATA => meta = field.value.bytes(),
+                object::TYPE => kind = field.value.str(),
                 _ => {}
             }
         }
@@ -166,7 +166,7 @@ impl Kind for Secret {
 
 fn data(object: &[u8]) -> impl Iterator<Item = Result<(&str, &[u8]), WireError>> {
     fields(object).filter_map(|field| match field {
-        Ok(field) => (field.number == f::DATA).then(|| data_entry(field.value.bytes())),
+        Ok(field) => (field.number == object::DATA).then(|| data_entry(field.value.bytes())),
         Err(error) => Some(Err(error)),
     })
 }
@@ -212,13 +212,13 @@ mod tests {
 
     fn secret(kind: &str, data: &[(&str, &str)]) -> Vec<u8> {
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::NAME, "s");
             meta.put_str(object_meta::RESOURCE_VERSION, "1");
             meta.put_entry(object_meta::ANNOTATIONS, ACCOUNT_NAME, "robot");
         });
-        data.iter().for_each(|(key, value)| put_data(&mut object, f::DATA, key, value.as_bytes()));
-        object.put_str(f::TYPE, kind);
+        data.iter().for_each(|(key, value)| put_data(&mut object, object::DATA, key, value.as_bytes()));
+        object.put_str(object::TYPE, kind);
         object
     }
 

@@ -6,7 +6,7 @@ use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::Str;
 use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
-use crate::wire::schema::{object_reference, service_account as f};
+use crate::wire::schema::{object_reference, service_account as object};
 use crate::wire::{WireError, fields, find, splice};
 
 /// A service account.
@@ -27,7 +27,7 @@ impl ServiceAccount {
     /// Returns the object for a PUT that no longer lists a secret. `None` without [`ServiceAccount::WHOLE`].
     pub fn without_secret(&self, secret: &str) -> Option<Result<Vec<u8>, WireError>> {
         let keep = |field: &crate::wire::Field<'_>| {
-            field.number != f::SECRETS || find(field.value.bytes(), object_reference::NAME) != secret.as_bytes()
+            field.number != object::SECRETS || find(field.value.bytes(), object_reference::NAME) != secret.as_bytes()
         };
         self.raw.as_ref().map(|raw| splice::edited(raw, &[], keep, |_| {}))
     }
@@ -42,8 +42,8 @@ impl Kind for ServiceAccount {
         for field in fields(object) {
             let field = field?;
             match field.number {
-                f::METADATA => meta = field.value.bytes(),
-                f::SECRETS => {
+                object::METADATA => meta = field.value.bytes(),
+                object::SECRETS => {
                     let name = find(field.value.bytes(), object_reference::NAME);
                     secrets.push(context.interner.str(std::str::from_utf8(name).unwrap_or_default()));
                 }

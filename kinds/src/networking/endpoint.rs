@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::intern::{Interner, Str};
 use crate::meta::Uid;
-use crate::wire::schema::object_reference as f;
+use crate::wire::schema::object_reference;
 use crate::wire::{Put, WireError, fields};
 
 /// Annotation: time of the change that caused the last update, for latency measurements (core/v1,
@@ -43,30 +43,30 @@ pub(crate) struct PortFields {
 }
 
 impl Port {
-    pub(crate) fn decode(interner: &Interner, f: PortFields, message: &[u8]) -> Result<Self, WireError> {
+    pub(crate) fn decode(interner: &Interner, numbers: PortFields, message: &[u8]) -> Result<Self, WireError> {
         let mut port = Self { name: interner.str(""), protocol: interner.str("TCP"), number: None, app_protocol: None };
         for field in fields(message) {
             let field = field?;
             match field.number {
-                n if n == f.name => port.name = interner.str(field.value.str()),
-                n if n == f.protocol => port.protocol = interner.str(field.value.str()),
-                n if n == f.number => port.number = Some(field.value.i32()),
-                n if n == f.app_protocol => port.app_protocol = Some(interner.str(field.value.str())),
+                n if n == numbers.name => port.name = interner.str(field.value.str()),
+                n if n == numbers.protocol => port.protocol = interner.str(field.value.str()),
+                n if n == numbers.number => port.number = Some(field.value.i32()),
+                n if n == numbers.app_protocol => port.app_protocol = Some(interner.str(field.value.str())),
                 _ => {}
             }
         }
         Ok(port)
     }
 
-    pub(crate) fn put(&self, out: &mut Vec<u8>, number: u32, f: PortFields) {
+    pub(crate) fn put(&self, out: &mut Vec<u8>, number: u32, numbers: PortFields) {
         out.put_message(number, |message| {
-            message.put_str(f.name, &self.name);
-            message.put_str(f.protocol, &self.protocol);
+            message.put_str(numbers.name, &self.name);
+            message.put_str(numbers.protocol, &self.protocol);
             if let Some(number) = self.number {
-                message.put_int(f.number, number.into());
+                message.put_int(numbers.number, number.into());
             }
             if let Some(app_protocol) = &self.app_protocol {
-                message.put_str(f.app_protocol, app_protocol);
+                message.put_str(numbers.app_protocol, app_protocol);
             }
         });
     }
@@ -135,12 +135,12 @@ impl Target {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                f::KIND => read.kind = interner.str(field.value.str()),
-                f::NAMESPACE => read.namespace = interner.str(field.value.str()),
-                f::NAME => read.name = field.value.str().into(),
-                f::UID => read.uid = Uid::parse(field.value.str()),
-                f::API_VERSION => read.api_version = interner.str(field.value.str()),
-                f::FIELD_PATH => read.field_path = field.value.str().into(),
+                object_reference::KIND => read.kind = interner.str(field.value.str()),
+                object_reference::NAMESPACE => read.namespace = interner.str(field.value.str()),
+                object_reference::NAME => read.name = field.value.str().into(),
+                object_reference::UID => read.uid = Uid::parse(field.value.str()),
+                object_reference::API_VERSION => read.api_version = interner.str(field.value.str()),
+                object_reference::FIELD_PATH => read.field_path = field.value.str().into(),
                 _ => {}
             }
         }
@@ -158,13 +158,13 @@ impl Target {
             Self::Other(reference) => &reference.kind,
         };
         out.put_message(number, |message| {
-            message.put_str(f::KIND, kind);
-            message.put_str(f::NAMESPACE, self.namespace());
-            message.put_str(f::NAME, self.name());
-            message.put_str(f::UID, &self.uid().to_string());
+            message.put_str(object_reference::KIND, kind);
+            message.put_str(object_reference::NAMESPACE, self.namespace());
+            message.put_str(object_reference::NAME, self.name());
+            message.put_str(object_reference::UID, &self.uid().to_string());
             if let Self::Other(reference) = self {
-                message.put_str(f::API_VERSION, &reference.api_version);
-                message.put_str(f::FIELD_PATH, &reference.field_path);
+                message.put_str(object_reference::API_VERSION, &reference.api_version);
+                message.put_str(object_reference::FIELD_PATH, &reference.field_path);
             }
         });
     }

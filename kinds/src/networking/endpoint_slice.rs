@@ -11,8 +11,7 @@ use crate::networking::endpoint::{Port, PortFields, Target};
 use crate::template::raw_object::annotated_meta;
 use crate::value::ip::{Family, Ip};
 use crate::wire::schema::{
-    endpoint as e, endpoint_conditions as c, endpoint_hints as h, endpoint_slice as f, for_node, for_zone,
-    slice_port as p,
+    endpoint, endpoint_conditions, endpoint_hints, endpoint_slice as object, for_node, for_zone, slice_port,
 };
 use crate::wire::{Put, WireError, fields, find, splice};
 
@@ -25,8 +24,12 @@ pub const FROM_PODS: &str = "endpointslice-controller.k8s.io";
 /// [`MANAGED_BY`] of slices that mirror Endpoints.
 pub const MIRRORED: &str = "endpointslicemirroring-controller.k8s.io";
 
-const PORT: PortFields =
-    PortFields { name: p::NAME, protocol: p::PROTOCOL, number: p::PORT, app_protocol: p::APP_PROTOCOL };
+const PORT: PortFields = PortFields {
+    name: slice_port::NAME,
+    protocol: slice_port::PROTOCOL,
+    number: slice_port::PORT,
+    app_protocol: slice_port::APP_PROTOCOL,
+};
 
 /// An EndpointSlice.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,7 +116,7 @@ impl EndpointSlice {
     /// When the object that was read is not well-formed.
     pub fn update(&self, head: &Head<'_>, contents: &Contents) -> Result<Vec<u8>, WireError> {
         let mut object = head.rewrite(&self.raw)?;
-        crate::wire::copy_fields(&self.raw, &mut object, |field| field.number != f::METADATA)?;
+        crate::wire::copy_fields(&self.raw, &mut object, |field| field.number != object::METADATA)?;
         contents.put(&mut object);
         Ok(object)
     }
@@ -129,10 +132,10 @@ impl Contents {
 
     fn put(&self, out: &mut Vec<u8>) {
         if let Some(family) = self.family {
-            out.put_str(f::ADDRESS_TYPE, family.name());
+            out.put_str(object::ADDRESS_TYPE, family.name());
         }
         self.endpoints.iter().for_each(|endpoint| endpoint.put(out));
-        self.ports.iter().for_each(|port| port.put(out, f::PORTS, PORT));
+        self.ports.iter().for_each(|port| port.put(out, object::PORTS, PORT));
     }
 }
 
@@ -151,13 +154,13 @@ impl Endpoint {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                e::ADDRESSES => addresses.push(Ip::parse(field.value.str())),
-                e::CONDITIONS => endpoint.conditions = Conditions::decode(field.value.bytes())?,
-                e::HOSTNAME => endpoint.hostname = Some(interner.str(field.value.str())),
-                e::TARGET_REF => endpoint.target = Some(Target::decode(interner, field.value.bytes())?),
-                e::NODE_NAME => endpoint.node = Some(interner.str(field.value.str())),
-                e::ZONE => endpoint.zone = Some(interner.str(field.value.str())),
-                e::HINTS => endpoint.hints = Some(Box::new(Hints::decode(interner, field.value.bytes())?)),
+                endpoint::ADDRESSES => addresses.push(Ip::parse(field.value.str())),
+                endpoint::CONDITIONS => endpoint.conditions = Conditions::decode(field.value.bytes())?,
+                endpoint::HOSTNAME => endpoint.hostname = Some(interner.str(field.value.str())),
+                endpoint::TARGET_REF => endpoint.target = Some(Target::decode(interner, field.value.bytes())?),
+                endpoint::NODE_NAME => endpoint.node = Some(interner.str(field.value.str())),
+                endpoint::ZONE => endpoint.zone = Some(interner.str(field.value.str())),
+                endpoint::HINTS => endpoint.hints = Some(Box::new(Hints::decode(interner, field.value.bytes())?)),
                 _ => {}
             }
         }
@@ -166,23 +169,23 @@ impl Endpoint {
     }
 
     fn put(&self, out: &mut Vec<u8>) {
-        out.put_message(f::ENDPOINTS, |message| {
-            self.addresses.iter().for_each(|address| message.put_str(e::ADDRESSES, &address.to_string()));
-            message.put_message(e::CONDITIONS, |conditions| self.conditions.put(conditions));
+        out.put_message(object::ENDPOINTS, |message| {
+            self.addresses.iter().for_each(|address| message.put_str(endpoint::ADDRESSES, &address.to_string()));
+            message.put_message(endpoint::CONDITIONS, |conditions| self.conditions.put(conditions));
             if let Some(hostname) = &self.hostname {
-                message.put_str(e::HOSTNAME, hostname);
+                message.put_str(endpoint::HOSTNAME, hostname);
             }
             if let Some(target) = &self.target {
-                target.put(message, e::TARGET_REF);
+                target.put(message, endpoint::TARGET_REF);
             }
             if let Some(node) = &self.node {
-                message.put_str(e::NODE_NAME, node);
+                message.put_str(endpoint::NODE_NAME, node);
             }
             if let Some(zone) = &self.zone {
-                message.put_str(e::ZONE, zone);
+                message.put_str(endpoint::ZONE, zone);
             }
             if let Some(hints) = &self.hints {
-                message.put_message(e::HINTS, |message| hints.put(message));
+                message.put_message(endpoint::HINTS, |message| hints.put(message));
             }
         });
     }
@@ -194,9 +197,9 @@ impl Conditions {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                c::READY => conditions.ready = Some(field.value.bool()),
-                c::SERVING => conditions.serving = Some(field.value.bool()),
-                c::TERMINATING => conditions.terminating = Some(field.value.bool()),
+                endpoint_conditions::READY => conditions.ready = Some(field.value.bool()),
+                endpoint_conditions::SERVING => conditions.serving = Some(field.value.bool()),
+                endpoint_conditions::TERMINATING => conditions.terminating = Some(field.value.bool()),
                 _ => {}
             }
         }
@@ -204,8 +207,11 @@ impl Conditions {
     }
 
     fn put(self, out: &mut Vec<u8>) {
-        for (number, value) in [(c::READY, self.ready), (c::SERVING, self.serving), (c::TERMINATING, self.terminating)]
-        {
+        for (number, value) in [
+            (endpoint_conditions::READY, self.ready),
+            (endpoint_conditions::SERVING, self.serving),
+            (endpoint_conditions::TERMINATING, self.terminating),
+        ] {
             if let Some(value) = value {
                 out.put_bool(number, value);
             }
@@ -220,8 +226,8 @@ impl Hints {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                h::FOR_ZONES => hints.zones.push(name(field.value.bytes(), for_zone::NAME)),
-                h::FOR_NODES => hints.nodes.push(name(field.value.bytes(), for_node::NAME)),
+                endpoint_hints::FOR_ZONES => hints.zones.push(name(field.value.bytes(), for_zone::NAME)),
+                endpoint_hints::FOR_NODES => hints.nodes.push(name(field.value.bytes(), for_node::NAME)),
                 _ => {}
             }
         }
@@ -230,10 +236,10 @@ impl Hints {
 
     fn put(&self, out: &mut Vec<u8>) {
         for zone in &self.zones {
-            out.put_message(h::FOR_ZONES, |message| message.put_str(for_zone::NAME, zone));
+            out.put_message(endpoint_hints::FOR_ZONES, |message| message.put_str(for_zone::NAME, zone));
         }
         for node in &self.nodes {
-            out.put_message(h::FOR_NODES, |message| message.put_str(for_node::NAME, node));
+            out.put_message(endpoint_hints::FOR_NODES, |message| message.put_str(for_node::NAME, node));
         }
     }
 }
@@ -253,8 +259,8 @@ impl Kind for EndpointSlice {
         for field in fields(object) {
             let field = field?;
             match field.number {
-                f::METADATA => meta = field.value.bytes(),
-                f::ADDRESS_TYPE => family = Family::parse(field.value.str()),
+                object::METADATA => meta = field.value.bytes(),
+                object::ADDRESS_TYPE => family = Family::parse(field.value.str()),
                 _ => {}
             }
         }
@@ -275,8 +281,8 @@ impl Kind for EndpointSlice {
         for field in fields(object) {
             let field = field?;
             match field.number {
-                f::PORTS => ports.push(Port::decode(interner, PORT, field.value.bytes())?),
-                f::ENDPOINTS => slice.contents.endpoints.push(Endpoint::decode(interner, field.value.bytes())?),
+                object::PORTS => ports.push(Port::decode(interner, PORT, field.value.bytes())?),
+                object::ENDPOINTS => slice.contents.endpoints.push(Endpoint::decode(interner, field.value.bytes())?),
                 _ => {}
             }
         }
@@ -288,7 +294,9 @@ impl Kind for EndpointSlice {
         if mirrored {
             slice.annotations = annotated_meta(interner, message)?.1;
         }
-        let keep = |field: &crate::wire::Field<'_>| !matches!(field.number, f::PORTS | f::ENDPOINTS | f::ADDRESS_TYPE);
+        let keep = |field: &crate::wire::Field<'_>| {
+            !matches!(field.number, object::PORTS | object::ENDPOINTS | object::ADDRESS_TYPE)
+        };
         slice.raw = splice::edited(object, &[], keep, |_| {})?.into();
         Ok(slice)
     }
@@ -328,11 +336,11 @@ mod tests {
         let head = Head { labels: &labels, annotations: Annotations::Edited(&[("why", Some("because"))]), owner: None };
         let created = contents.create("ns", "dns-1", &head);
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
-            meta.extend(find(&created, f::METADATA));
+            meta.extend(find(&created, object::METADATA));
         });
-        crate::wire::copy_fields(&created, &mut object, |field| field.number != f::METADATA).expect("well-formed");
+        crate::wire::copy_fields(&created, &mut object, |field| field.number != object::METADATA).expect("well-formed");
         object.put_str(99, "unknown");
         EndpointSlice::decode(&context, &object).expect("well-formed")
     }

@@ -6,15 +6,15 @@ use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, Parts};
 use crate::value::condition::{Condition, ConditionFields};
 use crate::wire::fields;
-use crate::wire::schema::{condition as c, service_cidr_spec as s, service_cidr_status as t};
+use crate::wire::schema::{condition, service_cidr_spec as spec, service_cidr_status as status};
 
 const CONDITION: ConditionFields = ConditionFields {
-    kind: c::TYPE,
-    status: c::STATUS,
-    reason: c::REASON,
-    message: c::MESSAGE,
+    kind: condition::TYPE,
+    status: condition::STATUS,
+    reason: condition::REASON,
+    message: condition::MESSAGE,
     last_update: None,
-    last_transition: c::LAST_TRANSITION_TIME,
+    last_transition: condition::LAST_TRANSITION_TIME,
 };
 
 /// A ServiceCIDR.
@@ -43,13 +43,13 @@ impl Kind for ServiceCidr {
         let (mut cidrs, mut conditions) = (Vec::new(), Vec::new());
         for field in fields(spec) {
             let field = field?;
-            if field.number == s::CIDRS {
+            if field.number == spec::CIDRS {
                 cidrs.push(strings.str(field.value.str()));
             }
         }
         for field in fields(status) {
             let field = field?;
-            if field.number == t::CONDITIONS {
+            if field.number == status::CONDITIONS {
                 conditions.push(Condition::decode(strings, &CONDITION, field.value.bytes())?);
             }
         }

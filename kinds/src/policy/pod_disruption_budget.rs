@@ -10,7 +10,8 @@ use crate::value::int_or_string::IntOrString;
 use crate::value::selector::Selector;
 use crate::value::time::Time;
 use crate::wire::schema::{
-    condition as c, pod_disruption_budget as f, pod_disruption_budget_spec as s, pod_disruption_budget_status as t,
+    condition, pod_disruption_budget as object, pod_disruption_budget_spec as spec,
+    pod_disruption_budget_status as status,
 };
 use crate::wire::splice::edited;
 use crate::wire::{self, Put, WireError, fields, find};
@@ -29,7 +30,7 @@ pub struct PodDisruptionBudget {
     pub min_available: Option<IntOrString>,
     /// Maximum number of unavailable pods; takes precedence over [`PodDisruptionBudget::min_available`].
     pub max_unavailable: Option<IntOrString>,
-    /// Status.
+    /// `status`, as last read.
     pub status: BudgetStatus,
     /// The selector as the server sent it.
     raw_selector: Box<[u8]>,
@@ -77,11 +78,11 @@ impl AllowedCondition {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                c::STATUS => read.status = field.value.str().into(),
-                c::REASON => read.reason = field.value.str().into(),
-                c::MESSAGE => read.message = field.value.str().into(),
-                c::OBSERVED_GENERATION => read.observed_generation = field.value.i64(),
-                c::LAST_TRANSITION_TIME => read.last_transition = Time::decode(field.value.bytes())?,
+                condition::STATUS => read.status = field.value.str().into(),
+                condition::REASON => read.reason = field.value.str().into(),
+                condition::MESSAGE => read.message = field.value.str().into(),
+                condition::OBSERVED_GENERATION => read.observed_generation = field.value.i64(),
+                condition::LAST_TRANSITION_TIME => read.last_transition = Time::decode(field.value.bytes())?,
                 _ => {}
             }
         }
@@ -89,19 +90,19 @@ impl AllowedCondition {
     }
 
     fn put(&self, out: &mut Vec<u8>) {
-        out.put_message(t::CONDITIONS, |message| {
-            message.put_str(c::TYPE, DISRUPTION_ALLOWED);
-            message.put_str(c::STATUS, &self.status);
-            message.put_int(c::OBSERVED_GENERATION, self.observed_generation);
-            self.last_transition.put(message, c::LAST_TRANSITION_TIME);
-            message.put_str(c::REASON, &self.reason);
-            message.put_str(c::MESSAGE, &self.message);
+        out.put_message(status::CONDITIONS, |message| {
+            message.put_str(condition::TYPE, DISRUPTION_ALLOWED);
+            message.put_str(condition::STATUS, &self.status);
+            message.put_int(condition::OBSERVED_GENERATION, self.observed_generation);
+            self.last_transition.put(message, condition::LAST_TRANSITION_TIME);
+            message.put_str(condition::REASON, &self.reason);
+            message.put_str(condition::MESSAGE, &self.message);
         });
     }
 }
 
 fn is_allowed_condition(condition: &[u8]) -> bool {
-    find(condition, c::TYPE) == DISRUPTION_ALLOWED.as_bytes()
+    find(condition, condition::TYPE) == DISRUPTION_ALLOWED.as_bytes()
 }
 
 impl BudgetStatus {
@@ -110,17 +111,17 @@ impl BudgetStatus {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                t::OBSERVED_GENERATION => status.observed_generation = field.value.i64(),
-                t::DISRUPTED_PODS => {
+                status::OBSERVED_GENERATION => status.observed_generation = field.value.i64(),
+                status::DISRUPTED_PODS => {
                     let entry = field.value.bytes();
                     let name = std::str::from_utf8(find(entry, 1)).unwrap_or_default();
                     status.disrupted_pods.push((context.interner.str(name), Time::decode(find(entry, 2))?));
                 }
-                t::DISRUPTIONS_ALLOWED => status.disruptions_allowed = field.value.i32(),
-                t::CURRENT_HEALTHY => status.current_healthy = field.value.i32(),
-                t::DESIRED_HEALTHY => status.desired_healthy = field.value.i32(),
-                t::EXPECTED_PODS => status.expected_pods = field.value.i32(),
-                t::CONDITIONS if is_allowed_condition(field.value.bytes()) => {
+                status::DISRUPTIONS_ALLOWED => status.disruptions_allowed = field.value.i32(),
+                status::CURRENT_HEALTHY => status.current_healthy = field.value.i32(),
+                status::DESIRED_HEALTHY => status.desired_healthy = field.value.i32(),
+                status::EXPECTED_PODS => status.expected_pods = field.value.i32(),
+                status::CONDITIONS if is_allowed_condition(field.value.bytes()) => {
                     status.allowed = Some(AllowedCondition::decode(field.value.bytes())?);
                 }
                 _ => {}
@@ -131,32 +132,32 @@ impl BudgetStatus {
     }
 
     const FIELDS: [u32; 7] = [
-        t::OBSERVED_GENERATION,
-        t::DISRUPTED_PODS,
-        t::DISRUPTIONS_ALLOWED,
-        t::CURRENT_HEALTHY,
-        t::DESIRED_HEALTHY,
-        t::EXPECTED_PODS,
-        t::CONDITIONS,
+        status::OBSERVED_GENERATION,
+        status::DISRUPTED_PODS,
+        status::DISRUPTIONS_ALLOWED,
+        status::CURRENT_HEALTHY,
+        status::DESIRED_HEALTHY,
+        status::EXPECTED_PODS,
+        status::CONDITIONS,
     ];
 
     /// Merges this status into an old one; conditions of other clients and unknown fields are kept.
     fn splice(&self, old: &[u8]) -> Result<Vec<u8>, WireError> {
         let mut status = Vec::with_capacity(old.len() + 128);
         wire::copy_fields(old, &mut status, |field| !Self::FIELDS.contains(&field.number))?;
-        status.put_int(t::OBSERVED_GENERATION, self.observed_generation);
+        status.put_int(status::OBSERVED_GENERATION, self.observed_generation);
         for (name, since) in &self.disrupted_pods {
-            status.put_message(t::DISRUPTED_PODS, |entry| {
+            status.put_message(status::DISRUPTED_PODS, |entry| {
                 entry.put_str(1, name);
                 since.put(entry, 2);
             });
         }
-        status.put_int(t::DISRUPTIONS_ALLOWED, self.disruptions_allowed.into());
-        status.put_int(t::CURRENT_HEALTHY, self.current_healthy.into());
-        status.put_int(t::DESIRED_HEALTHY, self.desired_healthy.into());
-        status.put_int(t::EXPECTED_PODS, self.expected_pods.into());
+        status.put_int(status::DISRUPTIONS_ALLOWED, self.disruptions_allowed.into());
+        status.put_int(status::CURRENT_HEALTHY, self.current_healthy.into());
+        status.put_int(status::DESIRED_HEALTHY, self.desired_healthy.into());
+        status.put_int(status::EXPECTED_PODS, self.expected_pods.into());
         let mut allowed = self.allowed.as_ref();
-        for condition in fields(old).flatten().filter(|field| field.number == t::CONDITIONS) {
+        for condition in fields(old).flatten().filter(|field| field.number == status::CONDITIONS) {
             if is_allowed_condition(condition.value.bytes()) {
                 allowed.take().into_iter().for_each(|allowed| allowed.put(&mut status));
             } else {
@@ -172,9 +173,9 @@ impl PodDisruptionBudget {
     /// Returns the object for a PUT of this status.
     pub fn status_update(&self, status: &BudgetStatus) -> Vec<u8> {
         // The object was decoded before, so that it is known to be well-formed.
-        let spliced = status.splice(find(&self.raw, f::STATUS)).unwrap_or_default();
-        let keep = |field: &wire::Field<'_>| field.number != f::STATUS;
-        edited(&self.raw, &[], keep, |object| object.put_bytes(f::STATUS, &spliced)).unwrap_or_default()
+        let spliced = status.splice(find(&self.raw, object::STATUS)).unwrap_or_default();
+        let keep = |field: &wire::Field<'_>| field.number != object::STATUS;
+        edited(&self.raw, &[], keep, |object| object.put_bytes(object::STATUS, &spliced)).unwrap_or_default()
     }
 
     /// Returns the selector as text, formatted as in upstream's messages.
@@ -194,20 +195,20 @@ impl Kind for PodDisruptionBudget {
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let mut budget = Self {
-            meta: Meta::decode(&context.interner, find(object, f::METADATA), |_, _| {})?,
+            meta: Meta::decode(&context.interner, find(object, object::METADATA), |_, _| {})?,
             selector: Selector::Nothing,
             min_available: None,
             max_unavailable: None,
-            status: BudgetStatus::decode(context, find(object, f::STATUS))?,
+            status: BudgetStatus::decode(context, find(object, object::STATUS))?,
             raw_selector: Box::default(),
-            raw: edited(object, &[], |field| field.number == f::STATUS, |_| {})?.into(),
+            raw: edited(object, &[], |field| field.number == object::STATUS, |_| {})?.into(),
         };
-        for field in fields(find(object, f::SPEC)) {
+        for field in fields(find(object, object::SPEC)) {
             let field = field?;
             match field.number {
-                s::MIN_AVAILABLE => budget.min_available = Some(IntOrString::decode(field.value.bytes())?),
-                s::MAX_UNAVAILABLE => budget.max_unavailable = Some(IntOrString::decode(field.value.bytes())?),
-                s::SELECTOR => {
+                spec::MIN_AVAILABLE => budget.min_available = Some(IntOrString::decode(field.value.bytes())?),
+                spec::MAX_UNAVAILABLE => budget.max_unavailable = Some(IntOrString::decode(field.value.bytes())?),
+                spec::SELECTOR => {
                     budget.selector = Selector::decode(&context.interner, field.value.bytes())?;
                     budget.raw_selector = field.value.bytes().into();
                 }
@@ -230,25 +231,25 @@ mod tests {
 
     fn object() -> Vec<u8> {
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::NAME, "web");
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
             meta.put_str(object_meta::MANAGED_FIELDS, "large");
         });
-        object.put_message(f::SPEC, |spec| {
-            spec.put_message(s::MAX_UNAVAILABLE, |message| {
+        object.put_message(object::SPEC, |spec| {
+            spec.put_message(spec::MAX_UNAVAILABLE, |message| {
                 message.put_int(int_or_string::TYPE, 1);
                 message.put_str(int_or_string::STR_VAL, "25%");
             });
-            spec.put_message(s::SELECTOR, |message| message.put_entry(label_selector::MATCH_LABELS, "app", "web"));
+            spec.put_message(spec::SELECTOR, |message| message.put_entry(label_selector::MATCH_LABELS, "app", "web"));
         });
-        object.put_message(f::STATUS, |status| {
-            status.put_message(t::CONDITIONS, |condition| condition.put_str(c::TYPE, "Foreign"));
-            status.put_message(t::CONDITIONS, |condition| {
-                condition.put_str(c::TYPE, DISRUPTION_ALLOWED);
-                condition.put_str(c::STATUS, "True");
+        object.put_message(object::STATUS, |status| {
+            status.put_message(status::CONDITIONS, |condition| condition.put_str(condition::TYPE, "Foreign"));
+            status.put_message(status::CONDITIONS, |condition| {
+                condition.put_str(condition::TYPE, DISRUPTION_ALLOWED);
+                condition.put_str(condition::STATUS, "True");
             });
-            status.put_message(t::DISRUPTED_PODS, |entry| {
+            status.put_message(status::DISRUPTED_PODS, |entry| {
                 entry.put_str(1, "b");
                 Time(5).put(entry, 2);
             });
@@ -273,13 +274,13 @@ mod tests {
         status.allowed.as_mut().expect("it is present").reason = "SufficientPods".into();
         let written = budget.status_update(&status);
         assert_eq!(decode(&written).status, status);
-        assert!(find(find(&written, f::METADATA), object_meta::MANAGED_FIELDS).is_empty());
-        let raw = find(&written, f::STATUS);
+        assert!(find(find(&written, object::METADATA), object_meta::MANAGED_FIELDS).is_empty());
+        let raw = find(&written, object::STATUS);
         assert_eq!(find(raw, 99), b"unknown");
         let kinds: Vec<&[u8]> = fields(raw)
             .flatten()
-            .filter(|field| field.number == t::CONDITIONS)
-            .map(|field| find(field.value.bytes(), c::TYPE))
+            .filter(|field| field.number == status::CONDITIONS)
+            .map(|field| find(field.value.bytes(), condition::TYPE))
             .collect();
         assert_eq!(kinds, [&b"Foreign"[..], DISRUPTION_ALLOWED.as_bytes()]);
     }

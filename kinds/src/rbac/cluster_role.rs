@@ -7,7 +7,7 @@ use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::value::selector::Selector;
 use crate::wire::fields;
-use crate::wire::schema::{aggregation_rule, cluster_role as f, policy_rule as r};
+use crate::wire::schema::{aggregation_rule, cluster_role as object, policy_rule};
 
 /// A ClusterRole.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,11 +32,11 @@ impl Rule {
 
     /// The lists of a rule, by their names in JSON.
     pub const LISTS: [(&'static str, u32); 5] = [
-        ("verbs", r::VERBS),
-        ("apiGroups", r::API_GROUPS),
-        ("resources", r::RESOURCES),
-        ("resourceNames", r::RESOURCE_NAMES),
-        ("nonResourceURLs", r::NON_RESOURCE_URLS),
+        ("verbs", policy_rule::VERBS),
+        ("apiGroups", policy_rule::API_GROUPS),
+        ("resources", policy_rule::RESOURCES),
+        ("resourceNames", policy_rule::RESOURCE_NAMES),
+        ("nonResourceURLs", policy_rule::NON_RESOURCE_URLS),
     ];
 }
 
@@ -59,11 +59,11 @@ impl Kind for ClusterRole {
         for field in fields(object) {
             let field = field?;
             match field.number {
-                f::METADATA => meta = field.value.bytes(),
-                f::RULES if context.sections.contains(Self::RULES) => {
+                object::METADATA => meta = field.value.bytes(),
+                object::RULES if context.sections.contains(Self::RULES) => {
                     rules.push(Rule(context.interner.blob(field.value.bytes())));
                 }
-                f::AGGREGATION_RULE => {
+                object::AGGREGATION_RULE => {
                     let mut selectors = Vec::new();
                     for field in fields(field.value.bytes()) {
                         let field = field?;

@@ -2,7 +2,7 @@
 
 use crate::intern::Interner;
 use crate::resource::claim_state::Consumer;
-use crate::wire::schema::{resource_claim as claim, resource_claim_status as f};
+use crate::wire::schema::{resource_claim as claim, resource_claim_status as status};
 use crate::wire::splice::with_part;
 use crate::wire::{WireError, copy_fields, fields};
 
@@ -13,7 +13,7 @@ use crate::wire::{WireError, copy_fields, fields};
 pub fn with_consumer(object: &[u8], consumer: &Consumer) -> Result<Vec<u8>, WireError> {
     with_part(object, claim::STATUS, |status| {
         let mut copy = status.to_vec();
-        consumer.put(&mut copy, f::RESERVED_FOR);
+        consumer.put(&mut copy, status::RESERVED_FOR);
         Ok(copy)
     })
 }
@@ -30,14 +30,14 @@ pub fn released(object: &[u8], keeps: impl Fn(&Consumer) -> bool, deallocates: b
         let mut kept = Vec::new();
         for field in fields(status) {
             let field = field?;
-            if field.number == f::RESERVED_FOR {
+            if field.number == status::RESERVED_FOR {
                 kept.push(keeps(&Consumer::read(&interner, field.value.bytes())?));
             }
         }
         let mut kept = kept.into_iter();
         copy_fields(status, &mut copy, |field| match field.number {
-            f::RESERVED_FOR => kept.next().unwrap_or(true),
-            f::ALLOCATION => !deallocates,
+            status::RESERVED_FOR => kept.next().unwrap_or(true),
+            status::ALLOCATION => !deallocates,
             _ => true,
         })?;
         Ok(copy)
@@ -57,7 +57,7 @@ mod tests {
 
     fn consumers(object: &[u8]) -> Vec<String> {
         let status = find(object, claim::STATUS);
-        let reserved = fields(status).flatten().filter(|field| field.number == f::RESERVED_FOR);
+        let reserved = fields(status).flatten().filter(|field| field.number == status::RESERVED_FOR);
         reserved
             .map(|field| Consumer::read(&Interner::default(), field.value.bytes()).expect("ok").name.to_string())
             .collect()
@@ -68,8 +68,8 @@ mod tests {
         let mut object = Vec::new();
         object.put_str(77, "unknown");
         object.put_message(claim::STATUS, |status| {
-            status.put_message(f::ALLOCATION, |allocation| allocation.put_str(9, "devices"));
-            status.put_message(f::RESERVED_FOR, |message| {
+            status.put_message(status::ALLOCATION, |allocation| allocation.put_str(9, "devices"));
+            status.put_message(status::RESERVED_FOR, |message| {
                 message.put_str(claim_consumer::RESOURCE, "pods");
                 message.put_str(claim_consumer::NAME, "a");
                 message.put_str(98, "unknown");
@@ -81,12 +81,12 @@ mod tests {
         let less = released(&reserved, |one| &*one.name != "b", false).expect("well-formed");
         assert_eq!(consumers(&less), ["a"]);
         let status = find(&less, claim::STATUS);
-        assert_eq!(find(find(status, f::RESERVED_FOR), 98), b"unknown");
+        assert_eq!(find(find(status, status::RESERVED_FOR), 98), b"unknown");
         assert_eq!((find(status, 99), find(&less, 77)), (&b"unknown"[..], &b"unknown"[..]));
-        assert!(!find(status, f::ALLOCATION).is_empty());
+        assert!(!find(status, status::ALLOCATION).is_empty());
         let free = released(&reserved, |_| false, true).expect("well-formed");
         let status = find(&free, claim::STATUS);
-        assert!(consumers(&free).is_empty() && find(status, f::ALLOCATION).is_empty());
+        assert!(consumers(&free).is_empty() && find(status, status::ALLOCATION).is_empty());
         assert_eq!(find(status, 99), b"unknown");
     }
 }

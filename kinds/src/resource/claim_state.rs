@@ -3,8 +3,8 @@
 use crate::intern::{Interner, Str};
 use crate::meta::Uid;
 use crate::wire::schema::{
-    claim_consumer as c, device_claim, device_request, exact_device_request, resource_claim_spec,
-    resource_claim_status as f,
+    claim_consumer, device_claim, device_request, exact_device_request, resource_claim_spec,
+    resource_claim_status as status,
 };
 use crate::wire::{Put, WireError, fields, find};
 
@@ -31,11 +31,11 @@ pub struct ClaimState {
 pub struct Consumer {
     /// API group; empty for the core group.
     pub group: Str,
-    /// Plural name of the kind.
+    /// Plural name of its kind.
     pub resource: Str,
-    /// Name.
+    /// Its name.
     pub name: Str,
-    /// Uid.
+    /// Its uid.
     pub uid: Uid,
 }
 
@@ -46,10 +46,10 @@ impl Consumer {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                c::API_GROUP => group = field.value.str(),
-                c::RESOURCE => resource = field.value.str(),
-                c::NAME => name = field.value.str(),
-                c::UID => uid = field.value.str(),
+                claim_consumer::API_GROUP => group = field.value.str(),
+                claim_consumer::RESOURCE => resource = field.value.str(),
+                claim_consumer::NAME => name = field.value.str(),
+                claim_consumer::UID => uid = field.value.str(),
                 _ => {}
             }
         }
@@ -60,10 +60,10 @@ impl Consumer {
     /// Appends it as a field of a message.
     pub(crate) fn put(&self, out: &mut Vec<u8>, number: u32) {
         out.put_message(number, |message| {
-            message.put_str(c::API_GROUP, &self.group);
-            message.put_str(c::RESOURCE, &self.resource);
-            message.put_str(c::NAME, &self.name);
-            message.put_str(c::UID, &self.uid.to_string());
+            message.put_str(claim_consumer::API_GROUP, &self.group);
+            message.put_str(claim_consumer::RESOURCE, &self.resource);
+            message.put_str(claim_consumer::NAME, &self.name);
+            message.put_str(claim_consumer::UID, &self.uid.to_string());
         });
     }
 
@@ -84,8 +84,8 @@ impl ClaimState {
         for field in fields(status) {
             let field = field?;
             match field.number {
-                f::ALLOCATION => is_allocated = true,
-                f::RESERVED_FOR => consumers.push(Consumer::read(interner, field.value.bytes())?),
+                status::ALLOCATION => is_allocated = true,
+                status::RESERVED_FOR => consumers.push(Consumer::read(interner, field.value.bytes())?),
                 _ => {}
             }
         }

@@ -7,7 +7,7 @@ use crate::scheduling::taint::Toleration;
 use crate::value::resource_list::Amount;
 use crate::wire::schema::{
     allocation_result, claim_consumer as consumer, device_allocation_result,
-    device_request_allocation_result as result, resource_claim_status as f,
+    device_request_allocation_result as result, resource_claim_status as status,
 };
 use crate::wire::{WireError, fields, find};
 
@@ -46,8 +46,8 @@ impl Allocation {
         for field in fields(status) {
             let field = field?;
             match field.number {
-                f::ALLOCATION => allocation = Some(field.value.bytes()),
-                f::RESERVED_FOR => match read_consumer(interner, field.value.bytes())? {
+                status::ALLOCATION => allocation = Some(field.value.bytes()),
+                status::RESERVED_FOR => match read_consumer(interner, field.value.bytes())? {
                     Consumer::Pod(name, uid) => pods.push((name, uid)),
                     Consumer::Group(name) => groups.push(name),
                     Consumer::Other => {}
@@ -130,10 +130,23 @@ mod tests {
 
     #[test]
     fn device_taints_and_tolerations_encode_like_those_of_nodes() {
-        use device_toleration as d;
-        let device = [d::KEY, d::OPERATOR, d::VALUE, d::EFFECT, d::TOLERATION_SECONDS];
-        use toleration as t;
-        assert_eq!(device, [t::KEY, t::OPERATOR, t::VALUE, t::EFFECT, t::TOLERATION_SECONDS]);
+        let device = [
+            device_toleration::KEY,
+            device_toleration::OPERATOR,
+            device_toleration::VALUE,
+            device_toleration::EFFECT,
+            device_toleration::TOLERATION_SECONDS,
+        ];
+        assert_eq!(
+            device,
+            [
+                toleration::KEY,
+                toleration::OPERATOR,
+                toleration::VALUE,
+                toleration::EFFECT,
+                toleration::TOLERATION_SECONDS
+            ]
+        );
         let device = [device_taint::KEY, device_taint::VALUE, device_taint::EFFECT, device_taint::TIME_ADDED];
         assert_eq!(device, [taint::KEY, taint::VALUE, taint::EFFECT, taint::TIME_ADDED]);
     }
@@ -142,14 +155,14 @@ mod tests {
     fn devices_and_pods_are_decoded() {
         let mut status = Vec::new();
         for (resource, name) in [("pods", "p"), ("podgroups", "g")] {
-            status.put_message(f::RESERVED_FOR, |message| {
+            status.put_message(status::RESERVED_FOR, |message| {
                 message.put_str(consumer::RESOURCE, resource);
                 message.put_str(consumer::NAME, name);
                 message.put_str(consumer::UID, "u");
             });
         }
         assert_eq!(Allocation::read(&Interner::default(), &status), Ok(None));
-        status.put_message(f::ALLOCATION, |message| {
+        status.put_message(status::ALLOCATION, |message| {
             message.put_message(allocation_result::DEVICES, |devices| {
                 devices.put_message(device_allocation_result::RESULTS, |one| {
                     one.put_str(result::DRIVER, "d");

@@ -7,7 +7,7 @@ use crate::meta::Meta;
 use crate::scheduling::taint::Taint;
 use crate::value::time::Time;
 use crate::wire::schema::{
-    condition, device_taint_rule as f, device_taint_rule_spec as s, device_taint_rule_status as t,
+    condition, device_taint_rule as object, device_taint_rule_spec as spec, device_taint_rule_status as status,
     device_taint_selector as selector,
 };
 use crate::wire::{WireError, fields, find};
@@ -119,23 +119,23 @@ impl Kind for DeviceTaintRule {
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let interner = &context.interner;
         let (mut selector, mut taint) = (None, &[][..]);
-        for field in fields(find(object, f::SPEC)) {
+        for field in fields(find(object, object::SPEC)) {
             let field = field?;
             match field.number {
-                s::DEVICE_SELECTOR => selector = Some(DeviceSelector::read(interner, field.value.bytes())?),
-                s::TAINT => taint = field.value.bytes(),
+                spec::DEVICE_SELECTOR => selector = Some(DeviceSelector::read(interner, field.value.bytes())?),
+                spec::TAINT => taint = field.value.bytes(),
                 _ => {}
             }
         }
         let mut progress = None;
-        for field in fields(find(object, f::STATUS)) {
+        for field in fields(find(object, object::STATUS)) {
             let field = field?;
-            if field.number == t::CONDITIONS {
+            if field.number == status::CONDITIONS {
                 progress = Progress::read(interner, field.value.bytes())?.or(progress);
             }
         }
         Ok(Self {
-            meta: Meta::decode(interner, find(object, f::METADATA), |_, _| {})?,
+            meta: Meta::decode(interner, find(object, object::METADATA), |_, _| {})?,
             selector,
             // Taints of devices have the same encoding as those of nodes.
             taint: Taint::decode(interner, taint)?,
@@ -162,17 +162,17 @@ mod tests {
         let context = Decode { interner: Arc::default(), sections: Sections::default() };
         let rule = |fields: Option<&[(u32, &str)]>| {
             let mut object = Vec::new();
-            object.put_message(f::METADATA, |meta| {
+            object.put_message(object::METADATA, |meta| {
                 meta.put_str(object_meta::NAME, "rule");
                 meta.put_str(object_meta::RESOURCE_VERSION, "1");
             });
-            object.put_message(f::SPEC, |spec| {
+            object.put_message(object::SPEC, |spec| {
                 if let Some(fields) = fields {
-                    spec.put_message(s::DEVICE_SELECTOR, |message| {
+                    spec.put_message(spec::DEVICE_SELECTOR, |message| {
                         fields.iter().for_each(|(number, text)| message.put_str(*number, text));
                     });
                 }
-                spec.put_message(s::TAINT, |message| message.put_str(device_taint::EFFECT, "NoExecute"));
+                spec.put_message(spec::TAINT, |message| message.put_str(device_taint::EFFECT, "NoExecute"));
             });
             DeviceTaintRule::decode(&context, &object).expect("well-formed")
         };

@@ -7,13 +7,13 @@ use crate::meta::{Meta, Parts};
 use crate::value::resource_list::Amount;
 use crate::value::time::Time;
 use crate::wire::schema::{
-    condition, partition_type_status as p, pool_status as f, pool_status_request as o, pool_status_request_spec as s,
-    pool_status_request_status as t, quantity, shareable_capacity_status as c, shareable_summary_status as h,
+    condition, partition_type_status, pool_status, pool_status_request as object, pool_status_request_spec as spec,
+    pool_status_request_status as status, quantity, shareable_capacity_status, shareable_summary_status,
 };
 use crate::wire::{Put, WireError, fields, find, splice};
 
 /// The conditions that end a request.
-const ENDS: [&str; 2] = ["Complete", "Failed"];
+const END_CONDITIONS: [&str; 2] = ["Complete", "Failed"];
 
 /// A ResourcePoolStatusRequest.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,14 +29,14 @@ pub struct ResourcePoolStatusRequest {
     /// The attribute that groups partitions where a pool names none.
     pub partition_attribute: Option<Str>,
     /// The status, once it is set.
-    pub answered: Option<Answered>,
+    pub completed: Option<CompletedStatus>,
     /// The object's message, without managed fields.
     raw: Box<[u8]>,
 }
 
 /// The status of a completed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answered {
+pub struct CompletedStatus {
     /// Time of the condition `Complete` or `Failed`; zero if there is none.
     pub since: Time,
 }
@@ -114,34 +114,34 @@ pub struct Pool {
 
 impl Pool {
     fn put(&self, out: &mut Vec<u8>) {
-        out.put_message(t::POOLS, |pool| {
-            pool.put_str(f::DRIVER, &self.driver);
-            pool.put_str(f::POOL_NAME, &self.name);
+        out.put_message(status::POOLS, |pool| {
+            pool.put_str(pool_status::DRIVER, &self.driver);
+            pool.put_str(pool_status::POOL_NAME, &self.name);
             if let Some(node) = &self.node {
-                pool.put_str(f::NODE_NAME, node);
+                pool.put_str(pool_status::NODE_NAME, node);
             }
             if let Some(devices) = self.devices {
                 let available = devices.total.saturating_sub(devices.allocated).saturating_sub(devices.unavailable);
-                pool.put_int(f::TOTAL_DEVICES, devices.total.into());
-                pool.put_int(f::ALLOCATED_DEVICES, devices.allocated.into());
-                pool.put_int(f::AVAILABLE_DEVICES, available.max(0).into());
-                pool.put_int(f::UNAVAILABLE_DEVICES, devices.unavailable.into());
-                pool.put_int(f::RESOURCE_SLICE_COUNT, devices.slices.into());
+                pool.put_int(pool_status::TOTAL_DEVICES, devices.total.into());
+                pool.put_int(pool_status::ALLOCATED_DEVICES, devices.allocated.into());
+                pool.put_int(pool_status::AVAILABLE_DEVICES, available.max(0).into());
+                pool.put_int(pool_status::UNAVAILABLE_DEVICES, devices.unavailable.into());
+                pool.put_int(pool_status::RESOURCE_SLICE_COUNT, devices.slices.into());
             }
-            pool.put_int(f::GENERATION, self.generation);
+            pool.put_int(pool_status::GENERATION, self.generation);
             if let Some(error) = &self.error {
-                pool.put_str(f::VALIDATION_ERROR, error);
+                pool.put_str(pool_status::VALIDATION_ERROR, error);
             }
             for partition in &self.partitions {
-                pool.put_message(f::PARTITION_SUMMARY, |message| {
-                    message.put_str(p::TYPE, &partition.kind);
-                    message.put_int(p::TOTAL, partition.total.into());
-                    message.put_int(p::ALLOCATABLE, partition.allocatable.into());
-                    message.put_str(p::ATTRIBUTE, &partition.attribute);
+                pool.put_message(pool_status::PARTITION_SUMMARY, |message| {
+                    message.put_str(partition_type_status::TYPE, &partition.kind);
+                    message.put_int(partition_type_status::TOTAL, partition.total.into());
+                    message.put_int(partition_type_status::ALLOCATABLE, partition.allocatable.into());
+                    message.put_str(partition_type_status::ATTRIBUTE, &partition.attribute);
                 });
             }
             if let Some(shareable) = &self.shareable {
-                pool.put_message(f::SHAREABLE_SUMMARY, |message| shareable.put(message));
+                pool.put_message(pool_status::SHAREABLE_SUMMARY, |message| shareable.put(message));
             }
         });
     }
@@ -149,14 +149,16 @@ impl Pool {
 
 impl Shareable {
     fn put(&self, message: &mut Vec<u8>) {
-        message.put_int(h::FULLY_AVAILABLE_DEVICES, self.fully_available.into());
-        message.put_int(h::PARTIALLY_AVAILABLE_DEVICES, self.partially_available.into());
+        message.put_int(shareable_summary_status::FULLY_AVAILABLE_DEVICES, self.fully_available.into());
+        message.put_int(shareable_summary_status::PARTIALLY_AVAILABLE_DEVICES, self.partially_available.into());
         for capacity in &self.capacity {
-            message.put_message(h::CAPACITY, |message| {
-                message.put_str(c::NAME, &capacity.name);
-                for (number, amount) in
-                    [(c::TOTAL, capacity.total), (c::CONSUMED, capacity.consumed), (c::AVAILABLE, capacity.available)]
-                {
+            message.put_message(shareable_summary_status::CAPACITY, |message| {
+                message.put_str(shareable_capacity_status::NAME, &capacity.name);
+                for (number, amount) in [
+                    (shareable_capacity_status::TOTAL, capacity.total),
+                    (shareable_capacity_status::CONSUMED, capacity.consumed),
+                    (shareable_capacity_status::AVAILABLE, capacity.available),
+                ] {
                     message.put_message(number, |message| message.put_str(quantity::STRING, &amount.to_string()));
                 }
             });
@@ -173,30 +175,35 @@ impl ResourcePoolStatusRequest {
     pub fn with_pools(&self, pools: &[Pool], count: usize, message: &str, now: Time) -> Result<Vec<u8>, WireError> {
         let mut status = Vec::new();
         pools.iter().for_each(|pool| pool.put(&mut status));
-        status.put_message(t::CONDITIONS, |complete| {
-            complete.put_str(condition::TYPE, ENDS[0]);
+        status.put_message(status::CONDITIONS, |complete| {
+            complete.put_str(condition::TYPE, END_CONDITIONS[0]);
             complete.put_str(condition::STATUS, "True");
             now.put(complete, condition::LAST_TRANSITION_TIME);
             complete.put_str(condition::REASON, "CalculationComplete");
             complete.put_str(condition::MESSAGE, message);
         });
-        status.put_int(t::POOL_COUNT, i32::try_from(count).unwrap_or(i32::MAX).into());
-        splice::edited(&self.raw, &[], |field| field.number != o::STATUS, |out| out.put_bytes(o::STATUS, &status))
+        status.put_int(status::POOL_COUNT, i32::try_from(count).unwrap_or(i32::MAX).into());
+        splice::edited(
+            &self.raw,
+            &[],
+            |field| field.number != object::STATUS,
+            |out| out.put_bytes(object::STATUS, &status),
+        )
     }
 }
 
-impl Answered {
+impl CompletedStatus {
     fn read(status: &[u8]) -> Result<Self, WireError> {
-        let mut answered = Self { since: Time::default() };
+        let mut completed = Self { since: Time::default() };
         for field in fields(status) {
             let field = field?;
             let message = field.value.bytes();
-            let is_end = || ENDS.iter().any(|end| find(message, condition::TYPE) == end.as_bytes());
-            if field.number == t::CONDITIONS && answered.since.is_zero() && is_end() {
-                answered.since = Time::decode(find(message, condition::LAST_TRANSITION_TIME))?;
+            let is_end = || END_CONDITIONS.iter().any(|end| find(message, condition::TYPE) == end.as_bytes());
+            if field.number == status::CONDITIONS && completed.since.is_zero() && is_end() {
+                completed.since = Time::decode(find(message, condition::LAST_TRANSITION_TIME))?;
             }
         }
-        Ok(answered)
+        Ok(completed)
     }
 }
 
@@ -218,16 +225,16 @@ impl Kind for ResourcePoolStatusRequest {
             pool: None,
             limit: None,
             partition_attribute: None,
-            answered: None,
+            completed: None,
             raw: splice::edited(object, &[], |_| true, |_| {})?.into(),
         };
         for field in fields(spec) {
             let field = field?;
             match field.number {
-                s::DRIVER => read.driver = interner.str(field.value.str()),
-                s::POOL_NAME => read.pool = Some(interner.str(field.value.str())).filter(|pool| !pool.is_empty()),
-                s::LIMIT => read.limit = Some(field.value.i32()),
-                s::DEFAULT_PARTITION_TYPE_ATTRIBUTE => {
+                spec::DRIVER => read.driver = interner.str(field.value.str()),
+                spec::POOL_NAME => read.pool = Some(interner.str(field.value.str())).filter(|pool| !pool.is_empty()),
+                spec::LIMIT => read.limit = Some(field.value.i32()),
+                spec::DEFAULT_PARTITION_TYPE_ATTRIBUTE => {
                     read.partition_attribute = Some(interner.str(field.value.str()));
                 }
                 _ => {}
@@ -235,8 +242,8 @@ impl Kind for ResourcePoolStatusRequest {
         }
         for field in fields(object) {
             let field = field?;
-            if field.number == o::STATUS {
-                read.answered = Some(Answered::read(field.value.bytes())?);
+            if field.number == object::STATUS {
+                read.completed = Some(CompletedStatus::read(field.value.bytes())?);
             }
         }
         Ok(read)
@@ -263,17 +270,17 @@ mod tests {
     #[test]
     fn status_is_written_once_and_read_back() {
         let mut object = Vec::new();
-        object.put_message(o::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::NAME, "r");
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
         });
-        object.put_message(o::SPEC, |spec| {
-            spec.put_str(s::DRIVER, "d");
-            spec.put_int(s::LIMIT, 3);
+        object.put_message(object::SPEC, |spec| {
+            spec.put_str(spec::DRIVER, "d");
+            spec.put_int(spec::LIMIT, 3);
             spec.put_str(99, "unknown");
         });
         let request = decode(&object);
-        assert_eq!((&*request.driver, request.limit, &request.pool, request.answered), ("d", Some(3), &None, None));
+        assert_eq!((&*request.driver, request.limit, &request.pool, request.completed), ("d", Some(3), &None, None));
         let counts = DeviceCounts { slices: 1, total: 4, allocated: 3, unavailable: 2 };
         let pool = Pool {
             driver: "d".into(),
@@ -286,11 +293,13 @@ mod tests {
             shareable: Some(Shareable::default()),
         };
         let put = request.with_pools(&[pool], 2, "Calculated status for 1 pools", Time(9)).expect("well-formed");
-        assert_eq!(find(find(&put, o::SPEC), 99), b"unknown");
-        assert_eq!(decode(&put).answered, Some(Answered { since: Time(9) }));
-        let available = fields(find(find(&put, o::STATUS), t::POOLS)).flatten();
-        let available: Vec<i64> =
-            available.filter(|field| field.number == f::AVAILABLE_DEVICES).map(|field| field.value.i64()).collect();
+        assert_eq!(find(find(&put, object::SPEC), 99), b"unknown");
+        assert_eq!(decode(&put).completed, Some(CompletedStatus { since: Time(9) }));
+        let available = fields(find(find(&put, object::STATUS), status::POOLS)).flatten();
+        let available: Vec<i64> = available
+            .filter(|field| field.number == pool_status::AVAILABLE_DEVICES)
+            .map(|field| field.value.i64())
+            .collect();
         assert_eq!(available, [0], "never negative");
     }
 }

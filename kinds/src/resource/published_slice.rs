@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::value::resource_list::Amount;
 use crate::wire::schema::{
     counter, counter_set, device, device_attribute, device_capacity, device_counter_consumption as consumption,
-    quantity, resource_pool, resource_slice_spec as s,
+    quantity, resource_pool, resource_slice_spec as spec,
 };
 use crate::wire::{WireError, fields, find};
 
@@ -52,11 +52,11 @@ impl PublishedSlice {
         for field in fields(spec) {
             let field = field?;
             match field.number {
-                s::NODE_NAME => slice.node = field.value.str().to_owned(),
-                s::PARTITION_TYPE_ATTRIBUTE => slice.partition_attribute = field.value.str().to_owned(),
-                s::POOL => slice.slices = slice_count(field.value.bytes())?,
-                s::DEVICES => slice.devices.push(PublishedDevice::read(field.value.bytes())?),
-                s::SHARED_COUNTERS => {
+                spec::NODE_NAME => slice.node = field.value.str().to_owned(),
+                spec::PARTITION_TYPE_ATTRIBUTE => slice.partition_attribute = field.value.str().to_owned(),
+                spec::POOL => slice.slices = slice_count(field.value.bytes())?,
+                spec::DEVICES => slice.devices.push(PublishedDevice::read(field.value.bytes())?),
+                spec::SHARED_COUNTERS => {
                     let (name, counters) =
                         read_counters(field.value.bytes(), counter_set::NAME, counter_set::COUNTERS)?;
                     slice.counters.entry(name).or_default().extend(counters);
@@ -175,14 +175,14 @@ mod tests {
     #[test]
     fn slice_is_read_with_devices_and_counters() {
         let mut spec = Vec::new();
-        spec.put_str(s::NODE_NAME, "node");
-        spec.put_message(s::POOL, |pool| pool.put_int(resource_pool::RESOURCE_SLICE_COUNT, 2));
-        spec.put_str(s::PARTITION_TYPE_ATTRIBUTE, "d/profile");
-        spec.put_message(s::SHARED_COUNTERS, |set| {
+        spec.put_str(spec::NODE_NAME, "node");
+        spec.put_message(spec::POOL, |pool| pool.put_int(resource_pool::RESOURCE_SLICE_COUNT, 2));
+        spec.put_str(spec::PARTITION_TYPE_ATTRIBUTE, "d/profile");
+        spec.put_message(spec::SHARED_COUNTERS, |set| {
             set.put_str(counter_set::NAME, "memory");
             put_amount(set, counter_set::COUNTERS, "bytes", "80Gi", Some(counter::VALUE));
         });
-        spec.put_message(s::DEVICES, |one| {
+        spec.put_message(spec::DEVICES, |one| {
             one.put_str(device::NAME, "gpu-0");
             one.put_message(device::ATTRIBUTES, |entry| {
                 entry.put_str(1, "profile");

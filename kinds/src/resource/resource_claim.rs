@@ -10,7 +10,7 @@ use crate::resource::claim_state::{ClaimState, ENTRY_ANNOTATION};
 use crate::resource::device_allocation::Allocation;
 use crate::wire::schema::{
     device_claim, device_class as class, device_class_spec, device_request as request, device_sub_request as sub,
-    exact_device_request as exact, resource_claim as f, resource_claim_spec as s,
+    exact_device_request as exact, resource_claim as object, resource_claim_spec as spec,
 };
 use crate::wire::{WireError, fields, find};
 
@@ -103,26 +103,26 @@ impl Kind for ResourceClaim {
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let (mut for_extended_resources, mut entry) = (false, None);
-        let meta = Meta::decode(&context.interner, find(object, f::METADATA), |key, value| {
+        let meta = Meta::decode(&context.interner, find(object, object::METADATA), |key, value| {
             for_extended_resources |= key == EXTENDED && value == "true";
             if key == ENTRY_ANNOTATION {
                 entry = Some(context.interner.str(value));
             }
         })?;
         let mut devices = BTreeMap::new();
-        for field in fields(find(find(object, f::SPEC), s::DEVICES)) {
+        for field in fields(find(find(object, object::SPEC), spec::DEVICES)) {
             let field = field?;
             if field.number == device_claim::REQUESTS {
                 Self::read_request(&mut devices, context, field.value.bytes())?;
             }
         }
         let allocation = match context.sections.contains(Self::ALLOCATION) {
-            true => Allocation::read(&context.interner, find(object, f::STATUS))?.map(Box::new),
+            true => Allocation::read(&context.interner, find(object, object::STATUS))?.map(Box::new),
             false => None,
         };
         let state = match context.sections.contains(Self::STATE) {
             true => {
-                let (spec, status) = (find(object, f::SPEC), find(object, f::STATUS));
+                let (spec, status) = (find(object, object::SPEC), find(object, object::STATUS));
                 Some(Box::new(ClaimState::read(&context.interner, entry, spec, status)?))
             }
             false => None,
@@ -186,13 +186,13 @@ mod tests {
     #[test]
     fn requests_add_up_and_alternatives_do_not() {
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::NAME, "claim");
             meta.put_str(object_meta::RESOURCE_VERSION, "1");
             meta.put_entry(object_meta::ANNOTATIONS, EXTENDED, "true");
         });
-        object.put_message(f::SPEC, |spec| {
-            spec.put_message(s::DEVICES, |devices| {
+        object.put_message(object::SPEC, |spec| {
+            spec.put_message(spec::DEVICES, |devices| {
                 devices.put_message(device_claim::REQUESTS, |one| {
                     put(one, request::EXACTLY, EXACT, ("gpu", "ExactCount", 2));
                 });

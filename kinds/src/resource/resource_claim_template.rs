@@ -5,7 +5,7 @@ use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, OwnerRef};
 use crate::resource::claim_state::{ENTRY_ANNOTATION, has_admin_access, has_prioritized_list};
 use crate::wire::schema::{
-    object_meta as m, resource_claim as claim, resource_claim_template as f, resource_claim_template_spec as s,
+    object_meta, resource_claim as claim, resource_claim_template as object, resource_claim_template_spec as spec,
 };
 use crate::wire::{Put, WireError, copy_fields, find, map_entry};
 
@@ -36,18 +36,18 @@ impl ResourceClaimTemplate {
         owner: &OwnerRef,
     ) -> Result<Vec<u8>, WireError> {
         let mut meta = Vec::new();
-        meta.put_str(m::GENERATE_NAME, name_prefix);
-        meta.put_str(m::NAMESPACE, namespace);
-        copy_fields(find(&self.spec, s::METADATA), &mut meta, |field| match field.number {
-            m::LABELS => true,
-            m::ANNOTATIONS => !map_entry(field.value.bytes()).is_ok_and(|(key, _)| key == ENTRY_ANNOTATION),
+        meta.put_str(object_meta::GENERATE_NAME, name_prefix);
+        meta.put_str(object_meta::NAMESPACE, namespace);
+        copy_fields(find(&self.spec, spec::METADATA), &mut meta, |field| match field.number {
+            object_meta::LABELS => true,
+            object_meta::ANNOTATIONS => !map_entry(field.value.bytes()).is_ok_and(|(key, _)| key == ENTRY_ANNOTATION),
             _ => false,
         })?;
-        meta.put_entry(m::ANNOTATIONS, ENTRY_ANNOTATION, entry);
-        owner.put(&mut meta, m::OWNER_REFERENCES);
+        meta.put_entry(object_meta::ANNOTATIONS, ENTRY_ANNOTATION, entry);
+        owner.put(&mut meta, object_meta::OWNER_REFERENCES);
         let mut object = Vec::new();
         object.put_bytes(claim::METADATA, &meta);
-        object.put_bytes(claim::SPEC, find(&self.spec, s::SPEC));
+        object.put_bytes(claim::SPEC, find(&self.spec, spec::SPEC));
         Ok(object)
     }
 }
@@ -62,10 +62,10 @@ impl Kind for ResourceClaimTemplate {
     };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let template = find(object, f::SPEC);
-        let spec = find(template, s::SPEC);
+        let template = find(object, object::SPEC);
+        let spec = find(template, spec::SPEC);
         Ok(Self {
-            meta: Meta::decode(&context.interner, find(object, f::METADATA), |_, _| {})?,
+            meta: Meta::decode(&context.interner, find(object, object::METADATA), |_, _| {})?,
             has_admin_access: has_admin_access(spec)?,
             has_prioritized_list: has_prioritized_list(spec)?,
             spec: template.into(),
@@ -89,20 +89,20 @@ mod tests {
 
     fn template(exactly: bool) -> ResourceClaimTemplate {
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| {
-            meta.put_str(m::NAME, "gpu");
-            meta.put_str(m::RESOURCE_VERSION, "1");
-            meta.put_entry(m::ANNOTATIONS, "of-the-template", "1");
+        object.put_message(object::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "gpu");
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
+            meta.put_entry(object_meta::ANNOTATIONS, "of-the-template", "1");
         });
-        object.put_message(f::SPEC, |message| {
-            message.put_message(s::METADATA, |meta| {
-                meta.put_entry(m::LABELS, "app", "web");
-                meta.put_entry(m::ANNOTATIONS, "kept", "1");
-                meta.put_entry(m::ANNOTATIONS, ENTRY_ANNOTATION, "of-another-entry");
-                meta.put_str(m::FINALIZERS, "example.com/held");
-                meta.put_str(m::NAME, "ignored");
+        object.put_message(object::SPEC, |message| {
+            message.put_message(spec::METADATA, |meta| {
+                meta.put_entry(object_meta::LABELS, "app", "web");
+                meta.put_entry(object_meta::ANNOTATIONS, "kept", "1");
+                meta.put_entry(object_meta::ANNOTATIONS, ENTRY_ANNOTATION, "of-another-entry");
+                meta.put_str(object_meta::FINALIZERS, "example.com/held");
+                meta.put_str(object_meta::NAME, "ignored");
             });
-            message.put_message(s::SPEC, |spec| {
+            message.put_message(spec::SPEC, |spec| {
                 spec.put_message(resource_claim_spec::DEVICES, |devices| {
                     devices.put_message(device_claim::REQUESTS, |request| {
                         let number = if exactly { device_request::EXACTLY } else { device_request::FIRST_AVAILABLE };
@@ -128,11 +128,11 @@ mod tests {
         };
         let mut object = template(true).claim("shop", "web-gpu-", "gpu", &owner).expect("well-formed");
         assert_eq!(find(find(&object, claim::SPEC), 99), b"unknown");
-        assert_eq!(find(find(&object, claim::METADATA), m::GENERATE_NAME), b"web-gpu-");
+        assert_eq!(find(find(&object, claim::METADATA), object_meta::GENERATE_NAME), b"web-gpu-");
         let meta = [find(&object, claim::METADATA), &{
             let mut given = Vec::new();
-            given.put_str(m::NAME, "web-gpu-x");
-            given.put_str(m::RESOURCE_VERSION, "1");
+            given.put_str(object_meta::NAME, "web-gpu-x");
+            given.put_str(object_meta::RESOURCE_VERSION, "1");
             given
         }]
         .concat();

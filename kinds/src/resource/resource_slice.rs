@@ -5,7 +5,7 @@ use crate::intern::{Interner, Str};
 use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::scheduling::taint::Taint;
-use crate::wire::schema::{device, resource_pool, resource_slice as f, resource_slice_spec as s};
+use crate::wire::schema::{device, resource_pool, resource_slice as object, resource_slice_spec as spec};
 use crate::wire::{WireError, fields, find};
 
 /// A part of a pool of devices.
@@ -70,12 +70,12 @@ impl Kind for ResourceSlice {
         let interner = &context.interner;
         let empty = interner.str("");
         let (mut driver, mut pool, mut generation, mut devices) = (empty.clone(), empty, 0, Vec::new());
-        let spec = find(object, f::SPEC);
+        let spec = find(object, object::SPEC);
         for field in fields(spec) {
             let field = field?;
             match field.number {
-                s::DRIVER => driver = interner.str(field.value.str()),
-                s::POOL => {
+                spec::DRIVER => driver = interner.str(field.value.str()),
+                spec::POOL => {
                     for field in fields(field.value.bytes()) {
                         let field = field?;
                         match field.number {
@@ -85,11 +85,11 @@ impl Kind for ResourceSlice {
                         }
                     }
                 }
-                s::DEVICES => devices.push(Device::read(interner, field.value.bytes())?),
+                spec::DEVICES => devices.push(Device::read(interner, field.value.bytes())?),
                 _ => {}
             }
         }
-        let meta = Meta::decode(interner, find(object, f::METADATA), |_, _| {})?;
+        let meta = Meta::decode(interner, find(object, object::METADATA), |_, _| {})?;
         let spec = context.sections.contains(Self::SPEC).then(|| spec.into());
         Ok(Self { meta, driver, pool, generation, devices: devices.into(), spec })
     }

@@ -3,7 +3,7 @@
 
 use crate::intern::{Interner, Str, label};
 use crate::meta::Meta;
-use crate::wire::schema::{node_selector as f, node_selector_requirement as requirement, node_selector_term as term};
+use crate::wire::schema::{node_selector, node_selector_requirement as requirement, node_selector_term as term};
 use crate::wire::{WireError, fields};
 
 /// The only field of a node that requirements can refer to.
@@ -42,7 +42,7 @@ impl NodeSelector {
         let mut selector = Self::default();
         for field in fields(message) {
             let field = field?;
-            if field.number == f::NODE_SELECTOR_TERMS {
+            if field.number == node_selector::NODE_SELECTOR_TERMS {
                 selector.terms.push(Term::decode(interner, field.value.bytes())?);
             }
         }

@@ -5,7 +5,7 @@ use crate::meta::Meta;
 use crate::scheduling::node_selector::{NAME_FIELD, NodeSelector};
 use crate::scheduling::taint::{Toleration, Tolerations};
 use crate::wire::schema::{
-    affinity, node_affinity, node_selector, node_selector_requirement, node_selector_term, pod_spec as f,
+    affinity, node_affinity, node_selector, node_selector_requirement, node_selector_term, pod_spec,
 };
 use crate::wire::{Put, WireError, copy_fields, fields, find, map_entry};
 
@@ -20,7 +20,7 @@ pub struct Placement {
     pub node_selector: Labels,
     /// The required node affinity.
     pub required: Option<NodeSelector>,
-    /// Tolerations.
+    /// `spec.tolerations`.
     pub tolerations: Tolerations,
     /// Pods use the network of their node.
     pub host_network: bool,
@@ -40,13 +40,13 @@ impl Placement {
         for field in fields(spec) {
             let field = field?;
             match field.number {
-                f::NODE_NAME => placement.node_name = interner.str(field.value.str()),
-                f::NODE_SELECTOR => {
+                pod_spec::NODE_NAME => placement.node_name = interner.str(field.value.str()),
+                pod_spec::NODE_SELECTOR => {
                     let (key, value) = map_entry(field.value.bytes())?;
                     node_labels.push((interner.str(key), interner.str(value)));
                 }
-                f::AFFINITY => placement.required = required(interner, field.value.bytes())?,
-                f::HOST_NETWORK => placement.host_network = field.value.bool(),
+                pod_spec::AFFINITY => placement.required = required(interner, field.value.bytes())?,
+                pod_spec::HOST_NETWORK => placement.host_network = field.value.bool(),
                 _ => {}
             }
         }
@@ -77,7 +77,7 @@ fn nested(message: Option<&[u8]>, number: u32) -> Option<&[u8]> {
 /// Returns the node that a spec's required node affinity selects by name (pkg/controller/daemon/util,
 /// GetTargetNodeName).
 pub fn target(spec: &[u8]) -> Option<&str> {
-    let affinity = find(spec, f::AFFINITY);
+    let affinity = find(spec, pod_spec::AFFINITY);
     let required = find(find(affinity, affinity::NODE_AFFINITY), REQUIRED);
     let terms = numbered(required, node_selector::NODE_SELECTOR_TERMS);
     let named = terms.flat_map(|term| numbered(term, node_selector_term::MATCH_FIELDS)).find(|requirement| {
@@ -95,7 +95,7 @@ fn numbered(message: &[u8], number: u32) -> impl Iterator<Item = &[u8]> {
 
 /// A pod spec for a series of pods, each with an affinity to another node. All other fields keep their encoding.
 #[derive(Debug, Clone)]
-pub struct Aimed {
+pub struct NodeSpecTemplate {
     /// The spec without its affinity.
     rest: Vec<u8>,
     affinity: Vec<u8>,
@@ -103,7 +103,7 @@ pub struct Aimed {
     required: Vec<u8>,
 }
 
-impl Aimed {
+impl NodeSpecTemplate {
     /// Prepares a spec. `tolerations` replace those for the same taints, or are appended.
     pub fn new(spec: &[u8], tolerations: &[Toleration<'_>]) -> Result<Self, WireError> {
         let mut rest = Vec::with_capacity(spec.len() + 512);
@@ -111,12 +111,12 @@ impl Aimed {
         for field in fields(spec) {
             let field = field?;
             match field.number {
-                f::AFFINITY => {}
-                f::TOLERATIONS => {
+                pod_spec::AFFINITY => {}
+                pod_spec::TOLERATIONS => {
                     let given = Toleration::decode(field.value.bytes())?;
                     match tolerations.iter().find(|toleration| toleration.same_taints(&given)) {
                         Some(toleration) => {
-                            toleration.put(&mut rest, f::TOLERATIONS);
+                            toleration.put(&mut rest, pod_spec::TOLERATIONS);
                             missing.retain(|missing| *missing != toleration);
                         }
                         None => rest.extend_from_slice(field.raw),
@@ -125,12 +125,12 @@ impl Aimed {
                 _ => rest.extend_from_slice(field.raw),
             }
         }
-        missing.into_iter().for_each(|toleration| toleration.put(&mut rest, f::TOLERATIONS));
+        missing.into_iter().for_each(|toleration| toleration.put(&mut rest, pod_spec::TOLERATIONS));
         let without = |message: &[u8], number| {
             let mut others = Vec::new();
             copy_fields(message, &mut others, |field| field.number != number).map(|()| others)
         };
-        let whole = find(spec, f::AFFINITY);
+        let whole = find(spec, pod_spec::AFFINITY);
         let nodes = find(whole, affinity::NODE_AFFINITY);
         let required = find(nodes, REQUIRED);
         Ok(Self {
@@ -143,10 +143,10 @@ impl Aimed {
 
     /// Returns the spec for a node: the node's name replaces all required terms (pkg/controller/daemon/util,
     /// ReplaceDaemonSetPodNodeNameNodeAffinity).
-    pub fn at(&self, node: &str) -> Vec<u8> {
+    pub fn for_node(&self, node: &str) -> Vec<u8> {
         let mut spec = Vec::with_capacity(self.rest.len() + self.affinity.len() + self.node_affinity.len() + 128);
         spec.extend_from_slice(&self.rest);
-        spec.put_message(f::AFFINITY, |affinity| {
+        spec.put_message(pod_spec::AFFINITY, |affinity| {
             affinity.extend_from_slice(&self.affinity);
             affinity.put_message(affinity::NODE_AFFINITY, |nodes| {
                 nodes.extend_from_slice(&self.node_affinity);
@@ -177,8 +177,8 @@ mod tests {
     fn spec(tolerations: &[Toleration<'_>]) -> Vec<u8> {
         let mut spec = Vec::new();
         spec.put_str(UNKNOWN, "spec");
-        tolerations.iter().for_each(|toleration| toleration.put(&mut spec, f::TOLERATIONS));
-        spec.put_message(f::AFFINITY, |affinity| {
+        tolerations.iter().for_each(|toleration| toleration.put(&mut spec, pod_spec::TOLERATIONS));
+        spec.put_message(pod_spec::AFFINITY, |affinity| {
             affinity.put_str(UNKNOWN, "affinity");
             affinity.put_message(affinity::NODE_AFFINITY, |nodes| {
                 nodes.put_str(UNKNOWN, "node affinity");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     fn aimed(spec: &[u8], tolerations: &[Toleration<'_>]) -> Vec<u8> {
-        Aimed::new(spec, tolerations).expect("well-formed").at("node-1")
+        NodeSpecTemplate::new(spec, tolerations).expect("well-formed").for_node("node-1")
     }
 
     #[test]
@@ -212,7 +212,7 @@ mod tests {
         assert!(term.labels.is_empty());
         let by_name = Requirement { key: NAME_FIELD.into(), operator: "In".into(), values: vec!["node-1".into()] };
         assert_eq!(term.fields, [by_name]);
-        let affinity = find(&aimed, f::AFFINITY);
+        let affinity = find(&aimed, pod_spec::AFFINITY);
         let nodes = find(affinity, affinity::NODE_AFFINITY);
         let unknown = [&aimed[..], affinity, nodes, find(nodes, REQUIRED)].map(|message| find(message, UNKNOWN));
         assert_eq!(unknown, [&b"spec"[..], b"affinity", b"node affinity", b"required"]);
@@ -251,7 +251,7 @@ mod tests {
             Meta::decode(&Interner::default(), &meta, |_, _| {}).expect("well-formed")
         };
         let mut spec = spec(&[]);
-        spec.put_entry(f::NODE_SELECTOR, "disk", "fast");
+        spec.put_entry(pod_spec::NODE_SELECTOR, "disk", "fast");
         let placement = Placement::decode(&Interner::default(), &spec).expect("well-formed");
         for (labels, expected) in [
             (&[("disk", "fast"), ("zone", "b")][..], true),
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn empty_required_affinity_selects_nothing() {
         let mut spec = Vec::new();
-        spec.put_message(f::AFFINITY, |affinity| {
+        spec.put_message(pod_spec::AFFINITY, |affinity| {
             affinity.put_message(affinity::NODE_AFFINITY, |nodes| nodes.put_message(REQUIRED, |_| {}));
         });
         let placement = Placement::decode(&Interner::default(), &spec).expect("well-formed");

@@ -15,7 +15,7 @@ pub const NO_EXECUTE: &str = "NoExecute";
 /// One entry of a node's `spec.taints`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taint {
-    /// Key.
+    /// Key of the taint.
     pub key: Str,
     /// Value; often empty.
     pub value: Str,
@@ -59,7 +59,7 @@ pub struct Toleration<'a> {
     pub key: &'a str,
     /// Operator; empty means `Equal`.
     pub operator: &'a str,
-    /// Value.
+    /// Value to compare with the taint's.
     pub value: &'a str,
     /// Effect; empty matches all effects.
     pub effect: &'a str,

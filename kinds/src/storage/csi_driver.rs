@@ -3,7 +3,7 @@
 use crate::decode::{Decode, DecodeError};
 use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
-use crate::wire::schema::{csi_driver as f, csi_driver_spec as s};
+use crate::wire::schema::{csi_driver as object, csi_driver_spec as spec};
 use crate::wire::{fields, find};
 
 /// A CSIDriver.
@@ -22,13 +22,13 @@ impl Kind for CsiDriver {
         Resource { group: "storage.k8s.io", version: "v1", kind: "CSIDriver", plural: "csidrivers", namespaced: false };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let meta = Meta::decode(&context.interner, find(object, f::METADATA), |_, _| {})?;
+        let meta = Meta::decode(&context.interner, find(object, object::METADATA), |_, _| {})?;
         let mut driver = Self { meta, attach_required: true, selinux_mount: false };
-        for field in fields(find(object, f::SPEC)) {
+        for field in fields(find(object, object::SPEC)) {
             let field = field?;
             match field.number {
-                s::ATTACH_REQUIRED => driver.attach_required = field.value.bool(),
-                s::SE_LINUX_MOUNT => driver.selinux_mount = field.value.bool(),
+                spec::ATTACH_REQUIRED => driver.attach_required = field.value.bool(),
+                spec::SE_LINUX_MOUNT => driver.selinux_mount = field.value.bool(),
                 _ => {}
             }
         }

@@ -6,7 +6,7 @@ use crate::decode::{Decode, DecodeError};
 use crate::intern::Str;
 use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
-use crate::wire::schema::{csi_node as f, csi_node_driver as d, csi_node_spec as s};
+use crate::wire::schema::{csi_node as object, csi_node_driver, csi_node_spec as spec};
 use crate::wire::{fields, find};
 
 /// A CSINode. It has the name of its node.
@@ -23,12 +23,12 @@ impl Kind for CsiNode {
         Resource { group: "storage.k8s.io", version: "v1", kind: "CSINode", plural: "csinodes", namespaced: false };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let meta = Meta::decode(&context.interner, find(object, f::METADATA), |_, _| {})?;
+        let meta = Meta::decode(&context.interner, find(object, object::METADATA), |_, _| {})?;
         let mut drivers = Vec::new();
-        for field in fields(find(object, f::SPEC)) {
+        for field in fields(find(object, object::SPEC)) {
             let field = field?;
-            if field.number == s::DRIVERS {
-                let name = std::str::from_utf8(find(field.value.bytes(), d::NAME)).unwrap_or_default();
+            if field.number == spec::DRIVERS {
+                let name = std::str::from_utf8(find(field.value.bytes(), csi_node_driver::NAME)).unwrap_or_default();
                 drivers.push(context.interner.str(name));
             }
         }

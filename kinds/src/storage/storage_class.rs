@@ -7,7 +7,7 @@ use crate::decode::{Decode, DecodeError};
 use crate::intern::Str;
 use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
-use crate::wire::schema::storage_class as f;
+use crate::wire::schema::storage_class as object;
 use crate::wire::{fields, find};
 
 /// Annotations that mark the default class if their value is `true`.
@@ -54,7 +54,7 @@ impl Kind for StorageClass {
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let interner = &context.interner;
         let mut is_default = false;
-        let meta = Meta::decode(interner, find(object, f::METADATA), |key, value| {
+        let meta = Meta::decode(interner, find(object, object::METADATA), |key, value| {
             is_default |= IS_DEFAULT.contains(&key) && value == "true";
         })?;
         let mut class = Self {
@@ -70,11 +70,11 @@ impl Kind for StorageClass {
         for field in fields(object) {
             let field = field?;
             match field.number {
-                f::PROVISIONER => class.provisioner = interner.str(field.value.str()),
-                f::RECLAIM_POLICY => class.reclaim_policy = ReclaimPolicy::parse(field.value.str()),
-                f::MOUNT_OPTIONS => options.push(interner.str(field.value.str())),
-                f::ALLOW_VOLUME_EXPANSION => class.allows_expansion = field.value.bool(),
-                f::VOLUME_BINDING_MODE => {
+                object::PROVISIONER => class.provisioner = interner.str(field.value.str()),
+                object::RECLAIM_POLICY => class.reclaim_policy = ReclaimPolicy::parse(field.value.str()),
+                object::MOUNT_OPTIONS => options.push(interner.str(field.value.str())),
+                object::ALLOW_VOLUME_EXPANSION => class.allows_expansion = field.value.bool(),
+                object::VOLUME_BINDING_MODE => {
                     class.binding_mode = match field.value.str() {
                         "Immediate" => Some(BindingMode::Immediate),
                         "WaitForFirstConsumer" => Some(BindingMode::WaitForFirstConsumer),
@@ -109,15 +109,15 @@ mod tests {
             ("other", "true", false),
         ] {
             let mut object = Vec::new();
-            object.put_message(f::METADATA, |meta| {
+            object.put_message(object::METADATA, |meta| {
                 meta.put_str(object_meta::NAME, "gold");
                 meta.put_str(object_meta::RESOURCE_VERSION, "1");
                 meta.put_entry(object_meta::ANNOTATIONS, annotation, value);
             });
-            object.put_str(f::PROVISIONER, "disk.example.com");
-            object.put_str(f::RECLAIM_POLICY, "Retain");
-            object.put_str(f::MOUNT_OPTIONS, "ro");
-            object.put_str(f::VOLUME_BINDING_MODE, "WaitForFirstConsumer");
+            object.put_str(object::PROVISIONER, "disk.example.com");
+            object.put_str(object::RECLAIM_POLICY, "Retain");
+            object.put_str(object::MOUNT_OPTIONS, "ro");
+            object.put_str(object::VOLUME_BINDING_MODE, "WaitForFirstConsumer");
             let context = Decode { interner: Arc::default(), sections: Sections::default() };
             let class = StorageClass::decode(&context, &object).expect("well-formed");
             assert_eq!(class.is_default, expected, "{annotation}={value}");

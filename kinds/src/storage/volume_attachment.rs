@@ -6,8 +6,8 @@ use crate::intern::Str;
 use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, Parts};
 use crate::wire::schema::{
-    persistent_volume_spec, volume_attachment_source as source, volume_attachment_spec as s,
-    volume_attachment_status as t, volume_error,
+    persistent_volume_spec, volume_attachment_source as source, volume_attachment_spec as spec,
+    volume_attachment_status as status, volume_error,
 };
 use crate::wire::{fields, find};
 
@@ -58,9 +58,9 @@ impl Kind for VolumeAttachment {
         for field in fields(spec) {
             let field = field?;
             match field.number {
-                s::ATTACHER => attachment.attacher = interner.str(field.value.str()),
-                s::NODE_NAME => attachment.node = interner.str(field.value.str()),
-                s::SOURCE => {
+                spec::ATTACHER => attachment.attacher = interner.str(field.value.str()),
+                spec::NODE_NAME => attachment.node = interner.str(field.value.str()),
+                spec::SOURCE => {
                     for part in fields(field.value.bytes()) {
                         let part = part?;
                         match part.number {
@@ -80,9 +80,9 @@ impl Kind for VolumeAttachment {
             let field = field?;
             let message = || String::from_utf8_lossy(find(field.value.bytes(), volume_error::MESSAGE)).into();
             match field.number {
-                t::ATTACHED => attachment.attached = field.value.bool(),
-                t::ATTACH_ERROR => attachment.attach_error = Some(message()),
-                t::DETACH_ERROR => attachment.detach_error = Some(message()),
+                status::ATTACHED => attachment.attached = field.value.bool(),
+                status::ATTACH_ERROR => attachment.attach_error = Some(message()),
+                status::DETACH_ERROR => attachment.detach_error = Some(message()),
                 _ => {}
             }
         }
@@ -101,19 +101,19 @@ mod tests {
     use super::*;
     use crate::decode::Sections;
     use crate::wire::Put;
-    use crate::wire::schema::{object_meta, persistent_volume_source, volume_attachment as f};
+    use crate::wire::schema::{object_meta, persistent_volume_source, volume_attachment as object};
 
     #[test]
     fn attachment_is_read_with_its_volume_and_state() {
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::NAME, "csi-1");
             meta.put_str(object_meta::RESOURCE_VERSION, "1");
         });
-        object.put_message(f::SPEC, |spec| {
-            spec.put_str(s::ATTACHER, "disk.example.com");
-            spec.put_str(s::NODE_NAME, "node-1");
-            spec.put_message(s::SOURCE, |out| {
+        object.put_message(object::SPEC, |spec| {
+            spec.put_str(spec::ATTACHER, "disk.example.com");
+            spec.put_str(spec::NODE_NAME, "node-1");
+            spec.put_message(spec::SOURCE, |out| {
                 out.put_str(source::PERSISTENT_VOLUME_NAME, "pv-1");
                 out.put_message(source::INLINE_VOLUME_SPEC, |spec| {
                     spec.put_message(persistent_volume_spec::SOURCE, |out| {
@@ -122,9 +122,9 @@ mod tests {
                 });
             });
         });
-        object.put_message(f::STATUS, |status| {
-            status.put_bool(t::ATTACHED, true);
-            status.put_message(t::DETACH_ERROR, |error| error.put_str(volume_error::MESSAGE, "busy"));
+        object.put_message(object::STATUS, |status| {
+            status.put_bool(status::ATTACHED, true);
+            status.put_message(status::DETACH_ERROR, |error| error.put_str(volume_error::MESSAGE, "busy"));
         });
         let context = Decode { interner: Arc::default(), sections: Sections::default() };
         let read = VolumeAttachment::decode(&context, &object).expect("well-formed");

@@ -6,8 +6,8 @@ use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, Parts};
 use crate::value::time::Time;
 use crate::wire::schema::{
-    condition as c, group_resource, storage_version_migration as o, storage_version_migration_spec as s,
-    storage_version_migration_status as t,
+    condition, group_resource, storage_version_migration as object, storage_version_migration_spec as spec,
+    storage_version_migration_status as status,
 };
 use crate::wire::{Put, WireError, copy_fields, fields, find, splice};
 
@@ -60,12 +60,12 @@ impl MigrationCondition {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                c::TYPE => read.kind = context.interner.str(field.value.str()),
-                c::STATUS => read.status = context.interner.str(field.value.str()),
-                c::REASON => read.reason = context.interner.str(field.value.str()),
-                c::MESSAGE => read.message = field.value.str().into(),
-                c::OBSERVED_GENERATION => read.generation = field.value.i64(),
-                c::LAST_TRANSITION_TIME => read.since = Time::decode(field.value.bytes())?,
+                condition::TYPE => read.kind = context.interner.str(field.value.str()),
+                condition::STATUS => read.status = context.interner.str(field.value.str()),
+                condition::REASON => read.reason = context.interner.str(field.value.str()),
+                condition::MESSAGE => read.message = field.value.str().into(),
+                condition::OBSERVED_GENERATION => read.generation = field.value.i64(),
+                condition::LAST_TRANSITION_TIME => read.since = Time::decode(field.value.bytes())?,
                 _ => {}
             }
         }
@@ -73,13 +73,13 @@ impl MigrationCondition {
     }
 
     fn put(&self, out: &mut Vec<u8>) {
-        out.put_message(t::CONDITIONS, |message| {
-            message.put_str(c::TYPE, &self.kind);
-            message.put_str(c::STATUS, &self.status);
-            message.put_int(c::OBSERVED_GENERATION, self.generation);
-            self.since.put(message, c::LAST_TRANSITION_TIME);
-            message.put_str(c::REASON, &self.reason);
-            message.put_str(c::MESSAGE, &self.message);
+        out.put_message(status::CONDITIONS, |message| {
+            message.put_str(condition::TYPE, &self.kind);
+            message.put_str(condition::STATUS, &self.status);
+            message.put_int(condition::OBSERVED_GENERATION, self.generation);
+            self.since.put(message, condition::LAST_TRANSITION_TIME);
+            message.put_str(condition::REASON, &self.reason);
+            message.put_str(condition::MESSAGE, &self.message);
         });
     }
 }
@@ -124,14 +124,19 @@ impl StorageVersionMigration {
     /// When the object that was read is not well-formed.
     pub fn to_object(&self) -> Result<Vec<u8>, WireError> {
         let mut status = Vec::new();
-        copy_fields(find(&self.raw, o::STATUS), &mut status, |field| {
-            !matches!(field.number, t::CONDITIONS | t::RESOURCE_VERSION)
+        copy_fields(find(&self.raw, object::STATUS), &mut status, |field| {
+            !matches!(field.number, status::CONDITIONS | status::RESOURCE_VERSION)
         })?;
         self.conditions.iter().for_each(|condition| condition.put(&mut status));
         if !self.version.is_empty() {
-            status.put_str(t::RESOURCE_VERSION, &self.version);
+            status.put_str(status::RESOURCE_VERSION, &self.version);
         }
-        splice::edited(&self.raw, &[], |field| field.number != o::STATUS, |out| out.put_bytes(o::STATUS, &status))
+        splice::edited(
+            &self.raw,
+            &[],
+            |field| field.number != object::STATUS,
+            |out| out.put_bytes(object::STATUS, &status),
+        )
     }
 }
 
@@ -147,7 +152,7 @@ impl Kind for StorageVersionMigration {
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let Parts { meta, spec, status } = Parts::read(object)?;
         let (mut group, mut resource) = ("", "");
-        for field in fields(find(spec, s::RESOURCE)) {
+        for field in fields(find(spec, spec::RESOURCE)) {
             let field = field?;
             match field.number {
                 group_resource::GROUP => group = field.value.str(),
@@ -159,8 +164,8 @@ impl Kind for StorageVersionMigration {
         for field in fields(status) {
             let field = field?;
             match field.number {
-                t::CONDITIONS => conditions.push(MigrationCondition::read(context, field.value.bytes())?),
-                t::RESOURCE_VERSION => version = field.value.str(),
+                status::CONDITIONS => conditions.push(MigrationCondition::read(context, field.value.bytes())?),
+                status::RESOURCE_VERSION => version = field.value.str(),
                 _ => {}
             }
         }
@@ -205,17 +210,17 @@ mod tests {
 
     fn migration() -> StorageVersionMigration {
         let mut object = Vec::new();
-        object.put_message(o::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::NAME, "m");
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
         });
-        object.put_message(o::SPEC, |spec| {
-            spec.put_message(s::RESOURCE, |resource| {
+        object.put_message(object::SPEC, |spec| {
+            spec.put_message(spec::RESOURCE, |resource| {
                 resource.put_str(group_resource::GROUP, "apps");
                 resource.put_str(group_resource::RESOURCE, "deployments");
             });
         });
-        object.put_message(o::STATUS, |status| status.put_str(99, "unknown"));
+        object.put_message(object::STATUS, |status| status.put_str(99, "unknown"));
         decode(&object)
     }
 
@@ -226,7 +231,7 @@ mod tests {
         migration.version = "12".into();
         assert!(migration.set_condition(condition("True", "m", 5)));
         let object = migration.to_object().expect("well-formed");
-        assert_eq!(find(find(&object, o::STATUS), 99), b"unknown");
+        assert_eq!(find(find(&object, object::STATUS), 99), b"unknown");
         let read = decode(&object);
         assert_eq!((&*read.version, &read.conditions), ("12", &migration.conditions));
         assert!(read.is_true("Running") && !read.is_terminal());

@@ -137,19 +137,19 @@ pub(crate) struct ReplacingFields {
 
 impl<'a> Replacing<'a> {
     /// Reads a strategy's message.
-    pub fn read(message: &'a [u8], f: &ReplacingFields) -> Result<Self, WireError> {
+    pub fn read(message: &'a [u8], numbers: &ReplacingFields) -> Result<Self, WireError> {
         let mut read = Self { kind: "", max_unavailable: None, max_surge: None };
         for field in fields(message) {
             let field = field?;
-            if field.number == f.kind {
+            if field.number == numbers.kind {
                 read.kind = field.value.str();
-            } else if field.number == f.rolling_update {
+            } else if field.number == numbers.rolling_update {
                 for field in fields(field.value.bytes()) {
                     let field = field?;
                     let bound = || IntOrString::decode(field.value.bytes()).map(Some);
                     match field.number {
-                        n if n == f.max_unavailable => read.max_unavailable = bound()?,
-                        n if n == f.max_surge => read.max_surge = bound()?,
+                        n if n == numbers.max_unavailable => read.max_unavailable = bound()?,
+                        n if n == numbers.max_surge => read.max_surge = bound()?,
                         _ => {}
                     }
                 }

@@ -40,7 +40,7 @@ pub struct ConditionFields {
 
 impl Condition {
     /// Reads a condition message.
-    pub fn decode(interner: &Interner, f: &ConditionFields, message: &[u8]) -> Result<Self, WireError> {
+    pub fn decode(interner: &Interner, numbers: &ConditionFields, message: &[u8]) -> Result<Self, WireError> {
         let empty = interner.str("");
         let mut condition = Self {
             kind: empty.clone(),
@@ -53,12 +53,12 @@ impl Condition {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                n if n == f.kind => condition.kind = interner.str(field.value.str()),
-                n if n == f.status => condition.status = interner.str(field.value.str()),
-                n if n == f.reason => condition.reason = interner.str(field.value.str()),
-                n if n == f.message => condition.message = field.value.str().into(),
-                n if n == f.last_transition => condition.last_transition = Time::decode(field.value.bytes())?,
-                n if Some(n) == f.last_update => condition.last_update = Time::decode(field.value.bytes())?,
+                n if n == numbers.kind => condition.kind = interner.str(field.value.str()),
+                n if n == numbers.status => condition.status = interner.str(field.value.str()),
+                n if n == numbers.reason => condition.reason = interner.str(field.value.str()),
+                n if n == numbers.message => condition.message = field.value.str().into(),
+                n if n == numbers.last_transition => condition.last_transition = Time::decode(field.value.bytes())?,
+                n if Some(n) == numbers.last_update => condition.last_update = Time::decode(field.value.bytes())?,
                 _ => {}
             }
         }
@@ -66,14 +66,14 @@ impl Condition {
     }
 
     /// Appends the condition as field `number`.
-    pub fn put(&self, out: &mut Vec<u8>, number: u32, f: &ConditionFields) {
+    pub fn put(&self, out: &mut Vec<u8>, number: u32, numbers: &ConditionFields) {
         out.put_message(number, |message| {
-            message.put_str(f.kind, &self.kind);
-            message.put_str(f.status, &self.status);
-            message.put_str(f.reason, &self.reason);
-            message.put_str(f.message, &self.message);
-            self.last_transition.put(message, f.last_transition);
-            if let Some(number) = f.last_update {
+            message.put_str(numbers.kind, &self.kind);
+            message.put_str(numbers.status, &self.status);
+            message.put_str(numbers.reason, &self.reason);
+            message.put_str(numbers.message, &self.message);
+            self.last_transition.put(message, numbers.last_transition);
+            if let Some(number) = numbers.last_update {
                 self.last_update.put(message, number);
             }
         });

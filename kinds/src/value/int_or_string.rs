@@ -1,7 +1,7 @@
 //! A number or a percentage (apimachinery/pkg/util/intstr).
 
 use crate::intern::Str;
-use crate::wire::schema::int_or_string as f;
+use crate::wire::schema::int_or_string;
 use crate::wire::{WireError, fields};
 
 /// A count, or a text that should be a percentage.
@@ -20,9 +20,9 @@ impl IntOrString {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                f::TYPE => kind = field.value.i64(),
-                f::INT_VAL => int = field.value.i32(),
-                f::STR_VAL => text = field.value.str(),
+                int_or_string::TYPE => kind = field.value.i64(),
+                int_or_string::INT_VAL => int = field.value.i32(),
+                int_or_string::STR_VAL => text = field.value.str(),
                 _ => {}
             }
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::value::quantity::nanos;
-use crate::wire::schema::quantity as f;
+use crate::wire::schema::quantity;
 use crate::wire::{WireError, fields, find};
 
 /// The format of an amount.
@@ -166,7 +166,7 @@ pub fn named_text(entry: &[u8]) -> Result<(&str, &str), WireError> {
         let field = field?;
         match field.number {
             1 => name = field.value.str(),
-            2 => text = std::str::from_utf8(find(field.value.bytes(), f::STRING)).unwrap_or_default(),
+            2 => text = std::str::from_utf8(find(field.value.bytes(), quantity::STRING)).unwrap_or_default(),
             _ => {}
         }
     }

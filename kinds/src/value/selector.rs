@@ -1,7 +1,7 @@
 //! Label selectors, decoded once and matched often (apimachinery, LabelSelectorAsSelector).
 
 use crate::intern::{Interner, Str, label};
-use crate::wire::schema::{label_selector as f, label_selector_requirement as requirement};
+use crate::wire::schema::{label_selector, label_selector_requirement as requirement};
 use crate::wire::{WireError, fields, map_entry};
 
 /// One condition on a label set.
@@ -49,11 +49,11 @@ impl Selector {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                f::MATCH_LABELS => {
+                label_selector::MATCH_LABELS => {
                     let (key, value) = map_entry(field.value.bytes())?;
                     requirements.push(Requirement::Equals(interner.str(key), interner.str(value)));
                 }
-                f::MATCH_EXPRESSIONS => match expression(interner, field.value.bytes())? {
+                label_selector::MATCH_EXPRESSIONS => match expression(interner, field.value.bytes())? {
                     Ok(requirement) => requirements.push(requirement),
                     Err(problem) => return Ok(Self::Invalid(problem)),
                 },
@@ -196,8 +196,8 @@ pub fn as_go_prints(message: &[u8]) -> String {
     let (mut labels, mut expressions) = (Vec::new(), String::new());
     for field in fields(message).flatten() {
         match field.number {
-            f::MATCH_LABELS => labels.extend(map_entry(field.value.bytes())),
-            f::MATCH_EXPRESSIONS => expressions += &expression_as_go_prints(field.value.bytes()),
+            label_selector::MATCH_LABELS => labels.extend(map_entry(field.value.bytes())),
+            label_selector::MATCH_EXPRESSIONS => expressions += &expression_as_go_prints(field.value.bytes()),
             _ => {}
         }
     }
@@ -230,10 +230,10 @@ mod tests {
     fn selector(labels: &[(&str, &str)], expressions: &[(&str, &str, &[&str])]) -> Selector {
         let mut message = Vec::new();
         for (key, value) in labels {
-            message.put_entry(f::MATCH_LABELS, key, value);
+            message.put_entry(label_selector::MATCH_LABELS, key, value);
         }
         for (key, operator, values) in expressions {
-            message.put_message(f::MATCH_EXPRESSIONS, |expression| {
+            message.put_message(label_selector::MATCH_EXPRESSIONS, |expression| {
                 expression.put_str(requirement::KEY, key);
                 expression.put_str(requirement::OPERATOR, operator);
                 for value in *values {

@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::future::BoxFuture;
 use providers::{
-    Balancer, CloudError, CloudProvider, Deletion, Ensured, ErrorKind, InstanceRef, Instances, LoadBalancerId,
-    LoadBalancerSpec, LoadBalancers, NodeTarget, Observed, Owned, Phase, Port, Progress, Protocol, Route, RouteChange,
-    Routes, TargetPort, Targets,
+    CloudError, CloudProvider, Deletion, Ensured, ErrorKind, InstanceRef, Instances, LoadBalancerId, LoadBalancerSpec,
+    LoadBalancers, NodeTarget, Observed, ObservedLoadBalancer, Owned, Phase, Port, Progress, Protocol, Route,
+    RouteChange, Routes, TargetPort, Targets,
 };
 use tokio::time::Instant;
 
@@ -152,7 +152,7 @@ impl<'a> Context<'a> {
     }
 
     fn deadline(&self) -> Instant {
-        Instant::now() + self.fixture.patience()
+        Instant::now() + self.fixture.timeout()
     }
 
     /// Calls ensure repeatedly, as a controller does, until it is settled.
@@ -168,12 +168,12 @@ impl<'a> Context<'a> {
                 Err(error) => return Err(error.into()),
             };
             ensure!(Instant::now() < deadline, "ensure does not settle; the last result was {last}");
-            tokio::time::sleep(pause.min(self.fixture.patience())).await;
+            tokio::time::sleep(pause.min(self.fixture.timeout())).await;
         }
     }
 
     /// Observes until the load balancer is active.
-    pub async fn active(&self, id: &LoadBalancerId) -> Result<Balancer, Stop> {
+    pub async fn active(&self, id: &LoadBalancerId) -> Result<ObservedLoadBalancer, Stop> {
         let (balancers, deadline) = (self.balancers()?, self.deadline());
         loop {
             let observed = match balancers.observe(id).await {
@@ -211,13 +211,13 @@ impl<'a> Context<'a> {
                 Err(error) => return Err(error.into()),
             };
             ensure!(Instant::now() < deadline, "delete does not complete; the last result was {last}");
-            tokio::time::sleep(pause.min(self.fixture.patience())).await;
+            tokio::time::sleep(pause.min(self.fixture.timeout())).await;
         }
     }
 
     /// Checks that nothing is left in the cloud, if the fixture supports that.
     pub async fn nothing_left(&self, id: &LoadBalancerId) -> Result<(), Stop> {
-        match self.fixture.leftovers(id).await {
+        match self.fixture.remaining_resources(id).await {
             Ok(left) => {
                 ensure!(left.is_empty(), "{id} was reported as Gone, but left {left:?}");
                 Ok(())

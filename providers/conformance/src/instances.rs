@@ -28,10 +28,10 @@ pub(crate) async fn describe_accepts_an_empty_request(context: &Context<'_>) -> 
 pub(crate) async fn describe_returns_states_in_the_requested_order(context: &Context<'_>) -> Result<(), Stop> {
     let instances = context.instances()?;
     let (one, two) = (context.instance("one").await?, context.instance("two").await?);
-    let nobody = InstanceRef::named(context.fresh_name("nobody"));
-    let asked = [two.clone(), nobody.clone(), one.clone(), two, nobody];
-    let states = instances.describe(&asked).await;
-    ensure!(states.len() == asked.len(), "{} were requested, and {} returned", asked.len(), states.len());
+    let unknown = InstanceRef::named(context.fresh_name("nobody"));
+    let requested = [two.clone(), unknown.clone(), one.clone(), two, unknown];
+    let states = instances.describe(&requested).await;
+    ensure!(states.len() == requested.len(), "{} were requested, and {} returned", requested.len(), states.len());
     let ids: Vec<Option<&str>> = states
         .iter()
         .map(|state| match state {
@@ -42,8 +42,8 @@ pub(crate) async fn describe_returns_states_in_the_requested_order(context: &Con
     ensure!(ids[0].is_some() && ids[0] == ids[3], "the same instance requested twice is {:?}, {:?}", ids[0], ids[3]);
     ensure!(ids[2].is_some() && ids[2] != ids[0], "two instances are {:?}, {:?}", ids[0], ids[2]);
     ensure!(ids[1].is_none() && ids[4].is_none(), "unknown instances are {:?}, {:?}", ids[1], ids[4]);
-    for (asked, id) in asked.iter().zip(&ids) {
-        if let (Some(given), Some(id)) = (&asked.provider_id, id) {
+    for (requested, id) in requested.iter().zip(&ids) {
+        if let (Some(given), Some(id)) = (&requested.provider_id, id) {
             ensure!(given == id, "{given} was requested, and {id} returned");
         }
     }
@@ -51,8 +51,8 @@ pub(crate) async fn describe_returns_states_in_the_requested_order(context: &Con
 }
 
 pub(crate) async fn describe_returns_all_fields_of_a_running_instance(context: &Context<'_>) -> Result<(), Stop> {
-    let asked = context.instance("node").await?;
-    let state = describe_one(context, asked.clone()).await?;
+    let requested = context.instance("node").await?;
+    let state = describe_one(context, requested.clone()).await?;
     let instance = running(&state)?;
     let scheme = format!("{}://", context.provider_name());
     ensure!(instance.provider_id.starts_with(&scheme), "provider id {} is not {scheme}...", instance.provider_id);
@@ -60,16 +60,16 @@ pub(crate) async fn describe_returns_all_fields_of_a_running_instance(context: &
     ensure!(instance.addresses.iter().all(|a| !a.address.is_empty()), "an empty address: {:?}", instance.addresses);
     let distinct: BTreeSet<_> = instance.addresses.iter().collect();
     ensure!(distinct.len() == instance.addresses.len(), "an address twice: {:?}", instance.addresses);
-    let again = describe_one(context, asked).await?;
+    let again = describe_one(context, requested).await?;
     ensure!(again == state, "the same instance is {state:?} and then {again:?}");
     Ok(())
 }
 
 pub(crate) async fn describe_finds_the_same_instance_by_name_and_id(context: &Context<'_>) -> Result<(), Stop> {
-    let asked = context.instance("node").await?;
-    let by_name = describe_one(context, InstanceRef { provider_id: None, ..asked.clone() }).await?;
+    let requested = context.instance("node").await?;
+    let by_name = describe_one(context, InstanceRef { provider_id: None, ..requested.clone() }).await?;
     let id = running(&by_name)?.provider_id.clone();
-    let by_id = describe_one(context, asked.with_provider_id(&id)).await?;
+    let by_id = describe_one(context, requested.with_provider_id(&id)).await?;
     ensure!(by_id == by_name, "by its name it is {by_name:?}, by its id {by_id:?}");
     // The provider ID takes precedence: a Node whose name is another instance's is still its own.
     let other = context.instance("other").await?;
@@ -114,22 +114,22 @@ pub(crate) async fn describe_isolates_an_invalid_id_in_a_batch_of_500(context: &
     let instances = context.instances()?;
     let real = [context.instance("a").await?, context.instance("b").await?, context.instance("c").await?];
     let bad = InstanceRef::named("bad").with_provider_id(format!("{}://\u{0}?%/..", context.provider_name()));
-    let asked: Vec<InstanceRef> = (0..500)
+    let requested: Vec<InstanceRef> = (0..500)
         .map(|index| match index {
             250 => bad.clone(),
             index if index % 5 == 0 => real[index / 5 % real.len()].clone(),
             index => InstanceRef::named(format!("nobody-{index}")),
         })
         .collect();
-    let states = instances.describe(&asked).await;
-    ensure!(states.len() == asked.len(), "{} were requested, and {} returned", asked.len(), states.len());
-    for (index, (asked, state)) in asked.iter().zip(&states).enumerate() {
+    let states = instances.describe(&requested).await;
+    ensure!(states.len() == requested.len(), "{} were requested, and {} returned", requested.len(), states.len());
+    for (index, (requested, state)) in requested.iter().zip(&states).enumerate() {
         let fits = match index {
             250 => !matches!(state, InstanceState::Running(_) | InstanceState::Stopped),
             index if index % 5 == 0 => matches!(state, InstanceState::Running(_)),
             _ => *state == InstanceState::Gone,
         };
-        ensure!(fits, "with a bad id in the batch, number {index}, {asked:?}, is reported as {state:?}");
+        ensure!(fits, "with a bad id in the batch, number {index}, {requested:?}, is reported as {state:?}");
     }
     Ok(())
 }

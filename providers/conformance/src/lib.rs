@@ -8,13 +8,13 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-mod balancers_change;
-mod balancers_end;
-mod balancers_make;
 mod cases;
 mod context;
 mod fixture;
 mod instances;
+mod load_balancer_changes;
+mod load_balancer_creation;
+mod load_balancer_deletion;
 mod report;
 mod routes;
 

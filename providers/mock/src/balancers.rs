@@ -4,23 +4,23 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use providers::{
-    Balancer, CloudError, Deletion, Ensured, ErrorKind, Features, Ingress, IpFamily, Listener, LoadBalancerId,
-    LoadBalancerSpec, LoadBalancerStatus, LoadBalancers, Observed, Owned, Phase, Progress, TargetId, Targeting,
+    CloudError, Deletion, Ensured, ErrorKind, Features, Ingress, IpFamily, Listener, LoadBalancerId, LoadBalancerSpec,
+    LoadBalancerStatus, LoadBalancers, Observed, ObservedLoadBalancer, Owned, Phase, Progress, TargetId, Targeting,
     Targets, async_trait,
 };
 
 use crate::cloud::MockCloud;
 use crate::fault::Operation;
 use crate::settings::{self, Settings};
-use crate::snapshot::BalancerView;
+use crate::snapshot::LoadBalancerView;
 
-pub(crate) struct MockBalancers {
+pub(crate) struct MockLoadBalancers {
     pub cloud: MockCloud,
     pub cluster: String,
 }
 
-impl MockBalancers {
-    async fn describe(&self, id: &LoadBalancerId) -> Result<Option<BalancerView>, CloudError> {
+impl MockLoadBalancers {
+    async fn describe(&self, id: &LoadBalancerId) -> Result<Option<LoadBalancerView>, CloudError> {
         let subject = id.to_string();
         let read = self
             .cloud
@@ -38,8 +38,8 @@ impl MockBalancers {
         &self,
         id: &LoadBalancerId,
         wanted: &Settings,
-        found: &BalancerView,
-    ) -> Result<BalancerView, CloudError> {
+        found: &LoadBalancerView,
+    ) -> Result<LoadBalancerView, CloudError> {
         let subject = id.to_string();
         let held: Vec<IpFamily> = found.addresses.iter().copied().map(IpFamily::of).collect();
         for family in wanted.families.iter().filter(|family| !held.contains(family)) {
@@ -68,7 +68,7 @@ impl MockBalancers {
         id: &LoadBalancerId,
         wanted: &Settings,
         targets: &BTreeSet<TargetId>,
-        found: &BalancerView,
+        found: &LoadBalancerView,
     ) -> Result<(), CloudError> {
         let subject = id.to_string();
         if found.source_ranges != wanted.source_ranges {
@@ -96,7 +96,7 @@ impl MockBalancers {
         &self,
         id: &LoadBalancerId,
         targets: &BTreeSet<TargetId>,
-        found: &BalancerView,
+        found: &LoadBalancerView,
     ) -> Result<(), CloudError> {
         if found.targets.iter().map(|observed| &observed.target).eq(targets) {
             return Ok(());
@@ -121,13 +121,13 @@ fn again(remaining: Duration) -> Ensured {
     Ensured { progress: Progress::After(remaining), ..Ensured::settled(LoadBalancerStatus::default()) }
 }
 
-fn complete(view: &BalancerView, wanted: &Settings) -> bool {
+fn complete(view: &LoadBalancerView, wanted: &Settings) -> bool {
     let held: BTreeSet<IpFamily> = view.addresses.iter().copied().map(IpFamily::of).collect();
     view.exists && held == wanted.families.iter().copied().collect()
 }
 
-fn nothing(id: &LoadBalancerId) -> BalancerView {
-    BalancerView {
+fn nothing(id: &LoadBalancerId) -> LoadBalancerView {
+    LoadBalancerView {
         id: id.clone(),
         phase: Phase::Incomplete,
         exists: false,
@@ -141,7 +141,7 @@ fn nothing(id: &LoadBalancerId) -> BalancerView {
     }
 }
 
-fn status(view: &BalancerView, wanted: &Settings) -> LoadBalancerStatus {
+fn status(view: &LoadBalancerView, wanted: &Settings) -> LoadBalancerStatus {
     if wanted.hostname {
         let hostname = format!("{}.{}.mock.cloud", view.id.name, view.id.namespace);
         return LoadBalancerStatus { ingress: vec![Ingress { hostname: Some(hostname), ..Ingress::default() }] };
@@ -155,12 +155,12 @@ fn status(view: &BalancerView, wanted: &Settings) -> LoadBalancerStatus {
     LoadBalancerStatus { ingress: ingress.collect() }
 }
 
-fn observed_status(view: &BalancerView) -> LoadBalancerStatus {
+fn observed_status(view: &LoadBalancerView) -> LoadBalancerStatus {
     let ingress = view.addresses.iter().map(|ip| Ingress { ip: Some(*ip), ..Ingress::default() });
     LoadBalancerStatus { ingress: ingress.collect() }
 }
 
-fn warnings(view: &BalancerView, wanted: &Settings, without_id: &[String]) -> Vec<String> {
+fn warnings(view: &LoadBalancerView, wanted: &Settings, without_id: &[String]) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(address) = wanted.requested_address.filter(|address| !view.addresses.contains(address)) {
         warnings.push(format!(
@@ -174,7 +174,7 @@ fn warnings(view: &BalancerView, wanted: &Settings, without_id: &[String]) -> Ve
 }
 
 /// Adds existing targets if the given lists may be incomplete.
-fn kept(mut chosen: BTreeSet<TargetId>, given: &Targets, found: &BalancerView) -> BTreeSet<TargetId> {
+fn kept(mut chosen: BTreeSet<TargetId>, given: &Targets, found: &LoadBalancerView) -> BTreeSet<TargetId> {
     if given.incomplete {
         chosen.extend(found.targets.iter().map(|observed| observed.target.clone()));
     }
@@ -182,7 +182,7 @@ fn kept(mut chosen: BTreeSet<TargetId>, given: &Targets, found: &BalancerView) -
 }
 
 #[async_trait]
-impl LoadBalancers for MockBalancers {
+impl LoadBalancers for MockLoadBalancers {
     fn features(&self) -> Features {
         settings::features()
     }
@@ -194,7 +194,7 @@ impl LoadBalancers for MockBalancers {
     async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError> {
         Ok(match self.describe(id).await? {
             None => Observed::Absent,
-            Some(view) => Observed::Present(Box::new(Balancer {
+            Some(view) => Observed::Present(Box::new(ObservedLoadBalancer {
                 phase: view.phase,
                 status: observed_status(&view),
                 listeners: view.listeners.iter().map(|l| Listener { protocol: l.protocol, port: l.port }).collect(),
@@ -265,7 +265,7 @@ impl LoadBalancers for MockBalancers {
         let list = self.cloud.call(Operation::ListBalancers, "", |state, _, now| {
             Ok(state.balancer_views(Some(&self.cluster), now, false))
         });
-        let resources = |view: &BalancerView| {
+        let resources = |view: &LoadBalancerView| {
             let balancer = view.exists.then(|| format!("balancer {}", view.id.default_name()));
             balancer.into_iter().chain(view.addresses.iter().map(|ip| format!("address {ip}"))).collect()
         };

@@ -54,7 +54,7 @@ impl MockCloud {
 
     /// Creates or replaces an instance; returns its provider ID.
     pub fn add_instance(&self, instance: &InstanceConfig) -> String {
-        self.lock().state.put_machine(instance, Instant::now())
+        self.lock().state.put_instance(instance, Instant::now())
     }
 
     /// Stops an instance; returns false if there is none of that name.
@@ -70,7 +70,7 @@ impl MockCloud {
     /// Removes an instance permanently, even if it would be created automatically; returns false if there is none of
     /// that name.
     pub fn remove_instance(&self, name: &str) -> bool {
-        self.lock().state.remove_machine(name)
+        self.lock().state.remove_instance(name)
     }
 
     /// Sets a target's health; `None`: healthy while its instance runs.
@@ -113,7 +113,7 @@ impl MockCloud {
         inner.state.sweep(now);
         Snapshot {
             now_millis: (now - self.created).as_millis() as u64,
-            instances: inner.state.machine_views(now),
+            instances: inner.state.instance_views(now),
             balancers: inner.state.balancer_views(None, now, true),
             routes: inner.state.route_views(),
             calls: inner.calls.clone(),

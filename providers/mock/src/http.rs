@@ -38,7 +38,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use crate::balancers::MockBalancers;
+use crate::balancers::MockLoadBalancers;
 use crate::cloud::MockCloud;
 use crate::config::{InstanceConfig, Quotas};
 use crate::fault::Fault;
@@ -82,7 +82,7 @@ struct Destination {
 /// The desired state of a load balancer, for programs in other languages.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct BalancerRequest {
+struct LoadBalancerRequest {
     ports: Vec<PortRequest>,
     /// Provider IDs.
     #[serde(default)]
@@ -100,7 +100,7 @@ struct PortRequest {
     node_port: u16,
 }
 
-impl BalancerRequest {
+impl LoadBalancerRequest {
     fn spec(&self, id: LoadBalancerId) -> LoadBalancerSpec {
         let port = |requested: &PortRequest| Port {
             name: requested.name.clone(),
@@ -176,8 +176,8 @@ impl MockCloud {
     }
 
     /// Acts like a provider for a Service, once.
-    async fn balance(&self, id: LoadBalancerId, request: Option<BalancerRequest>) -> Reply {
-        let provider = MockBalancers { cloud: self.clone(), cluster: id.cluster.clone() };
+    async fn balance(&self, id: LoadBalancerId, request: Option<LoadBalancerRequest>) -> Reply {
+        let provider = MockLoadBalancers { cloud: self.clone(), cluster: id.cluster.clone() };
         let refused = |error: CloudError| (StatusCode::CONFLICT, error.to_string());
         match request {
             Some(request) => {
@@ -212,7 +212,7 @@ impl MockCloud {
         match (method.as_str(), parts.as_slice()) {
             ("PUT" | "DELETE", ["balancers", cluster, namespace, name, uid]) => {
                 let [cluster, namespace, name, uid] = [cluster, namespace, name, uid].map(ToString::to_string);
-                let request = if method == Method::PUT { Some(read::<BalancerRequest>(body)?) } else { None };
+                let request = if method == Method::PUT { Some(read::<LoadBalancerRequest>(body)?) } else { None };
                 self.balance(LoadBalancerId { cluster, namespace, name, uid }, request).await
             }
             ("GET", ["state"]) => shown(self.snapshot()),

@@ -25,8 +25,8 @@ impl MockInstances {
                 Some((kind, message)) => {
                     InstanceState::Unknown(CloudError::new(kind, Operation::DescribeInstance.as_str(), message))
                 }
-                None => match state.find_machine(wanted, now) {
-                    Some(machine) if machine.running => InstanceState::Running(Box::new(machine.instance.clone())),
+                None => match state.find_instance(wanted, now) {
+                    Some(record) if record.running => InstanceState::Running(Box::new(record.instance.clone())),
                     Some(_) => InstanceState::Stopped,
                     None => absent(wanted),
                 },

@@ -35,4 +35,6 @@ pub use config::{InstanceConfig, MockConfig, Quotas};
 pub use fault::{Effect, Fault, FaultError, Operation, Pattern};
 pub use provider::factory;
 pub use settings::{CLASS, PREFIX};
-pub use snapshot::{Attributes, BalancerView, CallCount, FaultView, InstanceView, ListenerView, RouteView, Snapshot};
+pub use snapshot::{
+    Attributes, CallCount, FaultView, InstanceView, ListenerView, LoadBalancerView, RouteView, Snapshot,
+};

@@ -9,7 +9,7 @@ use providers::{
 use tokio::net::TcpListener;
 use tracing::info;
 
-use crate::balancers::MockBalancers;
+use crate::balancers::MockLoadBalancers;
 use crate::cloud::MockCloud;
 use crate::config::MockConfig;
 use crate::instances::MockInstances;
@@ -65,7 +65,7 @@ impl CloudProvider for Provider {
     }
 
     fn load_balancers(&self) -> Option<Arc<dyn LoadBalancers>> {
-        Some(Arc::new(MockBalancers { cloud: self.cloud.clone(), cluster: self.cluster.clone() }))
+        Some(Arc::new(MockLoadBalancers { cloud: self.cloud.clone(), cluster: self.cluster.clone() }))
     }
 
     fn routes(&self) -> Option<Arc<dyn Routes>> {

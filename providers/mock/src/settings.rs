@@ -207,8 +207,8 @@ mod tests {
         portless.ports[0].node_port = None;
         assert!(error(&portless).contains("spec.allocateLoadBalancerNodePorts"));
         for address in ["nonsense", "10.0.0.1", "2001:db8:0:1::5"] {
-            let wish = LoadBalancerSpec { requested_address: Some(address.into()), ..spec(&[]) };
-            assert!(error(&wish).contains(address), "{address}");
+            let request = LoadBalancerSpec { requested_address: Some(address.into()), ..spec(&[]) };
+            assert!(error(&request).contains(address), "{address}");
         }
     }
 

@@ -20,7 +20,7 @@ pub struct Snapshot {
     /// Instances by name, including invisible ones.
     pub instances: BTreeMap<String, InstanceView>,
     /// Load balancers by owner, including partial, terminating and invisible ones.
-    pub balancers: Vec<BalancerView>,
+    pub balancers: Vec<LoadBalancerView>,
     /// Routes by destination, including foreign ones.
     pub routes: Vec<RouteView>,
     /// Calls by operation, without operations that were never called.
@@ -43,7 +43,7 @@ pub struct InstanceView {
 
 /// A load balancer with its addresses, or its existing parts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BalancerView {
+pub struct LoadBalancerView {
     /// Its owner.
     pub id: LoadBalancerId,
     /// Its phase.

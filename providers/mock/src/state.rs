@@ -13,10 +13,10 @@ use tokio::time::Instant;
 
 use crate::config::{InstanceConfig, MockConfig, Quotas};
 use crate::fault::Operation;
-use crate::snapshot::{Attributes, BalancerView, InstanceView, ListenerView, RouteView};
+use crate::snapshot::{Attributes, InstanceView, ListenerView, LoadBalancerView, RouteView};
 
 #[derive(Debug, Clone)]
-pub(crate) struct Machine {
+pub(crate) struct InstanceRecord {
     pub instance: Instance,
     pub system_uuid: Option<String>,
     pub running: bool,
@@ -30,7 +30,7 @@ struct Address {
 }
 
 #[derive(Debug, Clone)]
-struct Balancer {
+struct LoadBalancer {
     internal: bool,
     ready_at: Instant,
     visible_at: Instant,
@@ -46,10 +46,10 @@ struct Balancer {
 pub(crate) struct State {
     pub config: MockConfig,
     pub quotas: Quotas,
-    machines: BTreeMap<String, Machine>,
+    instances: BTreeMap<String, InstanceRecord>,
     removed: BTreeSet<String>,
     addresses: BTreeMap<LoadBalancerId, Vec<Address>>,
-    balancers: BTreeMap<LoadBalancerId, Balancer>,
+    balancers: BTreeMap<LoadBalancerId, LoadBalancer>,
     health: BTreeMap<TargetId, Health>,
     /// `None`: a foreign route.
     routes: BTreeMap<IpNet, Option<String>>,
@@ -72,7 +72,7 @@ impl State {
     pub fn new(config: MockConfig, now: Instant) -> Self {
         let mut state = Self {
             quotas: config.quotas,
-            machines: BTreeMap::new(),
+            instances: BTreeMap::new(),
             removed: BTreeSet::new(),
             addresses: BTreeMap::new(),
             balancers: BTreeMap::new(),
@@ -80,8 +80,8 @@ impl State {
             routes: BTreeMap::new(),
             config,
         };
-        for machine in state.config.instances.clone() {
-            state.put_machine(&machine, now);
+        for record in state.config.instances.clone() {
+            state.put_instance(&record, now);
         }
         state
     }
@@ -89,49 +89,49 @@ impl State {
     // Instances.
 
     /// Creates or replaces an instance; returns its provider ID.
-    pub fn put_machine(&mut self, config: &InstanceConfig, now: Instant) -> String {
+    pub fn put_instance(&mut self, config: &InstanceConfig, now: Instant) -> String {
         let instance = config.complete(&self.config);
         let id = instance.provider_id.clone();
         self.removed.remove(&config.name);
         let visible_at = now + Duration::from_millis(config.visible_after_millis);
         let system_uuid = config.system_uuid.clone();
-        let machine = Machine { instance, system_uuid, running: !config.stopped, visible_at };
-        self.machines.insert(config.name.clone(), machine);
+        let record = InstanceRecord { instance, system_uuid, running: !config.stopped, visible_at };
+        self.instances.insert(config.name.clone(), record);
         id
     }
 
     pub fn set_running(&mut self, name: &str, running: bool) -> bool {
-        self.machines.get_mut(name).map(|machine| machine.running = running).is_some()
+        self.instances.get_mut(name).map(|record| record.running = running).is_some()
     }
 
-    pub fn remove_machine(&mut self, name: &str) -> bool {
+    pub fn remove_instance(&mut self, name: &str) -> bool {
         self.removed.insert(name.into());
-        self.machines.remove(name).is_some()
+        self.instances.remove(name).is_some()
     }
 
     /// Returns the instance that reads return for a Node: by its provider ID, or only without one by other attributes.
-    pub fn find_machine(&mut self, wanted: &InstanceRef, now: Instant) -> Option<&Machine> {
-        let name = self.machine_name(wanted).or_else(|| self.automatic(wanted, now))?;
-        self.machines.get(&name).filter(|machine| machine.visible_at <= now)
+    pub fn find_instance(&mut self, wanted: &InstanceRef, now: Instant) -> Option<&InstanceRecord> {
+        let name = self.instance_name(wanted).or_else(|| self.automatic(wanted, now))?;
+        self.instances.get(&name).filter(|record| record.visible_at <= now)
     }
 
-    fn machine_name(&self, wanted: &InstanceRef) -> Option<String> {
-        let by = |is: &dyn Fn(&Machine) -> bool| {
-            self.machines.iter().find(|(_, machine)| is(machine)).map(|(name, _)| name.clone())
+    fn instance_name(&self, wanted: &InstanceRef) -> Option<String> {
+        let by = |is: &dyn Fn(&InstanceRecord) -> bool| {
+            self.instances.iter().find(|(_, record)| is(record)).map(|(name, _)| name.clone())
         };
         if let Some(id) = &wanted.provider_id {
             // IDs end with the name unless configured otherwise, so that the search is rarely needed.
             let guess = id.rsplit('/').next().unwrap_or_default();
-            return match self.machines.get(guess) {
-                Some(machine) if machine.instance.provider_id == *id => Some(guess.into()),
-                _ => by(&|machine| machine.instance.provider_id == *id),
+            return match self.instances.get(guess) {
+                Some(record) if record.instance.provider_id == *id => Some(guess.into()),
+                _ => by(&|record| record.instance.provider_id == *id),
             };
         }
-        if self.machines.contains_key(&wanted.node) {
+        if self.instances.contains_key(&wanted.node) {
             return Some(wanted.node.clone());
         }
         let uuid = wanted.system_uuid.as_ref().filter(|uuid| !uuid.is_empty())?;
-        by(&|machine| machine.system_uuid.as_ref() == Some(uuid))
+        by(&|record| record.system_uuid.as_ref() == Some(uuid))
     }
 
     fn automatic(&mut self, wanted: &InstanceRef, now: Instant) -> Option<String> {
@@ -139,26 +139,26 @@ impl State {
         if !self.config.auto_instances || name.is_empty() || self.removed.contains(name) {
             return None;
         }
-        if self.machines.contains_key(name) {
+        if self.instances.contains_key(name) {
             return None;
         }
         let provider_id = wanted.provider_id.clone();
-        self.put_machine(&InstanceConfig { provider_id, ..InstanceConfig::named(name) }, now);
+        self.put_instance(&InstanceConfig { provider_id, ..InstanceConfig::named(name) }, now);
         Some(name.clone())
     }
 
-    fn machine_by_id(&self, id: &str) -> Option<&Machine> {
-        let name = self.machine_name(&InstanceRef::default().with_provider_id(id))?;
-        self.machines.get(&name)
+    fn instance_by_id(&self, id: &str) -> Option<&InstanceRecord> {
+        let name = self.instance_name(&InstanceRef::default().with_provider_id(id))?;
+        self.instances.get(&name)
     }
 
-    pub fn machine_views(&self, now: Instant) -> BTreeMap<String, InstanceView> {
-        let view = |machine: &Machine| InstanceView {
-            running: machine.running,
-            visible: machine.visible_at <= now,
-            instance: machine.instance.clone(),
+    pub fn instance_views(&self, now: Instant) -> BTreeMap<String, InstanceView> {
+        let view = |record: &InstanceRecord| InstanceView {
+            running: record.running,
+            visible: record.visible_at <= now,
+            instance: record.instance.clone(),
         };
-        self.machines.iter().map(|(name, machine)| (name.clone(), view(machine))).collect()
+        self.instances.iter().map(|(name, record)| (name.clone(), view(record))).collect()
     }
 
     // Load balancers.
@@ -169,14 +169,14 @@ impl State {
     }
 
     /// Returns the load balancer with its addresses; `all` includes invisible parts.
-    pub fn balancer_view(&self, id: &LoadBalancerId, now: Instant, all: bool) -> Option<BalancerView> {
+    pub fn balancer_view(&self, id: &LoadBalancerId, now: Instant, all: bool) -> Option<LoadBalancerView> {
         let seen = |visible_at: Instant| all || visible_at <= now;
         let addresses = self.addresses.get(id).map_or(&[][..], Vec::as_slice);
         let addresses: Vec<IpAddr> =
             addresses.iter().filter(|address| seen(address.visible_at)).map(|address| address.ip).collect();
         let balancer = self.balancers.get(id).filter(|balancer| seen(balancer.visible_at));
         let Some(balancer) = balancer else {
-            return (!addresses.is_empty()).then(|| BalancerView {
+            return (!addresses.is_empty()).then(|| LoadBalancerView {
                 id: id.clone(),
                 phase: Phase::Incomplete,
                 exists: false,
@@ -200,7 +200,7 @@ impl State {
             target: target.clone(),
             health: self.health_of(target, *healthy_at, now),
         });
-        Some(BalancerView {
+        Some(LoadBalancerView {
             id: id.clone(),
             phase,
             exists: true,
@@ -219,7 +219,7 @@ impl State {
             return *health;
         }
         let running = match target {
-            TargetId::Instance(id) => self.machine_by_id(id).is_some_and(|machine| machine.running),
+            TargetId::Instance(id) => self.instance_by_id(id).is_some_and(|record| record.running),
             TargetId::Endpoint { .. } => true,
         };
         match running {
@@ -230,7 +230,7 @@ impl State {
     }
 
     /// Returns every load balancer of `cluster` (of all, if `None`), or its existing parts.
-    pub fn balancer_views(&self, cluster: Option<&str>, now: Instant, all: bool) -> Vec<BalancerView> {
+    pub fn balancer_views(&self, cluster: Option<&str>, now: Instant, all: bool) -> Vec<LoadBalancerView> {
         let ids: BTreeSet<&LoadBalancerId> = self.addresses.keys().chain(self.balancers.keys()).collect();
         ids.into_iter()
             .filter(|id| cluster.is_none_or(|cluster| id.cluster == cluster))
@@ -303,12 +303,12 @@ impl State {
         internal: bool,
         visible_at: Instant,
         now: Instant,
-    ) -> Result<BalancerView, CloudError> {
+    ) -> Result<LoadBalancerView, CloudError> {
         if let Some(found) = self.balancer_view(id, now, true).filter(|view| view.exists) {
             return Ok(found);
         }
         within(self.quotas.balancers, self.balancers.len() + 1, Operation::CreateBalancer, "balancers")?;
-        let balancer = Balancer {
+        let balancer = LoadBalancer {
             internal,
             ready_at: now + Duration::from_millis(self.config.provisioning_millis),
             visible_at,
@@ -323,7 +323,7 @@ impl State {
         self.balancer_view(id, now, true).ok_or_else(gone)
     }
 
-    fn live_balancer(&mut self, id: &LoadBalancerId, operation: Operation) -> Result<&mut Balancer, CloudError> {
+    fn live_balancer(&mut self, id: &LoadBalancerId, operation: Operation) -> Result<&mut LoadBalancer, CloudError> {
         match self.balancers.get_mut(id) {
             Some(balancer) if balancer.gone_at.is_none() => Ok(balancer),
             Some(_) => Err(error(ErrorKind::Conflict, operation, format!("load balancer {id} is being deleted"))),
@@ -380,7 +380,7 @@ impl State {
 
     pub fn route_views(&self) -> Vec<RouteView> {
         let target = |id: &Option<String>| {
-            id.as_ref().map(|id| match self.machine_by_id(id) {
+            id.as_ref().map(|id| match self.instance_by_id(id) {
                 Some(_) => RouteTarget::Instance(id.clone()),
                 None => RouteTarget::Blackhole,
             })
@@ -393,7 +393,7 @@ impl State {
     pub fn set_route(&mut self, destination: IpNet, wanted: &InstanceRef, now: Instant) -> Result<(), CloudError> {
         let operation = Operation::SetRoute;
         let destination = destination.trunc();
-        let Some(id) = self.find_machine(wanted, now).map(|machine| machine.instance.provider_id.clone()) else {
+        let Some(id) = self.find_instance(wanted, now).map(|record| record.instance.provider_id.clone()) else {
             return Err(error(
                 ErrorKind::NotFound,
                 operation,

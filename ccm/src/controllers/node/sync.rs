@@ -184,8 +184,8 @@ impl CloudNode {
             return Ok(Outcome::RequeueAfter(wait));
         }
         let nodes = self.nodes.by_index(&keys::INITIALIZED, keys::initialized());
-        let asked: Vec<_> = nodes.iter().map(|node| instance_ref(node)).collect();
-        let states = describe_all(&*self.instances, &asked).await;
+        let requested: Vec<_> = nodes.iter().map(|node| instance_ref(node)).collect();
+        let states = describe_all(&*self.instances, &requested).await;
         let mut unknown: Option<(usize, CloudError)> = None;
         let mut changed = Vec::new();
         for (node, state) in nodes.iter().zip(states) {

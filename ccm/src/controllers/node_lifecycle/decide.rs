@@ -55,7 +55,7 @@ pub enum Verdict {
 /// Reports whether the instance of a node is requested from the cloud. The instance of a ready node exists.
 ///
 /// Upstream: cloud-provider, CloudNodeLifecycleController.MonitorNodes.
-pub fn asks(facts: &Facts) -> bool {
+pub fn needs_instance_state(facts: &Facts) -> bool {
     !facts.ready
 }
 

@@ -5,8 +5,8 @@
 //! k8s.io/cloud-provider/controllers/nodelifecycle.
 
 mod decide;
-mod memory;
 mod metrics;
+mod missing_instances;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -83,7 +83,7 @@ fn start(manager: &mut Manager, context: &Context) {
         writer: manager.writer(account),
         recorder: manager.recorder(DESCRIPTOR.name, account),
         consistency,
-        memory: Default::default(),
+        missing: Default::default(),
         queue: queue.clone(),
         rounds: Rounds::register(manager.metrics()),
         clock: context.clock.clone(),

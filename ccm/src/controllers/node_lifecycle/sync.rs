@@ -19,9 +19,9 @@ use runtime::write::Writer;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::decide::{Facts, Verdict, asks, verdict};
-use super::memory::Memory;
+use super::decide::{Facts, Verdict, needs_instance_state, verdict};
 use super::metrics::Rounds;
+use super::missing_instances::MissingInstances;
 use super::{TO_CHECK, to_check};
 use crate::cloud::Cloud;
 use crate::cloud::instances::{describe_all, instance_ref};
@@ -35,7 +35,7 @@ pub(super) struct Lifecycle {
     pub(super) writer: Writer,
     pub(super) recorder: Recorder,
     pub(super) consistency: Arc<Consistency>,
-    pub(super) memory: Mutex<Memory>,
+    pub(super) missing: Mutex<MissingInstances>,
     pub(super) queue: Arc<Queue<&'static str>>,
     pub(super) rounds: Rounds,
     pub(super) clock: Clock,
@@ -65,14 +65,17 @@ impl Lifecycle {
         }
         let begun = Instant::now();
         let nodes = self.nodes_to_check();
-        let asked: Vec<_> =
-            nodes.iter().filter(|node| asks(&self.facts(node))).map(|node| instance_ref(node)).collect();
-        let mut states = describe_all(&*self.instances, &asked).await.into_iter();
+        let requested: Vec<_> = nodes
+            .iter()
+            .filter(|node| needs_instance_state(&self.facts(node)))
+            .map(|node| instance_ref(node))
+            .collect();
+        let mut states = describe_all(&*self.instances, &requested).await.into_iter();
         states.as_slice().iter().for_each(|state| self.rounds.answered(state));
         let decided: Vec<_> = nodes
             .into_iter()
             .map(|node| {
-                let state = asks(&self.facts(&node)).then(|| states.next()).flatten();
+                let state = needs_instance_state(&self.facts(&node)).then(|| states.next()).flatten();
                 let verdict = self.decide(&node, state.as_ref());
                 (node, verdict)
             })
@@ -89,8 +92,8 @@ impl Lifecycle {
     fn nodes_to_check(&self) -> Vec<Arc<Node>> {
         let mut nodes = self.nodes.by_index(&TO_CHECK, to_check());
         let existing: HashSet<&Uid> = nodes.iter().map(|node| &node.meta.uid).collect();
-        self.memory().retain(|known| existing.contains(known));
-        nodes.retain(|node| !node.meta.is_deleting() && !self.memory().is_deleted(&node.meta.uid));
+        self.missing().retain(|known| existing.contains(known));
+        nodes.retain(|node| !node.meta.is_deleting() && !self.missing().is_deleted(&node.meta.uid));
         let read = |node: Arc<Node>| {
             let current = self.consistency.read(&node.meta.key(), &self.nodes, Wake::none()).current();
             current.filter(|current| current.meta.uid == node.meta.uid && !current.meta.is_deleting())
@@ -98,8 +101,8 @@ impl Lifecycle {
         nodes.into_iter().filter_map(read).collect()
     }
 
-    fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    fn missing(&self) -> MutexGuard<'_, MissingInstances> {
+        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn facts(&self, node: &Node) -> Facts {
@@ -116,11 +119,13 @@ impl Lifecycle {
     fn decide(&self, node: &Node, state: Option<&InstanceState>) -> Verdict {
         let mut facts = self.facts(node);
         match state {
-            Some(InstanceState::Gone) => facts.missing = Some(self.memory().gone(&node.meta.uid, Instant::now())),
+            Some(InstanceState::Gone) => {
+                facts.missing = Some(self.missing().report_missing(&node.meta.uid, Instant::now()))
+            }
             Some(InstanceState::Unknown(error)) => {
                 warn!(node = &*node.meta.name, %error, "the node's instance could not be read from the cloud");
             }
-            Some(InstanceState::Running(_) | InstanceState::Stopped) | None => self.memory().not_gone(&node.meta.uid),
+            Some(InstanceState::Running(_) | InstanceState::Stopped) | None => self.missing().reset(&node.meta.uid),
         }
         verdict(&facts, state)
     }
@@ -154,7 +159,7 @@ impl Lifecycle {
     async fn delete(&self, key: &ObjectKey, node: &Node) {
         let name = &key.name;
         info!(node = &**name, "deleting node: its instance no longer exists");
-        self.memory().deleting(&node.meta.uid);
+        self.missing().deleting(&node.meta.uid);
         let message = format!("Deleting node {name} because it does not exist in the cloud provider");
         self.recorder.event(&about(node), EventType::Normal, "DeletingNode", message);
         match self.writer.delete(&Node::RESOURCE, key, &node.meta.uid).await {
@@ -162,7 +167,7 @@ impl Lifecycle {
             Err(error) if error.is_not_found() => {}
             Err(error) => {
                 // The count restarts: absence is confirmed again before the next attempt.
-                self.memory().not_gone(&node.meta.uid);
+                self.missing().reset(&node.meta.uid);
                 let message = format!("Failed deleting node {name}: {error}");
                 warn!(node = &**name, %error, "node not deleted");
                 self.recorder.event(&about(node), EventType::Warning, "DeletingNodeFailed", message);

@@ -8,7 +8,7 @@ use providers::{CloudError, ErrorKind, Instance, InstanceState};
 use tokio::time::Instant;
 
 use super::decide::*;
-use super::memory::Memory;
+use super::missing_instances::MissingInstances;
 
 fn running() -> InstanceState {
     InstanceState::Running(Box::default() as Box<Instance>)
@@ -54,7 +54,7 @@ proptest! {
     #[test]
     fn node_is_deleted_only_after_confirmed_absence(history in prop::collection::vec((0..5_u8, 0..8_u64), 1..30)) {
         let (node, begun) = (Uid::parse("a"), Instant::now());
-        let (mut memory, mut now) = (Memory::default(), begun);
+        let (mut missing_instances, mut now) = (MissingInstances::default(), begun);
         let mut row: Vec<Instant> = Vec::new();
         for (answer, pause) in history {
             now += Duration::from_secs(pause);
@@ -67,12 +67,12 @@ proptest! {
             let missing = match state {
                 InstanceState::Gone => {
                     row.push(now);
-                    Some(memory.gone(&node, now))
+                    Some(missing_instances.report_missing(&node, now))
                 }
                 InstanceState::Unknown(_) => None,
                 InstanceState::Running(_) | InstanceState::Stopped => {
                     row.clear();
-                    memory.not_gone(&node);
+                    missing_instances.reset(&node);
                     None
                 }
             };

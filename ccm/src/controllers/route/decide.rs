@@ -18,7 +18,7 @@ pub struct RouteNode {
     /// Its pod networks, `spec.podCIDRs`, not parsed.
     pub pod_cidrs: Vec<String>,
     /// Whether its condition says that its routes exist; `None` if there is no condition, or another client wrote it.
-    pub told: Option<bool>,
+    pub reported: Option<bool>,
 }
 
 /// The result of one pass over all nodes and routes.

@@ -43,7 +43,7 @@ fn route_node(node: &Node) -> RouteNode {
         uid: node.meta.uid.to_string(),
         addresses: cloud.map(|cloud| cloud.addresses.iter().filter_map(address).collect()).unwrap_or_default(),
         pod_cidrs: node.pod_cidrs.iter().map(|cidr| cidr.to_string()).collect(),
-        told: match (status, cloud.map(|cloud| &*cloud.network_reason)) {
+        reported: match (status, cloud.map(|cloud| &*cloud.network_reason)) {
             (Some("False"), Some("RouteCreated")) => Some(true),
             (Some("True"), Some("NoRouteCreated")) => Some(false),
             _ => None,
@@ -86,7 +86,7 @@ impl ClusterAccess for Kubernetes {
         self.recorder.event(&about, EventType::Warning, "FailedToCreateRoute", message);
     }
 
-    async fn tell(&self, node: &RouteNode, created: bool) -> Result<(), String> {
+    async fn set_network_condition(&self, node: &RouteNode, created: bool) -> Result<(), String> {
         let key = kinds::meta::ObjectKey::new("", node.instance.node.as_str());
         // The cache does not contain the last own write: the next pass compares again.
         if !self.consistency.caught_up(&key, &self.nodes, Wake::none()) {

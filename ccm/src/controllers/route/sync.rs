@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::decide::{self, NodeState, RouteNode};
-use crate::cloud::retry::{self, Told};
+use crate::cloud::retry::{self, LastReport};
 
 /// Number of concurrent condition writes.
 const CONCURRENT_WRITES: usize = 8;
@@ -32,7 +32,7 @@ pub trait ClusterAccess: Send + Sync + 'static {
     fn warn(&self, node: &RouteNode, message: String);
 
     /// Writes a node's condition `NetworkUnavailable`: whether its routes exist.
-    async fn tell(&self, node: &RouteNode, created: bool) -> Result<(), String>;
+    async fn set_network_condition(&self, node: &RouteNode, created: bool) -> Result<(), String>;
 }
 
 /// A change that failed.
@@ -56,14 +56,14 @@ pub struct RouteTable<S> {
     /// Set when a node has changed since the last pass began.
     pub woken: Arc<AtomicBool>,
     failed: Mutex<HashMap<IpNet, Failed>>,
-    told: Mutex<HashMap<(String, String), Told>>,
+    reports: Mutex<HashMap<(String, String), LastReport>>,
 }
 
 impl<S: ClusterAccess> RouteTable<S> {
     /// Creates a table without state.
     pub fn new(kubernetes: S, cloud: Arc<dyn Routes>, cluster: Vec<IpNet>, period: Duration) -> Self {
         let (passes, woken) = (Counts::default(), Arc::default());
-        Self { kubernetes, cloud, cluster, period, passes, woken, failed: Mutex::default(), told: Mutex::default() }
+        Self { kubernetes, cloud, cluster, period, passes, woken, failed: Mutex::default(), reports: Mutex::default() }
     }
 
     /// Makes one pass.
@@ -92,12 +92,13 @@ impl<S: ClusterAccess> RouteTable<S> {
             .iter()
             .zip(&plan.nodes)
             .filter_map(|(node, state)| Some((node, self.outcome(node, state.as_ref()?, &plan.changes, &results, now))))
-            .filter(|(node, created)| node.told != Some(*created))
+            .filter(|(node, created)| node.reported != Some(*created))
             .collect();
         let mut failed = results.iter().any(Result::is_err);
         for chunk in outcomes.chunks(CONCURRENT_WRITES) {
-            let told: Vec<_> = chunk.iter().map(|(node, created)| self.kubernetes.tell(node, *created)).collect();
-            for error in join_all(told).await.into_iter().filter_map(Result::err) {
+            let writes: Vec<_> =
+                chunk.iter().map(|(node, created)| self.kubernetes.set_network_condition(node, *created)).collect();
+            for error in join_all(writes).await.into_iter().filter_map(Result::err) {
                 failed = true;
                 warn!(error, "failed to set NetworkUnavailable on node");
             }
@@ -125,9 +126,9 @@ impl<S: ClusterAccess> RouteTable<S> {
         if due.is_empty() {
             return results;
         }
-        let asked: Vec<_> = due.iter().map(|at| changes[*at].clone()).collect();
-        let mut answers = self.cloud.apply(&asked).await.into_iter();
-        for (at, change) in due.into_iter().zip(&asked) {
+        let due_changes: Vec<_> = due.iter().map(|at| changes[*at].clone()).collect();
+        let mut answers = self.cloud.apply(&due_changes).await.into_iter();
+        for (at, change) in due.into_iter().zip(&due_changes) {
             let answer = answers.next().unwrap_or_else(|| {
                 Err(CloudError::new(
                     ErrorKind::Transient,
@@ -188,8 +189,8 @@ impl<S: ClusterAccess> RouteTable<S> {
             let hint = &node.uid;
             let name = &node.instance.node;
             let message = format!("Could not create route {hint} {cidr} for node {name}: {words}");
-            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            if told.entry((hint.clone(), cidr.clone())).or_default().tells(&message, now) {
+            let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+            if reports.entry((hint.clone(), cidr.clone())).or_default().update(&message, now) {
                 self.kubernetes.warn(node, message);
             }
         }
@@ -199,9 +200,9 @@ impl<S: ClusterAccess> RouteTable<S> {
 
     /// Removes the state of deleted nodes and of routes that no node needs.
     fn forget_others(&self, nodes: &[RouteNode]) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if !told.is_empty() {
-            told.retain(|(uid, _), _| nodes.iter().any(|node| node.uid == *uid));
+        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        if !reports.is_empty() {
+            reports.retain(|(uid, _), _| nodes.iter().any(|node| node.uid == *uid));
         }
         let now = Instant::now();
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);

@@ -34,7 +34,7 @@ fn node(name: &str, cidrs: &[&str]) -> RouteNode {
         uid: format!("uid-{name}"),
         addresses: vec![Address { kind: AddressKind::InternalIP, address: "10.0.0.1".into() }],
         pod_cidrs: cidrs.iter().map(|cidr| (*cidr).to_owned()).collect(),
-        told: None,
+        reported: None,
     }
 }
 
@@ -205,73 +205,73 @@ fn cluster_networks_are_validated() {
 
 /// Nodes in memory.
 #[derive(Default)]
-struct World {
+struct FakeCluster {
     nodes: Mutex<Vec<RouteNode>>,
     warnings: Mutex<Vec<String>>,
-    told: Mutex<usize>,
+    condition_writes: Mutex<usize>,
 }
 
-struct View(Arc<World>);
+struct FakeClusterAccess(Arc<FakeCluster>);
 
 #[async_trait]
-impl ClusterAccess for View {
+impl ClusterAccess for FakeClusterAccess {
     fn nodes(&self) -> (Vec<RouteNode>, bool) {
         (self.0.nodes.lock().expect("no panic").clone(), true)
     }
     fn warn(&self, node: &RouteNode, message: String) {
         self.0.warnings.lock().expect("no panic").push(format!("{}: {message}", node.instance.node));
     }
-    async fn tell(&self, node: &RouteNode, created: bool) -> Result<(), String> {
-        *self.0.told.lock().expect("no panic") += 1;
+    async fn set_network_condition(&self, node: &RouteNode, created: bool) -> Result<(), String> {
+        *self.0.condition_writes.lock().expect("no panic") += 1;
         let mut nodes = self.0.nodes.lock().expect("no panic");
-        nodes.iter_mut().filter(|known| known.uid == node.uid).for_each(|known| known.told = Some(created));
+        nodes.iter_mut().filter(|known| known.uid == node.uid).for_each(|known| known.reported = Some(created));
         Ok(())
     }
 }
 
-fn world(names: &[&str]) -> (Arc<World>, MockCloud, RouteTable<View>) {
+fn fake(names: &[&str]) -> (Arc<FakeCluster>, MockCloud, RouteTable<FakeClusterAccess>) {
     let cloud = MockCloud::new(MockConfig::default()).expect("a cloud");
-    let world = Arc::new(World::default());
+    let fake = Arc::new(FakeCluster::default());
     for (at, name) in names.iter().enumerate() {
         cloud.add_instance(&InstanceConfig::named(*name));
-        world.nodes.lock().expect("no panic").push(node(name, &[&format!("10.244.{at}.0/24")]));
+        fake.nodes.lock().expect("no panic").push(node(name, &[&format!("10.244.{at}.0/24")]));
     }
     let routes = cloud.provider("cluster").routes().expect("the mock routes");
-    let table = RouteTable::new(View(world.clone()), routes, cluster(), Duration::from_secs(10));
-    (world, cloud, table)
+    let table = RouteTable::new(FakeClusterAccess(fake.clone()), routes, cluster(), Duration::from_secs(10));
+    (fake, cloud, table)
 }
 
-fn told(world: &World) -> Vec<Option<bool>> {
-    world.nodes.lock().expect("no panic").iter().map(|node| node.told).collect()
+fn conditions(fake: &FakeCluster) -> Vec<Option<bool>> {
+    fake.nodes.lock().expect("no panic").iter().map(|node| node.reported).collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn pass_makes_one_list_and_one_change_per_route() {
     let names: Vec<_> = (0..200).map(|n| format!("node-{n}")).collect();
-    let (world, cloud, table) = world(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let (fake, cloud, table) = fake(&names.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(table.pass().await, Outcome::RequeueAfter(Duration::from_secs(10)));
     assert_eq!((cloud.calls(Operation::ListRoutes).calls, cloud.calls(Operation::SetRoute).calls), (1, 200));
-    assert!(told(&world).iter().all(|told| *told == Some(true)));
+    assert!(conditions(&fake).iter().all(|reported| *reported == Some(true)));
     for _ in 0..5 {
         table.pass().await;
     }
     assert_eq!((cloud.calls(Operation::ListRoutes).calls, cloud.changing_calls()), (6, 200), "later passes only list");
-    assert_eq!(*world.told.lock().expect("no panic"), 200);
+    assert_eq!(*fake.condition_writes.lock().expect("no panic"), 200);
 }
 
 #[tokio::test(start_paused = true)]
 async fn failed_route_does_not_block_others() {
-    let (world, cloud, table) = world(&["a", "b", "c"]);
+    let (fake, cloud, table) = fake(&["a", "b", "c"]);
     let fault = Fault::always(Pattern::One(Operation::SetRoute), Effect::Denied).about("10.244.1.0/24");
     cloud.add_fault(fault).expect("a fault");
     for _ in 0..10 {
         table.pass().await;
         tokio::time::advance(Duration::from_secs(10)).await;
     }
-    assert_eq!(told(&world), [Some(true), Some(false), Some(true)]);
+    assert_eq!(conditions(&fake), [Some(true), Some(false), Some(true)]);
     let calls = cloud.calls(Operation::SetRoute).calls;
     assert!((4..=5).contains(&calls), "{calls} calls: retries have a backoff");
-    let warnings = world.warnings.lock().expect("no panic").clone();
+    let warnings = fake.warnings.lock().expect("no panic").clone();
     assert_eq!(
         warnings,
         ["b: Could not create route uid-b 10.244.1.0/24 for node b: SetRoute: the credentials do not allow it"]
@@ -279,43 +279,43 @@ async fn failed_route_does_not_block_others() {
     cloud.clear_faults();
     tokio::time::advance(Duration::from_secs(60)).await;
     table.pass().await;
-    assert_eq!(told(&world), [Some(true); 3]);
+    assert_eq!(conditions(&fake), [Some(true); 3]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn foreign_routes_are_kept() {
-    let (world, cloud, table) = world(&["a"]);
+    let (fake, cloud, table) = fake(&["a"]);
     cloud.add_foreign_route(net("10.244.0.0/24"));
     cloud.add_foreign_route(net("10.244.9.0/24"));
     for _ in 0..3 {
         table.pass().await;
         tokio::time::advance(Duration::from_secs(60)).await;
     }
-    assert_eq!(told(&world), [Some(false)]);
+    assert_eq!(conditions(&fake), [Some(false)]);
     assert_eq!(cloud.snapshot().routes.iter().filter(|route| route.target.is_none()).count(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn failed_list_changes_nothing() {
-    let (world, cloud, table) = world(&["a"]);
+    let (fake, cloud, table) = fake(&["a"]);
     let throttle = Effect::Throttle { after_millis: Some(45_000) };
     cloud.add_fault(Fault::at(Pattern::One(Operation::ListRoutes), 1, throttle)).expect("a fault");
     assert_eq!(table.pass().await, Outcome::RequeueAfter(Duration::from_secs(45)));
-    assert_eq!((cloud.changing_calls(), told(&world)), (0, vec![None]));
+    assert_eq!((cloud.changing_calls(), conditions(&fake)), (0, vec![None]));
     table.pass().await;
-    assert_eq!(told(&world), [Some(true)]);
+    assert_eq!(conditions(&fake), [Some(true)]);
 }
 
 async fn history(seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
-    let (world, cloud, mut table) = world(&["n0", "n1"]);
+    let (fake, cloud, mut table) = fake(&["n0", "n1"]);
     for _ in 0..60 {
         let name = format!("n{}", rng.random_range(0..5));
         let cidr = format!("10.244.{}.0/24", rng.random_range(0..5));
         match rng.random_range(0..9) {
             0 => {
                 cloud.add_instance(&InstanceConfig::named(name.clone()));
-                let mut nodes = world.nodes.lock().expect("no panic");
+                let mut nodes = fake.nodes.lock().expect("no panic");
                 if nodes.iter().all(|node| node.instance.node != name) {
                     let uid = format!("uid-{name}-{}", rng.random_range(0..1000));
                     nodes.push(RouteNode { uid, ..node(&name, &[&cidr]) });
@@ -325,10 +325,10 @@ async fn history(seed: u64) {
                 if rng.random_bool(0.7) {
                     cloud.remove_instance(&name);
                 }
-                world.nodes.lock().expect("no panic").retain(|node| node.instance.node != name);
+                fake.nodes.lock().expect("no panic").retain(|node| node.instance.node != name);
             }
             2 => {
-                let mut nodes = world.nodes.lock().expect("no panic");
+                let mut nodes = fake.nodes.lock().expect("no panic");
                 if let Some(node) = nodes.iter_mut().find(|node| node.instance.node == name) {
                     node.pod_cidrs = if rng.random_bool(0.3) { Vec::new() } else { vec![cidr] };
                 }
@@ -351,7 +351,7 @@ async fn history(seed: u64) {
             5 => {
                 // The process dies and another one continues.
                 let routes = cloud.provider("cluster").routes().expect("routes");
-                table = RouteTable::new(View(world.clone()), routes, cluster(), Duration::from_secs(10));
+                table = RouteTable::new(FakeClusterAccess(fake.clone()), routes, cluster(), Duration::from_secs(10));
             }
             _ => _ = table.pass().await,
         }
@@ -363,7 +363,7 @@ async fn history(seed: u64) {
         tokio::time::advance(Duration::from_secs(60)).await;
         table.pass().await;
     }
-    let nodes = world.nodes.lock().expect("no panic").clone();
+    let nodes = fake.nodes.lock().expect("no panic").clone();
     let routes = cloud.snapshot().routes;
     let instances = cloud.snapshot().instances;
     for route in &routes {
@@ -377,7 +377,7 @@ async fn history(seed: u64) {
             let rival = nodes.iter().any(|other| other.uid != node.uid && other.pod_cidrs.contains(cidr));
             let instance = instances.contains_key(&node.instance.node);
             assert!(has_route || rival || !instance, "seed {seed}: {node:?} has no route in {routes:?}");
-            assert_eq!(node.told, Some(has_route && instance), "seed {seed}: {node:?}, {routes:?}");
+            assert_eq!(node.reported, Some(has_route && instance), "seed {seed}: {node:?}, {routes:?}");
         }
     }
 }

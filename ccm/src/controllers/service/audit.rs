@@ -13,9 +13,9 @@ use runtime::events::EventType::{Normal, Warning};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::balancer_state::BalancerStates;
 use super::cluster::{Cluster, about};
 use super::decide;
+use super::load_balancer_state::LoadBalancerStates;
 use super::metrics::Leaks;
 use crate::cloud::retry;
 
@@ -33,12 +33,12 @@ pub struct Audit {
     /// Resources without a Service, with the time of the first audit that found them.
     pub suspects: Mutex<HashMap<LoadBalancerId, Instant>>,
     /// Leaks being deleted. They may be missing in a listing before the cloud has deleted all of their parts.
-    pub going: Mutex<Vec<Owned>>,
+    pub deleting: Mutex<Vec<Owned>>,
 }
 
 /// The result of an audit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Audited {
+pub struct AuditResult {
     /// Leaks that still exist.
     pub leaks: usize,
     /// When the cloud may have deleted the rest.
@@ -71,16 +71,16 @@ impl Audit {
     }
 
     /// Returns the listed resources, and those being deleted that are no longer listed.
-    fn with_going(&self, mut listed: Vec<Owned>) -> Vec<Owned> {
-        let going = self.going.lock().unwrap_or_else(PoisonError::into_inner);
-        let unlisted = going.iter().filter(|going| !listed.iter().any(|one| one.id == going.id));
+    fn with_deleting(&self, mut listed: Vec<Owned>) -> Vec<Owned> {
+        let deleting = self.deleting.lock().unwrap_or_else(PoisonError::into_inner);
+        let unlisted = deleting.iter().filter(|deleting| !listed.iter().any(|one| one.id == deleting.id));
         let unlisted: Vec<Owned> = unlisted.cloned().collect();
         listed.extend(unlisted);
         listed
     }
 
-    fn is_going(&self, going: Vec<Owned>) {
-        *self.going.lock().unwrap_or_else(PoisonError::into_inner) = going;
+    fn set_deleting(&self, deleting: Vec<Owned>) {
+        *self.deleting.lock().unwrap_or_else(PoisonError::into_inner) = deleting;
     }
 }
 
@@ -114,7 +114,7 @@ pub struct Scope<'a, S> {
     pub cloud: &'a dyn LoadBalancers,
     /// `--cluster-name`.
     pub cluster: &'a str,
-    pub states: &'a BalancerStates,
+    pub states: &'a LoadBalancerStates,
 }
 
 impl Audit {
@@ -122,14 +122,14 @@ impl Audit {
     ///
     /// # Errors
     /// The cloud's, or `Transient` if the API server could not be read. Nothing was deleted then.
-    pub async fn run<S: Cluster>(&self, scope: &Scope<'_, S>) -> Result<Audited, CloudError> {
+    pub async fn run<S: Cluster>(&self, scope: &Scope<'_, S>) -> Result<AuditResult, CloudError> {
         let now = Instant::now();
-        let owned = self.with_going(scope.cloud.list_owned().await?);
+        let owned = self.with_deleting(scope.cloud.list_owned().await?);
         let known = |owned: &Owned| scope.states.knows(&owned.id);
         let mut unwanted = unwanted(owned, &scope.kubernetes.services(), scope.cluster, scope.cloud);
         unwanted.retain(|owned| !known(owned));
         let mut leaks = scope.proven(self.suspect(unwanted, now)).await?;
-        let (mut again, mut going) = (None, Vec::new());
+        let (mut again, mut deleting) = (None, Vec::new());
         for leak in std::mem::take(&mut leaks) {
             if !(self.collects && leak.absent && leak.owned.certain) {
                 scope.report(&leak);
@@ -147,12 +147,12 @@ impl Audit {
                 }
                 Err(_) => {}
             }
-            going.push(leak.owned.clone());
+            deleting.push(leak.owned.clone());
             leaks.push(leak);
         }
-        self.is_going(going);
-        self.counted.there_are(leaks.len());
-        Ok(Audited { leaks: leaks.len(), again })
+        self.set_deleting(deleting);
+        self.counted.set_count(leaks.len());
+        Ok(AuditResult { leaks: leaks.len(), again })
     }
 }
 

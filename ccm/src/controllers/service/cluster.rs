@@ -15,7 +15,7 @@ use super::pod_conditions::PodCondition;
 pub enum Refusal {
     /// The object was deleted, or replaced by one of the same name. The watch delivers that as a change of its own.
     #[error("the object no longer exists")]
-    Gone,
+    Deleted,
     /// The write failed. The API server may have applied it nevertheless.
     #[error("{0}")]
     Failed(String),
@@ -52,7 +52,7 @@ pub trait Cluster: Send + Sync + 'static {
     fn record_event(&self, about: &ObjectReference, kind: EventType, reason: &'static str, message: String);
 
     /// Returns whether the Service has the finalizer and is not being deleted. This is an uncached read.
-    async fn is_held(&self, service: &Service) -> Result<bool, Refusal>;
+    async fn has_finalizer(&self, service: &Service) -> Result<bool, Refusal>;
 
     /// Returns the keys and UIDs of all Services, of every type. This is an uncached read.
     async fn live(&self) -> Result<Vec<(ObjectKey, Uid)>, Refusal>;

@@ -25,39 +25,39 @@ const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ran
 
 /// Desired state of a Service's load balancer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum DesiredState {
     /// None, or one of another controller: this controller does nothing.
     Nothing,
     /// This controller's load balancer.
-    Balancer,
+    LoadBalancer,
     /// None any longer. The finalizer is set, so that one may exist: it is deleted, then the finalizer is removed.
     Cleanup,
 }
 
 /// Returns whether the Service has this controller's finalizer.
-pub fn is_held(meta: &Meta) -> bool {
+pub fn has_finalizer(meta: &Meta) -> bool {
     meta.finalizers.iter().any(|finalizer| &**finalizer == FINALIZER)
 }
 
 /// Returns whether a Service may have or request a load balancer. Changes of other Services are ignored.
 pub fn concerns(service: &Service) -> bool {
-    service.kind == ServiceType::LoadBalancer || is_held(&service.meta)
+    service.kind == ServiceType::LoadBalancer || has_finalizer(&service.meta)
 }
 
 /// Returns the desired state of a Service's load balancer.
 ///
 /// `ours` is set if this process created the load balancer. Then it is deleted if the Service's class now belongs to
 /// another controller. Upstream: cloud-provider, controllers/service, wantsLoadBalancer and needsCleanup.
-pub fn wish(service: &Service, classes: &ClassFilter, ours: bool) -> Wish {
+pub fn desired_state(service: &Service, classes: &ClassFilter, ours: bool) -> DesiredState {
     let balanced = service.kind == ServiceType::LoadBalancer;
-    let held = is_held(&service.meta);
+    let held = has_finalizer(&service.meta);
     let taken = balanced && classes.takes(class(service));
     match (service.meta.is_deleting(), held) {
-        (true, false) => Wish::Nothing,
-        (true, true) => Wish::Cleanup,
-        (false, _) if taken => Wish::Balancer,
-        (false, true) if !balanced || ours => Wish::Cleanup,
-        (false, _) => Wish::Nothing,
+        (true, false) => DesiredState::Nothing,
+        (true, true) => DesiredState::Cleanup,
+        (false, _) if taken => DesiredState::LoadBalancer,
+        (false, true) if !balanced || ours => DesiredState::Cleanup,
+        (false, _) => DesiredState::Nothing,
     }
 }
 
@@ -83,7 +83,7 @@ pub fn id(meta: &Meta, cluster: &str) -> LoadBalancerId {
 /// `Invalid` if no cloud could provide it. The message names the field or annotation, its value, and the fix.
 pub fn spec(service: &Service, cluster: &str, read: &[String]) -> Result<LoadBalancerSpec, CloudError> {
     let missing = || CloudError::invalid_field("spec.type", "not LoadBalancer", "use LoadBalancer");
-    let asked = service.balancing.as_deref().ok_or_else(missing)?;
+    let settings = service.balancing.as_deref().ok_or_else(missing)?;
     let ports = service.ports.iter().map(port).collect::<Result<Vec<_>, _>>()?;
     let texts =
         |labels: &[(Str, Str)]| labels.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
@@ -92,23 +92,23 @@ pub fn spec(service: &Service, cluster: &str, read: &[String]) -> Result<LoadBal
     annotations.retain(|name, _| is_read(name));
     let policy = |local: bool| if local { TrafficPolicy::Local } else { TrafficPolicy::Cluster };
     Ok(LoadBalancerSpec {
-        class: asked.class.as_deref().map(str::to_owned),
+        class: settings.class.as_deref().map(str::to_owned),
         annotations,
         labels: texts(&service.meta.labels),
-        allocate_node_ports: asked.allocate_node_ports,
-        source_ranges: source_ranges(service, asked)?,
-        session_affinity: affinity(asked),
-        requested_address: Some(asked.requested_ip.to_string()).filter(|ip| !ip.is_empty()),
-        external_ips: asked.external_ips.iter().map(|ip| ip.to_string()).collect(),
+        allocate_node_ports: settings.allocate_node_ports,
+        source_ranges: source_ranges(service, settings)?,
+        session_affinity: affinity(settings),
+        requested_address: Some(settings.requested_ip.to_string()).filter(|ip| !ip.is_empty()),
+        external_ips: settings.external_ips.iter().map(|ip| ip.to_string()).collect(),
         ip_families: families(&service.ip_families),
-        ip_family_policy: match &*asked.ip_family_policy {
+        ip_family_policy: match &*settings.ip_family_policy {
             "RequireDualStack" => IpFamilyPolicy::RequireDualStack,
             "PreferDualStack" => IpFamilyPolicy::PreferDualStack,
             _ => IpFamilyPolicy::SingleStack,
         },
-        external_traffic_policy: policy(asked.external_local),
-        internal_traffic_policy: policy(asked.internal_local),
-        health_check_node_port: health_check_node_port(asked),
+        external_traffic_policy: policy(settings.external_local),
+        internal_traffic_policy: policy(settings.internal_local),
+        health_check_node_port: health_check_node_port(settings),
         publish_not_ready_addresses: service.publish_not_ready_addresses,
         traffic_distribution: service.traffic_distribution.as_deref().map(str::to_owned),
         ..LoadBalancerSpec::new(id(&service.meta, cluster), ports)
@@ -120,14 +120,14 @@ pub fn spec(service: &Service, cluster: &str, read: &[String]) -> Result<LoadBal
 /// Invalid ports are left out.
 pub fn other(service: &Service) -> OtherService {
     OtherService {
-        ports: service.ports.iter().filter_map(|asked| port(asked).ok()).collect(),
+        ports: service.ports.iter().filter_map(|requested| port(requested).ok()).collect(),
         ip_families: families(&service.ip_families),
         health_check_node_port: service.balancing.as_deref().and_then(health_check_node_port),
     }
 }
 
-fn health_check_node_port(asked: &Balancing) -> Option<u16> {
-    u16::try_from(asked.health_check_node_port).ok().filter(|port| asked.external_local && *port != 0)
+fn health_check_node_port(settings: &Balancing) -> Option<u16> {
+    u16::try_from(settings.health_check_node_port).ok().filter(|port| settings.external_local && *port != 0)
 }
 
 fn port(port: &ServicePort) -> Result<Port, CloudError> {
@@ -154,10 +154,10 @@ fn port(port: &ServicePort) -> Result<Port, CloudError> {
     })
 }
 
-fn affinity(asked: &Balancing) -> SessionAffinity {
+fn affinity(settings: &Balancing) -> SessionAffinity {
     // The API server fills the time in; three hours is its default (core/v1, DefaultClientIPServiceAffinitySeconds).
-    let seconds = asked.affinity_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(10_800);
-    match asked.client_ip_affinity {
+    let seconds = settings.affinity_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(10_800);
+    match settings.client_ip_affinity {
         true => SessionAffinity::ClientIp { timeout: Duration::from_secs(seconds) },
         false => SessionAffinity::None,
     }
@@ -173,14 +173,14 @@ fn families(words: &[Str]) -> Vec<IpFamily> {
 ///
 /// The ranges of the spec win over those of the annotation. Upstream: cloud-provider, service/helpers,
 /// GetLoadBalancerSourceRanges.
-fn source_ranges(service: &Service, asked: &Balancing) -> Result<Vec<IpNet>, CloudError> {
+fn source_ranges(service: &Service, settings: &Balancing) -> Result<Vec<IpNet>, CloudError> {
     let parse = |text: &str| IpNet::from_str(text.trim()).ok().map(|net| net.trunc());
-    if !asked.source_ranges.is_empty() {
+    if !settings.source_ranges.is_empty() {
         let bad = |text: &Str| {
             let fix = "use an IP range, for example 10.0.0.0/24";
             CloudError::invalid_field("spec.loadBalancerSourceRanges", text, fix)
         };
-        return asked.source_ranges.iter().map(|text| parse(text).ok_or_else(|| bad(text))).collect();
+        return settings.source_ranges.iter().map(|text| parse(text).ok_or_else(|| bad(text))).collect();
     }
     let given = service.annotation(SOURCE_RANGES).unwrap_or_default();
     if given.trim().is_empty() {
@@ -250,5 +250,5 @@ pub fn ingress_patch(ingress: &[service::Ingress]) -> Value {
 
 /// Returns the addresses in the Service's status.
 pub fn published(service: &Service) -> &[service::Ingress] {
-    service.balancing.as_ref().map_or(&[], |asked| &asked.ingress)
+    service.balancing.as_ref().map_or(&[], |settings| &settings.ingress)
 }

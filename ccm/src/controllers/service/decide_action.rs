@@ -9,8 +9,8 @@ use kinds::service::Ingress;
 use providers::{CloudError, LoadBalancerId, LoadBalancerSpec, Targeting, Targets};
 use tokio::time::Instant;
 
-use super::balancer_state::{Announced, BalancerState, Settled};
 use super::decide;
+use super::load_balancer_state::{Announced, LoadBalancerState, Settled};
 
 /// What a Service requests, read before any action.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub enum Action<'a> {
     /// No call until this time has passed, or until something changes.
     Wait(Option<Duration>),
     /// Another client removed the finalizer: delete the load balancer without writing to the Service.
-    DeleteUnheld,
+    DeleteWithoutFinalizer,
     /// Delete the load balancer, then remove the finalizer.
     CleanUp { clear_status: bool },
     /// Record why the request cannot work, then wait.
@@ -77,7 +77,7 @@ pub enum Action<'a> {
 
 /// Returns the load balancer of a previous Service, which has to be deleted first. That Service was deleted, or replaced
 /// by one of the same name, without waiting for the cleanup.
-pub fn previous(state: &BalancerState, own: Option<&LoadBalancerId>) -> Option<LoadBalancerId> {
+pub fn previous(state: &LoadBalancerState, own: Option<&LoadBalancerId>) -> Option<LoadBalancerId> {
     state.made.clone().filter(|made| Some(made) != own)
 }
 
@@ -85,13 +85,13 @@ pub fn previous(state: &BalancerState, own: Option<&LoadBalancerId>) -> Option<L
 pub fn next_action<'a>(
     service: &Service,
     request: &'a Request,
-    state: &BalancerState,
+    state: &LoadBalancerState,
     resync: Duration,
     now: Instant,
 ) -> Action<'a> {
-    let held = decide::is_held(&service.meta);
+    let held = decide::has_finalizer(&service.meta);
     match request {
-        Request::Nothing if state.made.is_some() => Action::DeleteUnheld,
+        Request::Nothing if state.made.is_some() => Action::DeleteWithoutFinalizer,
         Request::Nothing => Action::Forget,
         Request::Removal => Action::CleanUp { clear_status: true },
         Request::Elsewhere if held || state.made.is_some() => {
@@ -104,7 +104,7 @@ pub fn next_action<'a>(
     }
 }
 
-fn reject<'a>(error: &'a CloudError, last: Option<&'a Wanted>, state: &BalancerState, now: Instant) -> Action<'a> {
+fn reject<'a>(error: &'a CloudError, last: Option<&'a Wanted>, state: &LoadBalancerState, now: Instant) -> Action<'a> {
     let Some((wanted, settled)) = last.zip(state.settled.as_ref()) else { return Action::Reject { error, wait: None } };
     if let Some(wait) = state.held_back(Some(&wanted.spec), now) {
         return Action::Reject { error, wait };
@@ -120,11 +120,11 @@ fn reject<'a>(error: &'a CloudError, last: Option<&'a Wanted>, state: &BalancerS
 fn balance<'a>(
     service: &Service,
     wanted: &'a Wanted,
-    state: &BalancerState,
+    state: &LoadBalancerState,
     resync: Duration,
     now: Instant,
 ) -> Action<'a> {
-    let held = decide::is_held(&service.meta);
+    let held = decide::has_finalizer(&service.meta);
     if let Some(wait) = state.held_back(Some(&wanted.spec), now) {
         return match wanted.targets.as_ref().filter(|targets| held && follows(wanted, targets, state)) {
             Some(targets) => Action::UpdateWhileWaiting { wanted, targets, wait },
@@ -148,24 +148,24 @@ fn balance<'a>(
 
 /// Returns whether the targets of an existing load balancer are updated while the retry of a failed call waits: pods
 /// and nodes change all the same. Each set of targets is tried once.
-fn follows(wanted: &Wanted, targets: &Targets, state: &BalancerState) -> bool {
-    let differ = |aimed: &Targets| !same_targets(wanted.targeting, aimed, targets);
-    state.made.is_some() && !state.is_throttled() && state.aimed.as_ref().is_some_and(differ)
+fn follows(wanted: &Wanted, targets: &Targets, state: &LoadBalancerState) -> bool {
+    let differ = |last_targets: &Targets| !same_targets(wanted.targeting, last_targets, targets);
+    state.made.is_some() && !state.is_throttled() && state.last_targets.as_ref().is_some_and(differ)
 }
 
 /// Returns whether an event announces the call: neither for a check for drift, nor for a load balancer that already
 /// served when this process became leader, nor twice for the same request.
-fn announces(service: &Service, wanted: &Wanted, state: &BalancerState, drift: bool) -> bool {
+fn announces(service: &Service, wanted: &Wanted, state: &LoadBalancerState, drift: bool) -> bool {
     let served_before = state.made.is_none()
         && state.announced.is_none()
-        && decide::is_held(&service.meta)
+        && decide::has_finalizer(&service.meta)
         && !decide::published(service).is_empty();
     let announced = matches!(&state.announced, Some(Announced::Ensuring(spec)) if *spec == wanted.spec);
     !served_before && !drift && !announced
 }
 
 /// Returns the addresses to write into the status, if they differ from those published.
-pub fn unpublished<'a>(service: &Service, state: &'a BalancerState) -> Option<&'a [Ingress]> {
+pub fn unpublished<'a>(service: &Service, state: &'a LoadBalancerState) -> Option<&'a [Ingress]> {
     state.ingress.as_deref().filter(|ingress| *ingress != decide::published(service))
 }
 

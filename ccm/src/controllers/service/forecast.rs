@@ -6,7 +6,7 @@ use kinds::Service;
 use kinds::meta::ObjectKey;
 use providers::{LoadBalancerSpec, LoadBalancers, Targeting};
 
-use super::decide::{self, Wish};
+use super::decide::{self, DesiredState};
 use crate::cloud::retry;
 
 /// Width of the column with the change.
@@ -31,11 +31,11 @@ async fn of(
     cloud: &dyn LoadBalancers,
 ) -> (&'static str, String) {
     let features = cloud.features();
-    let held = decide::is_held(&service.meta);
-    match decide::wish(service, &features.classes, false) {
-        Wish::Nothing => return ("left", "its class belongs to another controller".to_owned()),
-        Wish::Cleanup => return ("deleted", "the Service no longer requests a load balancer".to_owned()),
-        Wish::Balancer => {}
+    let held = decide::has_finalizer(&service.meta);
+    match decide::desired_state(service, &features.classes, false) {
+        DesiredState::Nothing => return ("left", "its class belongs to another controller".to_owned()),
+        DesiredState::Cleanup => return ("deleted", "the Service no longer requests a load balancer".to_owned()),
+        DesiredState::LoadBalancer => {}
     }
     let read = decide::spec(service, cluster, &features.annotations).and_then(|mut spec| {
         add_others(service, by_key, &mut spec, cloud);

@@ -9,8 +9,8 @@ use kinds::{EndpointSlice, GatedPod, Node, Service};
 use runtime::queue::{Queue, QueueKey};
 use runtime::store::{Change, Store};
 
-use super::balancer_state::BalancerStates;
 use super::decide::{self, concerns};
+use super::load_balancer_state::LoadBalancerStates;
 use super::targets;
 
 /// Changes of nodes are coalesced over this time.
@@ -84,7 +84,7 @@ pub fn subscribe(services: &Store<Service>, nodes: &Store<Node>, queue: &Arc<Que
 }
 
 /// Returns the Services to reconcile because another Service changed that their load balancers send traffic to.
-pub fn referring(change: &Change<'_, Service>, states: &BalancerStates) -> Vec<ObjectKey> {
+pub fn referring(change: &Change<'_, Service>, states: &LoadBalancerStates) -> Vec<ObjectKey> {
     let relevant = |service: &Arc<Service>| decide::other(service);
     let Some(service) = change.new.or(change.old).filter(|_| states.refer_to_any()) else { return Vec::new() };
     let referring = states.referring(&service.meta.key());
@@ -99,7 +99,7 @@ pub fn subscribe_others<S: Send + Sync + 'static>(
     services: &Store<Service>,
     queue: &Arc<Queue<Key>>,
     balancers: &Arc<S>,
-    states: fn(&S) -> &BalancerStates,
+    states: fn(&S) -> &LoadBalancerStates,
 ) {
     let (changed, balancers) = (queue.clone(), balancers.clone());
     services.subscribe(move |change| {
@@ -112,7 +112,7 @@ pub fn subscribe_slices<S: Send + Sync + 'static>(
     slices: &Store<EndpointSlice>,
     queue: &Arc<Queue<Key>>,
     balancers: &Arc<S>,
-    states: fn(&S) -> &BalancerStates,
+    states: fn(&S) -> &LoadBalancerStates,
 ) {
     let (changed, balancers) = (queue.clone(), balancers.clone());
     slices.subscribe(move |change| {
@@ -135,7 +135,7 @@ pub fn subscribe_pods<S: Send + Sync + 'static>(
     slices: &Arc<Store<EndpointSlice>>,
     queue: &Arc<Queue<Key>>,
     balancers: &Arc<S>,
-    states: fn(&S) -> &BalancerStates,
+    states: fn(&S) -> &LoadBalancerStates,
 ) {
     let (slices, changed, balancers) = (slices.clone(), queue.clone(), balancers.clone());
     pods.subscribe(move |change| {

@@ -28,7 +28,7 @@ pub struct Kubernetes {
     /// Pods and the prefix of their readiness gates, if the controller sets the conditions of these gates.
     pub pods: Option<(Arc<Store<GatedPod>>, &'static str)>,
     /// Own writes of pod conditions that the cache may not contain yet.
-    pub told: Consistency,
+    pub pod_consistency: Consistency,
     pub clock: Clock,
     pub writer: Writer,
     pub recorder: Recorder,
@@ -77,7 +77,7 @@ impl Kubernetes {
 }
 
 fn refusal(error: &WriteError) -> Refusal {
-    if error.is_gone() { Refusal::Gone } else { Refusal::Failed(error.to_string()) }
+    if error.is_gone() { Refusal::Deleted } else { Refusal::Failed(error.to_string()) }
 }
 
 #[async_trait]
@@ -117,10 +117,10 @@ impl Cluster for Kubernetes {
         let (pods, _) = self.pods.as_ref()?;
         let key = ObjectKey::new(namespace, name);
         // No wake needed: the own write arrives as a change of the pod, which requeues the Service.
-        let caught_up = self.told.caught_up(&key, pods, Wake::none());
+        let caught_up = self.pod_consistency.caught_up(&key, pods, Wake::none());
         let pod = pods.get(&key);
         if pod.is_none() {
-            self.told.forget(&key);
+            self.pod_consistency.forget(&key);
         }
         pod.filter(|_| caught_up)
     }
@@ -139,7 +139,7 @@ impl Cluster for Kubernetes {
         let written = self.writer.patch_status(&GatedPod::RESOURCE, &key, &patch).await;
         match written.and_then(|answer: ObjectResponse| Ok(answer.meta()?)) {
             Ok(meta) => {
-                self.told.wrote(&key, pods, meta.version);
+                self.pod_consistency.wrote(&key, pods, meta.version);
                 Ok(())
             }
             Err(error) => Err(refusal(&error)),
@@ -150,13 +150,13 @@ impl Cluster for Kubernetes {
         self.recorder.event(about, kind, reason, message);
     }
 
-    async fn is_held(&self, service: &Service) -> Result<bool, Refusal> {
+    async fn has_finalizer(&self, service: &Service) -> Result<bool, Refusal> {
         let read = self.writer.get_meta(&Service::RESOURCE, &service.meta.key()).await;
         let meta = read.map_err(|error| refusal(&error))?;
         if meta.uid != service.meta.uid {
-            return Err(Refusal::Gone);
+            return Err(Refusal::Deleted);
         }
-        Ok(decide::is_held(&meta) && !meta.is_deleting())
+        Ok(decide::has_finalizer(&meta) && !meta.is_deleting())
     }
 
     async fn live(&self) -> Result<Vec<(ObjectKey, Uid)>, Refusal> {

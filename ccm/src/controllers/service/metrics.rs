@@ -78,7 +78,7 @@ impl Leaks {
     }
 
     /// Sets the number of leaks that still exist.
-    pub fn there_are(&self, count: usize) {
+    pub fn set_count(&self, count: usize) {
         self.there.set([], f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
     }
 

@@ -5,13 +5,13 @@
 //! Upstream: cloud-provider, controllers/service.
 
 mod audit;
-mod balancer_state;
 mod cluster;
 mod decide;
 mod decide_action;
 pub mod forecast;
 mod keys;
 mod live_cluster;
+mod load_balancer_state;
 mod metrics;
 mod pod_conditions;
 mod readiness_gates;
@@ -41,11 +41,11 @@ use crate::cloud::Cloud;
 use crate::cloud::retry::{self, LONGEST_WAIT};
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Start, Verb, Write};
 use audit::Audit;
-use balancer_state::BalancerStates;
 use keys::Key;
 use live_cluster::Kubernetes;
+use load_balancer_state::LoadBalancerStates;
 use metrics::{Hosts, Leaks};
-use reconcile::Balancers;
+use reconcile::LoadBalancerReconciler;
 use records::ConfigMaps;
 
 /// Name of the event source.
@@ -134,20 +134,20 @@ fn start(manager: &mut Manager, context: &Context) {
         nodes,
         slices: slices.clone(),
         pods: pods.clone(),
-        told: Consistency::default(),
+        pod_consistency: Consistency::default(),
         clock: context.clock.clone(),
         writer: manager.writer(account),
         recorder: manager.recorder(COMPONENT, account),
         consistency: Consistency::default(),
         gathered: Mutex::default(),
     };
-    let reconciler = Arc::new(ServiceBalancers {
-        balancers: Balancers {
+    let reconciler = Arc::new(ServiceReconciler {
+        balancers: LoadBalancerReconciler {
             kubernetes,
             cloud: balancers,
             cluster: context.options.values.get_str("cluster-name").to_owned(),
             resync: RESYNC,
-            states: BalancerStates::default(),
+            states: LoadBalancerStates::default(),
             hosts: Hosts::register(manager.metrics()),
         },
         audit: Audit {
@@ -155,7 +155,7 @@ fn start(manager: &mut Manager, context: &Context) {
             every: context.options.values.get_duration("load-balancer-audit-period").max(SHORTEST_AUDIT),
             counted: Leaks::register(manager.metrics()),
             suspects: Mutex::default(),
-            going: Mutex::default(),
+            deleting: Mutex::default(),
         },
         cloud: context.cloud.clone(),
         queue: queue.clone(),
@@ -173,14 +173,14 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name, workers, max_retries: None }, queue, reconciler);
 }
 
-struct ServiceBalancers {
-    balancers: Balancers<Kubernetes>,
+struct ServiceReconciler {
+    balancers: LoadBalancerReconciler<Kubernetes>,
     audit: Audit,
     cloud: Arc<Cloud>,
     queue: Arc<Queue<Key>>,
 }
 
-impl Reconcile for ServiceBalancers {
+impl Reconcile for ServiceReconciler {
     type Key = Key;
 
     fn begin(&self) {
@@ -202,7 +202,7 @@ impl Reconcile for ServiceBalancers {
     }
 }
 
-impl ServiceBalancers {
+impl ServiceReconciler {
     async fn service(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let wake = self.queue.waker(&Key::Service(key.clone()));
         if !self.balancers.kubernetes.caught_up(key, wake) {

@@ -11,8 +11,8 @@ use providers::{EndpointTarget, LoadBalancerId, LoadBalancerSpec, LoadBalancers,
 use runtime::worker::Outcome;
 use tracing::warn;
 
-use super::balancer_state::BalancerState;
 use super::cluster::{Cluster, Refusal};
+use super::load_balancer_state::LoadBalancerState;
 use super::pod_conditions::{PodCondition, condition_of};
 
 /// Interval between two reads of target health while pods wait.
@@ -36,7 +36,7 @@ pub async fn update(
     cloud: &dyn LoadBalancers,
     spec: &LoadBalancerSpec,
     targets: &Targets,
-    state: &mut BalancerState,
+    state: &mut LoadBalancerState,
 ) -> Option<Duration> {
     let prefix = cloud.features().gates?;
     state.made.as_ref()?;
@@ -96,7 +96,7 @@ pub async fn release(cluster: &impl Cluster, id: &LoadBalancerId, gates: BTreeSe
 /// Sets a condition. Returns false if it has to be set again.
 async fn set(cluster: &impl Cluster, pod: &GatedPod, condition: &PodCondition) -> bool {
     match cluster.set_pod_condition(pod, condition).await {
-        Ok(()) | Err(Refusal::Gone) => true,
+        Ok(()) | Err(Refusal::Deleted) => true,
         Err(error) => {
             warn!(pod = %pod.meta.key(), condition = condition.condition, %error, "setting a readiness gate failed");
             false

@@ -18,28 +18,28 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::audit::Scope;
-use super::balancer_state::{Announced, BalancerState, BalancerStates, Pause, Settled};
 use super::cluster::{Cluster, Refusal, about};
-use super::decide::{self, Wish};
+use super::decide::{self, DesiredState};
 use super::decide_action::{self, Action, Request, Wanted, next_action};
+use super::load_balancer_state::{Announced, LoadBalancerState, LoadBalancerStates, Pause, Settled};
 use super::metrics::Hosts;
 use super::readiness_gates;
 use crate::cloud::retry;
 
-type Ran = Result<Outcome, ReconcileError>;
+type SyncResult = Result<Outcome, ReconcileError>;
 
 /// Names of nodes that a message lists at most (upstream: service controller, maxNodeNamesToLog).
 const MAX_NODE_NAMES: usize = 20;
 
 /// Reconciles the load balancers of Services.
-pub struct Balancers<S> {
+pub struct LoadBalancerReconciler<S> {
     pub kubernetes: S,
     pub cloud: Arc<dyn LoadBalancers>,
     /// `--cluster-name`.
     pub cluster: String,
     /// Interval between two checks for drift, before jitter.
     pub resync: Duration,
-    pub states: BalancerStates,
+    pub states: LoadBalancerStates,
     pub hosts: Hosts,
 }
 
@@ -50,14 +50,14 @@ struct Subject<'a> {
     service: &'a Service,
 }
 
-impl<S: Cluster> Balancers<S> {
+impl<S: Cluster> LoadBalancerReconciler<S> {
     /// Returns the scope of an audit.
     pub fn audited(&self) -> Scope<'_, S> {
         Scope { kubernetes: &self.kubernetes, cloud: &*self.cloud, cluster: &self.cluster, states: &self.states }
     }
 
     /// Reconciles one Service.
-    pub async fn sync(&self, key: &ObjectKey) -> Ran {
+    pub async fn sync(&self, key: &ObjectKey) -> SyncResult {
         let service = self.kubernetes.service(key);
         let mut state = self.states.get(key);
         let outcome = self.run(key, service.as_deref(), &mut state).await;
@@ -65,15 +65,15 @@ impl<S: Cluster> Balancers<S> {
         outcome
     }
 
-    async fn run(&self, key: &ObjectKey, service: Option<&Service>, state: &mut BalancerState) -> Ran {
+    async fn run(&self, key: &ObjectKey, service: Option<&Service>, state: &mut LoadBalancerState) -> SyncResult {
         let own = service.map(|service| decide::id(&service.meta, &self.cluster));
         if let Some(id) = decide_action::previous(state, own.as_ref())
-            && let Some(outcome) = self.delete_unheld(&id, None, state).await
+            && let Some(outcome) = self.delete_without_finalizer(&id, None, state).await
         {
             return Ok(outcome);
         }
         let (Some(service), Some(id)) = (service, own) else {
-            *state = BalancerState::default();
+            *state = LoadBalancerState::default();
             return Ok(Outcome::Done);
         };
         state.begin(&service.meta.uid);
@@ -99,16 +99,18 @@ impl<S: Cluster> Balancers<S> {
         &self,
         subject: &Subject<'_>,
         action: Action<'_>,
-        state: &mut BalancerState,
+        state: &mut LoadBalancerState,
     ) -> Result<Option<Outcome>, ReconcileError> {
         let Subject { id, service, .. } = subject;
         Ok(Some(match action {
             Action::Forget => {
-                *state = BalancerState::default();
+                *state = LoadBalancerState::default();
                 Outcome::Done
             }
             Action::Wait(wait) => after(wait),
-            Action::DeleteUnheld => self.delete_unheld(id, Some(service), state).await.unwrap_or(Outcome::Done),
+            Action::DeleteWithoutFinalizer => {
+                self.delete_without_finalizer(id, Some(service), state).await.unwrap_or(Outcome::Done)
+            }
             Action::CleanUp { clear_status } => self.clean_up(subject, state, clear_status).await?,
             Action::Reject { error, wait } => {
                 self.reject(subject, state, error);
@@ -143,12 +145,12 @@ impl<S: Cluster> Balancers<S> {
 
     /// Reads what the Service requests. First remembers the objects that the request depends on, so that their changes
     /// requeue the Service.
-    fn request(&self, subject: &Subject<'_>, state: &mut BalancerState) -> Request {
+    fn request(&self, subject: &Subject<'_>, state: &mut LoadBalancerState) -> Request {
         let service = subject.service;
-        match decide::wish(service, &self.cloud.features().classes, state.made.is_some()) {
-            Wish::Nothing => return Request::Nothing,
-            Wish::Cleanup => return Request::Removal,
-            Wish::Balancer => {}
+        match decide::desired_state(service, &self.cloud.features().classes, state.made.is_some()) {
+            DesiredState::Nothing => return Request::Nothing,
+            DesiredState::Cleanup => return Request::Removal,
+            DesiredState::LoadBalancer => {}
         }
         let read = decide::spec(service, &self.cluster, &self.cloud.features().annotations);
         let read = read.and_then(|mut spec| {
@@ -178,7 +180,7 @@ impl<S: Cluster> Balancers<S> {
     }
 
     /// Finds the other Services that the load balancer sends traffic to. Changes of these requeue this Service.
-    fn find_others(&self, key: &ObjectKey, spec: &mut LoadBalancerSpec, state: &mut BalancerState) {
+    fn find_others(&self, key: &ObjectKey, spec: &mut LoadBalancerSpec, state: &mut LoadBalancerState) {
         let named = |name: String| ObjectKey { namespace: key.namespace.clone(), name: name.into() };
         let others = self.cloud.others(spec).into_iter().map(named).collect();
         if state.others != others {
@@ -218,9 +220,9 @@ impl<S: Cluster> Balancers<S> {
     }
 
     /// Records that the request cannot be fulfilled.
-    fn reject(&self, subject: &Subject<'_>, state: &mut BalancerState, error: &CloudError) {
+    fn reject(&self, subject: &Subject<'_>, state: &mut LoadBalancerState, error: &CloudError) {
         let message = format!("Error syncing load balancer: {}", retry::words(error));
-        if state.told.tells(&message, Instant::now()) {
+        if state.last_report.update(&message, Instant::now()) {
             self.record(&subject.id, Some(subject.service), Warning, "SyncLoadBalancerFailed", &message);
             info!(service = %subject.id, %error, "rejected the request of a Service: it cannot be fulfilled");
         }
@@ -234,7 +236,7 @@ impl<S: Cluster> Balancers<S> {
     }
 
     /// Updates the targets of an existing load balancer although the Service's current request is invalid.
-    async fn update_last(&self, wanted: &Wanted, targets: &Targets, state: &mut BalancerState) -> Outcome {
+    async fn update_last(&self, wanted: &Wanted, targets: &Targets, state: &mut LoadBalancerState) -> Outcome {
         match self.set_targets(wanted, targets).await {
             Ok(()) => {
                 state.failures = 0;
@@ -256,15 +258,15 @@ impl<S: Cluster> Balancers<S> {
                 let again = retry::retry_after(error.kind, state.failures);
                 let until = again.map(|again| Instant::now() + again);
                 let firm = error.retry_after().is_some();
-                state.pause = Some(Pause { until, asked: Some(wanted.spec.clone()), firm });
+                state.pause = Some(Pause { until, request: Some(wanted.spec.clone()), firm });
                 after(again)
             }
         }
     }
 
     /// Updates targets while the retry of a failed call waits.
-    async fn update_while_waiting(&self, wanted: &Wanted, targets: &Targets, state: &mut BalancerState) {
-        state.aimed = Some(targets.clone());
+    async fn update_while_waiting(&self, wanted: &Wanted, targets: &Targets, state: &mut LoadBalancerState) {
+        state.last_targets = Some(targets.clone());
         if let Err(error) = self.set_targets(wanted, targets).await
             && !error.is_not_found()
         {
@@ -278,10 +280,10 @@ impl<S: Cluster> Balancers<S> {
         subject: &Subject<'_>,
         (wanted, targets): (&Wanted, &Targets),
         from: Settled,
-        state: &mut BalancerState,
+        state: &mut LoadBalancerState,
     ) -> Option<Outcome> {
         state.settled = None;
-        state.aimed = Some(targets.clone());
+        state.last_targets = Some(targets.clone());
         match self.set_targets(wanted, targets).await {
             Ok(()) => {
                 let same_nodes = names(&from.targets).eq(names(targets));
@@ -318,7 +320,7 @@ impl<S: Cluster> Balancers<S> {
         &self,
         subject: &Subject<'_>,
         wanted: &Wanted,
-        state: &mut BalancerState,
+        state: &mut LoadBalancerState,
         (nodes, error): (&[NodeTarget], &CloudError),
     ) -> Outcome {
         let message = format!(
@@ -327,9 +329,9 @@ impl<S: Cluster> Balancers<S> {
             nodes.len(),
             retry::words(error)
         );
-        let asked = Some(wanted.spec.clone());
+        let request = Some(wanted.spec.clone());
         let event = ("UpdateLoadBalancerFailed", message);
-        self.failed((&subject.id, Some(subject.service)), state, error, event, asked)
+        self.failed((&subject.id, Some(subject.service)), state, error, event, request)
     }
 
     /// Brings the load balancer to the requested state (upstream: service controller, syncLoadBalancerIfNeeded).
@@ -338,8 +340,8 @@ impl<S: Cluster> Balancers<S> {
         subject: &Subject<'_>,
         (wanted, targets): (&Wanted, &Targets),
         (announce, drift): (bool, bool),
-        state: &mut BalancerState,
-    ) -> Ran {
+        state: &mut LoadBalancerState,
+    ) -> SyncResult {
         let Subject { key, id, service } = subject;
         let spec = &wanted.spec;
         if announce {
@@ -354,7 +356,7 @@ impl<S: Cluster> Balancers<S> {
         }
         state.made = Some(id.clone());
         state.settled = None;
-        state.aimed = Some(targets.clone());
+        state.last_targets = Some(targets.clone());
         // Stored before the call: even if it does not return, an audit must not report its resources as leaked.
         self.states.put(key, state.clone());
         let ensured = match self.cloud.ensure(spec, targets).await {
@@ -393,20 +395,20 @@ impl<S: Cluster> Balancers<S> {
 
     /// Adds the finalizer, so that the Service outlives its load balancer. Returns false if the Service changed or was
     /// deleted.
-    async fn hold(&self, subject: &Subject<'_>, state: &mut BalancerState) -> Result<bool, ReconcileError> {
+    async fn hold(&self, subject: &Subject<'_>, state: &mut LoadBalancerState) -> Result<bool, ReconcileError> {
         let service = subject.service;
-        let shown = decide::is_held(&service.meta);
+        let shown = decide::has_finalizer(&service.meta);
         if shown && state.confirmed {
             return Ok(true);
         }
         // The previous leader may have removed the finalizer after this cache was filled.
         if shown {
-            match self.kubernetes.is_held(service).await {
+            match self.kubernetes.has_finalizer(service).await {
                 Ok(true) => {
                     state.confirmed = true;
                     return Ok(true);
                 }
-                Ok(false) | Err(Refusal::Gone) => return Ok(false),
+                Ok(false) | Err(Refusal::Deleted) => return Ok(false),
                 Err(error) => return Err(self.not_written(subject, state, "read the Service", &error)),
             }
         }
@@ -415,13 +417,13 @@ impl<S: Cluster> Balancers<S> {
                 state.confirmed = true;
                 Ok(true)
             }
-            Err(Refusal::Gone) => Ok(false),
+            Err(Refusal::Deleted) => Ok(false),
             Err(error) => Err(self.not_written(subject, state, "add load balancer cleanup finalizer", &error)),
         }
     }
 
     /// Writes the status if it differs.
-    async fn publish(&self, subject: &Subject<'_>, state: &BalancerState) -> Result<(), ReconcileError> {
+    async fn publish(&self, subject: &Subject<'_>, state: &LoadBalancerState) -> Result<(), ReconcileError> {
         let written = match decide_action::unpublished(subject.service, state) {
             Some(ingress) => self.kubernetes.publish(subject.service, ingress).await,
             None => Ok(()),
@@ -431,7 +433,7 @@ impl<S: Cluster> Balancers<S> {
                 self.cloud.published(&subject.id);
                 Ok(())
             }
-            Err(Refusal::Gone) => Ok(()),
+            Err(Refusal::Deleted) => Ok(()),
             Err(error) => Err(ReconcileError::new(format!("failed to update load balancer status: {error}"))),
         }
     }
@@ -439,19 +441,19 @@ impl<S: Cluster> Balancers<S> {
     fn not_written(
         &self,
         subject: &Subject<'_>,
-        state: &mut BalancerState,
+        state: &mut LoadBalancerState,
         what: &str,
         error: &Refusal,
     ) -> ReconcileError {
         let message = format!("Error syncing load balancer: failed to {what}: {error}");
-        if state.told.tells(&message, Instant::now()) {
+        if state.last_report.update(&message, Instant::now()) {
             self.record(&subject.id, Some(subject.service), Warning, "SyncLoadBalancerFailed", &message);
         }
         ReconcileError::new(message)
     }
 
     /// Deletes a Service's load balancer, and removes the finalizer once everything is deleted.
-    async fn clean_up(&self, subject: &Subject<'_>, state: &mut BalancerState, clear_status: bool) -> Ran {
+    async fn clean_up(&self, subject: &Subject<'_>, state: &mut LoadBalancerState, clear_status: bool) -> SyncResult {
         let Subject { id, service, .. } = subject;
         if let Some(outcome) = self.delete(id, Some(service), state, "SyncLoadBalancerFailed").await {
             return Ok(outcome);
@@ -462,26 +464,26 @@ impl<S: Cluster> Balancers<S> {
             Ok(()) => {
                 self.record(id, Some(service), Normal, "DeletedLoadBalancer", "Deleted load balancer");
             }
-            Err(Refusal::Gone) => {}
+            Err(Refusal::Deleted) => {}
             Err(error) => {
                 return Err(self.not_written(subject, state, "remove load balancer cleanup finalizer", &error));
             }
         }
-        *state = BalancerState::default();
+        *state = LoadBalancerState::default();
         Ok(Outcome::Done)
     }
 
     /// Deletes the load balancer of a Service that does not wait for it. Returns `None` once it is deleted.
-    async fn delete_unheld(
+    async fn delete_without_finalizer(
         &self,
         id: &LoadBalancerId,
         service: Option<&Service>,
-        state: &mut BalancerState,
+        state: &mut LoadBalancerState,
     ) -> Option<Outcome> {
         let outcome = self.delete(id, service, state, "DeleteLoadBalancerFailed").await;
         if outcome.is_none() {
             self.record(id, service, Normal, "DeletedLoadBalancer", "Deleted load balancer");
-            *state = BalancerState::default();
+            *state = LoadBalancerState::default();
         }
         outcome
     }
@@ -491,7 +493,7 @@ impl<S: Cluster> Balancers<S> {
         &self,
         id: &LoadBalancerId,
         service: Option<&Service>,
-        state: &mut BalancerState,
+        state: &mut LoadBalancerState,
         reason: &'static str,
     ) -> Option<Outcome> {
         if let Some(wait) = state.held_back(None, Instant::now()) {
@@ -524,24 +526,24 @@ impl<S: Cluster> Balancers<S> {
     fn failed(
         &self,
         (id, service): (&LoadBalancerId, Option<&Service>),
-        state: &mut BalancerState,
+        state: &mut LoadBalancerState,
         error: &CloudError,
         (reason, message): (&'static str, String),
-        asked: Option<Arc<LoadBalancerSpec>>,
+        request: Option<Arc<LoadBalancerSpec>>,
     ) -> Outcome {
         let now = Instant::now();
         state.failures = state.failures.saturating_add(1);
         warn!(service = %id, %error, failures = state.failures, "cloud call failed");
-        if state.told.tells(&message, now) {
+        if state.last_report.update(&message, now) {
             self.record(id, service, Warning, reason, &message);
         }
-        let again = match (retry::retry_after(error.kind, state.failures), &asked) {
+        let again = match (retry::retry_after(error.kind, state.failures), &request) {
             // A user cannot repair a deletion: the provider is wrong, and may be right later.
             (None, None) => Some(retry::LONGEST_WAIT),
             (again, _) => again,
         };
         let firm = error.retry_after().is_some();
-        state.pause = Some(Pause { until: again.map(|again| now + again), asked, firm });
+        state.pause = Some(Pause { until: again.map(|again| now + again), request, firm });
         after(again)
     }
 }

@@ -6,12 +6,12 @@ use runtime::metrics::{Counts, Metrics, Seconds};
 const BOUNDS: [f64; 6] = [1.0, 4.0, 16.0, 64.0, 256.0, 1024.0];
 
 /// Metrics of rounds.
-pub(super) struct Counted {
+pub(super) struct TaggingMetrics {
     errors: Counts<1>,
     delays: Seconds,
 }
 
-impl Counted {
+impl TaggingMetrics {
     pub(super) fn register(metrics: &Metrics) -> Self {
         Self {
             // Differs from upstream: no label with the instance, which would be a time series for each instance.

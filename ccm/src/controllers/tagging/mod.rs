@@ -20,7 +20,7 @@ use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
 use runtime::worker::WorkOptions;
 
-use self::metrics::Counted;
+use self::metrics::TaggingMetrics;
 use self::sync::{Pending, Tagger};
 use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write};
 
@@ -84,9 +84,9 @@ fn start(manager: &mut Manager, context: &Context) {
     let nodes = manager.registry().store::<Node>();
     let tags = context.options.values.get_map("tags").clone();
     let pending = Arc::new(Pending::new(checksum(&tags)));
-    let (noting, changed) = (pending.clone(), queue.clone());
+    let (pending_changes, changed) = (pending.clone(), queue.clone());
     nodes.subscribe(move |change| {
-        if noting.note(change) {
+        if pending_changes.apply(change) {
             changed.add_after(sync::Round, BATCH_WINDOW);
         }
     });
@@ -97,7 +97,7 @@ fn start(manager: &mut Manager, context: &Context) {
         pending,
         nodes,
         writer: manager.writer(DESCRIPTOR.service_account),
-        counted: Counted::register(manager.metrics()),
+        counted: TaggingMetrics::register(manager.metrics()),
         clock: context.clock.clone(),
     };
     let options = WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None };

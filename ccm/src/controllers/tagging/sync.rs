@@ -17,12 +17,12 @@ use runtime::write::Writer;
 use serde_json::json;
 use tracing::{info, warn};
 
-use super::metrics::Counted;
+use super::metrics::TaggingMetrics;
 use crate::cloud::Cloud;
 use crate::context::Clock;
 
 /// The label with the checksum of the instance's tags (cloud-provider-aws, taggingControllerLabelKey).
-pub(super) const NOTE: &str = "k8s.io/cloud-provider-aws";
+pub(super) const TAGS_LABEL: &str = "k8s.io/cloud-provider-aws";
 
 /// A missing instance is retried while its Node is younger than this (cloud-provider-aws, pkg/controllers/tagging).
 const YOUNG: Duration = Duration::from_secs(5 * 60);
@@ -81,10 +81,10 @@ impl Pending {
     }
 
     /// Adds the work that a change of a Node needs. Returns whether there is any.
-    pub(super) fn note(&self, change: &Change<'_, Node>) -> bool {
+    pub(super) fn apply(&self, change: &Change<'_, Node>) -> bool {
         let mut work = self.work();
         match (change.new, change.old) {
-            (Some(node), _) if self.has_note(node) => {
+            (Some(node), _) if self.has_current_label(node) => {
                 work.tag.remove(&node.meta.key());
                 false
             }
@@ -111,8 +111,8 @@ impl Pending {
         work.terminal.insert(node, instance);
     }
 
-    fn has_note(&self, node: &Node) -> bool {
-        node.meta.labels.iter().any(|(key, value)| **key == *NOTE && **value == *self.checksum)
+    fn has_current_label(&self, node: &Node) -> bool {
+        node.meta.labels.iter().any(|(key, value)| **key == *TAGS_LABEL && **value == *self.checksum)
     }
 }
 
@@ -133,7 +133,7 @@ pub(super) struct Tagger {
     pub(super) pending: Arc<Pending>,
     pub(super) nodes: Arc<Store<Node>>,
     pub(super) writer: Writer,
-    pub(super) counted: Counted,
+    pub(super) counted: TaggingMetrics,
     pub(super) clock: Clock,
 }
 
@@ -183,16 +183,17 @@ impl Tagger {
                 self.pending.give_up(node.meta.key(), id);
             }
         }
-        let records =
-            stream::iter(tagged).map(|node| async move { self.note(&node).await }).buffer_unordered(CONCURRENT_WRITES);
+        let records = stream::iter(tagged)
+            .map(|node| async move { self.record_tags(&node).await })
+            .buffer_unordered(CONCURRENT_WRITES);
         let failures = records.filter(|is_recorded| std::future::ready(!is_recorded)).count().await;
         left || failures > 0
     }
 
     /// Records on a Node that its instance is tagged. Returns whether that is done.
-    async fn note(&self, node: &Node) -> bool {
+    async fn record_tags(&self, node: &Node) -> bool {
         let key = node.meta.key();
-        let labels = json!({ NOTE: self.pending.checksum });
+        let labels = json!({ TAGS_LABEL: self.pending.checksum });
         let patch = json!({"metadata": {"uid": node.meta.uid.to_string(), "labels": labels}});
         match self.writer.patch(&Node::RESOURCE, &key, &patch).await {
             Err(error) if !error.is_not_found() => {
@@ -201,7 +202,7 @@ impl Tagger {
             }
             written => {
                 self.pending.work().tag.remove(&key);
-                if written.is_ok() && !node.meta.labels.iter().any(|(key, _)| **key == *NOTE) {
+                if written.is_ok() && !node.meta.labels.iter().any(|(key, _)| **key == *TAGS_LABEL) {
                     self.counted.tagged(self.age(node));
                 }
                 true

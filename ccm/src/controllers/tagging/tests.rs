@@ -8,14 +8,14 @@ use providers::{CloudError, ErrorKind};
 use runtime::store::Change;
 
 use super::checksum;
-use super::sync::{NOTE, Pending, again};
+use super::sync::{Pending, TAGS_LABEL, again};
 
-fn node(instance: &str, note: Option<&str>) -> Arc<Node> {
+fn node(instance: &str, checksum: Option<&str>) -> Arc<Node> {
     let mut node = crate::controllers::node::tests::node(&[], None);
     if let Some(cloud) = node.cloud.as_mut() {
         cloud.provider_id = instance.into();
     }
-    let labels: Vec<_> = note.map(|note| (NOTE.into(), note.into())).into_iter().collect();
+    let labels: Vec<_> = checksum.map(|checksum| (TAGS_LABEL.into(), checksum.into())).into_iter().collect();
     node.meta.labels = Arc::from(labels);
     Arc::new(node)
 }
@@ -42,8 +42,8 @@ fn changes_lead_to_work_only_when_needed() {
         (Some(node("", None)), None, false),
     ] {
         let pending = Pending::new("sum".into());
-        let asked = pending.note(&Change { old: old.as_ref(), new: new.as_ref() });
-        assert_eq!(asked, expected, "{:?} -> {:?}", old.map(|n| n.meta.clone()), new.map(|n| n.meta.clone()));
+        let is_work = pending.apply(&Change { old: old.as_ref(), new: new.as_ref() });
+        assert_eq!(is_work, expected, "{:?} -> {:?}", old.map(|n| n.meta.clone()), new.map(|n| n.meta.clone()));
     }
 }
 
@@ -51,10 +51,10 @@ fn changes_lead_to_work_only_when_needed() {
 fn terminal_failure_is_ignored_until_the_instance_changes() {
     let pending = Pending::new("sum".into());
     let (bad, good) = (node("aws:///z/i-1", None), node("aws:///z/i-2", None));
-    assert!(pending.note(&Change { old: None, new: Some(&bad) }));
+    assert!(pending.apply(&Change { old: None, new: Some(&bad) }));
     pending.give_up(bad.meta.key(), "aws:///z/i-1".into());
-    assert!(!pending.note(&Change { old: Some(&bad), new: Some(&bad) }), "a heartbeat");
-    assert!(pending.note(&Change { old: Some(&bad), new: Some(&good) }));
+    assert!(!pending.apply(&Change { old: Some(&bad), new: Some(&bad) }), "a heartbeat");
+    assert!(pending.apply(&Change { old: Some(&bad), new: Some(&good) }));
 }
 
 #[test]

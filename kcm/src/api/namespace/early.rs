@@ -9,7 +9,7 @@ use std::collections::hash_map::{Entry, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kinds::namespace_ending::NamespaceEnding;
+use kinds::namespace_deletion::TerminatingNamespace;
 use kinds::{Str, Uid};
 use runtime::watch::Source;
 use tokio::time::Instant;
@@ -46,7 +46,7 @@ pub struct Ending {
     /// A resourceVersion from after the grace period, if resources were emptied before its end.
     pub after_grace: Option<u64>,
     /// The namespace in the state of that read.
-    pub read: Option<Arc<NamespaceEnding>>,
+    pub read: Option<Arc<TerminatingNamespace>>,
 }
 
 /// A namespace with very many objects: the number of objects by kind.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use kinds::meta::{Meta, ObjectKey};
-use kinds::namespace_ending::{NamespaceEnding, pod_grace, pod_meta};
+use kinds::namespace_deletion::{TerminatingNamespace, pod_grace, pod_meta};
 use kinds::{Decode, Interner, Kind, Namespace, Sections, Uid};
 use runtime::discovery::{Discovery, Served, Verbs};
 use runtime::queue::Queue;
@@ -99,7 +99,7 @@ impl Namespaces {
         let pass = self.pass(&namespace).await;
         let findings = &pass.findings;
         // Conditions of a namespace that the next request deletes would never be read.
-        let will_remain = !findings.is_clean() || namespace.outlasts(FINALIZER);
+        let will_remain = !findings.is_clean() || namespace.has_other_finalizers(FINALIZER);
         let conditions = findings.conditions(&namespace.conditions, pass.totals, (self.clock)());
         if let Some(conditions) = conditions.filter(|_| will_remain) {
             let object = namespace.status_update(&conditions);
@@ -120,7 +120,7 @@ impl Namespaces {
     }
 
     /// Returns the namespace that was read at the end of its grace period, or reads it from the API server.
-    async fn read(&self, key: &ObjectKey, uid: &Uid) -> Result<Option<NamespaceEnding>, ReconcileError> {
+    async fn read(&self, key: &ObjectKey, uid: &Uid) -> Result<Option<TerminatingNamespace>, ReconcileError> {
         let mut read = None;
         self.endings.change(uid, |ending| read = ending.read.take());
         match read {
@@ -142,7 +142,7 @@ impl Namespaces {
         let grace_is_over = async {
             sleep_until(ends).await;
             if let Ok((version, read)) = self.writer.read_with_version(&decoding(), &key.name).await {
-                let is_same = |read: &NamespaceEnding| read.meta.uid == *uid && read.meta.is_deleting();
+                let is_same = |read: &TerminatingNamespace| read.meta.uid == *uid && read.meta.is_deleting();
                 let read = read.filter(is_same).map(Arc::new);
                 self.endings.change(uid, |ending| (ending.after_grace, ending.read) = (Some(version), read));
             }
@@ -153,7 +153,7 @@ impl Namespaces {
 
     /// Deletes the pods, or else the kind with the most objects. The time that this takes determines when to begin with
     /// the other kinds, so that they are not finished before the grace period ends.
-    async fn empty_early(&self, namespace: &NamespaceEnding, object_counts: &[(Name, usize)], ends: Instant) {
+    async fn empty_early(&self, namespace: &TerminatingNamespace, object_counts: &[(Name, usize)], ends: Instant) {
         let snapshot = self.discovery.current();
         let count =
             |served: &Served| object_counts.iter().find(|(kind, _)| *kind == name(served)).map(|(_, count)| *count);
@@ -177,7 +177,7 @@ impl Namespaces {
     }
 
     /// Records the resources that were found empty.
-    fn record_emptied(&self, namespace: &NamespaceEnding, done: &[(Served, Remaining)]) {
+    fn record_emptied(&self, namespace: &TerminatingNamespace, done: &[(Served, Remaining)]) {
         self.endings.change(&namespace.meta.uid, |ending| {
             done.iter().for_each(|(served, left)| ending.found(name(served), left.remains == Remains::default()));
         });
@@ -212,7 +212,7 @@ impl Namespaces {
 
     /// Returns the namespace from the API server, marked as terminating; `None` if it no longer exists, or is not
     /// being deleted.
-    async fn terminating(&self, key: &ObjectKey) -> Result<Option<NamespaceEnding>, ReconcileError> {
+    async fn terminating(&self, key: &ObjectKey) -> Result<Option<TerminatingNamespace>, ReconcileError> {
         let mut uid = None;
         loop {
             let Some(namespace) = self.read_uncached(key).await?.filter(|namespace| namespace.meta.is_deleting())
@@ -235,7 +235,7 @@ impl Namespaces {
         }
     }
 
-    async fn read_uncached(&self, key: &ObjectKey) -> Result<Option<NamespaceEnding>, ReconcileError> {
+    async fn read_uncached(&self, key: &ObjectKey) -> Result<Option<TerminatingNamespace>, ReconcileError> {
         match self.writer.get(&Namespace::RESOURCE, key).await {
             Ok(answer) => Ok(Some(answer.decode(&decoding()).map_err(WriteError::from)?)),
             Err(error) if error.is_not_found() => Ok(None),
@@ -244,7 +244,7 @@ impl Namespaces {
     }
 
     /// Deletes all objects of the namespace. Returns the remaining ones.
-    async fn pass(&self, namespace: &NamespaceEnding) -> Pass {
+    async fn pass(&self, namespace: &TerminatingNamespace) -> Pass {
         let (snapshot, problem) = match self.discovery.no_older_than(DISCOVERY_AGE).await {
             Ok(snapshot) => (snapshot.clone(), discovery_problem(snapshot.failed())),
             Err(error) => (self.discovery.current(), Some(error.to_string())),
@@ -275,13 +275,13 @@ impl Namespaces {
         pass
     }
 
-    async fn empty_all(&self, resources: &[Served], namespace: &NamespaceEnding, pass: &mut Pass) {
+    async fn empty_all(&self, resources: &[Served], namespace: &TerminatingNamespace, pass: &mut Pass) {
         let done = self.empty_each(resources, namespace).await;
         self.record_emptied(namespace, &done);
         done.into_iter().for_each(|(served, left)| pass.add(&served, left));
     }
 
-    async fn empty_each(&self, resources: &[Served], namespace: &NamespaceEnding) -> Vec<(Served, Remaining)> {
+    async fn empty_each(&self, resources: &[Served], namespace: &TerminatingNamespace) -> Vec<(Served, Remaining)> {
         stream::iter(resources.to_vec())
             .map(|served| async move { (served, self.empty(&served, namespace).await) })
             .buffer_unordered(MAX_CONCURRENT_RESOURCES)
@@ -290,7 +290,7 @@ impl Namespaces {
     }
 
     /// Deletes all objects of a resource. Returns the remaining ones.
-    async fn empty(&self, served: &Served, namespace: &NamespaceEnding) -> Remaining {
+    async fn empty(&self, served: &Served, namespace: &TerminatingNamespace) -> Remaining {
         let left = match self.delete_all(served, &namespace.meta.name).await {
             Ok(Some(found)) if self.has_delivered_deletions(served, &found).await => Ok(Remaining::default()),
             Ok(_) => self.left(served, namespace).await,
@@ -314,7 +314,7 @@ impl Namespaces {
     }
 
     /// Returns the remaining objects of a resource from the API server.
-    async fn left(&self, served: &Served, namespace: &NamespaceEnding) -> Result<Remaining, WriteError> {
+    async fn left(&self, served: &Served, namespace: &TerminatingNamespace) -> Result<Remaining, WriteError> {
         let (objects, estimate) = if name(served) == PODS {
             self.pods(served, namespace).await?
         } else {
@@ -326,7 +326,7 @@ impl Namespaces {
     }
 
     /// Returns the remaining pods, and the seconds until they may be deleted.
-    async fn pods(&self, served: &Served, namespace: &NamespaceEnding) -> Result<(Vec<Meta>, i64), WriteError> {
+    async fn pods(&self, served: &Served, namespace: &TerminatingNamespace) -> Result<(Vec<Meta>, i64), WriteError> {
         let (mut pods, mut longest) = (Vec::new(), 0);
         let interner = Interner::default();
         let visit = |pod: &[u8]| {
@@ -378,7 +378,7 @@ impl Namespaces {
     }
 
     /// Removes the finalizer `kubernetes`, so that the API server deletes the namespace.
-    async fn finalize(&self, key: &ObjectKey, mut namespace: NamespaceEnding) -> Result<Outcome, ReconcileError> {
+    async fn finalize(&self, key: &ObjectKey, mut namespace: TerminatingNamespace) -> Result<Outcome, ReconcileError> {
         let uid = namespace.meta.uid.clone();
         loop {
             let others = without_own(&namespace.finalizers);

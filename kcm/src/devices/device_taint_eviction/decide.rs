@@ -95,7 +95,7 @@ pub fn uses(pod: &Pod, used: UsedClaim<'_>, claim: &ResourceClaim, with_groups: 
         allocation.pods.iter().any(|(_, uid)| *uid == pod.meta.uid)
             || group.is_some_and(|group| allocation.groups.contains(group))
     });
-    (!used.is_made || is_its_own()) && is_reserved
+    (!used.is_generated || is_its_own()) && is_reserved
 }
 
 /// Returns the eviction of a pod, if any: with the earliest of its claims. A pod that is on no node stays. Upstream:

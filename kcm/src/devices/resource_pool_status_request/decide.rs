@@ -17,7 +17,7 @@ const DEFAULT_LIMIT: i32 = 100;
 /// Longest text in `validationError`, in bytes.
 const LONGEST_ERROR: usize = 256;
 /// Age at which a request with an answer is deleted.
-const ANSWERED_TTL: Duration = Duration::from_secs(60 * 60);
+const COMPLETED_TTL: Duration = Duration::from_secs(60 * 60);
 /// Age at which a request without an answer is deleted.
 const PENDING_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -43,9 +43,9 @@ pub struct PoolUse {
 
 /// Returns the time until a request is deleted.
 pub fn time_left(request: &ResourcePoolStatusRequest, now: Timestamp) -> Duration {
-    let (since, ttl) = match request.answered {
-        Some(answered) if !answered.since.is_zero() => (answered.since, ANSWERED_TTL),
-        Some(_) => (request.meta.created, ANSWERED_TTL),
+    let (since, ttl) = match request.completed {
+        Some(completed) if !completed.since.is_zero() => (completed.since, COMPLETED_TTL),
+        Some(_) => (request.meta.created, COMPLETED_TTL),
         None => (request.meta.created, PENDING_TTL),
     };
     let Time(since) = since;

@@ -55,7 +55,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 const PENDING: Index<ResourcePoolStatusRequest> = Index {
     name: "pending by driver",
     keys: |request, emit| {
-        if request.answered.is_none() {
+        if request.completed.is_none() {
             emit(index_key(&*request.driver));
         }
     },

@@ -70,7 +70,7 @@ impl Requests {
                 _ => Ok(Outcome::Done),
             };
         }
-        if request.answered.is_none() && !request.meta.is_deleting() {
+        if request.completed.is_none() && !request.meta.is_deleting() {
             match self.answer(&request)? {
                 Some(answer) => self.write(&request, &answer, start).await?,
                 None => debug!(request = %key, "waiting for slices: a pool is incomplete"),

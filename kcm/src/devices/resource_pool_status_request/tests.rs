@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kinds::amount::Amount;
-use kinds::pool_status_request::{Answered, Pool};
+use kinds::pool_status_request::{CompletedStatus, Pool};
 use kinds::published_slice::{Counters, PublishedDevice, PublishedSlice};
 use kinds::resource_claim::ResourceClaim;
 use kinds::schema as f;
@@ -356,18 +356,18 @@ fn requests_are_deleted_an_hour_after_their_answer_or_a_day_without_one() {
     const HOUR: i64 = 3600;
     let now = Timestamp::from_second(1_000_000).expect("in range");
     let age = |hours: i64| Time(1_000_000 - hours * HOUR);
-    let since = |since| Some(Answered { since });
-    for (name, created, answered, expected) in [
+    let since = |since| Some(CompletedStatus { since });
+    for (name, created, completed, expected) in [
         ("new", age(0), None, 24),
         ("pending", age(23), None, 1),
         ("pending too long", age(25), None, 0),
-        ("answered", age(30), since(age(0)), 1),
-        ("answered long ago", age(30), since(age(2)), 0),
-        ("answered without condition", age(2), since(Time(0)), 0),
+        ("completed", age(30), since(age(0)), 1),
+        ("completed long ago", age(30), since(age(2)), 0),
+        ("completed without condition", age(2), since(Time(0)), 0),
         ("of unknown age", Time(0), None, 24),
         ("created in the future", age(-5), None, 24),
     ] {
-        let request = edited(|request| (request.answered, request.meta.created) = (answered, created));
+        let request = edited(|request| (request.completed, request.meta.created) = (completed, created));
         assert_eq!(time_left(&request, now), Duration::from_secs(expected * 3600), "{name}");
     }
 }

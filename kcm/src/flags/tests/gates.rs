@@ -5,11 +5,11 @@ use component::flags::gates::GateError;
 use super::gate_table::DEPENDENCIES;
 use super::*;
 
-fn settle(gates: &str, emulated: &str, compatible: &str) -> Result<Gates, Vec<String>> {
+fn resolve(gates: &str, emulated: &str, compatible: &str) -> Result<Gates, Vec<String>> {
     let list =
         |text: &str| -> Vec<String> { text.split(',').filter(|item| !item.is_empty()).map(str::to_owned).collect() };
-    let told = |errors: Vec<GateError>| errors.iter().map(ToString::to_string).collect();
-    Gates::settle(&super::GATES, &list(gates), &list(emulated), &list(compatible)).map_err(told)
+    let texts = |errors: Vec<GateError>| errors.iter().map(ToString::to_string).collect();
+    Gates::resolve(&super::GATES, &list(gates), &list(emulated), &list(compatible)).map_err(texts)
 }
 
 #[test]
@@ -25,8 +25,8 @@ fn gates_are_resolved_like_upstreams() {
         ("", "", "1.37", "DRAFractionalCapacityRange", true),
         ("", "kube=v1.36", "", "AllAlpha", false),
     ] {
-        let settled = settle(gates, emulated, compatible).unwrap();
-        assert_eq!(settled.enabled(gate), want, "{gates:?} {emulated:?} {compatible:?} {gate}");
+        let resolved = resolve(gates, emulated, compatible).unwrap();
+        assert_eq!(resolved.enabled(gate), want, "{gates:?} {emulated:?} {compatible:?} {gate}");
     }
 }
 
@@ -35,7 +35,7 @@ fn minimum_compatibility_follows_the_emulated_version() {
     for (emulated, compatible, want) in
         [("", "", (37, 36)), ("1.36", "", (36, 35)), ("1.34", "", (34, 34)), ("1.36", "1.34", (36, 34))]
     {
-        let gates = settle("", emulated, compatible).unwrap();
+        let gates = resolve("", emulated, compatible).unwrap();
         assert_eq!((gates.emulated_minor(), gates.min_compatibility_minor()), want);
     }
 }
@@ -89,15 +89,15 @@ fn wrong_gates_and_versions_are_refused() {
         ("", "wardle=1.2", "", "--emulated-version: component not registered: wardle; this manager has only kube"),
         ("", "1.35", "1.36", "--min-compatibility-version: version 1.36 is not between 1.34 and 1.35"),
     ] {
-        let errors = settle(gates, emulated, compatible).unwrap_err();
+        let errors = resolve(gates, emulated, compatible).unwrap_err();
         assert_eq!(errors, [want], "{gates:?} {emulated:?} {compatible:?}");
     }
 }
 
 #[test]
 fn a_locked_gate_may_be_given_its_own_value() {
-    assert!(settle("AggregatedDiscoveryRemoveBetaType=true", "", "").is_ok());
-    assert!(settle("AggregatedDiscoveryRemoveBetaType=false", "1.34", "").is_ok());
+    assert!(resolve("AggregatedDiscoveryRemoveBetaType=true", "", "").is_ok());
+    assert!(resolve("AggregatedDiscoveryRemoveBetaType=false", "1.34", "").is_ok());
 }
 
 #[test]

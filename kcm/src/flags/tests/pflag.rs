@@ -89,5 +89,5 @@ fn each_mistake_has_its_message() {
 fn all_errors_are_reported_together() {
     let parsed = read(&["--nope", "x", "--v=a", "stray", "--kube-api-qps", "b", "--master"]);
     assert_eq!(parsed.errors.len(), 5, "{:?}", parsed.errors);
-    assert_eq!(parsed.broken, ["v", "kube-api-qps", "master"]);
+    assert_eq!(parsed.refused, ["v", "kube-api-qps", "master"]);
 }

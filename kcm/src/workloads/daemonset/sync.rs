@@ -322,7 +322,7 @@ impl DaemonSets {
         let nodes = decide::attempt_order(nodes, self.refusals.count(work.key));
         debug!(count = nodes.len(), "nodes need pods; creating");
         let create = |at: usize| {
-            let body = pods.at(&nodes[at], work.set);
+            let body = pods.for_node(&nodes[at], work.set);
             async move { self.control.create(work.key, work.set, &body).await }
         };
         let (created, error) = slow_start(nodes.len(), create).await;

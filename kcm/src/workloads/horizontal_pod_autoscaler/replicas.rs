@@ -104,7 +104,7 @@ fn is_warming_up(
     startup_periods: StartupPeriods,
     now: Timestamp,
 ) -> bool {
-    if requests.readiness == Readiness::Untold || requests.started.is_zero() {
+    if requests.readiness == Readiness::Unset || requests.started.is_zero() {
         return true;
     }
     let unready = requests.readiness == Readiness::Unready;
@@ -221,17 +221,17 @@ fn full_use(goal: Goal<'_>, requests: &HashMap<&str, i64>, name: &str) -> i64 {
 fn usage(samples: &Samples, goal: Goal<'_>, requests: &HashMap<&str, i64>) -> Result<Usage, String> {
     match goal {
         Goal::Utilization { percent, .. } => {
-            let (mut used, mut asked, mut count) = (0i128, 0i128, 0i128);
+            let (mut used, mut requested, mut count) = (0i128, 0i128, 0i128);
             for (name, sample) in samples {
                 let Some(request) = requests.get(&**name) else { continue };
                 used += i128::from(sample.value);
-                asked += i128::from(*request);
+                requested += i128::from(*request);
                 count += 1;
             }
-            if asked == 0 {
+            if requested == 0 {
                 return Err("no metrics returned matched known pods".to_owned());
             }
-            let utilization = i32::try_from(used * 100 / asked).unwrap_or(i32::MAX);
+            let utilization = i32::try_from(used * 100 / requested).unwrap_or(i32::MAX);
             let current = Current {
                 average_utilization: Some(utilization),
                 average_value: Some(narrowed(used / count)),

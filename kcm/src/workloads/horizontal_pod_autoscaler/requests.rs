@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kinds::Pod;
-use kinds::pod::{Asked, Part};
+use kinds::pod::{Part, PartRequests};
 
 /// Returns the request of each pod, or of one container of it, in thousandths by the pods' names. With `pod_level`, the
 /// request of the pod itself wins over those of its containers.
@@ -19,26 +19,26 @@ pub fn of_pods<'a>(
 ) -> Result<HashMap<&'a str, i64>, String> {
     let of_pod = |pod: &'a Arc<Pod>| {
         let name = &*pod.meta.name;
-        let asked = pod.requests.as_deref().map_or(&[][..], |requests| &*requests.asked);
-        let request = if pod_level && container.is_empty() && has_pod_level_requests(asked) {
-            pod_request(asked, resource)
+        let parts = pod.requests.as_deref().map_or(&[][..], |requests| &*requests.parts);
+        let request = if pod_level && container.is_empty() && has_pod_level_requests(parts) {
+            pod_request(parts, resource)
                 .ok_or_else(|| format!("missing pod-level request for {resource} in Pod {name}"))?
         } else {
-            of_containers(asked, container, resource, name)?
+            of_containers(parts, container, resource, name)?
         };
         Ok((name, request))
     };
     pods.iter().map(of_pod).collect()
 }
 
-fn of_containers(asked: &[Asked], container: &str, resource: &str, pod: &str) -> Result<i64, String> {
+fn of_containers(parts: &[PartRequests], container: &str, resource: &str, pod: &str) -> Result<i64, String> {
     let missing = |name: &str| format!("missing request for {resource} in container {name} of Pod {pod}");
-    let mut running = asked.iter().filter(|asked| matches!(asked.part, Part::Container | Part::Sidecar));
+    let mut running = parts.iter().filter(|requests| matches!(requests.part, Part::Container | Part::Sidecar));
     if container.is_empty() {
-        let each = running.map(|asked| asked.of(resource).ok_or_else(|| missing(&asked.name)));
+        let each = running.map(|requests| requests.of(resource).ok_or_else(|| missing(&requests.name)));
         return each.sum();
     }
-    let found = running.find(|asked| *asked.name == *container);
+    let found = running.find(|requests| *requests.name == *container);
     let found = found.ok_or_else(|| format!("container {container} not found in Pod {pod}"))?;
     found.of(resource).ok_or_else(|| missing(container))
 }
@@ -49,26 +49,27 @@ fn is_pod_level_resource(resource: &str) -> bool {
     matches!(resource, "cpu" | "memory") || resource.starts_with("hugepages-")
 }
 
-fn has_pod_level_requests(asked: &[Asked]) -> bool {
-    let mut pod = asked.iter().filter(|asked| asked.part == Part::Pod);
-    pod.any(|asked| asked.resources.iter().any(|(name, _)| is_pod_level_resource(name)))
+fn has_pod_level_requests(parts: &[PartRequests]) -> bool {
+    let mut pod = parts.iter().filter(|requests| requests.part == Part::Pod);
+    pod.any(|requests| requests.resources.iter().any(|(name, _)| is_pod_level_resource(name)))
 }
 
-/// Returns the amount of a resource that a pod occupies on a node. Upstream: component-helpers/resource, PodRequests.
-fn pod_request(asked: &[Asked], resource: &str) -> Option<i64> {
-    let part = |part: Part| asked.iter().find(|asked| asked.part == part).and_then(|asked| asked.of(resource));
-    let own = part(Part::Pod).filter(|_| is_pod_level_resource(resource));
-    match (own.or_else(|| container_requests(asked, resource)), part(Part::Overhead)) {
+/// Returns the amount of a resource that a pod occupies on a node (component-helpers/resource, PodRequests).
+fn pod_request(parts: &[PartRequests], resource: &str) -> Option<i64> {
+    let requested =
+        |part: Part| parts.iter().find(|requests| requests.part == part).and_then(|requests| requests.of(resource));
+    let own = requested(Part::Pod).filter(|_| is_pod_level_resource(resource));
+    match (own.or_else(|| container_requests(parts, resource)), requested(Part::Overhead)) {
         (None, None) => None,
-        (asked, overhead) => Some(asked.unwrap_or(0).saturating_add(overhead.unwrap_or(0))),
+        (own, overhead) => Some(own.unwrap_or(0).saturating_add(overhead.unwrap_or(0))),
     }
 }
 
 /// Returns the maximum amount that containers use at the same time. Sidecars run alongside all later containers.
-fn container_requests(asked: &[Asked], resource: &str) -> Option<i64> {
+fn container_requests(parts: &[PartRequests], resource: &str) -> Option<i64> {
     let mut known = false;
     let (mut containers, mut sidecars, mut starting) = (0i64, 0i64, 0i64);
-    for part in asked {
+    for part in parts {
         let Some(amount) = part.of(resource) else { continue };
         match part.part {
             Part::Container => containers = containers.saturating_add(amount),

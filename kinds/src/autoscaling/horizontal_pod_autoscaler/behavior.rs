@@ -2,7 +2,7 @@
 
 use crate::value::quantity;
 use crate::wire::schema::{
-    horizontal_pod_autoscaler_behavior as b, hpa_scaling_policy as p, hpa_scaling_rules as f, quantity as q,
+    horizontal_pod_autoscaler_behavior, hpa_scaling_policy, hpa_scaling_rules, quantity as quantity_message,
 };
 use crate::wire::{WireError, fields, find};
 
@@ -72,8 +72,8 @@ impl Behavior {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                b::SCALE_UP => read.up.read(field.value.bytes())?,
-                b::SCALE_DOWN => read.down.read(field.value.bytes())?,
+                horizontal_pod_autoscaler_behavior::SCALE_UP => read.up.read(field.value.bytes())?,
+                horizontal_pod_autoscaler_behavior::SCALE_DOWN => read.down.read(field.value.bytes())?,
                 _ => {}
             }
         }
@@ -88,17 +88,18 @@ impl Rules {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                f::STABILIZATION_WINDOW_SECONDS => self.window = Some(field.value.i32()),
-                f::SELECT_POLICY => {
+                hpa_scaling_rules::STABILIZATION_WINDOW_SECONDS => self.window = Some(field.value.i32()),
+                hpa_scaling_rules::SELECT_POLICY => {
                     self.select = match field.value.str() {
                         "Min" => Select::Min,
                         "Disabled" => Select::Disabled,
                         _ => Select::Max,
                     }
                 }
-                f::POLICIES => policies.push(policy(field.value.bytes())?),
-                f::TOLERANCE => {
-                    let text = std::str::from_utf8(find(field.value.bytes(), q::STRING)).unwrap_or_default();
+                hpa_scaling_rules::POLICIES => policies.push(policy(field.value.bytes())?),
+                hpa_scaling_rules::TOLERANCE => {
+                    let text =
+                        std::str::from_utf8(find(field.value.bytes(), quantity_message::STRING)).unwrap_or_default();
                     self.tolerance = quantity::nanos(text).map(|nanos| nanos as f64 / 1e9);
                 }
                 _ => {}
@@ -116,9 +117,9 @@ fn policy(message: &[u8]) -> Result<Policy, WireError> {
     for field in fields(message) {
         let field = field?;
         match field.number {
-            p::TYPE => read.percent = field.value.str() == "Percent",
-            p::VALUE => read.value = field.value.i32(),
-            p::PERIOD_SECONDS => read.period = field.value.i32(),
+            hpa_scaling_policy::TYPE => read.percent = field.value.str() == "Percent",
+            hpa_scaling_policy::VALUE => read.value = field.value.i32(),
+            hpa_scaling_policy::PERIOD_SECONDS => read.period = field.value.i32(),
             _ => {}
         }
     }

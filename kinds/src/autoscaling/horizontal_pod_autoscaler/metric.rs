@@ -5,14 +5,13 @@ use crate::intern::{Interner, Str};
 use crate::value::quantity;
 use crate::value::selector::{Selector, as_go_prints};
 use crate::wire::schema::{
-    container_resource_metric_source as c, metric_identifier as i, metric_spec as m, metric_target as t,
-    metric_value_status as v, object_metric_source as o, object_metric_status as os, quantity as q,
-    resource_metric_source as r,
+    container_resource_metric_source, metric_identifier, metric_spec, metric_target, metric_value_status,
+    object_metric_source, object_metric_status, quantity as quantity_message, resource_metric_source,
 };
 use crate::wire::{Put, WireError, fields, find};
 
 /// The field number of the target in a spec, and of the measured value in a status: the same for all types of metrics.
-const VALUE: u32 = r::TARGET;
+const VALUE: u32 = resource_metric_source::TARGET;
 /// The field number of a metric's identifier: the same for all types of metrics except those of objects.
 const METRIC: u32 = 1;
 
@@ -67,7 +66,7 @@ pub enum Source {
 /// Name and selector of a metric.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MetricId {
-    /// Name.
+    /// Name of the metric.
     pub name: Str,
     /// Selector among the metrics of that name; [`Selector::Nothing`] if it is not given.
     pub selector: Selector,
@@ -86,8 +85,8 @@ impl MetricId {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                i::NAME => read.name = interner.str(field.value.str()),
-                i::SELECTOR => {
+                metric_identifier::NAME => read.name = interner.str(field.value.str()),
+                metric_identifier::SELECTOR => {
                     read.selector = Selector::decode(interner, field.value.bytes())?;
                     read.raw = Some(field.value.bytes().into());
                 }
@@ -99,9 +98,9 @@ impl MetricId {
 
     fn put(&self, out: &mut Vec<u8>, number: u32) {
         out.put_message(number, |message| {
-            message.put_str(i::NAME, &self.name);
+            message.put_str(metric_identifier::NAME, &self.name);
             if let Some(raw) = &self.raw {
-                message.put_bytes(i::SELECTOR, raw);
+                message.put_bytes(metric_identifier::SELECTOR, raw);
             }
         });
     }
@@ -133,16 +132,16 @@ pub struct Current {
 
 /// The types of metrics, each with the field number of its message in a `MetricSpec` and `MetricStatus`.
 const TYPES: [(&str, u32); 5] = [
-    ("Object", m::OBJECT),
-    ("Pods", m::PODS),
-    ("Resource", m::RESOURCE),
-    ("ContainerResource", m::CONTAINER_RESOURCE),
-    ("External", m::EXTERNAL),
+    ("Object", metric_spec::OBJECT),
+    ("Pods", metric_spec::PODS),
+    ("Resource", metric_spec::RESOURCE),
+    ("ContainerResource", metric_spec::CONTAINER_RESOURCE),
+    ("External", metric_spec::EXTERNAL),
 ];
 
 /// Returns the type of a `MetricSpec` or `MetricStatus`, and the message for that type.
 fn details(message: &[u8]) -> (&str, &[u8]) {
-    let kind = std::str::from_utf8(find(message, m::TYPE)).unwrap_or_default();
+    let kind = std::str::from_utf8(find(message, metric_spec::TYPE)).unwrap_or_default();
     let known = TYPES.iter().find(|(name, _)| *name == kind);
     (kind, known.map_or(&[], |(_, number)| find(message, *number)))
 }
@@ -167,8 +166,11 @@ impl Source {
     ) -> Result<Self, WireError> {
         let text = |number| interner.str(std::str::from_utf8(find(message, number)).unwrap_or_default());
         Ok(match kind {
-            "Resource" => Self::Resource { name: text(r::NAME) },
-            "ContainerResource" => Self::ContainerResource { name: text(c::NAME), container: text(c::CONTAINER) },
+            "Resource" => Self::Resource { name: text(resource_metric_source::NAME) },
+            "ContainerResource" => Self::ContainerResource {
+                name: text(container_resource_metric_source::NAME),
+                container: text(container_resource_metric_source::CONTAINER),
+            },
             "Pods" => Self::Pods(MetricId::decode(interner, find(message, METRIC))?),
             "Object" => Self::Object {
                 described: ObjectRef::decode(interner, find(message, described))?,
@@ -188,7 +190,7 @@ impl Source {
 
 /// Returns a quantity in thousandths.
 fn amount(message: &[u8]) -> Option<i64> {
-    quantity::thousandths(std::str::from_utf8(find(message, q::STRING)).unwrap_or_default())
+    quantity::thousandths(std::str::from_utf8(find(message, quantity_message::STRING)).unwrap_or_default())
 }
 
 impl Metric {
@@ -198,14 +200,21 @@ impl Metric {
         for field in fields(find(message, VALUE)) {
             let field = field?;
             match field.number {
-                t::TYPE => target.kind = interner.str(field.value.str()),
-                t::VALUE => target.value = amount(field.value.bytes()),
-                t::AVERAGE_VALUE => target.average_value = amount(field.value.bytes()),
-                t::AVERAGE_UTILIZATION => target.average_utilization = Some(field.value.i32()),
+                metric_target::TYPE => target.kind = interner.str(field.value.str()),
+                metric_target::VALUE => target.value = amount(field.value.bytes()),
+                metric_target::AVERAGE_VALUE => target.average_value = amount(field.value.bytes()),
+                metric_target::AVERAGE_UTILIZATION => target.average_utilization = Some(field.value.i32()),
                 _ => {}
             }
         }
-        Ok(Self { source: Source::decode(interner, (kind, message), (o::DESCRIBED_OBJECT, o::METRIC))?, target })
+        Ok(Self {
+            source: Source::decode(
+                interner,
+                (kind, message),
+                (object_metric_source::DESCRIBED_OBJECT, object_metric_source::METRIC),
+            )?,
+            target,
+        })
     }
 }
 
@@ -221,20 +230,24 @@ impl MetricStatus {
         for field in fields(find(message, VALUE)) {
             let field = field?;
             match field.number {
-                v::VALUE => current.value = amount(field.value.bytes()),
-                v::AVERAGE_VALUE => current.average_value = amount(field.value.bytes()),
-                v::AVERAGE_UTILIZATION => current.average_utilization = Some(field.value.i32()),
+                metric_value_status::VALUE => current.value = amount(field.value.bytes()),
+                metric_value_status::AVERAGE_VALUE => current.average_value = amount(field.value.bytes()),
+                metric_value_status::AVERAGE_UTILIZATION => current.average_utilization = Some(field.value.i32()),
                 _ => {}
             }
         }
-        let source = Source::decode(interner, (kind, message), (os::DESCRIBED_OBJECT, os::METRIC))?;
+        let source = Source::decode(
+            interner,
+            (kind, message),
+            (object_metric_status::DESCRIBED_OBJECT, object_metric_status::METRIC),
+        )?;
         Ok(Self { source, current })
     }
 
     pub(super) fn put(&self, out: &mut Vec<u8>, number: u32) {
         let kind = self.source.kind();
         out.put_message(number, |status| {
-            status.put_str(m::TYPE, kind);
+            status.put_str(metric_spec::TYPE, kind);
             let Some((_, details)) = TYPES.iter().find(|(name, _)| *name == kind) else { return };
             status.put_message(*details, |message| self.put_details(message));
         });
@@ -242,29 +255,32 @@ impl MetricStatus {
 
     fn put_details(&self, message: &mut Vec<u8>) {
         match &self.source {
-            Source::Resource { name } => message.put_str(r::NAME, name),
+            Source::Resource { name } => message.put_str(resource_metric_source::NAME, name),
             Source::ContainerResource { name, container } => {
-                message.put_str(c::NAME, name);
-                message.put_str(c::CONTAINER, container);
+                message.put_str(container_resource_metric_source::NAME, name);
+                message.put_str(container_resource_metric_source::CONTAINER, container);
             }
             Source::Pods(metric) | Source::External(metric) => metric.put(message, METRIC),
             Source::Object { described, metric } => {
-                metric.put(message, os::METRIC);
-                described.put(message, os::DESCRIBED_OBJECT);
+                metric.put(message, object_metric_status::METRIC);
+                described.put(message, object_metric_status::DESCRIBED_OBJECT);
             }
             Source::Unknown(_) => {}
         }
         let binary = self.source.is_binary();
         message.put_message(VALUE, |current| {
-            for (number, amount) in [(v::VALUE, self.current.value), (v::AVERAGE_VALUE, self.current.average_value)] {
+            for (number, amount) in [
+                (metric_value_status::VALUE, self.current.value),
+                (metric_value_status::AVERAGE_VALUE, self.current.average_value),
+            ] {
                 if let Some(amount) = amount {
                     current.put_message(number, |message| {
-                        message.put_str(q::STRING, &quantity::written(amount, binary));
+                        message.put_str(quantity_message::STRING, &quantity::written(amount, binary));
                     });
                 }
             }
             if let Some(percent) = self.current.average_utilization {
-                current.put_int(v::AVERAGE_UTILIZATION, percent.into());
+                current.put_int(metric_value_status::AVERAGE_UTILIZATION, percent.into());
             }
         });
     }

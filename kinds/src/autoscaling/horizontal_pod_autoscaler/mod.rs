@@ -13,7 +13,7 @@ use crate::intern::{Interner, Str};
 use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::wire::schema::{
-    cross_version_object_reference as r, horizontal_pod_autoscaler as f, horizontal_pod_autoscaler_spec as s,
+    cross_version_object_reference, horizontal_pod_autoscaler as object, horizontal_pod_autoscaler_spec as spec,
 };
 use crate::wire::splice::edited;
 use crate::wire::{Field, Put, WireError, fields, find};
@@ -37,7 +37,7 @@ pub struct HorizontalPodAutoscaler {
     pub metrics: Box<[Metric]>,
     /// Scaling rules.
     pub behavior: Option<Box<Behavior>>,
-    /// Status.
+    /// `status`, as last read.
     pub status: AutoscalerStatus,
     /// Metadata without managed fields, and status: what a PUT of the status needs.
     raw: Arc<[u8]>,
@@ -60,9 +60,9 @@ impl ObjectRef {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                r::KIND => read.kind = interner.str(field.value.str()),
-                r::NAME => read.name = interner.str(field.value.str()),
-                r::API_VERSION => read.api_version = interner.str(field.value.str()),
+                cross_version_object_reference::KIND => read.kind = interner.str(field.value.str()),
+                cross_version_object_reference::NAME => read.name = interner.str(field.value.str()),
+                cross_version_object_reference::API_VERSION => read.api_version = interner.str(field.value.str()),
                 _ => {}
             }
         }
@@ -71,9 +71,9 @@ impl ObjectRef {
 
     fn put(&self, out: &mut Vec<u8>, number: u32) {
         out.put_message(number, |message| {
-            message.put_str(r::KIND, &self.kind);
-            message.put_str(r::NAME, &self.name);
-            message.put_str(r::API_VERSION, &self.api_version);
+            message.put_str(cross_version_object_reference::KIND, &self.kind);
+            message.put_str(cross_version_object_reference::NAME, &self.name);
+            message.put_str(cross_version_object_reference::API_VERSION, &self.api_version);
         });
     }
 }
@@ -81,10 +81,10 @@ impl ObjectRef {
 impl HorizontalPodAutoscaler {
     /// Returns the object for a PUT of this status: the server takes metadata and status from it and ignores the spec.
     pub fn status_update(&self, status: &AutoscalerStatus) -> Vec<u8> {
-        let spliced = status.splice(find(&self.raw, f::STATUS));
+        let spliced = status.splice(find(&self.raw, object::STATUS));
         // The object was decoded before, so that it is known to be well-formed.
-        let keep = |field: &Field<'_>| field.number != f::STATUS;
-        edited(&self.raw, &[], keep, |object| object.put_bytes(f::STATUS, &spliced)).unwrap_or_default()
+        let keep = |field: &Field<'_>| field.number != object::STATUS;
+        edited(&self.raw, &[], keep, |object| object.put_bytes(object::STATUS, &spliced)).unwrap_or_default()
     }
 }
 
@@ -99,24 +99,24 @@ impl Kind for HorizontalPodAutoscaler {
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let mut read = Self {
-            meta: Meta::decode(&context.interner, find(object, f::METADATA), |_, _| {})?,
+            meta: Meta::decode(&context.interner, find(object, object::METADATA), |_, _| {})?,
             target: ObjectRef::default(),
             min_replicas: None,
             max_replicas: 0,
             metrics: Box::default(),
             behavior: None,
-            status: AutoscalerStatus::decode(&context.interner, find(object, f::STATUS))?,
-            raw: edited(object, &[], |field| field.number == f::STATUS, |_| {})?.into(),
+            status: AutoscalerStatus::decode(&context.interner, find(object, object::STATUS))?,
+            raw: edited(object, &[], |field| field.number == object::STATUS, |_| {})?.into(),
         };
         let mut metrics = Vec::new();
-        for field in fields(find(object, f::SPEC)) {
+        for field in fields(find(object, object::SPEC)) {
             let field = field?;
             match field.number {
-                s::SCALE_TARGET_REF => read.target = ObjectRef::decode(&context.interner, field.value.bytes())?,
-                s::MIN_REPLICAS => read.min_replicas = Some(field.value.i32()),
-                s::MAX_REPLICAS => read.max_replicas = field.value.i32(),
-                s::METRICS => metrics.push(Metric::decode(&context.interner, field.value.bytes())?),
-                s::BEHAVIOR => read.behavior = Some(Box::new(Behavior::decode(field.value.bytes())?)),
+                spec::SCALE_TARGET_REF => read.target = ObjectRef::decode(&context.interner, field.value.bytes())?,
+                spec::MIN_REPLICAS => read.min_replicas = Some(field.value.i32()),
+                spec::MAX_REPLICAS => read.max_replicas = field.value.i32(),
+                spec::METRICS => metrics.push(Metric::decode(&context.interner, field.value.bytes())?),
+                spec::BEHAVIOR => read.behavior = Some(Box::new(Behavior::decode(field.value.bytes())?)),
                 _ => {}
             }
         }

@@ -4,7 +4,9 @@ use super::metric::MetricStatus;
 use crate::intern::{Interner, Str};
 use crate::value::condition::splice;
 use crate::value::time::Time;
-use crate::wire::schema::{horizontal_pod_autoscaler_condition as c, horizontal_pod_autoscaler_status as t};
+use crate::wire::schema::{
+    horizontal_pod_autoscaler_condition as condition, horizontal_pod_autoscaler_status as status,
+};
 use crate::wire::{Put, WireError, fields};
 
 /// `status` of a HorizontalPodAutoscaler.
@@ -27,7 +29,7 @@ pub struct AutoscalerStatus {
 /// A condition of an autoscaler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AutoscalerCondition {
-    /// Type.
+    /// Type of the condition.
     pub kind: Str,
     /// `True`, `False` or `Unknown`.
     pub status: Str,
@@ -55,12 +57,12 @@ impl AutoscalerCondition {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                c::TYPE => read.kind = interner.str(field.value.str()),
-                c::STATUS => read.status = interner.str(field.value.str()),
-                c::REASON => read.reason = interner.str(field.value.str()),
-                c::MESSAGE => read.message = field.value.str().into(),
-                c::LAST_TRANSITION_TIME => read.last_transition = Time::decode(field.value.bytes())?,
-                c::OBSERVED_GENERATION => read.observed_generation = Some(field.value.i64()),
+                condition::TYPE => read.kind = interner.str(field.value.str()),
+                condition::STATUS => read.status = interner.str(field.value.str()),
+                condition::REASON => read.reason = interner.str(field.value.str()),
+                condition::MESSAGE => read.message = field.value.str().into(),
+                condition::LAST_TRANSITION_TIME => read.last_transition = Time::decode(field.value.bytes())?,
+                condition::OBSERVED_GENERATION => read.observed_generation = Some(field.value.i64()),
                 _ => {}
             }
         }
@@ -68,14 +70,14 @@ impl AutoscalerCondition {
     }
 
     fn put(&self, out: &mut Vec<u8>) {
-        out.put_message(t::CONDITIONS, |message| {
-            message.put_str(c::TYPE, &self.kind);
-            message.put_str(c::STATUS, &self.status);
-            self.last_transition.put(message, c::LAST_TRANSITION_TIME);
-            message.put_str(c::REASON, &self.reason);
-            message.put_str(c::MESSAGE, &self.message);
+        out.put_message(status::CONDITIONS, |message| {
+            message.put_str(condition::TYPE, &self.kind);
+            message.put_str(condition::STATUS, &self.status);
+            self.last_transition.put(message, condition::LAST_TRANSITION_TIME);
+            message.put_str(condition::REASON, &self.reason);
+            message.put_str(condition::MESSAGE, &self.message);
             if let Some(generation) = self.observed_generation {
-                message.put_int(c::OBSERVED_GENERATION, generation);
+                message.put_int(condition::OBSERVED_GENERATION, generation);
             }
         });
     }
@@ -92,14 +94,14 @@ impl AutoscalerStatus {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                t::OBSERVED_GENERATION => status.observed_generation = Some(field.value.i64()),
-                t::LAST_SCALE_TIME => status.last_scale = Some(Time::decode(field.value.bytes())?),
-                t::CURRENT_REPLICAS => status.current_replicas = field.value.i32(),
-                t::DESIRED_REPLICAS => status.desired_replicas = field.value.i32(),
-                t::CURRENT_METRICS => {
+                status::OBSERVED_GENERATION => status.observed_generation = Some(field.value.i64()),
+                status::LAST_SCALE_TIME => status.last_scale = Some(Time::decode(field.value.bytes())?),
+                status::CURRENT_REPLICAS => status.current_replicas = field.value.i32(),
+                status::DESIRED_REPLICAS => status.desired_replicas = field.value.i32(),
+                status::CURRENT_METRICS => {
                     status.current_metrics.push(MetricStatus::decode(interner, field.value.bytes())?);
                 }
-                t::CONDITIONS => {
+                status::CONDITIONS => {
                     status.conditions.push(AutoscalerCondition::decode(interner, field.value.bytes())?);
                 }
                 _ => {}
@@ -111,23 +113,23 @@ impl AutoscalerStatus {
     /// Returns the old status with the fields of this one; unknown fields are kept.
     pub(super) fn splice(&self, old: &[u8]) -> Vec<u8> {
         let ours = [
-            t::OBSERVED_GENERATION,
-            t::LAST_SCALE_TIME,
-            t::CURRENT_REPLICAS,
-            t::DESIRED_REPLICAS,
-            t::CURRENT_METRICS,
-            t::CONDITIONS,
+            status::OBSERVED_GENERATION,
+            status::LAST_SCALE_TIME,
+            status::CURRENT_REPLICAS,
+            status::DESIRED_REPLICAS,
+            status::CURRENT_METRICS,
+            status::CONDITIONS,
         ];
         splice(old, &ours, |status| {
             if let Some(generation) = self.observed_generation {
-                status.put_int(t::OBSERVED_GENERATION, generation);
+                status.put_int(status::OBSERVED_GENERATION, generation);
             }
             if let Some(time) = self.last_scale {
-                time.put(status, t::LAST_SCALE_TIME);
+                time.put(status, status::LAST_SCALE_TIME);
             }
-            status.put_int(t::CURRENT_REPLICAS, self.current_replicas.into());
-            status.put_int(t::DESIRED_REPLICAS, self.desired_replicas.into());
-            self.current_metrics.iter().for_each(|metric| metric.put(status, t::CURRENT_METRICS));
+            status.put_int(status::CURRENT_REPLICAS, self.current_replicas.into());
+            status.put_int(status::DESIRED_REPLICAS, self.desired_replicas.into());
+            self.current_metrics.iter().for_each(|metric| metric.put(status, status::CURRENT_METRICS));
             self.conditions.iter().for_each(|condition| condition.put(status));
         })
     }

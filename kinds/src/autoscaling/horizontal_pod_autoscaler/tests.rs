@@ -4,40 +4,44 @@ use super::*;
 use crate::decode::Sections;
 use crate::value::time::Time;
 use crate::wire::schema::{
-    container_resource_metric_source as c, horizontal_pod_autoscaler_behavior as b,
-    horizontal_pod_autoscaler_status as t, hpa_scaling_policy, hpa_scaling_rules, label_selector, metric_identifier,
-    metric_spec, metric_target, object_meta, object_metric_source, quantity as q, resource_metric_source,
+    container_resource_metric_source, horizontal_pod_autoscaler_behavior, horizontal_pod_autoscaler_status as status,
+    hpa_scaling_policy, hpa_scaling_rules, label_selector, metric_identifier, metric_spec, metric_target, object_meta,
+    object_metric_source, quantity, resource_metric_source,
 };
 
 fn put_quantity(out: &mut Vec<u8>, number: u32, text: &str) {
-    out.put_message(number, |message| message.put_str(q::STRING, text));
+    out.put_message(number, |message| message.put_str(quantity::STRING, text));
 }
 
 fn object() -> Vec<u8> {
     let mut object = Vec::new();
-    object.put_message(f::METADATA, |meta| {
+    object.put_message(object::METADATA, |meta| {
         meta.put_str(object_meta::NAME, "web");
         meta.put_str(object_meta::RESOURCE_VERSION, "7");
         meta.put_str(object_meta::MANAGED_FIELDS, "large");
     });
-    object.put_message(f::SPEC, |spec| {
-        spec.put_message(s::SCALE_TARGET_REF, |target| target.put_str(r::KIND, "Deployment"));
-        spec.put_int(s::MIN_REPLICAS, 2);
-        spec.put_int(s::MAX_REPLICAS, 9);
-        spec.put_message(s::METRICS, |metric| {
+    object.put_message(object::SPEC, |spec| {
+        spec.put_message(spec::SCALE_TARGET_REF, |target| {
+            target.put_str(cross_version_object_reference::KIND, "Deployment")
+        });
+        spec.put_int(spec::MIN_REPLICAS, 2);
+        spec.put_int(spec::MAX_REPLICAS, 9);
+        spec.put_message(spec::METRICS, |metric| {
             metric.put_str(metric_spec::TYPE, "ContainerResource");
             metric.put_message(metric_spec::CONTAINER_RESOURCE, |source| {
-                source.put_str(c::NAME, "memory");
-                source.put_str(c::CONTAINER, "main");
+                source.put_str(container_resource_metric_source::NAME, "memory");
+                source.put_str(container_resource_metric_source::CONTAINER, "main");
                 source.put_message(resource_metric_source::TARGET, |target| {
                     target.put_int(metric_target::AVERAGE_UTILIZATION, 60);
                 });
             });
         });
-        spec.put_message(s::METRICS, |metric| {
+        spec.put_message(spec::METRICS, |metric| {
             metric.put_str(metric_spec::TYPE, "Object");
             metric.put_message(metric_spec::OBJECT, |source| {
-                source.put_message(object_metric_source::DESCRIBED_OBJECT, |object| object.put_str(r::NAME, "main"));
+                source.put_message(object_metric_source::DESCRIBED_OBJECT, |object| {
+                    object.put_str(cross_version_object_reference::NAME, "main")
+                });
                 source.put_message(object_metric_source::METRIC, |metric| {
                     metric.put_str(metric_identifier::NAME, "hits");
                     metric.put_message(metric_identifier::SELECTOR, |selector| {
@@ -49,8 +53,8 @@ fn object() -> Vec<u8> {
                 });
             });
         });
-        spec.put_message(s::BEHAVIOR, |behavior| {
-            behavior.put_message(b::SCALE_UP, |rules| {
+        spec.put_message(spec::BEHAVIOR, |behavior| {
+            behavior.put_message(horizontal_pod_autoscaler_behavior::SCALE_UP, |rules| {
                 rules.put_str(hpa_scaling_rules::SELECT_POLICY, "Min");
                 put_quantity(rules, hpa_scaling_rules::TOLERANCE, "50m");
                 rules.put_message(hpa_scaling_rules::POLICIES, |policy| {
@@ -61,8 +65,8 @@ fn object() -> Vec<u8> {
             });
         });
     });
-    object.put_message(f::STATUS, |status| {
-        status.put_int(t::CURRENT_REPLICAS, 3);
+    object.put_message(object::STATUS, |status| {
+        status.put_int(status::CURRENT_REPLICAS, 3);
         status.put_str(99, "unknown");
     });
     object
@@ -118,8 +122,8 @@ fn status_round_trips() {
     });
     let written = read.status_update(&status);
     assert_eq!(decode(&written).status, status);
-    assert_eq!(find(find(&written, f::STATUS), 99), b"unknown");
-    assert!(find(find(&written, f::METADATA), object_meta::MANAGED_FIELDS).is_empty());
+    assert_eq!(find(find(&written, object::STATUS), 99), b"unknown");
+    assert!(find(find(&written, object::METADATA), object_meta::MANAGED_FIELDS).is_empty());
     let holds = |text: &[u8]| written.windows(text.len()).any(|bytes| bytes == text);
     assert!(holds(b"2Ki") && holds(b"2048"), "memory in powers of 1024, other amounts in powers of 1000");
 }

@@ -10,7 +10,7 @@ use crate::meta::{Meta, Parts};
 use crate::template::Template;
 use crate::template::raw_object::Raw;
 use crate::value::selector::Selector;
-use crate::wire::schema::{job as f, job_spec as s, pod_spec};
+use crate::wire::schema::{job as object, job_spec as spec, pod_spec};
 use crate::wire::{self, fields, find};
 
 pub use policy::{Action, ExitCodes, FailurePolicy, FailureRule, On, SuccessRule};
@@ -29,7 +29,7 @@ pub const INDEX_FAILURE_COUNT: &str = "batch.kubernetes.io/job-index-failure-cou
 pub const INDEX_IGNORED_FAILURE_COUNT: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
 
 /// The value of `spec.managedBy` for this controller.
-const OURSELVES: &str = "kubernetes.io/job-controller";
+const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
 
 /// `spec.completionMode`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -80,7 +80,7 @@ pub struct Job {
     pub restarts_in_place: bool,
     /// Template of its pods; only with section [`Job::TEMPLATE`].
     pub template: Option<Template>,
-    /// Status.
+    /// `status`, as last read.
     pub status: JobStatus,
     raw: Raw,
 }
@@ -109,32 +109,32 @@ impl Job {
             let field = field?;
             let number = || Some(field.value.i32());
             match field.number {
-                s::PARALLELISM => self.parallelism = field.value.i32(),
-                s::COMPLETIONS => self.completions = number(),
-                s::ACTIVE_DEADLINE_SECONDS => self.active_deadline = Some(field.value.i64()),
-                s::BACKOFF_LIMIT => self.backoff_limit = field.value.i32(),
-                s::BACKOFF_LIMIT_PER_INDEX => self.backoff_limit_per_index = number(),
-                s::MAX_FAILED_INDEXES => self.max_failed_indexes = number(),
-                s::TTL_SECONDS_AFTER_FINISHED => self.ttl = number(),
-                s::COMPLETION_MODE => {
+                spec::PARALLELISM => self.parallelism = field.value.i32(),
+                spec::COMPLETIONS => self.completions = number(),
+                spec::ACTIVE_DEADLINE_SECONDS => self.active_deadline = Some(field.value.i64()),
+                spec::BACKOFF_LIMIT => self.backoff_limit = field.value.i32(),
+                spec::BACKOFF_LIMIT_PER_INDEX => self.backoff_limit_per_index = number(),
+                spec::MAX_FAILED_INDEXES => self.max_failed_indexes = number(),
+                spec::TTL_SECONDS_AFTER_FINISHED => self.ttl = number(),
+                spec::COMPLETION_MODE => {
                     self.completion_mode = match field.value.str() {
                         "NonIndexed" => CompletionMode::NonIndexed,
                         "Indexed" => CompletionMode::Indexed,
                         other => CompletionMode::Unknown(context.interner.str(other)),
                     }
                 }
-                s::SUSPEND => self.suspend = field.value.bool(),
-                s::POD_REPLACEMENT_POLICY => self.replace_only_failed = field.value.str() == "Failed",
-                s::MANAGED_BY => {
-                    let who = field.value.str();
-                    self.managed_by = (who != OURSELVES).then(|| context.interner.str(who));
+                spec::SUSPEND => self.suspend = field.value.bool(),
+                spec::POD_REPLACEMENT_POLICY => self.replace_only_failed = field.value.str() == "Failed",
+                spec::MANAGED_BY => {
+                    let manager = field.value.str();
+                    self.managed_by = (manager != JOB_CONTROLLER).then(|| context.interner.str(manager));
                 }
-                s::SELECTOR => self.selector = Selector::decode(&context.interner, field.value.bytes())?,
-                s::POD_FAILURE_POLICY => {
+                spec::SELECTOR => self.selector = Selector::decode(&context.interner, field.value.bytes())?,
+                spec::POD_FAILURE_POLICY => {
                     self.failure_policy = Some(FailurePolicy::decode(&context.interner, field.value.bytes())?);
                 }
-                s::SUCCESS_POLICY => self.success_policy = policy::success(field.value.bytes())?,
-                s::TEMPLATE if context.sections.contains(Self::TEMPLATE) => {
+                spec::SUCCESS_POLICY => self.success_policy = policy::success(field.value.bytes())?,
+                spec::TEMPLATE if context.sections.contains(Self::TEMPLATE) => {
                     let template = Template::decode(context, field.value.bytes())?;
                     self.restarts_in_place = find(&template.spec, pod_spec::RESTART_POLICY) == b"OnFailure";
                     self.template = Some(template);
@@ -156,7 +156,7 @@ impl Kind for Job {
         if context.sections.contains(Self::TEMPLATE) {
             // The server ignores the spec in a PUT of the status.
             let mut without_spec = Vec::with_capacity(meta.len() + status.len() + 16);
-            wire::copy_fields(object, &mut without_spec, |field| field.number != f::SPEC)?;
+            wire::copy_fields(object, &mut without_spec, |field| field.number != object::SPEC)?;
             raw = Raw::keep(&without_spec)?;
         }
         let mut job = Self {
@@ -197,7 +197,7 @@ mod tests {
     use crate::intern::Interner;
     use crate::meta::Uid;
     use crate::wire::Put;
-    use crate::wire::schema::{job_status as t, object_meta};
+    use crate::wire::schema::{job_status, object_meta};
 
     fn context(sections: Sections) -> Decode {
         Decode { interner: Arc::new(Interner::default()), sections }
@@ -205,24 +205,24 @@ mod tests {
 
     fn object() -> Vec<u8> {
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::NAME, "pi");
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
             meta.put_entry(object_meta::ANNOTATIONS, "keep", "me");
         });
-        object.put_message(f::SPEC, |spec| {
-            spec.put_int(s::PARALLELISM, 3);
-            spec.put_int(s::COMPLETIONS, 0);
-            spec.put_str(s::COMPLETION_MODE, "Indexed");
-            spec.put_str(s::MANAGED_BY, OURSELVES);
-            spec.put_message(s::TEMPLATE, |template| {
+        object.put_message(object::SPEC, |spec| {
+            spec.put_int(spec::PARALLELISM, 3);
+            spec.put_int(spec::COMPLETIONS, 0);
+            spec.put_str(spec::COMPLETION_MODE, "Indexed");
+            spec.put_str(spec::MANAGED_BY, JOB_CONTROLLER);
+            spec.put_message(spec::TEMPLATE, |template| {
                 template.put_message(2, |pod| pod.put_str(pod_spec::RESTART_POLICY, "OnFailure"));
             });
         });
-        object.put_message(f::STATUS, |status| {
-            status.put_int(t::SUCCEEDED, 2);
+        object.put_message(object::STATUS, |status| {
+            status.put_int(job_status::SUCCEEDED, 2);
             status.put_int(99, 5);
-            status.put_message(t::UNCOUNTED_TERMINATED_PODS, |uncounted| uncounted.put_str(1, "a"));
+            status.put_message(job_status::UNCOUNTED_TERMINATED_PODS, |uncounted| uncounted.put_str(1, "a"));
         });
         object
     }
@@ -242,9 +242,9 @@ mod tests {
         let job = Job::decode(&context(Job::TEMPLATE), &object()).expect("well-formed");
         let status = JobStatus { succeeded: 3, uncounted: Some(Uncounted::default()), ..job.status.clone() };
         let update = job.status_update(&status);
-        assert!(find(&update, f::SPEC).is_empty());
-        assert_eq!(find(find(&update, f::METADATA), object_meta::RESOURCE_VERSION), b"7");
-        let sent = find(&update, f::STATUS);
+        assert!(find(&update, object::SPEC).is_empty());
+        assert_eq!(find(find(&update, object::METADATA), object_meta::RESOURCE_VERSION), b"7");
+        let sent = find(&update, object::STATUS);
         assert_eq!(JobStatus::decode(&Interner::default(), sent).expect("well-formed"), status);
         assert!(fields(sent).flatten().any(|field| field.number == 99));
     }

@@ -5,17 +5,17 @@ use crate::intern::Interner;
 use crate::meta::Uid;
 use crate::value::condition::{Condition, ConditionFields, splice};
 use crate::value::time::Time;
-use crate::wire::schema::{job_condition as c, job_status as t, uncounted_terminated_pods as u};
+use crate::wire::schema::{job_condition as condition, job_status as status, uncounted_terminated_pods};
 use crate::wire::{Put, WireError, fields};
 
 /// A condition has `lastProbeTime` where other kinds have the time of the last update.
 const CONDITION: ConditionFields = ConditionFields {
-    kind: c::TYPE,
-    status: c::STATUS,
-    reason: c::REASON,
-    message: c::MESSAGE,
-    last_update: Some(c::LAST_PROBE_TIME),
-    last_transition: c::LAST_TRANSITION_TIME,
+    kind: condition::TYPE,
+    status: condition::STATUS,
+    reason: condition::REASON,
+    message: condition::MESSAGE,
+    last_update: Some(condition::LAST_PROBE_TIME),
+    last_transition: condition::LAST_TRANSITION_TIME,
 };
 
 /// Pods that have terminated and are not in the counters yet, because they may still have the tracking finalizer.
@@ -30,7 +30,7 @@ pub struct Uncounted {
 /// `status` of a Job.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobStatus {
-    /// Conditions.
+    /// `conditions`, in their order in the object.
     pub conditions: Vec<Condition>,
     /// Start time; zero before the start and while suspended.
     pub start: Time,
@@ -56,17 +56,17 @@ pub struct JobStatus {
 
 impl JobStatus {
     const FIELDS: [u32; 11] = [
-        t::CONDITIONS,
-        t::START_TIME,
-        t::COMPLETION_TIME,
-        t::ACTIVE,
-        t::SUCCEEDED,
-        t::FAILED,
-        t::COMPLETED_INDEXES,
-        t::UNCOUNTED_TERMINATED_PODS,
-        t::READY,
-        t::FAILED_INDEXES,
-        t::TERMINATING,
+        status::CONDITIONS,
+        status::START_TIME,
+        status::COMPLETION_TIME,
+        status::ACTIVE,
+        status::SUCCEEDED,
+        status::FAILED,
+        status::COMPLETED_INDEXES,
+        status::UNCOUNTED_TERMINATED_PODS,
+        status::READY,
+        status::FAILED_INDEXES,
+        status::TERMINATING,
     ];
 
     /// Returns the condition of this type, if it is true.
@@ -87,19 +87,19 @@ impl JobStatus {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                t::CONDITIONS => {
+                status::CONDITIONS => {
                     status.conditions.push(Condition::decode(interner, &CONDITION, field.value.bytes())?);
                 }
-                t::START_TIME => status.start = Time::decode(field.value.bytes())?,
-                t::COMPLETION_TIME => status.completion = Time::decode(field.value.bytes())?,
-                t::ACTIVE => status.active = field.value.i32(),
-                t::SUCCEEDED => status.succeeded = field.value.i32(),
-                t::FAILED => status.failed = field.value.i32(),
-                t::TERMINATING => status.terminating = Some(field.value.i32()),
-                t::READY => status.ready = Some(field.value.i32()),
-                t::COMPLETED_INDEXES => status.completed_indexes = field.value.str().into(),
-                t::FAILED_INDEXES => status.failed_indexes = Some(field.value.str().into()),
-                t::UNCOUNTED_TERMINATED_PODS => status.uncounted = Some(uncounted(field.value.bytes())?),
+                status::START_TIME => status.start = Time::decode(field.value.bytes())?,
+                status::COMPLETION_TIME => status.completion = Time::decode(field.value.bytes())?,
+                status::ACTIVE => status.active = field.value.i32(),
+                status::SUCCEEDED => status.succeeded = field.value.i32(),
+                status::FAILED => status.failed = field.value.i32(),
+                status::TERMINATING => status.terminating = Some(field.value.i32()),
+                status::READY => status.ready = Some(field.value.i32()),
+                status::COMPLETED_INDEXES => status.completed_indexes = field.value.str().into(),
+                status::FAILED_INDEXES => status.failed_indexes = Some(field.value.str().into()),
+                status::UNCOUNTED_TERMINATED_PODS => status.uncounted = Some(uncounted(field.value.bytes())?),
                 _ => {}
             }
         }
@@ -110,30 +110,33 @@ impl JobStatus {
     pub(super) fn splice(&self, old: &[u8]) -> Vec<u8> {
         splice(old, &Self::FIELDS, |out| {
             for condition in &self.conditions {
-                condition.put(out, t::CONDITIONS, &CONDITION);
+                condition.put(out, status::CONDITIONS, &CONDITION);
             }
-            for (number, time) in [(t::START_TIME, self.start), (t::COMPLETION_TIME, self.completion)] {
+            for (number, time) in [(status::START_TIME, self.start), (status::COMPLETION_TIME, self.completion)] {
                 if !time.is_zero() {
                     time.put(out, number);
                 }
             }
-            for (number, count) in [(t::ACTIVE, self.active), (t::SUCCEEDED, self.succeeded), (t::FAILED, self.failed)]
+            for (number, count) in
+                [(status::ACTIVE, self.active), (status::SUCCEEDED, self.succeeded), (status::FAILED, self.failed)]
             {
                 out.put_int(number, count.into());
             }
-            for (number, count) in [(t::TERMINATING, self.terminating), (t::READY, self.ready)] {
+            for (number, count) in [(status::TERMINATING, self.terminating), (status::READY, self.ready)] {
                 if let Some(count) = count {
                     out.put_int(number, count.into());
                 }
             }
-            out.put_str(t::COMPLETED_INDEXES, &self.completed_indexes);
+            out.put_str(status::COMPLETED_INDEXES, &self.completed_indexes);
             if let Some(indexes) = &self.failed_indexes {
-                out.put_str(t::FAILED_INDEXES, indexes);
+                out.put_str(status::FAILED_INDEXES, indexes);
             }
             if let Some(pods) = &self.uncounted {
-                out.put_message(t::UNCOUNTED_TERMINATED_PODS, |out| {
-                    pods.succeeded.iter().for_each(|uid| out.put_str(u::SUCCEEDED, &uid.to_string()));
-                    pods.failed.iter().for_each(|uid| out.put_str(u::FAILED, &uid.to_string()));
+                out.put_message(status::UNCOUNTED_TERMINATED_PODS, |out| {
+                    pods.succeeded
+                        .iter()
+                        .for_each(|uid| out.put_str(uncounted_terminated_pods::SUCCEEDED, &uid.to_string()));
+                    pods.failed.iter().for_each(|uid| out.put_str(uncounted_terminated_pods::FAILED, &uid.to_string()));
                 });
             }
         })
@@ -145,8 +148,8 @@ fn uncounted(message: &[u8]) -> Result<Uncounted, WireError> {
     for field in fields(message) {
         let field = field?;
         match field.number {
-            u::SUCCEEDED => pods.succeeded.push(Uid::parse(field.value.str())),
-            u::FAILED => pods.failed.push(Uid::parse(field.value.str())),
+            uncounted_terminated_pods::SUCCEEDED => pods.succeeded.push(Uid::parse(field.value.str())),
+            uncounted_terminated_pods::FAILED => pods.failed.push(Uid::parse(field.value.str())),
             _ => {}
         }
     }

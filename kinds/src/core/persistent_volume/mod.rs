@@ -11,7 +11,7 @@ use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, Parts, Uid};
 use crate::value::access_modes::{AccessModes, VolumeMode};
 use crate::value::resource_list::{Amount, named_text};
-use crate::wire::schema::{object_reference, persistent_volume_spec as s, persistent_volume_status as t};
+use crate::wire::schema::{object_reference, persistent_volume_spec as spec, persistent_volume_status as status};
 use crate::wire::{WireError, fields};
 
 pub use edit::{with_claim, with_phase, without_claim, without_claim_uid};
@@ -199,18 +199,18 @@ impl PersistentVolume {
         for field in fields(spec) {
             let field = field?;
             match field.number {
-                s::CAPACITY => {
+                spec::CAPACITY => {
                     if let ("storage", text) = named_text(field.value.bytes())? {
                         self.capacity = interner.str(text);
                     }
                 }
-                s::SOURCE => self.source = Source::read(interner, field.value.bytes())?,
-                s::ACCESS_MODES => modes.push(interner.str(field.value.str())),
-                s::CLAIM_REF => self.claim = Some(Box::new(ClaimRef::decode(interner, field.value.bytes())?)),
-                s::RECLAIM_POLICY => self.reclaim_policy = ReclaimPolicy::parse(field.value.str()),
-                s::STORAGE_CLASS_NAME => self.spec_class = interner.str(field.value.str()),
-                s::VOLUME_MODE => self.volume_mode = VolumeMode::parse(field.value.str()),
-                s::VOLUME_ATTRIBUTES_CLASS_NAME => self.attributes_class = interner.str(field.value.str()),
+                spec::SOURCE => self.source = Source::read(interner, field.value.bytes())?,
+                spec::ACCESS_MODES => modes.push(interner.str(field.value.str())),
+                spec::CLAIM_REF => self.claim = Some(Box::new(ClaimRef::decode(interner, field.value.bytes())?)),
+                spec::RECLAIM_POLICY => self.reclaim_policy = ReclaimPolicy::parse(field.value.str()),
+                spec::STORAGE_CLASS_NAME => self.spec_class = interner.str(field.value.str()),
+                spec::VOLUME_MODE => self.volume_mode = VolumeMode::parse(field.value.str()),
+                spec::VOLUME_ATTRIBUTES_CLASS_NAME => self.attributes_class = interner.str(field.value.str()),
                 _ => {}
             }
         }
@@ -249,7 +249,7 @@ impl Kind for PersistentVolume {
         volume.read_spec(interner, spec)?;
         for field in fields(status) {
             let field = field?;
-            if field.number == t::PHASE {
+            if field.number == status::PHASE {
                 volume.phase = Phase::parse(field.value.str());
             }
         }
@@ -266,35 +266,35 @@ mod tests {
     use super::*;
     use crate::decode::Sections;
     use crate::wire::Put;
-    use crate::wire::schema::{object_meta, persistent_volume as f, quantity};
+    use crate::wire::schema::{object_meta, persistent_volume as object, quantity};
 
     #[test]
     fn volume_is_read_with_its_claim_and_class() {
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::NAME, "pv-1");
             meta.put_str(object_meta::RESOURCE_VERSION, "1");
             meta.put_entry(object_meta::ANNOTATIONS, BOUND_BY_CONTROLLER, "yes");
             meta.put_entry(object_meta::ANNOTATIONS, BETA_STORAGE_CLASS, "");
             meta.put_entry(object_meta::ANNOTATIONS, "other", "1");
         });
-        object.put_message(f::SPEC, |spec| {
-            spec.put_message(s::CAPACITY, |entry| {
+        object.put_message(object::SPEC, |spec| {
+            spec.put_message(spec::CAPACITY, |entry| {
                 entry.put_str(1, "storage");
                 entry.put_message(2, |message| message.put_str(quantity::STRING, "10Gi"));
             });
-            spec.put_str(s::ACCESS_MODES, "ReadOnlyMany");
-            spec.put_str(s::ACCESS_MODES, "ReadWriteOnce");
-            spec.put_message(s::CLAIM_REF, |out| {
+            spec.put_str(spec::ACCESS_MODES, "ReadOnlyMany");
+            spec.put_str(spec::ACCESS_MODES, "ReadWriteOnce");
+            spec.put_message(spec::CLAIM_REF, |out| {
                 out.put_str(object_reference::NAMESPACE, "shop");
                 out.put_str(object_reference::NAME, "data");
                 out.put_str(object_reference::UID, "u-1");
             });
-            spec.put_str(s::RECLAIM_POLICY, "Delete");
-            spec.put_str(s::STORAGE_CLASS_NAME, "gold");
-            spec.put_str(s::VOLUME_MODE, "Block");
+            spec.put_str(spec::RECLAIM_POLICY, "Delete");
+            spec.put_str(spec::STORAGE_CLASS_NAME, "gold");
+            spec.put_str(spec::VOLUME_MODE, "Block");
         });
-        object.put_message(f::STATUS, |status| status.put_str(t::PHASE, "Bound"));
+        object.put_message(object::STATUS, |status| status.put_str(status::PHASE, "Bound"));
         let context = Decode { interner: Arc::default(), sections: Sections::default() };
         let volume = PersistentVolume::decode(&context, &object).expect("well-formed");
         assert_eq!((volume.class(), &*volume.spec_class, volume.annotations.len()), ("", "gold", 2));

@@ -3,7 +3,7 @@
 use crate::intern::{Interner, Str};
 use crate::wire::schema::{
     csi_persistent_volume_source as csi, host_path_volume_source as host_path, nfs_volume_source as nfs,
-    persistent_volume_source as s,
+    persistent_volume_source,
 };
 use crate::wire::{WireError, fields, find};
 
@@ -50,12 +50,12 @@ impl Source {
             let field = field?;
             let inner = field.value.bytes();
             source = match field.number {
-                s::CSI => Self::Csi {
+                persistent_volume_source::CSI => Self::Csi {
                     driver: interner.str(text(inner, csi::DRIVER)),
                     handle: text(inner, csi::VOLUME_HANDLE).into(),
                 },
-                s::HOST_PATH => Self::HostPath { path: text(inner, host_path::PATH).into() },
-                s::NFS => {
+                persistent_volume_source::HOST_PATH => Self::HostPath { path: text(inner, host_path::PATH).into() },
+                persistent_volume_source::NFS => {
                     Self::Nfs { server: interner.str(text(inner, nfs::SERVER)), path: text(inner, nfs::PATH).into() }
                 }
                 number => Self::Other { field: number, raw: inner.into() },
@@ -76,9 +76,9 @@ impl Source {
     pub fn field(&self) -> u32 {
         match self {
             Self::None => 0,
-            Self::Csi { .. } => s::CSI,
-            Self::HostPath { .. } => s::HOST_PATH,
-            Self::Nfs { .. } => s::NFS,
+            Self::Csi { .. } => persistent_volume_source::CSI,
+            Self::HostPath { .. } => persistent_volume_source::HOST_PATH,
+            Self::Nfs { .. } => persistent_volume_source::NFS,
             Self::Other { field, .. } => *field,
         }
     }
@@ -100,21 +100,29 @@ mod tests {
             message.put_message(number, fill);
             message
         };
-        let csi = message(s::CSI, |out| {
+        let csi = message(persistent_volume_source::CSI, |out| {
             out.put_str(csi::DRIVER, "disk.example.com");
             out.put_str(csi::VOLUME_HANDLE, "vol-1");
         });
-        let host = message(s::HOST_PATH, |out| out.put_str(host_path::PATH, "/tmp/data"));
-        let share = message(s::NFS, |out| {
+        let host = message(persistent_volume_source::HOST_PATH, |out| out.put_str(host_path::PATH, "/tmp/data"));
+        let share = message(persistent_volume_source::NFS, |out| {
             out.put_str(nfs::SERVER, "nas");
             out.put_str(nfs::PATH, "/export");
         });
-        let cinder = message(s::CINDER, |out| out.put_str(1, "vol-2"));
+        let cinder = message(persistent_volume_source::CINDER, |out| out.put_str(1, "vol-2"));
         for (message, expected, field) in [
-            (&csi, Source::Csi { driver: "disk.example.com".into(), handle: "vol-1".into() }, s::CSI),
-            (&host, Source::HostPath { path: "/tmp/data".into() }, s::HOST_PATH),
-            (&share, Source::Nfs { server: "nas".into(), path: "/export".into() }, s::NFS),
-            (&cinder, Source::Other { field: s::CINDER, raw: b"\x0a\x05vol-2"[..].into() }, s::CINDER),
+            (
+                &csi,
+                Source::Csi { driver: "disk.example.com".into(), handle: "vol-1".into() },
+                persistent_volume_source::CSI,
+            ),
+            (&host, Source::HostPath { path: "/tmp/data".into() }, persistent_volume_source::HOST_PATH),
+            (&share, Source::Nfs { server: "nas".into(), path: "/export".into() }, persistent_volume_source::NFS),
+            (
+                &cinder,
+                Source::Other { field: persistent_volume_source::CINDER, raw: b"\x0a\x05vol-2"[..].into() },
+                persistent_volume_source::CINDER,
+            ),
             (&Vec::new(), Source::None, 0),
         ] {
             let read = Source::read(&Interner::default(), message).expect("well-formed");

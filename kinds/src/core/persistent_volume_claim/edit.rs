@@ -5,8 +5,8 @@ use super::Phase;
 use crate::intern::Str;
 use crate::meta::Time;
 use crate::wire::schema::{
-    persistent_volume_claim as f, persistent_volume_claim_condition as c, persistent_volume_claim_spec as s,
-    persistent_volume_claim_status as t, quantity,
+    persistent_volume_claim as object, persistent_volume_claim_condition as condition,
+    persistent_volume_claim_spec as spec, persistent_volume_claim_status as status, quantity,
 };
 use crate::wire::splice::{replaced, with_part};
 use crate::wire::{Put, WireError, copy_fields, find};
@@ -16,7 +16,9 @@ use crate::wire::{Put, WireError, copy_fields, find};
 /// # Errors
 /// When `object` is not well-formed.
 pub fn with_volume_name(object: &[u8], volume: &str) -> Result<Vec<u8>, WireError> {
-    with_part(object, f::SPEC, |spec| replaced(spec, &[s::VOLUME_NAME], |out| out.put_str(s::VOLUME_NAME, volume)))
+    with_part(object, object::SPEC, |spec| {
+        replaced(spec, &[spec::VOLUME_NAME], |out| out.put_str(spec::VOLUME_NAME, volume))
+    })
 }
 
 /// Returns a copy of the claim with this `spec.storageClassName`.
@@ -24,8 +26,8 @@ pub fn with_volume_name(object: &[u8], volume: &str) -> Result<Vec<u8>, WireErro
 /// # Errors
 /// When `object` is not well-formed.
 pub fn with_class(object: &[u8], class: &str) -> Result<Vec<u8>, WireError> {
-    with_part(object, f::SPEC, |spec| {
-        replaced(spec, &[s::STORAGE_CLASS_NAME], |out| out.put_str(s::STORAGE_CLASS_NAME, class))
+    with_part(object, object::SPEC, |spec| {
+        replaced(spec, &[spec::STORAGE_CLASS_NAME], |out| out.put_str(spec::STORAGE_CLASS_NAME, class))
     })
 }
 
@@ -45,29 +47,29 @@ pub struct StatusEdit<'a> {
 impl StatusEdit<'_> {
     fn replaced_fields(&self) -> Vec<u32> {
         let fields = [
-            (t::PHASE, self.phase.is_some()),
-            (t::ACCESS_MODES, self.access_modes.is_some()),
-            (t::CAPACITY, self.capacity.is_some()),
-            (t::CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME, self.attributes_class.is_some()),
+            (status::PHASE, self.phase.is_some()),
+            (status::ACCESS_MODES, self.access_modes.is_some()),
+            (status::CAPACITY, self.capacity.is_some()),
+            (status::CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME, self.attributes_class.is_some()),
         ];
         fields.into_iter().filter(|(_, is_set)| *is_set).map(|(number, _)| number).collect()
     }
 
     fn put(&self, status: &mut Vec<u8>) {
         if let Some(phase) = self.phase {
-            status.put_str(t::PHASE, phase.name());
+            status.put_str(status::PHASE, phase.name());
         }
         for mode in self.access_modes.unwrap_or_default() {
-            status.put_str(t::ACCESS_MODES, mode);
+            status.put_str(status::ACCESS_MODES, mode);
         }
         if let Some(amount) = self.capacity.filter(|amount| !amount.is_empty()) {
-            status.put_message(t::CAPACITY, |entry| {
+            status.put_message(status::CAPACITY, |entry| {
                 entry.put_str(1, "storage");
                 entry.put_message(2, |message| message.put_str(quantity::STRING, amount));
             });
         }
         if let Some(class) = self.attributes_class.filter(|class| !class.is_empty()) {
-            status.put_str(t::CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME, class);
+            status.put_str(status::CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME, class);
         }
     }
 }
@@ -77,7 +79,7 @@ impl StatusEdit<'_> {
 /// # Errors
 /// When `object` is not well-formed.
 pub fn with_status(object: &[u8], edit: &StatusEdit<'_>) -> Result<Vec<u8>, WireError> {
-    with_part(object, f::STATUS, |status| replaced(status, &edit.replaced_fields(), |out| edit.put(out)))
+    with_part(object, object::STATUS, |status| replaced(status, &edit.replaced_fields(), |out| edit.put(out)))
 }
 
 /// Returns a copy of the claim with this condition instead of the one of its type; all others keep their order. The
@@ -90,17 +92,17 @@ pub fn with_condition(
     (kind, status, reason, message): (&str, &str, &str, &str),
     transition: Time,
 ) -> Result<Vec<u8>, WireError> {
-    with_part(object, f::STATUS, |part| {
+    with_part(object, object::STATUS, |part| {
         let mut copy = Vec::with_capacity(part.len() + 128);
         copy_fields(part, &mut copy, |field| {
-            field.number != t::CONDITIONS || find(field.value.bytes(), c::TYPE) != kind.as_bytes()
+            field.number != status::CONDITIONS || find(field.value.bytes(), condition::TYPE) != kind.as_bytes()
         })?;
-        copy.put_message(t::CONDITIONS, |out| {
-            out.put_str(c::TYPE, kind);
-            out.put_str(c::STATUS, status);
-            transition.put(out, c::LAST_TRANSITION_TIME);
-            out.put_str(c::REASON, reason);
-            out.put_str(c::MESSAGE, message);
+        copy.put_message(status::CONDITIONS, |out| {
+            out.put_str(condition::TYPE, kind);
+            out.put_str(condition::STATUS, status);
+            transition.put(out, condition::LAST_TRANSITION_TIME);
+            out.put_str(condition::REASON, reason);
+            out.put_str(condition::MESSAGE, message);
         });
         Ok(copy)
     })
@@ -119,13 +121,13 @@ mod tests {
 
     fn object() -> Vec<u8> {
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::NAME, "data");
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
         });
-        object.put_message(f::STATUS, |status| {
-            status.put_str(t::PHASE, "Pending");
-            status.put_message(t::CONDITIONS, |out| out.put_str(c::TYPE, "Resizing"));
+        object.put_message(object::STATUS, |status| {
+            status.put_str(status::PHASE, "Pending");
+            status.put_message(status::CONDITIONS, |out| out.put_str(condition::TYPE, "Resizing"));
             status.put_str(10, "health");
         });
         object
@@ -154,7 +156,7 @@ mod tests {
             (&*claim.status_modes, &*claim.capacity, &*claim.current_attributes_class),
             (&modes[..], "10Gi", "fast")
         );
-        assert_eq!(find(find(&bound, f::STATUS), 10), b"health");
+        assert_eq!(find(find(&bound, object::STATUS), 10), b"health");
 
         let cleared = StatusEdit {
             phase: Some(Phase::Lost),
@@ -178,11 +180,13 @@ mod tests {
             with_condition(&object(), (UNUSED, "True", "NoPodsUsingPVC", "unused"), Time(5)).expect("well-formed");
         let second = with_condition(&first, (UNUSED, "False", "PodUsingPVC", "used"), Time(9)).expect("well-formed");
         assert_eq!((read(&first).unused, read(&second).unused), (Some(true), Some(false)));
-        let conditions: Vec<_> =
-            fields(find(&second, f::STATUS)).flatten().filter(|field| field.number == t::CONDITIONS).collect();
+        let conditions: Vec<_> = fields(find(&second, object::STATUS))
+            .flatten()
+            .filter(|field| field.number == status::CONDITIONS)
+            .collect();
         assert_eq!(conditions.len(), 2);
-        assert_eq!(find(conditions[0].value.bytes(), c::TYPE), b"Resizing");
-        assert_eq!(Time::decode(find(conditions[1].value.bytes(), c::LAST_TRANSITION_TIME)), Ok(Time(9)));
-        assert_eq!(find(find(&second, f::STATUS), 10), b"health");
+        assert_eq!(find(conditions[0].value.bytes(), condition::TYPE), b"Resizing");
+        assert_eq!(Time::decode(find(conditions[1].value.bytes(), condition::LAST_TRANSITION_TIME)), Ok(Time(9)));
+        assert_eq!(find(find(&second, object::STATUS), 10), b"health");
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::meta::OwnerRef;
 use crate::wire::schema::{
-    claim_template as template, ephemeral_volume_source as ephemeral, object_meta as m, persistent_volume_claim as f,
+    claim_template as template, ephemeral_volume_source as ephemeral, object_meta, persistent_volume_claim as object,
     pod, pod_spec, volume, volume_source,
 };
 use crate::wire::{Put, WireError, copy_fields, fields, find};
@@ -30,17 +30,17 @@ pub fn for_ephemeral_volume(
         if given.is_empty() {
             return Ok(None);
         }
-        let namespace = find(find(pod, pod::METADATA), m::NAMESPACE);
+        let namespace = find(find(pod, pod::METADATA), object_meta::NAMESPACE);
         let mut meta = Vec::new();
-        meta.put_str(m::NAME, claim_name);
-        meta.put_bytes(m::NAMESPACE, namespace);
+        meta.put_str(object_meta::NAME, claim_name);
+        meta.put_bytes(object_meta::NAMESPACE, namespace);
         copy_fields(find(given, template::METADATA), &mut meta, |field| {
-            matches!(field.number, m::LABELS | m::ANNOTATIONS)
+            matches!(field.number, object_meta::LABELS | object_meta::ANNOTATIONS)
         })?;
-        owner.put(&mut meta, m::OWNER_REFERENCES);
+        owner.put(&mut meta, object_meta::OWNER_REFERENCES);
         let mut claim = Vec::new();
-        claim.put_bytes(f::METADATA, &meta);
-        claim.put_bytes(f::SPEC, find(given, template::SPEC));
+        claim.put_bytes(object::METADATA, &meta);
+        claim.put_bytes(object::SPEC, find(given, template::SPEC));
         return Ok(Some(claim));
     }
     Ok(None)
@@ -55,14 +55,14 @@ mod tests {
     use crate::decode::{Decode, Sections};
     use crate::kind::Kind;
     use crate::meta::Uid;
-    use crate::wire::schema::persistent_volume_claim_spec as s;
+    use crate::wire::schema::persistent_volume_claim_spec as spec;
 
     #[test]
     fn claim_has_labels_annotations_and_spec_of_its_template() {
         let mut object = Vec::new();
         object.put_message(pod::METADATA, |meta| {
-            meta.put_str(m::NAME, "web");
-            meta.put_str(m::NAMESPACE, "shop");
+            meta.put_str(object_meta::NAME, "web");
+            meta.put_str(object_meta::NAMESPACE, "shop");
         });
         object.put_message(pod::SPEC, |spec| {
             spec.put_message(pod_spec::VOLUMES, |out| out.put_str(volume::NAME, "tmp"));
@@ -72,10 +72,10 @@ mod tests {
                     source.put_message(volume_source::EPHEMERAL, |source| {
                         source.put_message(ephemeral::VOLUME_CLAIM_TEMPLATE, |out| {
                             out.put_message(template::METADATA, |meta| {
-                                meta.put_entry(m::LABELS, "app", "web");
-                                meta.put_str(m::FINALIZERS, "not copied");
+                                meta.put_entry(object_meta::LABELS, "app", "web");
+                                meta.put_str(object_meta::FINALIZERS, "not copied");
                             });
-                            out.put_message(template::SPEC, |spec| spec.put_str(s::STORAGE_CLASS_NAME, "gold"));
+                            out.put_message(template::SPEC, |spec| spec.put_str(spec::STORAGE_CLASS_NAME, "gold"));
                         });
                     });
                 });
@@ -91,10 +91,10 @@ mod tests {
         };
         let make = |volume| for_ephemeral_volume(&object, volume, "web-scratch", &owner).expect("well-formed");
         let mut created = make("scratch").expect("it is ephemeral");
-        let meta = find(&created, f::METADATA).to_vec();
-        created.put_message(f::METADATA, |out| {
+        let meta = find(&created, object::METADATA).to_vec();
+        created.put_message(object::METADATA, |out| {
             out.extend(meta);
-            out.put_str(m::RESOURCE_VERSION, "1");
+            out.put_str(object_meta::RESOURCE_VERSION, "1");
         });
         let context = Decode { interner: Arc::default(), sections: Sections::default() };
         let claim = PersistentVolumeClaim::decode(&context, &created).expect("well-formed");

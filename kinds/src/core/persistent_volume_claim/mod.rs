@@ -15,8 +15,9 @@ use crate::value::access_modes::{AccessModes, VolumeMode};
 use crate::value::resource_list::{Amount, named_text};
 use crate::value::selector::Selector;
 use crate::wire::schema::{
-    modify_volume_status, object_meta, persistent_volume_claim as f, persistent_volume_claim_condition as condition,
-    persistent_volume_claim_spec as s, persistent_volume_claim_status as t, volume_resources,
+    modify_volume_status, object_meta, persistent_volume_claim as object,
+    persistent_volume_claim_condition as condition, persistent_volume_claim_spec as spec,
+    persistent_volume_claim_status as status, volume_resources,
 };
 use crate::wire::splice::without_managed_fields;
 use crate::wire::{Put, WireError, copy_fields, fields, find};
@@ -162,7 +163,7 @@ impl PersistentVolumeClaim {
         let mut owned = Vec::with_capacity(object.len() + 128);
         for field in fields(object) {
             let field = field?;
-            if field.number != f::METADATA {
+            if field.number != object::METADATA {
                 owned.extend_from_slice(field.raw);
                 continue;
             }
@@ -170,7 +171,7 @@ impl PersistentVolumeClaim {
             without_managed_fields(field.value.bytes(), &mut trimmed)?;
             copy_fields(&trimmed, &mut meta, |field| field.number != object_meta::OWNER_REFERENCES)?;
             owners.iter().for_each(|owner| owner.put(&mut meta, object_meta::OWNER_REFERENCES));
-            owned.put_bytes(f::METADATA, &meta);
+            owned.put_bytes(object::METADATA, &meta);
         }
         Ok(owned)
     }
@@ -180,8 +181,8 @@ impl PersistentVolumeClaim {
         for field in fields(spec) {
             let field = field?;
             match field.number {
-                s::ACCESS_MODES => modes.push(interner.str(field.value.str())),
-                s::RESOURCES => {
+                spec::ACCESS_MODES => modes.push(interner.str(field.value.str())),
+                spec::RESOURCES => {
                     for request in fields(field.value.bytes()) {
                         let request = request?;
                         if request.number == volume_resources::REQUESTS {
@@ -190,12 +191,12 @@ impl PersistentVolumeClaim {
                     }
                 }
                 // Names of volumes are unique, so that sharing them would only fill the pool.
-                s::VOLUME_NAME => self.volume_name = text(interner, field.value.str()),
-                s::SELECTOR => self.selector = Some(Box::new(Selector::decode(interner, field.value.bytes())?)),
-                s::STORAGE_CLASS_NAME => self.spec_class = Some(interner.str(field.value.str())),
-                s::VOLUME_MODE => self.volume_mode = VolumeMode::parse(field.value.str()),
-                s::DATA_SOURCE => self.has_data_source = true,
-                s::VOLUME_ATTRIBUTES_CLASS_NAME => self.attributes_class = interner.str(field.value.str()),
+                spec::VOLUME_NAME => self.volume_name = text(interner, field.value.str()),
+                spec::SELECTOR => self.selector = Some(Box::new(Selector::decode(interner, field.value.bytes())?)),
+                spec::STORAGE_CLASS_NAME => self.spec_class = Some(interner.str(field.value.str())),
+                spec::VOLUME_MODE => self.volume_mode = VolumeMode::parse(field.value.str()),
+                spec::DATA_SOURCE => self.has_data_source = true,
+                spec::VOLUME_ATTRIBUTES_CLASS_NAME => self.attributes_class = interner.str(field.value.str()),
                 _ => {}
             }
         }
@@ -208,25 +209,25 @@ impl PersistentVolumeClaim {
         for field in fields(status) {
             let field = field?;
             match field.number {
-                t::PHASE => {
+                status::PHASE => {
                     self.phase = match field.value.str() {
                         "Bound" => Phase::Bound,
                         "Lost" => Phase::Lost,
                         _ => Phase::Pending,
                     }
                 }
-                t::ACCESS_MODES => modes.push(interner.str(field.value.str())),
-                t::CAPACITY => read_storage(interner, field.value.bytes(), &mut self.capacity)?,
-                t::CONDITIONS => {
+                status::ACCESS_MODES => modes.push(interner.str(field.value.str())),
+                status::CAPACITY => read_storage(interner, field.value.bytes(), &mut self.capacity)?,
+                status::CONDITIONS => {
                     let message = field.value.bytes();
                     if find(message, condition::TYPE) == UNUSED.as_bytes() {
                         self.unused = Some(find(message, condition::STATUS) == b"True");
                     }
                 }
-                t::CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME => {
+                status::CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME => {
                     self.current_attributes_class = interner.str(field.value.str());
                 }
-                t::MODIFY_VOLUME_STATUS => {
+                status::MODIFY_VOLUME_STATUS => {
                     let target = find(field.value.bytes(), modify_volume_status::TARGET_VOLUME_ATTRIBUTES_CLASS_NAME);
                     self.target_attributes_class = interner.str(std::str::from_utf8(target).unwrap_or_default());
                 }
@@ -321,19 +322,19 @@ mod tests {
             block_owner_deletion: Some(true),
         };
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::NAME, "data-web-0");
             meta.put_str(object_meta::RESOURCE_VERSION, "3");
             meta.put_str(object_meta::MANAGED_FIELDS, "large");
             owner("old").put(meta, object_meta::OWNER_REFERENCES);
         });
-        object.put_message(f::SPEC, |spec| spec.put_str(99, "unknown"));
+        object.put_message(object::SPEC, |spec| spec.put_str(99, "unknown"));
         let owned = PersistentVolumeClaim::owned_by(&object, &[owner("new")]).expect("well-formed");
         let context = Decode { interner: Arc::new(Interner::default()), sections: Sections::default() };
         let read = PersistentVolumeClaim::decode(&context, &owned).expect("well-formed");
         assert_eq!((&*read.meta.name, read.meta.version, &*read.meta.owners), ("data-web-0", 3, &[owner("new")][..]));
-        assert_eq!(find(find(&owned, f::SPEC), 99), b"unknown");
-        assert_eq!(find(find(&owned, f::METADATA), object_meta::MANAGED_FIELDS), b"");
+        assert_eq!(find(find(&owned, object::SPEC), 99), b"unknown");
+        assert_eq!(find(find(&owned, object::METADATA), object_meta::MANAGED_FIELDS), b"");
     }
 
     #[test]
@@ -345,29 +346,29 @@ mod tests {
             });
         };
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| {
+        object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::NAME, "data");
             meta.put_str(object_meta::RESOURCE_VERSION, "3");
             meta.put_entry(object_meta::ANNOTATIONS, SELECTED_NODE, "node-1");
             meta.put_entry(object_meta::ANNOTATIONS, "other", "1");
         });
-        object.put_message(f::SPEC, |spec| {
-            spec.put_str(s::ACCESS_MODES, "ReadWriteOnce");
-            spec.put_message(s::RESOURCES, |resources| quantity(resources, volume_resources::REQUESTS, "2Gi"));
-            spec.put_str(s::VOLUME_NAME, "pv-1");
-            spec.put_str(s::STORAGE_CLASS_NAME, "");
-            spec.put_str(s::VOLUME_ATTRIBUTES_CLASS_NAME, "fast");
+        object.put_message(object::SPEC, |spec| {
+            spec.put_str(spec::ACCESS_MODES, "ReadWriteOnce");
+            spec.put_message(spec::RESOURCES, |resources| quantity(resources, volume_resources::REQUESTS, "2Gi"));
+            spec.put_str(spec::VOLUME_NAME, "pv-1");
+            spec.put_str(spec::STORAGE_CLASS_NAME, "");
+            spec.put_str(spec::VOLUME_ATTRIBUTES_CLASS_NAME, "fast");
         });
-        object.put_message(f::STATUS, |status| {
-            status.put_str(t::PHASE, "Bound");
-            status.put_str(t::ACCESS_MODES, "ReadWriteOnce");
-            quantity(status, t::CAPACITY, "1Gi");
-            status.put_message(t::CONDITIONS, |out| {
+        object.put_message(object::STATUS, |status| {
+            status.put_str(status::PHASE, "Bound");
+            status.put_str(status::ACCESS_MODES, "ReadWriteOnce");
+            quantity(status, status::CAPACITY, "1Gi");
+            status.put_message(status::CONDITIONS, |out| {
                 out.put_str(condition::TYPE, UNUSED);
                 out.put_str(condition::STATUS, "False");
             });
-            status.put_str(t::CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME, "slow");
-            status.put_message(t::MODIFY_VOLUME_STATUS, |out| {
+            status.put_str(status::CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME, "slow");
+            status.put_message(status::MODIFY_VOLUME_STATUS, |out| {
                 out.put_str(modify_volume_status::TARGET_VOLUME_ATTRIBUTES_CLASS_NAME, "fast");
             });
         });

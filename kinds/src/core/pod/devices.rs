@@ -22,7 +22,7 @@ pub struct UsedClaim<'a> {
     /// Its name.
     pub name: &'a Str,
     /// It was created for this pod from a template, so that the pod has to be its owner.
-    pub is_made: bool,
+    pub is_generated: bool,
 }
 
 impl Devices {
@@ -34,8 +34,8 @@ impl Devices {
     /// Returns the claims that the pod names, and those that have been created from its templates.
     pub fn claims(&self) -> impl Iterator<Item = UsedClaim<'_>> {
         self.entries.iter().filter_map(|entry| match entry.resolve() {
-            ResolvedClaim::Shared(name) => Some(UsedClaim { name, is_made: false }),
-            ResolvedClaim::Generated(name) => Some(UsedClaim { name, is_made: true }),
+            ResolvedClaim::Shared(name) => Some(UsedClaim { name, is_generated: false }),
+            ResolvedClaim::Generated(name) => Some(UsedClaim { name, is_generated: true }),
             ResolvedClaim::NotNeeded | ResolvedClaim::NotCreated | ResolvedClaim::Unsupported => None,
         })
     }
@@ -84,7 +84,7 @@ mod tests {
             });
         }
         let used = read(&Interner::default(), &spec, &reported).expect("well-formed").expect("some");
-        let claims: Vec<_> = used.claims().map(|claim| (&**claim.name, claim.is_made)).collect();
+        let claims: Vec<_> = used.claims().map(|claim| (&**claim.name, claim.is_generated)).collect();
         assert_eq!(claims, [("mine", false), ("made-b", true)]);
         assert_eq!((&used.extended, &used.group), (&None, &None));
         assert_eq!(read(&Interner::default(), &[], &reported), Ok(None));

@@ -27,7 +27,7 @@ pub use devices::{Devices, UsedClaim};
 pub use disruption::{DISRUPTION_TARGET, Disruption};
 pub use ending::Ending;
 pub use network::{NamedPort, Network};
-pub use requests::{Asked, Part, Readiness, Requests};
+pub use requests::{Part, PartRequests, Readiness, Requests};
 pub use selinux::{SeLinux, SeLinuxMount};
 pub use usage::{PackedUsage, Usage};
 pub use volumes::{ClaimVolume, Volumes};
@@ -70,7 +70,7 @@ pub struct Pod {
     pub meta: Meta,
     /// The node it is bound to; empty before that.
     pub node: Str,
-    /// Phase.
+    /// `status.phase`.
     pub phase: Phase,
     /// True when its Ready condition is true.
     pub ready: bool,

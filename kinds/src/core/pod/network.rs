@@ -21,11 +21,11 @@ pub struct Network {
 /// A port of a container that has a name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NamedPort {
-    /// Name.
+    /// Name of the port.
     pub name: Str,
     /// Protocol, such as `TCP`.
     pub protocol: Str,
-    /// Number.
+    /// The port number.
     pub number: i32,
 }
 

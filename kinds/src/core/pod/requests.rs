@@ -5,7 +5,9 @@ use std::sync::Arc;
 use crate::intern::{Interner, Str};
 use crate::value::quantity;
 use crate::value::time::Time;
-use crate::wire::schema::{container, pod_condition, pod_spec, pod_status, quantity as q, resource_requirements};
+use crate::wire::schema::{
+    container, pod_condition, pod_spec, pod_status, quantity as quantity_message, resource_requirements,
+};
 use crate::wire::{WireError, fields, find};
 
 /// The parts of a pod that autoscalers read.
@@ -15,8 +17,8 @@ pub struct Requests {
     pub started: Time,
     /// Its readiness.
     pub readiness: Readiness,
-    /// Requests of its parts. Shared by the pods of a template.
-    pub asked: Arc<[Asked]>,
+    /// Requests of its containers and of the pod as a whole. Shared by the pods of a template.
+    pub parts: Arc<[PartRequests]>,
 }
 
 /// The state of the Ready condition.
@@ -24,7 +26,7 @@ pub struct Requests {
 pub enum Readiness {
     /// There is no such condition.
     #[default]
-    Untold,
+    Unset,
     /// `False`.
     Unready,
     /// `True`, or `Unknown`.
@@ -48,7 +50,7 @@ pub enum Part {
 
 /// The requests of one part of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Asked {
+pub struct PartRequests {
     /// The part.
     pub part: Part,
     /// Name of the container; empty for other parts.
@@ -59,12 +61,12 @@ pub struct Asked {
 
 impl Interner {
     /// Returns the shared copy of the resource requests of the parts of a pod.
-    pub fn asked(&self, asked: &[Asked]) -> Arc<[Asked]> {
-        self.records(asked)
+    pub fn part_requests(&self, parts: &[PartRequests]) -> Arc<[PartRequests]> {
+        self.records(parts)
     }
 }
 
-impl Asked {
+impl PartRequests {
     /// Returns the requested amount of a resource, in thousandths.
     pub fn of(&self, resource: &str) -> Option<i64> {
         self.resources.iter().find(|(name, _)| **name == *resource).map(|(_, amount)| *amount)
@@ -73,12 +75,12 @@ impl Asked {
 
 impl Requests {
     pub(super) fn read(interner: &Interner, spec: &[u8], status: &[u8]) -> Result<Self, WireError> {
-        let (mut asked, mut sidecars) = (Vec::new(), Vec::new());
+        let (mut parts, mut sidecars) = (Vec::new(), Vec::new());
         for field in fields(spec) {
             let field = field?;
             let message = field.value.bytes();
             match field.number {
-                pod_spec::CONTAINERS => asked.push(read_container(interner, Part::Container, message)?),
+                pod_spec::CONTAINERS => parts.push(read_container(interner, Part::Container, message)?),
                 pod_spec::INIT_CONTAINERS => {
                     let always = find(message, container::RESTART_POLICY) == b"Always";
                     let part = if always { Part::Sidecar } else { Part::Init };
@@ -86,17 +88,17 @@ impl Requests {
                 }
                 pod_spec::RESOURCES => {
                     let resources = amounts(interner, message, resource_requirements::REQUESTS)?;
-                    sidecars.push(Asked { part: Part::Pod, name: interner.str(""), resources });
+                    sidecars.push(PartRequests { part: Part::Pod, name: interner.str(""), resources });
                 }
                 _ => {}
             }
         }
-        asked.append(&mut sidecars);
+        parts.append(&mut sidecars);
         let overhead = amounts(interner, spec, pod_spec::OVERHEAD)?;
         if !overhead.is_empty() {
-            asked.push(Asked { part: Part::Overhead, name: interner.str(""), resources: overhead });
+            parts.push(PartRequests { part: Part::Overhead, name: interner.str(""), resources: overhead });
         }
-        let mut requests = Self { asked: interner.asked(&asked), ..Self::default() };
+        let mut requests = Self { parts: interner.part_requests(&parts), ..Self::default() };
         for field in fields(status) {
             let field = field?;
             match field.number {
@@ -112,10 +114,10 @@ impl Requests {
     }
 }
 
-fn read_container(interner: &Interner, part: Part, message: &[u8]) -> Result<Asked, WireError> {
+fn read_container(interner: &Interner, part: Part, message: &[u8]) -> Result<PartRequests, WireError> {
     let resources = amounts(interner, find(message, container::RESOURCES), resource_requirements::REQUESTS)?;
     let name = std::str::from_utf8(find(message, container::NAME)).unwrap_or_default();
-    Ok(Asked { part, name: interner.str(name), resources })
+    Ok(PartRequests { part, name: interner.str(name), resources })
 }
 
 /// Returns the entries of a map from resources to quantities.
@@ -126,7 +128,7 @@ fn amounts(interner: &Interner, message: &[u8], map: u32) -> Result<Box<[(Str, i
         if field.number == map {
             let entry = field.value.bytes();
             let name = std::str::from_utf8(find(entry, 1)).unwrap_or_default();
-            let amount = std::str::from_utf8(find(find(entry, 2), q::STRING)).unwrap_or_default();
+            let amount = std::str::from_utf8(find(find(entry, 2), quantity_message::STRING)).unwrap_or_default();
             amounts.push((interner.str(name), quantity::thousandths(amount).unwrap_or(0)));
         }
     }
@@ -141,7 +143,7 @@ mod tests {
     fn put_amount(out: &mut Vec<u8>, map: u32, name: &str, amount: &str) {
         out.put_message(map, |entry| {
             entry.put_str(1, name);
-            entry.put_message(2, |quantity| quantity.put_str(q::STRING, amount));
+            entry.put_message(2, |quantity| quantity.put_str(quantity_message::STRING, amount));
         });
     }
 
@@ -169,7 +171,8 @@ mod tests {
         });
         Time(9).put(&mut status, pod_status::START_TIME);
         let read = Requests::read(&interner, &spec, &status).expect("well-formed");
-        let parts: Vec<_> = read.asked.iter().map(|asked| (asked.part, &*asked.name, asked.of("cpu"))).collect();
+        let parts: Vec<_> =
+            read.parts.iter().map(|requests| (requests.part, &*requests.name, requests.of("cpu"))).collect();
         assert_eq!(
             parts,
             [
@@ -181,7 +184,7 @@ mod tests {
         );
         assert_eq!((read.started, read.readiness), (Time(9), Readiness::Unready));
         let again = Requests::read(&interner, &spec, &[]).expect("well-formed");
-        assert!(Arc::ptr_eq(&read.asked, &again.asked), "shared");
-        assert_eq!((again.started, again.readiness), (Time(0), Readiness::Untold));
+        assert!(Arc::ptr_eq(&read.parts, &again.parts), "shared");
+        assert_eq!((again.started, again.readiness), (Time(0), Readiness::Unset));
     }
 }

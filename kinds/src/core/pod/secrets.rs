@@ -3,9 +3,9 @@
 use crate::wire::schema::{
     azure_file_volume_source, ceph_fs_volume_source, cinder_volume_source, container, csi_volume_source,
     env_from_source, env_var, env_var_source, ephemeral_container, flex_volume_source, iscsi_volume_source,
-    local_object_reference, pod as f, pod_spec, projected_volume_source, rbd_volume_source, scale_io_volume_source,
+    local_object_reference, pod, pod_spec, projected_volume_source, rbd_volume_source, scale_io_volume_source,
     secret_env_source, secret_key_selector, secret_projection, secret_volume_source, storageos_volume_source, volume,
-    volume_projection, volume_source as v,
+    volume_projection, volume_source,
 };
 use crate::wire::{Field, WireError, fields, find};
 
@@ -13,18 +13,18 @@ const NAME: u32 = local_object_reference::NAME;
 
 /// Paths to secrets in the sources of volumes: the field numbers from the source on.
 const SOURCES: &[&[u32]] = &[
-    &[v::SECRET, secret_volume_source::SECRET_NAME],
-    &[v::AZURE_FILE, azure_file_volume_source::SECRET_NAME],
-    &[v::CEPHFS, ceph_fs_volume_source::SECRET_REF, NAME],
-    &[v::CINDER, cinder_volume_source::SECRET_REF, NAME],
-    &[v::FLEX_VOLUME, flex_volume_source::SECRET_REF, NAME],
-    &[v::RBD, rbd_volume_source::SECRET_REF, NAME],
-    &[v::SCALE_IO, scale_io_volume_source::SECRET_REF, NAME],
-    &[v::ISCSI, iscsi_volume_source::SECRET_REF, NAME],
-    &[v::STORAGEOS, storageos_volume_source::SECRET_REF, NAME],
-    &[v::CSI, csi_volume_source::NODE_PUBLISH_SECRET_REF, NAME],
+    &[volume_source::SECRET, secret_volume_source::SECRET_NAME],
+    &[volume_source::AZURE_FILE, azure_file_volume_source::SECRET_NAME],
+    &[volume_source::CEPHFS, ceph_fs_volume_source::SECRET_REF, NAME],
+    &[volume_source::CINDER, cinder_volume_source::SECRET_REF, NAME],
+    &[volume_source::FLEX_VOLUME, flex_volume_source::SECRET_REF, NAME],
+    &[volume_source::RBD, rbd_volume_source::SECRET_REF, NAME],
+    &[volume_source::SCALE_IO, scale_io_volume_source::SECRET_REF, NAME],
+    &[volume_source::ISCSI, iscsi_volume_source::SECRET_REF, NAME],
+    &[volume_source::STORAGEOS, storageos_volume_source::SECRET_REF, NAME],
+    &[volume_source::CSI, csi_volume_source::NODE_PUBLISH_SECRET_REF, NAME],
     &[
-        v::PROJECTED,
+        volume_source::PROJECTED,
         projected_volume_source::SOURCES,
         volume_projection::SECRET,
         secret_projection::LOCAL_OBJECT_REFERENCE,
@@ -43,7 +43,7 @@ pub fn visit<'a>(pod: &'a [u8], mut found: impl FnMut(&'a str)) -> Result<(), Wi
             found(name);
         }
     };
-    for field in fields(find(pod, f::SPEC)) {
+    for field in fields(find(pod, pod::SPEC)) {
         let field = field?;
         let inner = field.value.bytes();
         match field.number {
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_secret_reference_is_found() {
-        let spec = |path: &[u32]| [&[f::SPEC][..], path].concat();
+        let spec = |path: &[u32]| [&[pod::SPEC][..], path].concat();
         let container = [container::ENV_FROM, env_from_source::SECRET_REF, 1, NAME];
         let env = [container::ENV, env_var::VALUE_FROM, env_var_source::SECRET_KEY_REF, 1, NAME];
         let mut paths = vec![spec(&[pod_spec::IMAGE_PULL_SECRETS, NAME])];
@@ -120,7 +120,7 @@ mod tests {
             visit(&pod, |name| seen.push(name)).expect("well-formed");
             assert_eq!(seen, ["wanted"], "{path:?}");
         }
-        let empty_dir = spec(&[pod_spec::VOLUMES, volume::VOLUME_SOURCE, v::EMPTY_DIR, 1]);
+        let empty_dir = spec(&[pod_spec::VOLUMES, volume::VOLUME_SOURCE, volume_source::EMPTY_DIR, 1]);
         visit(&nested(&empty_dir, "not this"), |name| panic!("{name}")).expect("well-formed");
     }
 }

@@ -120,7 +120,7 @@ impl<'a> Resources<'a> {
 
     /// Reduces to the resources that a pod as a whole may request (component-helpers/resource,
     /// IsSupportedPodLevelResource).
-    fn of_the_pod(mut self) -> Self {
+    fn pod_level_only(mut self) -> Self {
         let supported = |name: &&str| matches!(*name, "cpu" | "memory") || name.starts_with("hugepages-");
         self.requests.retain(|name, _| supported(name));
         self.limits.retain(|name, _| supported(name));
@@ -131,7 +131,7 @@ impl<'a> Resources<'a> {
         self.requests.is_empty() && self.limits.is_empty()
     }
 
-    fn wants_nothing(&self) -> bool {
+    fn requests_no_cpu_or_memory(&self) -> bool {
         let nothing = |amounts: &Amounts<'_>| {
             ["cpu", "memory"].iter().all(|name| amounts.get(name).is_none_or(|amount| amount.is_zero()))
         };
@@ -164,7 +164,7 @@ impl<'a> Container<'a> {
 
 /// The resources of a container as reported by the kubelet.
 #[derive(Debug, Default)]
-struct Given<'a> {
+struct KubeletResources<'a> {
     allocated: Amounts<'a>,
     actual: Resources<'a>,
 }
@@ -173,25 +173,25 @@ struct Given<'a> {
 struct Pod<'a> {
     containers: Vec<Container<'a>>,
     init: Vec<Container<'a>>,
-    given: HashMap<&'a str, Given<'a>>,
+    reported: HashMap<&'a str, KubeletResources<'a>>,
     /// The node has refused a requested change of its resources permanently.
     infeasible: bool,
-    whole: Resources<'a>,
+    pod_level: Resources<'a>,
     /// The pod has resources of its own, which decide on its QoS class even if they are empty.
-    whole_decides: bool,
+    pod_level_decides: bool,
     overhead: Amounts<'a>,
     qos: &'a str,
 }
 
 /// A view of a container's requests.
-type View<'v, 'a> = &'v dyn Fn(&Container<'a>, Option<&Given<'a>>) -> Amounts<'a>;
+type RequestsView<'v, 'a> = &'v dyn Fn(&Container<'a>, Option<&KubeletResources<'a>>) -> Amounts<'a>;
 
 impl<'a> Pod<'a> {
     /// Returns the resources that all containers need together. Init containers run one after the other before the
     /// regular ones; a sidecar runs in addition to all containers after it (component-helpers/resource,
     /// aggregateContainerResourcesByFn).
-    fn sum(&self, view: View<'_, 'a>) -> Amounts<'a> {
-        let of = |container: &Container<'a>| view(container, self.given.get(container.name));
+    fn sum(&self, view: RequestsView<'_, 'a>) -> Amounts<'a> {
+        let of = |container: &Container<'a>| view(container, self.reported.get(container.name));
         let (mut sum, mut sidecars, mut most) = (Amounts::new(), Amounts::new(), Amounts::new());
         self.containers.iter().for_each(|container| add(&mut sum, &of(container)));
         for container in &self.init {
@@ -215,21 +215,21 @@ impl<'a> Pod<'a> {
         let requested = |container: &Container<'a>| {
             if self.infeasible { Amounts::new() } else { container.resources.requests.clone() }
         };
-        let allocated = |given: Option<&Given<'a>>| {
-            given.map(|given| &given.allocated).filter(|amounts| !amounts.is_empty()).cloned()
+        let allocated = |reported: Option<&KubeletResources<'a>>| {
+            reported.map(|reported| &reported.allocated).filter(|amounts| !amounts.is_empty()).cloned()
         };
-        let actual = |given: Option<&Given<'a>>| {
-            given.map(|given| &given.actual.requests).filter(|amounts| !amounts.is_empty()).cloned()
+        let actual = |reported: Option<&KubeletResources<'a>>| {
+            reported.map(|reported| &reported.actual.requests).filter(|amounts| !amounts.is_empty()).cloned()
         };
-        let mut sum = self.sum(&|container, given| allocated(given).unwrap_or_else(|| requested(container)));
-        let actual = self.sum(&|container, given| {
-            actual(given).or_else(|| allocated(given)).unwrap_or_else(|| requested(container))
+        let mut sum = self.sum(&|container, reported| allocated(reported).unwrap_or_else(|| requested(container)));
+        let actual = self.sum(&|container, reported| {
+            actual(reported).or_else(|| allocated(reported)).unwrap_or_else(|| requested(container))
         });
         raise(&mut sum, &actual);
         if !self.infeasible {
             raise(&mut sum, &self.sum(&|container, _| container.resources.requests.clone()));
         }
-        sum.extend(self.whole.requests.iter().map(|(name, amount)| (*name, *amount)));
+        sum.extend(self.pod_level.requests.iter().map(|(name, amount)| (*name, *amount)));
         add(&mut sum, &self.overhead);
         sum
     }
@@ -237,8 +237,8 @@ impl<'a> Pod<'a> {
     /// Like [`Pod::requests`], for limits; overhead only increases existing ones (component-helpers/resource,
     /// PodLimits).
     fn limits(&self) -> Amounts<'a> {
-        let mut sum = self.sum(&|container, given| {
-            let actual = given.map(|given| &given.actual.limits).filter(|amounts| !amounts.is_empty());
+        let mut sum = self.sum(&|container, reported| {
+            let actual = reported.map(|reported| &reported.actual.limits).filter(|amounts| !amounts.is_empty());
             match actual {
                 Some(actual) => actual.clone(),
                 None if self.infeasible => Amounts::new(),
@@ -248,7 +248,7 @@ impl<'a> Pod<'a> {
         if !self.infeasible {
             raise(&mut sum, &self.sum(&|container, _| container.resources.limits.clone()));
         }
-        sum.extend(self.whole.limits.iter().map(|(name, amount)| (*name, *amount)));
+        sum.extend(self.pod_level.limits.iter().map(|(name, amount)| (*name, *amount)));
         for (name, amount) in &self.overhead {
             if let Some(limit) = sum.get_mut(name).filter(|limit| !limit.is_zero()) {
                 *limit = limit.plus(*amount);
@@ -261,8 +261,12 @@ impl<'a> Pod<'a> {
     /// or memory (pkg/apis/core/v1/helper/qos, ComputePodQOS).
     fn is_best_effort(&self) -> bool {
         match self.qos {
-            "" if !self.whole.is_empty() || self.whole_decides => self.whole.wants_nothing(),
-            "" => self.containers.iter().chain(&self.init).all(|container| container.resources.wants_nothing()),
+            "" if !self.pod_level.is_empty() || self.pod_level_decides => self.pod_level.requests_no_cpu_or_memory(),
+            "" => self
+                .containers
+                .iter()
+                .chain(&self.init)
+                .all(|container| container.resources.requests_no_cpu_or_memory()),
             class => class == "BestEffort",
         }
     }
@@ -274,19 +278,19 @@ impl<'a> Pod<'a> {
             match field.number {
                 pod_status::QOS_CLASS => self.qos = field.value.str(),
                 pod_status::CONTAINER_STATUSES | pod_status::INIT_CONTAINER_STATUSES => {
-                    let (mut name, mut given) = ("", Given::default());
+                    let (mut name, mut reported) = ("", KubeletResources::default());
                     for field in fields(message) {
                         let field = field?;
                         match field.number {
                             container_status::NAME => name = field.value.str(),
                             container_status::ALLOCATED_RESOURCES => {
-                                read_entry(&mut given.allocated, field.value.bytes())?;
+                                read_entry(&mut reported.allocated, field.value.bytes())?;
                             }
-                            container_status::RESOURCES => given.actual = Resources::read(field.value.bytes())?,
+                            container_status::RESOURCES => reported.actual = Resources::read(field.value.bytes())?,
                             _ => {}
                         }
                     }
-                    self.given.entry(name).or_insert(given);
+                    self.reported.entry(name).or_insert(reported);
                 }
                 pod_status::CONDITIONS if find(message, pod_condition::TYPE) == b"PodResizePending" => {
                     self.infeasible = find(message, pod_condition::REASON) == b"Infeasible";
@@ -318,8 +322,8 @@ impl<'a> Usage<'a> {
                 pod_spec::OVERHEAD => read_entry(&mut pod.overhead, message)?,
                 pod_spec::RESOURCES if sections.contains(Record::CONTAINER_RESOURCES_ONLY) => {}
                 pod_spec::RESOURCES => {
-                    pod.whole = Resources::read(message)?.of_the_pod();
-                    pod.whole_decides = sections.contains(Record::ANY_POD_RESOURCES_DECIDE);
+                    pod.pod_level = Resources::read(message)?.pod_level_only();
+                    pod.pod_level_decides = sections.contains(Record::ANY_POD_RESOURCES_DECIDE);
                 }
                 pod_spec::PRIORITY_CLASS_NAME => usage.priority_class = field.value.str(),
                 pod_spec::ACTIVE_DEADLINE_SECONDS => usage.terminating = field.value.i64() >= 0,

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn one_running_container_of_any_sort_counts() {
+    fn one_running_container_of_any_kind_counts() {
         for sort in [
             pod_status::CONTAINER_STATUSES,
             pod_status::INIT_CONTAINER_STATUSES,

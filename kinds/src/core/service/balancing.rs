@@ -3,8 +3,8 @@
 use crate::decode::DecodeError;
 use crate::intern::{Interner, Str};
 use crate::wire::schema::{
-    client_ip_config, load_balancer_ingress as i, load_balancer_status, port_status as e, service_spec as s,
-    service_status, session_affinity_config,
+    client_ip_config, load_balancer_ingress, load_balancer_status, port_status, service_spec as spec, service_status,
+    session_affinity_config,
 };
 use crate::wire::{WireError, fields, find};
 
@@ -81,17 +81,17 @@ impl Balancing {
             let field = field?;
             let text = || strings.str(field.value.str());
             match field.number {
-                s::LOAD_BALANCER_CLASS => balancing.class = Some(text()),
-                s::LOAD_BALANCER_SOURCE_RANGES => balancing.source_ranges.push(text()),
-                s::LOAD_BALANCER_IP => balancing.requested_ip = text(),
-                s::EXTERNAL_IPS => balancing.external_ips.push(text()),
-                s::ALLOCATE_LOAD_BALANCER_NODE_PORTS => balancing.allocate_node_ports = field.value.bool(),
-                s::SESSION_AFFINITY => balancing.client_ip_affinity = field.value.bytes() == b"ClientIP",
-                s::SESSION_AFFINITY_CONFIG => balancing.affinity_seconds = affinity_seconds(field.value.bytes())?,
-                s::IP_FAMILY_POLICY => balancing.ip_family_policy = text(),
-                s::EXTERNAL_TRAFFIC_POLICY => balancing.external_local = field.value.bytes() == b"Local",
-                s::INTERNAL_TRAFFIC_POLICY => balancing.internal_local = field.value.bytes() == b"Local",
-                s::HEALTH_CHECK_NODE_PORT => balancing.health_check_node_port = field.value.i32(),
+                spec::LOAD_BALANCER_CLASS => balancing.class = Some(text()),
+                spec::LOAD_BALANCER_SOURCE_RANGES => balancing.source_ranges.push(text()),
+                spec::LOAD_BALANCER_IP => balancing.requested_ip = text(),
+                spec::EXTERNAL_IPS => balancing.external_ips.push(text()),
+                spec::ALLOCATE_LOAD_BALANCER_NODE_PORTS => balancing.allocate_node_ports = field.value.bool(),
+                spec::SESSION_AFFINITY => balancing.client_ip_affinity = field.value.bytes() == b"ClientIP",
+                spec::SESSION_AFFINITY_CONFIG => balancing.affinity_seconds = affinity_seconds(field.value.bytes())?,
+                spec::IP_FAMILY_POLICY => balancing.ip_family_policy = text(),
+                spec::EXTERNAL_TRAFFIC_POLICY => balancing.external_local = field.value.bytes() == b"Local",
+                spec::INTERNAL_TRAFFIC_POLICY => balancing.internal_local = field.value.bytes() == b"Local",
+                spec::HEALTH_CHECK_NODE_PORT => balancing.health_check_node_port = field.value.i32(),
                 _ => {}
             }
         }
@@ -122,17 +122,17 @@ impl Ingress {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                i::IP => ingress.ip = field.value.str().into(),
-                i::HOSTNAME => ingress.hostname = field.value.str().into(),
-                i::IP_MODE => ingress.ip_mode = field.value.str().into(),
-                i::PORTS => {
+                load_balancer_ingress::IP => ingress.ip = field.value.str().into(),
+                load_balancer_ingress::HOSTNAME => ingress.hostname = field.value.str().into(),
+                load_balancer_ingress::IP_MODE => ingress.ip_mode = field.value.str().into(),
+                load_balancer_ingress::PORTS => {
                     let mut port = PortError::default();
                     for field in fields(field.value.bytes()) {
                         let field = field?;
                         match field.number {
-                            e::PORT => port.port = field.value.i32(),
-                            e::PROTOCOL => port.protocol = field.value.str().into(),
-                            e::ERROR => port.error = Some(field.value.str().into()),
+                            port_status::PORT => port.port = field.value.i32(),
+                            port_status::PROTOCOL => port.protocol = field.value.str().into(),
+                            port_status::ERROR => port.error = Some(field.value.str().into()),
                             _ => {}
                         }
                     }

@@ -9,7 +9,7 @@ use crate::meta::{Meta, Parts};
 use crate::template::raw_object::annotated_meta;
 use crate::value::int_or_string::IntOrString;
 use crate::value::ip::{Family, Ip};
-use crate::wire::schema::{service_port as p, service_spec as s};
+use crate::wire::schema::{service_port, service_spec as spec};
 use crate::wire::{WireError, fields, map_entry};
 
 pub use balancing::{Balancing, Ingress, PortError};
@@ -138,12 +138,14 @@ impl ServicePort {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                p::NAME => port.name = strings.str(field.value.str()),
-                p::PROTOCOL if !field.value.bytes().is_empty() => port.protocol = strings.str(field.value.str()),
-                p::APP_PROTOCOL => port.app_protocol = Some(strings.str(field.value.str())),
-                p::PORT => port.port = field.value.i32(),
-                p::TARGET_PORT => port.target_port = IntOrString::decode(field.value.bytes())?,
-                p::NODE_PORT => port.node_port = field.value.i32(),
+                service_port::NAME => port.name = strings.str(field.value.str()),
+                service_port::PROTOCOL if !field.value.bytes().is_empty() => {
+                    port.protocol = strings.str(field.value.str())
+                }
+                service_port::APP_PROTOCOL => port.app_protocol = Some(strings.str(field.value.str())),
+                service_port::PORT => port.port = field.value.i32(),
+                service_port::TARGET_PORT => port.target_port = IntOrString::decode(field.value.bytes())?,
+                service_port::NODE_PORT => port.node_port = field.value.i32(),
                 _ => {}
             }
         }
@@ -175,17 +177,17 @@ impl Kind for Service {
         for field in fields(spec) {
             let field = field?;
             match field.number {
-                s::TYPE => service.kind = ServiceType::parse(field.value.str()),
-                s::SELECTOR => {
+                spec::TYPE => service.kind = ServiceType::parse(field.value.str()),
+                spec::SELECTOR => {
                     let (key, value) = map_entry(field.value.bytes())?;
                     selector.push((strings.str(key), strings.str(value)));
                 }
-                s::PORTS => service.ports.push(ServicePort::decode(context, field.value.bytes())?),
-                s::CLUSTER_IP => first = Some(field.value.str()).filter(|ip| !ip.is_empty()),
-                s::CLUSTER_IPS => service.cluster_ips.push(field.value.str().into()),
-                s::IP_FAMILIES => service.ip_families.push(strings.str(field.value.str())),
-                s::PUBLISH_NOT_READY_ADDRESSES => service.publish_not_ready_addresses = field.value.bool(),
-                s::TRAFFIC_DISTRIBUTION => service.traffic_distribution = Some(strings.str(field.value.str())),
+                spec::PORTS => service.ports.push(ServicePort::decode(context, field.value.bytes())?),
+                spec::CLUSTER_IP => first = Some(field.value.str()).filter(|ip| !ip.is_empty()),
+                spec::CLUSTER_IPS => service.cluster_ips.push(field.value.str().into()),
+                spec::IP_FAMILIES => service.ip_families.push(strings.str(field.value.str())),
+                spec::PUBLISH_NOT_READY_ADDRESSES => service.publish_not_ready_addresses = field.value.bool(),
+                spec::TRAFFIC_DISTRIBUTION => service.traffic_distribution = Some(strings.str(field.value.str())),
                 _ => {}
             }
         }

@@ -6,21 +6,21 @@ use super::*;
 use crate::intern::Interner;
 use crate::wire::Put;
 use crate::wire::schema::{
-    client_ip_config, load_balancer_ingress, load_balancer_status, object_meta, port_status, service as f,
+    client_ip_config, load_balancer_ingress, load_balancer_status, object_meta, port_status, service as object,
     service_status, session_affinity_config,
 };
 
 fn decode(sections: Sections, spec: impl FnOnce(&mut Vec<u8>), status: impl FnOnce(&mut Vec<u8>)) -> Service {
     let mut object = Vec::new();
-    object.put_message(f::METADATA, |meta| {
+    object.put_message(object::METADATA, |meta| {
         meta.put_str(object_meta::NAME, "web");
         meta.put_str(object_meta::NAMESPACE, "shop");
         meta.put_str(object_meta::RESOURCE_VERSION, "7");
         meta.put_entry(object_meta::ANNOTATIONS, "example.com/a", "1");
         meta.put_entry(object_meta::ANNOTATIONS, crate::template::raw_object::LAST_APPLIED, "{}");
     });
-    object.put_message(f::SPEC, spec);
-    object.put_message(f::STATUS, status);
+    object.put_message(object::SPEC, spec);
+    object.put_message(object::STATUS, status);
     let context = Decode { interner: Arc::new(Interner::default()), sections };
     Service::decode(&context, &object).expect("well-formed")
 }
@@ -44,25 +44,25 @@ fn ports_selector_and_addresses_are_decoded() {
     let service = decode(
         Sections::default(),
         |spec| {
-            spec.put_message(s::PORTS, |port| {
-                port.put_str(p::NAME, "http");
-                port.put_str(p::PROTOCOL, "");
-                port.put_int(p::PORT, 80);
-                port.put_message(p::TARGET_PORT, |target| {
+            spec.put_message(spec::PORTS, |port| {
+                port.put_str(service_port::NAME, "http");
+                port.put_str(service_port::PROTOCOL, "");
+                port.put_int(service_port::PORT, 80);
+                port.put_message(service_port::TARGET_PORT, |target| {
                     target.put_int(crate::wire::schema::int_or_string::TYPE, 1);
                     target.put_str(crate::wire::schema::int_or_string::STR_VAL, "web");
                 });
-                port.put_int(p::NODE_PORT, 30080);
-                port.put_str(p::APP_PROTOCOL, "https");
+                port.put_int(service_port::NODE_PORT, 30080);
+                port.put_str(service_port::APP_PROTOCOL, "https");
             });
-            spec.put_entry(s::SELECTOR, "b", "2");
-            spec.put_entry(s::SELECTOR, "a", "1");
-            spec.put_str(s::CLUSTER_IP, "None");
-            spec.put_str(s::CLUSTER_IPS, "None");
-            spec.put_str(s::TYPE, "LoadBalancer");
-            spec.put_str(s::IP_FAMILIES, "IPv6");
-            spec.put_bool(s::PUBLISH_NOT_READY_ADDRESSES, true);
-            spec.put_str(s::TRAFFIC_DISTRIBUTION, "PreferClose");
+            spec.put_entry(spec::SELECTOR, "b", "2");
+            spec.put_entry(spec::SELECTOR, "a", "1");
+            spec.put_str(spec::CLUSTER_IP, "None");
+            spec.put_str(spec::CLUSTER_IPS, "None");
+            spec.put_str(spec::TYPE, "LoadBalancer");
+            spec.put_str(spec::IP_FAMILIES, "IPv6");
+            spec.put_bool(spec::PUBLISH_NOT_READY_ADDRESSES, true);
+            spec.put_str(spec::TRAFFIC_DISTRIBUTION, "PreferClose");
         },
         |_| {},
     );
@@ -79,7 +79,7 @@ fn ports_selector_and_addresses_are_decoded() {
 
 #[test]
 fn cluster_ip_may_be_set_without_the_list() {
-    let service = decode(Sections::default(), |spec| spec.put_str(s::CLUSTER_IP, "10.0.0.1"), |_| {});
+    let service = decode(Sections::default(), |spec| spec.put_str(spec::CLUSTER_IP, "10.0.0.1"), |_| {});
     assert_eq!(texts(&service.cluster_ips), ["10.0.0.1"]);
 }
 
@@ -99,21 +99,21 @@ fn load_balancer_settings_are_decoded() {
         });
     };
     let spec = |spec: &mut Vec<u8>| {
-        spec.put_str(s::TYPE, "LoadBalancer");
-        spec.put_str(s::LOAD_BALANCER_CLASS, "");
-        spec.put_str(s::LOAD_BALANCER_SOURCE_RANGES, "10.0.0.0/8");
-        spec.put_str(s::LOAD_BALANCER_IP, "192.0.2.1");
-        spec.put_str(s::EXTERNAL_IPS, "192.0.2.9");
-        spec.put_bool(s::ALLOCATE_LOAD_BALANCER_NODE_PORTS, false);
-        spec.put_str(s::SESSION_AFFINITY, "ClientIP");
-        spec.put_message(s::SESSION_AFFINITY_CONFIG, |config| {
+        spec.put_str(spec::TYPE, "LoadBalancer");
+        spec.put_str(spec::LOAD_BALANCER_CLASS, "");
+        spec.put_str(spec::LOAD_BALANCER_SOURCE_RANGES, "10.0.0.0/8");
+        spec.put_str(spec::LOAD_BALANCER_IP, "192.0.2.1");
+        spec.put_str(spec::EXTERNAL_IPS, "192.0.2.9");
+        spec.put_bool(spec::ALLOCATE_LOAD_BALANCER_NODE_PORTS, false);
+        spec.put_str(spec::SESSION_AFFINITY, "ClientIP");
+        spec.put_message(spec::SESSION_AFFINITY_CONFIG, |config| {
             config.put_message(session_affinity_config::CLIENT_IP, |client| {
                 client.put_int(client_ip_config::TIMEOUT_SECONDS, 60);
             });
         });
-        spec.put_str(s::IP_FAMILY_POLICY, "SingleStack");
-        spec.put_str(s::EXTERNAL_TRAFFIC_POLICY, "Local");
-        spec.put_int(s::HEALTH_CHECK_NODE_PORT, 31000);
+        spec.put_str(spec::IP_FAMILY_POLICY, "SingleStack");
+        spec.put_str(spec::EXTERNAL_TRAFFIC_POLICY, "Local");
+        spec.put_int(spec::HEALTH_CHECK_NODE_PORT, 31000);
     };
     let port = PortError { port: 80, protocol: "TCP".into(), error: Some("Busy".into()) };
     let ingress = Ingress { ip: "192.0.2.1".into(), hostname: "".into(), ip_mode: "VIP".into(), ports: vec![port] };

@@ -13,19 +13,19 @@ use crate::fixture::make;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Defect {
-    AnswersInReverse,
+    ReturnsReverseOrder,
     ForgetsUnknownInstances,
-    CallsErrorsGone,
-    CallsStoppedGone,
+    ReportsErrorsAsGone,
+    ReportsStoppedAsGone,
     SettlesTooEarly,
     IgnoresNewPorts,
     IgnoresNewRanges,
     NeverRemovesTargets,
-    CallsDeletionGoneTooEarly,
+    ReportsDeletionTooEarly,
     DeletesByName,
-    HidesHalfMade,
-    TakesAnyAnnotation,
-    MakesOnSetTargets,
+    HidesPartialLoadBalancers,
+    AcceptsAnyAnnotation,
+    CreatesOnSetTargets,
     WritesEachTime,
     StopsAtFirstBadRoute,
     RemovesStaleRoutes,
@@ -33,14 +33,14 @@ enum Defect {
 }
 
 struct Defective {
-    sound: Arc<dyn CloudProvider>,
+    inner: Arc<dyn CloudProvider>,
     defect: Defect,
 }
 
 #[async_trait]
 impl CloudProvider for Defective {
     fn name(&self) -> &'static str {
-        self.sound.name()
+        self.inner.name()
     }
 
     fn has_cluster_id(&self) -> bool {
@@ -48,19 +48,19 @@ impl CloudProvider for Defective {
     }
 
     async fn initialize(&self) -> Result<(), CloudError> {
-        self.sound.initialize().await
+        self.inner.initialize().await
     }
 
     fn instances(&self) -> Option<Arc<dyn Instances>> {
-        Some(Arc::new(DefectiveInstances(self.sound.instances()?, self.defect)))
+        Some(Arc::new(DefectiveInstances(self.inner.instances()?, self.defect)))
     }
 
     fn load_balancers(&self) -> Option<Arc<dyn LoadBalancers>> {
-        Some(Arc::new(DefectiveBalancers(self.sound.load_balancers()?, self.defect)))
+        Some(Arc::new(DefectiveBalancers(self.inner.load_balancers()?, self.defect)))
     }
 
     fn routes(&self) -> Option<Arc<dyn Routes>> {
-        Some(Arc::new(DefectiveRoutes(self.sound.routes()?, self.defect)))
+        Some(Arc::new(DefectiveRoutes(self.inner.routes()?, self.defect)))
     }
 }
 
@@ -71,14 +71,14 @@ impl Instances for DefectiveInstances {
     async fn describe(&self, instances: &[InstanceRef]) -> Vec<InstanceState> {
         let mut states = self.0.describe(instances).await;
         match self.1 {
-            Defect::AnswersInReverse => states.reverse(),
+            Defect::ReturnsReverseOrder => states.reverse(),
             Defect::ForgetsUnknownInstances => states.retain(|state| *state != InstanceState::Gone),
             _ => {}
         }
         for state in &mut states {
             let gone = match state {
-                InstanceState::Unknown(_) => self.1 == Defect::CallsErrorsGone,
-                InstanceState::Stopped => self.1 == Defect::CallsStoppedGone,
+                InstanceState::Unknown(_) => self.1 == Defect::ReportsErrorsAsGone,
+                InstanceState::Stopped => self.1 == Defect::ReportsStoppedAsGone,
                 _ => false,
             };
             if gone {
@@ -92,7 +92,7 @@ impl Instances for DefectiveInstances {
 struct DefectiveBalancers(Arc<dyn LoadBalancers>, Defect);
 
 impl DefectiveBalancers {
-    async fn is_there(&self, id: &LoadBalancerId) -> bool {
+    async fn exists(&self, id: &LoadBalancerId) -> bool {
         !matches!(self.0.observe(id).await, Ok(Observed::Absent))
     }
 }
@@ -105,7 +105,7 @@ impl LoadBalancers for DefectiveBalancers {
 
     fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError> {
         let read = self.0.targeting(spec);
-        if self.1 == Defect::TakesAnyAnnotation { read.or(Ok(Targeting::Nodes)) } else { read }
+        if self.1 == Defect::AcceptsAnyAnnotation { read.or(Ok(Targeting::Nodes)) } else { read }
     }
 
     async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError> {
@@ -123,7 +123,7 @@ impl LoadBalancers for DefectiveBalancers {
             }
             return self.0.ensure(&old, targets).await;
         }
-        if self.1 == Defect::WritesEachTime && self.is_there(&spec.id).await {
+        if self.1 == Defect::WritesEachTime && self.exists(&spec.id).await {
             self.0.set_targets(spec, &Targets::default()).await?;
         }
         let ensured = self.0.ensure(spec, targets).await?;
@@ -132,7 +132,7 @@ impl LoadBalancers for DefectiveBalancers {
     }
 
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
-        if self.1 == Defect::MakesOnSetTargets && !self.is_there(&spec.id).await {
+        if self.1 == Defect::CreatesOnSetTargets && !self.exists(&spec.id).await {
             return self.0.ensure(spec, targets).await.map(|_| ());
         }
         if self.1 == Defect::NeverRemovesTargets && targets.nodes.len() < 3 {
@@ -148,12 +148,12 @@ impl LoadBalancers for DefectiveBalancers {
             }
         }
         let deletion = self.0.delete(id).await;
-        if self.1 == Defect::CallsDeletionGoneTooEarly { deletion.map(|_| Deletion::Gone) } else { deletion }
+        if self.1 == Defect::ReportsDeletionTooEarly { deletion.map(|_| Deletion::Gone) } else { deletion }
     }
 
     async fn list_owned(&self) -> Result<Vec<Owned>, CloudError> {
         let mut owned = self.0.list_owned().await?;
-        if self.1 == Defect::HidesHalfMade {
+        if self.1 == Defect::HidesPartialLoadBalancers {
             owned.retain(|owned| owned.resources.len() > 1);
         }
         Ok(owned)
@@ -199,21 +199,21 @@ impl Routes for DefectiveRoutes {
 #[test]
 fn each_defect_fails_its_case() {
     let table = [
-        (Defect::AnswersInReverse, "describe_returns_states_in_the_requested_order"),
+        (Defect::ReturnsReverseOrder, "describe_returns_states_in_the_requested_order"),
         (Defect::ForgetsUnknownInstances, "describe_reports_unknown_instances_as_gone"),
         (Defect::ForgetsUnknownInstances, "describe_isolates_an_invalid_id_in_a_batch_of_500"),
-        (Defect::CallsErrorsGone, "describe_does_not_report_another_clouds_instance_as_gone"),
-        (Defect::CallsStoppedGone, "describe_distinguishes_stopped_from_deleted_instances"),
+        (Defect::ReportsErrorsAsGone, "describe_does_not_report_another_clouds_instance_as_gone"),
+        (Defect::ReportsStoppedAsGone, "describe_distinguishes_stopped_from_deleted_instances"),
         (Defect::SettlesTooEarly, "ensure_creates_the_load_balancer_that_observe_returns"),
         (Defect::IgnoresNewPorts, "ports_are_changed"),
         (Defect::IgnoresNewRanges, "source_ranges_are_changed"),
         (Defect::NeverRemovesTargets, "targets_shrink_and_grow"),
-        (Defect::CallsDeletionGoneTooEarly, "delete_is_idempotent"),
-        (Defect::CallsDeletionGoneTooEarly, "delete_that_takes_time_is_in_progress"),
+        (Defect::ReportsDeletionTooEarly, "delete_is_idempotent"),
+        (Defect::ReportsDeletionTooEarly, "delete_that_takes_time_is_in_progress"),
         (Defect::DeletesByName, "service_with_another_uid_has_another_load_balancer"),
-        (Defect::HidesHalfMade, "partial_load_balancer_is_listed_and_deleted"),
-        (Defect::TakesAnyAnnotation, "invalid_annotation_is_reported_and_nothing_created"),
-        (Defect::MakesOnSetTargets, "targets_of_an_absent_load_balancer_are_not_found"),
+        (Defect::HidesPartialLoadBalancers, "partial_load_balancer_is_listed_and_deleted"),
+        (Defect::AcceptsAnyAnnotation, "invalid_annotation_is_reported_and_nothing_created"),
+        (Defect::CreatesOnSetTargets, "targets_of_an_absent_load_balancer_are_not_found"),
         (Defect::WritesEachTime, "ensure_is_idempotent"),
         (Defect::StopsAtFirstBadRoute, "invalid_route_change_does_not_stop_the_others"),
         (Defect::RemovesStaleRoutes, "changed_route_is_not_removed"),
@@ -221,8 +221,8 @@ fn each_defect_fails_its_case() {
     ];
     for (defect, name) in table {
         let outcome = block_on(async {
-            let (sound, fixture) = make().await;
-            let provider: Arc<dyn CloudProvider> = Arc::new(Defective { sound, defect });
+            let (inner, fixture) = make().await;
+            let provider: Arc<dyn CloudProvider> = Arc::new(Defective { inner, defect });
             provider_conformance::run_case(name, &provider, &fixture).await
         });
         let outcome = outcome.unwrap_or_else(|| panic!("{name} is none of {:?}", case_names().collect::<Vec<_>>()));

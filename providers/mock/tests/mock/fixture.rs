@@ -71,7 +71,7 @@ impl Fixture for MockFixture {
         Ok(())
     }
 
-    async fn leftovers(&self, id: &LoadBalancerId) -> Result<Vec<String>, FixtureError> {
+    async fn remaining_resources(&self, id: &LoadBalancerId) -> Result<Vec<String>, FixtureError> {
         let left = self.0.snapshot().balancers.into_iter().filter(|balancer| balancer.id == *id);
         Ok(left.map(|balancer| format!("{balancer:?}")).collect())
     }
@@ -92,7 +92,7 @@ impl Fixture for MockFixture {
         self.arm(Fault::at(Pattern::Changes, nth, Effect::Transient))
     }
 
-    async fn lose_answer(&self, nth: u64) -> Result<(), FixtureError> {
+    async fn lose_response(&self, nth: u64) -> Result<(), FixtureError> {
         self.arm(Fault::at(Pattern::Changes, nth, Effect::AnswerLost))
     }
 
@@ -106,7 +106,7 @@ impl Fixture for MockFixture {
         self.arm(Fault::at(Pattern::One(Operation::DeleteBalancer), 1, effect))
     }
 
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         Duration::from_secs(5)
     }
 

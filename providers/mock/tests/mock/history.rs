@@ -25,7 +25,7 @@ const STEPS: usize = 60;
 #[derive(Default)]
 struct Model {
     /// Instances, and whether they run.
-    machines: BTreeMap<String, bool>,
+    instances: BTreeMap<String, bool>,
     /// The last request; `None`: deleted.
     balancers: BTreeMap<LoadBalancerId, Option<(LoadBalancerSpec, Targets)>>,
     /// Targets of routes, by the last change that succeeded or got no response.
@@ -111,17 +111,17 @@ impl History {
             0 => {
                 self.log.push(format!("add {name}"));
                 self.cloud.add_instance(&InstanceConfig::named(&name));
-                self.model.machines.insert(name, true);
+                self.model.instances.insert(name, true);
             }
             1 => {
                 self.log.push(format!("stop {name}"));
                 self.cloud.stop_instance(&name);
-                self.model.machines.entry(name).and_modify(|running| *running = false);
+                self.model.instances.entry(name).and_modify(|running| *running = false);
             }
             2 => {
                 self.log.push(format!("remove {name}"));
                 self.cloud.remove_instance(&name);
-                self.model.machines.remove(&name);
+                self.model.instances.remove(&name);
             }
             3..=4 => {
                 let (spec, targets) = self.random_request();
@@ -176,7 +176,7 @@ impl History {
         self.log.push(format!("route {destination} to {name} {result:?}"));
         match result {
             Ok(()) => {
-                assert!(!foreign && self.model.machines.contains_key(&name), "an impossible route was set");
+                assert!(!foreign && self.model.instances.contains_key(&name), "an impossible route was set");
                 self.model.routes.insert(destination, Some(provider_id(&name)));
             }
             Err(error) => {
@@ -242,7 +242,7 @@ impl History {
         let requested: Vec<_> = (0..NODES).map(|number| InstanceRef::named(format!("node-{number}"))).collect();
         let states = self.cloud.provider(CLUSTER).instances().expect("instances").describe(&requested).await;
         for (requested, state) in requested.iter().zip(&states) {
-            match self.model.machines.get(&requested.node) {
+            match self.model.instances.get(&requested.node) {
                 None => assert_eq!(*state, InstanceState::Gone),
                 Some(false) => assert_eq!(*state, InstanceState::Stopped),
                 Some(true) => assert!(matches!(state, InstanceState::Running(_)), "{state:?}"),
@@ -256,7 +256,7 @@ impl History {
             .iter()
             .map(|(destination, id)| {
                 let target = id.as_ref().map(|id| {
-                    let there = self.model.machines.keys().any(|name| provider_id(name) == *id);
+                    let there = self.model.instances.keys().any(|name| provider_id(name) == *id);
                     if there { RouteTarget::Instance(id.clone()) } else { RouteTarget::Blackhole }
                 });
                 (*destination, target)

@@ -56,7 +56,7 @@ impl Fixture for OnMoto {
         self.moto.terminate(id(instance)).await.map_err(failed)
     }
 
-    async fn leftovers(&self, id: &LoadBalancerId) -> Result<Vec<String>, FixtureError> {
+    async fn remaining_resources(&self, id: &LoadBalancerId) -> Result<Vec<String>, FixtureError> {
         Held::with_tag(&self.moto, &id.uid).await.map_err(failed)
     }
 
@@ -93,7 +93,7 @@ impl Fixture for OnMoto {
         Ok(())
     }
 
-    async fn lose_answer(&self, nth: u64) -> Result<(), FixtureError> {
+    async fn lose_response(&self, nth: u64) -> Result<(), FixtureError> {
         self.moto.proxy.arm(Fault::nth("changes", nth, Effect::AnswerLost));
         Ok(())
     }
@@ -127,7 +127,7 @@ impl Fixture for OnMoto {
         Ok(items.any(|item| item.contains(&route) && item.contains(&self.moto.network.gateway)))
     }
 
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         Duration::from_secs(60)
     }
 }

@@ -151,8 +151,8 @@ pub const CRATES: &[Layers] = &[
         floors: &[
             &["fixture", "report"],
             &["context"],
-            &["balancers_make", "instances", "routes"],
-            &["balancers_change", "balancers_end"],
+            &["load_balancer_creation", "instances", "routes"],
+            &["load_balancer_changes", "load_balancer_deletion"],
             &["cases"],
         ],
     },

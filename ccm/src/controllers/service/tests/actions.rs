@@ -7,16 +7,16 @@ use kinds::Service;
 use providers::{CloudError, ErrorKind, Targeting, Targets};
 use tokio::time::Instant;
 
-use super::world::{CLUSTER, RESYNC, node, service};
-use crate::controllers::service::balancer_state::{Announced, BalancerState, Pause, Settled};
+use super::simulation::{CLUSTER, RESYNC, node, service};
 use crate::controllers::service::decide::{self, FINALIZER};
 use crate::controllers::service::decide_action::{Action, Request, Wanted, next_action, previous};
+use crate::controllers::service::load_balancer_state::{Announced, LoadBalancerState, Pause, Settled};
 
 /// The parts of a decision; each row of the table changes some.
 struct Situation {
     service: Service,
     request: Request,
-    state: BalancerState,
+    state: LoadBalancerState,
     now: Instant,
 }
 
@@ -44,26 +44,26 @@ fn settled() -> Situation {
     let (service, now) = (held(), Instant::now());
     let wanted = wanted(&service);
     let spec = wanted.spec.clone();
-    let state = BalancerState {
+    let state = LoadBalancerState {
         uid: service.meta.uid.clone(),
         made: Some(spec.id.clone()),
         targeting: Some(Targeting::Nodes),
-        aimed: wanted.targets.clone(),
+        last_targets: wanted.targets.clone(),
         settled: Some(Settled { spec, targets: targets(&["node-0"]), at: now }),
-        ..BalancerState::default()
+        ..LoadBalancerState::default()
     };
     Situation { service, request: Request::Wanted(wanted), state, now }
 }
 
 /// The same Service after a restart: only its finalizer shows that a load balancer may exist.
 fn after_restart() -> Situation {
-    Situation { state: BalancerState::default(), ..settled() }
+    Situation { state: LoadBalancerState::default(), ..settled() }
 }
 
 fn pause(situation: &mut Situation, seconds: Option<u64>, firm: bool) {
-    let asked = situation.state.settled.take().map(|settled| settled.spec);
+    let request = situation.state.settled.take().map(|settled| settled.spec);
     let until = seconds.map(|seconds| situation.now + Duration::from_secs(seconds));
-    situation.state.pause = Some(Pause { until, asked, firm });
+    situation.state.pause = Some(Pause { until, request, firm });
 }
 
 fn more_nodes(situation: &mut Situation) {
@@ -83,7 +83,7 @@ fn name(action: &Action<'_>) -> String {
     match action {
         Action::Forget => "forget".into(),
         Action::Wait(wait) => format!("wait {wait:?}"),
-        Action::DeleteUnheld => "delete unheld".into(),
+        Action::DeleteWithoutFinalizer => "delete without finalizer".into(),
         Action::CleanUp { clear_status } => format!("clean up, clear: {clear_status}"),
         Action::Reject { wait, .. } => format!("reject, wait {wait:?}"),
         Action::RejectAndUpdate { .. } => "reject, update".into(),
@@ -101,10 +101,10 @@ type Row<'a> = (&'a str, fn() -> Situation, fn(&mut Situation), &'a str);
 fn next_action_follows_from_request_and_state() {
     let rows: &[Row<'_>] = &[
         ("nothing wanted or made", after_restart, |s| s.request = Request::Nothing, "forget"),
-        ("finalizer removed by another client", settled, |s| s.request = Request::Nothing, "delete unheld"),
+        ("finalizer removed by another client", settled, |s| s.request = Request::Nothing, "delete without finalizer"),
         ("deleted Service", settled, |s| s.request = Request::Removal, "clean up, clear: true"),
         (
-            "another controller's, unheld",
+            "another controller's, without finalizer",
             after_restart,
             |s| {
                 s.request = Request::Elsewhere;
@@ -159,7 +159,12 @@ fn next_action_follows_from_request_and_state() {
             "ensure, announce: false, drift: false",
         ),
         ("as requested", settled, |_| {}, "publish"),
-        ("as requested, unheld", settled, |s| s.service = service("web"), "ensure, announce: false, drift: true"),
+        (
+            "as requested, without finalizer",
+            settled,
+            |s| s.service = service("web"),
+            "ensure, announce: false, drift: true",
+        ),
         ("other nodes", settled, more_nodes, "update 2"),
         ("due for a drift check", settled, |s| s.now += RESYNC * 2, "ensure, announce: false, drift: true"),
         (
@@ -231,7 +236,7 @@ fn load_balancer_of_a_previous_service_of_the_name_is_deleted_first() {
         (Some(&earlier), Some(&own), Some(&earlier)),
         (Some(&own), None, Some(&own)),
     ] {
-        let state = BalancerState { made: made.cloned(), ..BalancerState::default() };
+        let state = LoadBalancerState { made: made.cloned(), ..LoadBalancerState::default() };
         assert_eq!(previous(&state, now).as_ref(), expected, "{made:?} {now:?}");
     }
 }

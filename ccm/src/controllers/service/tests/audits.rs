@@ -11,7 +11,7 @@ use providers::{
     TargetPort, Targets,
 };
 
-use super::world::{CLUSTER, Process, World, key, pass, service};
+use super::simulation::{CLUSTER, Process, Simulation, key, pass, service};
 use crate::controllers::service::audit::unwanted;
 use crate::controllers::service::decide;
 
@@ -20,7 +20,7 @@ fn id(name: &str, uid: &str) -> LoadBalancerId {
 }
 
 /// Creates the load balancer of a Service that does not exist.
-async fn create_leak(world: &World, id: LoadBalancerId) {
+async fn create_leak(sim: &Simulation, id: LoadBalancerId) {
     let port = Port {
         name: "80".into(),
         protocol: Protocol::Tcp,
@@ -29,25 +29,25 @@ async fn create_leak(world: &World, id: LoadBalancerId) {
         node_port: Some(30_080),
         target_port: TargetPort::Number(80),
     };
-    let cloud = world.cloud.provider(CLUSTER).load_balancers().expect("the mock has load balancers");
+    let cloud = sim.cloud.provider(CLUSTER).load_balancers().expect("the mock has load balancers");
     let made = cloud.ensure(&LoadBalancerSpec::new(id, vec![port]), &Targets::default()).await;
     made.expect("no faults");
 }
 
-fn balancers(world: &World) -> Vec<String> {
-    world.cloud.snapshot().balancers.into_iter().map(|balancer| balancer.id.name).collect()
+fn balancers(sim: &Simulation) -> Vec<String> {
+    sim.cloud.snapshot().balancers.into_iter().map(|balancer| balancer.id.name).collect()
 }
 
-/// A world with the Service `web` and a load balancer of the deleted Service `gone`.
-async fn world(collects: bool, every: u64) -> (Arc<World>, Process) {
-    let world = World::new(MockConfig::default());
-    *world.audit.lock().expect("no panic") = (collects, Duration::from_secs(every));
-    world.create(service("web"));
-    create_leak(&world, id("gone", "uid-gone")).await;
-    let process = Process::start(&world, 1);
+/// A simulation with the Service `web` and a load balancer of the deleted Service `gone`.
+async fn sim(collects: bool, every: u64) -> (Arc<Simulation>, Process) {
+    let sim = Simulation::new(MockConfig::default());
+    *sim.audit.lock().expect("no panic") = (collects, Duration::from_secs(every));
+    sim.create(service("web"));
+    create_leak(&sim, id("gone", "uid-gone")).await;
+    let process = Process::start(&sim, 1);
     pass(1.0).await;
-    world.take_events();
-    (world, process)
+    sim.take_events();
+    (sim, process)
 }
 
 async fn audit(process: &Process) -> usize {
@@ -56,64 +56,64 @@ async fn audit(process: &Process) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn leak_is_reported_by_the_second_audit_and_kept() {
-    let (world, process) = world(false, 0).await;
-    assert_eq!((audit(&process).await, world.take_events()), (0, vec![]));
+    let (sim, process) = sim(false, 0).await;
+    assert_eq!((audit(&process).await, sim.take_events()), (0, vec![]));
     assert_eq!(audit(&process).await, 1);
-    let [event] = &world.take_events()[..] else { panic!("one event") };
+    let [event] = &sim.take_events()[..] else { panic!("one event") };
     assert!(
         event.starts_with("Warning LeakedLoadBalancer gone: the Service no longer exists, but the cloud has resources"),
         "{event}"
     );
     assert!(event.contains("balancer auidgone") && event.contains("--collect-leaked-load-balancers"), "{event}");
-    assert_eq!(balancers(&world), ["gone", "web"]);
+    assert_eq!(balancers(&sim), ["gone", "web"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn leak_is_deleted_if_that_is_allowed() {
-    let (world, process) = world(true, 0).await;
+    let (sim, process) = sim(true, 0).await;
     audit(&process).await;
-    assert_eq!(balancers(&world), ["gone", "web"], "one audit proves nothing");
+    assert_eq!(balancers(&sim), ["gone", "web"], "one audit proves nothing");
     assert_eq!(audit(&process).await, 0);
-    assert_eq!(balancers(&world), ["web"]);
-    let [event] = &world.take_events()[..] else { panic!("one event") };
+    assert_eq!(balancers(&sim), ["web"]);
+    let [event] = &sim.take_events()[..] else { panic!("one event") };
     assert!(event.starts_with("Normal LeakedLoadBalancerDeleted gone: "), "{event}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn leak_is_deleted_only_after_a_whole_period() {
-    let (world, process) = world(true, 3600).await;
+    let (sim, process) = sim(true, 3600).await;
     for _ in 0..3 {
         audit(&process).await;
         pass(1000.0).await;
     }
-    assert_eq!(balancers(&world), ["gone", "web"], "the audits so far were within one period");
+    assert_eq!(balancers(&sim), ["gone", "web"], "the audits so far were within one period");
     pass(600.0).await;
     audit(&process).await;
-    assert_eq!(balancers(&world), ["web"]);
+    assert_eq!(balancers(&sim), ["web"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn uncached_read_decides_whether_a_service_exists() {
-    let (world, process) = world(true, 0).await;
+    let (sim, process) = sim(true, 0).await;
     // A Service with the ID of the leak, which the cache does not contain yet.
-    world.create(service("gone"));
-    world.change(&key("gone"), |service| service.meta.uid = Uid::parse("uid-gone"));
+    sim.create(service("gone"));
+    sim.change(&key("gone"), |service| service.meta.uid = Uid::parse("uid-gone"));
     assert_eq!((audit(&process).await, audit(&process).await), (0, 0));
-    assert_eq!((balancers(&world), world.take_events()), (vec!["gone".to_owned(), "web".to_owned()], vec![]));
+    assert_eq!((balancers(&sim), sim.take_events()), (vec!["gone".to_owned(), "web".to_owned()], vec![]));
     // Once the cache contains it, it requests no load balancer: the leak is reported, and a user has to fix it.
-    world.change(&key("gone"), |service| service.kind = ServiceType::ClusterIp);
+    sim.change(&key("gone"), |service| service.kind = ServiceType::ClusterIp);
     process.deliver(&key("gone"));
     pass(1.0).await;
     assert_eq!(audit(&process).await, 1);
-    let [event] = &world.take_events()[..] else { panic!("one event") };
+    let [event] = &sim.take_events()[..] else { panic!("one event") };
     assert!(event.contains("the Service requests no load balancer here"), "{event}");
-    assert_eq!(balancers(&world), ["gone", "web"]);
+    assert_eq!(balancers(&sim), ["gone", "web"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn resource_of_an_uncertain_owner_is_reported_and_never_deleted() {
-    let world = World::new(MockConfig::default());
-    world.audit.lock().expect("no panic").0 = true;
+    let sim = Simulation::new(MockConfig::default());
+    sim.audit.lock().expect("no panic").0 = true;
     let mut cloud = MockLoadBalancers::new();
     let of = |name: &str, certain| Owned {
         id: id(name, "uid"),
@@ -128,13 +128,13 @@ async fn resource_of_an_uncertain_owner_is_reported_and_never_deleted() {
     cloud.expect_collect().times(2).withf(|owned| owned.id.name == "ours").returning(move |_| {
         Ok(if std::mem::take(&mut first) { Deletion::InProgress(Duration::from_secs(7)) } else { Deletion::Gone })
     });
-    let process = Process::over(&world, 1, Arc::new(cloud));
+    let process = Process::over(&sim, 1, Arc::new(cloud));
     audit(&process).await;
     let second = process.audit().await;
     assert_eq!((second.leaks, second.again), (2, Some(Duration::from_secs(7))));
     let third = process.audit().await;
     assert_eq!((third.leaks, third.again), (1, None));
-    let events = world.take_events();
+    let events = sim.take_events();
     assert!(
         events.iter().any(|event| event.contains("perhaps") && event.contains("by hand if it is not needed")),
         "{events:?}"
@@ -143,8 +143,8 @@ async fn resource_of_an_uncertain_owner_is_reported_and_never_deleted() {
 
 #[tokio::test(start_paused = true)]
 async fn deletion_is_continued_although_a_listing_lacks_the_resource() {
-    let world = World::new(MockConfig::default());
-    world.audit.lock().expect("no panic").0 = true;
+    let sim = Simulation::new(MockConfig::default());
+    sim.audit.lock().expect("no panic").0 = true;
     let mut cloud = MockLoadBalancers::new();
     let left = Owned { id: id("gone", "uid"), phase: Phase::Active, resources: vec!["b-1".into()], certain: true };
     let (mut listings, mut results) = (
@@ -163,13 +163,13 @@ async fn deletion_is_continued_although_a_listing_lacks_the_resource() {
         .times(3)
         .withf(move |owned| *owned == left)
         .returning(move |_| results.next().expect("three"));
-    let process = Process::over(&world, 1, Arc::new(cloud));
+    let process = Process::over(&sim, 1, Arc::new(cloud));
     let mut leaks = Vec::new();
     for _ in 0..5 {
         leaks.push(audit(&process).await);
     }
     assert_eq!(leaks, [0, 1, 1, 0, 0]);
-    let events = world.take_events();
+    let events = sim.take_events();
     assert!(events.iter().any(|event| event.starts_with("Normal LeakedLoadBalancerDeleted gone: ")), "{events:?}");
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use kinds::service::ServiceType;
 use provider_mock::{Effect, Fault, MockConfig, Pattern};
 
-use super::world::{Process, World, key, node, pass, port, service};
-use crate::controllers::service::decide::is_held;
+use super::simulation::{Process, Simulation, key, node, pass, port, service};
+use crate::controllers::service::decide::has_finalizer;
 
 /// The place of a crash.
 #[derive(Debug, Clone, Copy)]
@@ -19,25 +19,25 @@ enum Crash {
 }
 
 /// Runs until `done`. Starts a new process after each crash.
-async fn run_until(world: &Arc<World>, process: &mut Option<Process>, done: impl Fn(&World) -> bool) {
+async fn run_until(sim: &Arc<Simulation>, process: &mut Option<Process>, done: impl Fn(&Simulation) -> bool) {
     for _ in 0..400 {
-        if world.is_dead() {
+        if sim.is_dead() {
             process.take().expect("a process").crash().await;
-            *process = Some(Process::start(world, 2));
+            *process = Some(Process::start(sim, 2));
         }
-        if done(world) {
+        if done(sim) {
             return;
         }
         process.as_ref().expect("a process").deliver_all();
         pass(2.0).await;
     }
-    panic!("not done in time: {:?} {:?}", world.get(&key("web")), world.cloud.snapshot().balancers);
+    panic!("not done in time: {:?} {:?}", sim.get(&key("web")), sim.cloud.snapshot().balancers);
 }
 
-fn balanced(world: &World, ports: usize, targets: usize) -> bool {
-    let snapshot = world.cloud.snapshot();
+fn balanced(sim: &Simulation, ports: usize, targets: usize) -> bool {
+    let snapshot = sim.cloud.snapshot();
     let [balancer] = &snapshot.balancers[..] else { return false };
-    let ingress = world.get(&key("web")).and_then(|web| Some(web.balancing?.ingress));
+    let ingress = sim.get(&key("web")).and_then(|web| Some(web.balancing?.ingress));
     let published =
         ingress.is_some_and(|ingress| ingress.len() == 1 && *ingress[0].ip == balancer.addresses[0].to_string());
     balancer.listeners.len() == ports && balancer.targets.len() == targets && published
@@ -46,39 +46,40 @@ fn balanced(world: &World, ports: usize, targets: usize) -> bool {
 /// Plays one scenario: creates a Service, changes ports and nodes, removes the load balancer, requests it again, and
 /// deletes the Service. Returns the number of writes and calls, and of changes of the cloud.
 async fn play(crash_at: Crash) -> (u64, u64) {
-    let world = World::new(MockConfig { deletion_millis: 3_000, provisioning_millis: 1_000, ..MockConfig::default() });
-    world.create(service("web"));
-    let mut process = Some(Process::start(&world, 2));
+    let sim =
+        Simulation::new(MockConfig { deletion_millis: 3_000, provisioning_millis: 1_000, ..MockConfig::default() });
+    sim.create(service("web"));
+    let mut process = Some(Process::start(&sim, 2));
     match crash_at {
-        Crash::Act(n) => world.die_after(n),
+        Crash::Act(n) => sim.die_after(n),
         Crash::Change(n) => {
-            world.cloud.add_fault(Fault::at(Pattern::Changes, n, Effect::AnswerLost)).expect("a fault");
-            world.die_on_error();
+            sim.cloud.add_fault(Fault::at(Pattern::Changes, n, Effect::AnswerLost)).expect("a fault");
+            sim.die_on_error();
         }
-        Crash::Never => world.die_after(u64::MAX),
+        Crash::Never => sim.die_after(u64::MAX),
     }
-    run_until(&world, &mut process, |world| balanced(world, 1, 2)).await;
-    world.change(&key("web"), |service| service.ports.push(port(81)));
-    run_until(&world, &mut process, |world| balanced(world, 2, 2)).await;
-    world.set_nodes(vec![node("node-1"), node("node-2"), node("node-3")]);
+    run_until(&sim, &mut process, |sim| balanced(sim, 1, 2)).await;
+    sim.change(&key("web"), |service| service.ports.push(port(81)));
+    run_until(&sim, &mut process, |sim| balanced(sim, 2, 2)).await;
+    sim.set_nodes(vec![node("node-1"), node("node-2"), node("node-3")]);
     process.as_ref().expect("a process").nodes_changed();
-    run_until(&world, &mut process, |world| balanced(world, 2, 3)).await;
-    world.change(&key("web"), |service| service.kind = ServiceType::ClusterIp);
-    let cleaned_up = |world: &World| {
-        world.cloud.snapshot().balancers.is_empty() && world.get(&key("web")).is_none_or(|web| !is_held(&web.meta))
+    run_until(&sim, &mut process, |sim| balanced(sim, 2, 3)).await;
+    sim.change(&key("web"), |service| service.kind = ServiceType::ClusterIp);
+    let cleaned_up = |sim: &Simulation| {
+        sim.cloud.snapshot().balancers.is_empty() && sim.get(&key("web")).is_none_or(|web| !has_finalizer(&web.meta))
     };
-    run_until(&world, &mut process, cleaned_up).await;
-    world.change(&key("web"), |service| service.kind = ServiceType::LoadBalancer);
-    run_until(&world, &mut process, |world| balanced(world, 2, 3)).await;
-    world.delete(&key("web"));
-    run_until(&world, &mut process, |world| cleaned_up(world) && world.get(&key("web")).is_none()).await;
+    run_until(&sim, &mut process, cleaned_up).await;
+    sim.change(&key("web"), |service| service.kind = ServiceType::LoadBalancer);
+    run_until(&sim, &mut process, |sim| balanced(sim, 2, 3)).await;
+    sim.delete(&key("web"));
+    run_until(&sim, &mut process, |sim| cleaned_up(sim) && sim.get(&key("web")).is_none()).await;
     let process = process.expect("a process");
     pass(60.0).await;
-    assert!(cleaned_up(&world), "it stays deleted");
+    assert!(cleaned_up(&sim), "it stays deleted");
     assert_eq!(process.leaks().await, 0);
-    let crashed = matches!(crash_at, Crash::Never) || world.died();
+    let crashed = matches!(crash_at, Crash::Never) || sim.died();
     assert!(crashed, "{crash_at:?} did not happen: this proves nothing");
-    (world.acts(), world.cloud.changing_calls())
+    (sim.acts(), sim.cloud.changing_calls())
 }
 
 #[tokio::test(start_paused = true)]

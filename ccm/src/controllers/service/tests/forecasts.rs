@@ -5,35 +5,35 @@ use std::sync::Arc;
 use kinds::service::ServiceType;
 use provider_mock::MockConfig;
 
-use super::world::{CLUSTER, Process, World, key, pass, service};
+use super::simulation::{CLUSTER, Process, Simulation, key, pass, service};
 use crate::controllers::service::decide::FINALIZER;
 use crate::controllers::service::forecast;
 
 #[tokio::test(start_paused = true)]
 async fn each_service_has_one_line_with_its_change() {
-    let world = World::new(MockConfig::default());
-    world.create(service("kept"));
-    let process = Process::start(&world, 1);
+    let sim = Simulation::new(MockConfig::default());
+    sim.create(service("kept"));
+    let process = Process::start(&sim, 1);
     pass(1.0).await;
     process.crash().await;
-    world.create(service("new"));
+    sim.create(service("new"));
     let mut class = service("class");
     class.balancing.as_mut().expect("a load balancer").class = Some("example.com/other".into());
-    world.create(class);
+    sim.create(class);
     let mut plain = service("plain");
     plain.kind = ServiceType::ClusterIp;
-    world.create(plain);
+    sim.create(plain);
     let mut former = service("former");
     former.kind = ServiceType::ClusterIp;
     former.meta.finalizers = Arc::new([FINALIZER.into()]);
-    world.create(former);
+    sim.create(former);
     let mut wrong = service("wrong");
     wrong.ports[0].port = 70_000;
-    world.create(wrong);
+    sim.create(wrong);
 
-    let services: Vec<_> = world.services().into_values().collect();
-    let cloud = world.cloud.provider(CLUSTER).load_balancers().expect("the mock has load balancers");
-    let before = world.acts();
+    let services: Vec<_> = sim.services().into_values().collect();
+    let cloud = sim.cloud.provider(CLUSTER).load_balancers().expect("the mock has load balancers");
+    let before = sim.acts();
     let lines = forecast::all(&services, CLUSTER, &*cloud).await;
     let words = |line: &String| line.split_whitespace().take(2).map(str::to_owned).collect::<Vec<_>>().join(" ");
     assert_eq!(
@@ -41,6 +41,6 @@ async fn each_service_has_one_line_with_its_change() {
         ["shop/class left", "shop/former deleted", "shop/kept kept", "shop/new created", "shop/wrong refused"]
     );
     assert!(lines[4].contains("spec.ports[].port is \"70000\""), "{lines:?}");
-    assert_eq!(world.acts(), before, "nothing is changed");
-    assert!(world.get(&key("new")).is_some_and(|new| new.meta.finalizers.is_empty()));
+    assert_eq!(sim.acts(), before, "nothing is changed");
+    assert!(sim.get(&key("new")).is_some_and(|new| new.meta.finalizers.is_empty()));
 }

@@ -9,24 +9,24 @@ use std::sync::Arc;
 
 use kinds::Service;
 use kinds::service::ServiceType;
-use provider_mock::{BalancerView, Effect, Fault, MockConfig, Operation, Pattern};
+use provider_mock::{Effect, Fault, LoadBalancerView, MockConfig, Operation, Pattern};
 use providers::{LoadBalancerId, TargetId};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-use super::world::{CLUSTER, Process, World, WriteFault, annotated, key, node, pass, port, service};
-use crate::controllers::service::decide::{self, is_held};
+use super::simulation::{CLUSTER, Process, Simulation, WriteFault, annotated, key, node, pass, port, service};
+use crate::controllers::service::decide::{self, has_finalizer};
 
 const SERVICES: usize = 4;
 const STEPS: usize = 50;
 
 struct History {
     rng: StdRng,
-    world: Arc<World>,
+    sim: Arc<Simulation>,
     process: Option<Process>,
     /// Load balancers whose finalizer a user removed. They may leak.
-    unheld: BTreeSet<LoadBalancerId>,
+    without_finalizer: BTreeSet<LoadBalancerId>,
     log: RefCell<Vec<String>>,
 }
 
@@ -61,14 +61,14 @@ impl History {
     fn new(seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let slow = rng.random_bool(0.5);
-        let world = World::new(MockConfig {
+        let sim = Simulation::new(MockConfig {
             seed,
             provisioning_millis: if slow { 5_000 } else { 0 },
             deletion_millis: if slow { 20_000 } else { 0 },
             ..MockConfig::default()
         });
-        let process = Some(Process::start(&world, 2));
-        Self { rng, world, process, unheld: BTreeSet::new(), log: RefCell::default() }
+        let process = Some(Process::start(&sim, 2));
+        Self { rng, sim, process, without_finalizer: BTreeSet::new(), log: RefCell::default() }
     }
 
     fn note(&self, what: impl Into<String>) {
@@ -81,12 +81,12 @@ impl History {
 
     async fn restart(&mut self) {
         self.process.take().expect("a process").crash().await;
-        self.process = Some(Process::start(&self.world, 2));
+        self.process = Some(Process::start(&self.sim, 2));
     }
 
     /// Changes a Service. The watch may deliver it only later.
     fn change(&mut self, name: &str, change: impl FnOnce(&mut Service)) {
-        self.world.change(&key(name), change);
+        self.sim.change(&key(name), change);
         if self.rng.random_bool(0.7) {
             self.process().deliver(&key(name));
         }
@@ -100,11 +100,11 @@ impl History {
             0..=2 => {
                 let mut new = service(&name);
                 annotated(&mut new, ANNOTATIONS.choose(&mut self.rng).expect("annotations"));
-                self.world.create(new);
+                self.sim.create(new);
                 self.process().deliver(&key(&name));
             }
             3 => {
-                self.world.delete(&key(&name));
+                self.sim.delete(&key(&name));
                 self.process().deliver(&key(&name));
             }
             4 => {
@@ -123,24 +123,24 @@ impl History {
             }),
             7 => {
                 let count = self.rng.random_range(0..5);
-                self.world.set_nodes((0..count).map(|n| node(&format!("node-{n}"))).collect());
+                self.sim.set_nodes((0..count).map(|n| node(&format!("node-{n}"))).collect());
                 self.process().nodes_changed();
             }
             8 => {
-                self.world.cloud.add_fault(random_fault(&mut self.rng)).expect("a fault that works");
+                self.sim.cloud.add_fault(random_fault(&mut self.rng)).expect("a fault that works");
             }
             9 => {
                 let fault = *[WriteFault::Refused, WriteFault::Lost].choose(&mut self.rng).expect("faults");
-                self.world.add_fault(fault);
+                self.sim.add_fault(fault);
             }
             10 => {
                 let acts = self.rng.random_range(1..6);
-                self.world.die_after(acts);
+                self.sim.die_after(acts);
             }
             11 if self.rng.random_bool(0.3) => {
                 // A user removes the finalizer: only a process that survives knows about the load balancer.
-                let id = self.world.get(&key(&name)).map(|service| decide::id(&service.meta, CLUSTER));
-                self.unheld.extend(id);
+                let id = self.sim.get(&key(&name)).map(|service| decide::id(&service.meta, CLUSTER));
+                self.without_finalizer.extend(id);
                 self.change(&name, |service| service.meta.finalizers = [].into());
             }
             12 => self.process().deliver_all(),
@@ -150,15 +150,15 @@ impl History {
             }
         }
         pass(0.001).await;
-        if self.world.is_dead() {
+        if self.sim.is_dead() {
             self.note("dead");
             self.restart().await;
         }
     }
 
     async fn settle(&mut self) {
-        self.world.clear_faults();
-        self.world.die_after(u64::MAX);
+        self.sim.clear_faults();
+        self.sim.die_after(u64::MAX);
         for _ in 0..8 {
             self.process().deliver_all();
             pass(100.0).await;
@@ -166,31 +166,36 @@ impl History {
     }
 
     async fn check(&self) {
-        let snapshot = self.world.cloud.snapshot();
-        let mut existing: BTreeMap<&LoadBalancerId, &BalancerView> =
+        let snapshot = self.sim.cloud.snapshot();
+        let mut existing: BTreeMap<&LoadBalancerId, &LoadBalancerView> =
             snapshot.balancers.iter().map(|b| (&b.id, b)).collect();
         assert_eq!(existing.len(), snapshot.balancers.len(), "no duplicates");
-        for service in self.world.services().values() {
+        for service in self.sim.services().values() {
             let id = decide::id(&service.meta, CLUSTER);
             let annotations = &*service.annotations;
             assert!(!service.meta.is_deleting(), "{id} was not deleted");
             if service.kind != ServiceType::LoadBalancer || annotations.iter().any(|(_, value)| &**value == "elsewhere")
             {
-                assert!(!is_held(&service.meta), "{id} has a finalizer without need");
+                assert!(!has_finalizer(&service.meta), "{id} has a finalizer without need");
                 continue;
             }
             if annotations.iter().any(|(_, value)| &**value == "inside") {
                 // The load balancer of the last valid request stays, and the Service has the finalizer.
-                assert!(existing.remove(&id).is_none() || is_held(&service.meta) || self.unheld.contains(&id), "{id}");
+                assert!(
+                    existing.remove(&id).is_none()
+                        || has_finalizer(&service.meta)
+                        || self.without_finalizer.contains(&id),
+                    "{id}"
+                );
                 continue;
             }
             let balancer = existing.remove(&id).unwrap_or_else(|| panic!("{id} has no balancer"));
-            assert!(is_held(&service.meta), "{id}");
+            assert!(has_finalizer(&service.meta), "{id}");
             assert_eq!(balancer.internal, annotations.iter().any(|(_, value)| &**value == "internal"), "{id}");
             let ports: Vec<_> = service.ports.iter().map(|port| port.port).collect();
             assert_eq!(balancer.listeners.iter().map(|l| i32::from(l.port)).collect::<Vec<_>>(), ports, "{id}");
             let ids = self
-                .world
+                .sim
                 .nodes()
                 .iter()
                 .filter_map(|node| node.provider_id.clone())
@@ -203,10 +208,10 @@ impl History {
             }
         }
         for id in existing.keys() {
-            assert!(self.unheld.contains(id), "{id} {} leaked", id.uid);
+            assert!(self.without_finalizer.contains(id), "{id} {} leaked", id.uid);
         }
         // The load balancer of a Service that another controller has taken over is not reported while the Service exists.
-        let wanting = self.world.services().into_values().filter(|service| service.kind == ServiceType::LoadBalancer);
+        let wanting = self.sim.services().into_values().filter(|service| service.kind == ServiceType::LoadBalancer);
         let wanting: BTreeSet<_> = wanting.map(|service| decide::id(&service.meta, CLUSTER)).collect();
         let leaks = existing.keys().filter(|id| !wanting.contains(id)).count();
         assert_eq!(self.process().leaks().await, leaks, "{existing:?}");

@@ -8,5 +8,5 @@ mod forecasts;
 mod histories;
 mod others;
 mod scenarios;
+mod simulation;
 mod tables;
-mod world;

@@ -11,14 +11,14 @@ use providers::{
     Owned, Targeting, Targets, async_trait,
 };
 
-use super::world::{CLUSTER, Process, World, annotated, key, node, pass, port, service};
+use super::simulation::{CLUSTER, Process, Simulation, annotated, key, node, pass, port, service};
 
 /// Annotation with the names of the other Services, comma-separated.
 const OTHERS: &str = "example.com/others";
 
 /// The last request, and the number of calls.
 #[derive(Default)]
-struct Asked {
+struct LastRequest {
     spec: Option<LoadBalancerSpec>,
     targets: Targets,
     ensured: usize,
@@ -28,28 +28,30 @@ struct Asked {
 /// The mock cloud with load balancers that send traffic to other Services too.
 struct Forwarding {
     cloud: Arc<dyn LoadBalancers>,
-    asked: Mutex<Asked>,
+    last_request: Mutex<LastRequest>,
 }
 
 impl Forwarding {
-    fn over(world: &Arc<World>) -> Arc<Self> {
-        let cloud = world.cloud.provider(CLUSTER).load_balancers().expect("the mock has load balancers");
-        Arc::new(Self { cloud, asked: Mutex::default() })
+    fn over(sim: &Arc<Simulation>) -> Arc<Self> {
+        let cloud = sim.cloud.provider(CLUSTER).load_balancers().expect("the mock has load balancers");
+        Arc::new(Self { cloud, last_request: Mutex::default() })
     }
 
-    fn asked<T>(&self, read: impl FnOnce(&mut Asked) -> T) -> T {
-        read(&mut self.asked.lock().unwrap_or_else(PoisonError::into_inner))
+    fn last_request<T>(&self, read: impl FnOnce(&mut LastRequest) -> T) -> T {
+        read(&mut self.last_request.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns the number of calls of `ensure` and of `set_targets` since the last call of this function.
     fn calls(&self) -> (usize, usize) {
-        self.asked(|asked| (std::mem::take(&mut asked.ensured), std::mem::take(&mut asked.targets_set)))
+        self.last_request(|last_request| {
+            (std::mem::take(&mut last_request.ensured), std::mem::take(&mut last_request.targets_set))
+        })
     }
 
     /// Returns the node ports of another Service in the last request.
     fn node_ports(&self, name: &str) -> Vec<Option<u16>> {
         let of = |spec: &LoadBalancerSpec| spec.others.get(name).map(|other| other.ports.clone()).unwrap_or_default();
-        let ports = self.asked(|asked| asked.spec.as_ref().map(of)).unwrap_or_default();
+        let ports = self.last_request(|last_request| last_request.spec.as_ref().map(of)).unwrap_or_default();
         ports.iter().map(|port| port.node_port).collect()
     }
 }
@@ -75,16 +77,16 @@ impl LoadBalancers for Forwarding {
         self.cloud.observe(id).await
     }
     async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {
-        self.asked(|asked| {
-            (asked.spec, asked.targets) = (Some(spec.clone()), targets.clone());
-            asked.ensured += 1;
+        self.last_request(|last_request| {
+            (last_request.spec, last_request.targets) = (Some(spec.clone()), targets.clone());
+            last_request.ensured += 1;
         });
         self.cloud.ensure(spec, targets).await
     }
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
-        self.asked(|asked| {
-            (asked.spec, asked.targets) = (Some(spec.clone()), targets.clone());
-            asked.targets_set += 1;
+        self.last_request(|last_request| {
+            (last_request.spec, last_request.targets) = (Some(spec.clone()), targets.clone());
+            last_request.targets_set += 1;
         });
         self.cloud.set_targets(spec, targets).await
     }
@@ -96,19 +98,19 @@ impl LoadBalancers for Forwarding {
     }
 }
 
-/// A world with the Service `blue`, whose load balancer sends traffic to `green` too; `green` exists if `with_green`.
-async fn world(annotations: &[(&str, &str)], with_green: bool) -> (Arc<World>, Arc<Forwarding>, Process) {
-    let world = World::new(MockConfig::default());
+/// A simulation with the Service `blue`, whose load balancer sends traffic to `green` too; `green` exists if `with_green`.
+async fn sim(annotations: &[(&str, &str)], with_green: bool) -> (Arc<Simulation>, Arc<Forwarding>, Process) {
+    let sim = Simulation::new(MockConfig::default());
     let mut blue = service("blue");
     annotated(&mut blue, &[annotations, &[(OTHERS, "green")]].concat());
-    world.create(blue);
+    sim.create(blue);
     if with_green {
-        world.create(green());
+        sim.create(green());
     }
-    let cloud = Forwarding::over(&world);
-    let process = Process::over(&world, 2, cloud.clone());
+    let cloud = Forwarding::over(&sim);
+    let process = Process::over(&sim, 2, cloud.clone());
     pass(1.0).await;
-    (world, cloud, process)
+    (sim, cloud, process)
 }
 
 fn green() -> kinds::Service {
@@ -131,16 +133,16 @@ fn endpoint(last: u8) -> EndpointTarget {
     }
 }
 
-fn failures(world: &World) -> Vec<String> {
-    world.take_events().into_iter().filter(|event| event.contains("Failed")).collect()
+fn failures(sim: &Simulation) -> Vec<String> {
+    sim.take_events().into_iter().filter(|event| event.contains("Failed")).collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn relevant_change_of_the_other_service_makes_one_call() {
-    let (world, cloud, process) = world(&[], true).await;
+    let (sim, cloud, process) = sim(&[], true).await;
     assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![Some(30_080)], (1, 0)));
     let change = |change: fn(&mut kinds::Service)| {
-        world.change(&key("green"), change);
+        sim.change(&key("green"), change);
         process.deliver(&key("green"));
     };
     change(|green| green.ports[0].node_port = 31_000);
@@ -154,7 +156,7 @@ async fn relevant_change_of_the_other_service_makes_one_call() {
     pass(1.0).await;
     assert_eq!(cloud.calls(), (0, 0));
     // `blue` no longer refers to `green`.
-    world.change(&key("blue"), |blue| annotated(blue, &[]));
+    sim.change(&key("blue"), |blue| annotated(blue, &[]));
     process.deliver(&key("blue"));
     pass(1.0).await;
     assert_eq!(cloud.calls(), (1, 0));
@@ -162,69 +164,71 @@ async fn relevant_change_of_the_other_service_makes_one_call() {
     change(|green| green.ports.truncate(1));
     pass(1.0).await;
     assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![], (0, 0)));
-    assert_eq!(failures(&world), [""; 0]);
+    assert_eq!(failures(&sim), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn missing_other_service_is_reported_once_and_used_when_created() {
-    let (world, cloud, process) = world(&[], false).await;
+    let (sim, cloud, process) = sim(&[], false).await;
     for _ in 0..5 {
         pass(10.0).await;
         process.deliver(&key("blue"));
     }
     let expected = "Warning SyncLoadBalancerFailed blue: Error syncing load balancer: ReadAnnotations: annotation \
                     example.com/others is \"green\": create this Service";
-    assert_eq!((failures(&world), cloud.calls()), (vec![expected.to_owned()], (0, 0)));
-    world.create(green());
+    assert_eq!((failures(&sim), cloud.calls()), (vec![expected.to_owned()], (0, 0)));
+    sim.create(green());
     process.deliver(&key("green"));
     pass(1.0).await;
     assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![Some(30_080)], (1, 0)));
 
     // It is deleted again: the load balancer stays as it is, and its targets still follow the nodes.
-    world.delete(&key("green"));
+    sim.delete(&key("green"));
     process.deliver(&key("green"));
     pass(1.0).await;
-    assert_eq!((failures(&world), cloud.calls()), (vec![expected.to_owned()], (0, 0)));
-    world.set_nodes(vec![node("node-0"), node("node-1"), node("node-2")]);
+    assert_eq!((failures(&sim), cloud.calls()), (vec![expected.to_owned()], (0, 0)));
+    sim.set_nodes(vec![node("node-0"), node("node-1"), node("node-2")]);
     process.nodes_changed();
     pass(1.0).await;
     assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![Some(30_080)], (0, 1)));
-    assert_eq!(world.cloud.snapshot().balancers[0].targets.len(), 3);
+    assert_eq!(sim.cloud.snapshot().balancers[0].targets.len(), 3);
     let fault = Fault::at(Pattern::One(Operation::SetTargets), 1, Effect::Transient);
-    world.cloud.add_fault(fault).expect("a fault");
-    world.set_nodes(vec![node("node-0")]);
+    sim.cloud.add_fault(fault).expect("a fault");
+    sim.set_nodes(vec![node("node-0")]);
     process.nodes_changed();
     pass(60.0).await;
     assert_eq!(
-        (world.cloud.snapshot().balancers[0].targets.len(), cloud.calls()),
+        (sim.cloud.snapshot().balancers[0].targets.len(), cloud.calls()),
         (1, (0, 2)),
         "the failed call is retried"
     );
-    assert_eq!(failures(&world), [""; 0], "the problem was reported already");
+    assert_eq!(failures(&sim), [""; 0], "the problem was reported already");
 
-    world.delete(&key("blue"));
+    sim.delete(&key("blue"));
     process.deliver(&key("blue"));
     pass(10.0).await;
     process.deliver_all();
     pass(1.0).await;
-    assert!(world.cloud.snapshot().balancers.is_empty() && world.get(&key("blue")).is_none());
+    assert!(sim.cloud.snapshot().balancers.is_empty() && sim.get(&key("blue")).is_none());
     assert_eq!(process.balancers.states.len(), 0, "nothing is remembered");
     assert_eq!(process.balancers.states.referring(&key("green")), []);
 }
 
 #[tokio::test(start_paused = true)]
 async fn endpoints_of_the_other_service_are_targets_too() {
-    let (world, cloud, process) = world(&[("mock.cloud/targets", "endpoints")], true).await;
+    let (sim, cloud, process) = sim(&[("mock.cloud/targets", "endpoints")], true).await;
     cloud.calls();
     let set = |name: &str, last: &[u8]| {
         let endpoints = last.iter().map(|last| endpoint(*last)).collect();
-        world.endpoints_of.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), endpoints);
+        sim.endpoints_of.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), endpoints);
         process.endpoints_changed(&key(name));
     };
     let addresses = || {
         let last =
             |endpoints: &[EndpointTarget]| endpoints.iter().map(|one| one.address.to_string()).collect::<Vec<_>>();
-        cloud.asked(|asked| (last(&asked.targets.endpoints), last(&asked.targets.others["green"])))
+        cloud.last_request(|last_request| {
+            (last(&last_request.targets.endpoints), last(&last_request.targets.others["green"]))
+        })
     };
     set("blue", &[1]);
     set("green", &[2, 3]);
@@ -238,5 +242,5 @@ async fn endpoints_of_the_other_service_are_targets_too() {
     set("another", &[9]);
     pass(1.0).await;
     assert_eq!(cloud.calls(), (0, 0));
-    assert_eq!(failures(&world), [""; 0]);
+    assert_eq!(failures(&sim), [""; 0]);
 }

@@ -4,97 +4,96 @@ use kinds::service::ServiceType;
 use provider_mock::{Effect, Fault, MockConfig, Operation, Pattern};
 use providers::{EndpointTarget, Phase};
 
-use super::world::{Process, RESYNC, World, annotated, key, node, pass, port, service};
-use crate::controllers::service::decide::is_held;
+use super::simulation::{Process, RESYNC, Simulation, annotated, key, node, pass, port, service};
+use crate::controllers::service::decide::has_finalizer;
 
-/// A world with one Service, `web`, whose load balancer exists.
-async fn settled() -> (std::sync::Arc<World>, Process) {
-    let world = World::new(MockConfig::default());
-    world.create(service("web"));
-    let process = Process::start(&world, 2);
+/// A simulation with one Service, `web`, whose load balancer exists.
+async fn settled() -> (std::sync::Arc<Simulation>, Process) {
+    let sim = Simulation::new(MockConfig::default());
+    sim.create(service("web"));
+    let process = Process::start(&sim, 2);
     pass(1.0).await;
     assert_eq!(
-        world.take_events(),
+        sim.take_events(),
         [
             "Normal EnsuringLoadBalancer web: Ensuring load balancer",
             "Normal EnsuredLoadBalancer web: Ensured load balancer"
         ]
     );
-    (world, process)
+    (sim, process)
 }
 
 fn change(process: &Process, name: &str, change: impl FnOnce(&mut kinds::Service)) {
-    process.world.change(&key(name), change);
+    process.sim.change(&key(name), change);
     process.deliver(&key(name));
 }
 
-fn targets(world: &World) -> usize {
-    world.cloud.snapshot().balancers[0].targets.len()
+fn targets(sim: &Simulation) -> usize {
+    sim.cloud.snapshot().balancers[0].targets.len()
 }
 
 #[tokio::test(start_paused = true)]
 async fn new_load_balancer_is_created_and_published_and_then_not_changed() {
-    let (world, process) = settled().await;
-    let web = world.get(&key("web")).expect("it exists");
-    assert!(is_held(&web.meta));
+    let (sim, process) = settled().await;
+    let web = sim.get(&key("web")).expect("it exists");
+    assert!(has_finalizer(&web.meta));
     assert_eq!(web.balancing.expect("status").ingress.len(), 1);
-    assert_eq!(world.writes(), 2, "the finalizer and the status");
-    let calls = world.cloud.changing_calls();
+    assert_eq!(sim.writes(), 2, "the finalizer and the status");
+    let calls = sim.cloud.changing_calls();
     // The watch delivers own writes, and changes of fields that do not matter.
     process.deliver(&key("web"));
     change(&process, "web", |service| service.selector = [("app".into(), "web".into())].into());
     pass(60.0).await;
-    assert_eq!((world.cloud.changing_calls(), world.writes()), (calls, 2));
-    assert_eq!(world.take_events(), [""; 0]);
+    assert_eq!((sim.cloud.changing_calls(), sim.writes()), (calls, 2));
+    assert_eq!(sim.take_events(), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn deleted_service_keeps_its_finalizer_until_its_load_balancer_is_deleted() {
-    let (world, process) = settled().await;
-    world
-        .cloud
+    let (sim, process) = settled().await;
+    sim.cloud
         .add_fault(Fault::at(Pattern::One(Operation::DeleteBalancer), 1, Effect::Pending { millis: 60_000 }))
         .expect("a fault");
-    world.delete(&key("web"));
+    sim.delete(&key("web"));
     process.deliver(&key("web"));
     pass(59.0).await;
-    assert!(world.get(&key("web")).is_some_and(|web| is_held(&web.meta)), "it waits for its load balancer");
-    assert_eq!(world.take_events(), ["Normal DeletingLoadBalancer web: Deleting load balancer"]);
-    let reads = world.cloud.calls(Operation::DescribeBalancer).calls;
+    assert!(sim.get(&key("web")).is_some_and(|web| has_finalizer(&web.meta)), "it waits for its load balancer");
+    assert_eq!(sim.take_events(), ["Normal DeletingLoadBalancer web: Deleting load balancer"]);
+    let reads = sim.cloud.calls(Operation::DescribeBalancer).calls;
     pass(3.0).await;
     process.deliver_all();
     pass(1.0).await;
-    assert_eq!(world.get(&key("web")), None);
-    assert!(world.cloud.snapshot().balancers.is_empty());
+    assert_eq!(sim.get(&key("web")), None);
+    assert!(sim.cloud.snapshot().balancers.is_empty());
     assert!(reads < 5, "{reads} reads in a minute: it waits for as long as the cloud requested");
-    assert_eq!(world.take_events(), ["Normal DeletedLoadBalancer web: Deleted load balancer"]);
+    assert_eq!(sim.take_events(), ["Normal DeletedLoadBalancer web: Deleted load balancer"]);
     assert_eq!(process.balancers.states.len(), 0, "nothing is remembered");
 }
 
 #[tokio::test(start_paused = true)]
 async fn type_change_removes_load_balancer_status_and_finalizer() {
-    let (world, process) = settled().await;
+    let (sim, process) = settled().await;
     change(&process, "web", |service| service.kind = ServiceType::ClusterIp);
     pass(1.0).await;
-    let web = world.get(&key("web")).expect("it exists");
-    assert!(!is_held(&web.meta) && web.balancing.expect("status").ingress.is_empty());
-    assert!(world.cloud.snapshot().balancers.is_empty());
-    assert_eq!(world.writes(), 3, "one write for both");
+    let web = sim.get(&key("web")).expect("it exists");
+    assert!(!has_finalizer(&web.meta) && web.balancing.expect("status").ingress.is_empty());
+    assert!(sim.cloud.snapshot().balancers.is_empty());
+    assert_eq!(sim.writes(), 3, "one write for both");
     process.deliver_all();
     change(&process, "web", |service| service.kind = ServiceType::LoadBalancer);
     pass(1.0).await;
-    assert_eq!(world.cloud.snapshot().balancers.len(), 1, "created again");
+    assert_eq!(sim.cloud.snapshot().balancers.len(), 1, "created again");
 }
 
 #[tokio::test(start_paused = true)]
 async fn service_that_changes_during_creation_is_cleaned_up() {
     for vanishes in [false, true] {
-        let world = World::new(MockConfig::default());
-        world.create(service("web"));
-        world.cloud.add_fault(Fault::always(Pattern::Changes, Effect::Latency { millis: 2_000 })).expect("a fault");
-        let process = Process::start(&world, 2);
+        let sim = Simulation::new(MockConfig::default());
+        sim.create(service("web"));
+        sim.cloud.add_fault(Fault::always(Pattern::Changes, Effect::Latency { millis: 2_000 })).expect("a fault");
+        let process = Process::start(&sim, 2);
         pass(3.0).await;
-        assert_eq!(world.cloud.calls(Operation::CreateBalancer).calls, 1, "it is being created");
+        assert_eq!(sim.cloud.calls(Operation::CreateBalancer).calls, 1, "it is being created");
         change(&process, "web", |service| {
             if vanishes {
                 service.meta.deletion = kinds::meta::Time(1);
@@ -106,98 +105,98 @@ async fn service_that_changes_during_creation_is_cleaned_up() {
         pass(60.0).await;
         process.deliver_all();
         pass(60.0).await;
-        assert!(world.cloud.snapshot().balancers.is_empty(), "vanishes: {vanishes}");
-        assert!(world.get(&key("web")).is_none_or(|web| !is_held(&web.meta)));
+        assert!(sim.cloud.snapshot().balancers.is_empty(), "vanishes: {vanishes}");
+        assert!(sim.get(&key("web")).is_none_or(|web| !has_finalizer(&web.meta)));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn recreated_service_gets_a_new_load_balancer() {
-    let (world, process) = settled().await;
-    let first = world.cloud.snapshot().balancers[0].id.clone();
-    world.change(&key("web"), |service| {
+    let (sim, process) = settled().await;
+    let first = sim.cloud.snapshot().balancers[0].id.clone();
+    sim.change(&key("web"), |service| {
         (service.meta.deletion, service.meta.finalizers) = (kinds::meta::Time(1), [].into());
     });
-    world.create(service("web"));
+    sim.create(service("web"));
     process.deliver(&key("web"));
     pass(10.0).await;
-    let snapshot = world.cloud.snapshot();
+    let snapshot = sim.cloud.snapshot();
     assert_eq!(snapshot.balancers.len(), 1);
     assert_ne!(snapshot.balancers[0].id, first);
 }
 
 #[tokio::test(start_paused = true)]
 async fn finalizer_that_a_user_removed_is_added_again() {
-    let (world, process) = settled().await;
+    let (sim, process) = settled().await;
     change(&process, "web", |service| service.meta.finalizers = [].into());
     pass(1.0).await;
-    assert!(world.get(&key("web")).is_some_and(|web| is_held(&web.meta)));
-    assert_eq!(world.cloud.snapshot().balancers.len(), 1);
+    assert!(sim.get(&key("web")).is_some_and(|web| has_finalizer(&web.meta)));
+    assert_eq!(sim.cloud.snapshot().balancers.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn status_that_a_user_changed_is_restored() {
-    let (world, process) = settled().await;
+    let (sim, process) = settled().await;
     change(&process, "web", |service| service.balancing.as_mut().expect("status").ingress.clear());
     pass(1.0).await;
-    assert_eq!(world.get(&key("web")).and_then(|web| Some(web.balancing?.ingress.len())), Some(1));
+    assert_eq!(sim.get(&key("web")).and_then(|web| Some(web.balancing?.ingress.len())), Some(1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn drift_is_repaired_at_the_next_check() {
-    let (world, process) = settled().await;
-    let id = world.cloud.snapshot().balancers[0].id.clone();
+    let (sim, process) = settled().await;
+    let id = sim.cloud.snapshot().balancers[0].id.clone();
     // Another client deletes the load balancer in the cloud.
-    world.cloud.provider("cluster").load_balancers().expect("load balancers").delete(&id).await.expect("deleted");
+    sim.cloud.provider("cluster").load_balancers().expect("load balancers").delete(&id).await.expect("deleted");
     pass(RESYNC.as_secs_f64() * 1.3).await;
-    assert_eq!(world.cloud.snapshot().balancers.len(), 1);
+    assert_eq!(sim.cloud.snapshot().balancers.len(), 1);
     process.deliver_all();
     pass(1.0).await;
-    let address = world.cloud.snapshot().balancers[0].addresses[0].to_string();
-    let ingress = world.get(&key("web")).and_then(|web| Some(web.balancing?.ingress)).expect("status");
+    let address = sim.cloud.snapshot().balancers[0].addresses[0].to_string();
+    let ingress = sim.get(&key("web")).and_then(|web| Some(web.balancing?.ingress)).expect("status");
     assert_eq!(&*ingress[0].ip, address);
 }
 
 #[tokio::test(start_paused = true)]
 async fn node_change_updates_targets_in_one_call() {
-    let (world, process) = settled().await;
-    let before = world.cloud.changing_calls();
-    world.set_nodes(vec![node("node-1"), node("node-2"), node("node-3")]);
+    let (sim, process) = settled().await;
+    let before = sim.cloud.changing_calls();
+    sim.set_nodes(vec![node("node-1"), node("node-2"), node("node-3")]);
     process.nodes_changed();
     pass(1.0).await;
-    assert_eq!((targets(&world), world.cloud.changing_calls() - before), (3, 1), "one call");
-    assert_eq!(world.take_events(), ["Normal UpdatedLoadBalancer web: Updated load balancer with new hosts"]);
-    world.set_nodes(Vec::new());
+    assert_eq!((targets(&sim), sim.cloud.changing_calls() - before), (3, 1), "one call");
+    assert_eq!(sim.take_events(), ["Normal UpdatedLoadBalancer web: Updated load balancer with new hosts"]);
+    sim.set_nodes(Vec::new());
     process.nodes_changed();
     pass(1.0).await;
-    assert_eq!(targets(&world), 0);
+    assert_eq!(targets(&sim), 0);
     assert_eq!(
-        world.take_events(),
+        sim.take_events(),
         ["Warning UnAvailableLoadBalancer web: There are no available nodes for LoadBalancer"]
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn load_balancer_missing_at_an_update_of_targets_is_created_again() {
-    let (world, process) = settled().await;
-    let id = world.cloud.snapshot().balancers[0].id.clone();
-    world.cloud.provider("cluster").load_balancers().expect("load balancers").delete(&id).await.expect("deleted");
-    world.set_nodes(vec![node("node-5")]);
+    let (sim, process) = settled().await;
+    let id = sim.cloud.snapshot().balancers[0].id.clone();
+    sim.cloud.provider("cluster").load_balancers().expect("load balancers").delete(&id).await.expect("deleted");
+    sim.set_nodes(vec![node("node-5")]);
     process.nodes_changed();
     pass(1.0).await;
-    assert_eq!((world.cloud.snapshot().balancers.len(), targets(&world)), (1, 1));
+    assert_eq!((sim.cloud.snapshot().balancers.len(), targets(&sim)), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn endpoints_are_targets_if_the_provider_requests_them() {
-    let world = World::new(MockConfig::default());
+    let sim = Simulation::new(MockConfig::default());
     let mut web = service("web");
     annotated(&mut web, &[("mock.cloud/targets", "endpoints")]);
-    world.create(web);
-    let process = Process::start(&world, 1);
+    sim.create(web);
+    let process = Process::start(&sim, 1);
     pass(1.0).await;
-    world.take_events();
-    assert_eq!(targets(&world), 0);
+    sim.take_events();
+    assert_eq!(targets(&sim), 0);
     let endpoint = EndpointTarget {
         port_name: "80".into(),
         address: [10, 1, 0, 1].into(),
@@ -209,30 +208,30 @@ async fn endpoints_are_targets_if_the_provider_requests_them() {
         terminating: false,
         pod: None,
     };
-    world.set_endpoints(vec![endpoint]);
+    sim.set_endpoints(vec![endpoint]);
     process.deliver(&key("web"));
     pass(1.0).await;
-    assert_eq!(targets(&world), 1);
-    let calls = world.cloud.snapshot().calls;
-    world.set_nodes(vec![node("node-9")]);
+    assert_eq!(targets(&sim), 1);
+    let calls = sim.cloud.snapshot().calls;
+    sim.set_nodes(vec![node("node-9")]);
     process.nodes_changed();
     process.deliver(&key("web"));
     pass(1.0).await;
-    assert_eq!(world.cloud.snapshot().calls, calls, "nodes do not matter");
-    assert_eq!(world.take_events(), [""; 0]);
+    assert_eq!(sim.cloud.snapshot().calls, calls, "nodes do not matter");
+    assert_eq!(sim.take_events(), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn invalid_request_is_reported_and_not_sent_to_the_cloud() {
-    let (world, process) = settled().await;
-    let calls = world.cloud.snapshot().calls;
+    let (sim, process) = settled().await;
+    let calls = sim.cloud.snapshot().calls;
     change(&process, "web", |service| annotated(service, &[("mock.cloud/scheme", "inside")]));
     for _ in 0..10 {
         pass(600.0).await;
         process.deliver(&key("web"));
     }
-    assert_eq!(world.cloud.snapshot().calls, calls);
-    let events = world.take_events();
+    assert_eq!(sim.cloud.snapshot().calls, calls);
+    let events = sim.take_events();
     assert_eq!(
         events[0],
         "Warning SyncLoadBalancerFailed web: Error syncing load balancer: ReadAnnotations: annotation \
@@ -241,28 +240,28 @@ async fn invalid_request_is_reported_and_not_sent_to_the_cloud() {
     assert!(events.len() <= 10, "not more often than it is reconciled");
     change(&process, "web", |service| annotated(service, &[("mock.cloud/scheme", "internal")]));
     pass(1.0).await;
-    assert!(world.cloud.snapshot().balancers[0].internal, "the fix is applied immediately");
+    assert!(sim.cloud.snapshot().balancers[0].internal, "the fix is applied immediately");
 }
 
 #[tokio::test(start_paused = true)]
 async fn service_of_another_controller_is_ignored_and_released() {
-    let world = World::new(MockConfig::default());
+    let sim = Simulation::new(MockConfig::default());
     let mut theirs = service("theirs");
     annotated(&mut theirs, &[("mock.cloud/targets", "elsewhere")]);
-    world.create(theirs);
-    let process = Process::start(&world, 1);
+    sim.create(theirs);
+    let process = Process::start(&sim, 1);
     pass(1.0).await;
-    assert_eq!((world.writes(), world.cloud.snapshot().calls.len()), (0, 0));
-    world.create(service("web"));
+    assert_eq!((sim.writes(), sim.cloud.snapshot().calls.len()), (0, 0));
+    sim.create(service("web"));
     process.deliver(&key("web"));
     pass(1.0).await;
-    assert_eq!(world.cloud.snapshot().balancers.len(), 1);
+    assert_eq!(sim.cloud.snapshot().balancers.len(), 1);
     // Given to another controller later: the load balancer of this one is deleted.
     process.deliver(&key("web"));
     change(&process, "web", |service| annotated(service, &[("mock.cloud/targets", "elsewhere")]));
     pass(1.0).await;
-    assert!(world.cloud.snapshot().balancers.is_empty());
-    assert!(world.get(&key("web")).is_some_and(|web| !is_held(&web.meta)));
+    assert!(sim.cloud.snapshot().balancers.is_empty());
+    assert!(sim.get(&key("web")).is_some_and(|web| !has_finalizer(&web.meta)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -274,50 +273,50 @@ async fn failed_call_is_reported_once_and_retried_after_a_delay() {
         (Effect::Denied, 100.0, 3..=3),
         (Effect::Transient, 100.0, 4..=5),
     ] {
-        let world = World::new(MockConfig::default());
+        let sim = Simulation::new(MockConfig::default());
         let operation = Operation::CreateBalancer;
-        world.cloud.add_fault(Fault::always(Pattern::One(operation), effect)).expect("a fault");
-        world.create(service("web"));
-        let process = Process::start(&world, 1);
+        sim.cloud.add_fault(Fault::always(Pattern::One(operation), effect)).expect("a fault");
+        sim.create(service("web"));
+        let process = Process::start(&sim, 1);
         for _ in 0..10 {
             // It is reconciled again and again, which must not lead to calls.
             pass(seconds / 10.0).await;
             process.deliver(&key("web"));
         }
-        let made = world.cloud.calls(operation).calls;
+        let made = sim.cloud.calls(operation).calls;
         assert!(calls.contains(&made), "{effect:?}: {made} calls");
-        let failures = world.take_events().into_iter().filter(|event| event.contains("Failed")).count();
+        let failures = sim.take_events().into_iter().filter(|event| event.contains("Failed")).count();
         assert_eq!(failures, 1, "{effect:?}");
-        world.clear_faults();
+        sim.clear_faults();
         pass(400.0).await;
-        assert_eq!(world.cloud.snapshot().balancers[0].phase, Phase::Active, "{effect:?}");
+        assert_eq!(sim.cloud.snapshot().balancers[0].phase, Phase::Active, "{effect:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn changed_request_does_not_wait_for_the_retry_of_the_old_one() {
-    let world = World::new(MockConfig::default());
-    world.cloud.add_fault(Fault::at(Pattern::One(Operation::CreateBalancer), 1, Effect::Quota)).expect("a fault");
-    world.create(service("web"));
-    let process = Process::start(&world, 1);
+    let sim = Simulation::new(MockConfig::default());
+    sim.cloud.add_fault(Fault::at(Pattern::One(Operation::CreateBalancer), 1, Effect::Quota)).expect("a fault");
+    sim.create(service("web"));
+    let process = Process::start(&sim, 1);
     pass(1.0).await;
     change(&process, "web", |service| service.ports.push(port(81)));
     pass(1.0).await;
-    assert_eq!(world.cloud.snapshot().balancers[0].listeners.len(), 2);
+    assert_eq!(sim.cloud.snapshot().balancers[0].listeners.len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn finalizer_in_a_stale_cache_does_not_create_a_load_balancer() {
-    let (world, process) = settled().await;
+    let (sim, process) = settled().await;
     process.crash().await;
     // A new leader whose cache does not show yet that the finalizer was removed.
-    let process = Process::start(&world, 1);
-    world.change(&key("web"), |service| {
+    let process = Process::start(&sim, 1);
+    sim.change(&key("web"), |service| {
         (service.kind, service.meta.finalizers) = (ServiceType::ClusterIp, [].into());
     });
-    let before = world.cloud.snapshot().calls;
+    let before = sim.cloud.snapshot().calls;
     pass(1.0).await;
-    assert_eq!(world.cloud.snapshot().calls, before);
+    assert_eq!(sim.cloud.snapshot().calls, before);
     process.deliver(&key("web"));
     pass(10.0).await;
     assert_eq!(process.leaks().await, 1, "a user removed the finalizer although the load balancer exists");
@@ -326,20 +325,20 @@ async fn finalizer_in_a_stale_cache_does_not_create_a_load_balancer() {
 #[tokio::test(start_paused = true)]
 async fn calls_stay_few_with_200_services_and_500_nodes() {
     let names: Vec<_> = (0..500).map(|n| format!("node-{n:03}")).collect();
-    let world = World::new(MockConfig::default());
-    world.set_nodes(names.iter().map(|name| node(name)).collect());
+    let sim = Simulation::new(MockConfig::default());
+    sim.set_nodes(names.iter().map(|name| node(name)).collect());
     for n in 0..200 {
-        world.create(service(&format!("web-{n}")));
+        sim.create(service(&format!("web-{n}")));
     }
-    let process = Process::start(&world, 5);
+    let process = Process::start(&sim, 5);
     pass(10.0).await;
-    let calls = |operation| world.cloud.calls(operation).calls;
+    let calls = |operation| sim.cloud.calls(operation).calls;
     assert_eq!(calls(Operation::CreateBalancer), 200);
     assert_eq!(calls(Operation::SetTargets), 200);
-    assert_eq!(world.writes(), 400, "a finalizer and a status each");
+    assert_eq!(sim.writes(), 400, "a finalizer and a status each");
     let reads = calls(Operation::DescribeBalancer);
     // Fifty nodes are replaced: one update of each load balancer.
-    world.set_nodes(
+    sim.set_nodes(
         names.iter().skip(50).map(|name| node(name)).chain((500..550).map(|n| node(&format!("node-{n}")))).collect(),
     );
     process.nodes_changed();
@@ -347,77 +346,77 @@ async fn calls_stay_few_with_200_services_and_500_nodes() {
     pass(10.0).await;
     assert_eq!(calls(Operation::SetTargets), 400);
     assert!(calls(Operation::DescribeBalancer) - reads <= 200, "one read each at most");
-    let (before, writes) = (world.cloud.snapshot().calls, world.writes());
+    let (before, writes) = (sim.cloud.snapshot().calls, sim.writes());
     // A node changes in a field that does not matter, and one Service changes.
     process.nodes_changed();
     change(&process, "web-7", |service| service.ports.push(port(81)));
     pass(10.0).await;
-    let after = world.cloud.snapshot().calls;
+    let after = sim.cloud.snapshot().calls;
     let more: u64 =
         after.iter().map(|(operation, count)| count.calls - before.get(operation).map_or(0, |count| count.calls)).sum();
     assert!(more <= 3, "{more} calls for one Service");
-    assert_eq!(world.writes(), writes);
+    assert_eq!(sim.writes(), writes);
 }
 
 #[tokio::test(start_paused = true)]
 async fn restart_changes_nothing_and_records_no_event() {
-    let (world, process) = settled().await;
+    let (sim, process) = settled().await;
     process.crash().await;
-    let (before, writes) = (world.cloud.changing_calls(), world.writes());
-    let _process = Process::start(&world, 1);
+    let (before, writes) = (sim.cloud.changing_calls(), sim.writes());
+    let _process = Process::start(&sim, 1);
     pass(60.0).await;
-    assert_eq!((world.cloud.changing_calls(), world.writes()), (before, writes));
-    assert_eq!(world.take_events(), [""; 0]);
+    assert_eq!((sim.cloud.changing_calls(), sim.writes()), (before, writes));
+    assert_eq!(sim.take_events(), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn failed_service_follows_its_nodes_while_its_retry_waits() {
-    let (world, process) = settled().await;
+    let (sim, process) = settled().await;
     // Clouds such as AWS can refuse one change until an operator fixes the cause.
-    world.cloud.add_fault(Fault::always(Pattern::One(Operation::SetFirewall), Effect::Denied)).expect("a fault");
+    sim.cloud.add_fault(Fault::always(Pattern::One(Operation::SetFirewall), Effect::Denied)).expect("a fault");
     change(&process, "web", |service| {
         service.balancing.as_mut().expect("it is balanced").source_ranges = ["192.0.2.0/24".into()].into();
     });
     pass(1.0).await;
-    assert!(world.take_events().iter().any(|event| event.contains("SyncLoadBalancerFailed")));
+    assert!(sim.take_events().iter().any(|event| event.contains("SyncLoadBalancerFailed")));
     // Long before the next retry.
     for count in [3, 1] {
-        world.set_nodes((0..count).map(|number| node(&format!("node-{number}"))).collect());
+        sim.set_nodes((0..count).map(|number| node(&format!("node-{number}"))).collect());
         process.nodes_changed();
         pass(0.1).await;
-        assert_eq!(targets(&world), count, "targets follow the nodes");
+        assert_eq!(targets(&sim), count, "targets follow the nodes");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn targets_stay_while_objects_cannot_be_decoded() {
-    let (world, process) = settled().await;
-    world.set_nodes(vec![node("node-1"), node("node-2")]);
+    let (sim, process) = settled().await;
+    sim.set_nodes(vec![node("node-1"), node("node-2")]);
     process.nodes_changed();
     pass(1.0).await;
-    assert_eq!(targets(&world), 2);
-    world.undecodable.store(true, std::sync::atomic::Ordering::Relaxed);
-    world.set_nodes(vec![node("node-2"), node("node-3")]);
+    assert_eq!(targets(&sim), 2);
+    sim.undecodable.store(true, std::sync::atomic::Ordering::Relaxed);
+    sim.set_nodes(vec![node("node-2"), node("node-3")]);
     process.nodes_changed();
     pass(1.0).await;
-    assert_eq!(targets(&world), 3, "the node that is not listed may be the one that cannot be decoded");
-    world.undecodable.store(false, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(targets(&sim), 3, "the node that is not listed may be the one that cannot be decoded");
+    sim.undecodable.store(false, std::sync::atomic::Ordering::Relaxed);
     process.nodes_changed();
     pass(1.0).await;
-    assert_eq!(targets(&world), 2);
+    assert_eq!(targets(&sim), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn label_change_of_a_node_records_no_event() {
-    let (world, process) = settled().await;
-    world.set_nodes(vec![node("node-1")]);
+    let (sim, process) = settled().await;
+    sim.set_nodes(vec![node("node-1")]);
     process.nodes_changed();
     pass(1.0).await;
-    world.take_events();
+    sim.take_events();
     let mut labelled = node("node-1");
     labelled.labels.insert("a".into(), "b".into());
-    world.set_nodes(vec![labelled]);
+    sim.set_nodes(vec![labelled]);
     process.nodes_changed();
     pass(1.0).await;
-    assert_eq!(world.take_events(), [""; 0]);
+    assert_eq!(sim.take_events(), [""; 0]);
 }

@@ -12,8 +12,8 @@ use providers::{
 };
 use serde_json::json;
 
-use super::world::{annotated, port, service};
-use crate::controllers::service::decide::{self, FINALIZER, Wish};
+use super::simulation::{annotated, port, service};
+use crate::controllers::service::decide::{self, DesiredState, FINALIZER};
 use crate::controllers::service::{keys, targets};
 
 fn with(change: impl FnOnce(&mut Service)) -> Service {
@@ -36,28 +36,28 @@ fn desired_state_follows_from_type_class_deletion_and_finalizer() {
     let deleting = |service: &mut Service| service.meta.deletion = Time(1);
     let plain = |service: &mut Service| service.kind = ServiceType::ClusterIp;
     type Change<'a> = &'a dyn Fn(&mut Service);
-    let cases: &[(&str, &[Change<'_>], bool, Wish)] = &[
-        ("a load balancer", &[], false, Wish::Balancer),
-        ("a load balancer that exists", &[&held], true, Wish::Balancer),
-        ("no load balancer", &[&plain], false, Wish::Nothing),
-        ("no load balancer any longer", &[&plain, &held], false, Wish::Cleanup),
-        ("being deleted", &[&deleting, &held], false, Wish::Cleanup),
-        ("being deleted without the finalizer", &[&deleting], false, Wish::Nothing),
-        ("being deleted, and no load balancer any longer", &[&deleting, &held, &plain], false, Wish::Cleanup),
-        ("own class", &[&|s| class(s, "example.com/ours")], false, Wish::Balancer),
-        ("another class", &[&|s| class(s, "example.com/theirs")], false, Wish::Nothing),
-        ("an empty class is another class", &[&|s| class(s, "")], false, Wish::Nothing),
+    let cases: &[(&str, &[Change<'_>], bool, DesiredState)] = &[
+        ("a load balancer", &[], false, DesiredState::LoadBalancer),
+        ("a load balancer that exists", &[&held], true, DesiredState::LoadBalancer),
+        ("no load balancer", &[&plain], false, DesiredState::Nothing),
+        ("no load balancer any longer", &[&plain, &held], false, DesiredState::Cleanup),
+        ("being deleted", &[&deleting, &held], false, DesiredState::Cleanup),
+        ("being deleted without the finalizer", &[&deleting], false, DesiredState::Nothing),
+        ("being deleted, and no load balancer any longer", &[&deleting, &held, &plain], false, DesiredState::Cleanup),
+        ("own class", &[&|s| class(s, "example.com/ours")], false, DesiredState::LoadBalancer),
+        ("another class", &[&|s| class(s, "example.com/theirs")], false, DesiredState::Nothing),
+        ("an empty class is another class", &[&|s| class(s, "")], false, DesiredState::Nothing),
         (
             "another class, with the finalizer of its controller",
             &[&|s| class(s, "example.com/theirs"), &held],
             false,
-            Wish::Nothing,
+            DesiredState::Nothing,
         ),
-        ("another class after the own one", &[&|s| class(s, "example.com/theirs"), &held], true, Wish::Cleanup),
+        ("another class after the own one", &[&|s| class(s, "example.com/theirs"), &held], true, DesiredState::Cleanup),
     ];
     for (case, changes, ours, expected) in cases {
         let service = with(|service| changes.iter().for_each(|change| change(service)));
-        assert_eq!(decide::wish(&service, &classes, *ours), *expected, "{case}");
+        assert_eq!(decide::desired_state(&service, &classes, *ours), *expected, "{case}");
     }
 }
 
@@ -80,13 +80,13 @@ fn all_fields_of_the_request_are_in_the_spec() {
         service.ports[0].node_port = 0;
         service.ports[0].target_port = kinds::intstr::IntOrString::Text("web".into());
         service.ports.push(kinds::service::ServicePort { protocol: "UDP".into(), ..port(53) });
-        let asked = service.balancing.as_mut().expect("a load balancer");
-        asked.client_ip_affinity = true;
-        asked.affinity_seconds = Some(60);
-        asked.external_local = true;
-        asked.health_check_node_port = 31000;
-        asked.requested_ip = "192.0.2.1".into();
-        asked.allocate_node_ports = false;
+        let settings = service.balancing.as_mut().expect("a load balancer");
+        settings.client_ip_affinity = true;
+        settings.affinity_seconds = Some(60);
+        settings.external_local = true;
+        settings.health_check_node_port = 31000;
+        settings.requested_ip = "192.0.2.1".into();
+        settings.allocate_node_ports = false;
     });
     let spec = decide::spec(&service, "cluster", &[]).expect("valid");
     assert_eq!(spec.annotations["example.com/a"], "b");
@@ -100,14 +100,14 @@ fn all_fields_of_the_request_are_in_the_spec() {
 
 #[test]
 fn annotations_that_the_provider_does_not_read_are_left_out() {
-    let asked = |annotations: &[(&str, &str)]| {
+    let spec_annotations = |annotations: &[(&str, &str)]| {
         let service = with(|service| annotated(service, annotations));
         decide::spec(&service, "cluster", &["example.com/".to_owned()]).expect("valid").annotations
     };
     let own = ("example.com/a", "b");
-    assert_eq!(asked(&[own, ("example.org/a", "1")]), asked(&[own, ("example.org/a", "2")]));
-    assert_eq!(asked(&[own]).len(), 1);
-    assert_ne!(asked(&[own]), asked(&[("example.com/a", "c")]));
+    assert_eq!(spec_annotations(&[own, ("example.org/a", "1")]), spec_annotations(&[own, ("example.org/a", "2")]));
+    assert_eq!(spec_annotations(&[own]).len(), 1);
+    assert_ne!(spec_annotations(&[own]), spec_annotations(&[("example.com/a", "c")]));
 }
 
 #[test]
@@ -115,8 +115,8 @@ fn source_ranges_come_from_the_spec_or_else_from_the_annotation() {
     const KEY: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
     let ranges = |spec: &[&str], annotation: Option<&str>| {
         let service = with(|service| {
-            let asked = service.balancing.as_mut().expect("a load balancer");
-            asked.source_ranges = spec.iter().map(|range| (*range).into()).collect();
+            let settings = service.balancing.as_mut().expect("a load balancer");
+            settings.source_ranges = spec.iter().map(|range| (*range).into()).collect();
             if let Some(annotation) = annotation {
                 annotated(service, &[(KEY, annotation)]);
             }

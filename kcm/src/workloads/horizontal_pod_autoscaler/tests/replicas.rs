@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kinds::pod::{Asked, Part, Phase, Readiness, Requests};
+use kinds::pod::{Part, PartRequests, Phase, Readiness, Requests};
 use kinds::schema::object_meta;
 use kinds::wire::Put;
 use kinds::{Decode, Kind, Pod, Sections, Time};
@@ -28,7 +28,7 @@ fn pod(number: usize, request: i64) -> Pod {
         meta.put_str(object_meta::RESOURCE_VERSION, "1");
     });
     let context = Decode { interner: Arc::default(), sections: Sections::default() };
-    let main = Asked { part: Part::Container, name: "main".into(), resources: [("cpu".into(), request)].into() };
+    let main = PartRequests { part: Part::Container, name: "main".into(), resources: [("cpu".into(), request)].into() };
     Pod {
         phase: Phase::Running,
         ready: true,
@@ -36,7 +36,7 @@ fn pod(number: usize, request: i64) -> Pod {
         requests: Some(Box::new(Requests {
             started: Time(NOW - 7200),
             readiness: Readiness::Other,
-            asked: [main].into(),
+            parts: [main].into(),
         })),
         ..Pod::decode(&context, &object).expect("well-formed")
     }
@@ -194,16 +194,20 @@ fn missing_input_is_an_error_with_its_reason() {
 
 #[test]
 fn pod_level_requests_win_over_container_requests() {
-    let ask =
-        |part: Part, name: &str, cpu: i64| Asked { part, name: name.into(), resources: [("cpu".into(), cpu)].into() };
-    let asking = |asked: Vec<Asked>| {
+    let requests = |part: Part, name: &str, cpu: i64| PartRequests {
+        part,
+        name: name.into(),
+        resources: [("cpu".into(), cpu)].into(),
+    };
+    let pod_with = |parts: Vec<PartRequests>| {
         let mut pod = pod(0, 0);
-        pod.requests.as_mut().expect("there").asked = asked.into();
+        pod.requests.as_mut().expect("there").parts = parts.into();
         vec![Arc::new(pod)]
     };
-    let (main, side) = (ask(Part::Container, "main", 100), ask(Part::Sidecar, "side", 20));
-    let (init, whole, extra) = (ask(Part::Init, "init", 900), ask(Part::Pod, "", 500), ask(Part::Overhead, "", 7));
-    for (asked, container, pod_level, expected) in [
+    let (main, side) = (requests(Part::Container, "main", 100), requests(Part::Sidecar, "side", 20));
+    let (init, whole, extra) =
+        (requests(Part::Init, "init", 900), requests(Part::Pod, "", 500), requests(Part::Overhead, "", 7));
+    for (parts, container, pod_level, expected) in [
         (vec![main.clone(), side.clone()], "", true, 120),
         (vec![main.clone(), side.clone(), init.clone()], "", true, 120),
         (vec![main.clone(), side.clone(), whole.clone()], "", true, 500),
@@ -211,7 +215,7 @@ fn pod_level_requests_win_over_container_requests() {
         (vec![main.clone(), side.clone(), whole.clone()], "", false, 120),
         (vec![main, side, whole, init], "side", true, 20),
     ] {
-        let pods = asking(asked);
+        let pods = pod_with(parts);
         let found = super::super::requests::of_pods(&pods, container, "cpu", pod_level).expect("requests");
         assert_eq!(found["pod-0"], expected, "{container} {pod_level}");
     }

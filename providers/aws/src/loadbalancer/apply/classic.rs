@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_sdk_elasticloadbalancing::types as elb;
 use providers::{
-    Balancer, CloudError, Ensured, ErrorKind, Fate, Forecast, Ingress, Listener, LoadBalancerId, LoadBalancerSpec,
-    LoadBalancerStatus, ObservedTarget, Phase, Progress, Protocol as Transport, TargetId,
+    CloudError, Ensured, ErrorKind, Fate, Forecast, Ingress, Listener, LoadBalancerId, LoadBalancerSpec,
+    LoadBalancerStatus, ObservedLoadBalancer, ObservedTarget, Phase, Progress, Protocol as Transport, TargetId,
 };
 use tokio::time::Instant;
 
@@ -264,7 +264,7 @@ impl Balancers {
         &self,
         session: &Session,
         id: &LoadBalancerId,
-    ) -> Result<Option<Balancer>, CloudError> {
+    ) -> Result<Option<ObservedLoadBalancer>, CloudError> {
         let Found::Own(classic) = classic::find(session, id).await? else { return Ok(None) };
         let health = classic::health(session, &classic.name).await?;
         let machines = self.networks.by_id(session, classic.instances.clone()).await?;
@@ -274,7 +274,7 @@ impl Balancers {
             ObservedTarget { target: TargetId::Instance(format!("aws:///{zone}/{id}")), health }
         };
         let listener = |port: &u16| Listener { protocol: Transport::Tcp, port: *port };
-        Ok(Some(Balancer {
+        Ok(Some(ObservedLoadBalancer {
             phase: Phase::Active,
             status: status(&classic),
             listeners: classic.listeners.keys().map(listener).collect(),

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use providers::{
-    Balancer, Health, Ingress, IpNet, Listener, LoadBalancerStatus, ObservedTarget, Phase, Protocol as Transport,
-    TargetId,
+    Health, Ingress, IpNet, Listener, LoadBalancerStatus, ObservedLoadBalancer, ObservedTarget, Phase,
+    Protocol as Transport, TargetId,
 };
 
 use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, State};
@@ -23,7 +23,7 @@ pub(crate) fn instances(seen: &Seen) -> BTreeSet<String> {
 }
 
 /// A balancer, with the zones of the instances that are its targets.
-pub(crate) fn observed(seen: &Seen, going: bool, zones: &BTreeMap<String, String>) -> Balancer {
+pub(crate) fn observed(seen: &Seen, going: bool, zones: &BTreeMap<String, String>) -> ObservedLoadBalancer {
     let balancer = seen.balancers.first();
     let phase = match balancer {
         _ if going => Phase::Deleting,
@@ -61,7 +61,7 @@ pub(crate) fn observed(seen: &Seen, going: bool, zones: &BTreeMap<String, String
         }
     }
     let targets = healths.into_iter().map(|(target, healths)| ObservedTarget { target, health: worst(&healths) });
-    Balancer {
+    ObservedLoadBalancer {
         phase,
         status: LoadBalancerStatus { ingress: balancer.and_then(ingress).into_iter().collect() },
         listeners,

@@ -11,7 +11,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, ListParams};
-use provider_mock::{BalancerView, Operation, RouteView};
+use provider_mock::{LoadBalancerView, Operation, RouteView};
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -58,7 +58,7 @@ fn start_upstream(cloud: &CloudBed, url: &str) -> Result<()> {
 struct Held {
     /// Nodes and Services by name: uid and version, and with them labels, taints, finalizers and status.
     objects: BTreeMap<String, (Option<String>, Option<String>)>,
-    balancers: Vec<BalancerView>,
+    balancers: Vec<LoadBalancerView>,
     routes: Vec<RouteView>,
     /// The numbers of load balancers, addresses and routes that were ever created.
     created: [u64; 3],

@@ -10,11 +10,11 @@ use kinds::service::Ingress;
 use providers::{LoadBalancerId, LoadBalancerSpec, Targeting, Targets};
 use tokio::time::Instant;
 
-use crate::cloud::retry::Told;
+use crate::cloud::retry::LastReport;
 
 /// The memory of one Service.
 #[derive(Debug, Clone, Default)]
-pub struct BalancerState {
+pub struct LoadBalancerState {
     /// The Service that this is about.
     pub uid: Uid,
     /// The load balancer that may exist; set before the first call that could create a part of it.
@@ -28,7 +28,7 @@ pub struct BalancerState {
     /// The load balancer as last ensured. Unset while a call runs, and after a failed one.
     pub settled: Option<Settled>,
     /// The targets that the cloud was last given. Newer ones are set while the retry of a failed call waits.
-    pub aimed: Option<Targets>,
+    pub last_targets: Option<Targets>,
     /// The addresses for the status, once known.
     pub ingress: Option<Vec<Ingress>>,
     /// Types of the pod conditions that the load balancer sets.
@@ -40,7 +40,7 @@ pub struct BalancerState {
     /// The pause after a failed call: no call before it ends.
     pub pause: Option<Pause>,
     /// The last event about a failure.
-    pub told: Told,
+    pub last_report: LastReport,
     /// The provider's last warnings.
     pub warnings: Vec<String>,
 }
@@ -71,12 +71,12 @@ pub struct Pause {
     /// Its end; `None`: it ends when the request changes.
     pub until: Option<Instant>,
     /// The request that failed; `None`: a deletion.
-    pub asked: Option<Arc<LoadBalancerSpec>>,
+    pub request: Option<Arc<LoadBalancerSpec>>,
     /// It holds for every request, because the cloud throttles.
     pub firm: bool,
 }
 
-impl BalancerState {
+impl LoadBalancerState {
     /// Starts the memory of this Service if it was about an earlier one of its name.
     pub fn begin(&mut self, uid: &Uid) {
         if self.uid != *uid {
@@ -88,12 +88,12 @@ impl BalancerState {
     pub fn clear_failures(&mut self) {
         self.failures = 0;
         self.pause = None;
-        self.told = Told::default();
+        self.last_report = LastReport::default();
     }
 
     /// Returns for how long no call may be made for this request: `Some(None)` until the request changes.
-    pub fn held_back(&self, asked: Option<&LoadBalancerSpec>, now: Instant) -> Option<Option<Duration>> {
-        let pause = self.pause.as_ref().filter(|pause| pause.firm || pause.asked.as_deref() == asked)?;
+    pub fn held_back(&self, request: Option<&LoadBalancerSpec>, now: Instant) -> Option<Option<Duration>> {
+        let pause = self.pause.as_ref().filter(|pause| pause.firm || pause.request.as_deref() == request)?;
         match pause.until {
             None => Some(None),
             Some(until) => Some(Some(until.checked_duration_since(now).filter(|left| !left.is_zero())?)),
@@ -106,22 +106,22 @@ impl BalancerState {
     }
 
     /// Returns whether there is nothing to remember.
-    fn is_blank(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.made.is_none()
             && self.targeting.is_none()
             && self.others.is_empty()
             && self.pause.is_none()
-            && self.told.is_blank()
+            && self.last_report.is_empty()
     }
 }
 
 /// The memory of all Services.
 #[derive(Debug, Default)]
-pub struct BalancerStates(Mutex<All>);
+pub struct LoadBalancerStates(Mutex<All>);
 
 #[derive(Debug, Default)]
 struct All {
-    states: HashMap<ObjectKey, BalancerState>,
+    states: HashMap<ObjectKey, LoadBalancerState>,
     /// For each Service, those that have it among their `others`.
     referring: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
 }
@@ -144,21 +144,21 @@ impl All {
     }
 }
 
-impl BalancerStates {
+impl LoadBalancerStates {
     fn lock(&self) -> MutexGuard<'_, All> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the memory of a Service.
-    pub fn get(&self, key: &ObjectKey) -> BalancerState {
+    pub fn get(&self, key: &ObjectKey) -> LoadBalancerState {
         self.lock().states.get(key).cloned().unwrap_or_default()
     }
 
     /// Replaces the memory of a Service.
-    pub fn put(&self, key: &ObjectKey, state: BalancerState) {
+    pub fn put(&self, key: &ObjectKey, state: LoadBalancerState) {
         let mut all = self.lock();
         all.refer(key, &state.others);
-        if state.is_blank() {
+        if state.is_empty() {
             all.states.remove(key);
         } else {
             all.states.insert(key.clone(), state);

@@ -2,8 +2,8 @@
 
 use providers::{EndpointTarget, ErrorKind, IpNet, NodeTarget, Observed, Protocol, Targeting, Targets};
 
-use crate::balancers_make::{matches_spec, owned_of};
 use crate::context::{Context, Stop, ensure, merged, port};
+use crate::load_balancer_creation::{matches_spec, owned_of};
 
 pub(crate) async fn ports_are_changed(context: &Context<'_>) -> Result<(), Stop> {
     context.balancers()?;

@@ -9,7 +9,7 @@ use super::decide::Missing;
 
 /// Nodes whose instances were reported missing, and those that were deleted.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct MissingInstances {
     missing: HashMap<Uid, Entry>,
 }
 
@@ -20,16 +20,16 @@ struct Entry {
     deleted: bool,
 }
 
-impl Memory {
+impl MissingInstances {
     /// Records a report that this node's instance does not exist. Returns all such reports since it was last found.
-    pub(super) fn gone(&mut self, node: &Uid, now: Instant) -> Missing {
+    pub(super) fn report_missing(&mut self, node: &Uid, now: Instant) -> Missing {
         let entry = self.missing.entry(node.clone()).or_insert(Entry { times: 0, first: now, deleted: false });
         entry.times = entry.times.saturating_add(1);
         Missing { times: entry.times, since: now.duration_since(entry.first) }
     }
 
     /// Resets the reports of a node.
-    pub(super) fn not_gone(&mut self, node: &Uid) {
+    pub(super) fn reset(&mut self, node: &Uid) {
         self.missing.remove(node);
     }
 

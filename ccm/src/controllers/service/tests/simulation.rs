@@ -24,14 +24,14 @@ use runtime::store::Change;
 use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkCounts, WorkOptions, work};
 use tokio::task::JoinSet;
 
-use crate::controllers::service::audit::{Audit, Audited};
-use crate::controllers::service::balancer_state::BalancerStates;
+use crate::controllers::service::audit::{Audit, AuditResult};
 use crate::controllers::service::cluster::{Cluster, Refusal};
 use crate::controllers::service::decide::FINALIZER;
 use crate::controllers::service::keys;
+use crate::controllers::service::load_balancer_state::LoadBalancerStates;
 use crate::controllers::service::metrics::{Hosts, Leaks};
 use crate::controllers::service::pod_conditions::PodCondition;
-use crate::controllers::service::reconcile::Balancers;
+use crate::controllers::service::reconcile::LoadBalancerReconciler;
 
 pub const CLUSTER: &str = "cluster";
 pub const RESYNC: Duration = Duration::from_secs(1800);
@@ -46,7 +46,7 @@ pub enum WriteFault {
 }
 
 #[derive(Default)]
-struct Truth {
+struct ServerState {
     services: BTreeMap<ObjectKey, Service>,
     version: u64,
     events: Vec<String>,
@@ -61,9 +61,9 @@ struct Truth {
 }
 
 /// The state of cluster and cloud, which all processes share.
-pub struct World {
+pub struct Simulation {
     pub cloud: MockCloud,
-    truth: Mutex<Truth>,
+    server: Mutex<ServerState>,
     nodes: Mutex<Arc<[NodeTarget]>>,
     endpoints: Mutex<Arc<[EndpointTarget]>>,
     /// Endpoints of single Services; all others have `endpoints`.
@@ -146,12 +146,12 @@ pub fn node(name: &str) -> NodeTarget {
     NodeTarget { name: name.into(), provider_id: Some(format!("mock://mock-1/{name}")), ..NodeTarget::default() }
 }
 
-impl World {
+impl Simulation {
     pub fn new(config: MockConfig) -> Arc<Self> {
         let cloud = MockCloud::new(config).expect("a configuration that works");
         Arc::new(Self {
             cloud,
-            truth: Mutex::default(),
+            server: Mutex::default(),
             nodes: Mutex::new(Arc::new([node("node-0"), node("node-1")])),
             endpoints: Mutex::new(Arc::new([])),
             endpoints_of: Mutex::default(),
@@ -163,34 +163,34 @@ impl World {
         })
     }
 
-    fn truth(&self) -> MutexGuard<'_, Truth> {
-        lock(&self.truth)
+    fn server(&self) -> MutexGuard<'_, ServerState> {
+        lock(&self.server)
     }
 
     /// Creates a Service as a user does. Returns false if one of its name exists.
     pub fn create(&self, mut service: Service) -> bool {
         let key = service.meta.key();
-        let mut truth = self.truth();
-        if truth.services.contains_key(&key) {
+        let mut server = self.server();
+        if server.services.contains_key(&key) {
             return false;
         }
         service.meta.uid = Uid::parse(&format!("uid-{}", self.ids.fetch_add(1, Ordering::SeqCst)));
-        truth.version += 1;
-        service.meta.version = truth.version;
-        truth.services.insert(key, service);
+        server.version += 1;
+        service.meta.version = server.version;
+        server.services.insert(key, service);
         true
     }
 
     /// Changes a Service as another client does. Returns whether it exists.
     pub fn change(&self, key: &ObjectKey, change: impl FnOnce(&mut Service)) -> bool {
-        let mut truth = self.truth();
-        truth.version += 1;
-        let version = truth.version;
-        let Some(service) = truth.services.get_mut(key) else { return false };
+        let mut server = self.server();
+        server.version += 1;
+        let version = server.version;
+        let Some(service) = server.services.get_mut(key) else { return false };
         change(service);
         service.meta.version = version;
         if service.meta.is_deleting() && service.meta.finalizers.is_empty() {
-            truth.services.remove(key);
+            server.services.remove(key);
         }
         true
     }
@@ -201,11 +201,11 @@ impl World {
     }
 
     pub fn services(&self) -> BTreeMap<ObjectKey, Service> {
-        self.truth().services.clone()
+        self.server().services.clone()
     }
 
     pub fn get(&self, key: &ObjectKey) -> Option<Service> {
-        self.truth().services.get(key).cloned()
+        self.server().services.get(key).cloned()
     }
 
     pub fn set_nodes(&self, nodes: Vec<NodeTarget>) {
@@ -222,40 +222,40 @@ impl World {
 
     /// Removes and returns the events so far, as `Type Reason Service: message`.
     pub fn take_events(&self) -> Vec<String> {
-        std::mem::take(&mut self.truth().events)
+        std::mem::take(&mut self.server().events)
     }
 
     pub fn writes(&self) -> u64 {
-        self.truth().writes
+        self.server().writes
     }
 
     pub fn add_fault(&self, fault: WriteFault) {
-        self.truth().faults.push(fault);
+        self.server().faults.push(fault);
     }
 
     pub fn clear_faults(&self) {
-        self.truth().faults.clear();
+        self.server().faults.clear();
         self.cloud.clear_faults();
     }
 
     /// Lets the process crash right after its `n`-th write or call from now, counted from one.
     pub fn die_after(&self, n: u64) {
-        self.truth().dies_after = Some(n);
+        self.server().dies_after = Some(n);
     }
 
     /// Lets the process crash at the next call for which the cloud returns an error.
     pub fn die_on_error(&self) {
-        self.truth().dies_on_error = true;
+        self.server().dies_on_error = true;
     }
 
     /// Returns the number of writes and calls so far.
     pub fn acts(&self) -> u64 {
-        self.truth().acts
+        self.server().acts
     }
 
     /// Returns whether a process has crashed as scripted.
     pub fn died(&self) -> bool {
-        self.truth().died
+        self.server().died
     }
 
     pub fn is_dead(&self) -> bool {
@@ -265,15 +265,15 @@ impl World {
     /// Counts a write or call of the process. Never returns if the process crashes after it.
     async fn acted(&self) {
         let last = {
-            let mut truth = self.truth();
-            truth.acts += 1;
-            if let Some(left) = &mut truth.dies_after {
+            let mut server = self.server();
+            server.acts += 1;
+            if let Some(left) = &mut server.dies_after {
                 *left -= 1;
             }
-            truth.dies_after.take_if(|left| *left == 0).is_some()
+            server.dies_after.take_if(|left| *left == 0).is_some()
         };
         if last {
-            self.truth().died = true;
+            self.server().died = true;
             self.dead.store(true, Ordering::SeqCst);
         }
         if self.is_dead() {
@@ -283,25 +283,25 @@ impl World {
 
     /// Like `acted`, for a call to the cloud.
     async fn called<T>(&self, answer: &Result<T, CloudError>) {
-        if answer.is_err() && std::mem::take(&mut self.truth().dies_on_error) {
-            self.truth().dies_after = Some(1);
+        if answer.is_err() && std::mem::take(&mut self.server().dies_on_error) {
+            self.server().dies_after = Some(1);
         }
         self.acted().await;
     }
 
-    async fn write(&self, asked: &Service, change: impl FnOnce(&mut Service)) -> Result<(), Refusal> {
+    async fn write(&self, read: &Service, change: impl FnOnce(&mut Service)) -> Result<(), Refusal> {
         tokio::time::sleep(Duration::from_millis(2)).await;
         let fault = {
-            let mut truth = self.truth();
-            truth.writes += 1;
-            truth.faults.pop()
+            let mut server = self.server();
+            server.writes += 1;
+            server.faults.pop()
         };
         if fault == Some(WriteFault::Refused) {
             return Err(Refusal::Failed("as scripted: refused".into()));
         }
-        let key = asked.meta.key();
-        if self.get(&key).is_none_or(|service| service.meta.uid != asked.meta.uid) {
-            return Err(Refusal::Gone);
+        let key = read.meta.key();
+        if self.get(&key).is_none_or(|service| service.meta.uid != read.meta.uid) {
+            return Err(Refusal::Deleted);
         }
         self.change(&key, change);
         self.acted().await;
@@ -314,25 +314,25 @@ impl World {
 
 /// One process of the controller, until it crashes: its cache and its queue.
 pub struct Process {
-    pub world: Arc<World>,
+    pub sim: Arc<Simulation>,
     pub queue: Arc<Queue<String>>,
-    pub balancers: Arc<Balancers<View>>,
+    pub balancers: Arc<LoadBalancerReconciler<ProcessCache>>,
     audit: Audit,
     tasks: JoinSet<()>,
 }
 
 /// The cache of one process.
-pub struct View {
-    world: Arc<World>,
+pub struct ProcessCache {
+    sim: Arc<Simulation>,
     cached: Mutex<BTreeMap<ObjectKey, Arc<Service>>>,
     /// Services with own writes that the cache does not contain.
     written: Mutex<BTreeSet<ObjectKey>>,
 }
 
-impl View {
+impl ProcessCache {
     /// Delivers the current state of a Service by the watch.
     fn refresh(&self, key: &ObjectKey) {
-        match self.world.get(key) {
+        match self.sim.get(key) {
             Some(service) => lock(&self.cached).insert(key.clone(), Arc::new(service)),
             None => lock(&self.cached).remove(key),
         };
@@ -341,7 +341,7 @@ impl View {
 }
 
 #[async_trait]
-impl Cluster for View {
+impl Cluster for ProcessCache {
     fn service(&self, key: &ObjectKey) -> Option<Arc<Service>> {
         lock(&self.cached).get(key).cloned()
     }
@@ -351,31 +351,31 @@ impl Cluster for View {
     }
 
     fn nodes(&self) -> Arc<[NodeTarget]> {
-        self.world.nodes()
+        self.sim.nodes()
     }
 
     fn decodes_all(&self) -> bool {
-        !self.world.undecodable.load(Ordering::Relaxed)
+        !self.sim.undecodable.load(Ordering::Relaxed)
     }
 
     fn endpoints(&self, service: &Service) -> Option<Arc<[EndpointTarget]>> {
-        if let Some(own) = lock(&self.world.endpoints_of).get(&*service.meta.name) {
+        if let Some(own) = lock(&self.sim.endpoints_of).get(&*service.meta.name) {
             return Some(own.clone().into());
         }
-        Some(lock(&self.world.endpoints).clone())
+        Some(lock(&self.sim.endpoints).clone())
     }
 
     fn pod(&self, _: &str, name: &str) -> Option<Arc<GatedPod>> {
-        lock(&self.world.pods).get(name).cloned().map(Arc::new)
+        lock(&self.sim.pods).get(name).cloned().map(Arc::new)
     }
 
     fn gated_pods(&self, _: &str) -> Vec<Arc<GatedPod>> {
-        lock(&self.world.pods).values().cloned().map(Arc::new).collect()
+        lock(&self.sim.pods).values().cloned().map(Arc::new).collect()
     }
 
     async fn set_pod_condition(&self, pod: &GatedPod, condition: &PodCondition) -> Result<(), Refusal> {
-        let mut pods = lock(&self.world.pods);
-        let pod = pods.get_mut(&*pod.meta.name).ok_or(Refusal::Gone)?;
+        let mut pods = lock(&self.sim.pods);
+        let pod = pods.get_mut(&*pod.meta.name).ok_or(Refusal::Deleted)?;
         for gate in pod.gates.iter_mut().filter(|gate| *gate.condition == condition.condition) {
             (gate.status, gate.reason, gate.message) =
                 (condition.status, condition.reason.as_str().into(), condition.message.as_str().into());
@@ -385,58 +385,58 @@ impl Cluster for View {
 
     fn record_event(&self, about: &ObjectReference, kind: EventType, reason: &'static str, message: String) {
         let text = format!("{} {reason} {}: {message}", kind.as_str(), about.name);
-        self.world.truth().events.push(text);
+        self.sim.server().events.push(text);
     }
 
-    async fn is_held(&self, service: &Service) -> Result<bool, Refusal> {
-        let now = self.world.get(&service.meta.key()).filter(|now| now.meta.uid == service.meta.uid);
-        let now = now.ok_or(Refusal::Gone)?;
+    async fn has_finalizer(&self, service: &Service) -> Result<bool, Refusal> {
+        let now = self.sim.get(&service.meta.key()).filter(|now| now.meta.uid == service.meta.uid);
+        let now = now.ok_or(Refusal::Deleted)?;
         Ok(!now.meta.is_deleting() && now.meta.finalizers.iter().any(|finalizer| &**finalizer == FINALIZER))
     }
 
     async fn live(&self) -> Result<Vec<(ObjectKey, Uid)>, Refusal> {
-        Ok(self.world.services().into_iter().map(|(key, service)| (key, service.meta.uid)).collect())
+        Ok(self.sim.services().into_iter().map(|(key, service)| (key, service.meta.uid)).collect())
     }
 
     async fn hold(&self, service: &Service) -> Result<(), Refusal> {
-        if self.world.get(&service.meta.key()).is_some_and(|now| now.meta.is_deleting()) {
+        if self.sim.get(&service.meta.key()).is_some_and(|now| now.meta.is_deleting()) {
             return Err(Refusal::Failed("no finalizer can be added to an object that is being deleted".into()));
         }
         lock(&self.written).insert(service.meta.key());
         let add = |service: &mut Service| service.meta.finalizers = Arc::new([FINALIZER.into()]);
-        self.world.write(service, add).await
+        self.sim.write(service, add).await
     }
 
     async fn publish(&self, service: &Service, ingress: &[Ingress]) -> Result<(), Refusal> {
         lock(&self.written).insert(service.meta.key());
         let set = |service: &mut Service| {
-            if let Some(asked) = &mut service.balancing {
-                asked.ingress = ingress.to_vec();
+            if let Some(settings) = &mut service.balancing {
+                settings.ingress = ingress.to_vec();
             }
         };
-        self.world.write(service, set).await
+        self.sim.write(service, set).await
     }
 
     async fn release(&self, service: &Service, clear_status: bool) -> Result<(), Refusal> {
         lock(&self.written).insert(service.meta.key());
         let free = |service: &mut Service| {
             service.meta.finalizers = Arc::new([]);
-            if let Some(asked) = service.balancing.as_mut().filter(|_| clear_status) {
-                asked.ingress.clear();
+            if let Some(settings) = service.balancing.as_mut().filter(|_| clear_status) {
+                settings.ingress.clear();
             }
         };
-        self.world.write(service, free).await
+        self.sim.write(service, free).await
     }
 }
 
 /// The mock cloud as a process uses it, which may crash after any call.
-struct Calls {
+struct CrashingCloud {
     cloud: Arc<dyn LoadBalancers>,
-    world: Arc<World>,
+    sim: Arc<Simulation>,
 }
 
 #[async_trait]
-impl LoadBalancers for Calls {
+impl LoadBalancers for CrashingCloud {
     fn features(&self) -> Features {
         self.cloud.features()
     }
@@ -451,17 +451,17 @@ impl LoadBalancers for Calls {
     }
     async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {
         let answer = self.cloud.ensure(spec, targets).await;
-        self.world.called(&answer).await;
+        self.sim.called(&answer).await;
         answer
     }
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
         let answer = self.cloud.set_targets(spec, targets).await;
-        self.world.called(&answer).await;
+        self.sim.called(&answer).await;
         answer
     }
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
         let answer = self.cloud.delete(id).await;
-        self.world.called(&answer).await;
+        self.sim.called(&answer).await;
         answer
     }
     async fn list_owned(&self) -> Result<Vec<Owned>, CloudError> {
@@ -476,7 +476,7 @@ impl LoadBalancers for Calls {
 }
 
 /// Reconciles Services by name; the binary uses keys.
-struct ByName(Arc<Balancers<View>>);
+struct ByName(Arc<LoadBalancerReconciler<ProcessCache>>);
 
 impl Reconcile for ByName {
     type Key = String;
@@ -484,10 +484,10 @@ impl Reconcile for ByName {
     fn reconcile<'a>(&'a self, name: &'a String) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         async move {
             let key = key(name);
-            let view = &self.0.kubernetes;
-            if lock(&view.written).contains(&key) {
+            let cache = &self.0.kubernetes;
+            if lock(&cache.written).contains(&key) {
                 // A reconcile waits until the cache contains the own writes: here they arrive immediately.
-                view.refresh(&key);
+                cache.refresh(&key);
             }
             self.0.sync(&key).await
         }
@@ -497,28 +497,28 @@ impl Reconcile for ByName {
 
 impl Process {
     /// Starts a process whose cache contains all Services.
-    pub fn start(world: &Arc<World>, workers: usize) -> Self {
-        let cloud = world.cloud.provider(CLUSTER).load_balancers().expect("the mock has load balancers");
-        Self::over(world, workers, cloud)
+    pub fn start(sim: &Arc<Simulation>, workers: usize) -> Self {
+        let cloud = sim.cloud.provider(CLUSTER).load_balancers().expect("the mock has load balancers");
+        Self::over(sim, workers, cloud)
     }
 
     /// Like `start`, with another cloud.
-    pub fn over(world: &Arc<World>, workers: usize, cloud: Arc<dyn LoadBalancers>) -> Self {
-        world.dead.store(false, Ordering::SeqCst);
+    pub fn over(sim: &Arc<Simulation>, workers: usize, cloud: Arc<dyn LoadBalancers>) -> Self {
+        sim.dead.store(false, Ordering::SeqCst);
         {
-            let mut truth = world.truth();
-            (truth.dies_after, truth.dies_on_error) = (None, false);
+            let mut server = sim.server();
+            (server.dies_after, server.dies_on_error) = (None, false);
         }
-        let cached = world.services().into_iter().map(|(key, service)| (key, Arc::new(service))).collect();
-        let view = View { world: world.clone(), cached: Mutex::new(cached), written: Mutex::default() };
+        let cached = sim.services().into_iter().map(|(key, service)| (key, Arc::new(service))).collect();
+        let cache = ProcessCache { sim: sim.clone(), cached: Mutex::new(cached), written: Mutex::default() };
         // Copied first: the guard would otherwise be held until the end of the next statement.
-        let (collects, every) = *lock(&world.audit);
-        let balancers = Arc::new(Balancers {
-            kubernetes: view,
-            cloud: Arc::new(Calls { cloud, world: world.clone() }),
+        let (collects, every) = *lock(&sim.audit);
+        let balancers = Arc::new(LoadBalancerReconciler {
+            kubernetes: cache,
+            cloud: Arc::new(CrashingCloud { cloud, sim: sim.clone() }),
             cluster: CLUSTER.into(),
             resync: RESYNC,
-            states: BalancerStates::default(),
+            states: LoadBalancerStates::default(),
             hosts: Hosts::register(&Metrics::default()),
         });
         let audit = Audit {
@@ -526,7 +526,7 @@ impl Process {
             every,
             counted: Leaks::register(&Metrics::default()),
             suspects: Mutex::default(),
-            going: Mutex::default(),
+            deleting: Mutex::default(),
         };
         let queue = Queue::new(QueueOptions {
             base_delay: Duration::from_secs(5),
@@ -536,14 +536,14 @@ impl Process {
         let mut tasks = JoinSet::new();
         let options = WorkOptions { name: "service", workers, max_retries: None };
         work(options, &queue, &Arc::new(ByName(balancers.clone())), &Arc::new(WorkCounts::default()), &mut tasks);
-        for key in world.services().into_keys() {
+        for key in sim.services().into_keys() {
             queue.add(key.name.to_string());
         }
-        Self { world: world.clone(), queue, balancers, audit, tasks }
+        Self { sim: sim.clone(), queue, balancers, audit, tasks }
     }
 
     /// Runs one audit.
-    pub async fn audit(&self) -> Audited {
+    pub async fn audit(&self) -> AuditResult {
         self.audit.run(&self.balancers.audited()).await.expect("no faults")
     }
 
@@ -555,10 +555,10 @@ impl Process {
 
     /// Delivers the current state of a Service by the watch.
     pub fn deliver(&self, key: &ObjectKey) {
-        let view = &self.balancers.kubernetes;
-        let old = view.service(key);
-        view.refresh(key);
-        let new = view.service(key);
+        let cache = &self.balancers.kubernetes;
+        let old = cache.service(key);
+        cache.refresh(key);
+        let new = cache.service(key);
         self.queue.add(key.name.to_string());
         let change = Change { old: old.as_ref(), new: new.as_ref() };
         for key in keys::referring(&change, &self.balancers.states) {
@@ -576,7 +576,7 @@ impl Process {
     /// Delivers the current state of all Services by the watch.
     pub fn deliver_all(&self) {
         let known: Vec<_> = lock(&self.balancers.kubernetes.cached).keys().cloned().collect();
-        for key in self.world.services().into_keys().chain(known) {
+        for key in self.sim.services().into_keys().chain(known) {
             self.deliver(&key);
         }
     }

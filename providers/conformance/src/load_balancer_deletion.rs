@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use providers::{Deletion, Observed, Phase, Targets};
 
-use crate::balancers_make::{CHANGES, matches_spec, owned_of};
 use crate::context::{Context, Stop, ensure};
 use crate::fixture::FixtureError;
+use crate::load_balancer_creation::{CHANGES, matches_spec, owned_of};
 
 pub(crate) async fn delete_is_idempotent(context: &Context<'_>) -> Result<(), Stop> {
     let balancers = context.balancers()?;
@@ -59,7 +59,7 @@ pub(crate) async fn delete_recovers_from_a_failure_at_any_change(context: &Conte
             context.settle(&spec, &targets).await?;
             match lost {
                 false => context.fixture.fail_change(nth).await?,
-                true => context.fixture.lose_answer(nth).await?,
+                true => context.fixture.lose_response(nth).await?,
             }
             context.delete(&spec.id).await?;
             context.fixture.restore().await?;
@@ -80,7 +80,7 @@ pub(crate) async fn partial_load_balancer_is_listed_and_deleted(context: &Contex
         context.fixture.fail_change(nth).await?;
         let failed = balancers.ensure(&spec, &targets).await.is_err();
         context.fixture.restore().await?;
-        let left = match context.fixture.leftovers(&spec.id).await {
+        let left = match context.fixture.remaining_resources(&spec.id).await {
             Err(FixtureError::Unsupported(_)) => Vec::new(),
             left => left?,
         };

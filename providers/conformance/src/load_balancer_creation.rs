@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use providers::{
-    Balancer, CloudError, Deletion, ErrorKind, Health, IpFamily, IpFamilyPolicy, IpNet, LoadBalancerSpec, Observed,
-    Owned, Phase, Protocol, TargetId, Targeting, Targets,
+    CloudError, Deletion, ErrorKind, Health, IpFamily, IpFamilyPolicy, IpNet, LoadBalancerSpec, Observed,
+    ObservedLoadBalancer, Owned, Phase, Protocol, TargetId, Targeting, Targets,
 };
 
 use crate::context::{Context, Stop, ensure, merged, port};
@@ -24,7 +24,7 @@ pub(crate) async fn matches_spec(
     context: &Context<'_>,
     spec: &LoadBalancerSpec,
     targets: &Targets,
-) -> Result<Balancer, Stop> {
+) -> Result<ObservedLoadBalancer, Stop> {
     let features = context.balancers()?.features();
     let balancer = context.active(&spec.id).await?;
     let requested: BTreeSet<_> = spec.ports.iter().map(|port| (port.protocol, port.port)).collect();
@@ -138,7 +138,7 @@ pub(crate) async fn ensure_after_a_lost_response_creates_no_second(context: &Con
     let resources = owned_of(context, &plain).await?[0].resources.len();
     for nth in 1..=CHANGES {
         let spec = context.spec();
-        context.fixture.lose_answer(nth).await?;
+        context.fixture.lose_response(nth).await?;
         context.settle(&spec, &targets).await?;
         context.fixture.restore().await?;
         matches_spec(context, &spec, &targets).await?;
