@@ -8,13 +8,13 @@
 pub(crate) struct Variable {
     /// The section as it is written.
     pub section: String,
-    /// The quoted name behind the section's, if there is one.
+    /// The quoted name after the section's name, if there is one.
     pub subsection: Option<String>,
     /// The variable as it is written.
     pub name: String,
     /// Its value; `true` for one without a value.
     pub value: String,
-    /// Counted from one.
+    /// The number of its line, from one.
     pub line: usize,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct SyntaxError {
     message: String,
 }
 
-/// Reads a file. A line that ends in a backslash goes on in the next.
+/// Parses a file. A line that ends in a backslash continues in the next one.
 pub(crate) fn parse(text: &str) -> Result<Vec<Variable>, SyntaxError> {
     let (mut variables, mut section) = (Vec::new(), None);
     let mut lines = text.trim_start_matches('\u{feff}').lines().enumerate();
@@ -64,7 +64,7 @@ fn is_comment(line: &str) -> bool {
     line.starts_with([';', '#'])
 }
 
-/// What stands in a section's brackets.
+/// Parses the section's name from the text in its brackets.
 fn header(rest: &str) -> Result<(String, Option<String>), String> {
     let (name, quoted) = match rest.find(['"', ']']) {
         Some(at) if rest[at..].starts_with('"') => (rest[..at].trim(), true),
@@ -88,7 +88,7 @@ fn header(rest: &str) -> Result<(String, Option<String>), String> {
     Ok((name.to_owned(), subsection))
 }
 
-/// A value: pieces in quotes as they are, the rest up to a comment and without blanks at its ends.
+/// Parses a value: quoted parts are literal; the rest ends at a comment and is trimmed.
 fn value(text: &str) -> Result<String, String> {
     let (mut rest, mut value) = (text.trim_start(), String::new());
     let mut bare_end = 0;
@@ -120,7 +120,7 @@ fn value(text: &str) -> Result<String, String> {
     Ok(value)
 }
 
-/// The text up to the closing quote, and what follows that.
+/// Returns the text up to the closing quote, and the text after the quote.
 fn quoted_text(text: &str) -> Result<(String, &str), String> {
     let (mut value, mut chars) = (String::new(), text.char_indices());
     while let Some((at, c)) = chars.next() {

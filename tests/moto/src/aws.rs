@@ -1,4 +1,4 @@
-//! Calls of AWS by hand, for what tests do to a cloud: no SDK, no waiting for one to be built.
+//! Direct calls to AWS, with which tests change a cloud: no SDK, which takes long to build.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::{REGION, form};
 /// A service of AWS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Service {
-    /// Machines and networks.
+    /// EC2: instances and networks.
     Ec2,
     /// Application and Network Load Balancers.
     Elb,
     /// Classic Load Balancers.
     Classic,
-    /// Certificates that were uploaded.
+    /// IAM: uploaded certificates.
     Iam,
 }
 
@@ -52,9 +52,9 @@ impl Service {
 /// A call that AWS refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// AWS's code.
+    /// AWS's code of the error.
     pub code: String,
-    /// The whole answer.
+    /// The whole response.
     pub answer: String,
 }
 
@@ -66,13 +66,13 @@ impl std::fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// An account, called past the proxy: nothing is counted, nothing goes wrong.
+/// An account, called without the proxy: calls are not counted, and do not fail.
 #[derive(Debug, Clone)]
 pub struct Aws {
     moto: SocketAddr,
     account: String,
     client: Client<HttpConnector, Full<Bytes>>,
-    /// Number of changes of the account, by all copies of this and by its proxy.
+    /// Number of changes of the account, by all clones of this and by its proxy.
     changes: Arc<AtomicU64>,
 }
 

@@ -1,6 +1,6 @@
 //! Bodies of AWS's query protocol: names and values, percent-encoded.
 
-/// Reads a body; what is no UTF-8 is replaced.
+/// Parses a body; invalid UTF-8 is replaced.
 pub(crate) fn read(body: &[u8]) -> Vec<(String, String)> {
     let text = String::from_utf8_lossy(body);
     let pairs = text.split('&').filter(|pair| !pair.is_empty());
@@ -10,7 +10,7 @@ pub(crate) fn read(body: &[u8]) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Writes a body.
+/// Formats a body.
 pub(crate) fn write<N: AsRef<str>, V: AsRef<str>>(pairs: &[(N, V)]) -> String {
     let pairs = pairs.iter().map(|(name, value)| format!("{}={}", encode(name.as_ref()), encode(value.as_ref())));
     pairs.collect::<Vec<_>>().join("&")

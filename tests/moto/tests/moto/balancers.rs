@@ -1,5 +1,4 @@
-//! Network Load Balancers over AWS: what a Service gets, what breaks and comes right, what is taken over, and what all
-//! of it costs in calls.
+//! Network Load Balancers in AWS: creation, failures and recovery, takeover, and the number of calls.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,20 +20,20 @@ use crate::bed::{AwsBed, CLUSTER, provider};
 
 pub const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 
-/// The texts of an answer's elements of one name.
+/// Returns the texts of all elements with one name in a response.
 pub fn texts(xml: &str, tag: &str) -> Vec<String> {
     let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
     let found = xml.split(&open).skip(1).filter_map(|rest| rest.split_once(&close));
     found.map(|(text, _)| text.trim().to_owned()).collect()
 }
 
-/// What an account holds for Services.
+/// The resources of Services in an account.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
     pub balancers: Vec<String>,
     pub target_groups: Vec<String>,
     pub security_groups: BTreeSet<String>,
-    /// Rules of the nodes' security group for what comes in.
+    /// Ingress rules of the nodes' security group.
     pub node_rules: usize,
 }
 
@@ -58,7 +57,7 @@ impl Held {
         })
     }
 
-    /// Those that carry a text in their tags.
+    /// Returns the resources whose tags contain a value.
     pub async fn with_tag(moto: &Moto, value: &str) -> Result<Vec<String>> {
         let all = Self::by(moto).await?;
         let mut found = Vec::new();
@@ -114,7 +113,7 @@ pub fn targets(machines: &[Machine]) -> Targets {
     Targets::nodes(machines.iter().map(node).collect::<Vec<_>>())
 }
 
-/// The provider's balancers, in a process that knows nothing yet.
+/// Returns the load balancers of a provider in a new process, without any cache.
 pub async fn fresh(moto: &Moto) -> Result<Arc<dyn LoadBalancers>> {
     let provider = provider(moto)?;
     provider.initialize().await?;
@@ -133,7 +132,7 @@ pub async fn settle(
     targets: &Targets,
 ) -> Result<String> {
     let (mut last, mut pause) = (String::new(), Duration::from_millis(50));
-    // Listings that are a few seconds old are used again.
+    // Listings of the last seconds are reused.
     let deadline = Instant::now() + Duration::from_secs(60);
     while Instant::now() < deadline {
         match balancers.ensure(spec, targets).await {
@@ -173,7 +172,7 @@ pub async fn delete(balancers: &dyn LoadBalancers, id: &LoadBalancerId) -> Resul
     bail!("{id} is never gone: {last}")
 }
 
-/// What moto has of a Service with one port and one with two.
+/// Checks the resources of a Service with one port or two.
 async fn as_asked(moto: &Moto, ports: usize) -> Result<()> {
     let held = Held::by(moto).await?;
     ensure!(held.balancers.len() == 1 && held.target_groups.len() == ports, "{held:?}");
@@ -188,7 +187,7 @@ async fn as_asked(moto: &Moto, ports: usize) -> Result<()> {
     Ok(())
 }
 
-/// Every other call, and the ones between in the next test.
+/// Every second call; the next test has the others.
 pub async fn a_call_fails_last_and_another_process_ends_it(_: Space) -> Result<()> {
     another_process_goes_on(Effect::Outage, (1..).step_by(2)).await
 }
@@ -203,7 +202,7 @@ pub async fn whatever_call_is_the_last_another_process_ends_it(_: Space) -> Resu
     another_process_goes_on(Effect::AnswerLost, 1..).await
 }
 
-/// Creation, update and deletion die after each of these calls in turn; another process goes on.
+/// Creation, update and deletion crash after each of these calls in turn; another process continues.
 async fn another_process_goes_on(effect: Effect, places: impl Iterator<Item = u64>) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let machines = moto.run(2).await?;
@@ -214,7 +213,7 @@ async fn another_process_goes_on(effect: Effect, places: impl Iterator<Item = u6
         let mut struck = 0;
         moto.proxy.arm(Fault::nth("changes", nth, effect.clone()));
         for phase in 0..3 {
-            // The first call may fail; the process dies with it.
+            // The first call may fail; the process crashes with it.
             let dying = fresh(&moto).await?;
             match phase {
                 0 => drop(dying.ensure(&one, &all).await),
@@ -247,7 +246,7 @@ async fn another_process_goes_on(effect: Effect, places: impl Iterator<Item = u6
     Ok(())
 }
 
-/// A balancer that can't be made leaves nothing, though its Service goes while parts of it are there.
+/// A load balancer that cannot be created leaks nothing, even if its Service is deleted while parts of it exist.
 pub async fn what_cannot_be_made_is_gone_with_its_service(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -268,7 +267,7 @@ pub async fn what_cannot_be_made_is_gone_with_its_service(_: Space) -> Result<()
     Ok(())
 }
 
-/// The calls of a cluster that grows and of one that rests.
+/// Counts the calls in a cluster that grows and in one without changes.
 pub async fn calls_do_not_grow_with_nodes_and_services(_: Space) -> Result<()> {
     const SERVICES: usize = 100;
     const FEW: usize = 5;
@@ -281,7 +280,7 @@ pub async fn calls_do_not_grow_with_nodes_and_services(_: Space) -> Result<()> {
     let specs: Vec<LoadBalancerSpec> = (0..SERVICES)
         .map(|number| LoadBalancerSpec { ports: vec![port(80), port(443)], ..spec(number, &[]) })
         .collect();
-    // A node joins: no reads but its own, however many Services there are.
+    // A node joins: only its own reads, however many Services exist.
     for (services, joined) in [(FEW, &late[0]), (SERVICES, &late[1])] {
         let some = targets(&machines);
         let settled: Vec<_> = specs[..services].iter().map(|spec| settle(&moto, &*balancers, spec, &some)).collect();
@@ -302,7 +301,7 @@ pub async fn calls_do_not_grow_with_nodes_and_services(_: Space) -> Result<()> {
     let rules = Held::by(&moto).await?.node_rules;
     ensure!(rules == 1, "{rules} rules for {SERVICES} Services");
 
-    // Nothing changes: looks for drift change nothing, and read a few things of each Service.
+    // Without changes: checks for drift change nothing, and read a few resources of each Service.
     let (before, changes) = (moto.proxy.calls(), moto.proxy.changes());
     for spec in &specs {
         settle(&moto, &*balancers, spec, &more).await?;
@@ -318,7 +317,7 @@ pub async fn calls_do_not_grow_with_nodes_and_services(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// What cloud-provider-aws made is kept, name and all.
+/// A load balancer of cloud-provider-aws is kept, including its name.
 pub async fn a_balancer_of_cloud_provider_aws_is_taken_over(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let machines = moto.run(2).await?;
@@ -388,7 +387,7 @@ pub async fn a_balancer_of_cloud_provider_aws_is_taken_over(_: Space) -> Result<
     Ok(())
 }
 
-/// Hands change things in AWS; the next look puts them back and says so.
+/// Another client changes resources in AWS; the next `ensure` reverts the changes and reports them.
 pub async fn changes_by_hand_are_undone_and_told(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -409,13 +408,13 @@ pub async fn changes_by_hand_are_undone_and_told(_: Space) -> Result<()> {
     delete(&*balancers, &one.id).await
 }
 
-/// One target that AWS does not take costs the others nothing.
+/// A target that AWS refuses does not affect the others.
 pub async fn one_bad_target_costs_the_others_nothing(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let machines = moto.run(4).await?;
     let balancers = fresh(&moto).await?;
     let one = spec(1, &[]);
-    // The first three attempts hold the bad one: all four, two, and it alone.
+    // The first three attempts contain the bad one: all four, two, and it alone.
     let bad = Effect::refused("InvalidTarget", "the instance is not in the network");
     moto.proxy.arm(Fault { times: Some(3), ..Fault::first("RegisterTargets", bad) });
     let ensured = balancers.ensure(&one, &targets(&machines)).await?;
@@ -435,7 +434,7 @@ pub fn service(name: &str, annotations: serde_json::Value) -> Result<KubeService
     }))?)
 }
 
-/// What a user sees: a name, targets that follow the nodes, and nothing left in the end.
+/// The visible behaviour: a DNS name, targets that follow the nodes, and nothing left in the end.
 pub async fn a_service_gets_a_balancer_and_loses_it(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let _manager = bed.ccm(&["--controllers=cloud-node,service"]).await?;
@@ -471,7 +470,7 @@ pub async fn a_service_gets_a_balancer_and_loses_it(_: Space) -> Result<()> {
     bed.cloud.edit(&third.name, excluded).await?;
     has_targets(&[&machines[0], &machines[1]]).await?;
 
-    // A mistake is said once and changes nothing.
+    // A mistake is reported once and changes nothing.
     let wrong = json!({"metadata": {"annotations": {format!("{PREFIX}scheme"): "outside"}}});
     services.patch("web", &PatchParams::default(), &Patch::Merge(&wrong)).await?;
     eventually("the mistake is told", || async {
@@ -491,7 +490,7 @@ pub async fn a_service_gets_a_balancer_and_loses_it(_: Space) -> Result<()> {
     .await
 }
 
-/// An error that an operator has to fix is one Event with the fix, and is not retried all the time.
+/// An error that an operator has to fix is one Event with the fix, and is not retried constantly.
 pub async fn what_is_not_allowed_is_told_with_what_to_do(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let _manager = bed.ccm(&["--controllers=cloud-node,service"]).await?;
@@ -516,7 +515,8 @@ pub async fn what_is_not_allowed_is_told_with_what_to_do(_: Space) -> Result<()>
             Ok(())
         })
         .await?;
-        // A change of the Service is a reason to try again: there is no second Event, and once fixed it works immediately.
+        // A change of the Service causes another attempt: there is no second Event, and once fixed it works
+        // immediately.
         let tried = bed.moto.proxy.calls_of("CreateLoadBalancer") - before;
         ensure!(tried == 1, "it was tried {tried} times");
         bed.moto.proxy.disarm();

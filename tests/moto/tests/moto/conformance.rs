@@ -1,4 +1,4 @@
-//! The suite that every provider passes, on moto.
+//! The conformance suite of all providers, on moto.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use providers::{CloudProvider, InstanceRef, InstanceState, IpNet, LoadBalancerId
 use crate::balancers::Held;
 use crate::bed::{CLUSTER, provider, provider_of};
 
-/// AWS from its other side.
+/// The cloud behind the provider, for the suite.
 struct OnMoto {
     moto: Moto,
 }
@@ -42,7 +42,7 @@ impl Fixture for OnMoto {
         CLUSTER.into()
     }
 
-    /// Its name is AWS's to give.
+    /// AWS chooses its name.
     async fn create_instance(&self, _: &str) -> Result<InstanceRef, FixtureError> {
         let machines = self.moto.run(1).await.map_err(failed)?;
         Ok(node_of(&machines[0]))

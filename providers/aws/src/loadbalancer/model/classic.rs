@@ -10,7 +10,7 @@ use crate::loadbalancer::observed::network::instance_id;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::spec::settings::Settings;
 
-/// Where a Service with a Classic Load Balancer stands.
+/// The stage of a Service's move from its Classic Load Balancer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// The Classic Load Balancer serves, and nothing is created.
@@ -58,7 +58,7 @@ pub(crate) fn registration(registered: &BTreeSet<String>, wanted: &BTreeSet<Stri
     Registration { add: wanted.difference(registered).cloned().collect(), remove }
 }
 
-/// Returns what the owner of a Service should know about its Classic Load Balancer.
+/// Returns warnings for the owner of a Service about its Classic Load Balancer.
 pub(crate) fn warnings(settings: &Settings, classic: &Classic, stage: Stage) -> Vec<String> {
     let mut warnings = Vec::new();
     match stage {
@@ -91,7 +91,7 @@ pub(crate) fn warnings(settings: &Settings, classic: &Classic, stage: Stage) -> 
     warnings
 }
 
-/// Returns what the next ensure does to a Service with these load balancers.
+/// Returns the actions of the next `ensure` for a Service with these load balancers.
 pub(crate) fn forecast(settings: &Settings, network: Option<&str>, classic: Option<&Classic>, now: u64) -> Forecast {
     let with = |fate, reason: String| Forecast { fate, reasons: vec![reason] };
     let Some(classic) = classic else {

@@ -1,4 +1,4 @@
-//! What each annotation means, and what is said about a value that cannot work.
+//! Effects of each annotation, and errors for values that cannot work.
 
 use providers::{IpFamily, Protocol as Transport, SessionAffinity, TargetPort, Targeting, TrafficPolicy};
 

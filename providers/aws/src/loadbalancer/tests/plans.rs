@@ -1,4 +1,4 @@
-//! Plans, step by step: what is made first, what waits, and what is left alone.
+//! Plans, step by step: the order of creation, pauses, and resources that are not changed.
 
 use providers::{Protocol, Targets, TrafficPolicy};
 
@@ -100,7 +100,7 @@ fn a_target_group_gives_way_once_the_new_one_is_healthy() {
     assert_eq!(world.names(), ["CreateTargetGroup", "Register", "ModifyListener"]);
     let forwards = world.seen.balancers[0].listeners[0].forwards.clone();
     assert_eq!(forwards.iter().map(|(_, weight)| *weight).collect::<Vec<_>>(), [100, 0], "the old one has it all");
-    // Nothing is done over and over while it waits.
+    // Nothing is repeated while it waits.
     let waiting = world.ensure(&tls, &targets, usize::MAX).unwrap();
     assert_eq!((waiting.steps, waiting.exchanging), (vec![], [80].into()));
     world.time_passes();
@@ -134,7 +134,7 @@ fn traffic_is_spread_over_groups_of_others_and_comes_back() {
         assert_eq!(forwards(&world)[1].0, "arn:theirs");
         assert_eq!(world.ensure(&spread(wanted, &[]), &targets, usize::MAX).unwrap().steps, [], "it stays so");
     }
-    // The own group gives way to another while the others keep their part.
+    // The own group is replaced by another while the others keep their part.
     let tls = [("ssl-cert", "arn:a")];
     let mut world = settled(&tls);
     world.ensure(&spread([3, 1], &tls), &targets, usize::MAX).unwrap();
@@ -294,7 +294,7 @@ fn what_others_register_in_a_shared_group_stays() {
     world.seen.target_groups[0].targets.insert(others.clone(), TargetHealth::Healthy);
     let desired = world.desired(&spec(&shared), &nodes([3]));
     let plan = diff::ensure(&desired, &world.seen);
-    // What may be ours is on record before it is registered, and until it is deregistered.
+    // A target that may be ours is on record before it is registered, and until it is deregistered.
     assert_eq!(plan.steps.iter().map(name).collect::<Vec<_>>(), ["Record", "Register", "Deregister", "Record"]);
     plan.steps.iter().for_each(|step: &Step| world.make(step));
     let left = &world.seen.target_groups[0];

@@ -1,4 +1,4 @@
-//! The desired stack: subnets, names, tags and targets, and what of either upstream's is kept.
+//! The desired stack: subnets, names, tags and targets, and the resources of either upstream that are kept.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -150,7 +150,8 @@ fn targets_are_the_ready_pods_of_the_port_and_family() {
     assert_eq!(found(true), ["fd00::1".to_owned()].into());
 }
 
-/// What either upstream made is taken over in place: nothing is made or deleted, and tags say from then on whose it is.
+/// Load balancers of either upstream are adopted in place: nothing is created or deleted, and tags name the owner
+/// afterwards.
 #[test]
 fn either_upstreams_balancer_is_adopted() {
     for (kind, foreign) in [("nlb", "made-by-cloud-provider"), ("external", "made-by-the-controller")] {
