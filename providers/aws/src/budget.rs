@@ -74,7 +74,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_burst_and_then_the_rate() {
+    fn budget_allows_a_burst_and_then_the_rate() {
         let budget = Budget::new(10.0, 3);
         let now = Instant::now() + SECOND;
         let waits: Vec<u128> = (0..5).map(|_| (budget.reserve(now) - now).as_millis()).collect();
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_throttle_holds_everybody_up_longer_each_time() {
+    fn repeated_throttles_lengthen_the_pause() {
         let budget = Budget::new(10.0, 3);
         let now = Instant::now() + SECOND;
         assert_eq!(budget.pause(now, None), FIRST_PAUSE);

@@ -334,14 +334,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_means_upstreams_defaults() {
+    fn empty_file_has_upstreams_defaults() {
         let (config, warnings) = read("").unwrap();
         assert_eq!(config, Config { node_ip_families: vec![Family::V4], ..Config::default() });
         assert!(warnings.is_empty() && !config.off_aws());
     }
 
     #[test]
-    fn a_whole_file() {
+    fn complete_file_sets_every_field() {
         let (config, warnings) = read(
             "[global]\nzone = eu-central-1b\nvpc=vpc-1\nsubnetid = subnet-1\nKubernetesClusterID = c\n\
              NodeIPFamilies = ipv6\nNodeIPFamilies = ipv4\nDisableSecurityGroupIngress\n\
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_effect_is_told() {
+    fn variables_without_effect_are_warned_about() {
         for (text, expected) in [
             (
                 "[Global]\nRegin = x",
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_with_its_fix() {
+    fn invalid_values_are_refused_with_a_fix() {
         let whole = "Service = EC2\nRegion = r\nURL = u\nSigningRegion = r\n";
         for (text, expected) in [
             ("[Global]\nZone = x", "aws.conf: [Global] Zone is \"x\": write a zone as us-east-1a, or set Region instead".to_owned()),
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_of_zones() {
+    fn region_is_derived_from_the_zone() {
         for (zone, region) in [
             ("us-east-1a", Some("us-east-1")),
             ("us-gov-west-1b", Some("us-gov-west-1")),

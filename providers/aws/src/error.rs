@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_say_what_can_be_done() {
+    fn codes_map_to_error_kinds() {
         let throttled = ErrorKind::Throttled { after: None };
         for (codes, kind) in [
             (&["RequestLimitExceeded", "Throttling", "TooManyRequestsException"][..], throttled),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_operator_has_to_do_is_told() {
+    fn errors_contain_the_fix_for_an_operator() {
         let told = |code: &str, more: &str| {
             let error = CloudError::new(kind_of(code), "CreateRoute", format!("{code}: {more}"));
             with_fix(error, "ec2").message
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_seconds_are_a_time() {
+    fn retry_after_must_be_whole_seconds() {
         assert_eq!(seconds(" 7 "), Some(Duration::from_secs(7)));
         assert_eq!(seconds("Wed, 21 Oct 2015 07:28:00 GMT"), None);
     }

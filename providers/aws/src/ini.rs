@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn values_in_all_spellings() {
+    fn values_are_parsed_in_all_spellings() {
         for (line, expected) in [
             ("a = b", "b"),
             ("a=b", "b"),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_repeat_and_have_names() {
+    fn sections_may_repeat_and_have_names() {
         let text = "[Global]\na = 1\na = 2\n[ServiceOverride \"1\"] ; one\nURL = u\n[ ServiceOverride  \"2 \\\"x\\\"\" ]\nURL = v\n[Global]\nb";
         let pairs = read(text);
         let names: Vec<&str> = pairs.iter().map(|(name, _)| name.as_str()).collect();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_with_its_line() {
+    fn syntax_errors_contain_the_line() {
         for (text, expected) in [
             ("a = 1", "line 1: \"a = 1\" stands before the first section: put it under [Global]"),
             ("[Global]\n\na b = 1", "line 3: \"a b\" is no variable's name: use letters, digits and dashes"),

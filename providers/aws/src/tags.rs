@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machines_tags_name_its_cluster() {
+    fn instance_tags_identify_the_cluster() {
         for (tags, expected) in [
             (vec![], Some(("", false))),
             (vec![tag("Name", "x"), tag("kubernetes.io/cluster/a", "owned")], Some(("a", false))),
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_marked_is_the_clusters() {
+    fn marked_resources_are_the_clusters() {
         let cluster = ClusterTags::new("a", true);
         assert_eq!(
             cluster.owned(),

@@ -138,7 +138,7 @@ pub(crate) async fn ensure_after_a_lost_response_creates_no_second(context: &Con
     let resources = owned_of(context, &plain).await?[0].resources.len();
     for nth in 1..=CHANGES {
         let spec = context.spec();
-        context.fixture.lose_answer(nth).await?;
+        context.fixture.lose_response(nth).await?;
         context.settle(&spec, &targets).await?;
         context.fixture.restore().await?;
         matches_spec(context, &spec, &targets).await?;

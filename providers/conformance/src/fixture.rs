@@ -42,8 +42,8 @@ pub trait Fixture: Send + Sync {
 
     /// Returns all resources in the cloud that were created for a Service and that cost money or occupy a name, found
     /// without the provider: load balancer, addresses, firewall rules.
-    async fn leftovers(&self, _id: &LoadBalancerId) -> Result<Vec<String>, FixtureError> {
-        Err(FixtureError::Unsupported("leftovers"))
+    async fn leaked_resources(&self, _id: &LoadBalancerId) -> Result<Vec<String>, FixtureError> {
+        Err(FixtureError::Unsupported("leaked_resources"))
     }
 
     /// Returns the annotations that a plain load balancer needs in this cloud.
@@ -73,8 +73,8 @@ pub trait Fixture: Send + Sync {
     }
 
     /// Makes the `nth` such call change the cloud and lose its response.
-    async fn lose_answer(&self, _nth: u64) -> Result<(), FixtureError> {
-        Err(FixtureError::Unsupported("lose_answer"))
+    async fn lose_response(&self, _nth: u64) -> Result<(), FixtureError> {
+        Err(FixtureError::Unsupported("lose_response"))
     }
 
     /// Reverts the two methods above.

@@ -22,7 +22,7 @@ pub enum Effect {
     /// The call is not executed, and the error gives no reason.
     Outage,
     /// The call is executed, and the connection breaks before the response.
-    AnswerLost,
+    ResponseLost,
     /// The call is executed, and the response is delayed.
     Slow(Duration),
     /// The call returns success and is executed later; for deletions.
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_counted_by_what_a_fault_is_about() {
+    fn fault_counts_only_matching_calls() {
         let actions = ["CreateRoute", "DescribeInstances", "CreateRoute", "DeleteRoute"];
         for (fault, expected) in [
             (Fault::first("CreateRoute", Effect::Outage), [true, false, false, false]),
@@ -145,12 +145,12 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_two_faults_strikes_and_both_count() {
+    fn first_of_two_faults_applies_and_both_count() {
         let mut armed = Armed::default();
         armed.arm(Fault::first("CreateRoute", Effect::Outage));
-        armed.arm(Fault::nth("CreateRoute", 2, Effect::AnswerLost));
+        armed.arm(Fault::nth("CreateRoute", 2, Effect::ResponseLost));
         assert_eq!(armed.strike("CreateRoute"), Some(Effect::Outage));
-        assert_eq!(armed.strike("CreateRoute"), Some(Effect::AnswerLost));
+        assert_eq!(armed.strike("CreateRoute"), Some(Effect::ResponseLost));
         assert_eq!(armed.strike("CreateRoute"), None);
         assert_eq!(armed.struck(), 2);
         armed.disarm();

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_body_reads_the_same() {
         let pairs = [("Action", "RunInstances"), ("Filter.1.Name", "tag:a b/c"), ("Empty", ""), ("Odd", "ü=&%+")];
         let body = write(&pairs);
         assert!(
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_write_is_read_too() {
+    fn bodies_of_other_clients_are_parsed() {
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         assert_eq!(read(b"a=b+c&d&e=%zz%4"), [pair("a", "b c"), pair("d", ""), pair("e", "%zz%4")]);
         assert_eq!(read(b""), []);

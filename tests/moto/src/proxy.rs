@@ -336,7 +336,7 @@ impl Shared {
                 Ok(answer)
             }
             Some(Effect::Outage) => refusal(call, 500, "InternalError", "An internal error has occurred"),
-            Some(Effect::AnswerLost) => {
+            Some(Effect::ResponseLost) => {
                 self.perform(call).await?;
                 Err(anyhow!("the answer to {action} is lost"))
             }
@@ -499,7 +499,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_hidden_is_asked_for_in_vain_for_a_while() {
+    fn hidden_resource_is_not_found_for_a_number_of_reads() {
         let mut state = State { hidden: [("i-0a".to_owned(), 2)].into(), ..State::default() };
         let call = Call::of("DescribeInstances", &[("InstanceId.1", "i-0a"), ("InstanceId.2", "i-0b")]);
         for expected in ["i-00", "i-00", "i-0a"] {

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_python_is_new_enough_or_is_passed_over() {
+    fn python_must_be_new_enough() {
         for (version, expected) in
             [("3 11\n", true), ("3 10", true), ("3 9", false), ("2 7", false), ("4 0", true), ("", false), ("x", false)]
         {

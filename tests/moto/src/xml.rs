@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn only_routes_to_the_machine_lead_nowhere() {
+    fn only_routes_to_the_instance_become_blackholes() {
         let item = |id: &str, state: &str| format!("<item>{id}<state>{state}</state></item>");
         let to = |id: &str| format!("<instanceId>{id}</instanceId>");
         let xml = item(&to("i-1"), "active") + &item(&to("i-2"), "active") + &item("", "active");

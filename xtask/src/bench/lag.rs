@@ -17,7 +17,7 @@ use kube::api::{Api, ListParams};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::api;
-use super::churn::until_none;
+use super::endpoint_churn::until_none;
 use super::measure::{Case, Measurement, Metric, Scenario};
 use super::report::Report;
 use super::services;

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_come_by_device_and_family() {
+    fn addresses_are_ordered_by_device_and_family() {
         let four = [
             "InternalIP 10.0.0.1",
             "InternalIP 10.0.0.2",
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn only_terminated_is_gone_and_only_stopped_is_stopped() {
+    fn only_terminated_instances_are_deleted_and_only_stopped_ones_stopped() {
         for (name, expected) in [
             (Some(InstanceStateName::Pending), "running"),
             (Some(InstanceStateName::Running), "running"),

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_in_all_spellings() {
+    fn provider_ids_are_parsed_in_all_spellings() {
         let instance = |id: &str| Some(Wanted::Instance(id.into()));
         let fargate = |ip: &str| Some(Wanted::Fargate(ip.parse().unwrap()));
         for (id, expected) in [
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_id_the_name_decides() {
+    fn node_without_provider_id_is_found_by_name() {
         for (name, expected) in [
             ("i-12345678", Wanted::Instance("i-12345678".into())),
             ("i-12345678.eu-west-1.compute.internal", Wanted::Instance("i-12345678".into())),

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_answer_mentions_is_gone_only_if_it_could_be_there() {
+    fn missing_instance_is_deleted_only_if_its_id_is_well_formed() {
         for (wanted, gone) in [
             (Wanted::Instance("i-0123456789abcdef0".into()), true),
             (Wanted::Instance("i-12345678".into()), true),

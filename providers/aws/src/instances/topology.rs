@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instance_without_topology_is_left_alone_and_others_of_its_type_are_not() {
+    fn instance_without_topology_is_not_read_again_but_others_of_its_type_are() {
         let now = Instant::now();
         let mut silent = Silent::default();
         silent.silence(["i-1".to_owned()].into_iter(), now);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_last_longer_than_troubles() {
+    fn pause_after_refusals_is_longer_than_after_failures() {
         for (kind, pause) in [
             (ErrorKind::Denied, DAY),
             (ErrorKind::Invalid, DAY),

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_upstreams_and_fit() {
+    fn names_equal_upstreams_within_the_length_limits() {
         let id = id();
         assert_eq!(balancer(Flavour::CloudProvider, &id, Scheme::Internal), "a0123456789abcdef0123456789abcde");
         let named = balancer(Flavour::Controller, &id, Scheme::Internal);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn target_groups_differ_where_one_cannot_become_the_other() {
+    fn target_group_names_differ_when_a_group_cannot_be_changed() {
         let name =
             |balancer, port, kind, protocol, ipv6| target_group(&id(), balancer, (port, None), kind, protocol, ipv6);
         let base = name("a", 80, TargetType::Instance, Protocol::Tcp, false);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_other_services_are_told_by_their_tag() {
+    fn groups_of_other_services_are_identified_by_their_tag() {
         let of = |part: &str| {
             let tags = Tags::from([(RESOURCE.to_owned(), part.to_owned())]);
             part_of_another(&tags, &id()).map(str::to_owned)

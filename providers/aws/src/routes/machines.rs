@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn spelling_of_a_node_is_kept_for_a_route_that_is_there() {
+    fn spelling_of_a_node_is_kept_for_an_existing_route() {
         let machines = Machines::default();
         let machine = types::Instance::builder().instance_id("i-0123456789abcdef0");
         let machine = machine.placement(Placement::builder().availability_zone("eu-west-1b").build()).build();

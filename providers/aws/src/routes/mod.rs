@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_table_says_what_to_do_and_a_changed_one_is_looked_at_again() {
+    fn full_table_error_has_a_fix_and_changed_table_is_read_again() {
         let full = CloudError::new(ErrorKind::Quota, "CreateRoute", "RouteLimitExceeded: 50 of 50");
         let told = explained(full, "rtb-1");
         assert_eq!(told.kind, ErrorKind::Quota);

@@ -150,7 +150,7 @@ mod tests {
     const A: &str = "10.244.1.0/24";
 
     #[test]
-    fn a_route_is_to_a_machine_to_nothing_or_somebody_elses() {
+    fn route_leads_to_an_instance_a_blackhole_or_a_foreign_target() {
         let blackhole = |route: RouteBuilder| route.state(RouteState::Blackhole);
         for (route, expected) in [
             (route(A).instance_id("i-1"), Some(Entry::Machine("i-1".into()))),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_step_sets_a_route() {
+    fn route_is_set_by_the_smallest_step() {
         let full = table(
             "rtb-1",
             [
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_that_differ_lead_nowhere_together() {
+    fn differing_tables_have_no_common_target() {
         let one = table("rtb-1", [route(A).instance_id("i-1"), route("10.244.2.0/24").instance_id("i-2")]);
         let two = table("rtb-2", [route(A).instance_id("i-1"), route("10.244.3.0/24").instance_id("i-3")]);
         let three = table("rtb-3", [route(A).gateway_id("igw-1")]);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_listed_is_removed() {
+    fn only_listed_routes_are_removed() {
         let one = table("rtb-1", [route(A).instance_id("i-1")]);
         let dead = table("rtb-1", [route(A).state(RouteState::Blackhole)]);
         let foreign = table("rtb-1", [route(A).gateway_id("igw-1")]);

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn gap_is_what_was_reached_and_is_registered_still() {
+    fn gap_is_a_registered_target_that_was_reached_before() {
         let key = |id: &str| ("group".to_owned(), id.to_owned(), "80".to_owned());
         let before = [(key("kept"), true), (key("lost"), true), (key("left"), true), (key("never"), false)].into();
         let now = [(key("kept"), true), (key("lost"), false), (key("never"), false), (key("new"), false)].into();

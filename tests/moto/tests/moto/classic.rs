@@ -6,7 +6,7 @@ use cluster_tests::Space;
 use moto::{Machine, Moto, Service};
 use providers::{Deletion, Ensured, ErrorKind, LoadBalancerId, LoadBalancerSpec, Progress};
 
-use crate::balancers::{Held, PREFIX, delete, fresh, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, PREFIX, delete, fresh, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 
 const REPLACED: &str = "kubernetes.io/load-balancer-replaced";
@@ -104,14 +104,14 @@ pub async fn classic_load_balancer_follows_nodes_and_ends_with_its_service(_: Sp
     let mut gone = machines.clone();
     gone[0].id = "i-00000000000000000".into();
     balancers.ensure(&one, &targets(&gone)).await?;
-    let held = Held::by(&moto).await?;
+    let held = AccountResources::read(&moto).await?;
     ensure!(held.balancers.is_empty() && held.target_groups.is_empty() && held.node_rules == 1, "{held:?}");
 
     delete(&*balancers, &one.id).await?;
     ensure!(instances(&moto, &one.id).await?.is_none(), "it is left");
     let groups = moto.aws.ec2("DescribeSecurityGroups", &[], "groupName").await?;
     ensure!(!groups.iter().any(|name| name.starts_with("k8s-elb-")), "{groups:?}");
-    ensure!(Held::by(&moto).await?.is_nothing(), "{:?}", Held::by(&moto).await?);
+    ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
     ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
     Ok(())
 }
@@ -145,7 +145,7 @@ pub async fn service_moves_to_a_network_load_balancer_without_a_gap(_: Space) ->
         let ensured = balancers.ensure(&one, &all).await?;
         ensure!(ensured.progress != Progress::Settled, "no target is healthy: {ensured:?}");
         old = hostname(&ensured)?;
-        ensure!(!Held::by(&moto).await?.balancers.is_empty(), "the new one is made next to the old");
+        ensure!(!AccountResources::read(&moto).await?.balancers.is_empty(), "the new one is made next to the old");
         ensure!(instances(&moto, &one.id).await? == ids(&machines), "the old one serves meanwhile");
     }
     machines.iter().for_each(|machine| moto.proxy.check(&machine.id, false));
@@ -178,7 +178,7 @@ pub async fn service_moves_to_a_network_load_balancer_without_a_gap(_: Space) ->
     ensure!(!groups.iter().any(|name| name.starts_with("k8s-elb-")), "{groups:?}");
     ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
     delete(&*next, &one.id).await?;
-    ensure!(Held::by(&moto).await?.is_nothing(), "{:?}", Held::by(&moto).await?);
+    ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
     Ok(())
 }
 
@@ -197,7 +197,7 @@ pub async fn classic_load_balancer_of_a_deleted_service_is_a_leak(_: Space) -> R
     ensure!(owned.len() == 2 && owned.iter().all(|one| one.certain), "{owned:?}");
     let leaked = owned.iter().find(|one| one.id.name == left.name).context("it is not listed")?;
     let later = LoadBalancerId { uid: untyped(4, &[]).id.uid, ..left.clone() };
-    ensure!(balancers.may_belong(leaked, &left) && !balancers.may_belong(leaked, &later), "{leaked:?}");
+    ensure!(balancers.may_be_owned_by(leaked, &left) && !balancers.may_be_owned_by(leaked, &later), "{leaked:?}");
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while balancers.collect(leaked).await? != Deletion::Gone {
         ensure!(std::time::Instant::now() < deadline, "it is never deleted");

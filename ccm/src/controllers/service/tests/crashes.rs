@@ -52,7 +52,7 @@ async fn play(crash_at: Crash) -> (u64, u64) {
     match crash_at {
         Crash::Act(n) => world.die_after(n),
         Crash::Change(n) => {
-            world.cloud.add_fault(Fault::at(Pattern::Changes, n, Effect::AnswerLost)).expect("a fault");
+            world.cloud.add_fault(Fault::at(Pattern::Changes, n, Effect::ResponseLost)).expect("a fault");
             world.die_on_error();
         }
         Crash::Never => world.die_after(u64::MAX),

@@ -314,8 +314,8 @@ impl Balancers {
                         continue;
                     }
                     // A listener of a load balancer with IPv6 cannot be changed to UDP.
-                    Err(error) if error.is_invalid() && seen.made_anew(step).is_some() => {
-                        for step in seen.made_anew(step).into_iter().flatten() {
+                    Err(error) if error.is_invalid() && seen.as_recreation(step).is_some() => {
+                        for step in seen.as_recreation(step).into_iter().flatten() {
                             self.step(caller, &step, seen, course).await?;
                         }
                         step.clone()

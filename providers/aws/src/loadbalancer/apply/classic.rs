@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_sdk_elasticloadbalancing::types as elb;
 use providers::{
-    Balancer, CloudError, Ensured, ErrorKind, Fate, Forecast, Ingress, Listener, LoadBalancerId, LoadBalancerSpec,
-    LoadBalancerStatus, ObservedTarget, Phase, Progress, Protocol as Transport, TargetId,
+    Balancer, CloudError, Ensured, ErrorKind, Forecast, Ingress, Listener, LoadBalancerId, LoadBalancerSpec,
+    LoadBalancerStatus, ObservedTarget, Phase, PlannedChange, Progress, Protocol as Transport, TargetId,
 };
 use tokio::time::Instant;
 
@@ -95,7 +95,7 @@ impl Balancers {
         let network = seen.balancers.first().map(|one| one.name.as_str());
         let classic = match self.find_classic(work, &mut course, &listing, network.is_some()).await {
             Err(error) if error.kind == ErrorKind::Conflict => {
-                return Ok(Forecast { fate: Fate::Refused, reasons: vec![error.message] });
+                return Ok(Forecast { change: PlannedChange::Refused, reasons: vec![error.message] });
             }
             classic => classic?,
         };

@@ -62,7 +62,7 @@ pub(super) fn owned(
 }
 
 /// Returns whether a leaked Classic Load Balancer may be this Service's; `None` if there is none among the resources.
-pub(super) fn may_belong(owned: &Owned, service: &LoadBalancerId) -> Option<bool> {
+pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId) -> Option<bool> {
     let name = service.default_name();
     names_in(owned).map(|one| one == name).reduce(|one, other| one || other)
 }
@@ -182,9 +182,9 @@ mod tests {
         let later = LoadBalancerId { uid: "98765432-89ab-cdef-0123-456789abcdef".into(), ..id.clone() };
         let all = [classic(&id.default_name(), &[OWN, SERVICE])];
         let found = owned(&all, &[], &cluster, "kubernetes", std::slice::from_ref(&id));
-        assert_eq!((&found[0].id, may_belong(&found[0], &id)), (&id, Some(true)));
-        assert_eq!(may_belong(&found[0], &later), Some(false), "a new Service of the same name");
+        assert_eq!((&found[0].id, may_be_owned_by(&found[0], &id)), (&id, Some(true)));
+        assert_eq!(may_be_owned_by(&found[0], &later), Some(false), "a new Service of the same name");
         let network = Owned { resources: vec!["arn:loadbalancer/net/a".into()], ..found[0].clone() };
-        assert_eq!(may_belong(&network, &id), None);
+        assert_eq!(may_be_owned_by(&network, &id), None);
     }
 }

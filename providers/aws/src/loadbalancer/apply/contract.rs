@@ -141,8 +141,8 @@ impl LoadBalancers for Balancers {
         leaks::list(self).await
     }
 
-    fn may_belong(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
-        leaks::may_belong(owned, service)
+    fn may_be_owned_by(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
+        leaks::may_be_owned_by(owned, service)
     }
 
     async fn collect(&self, owned: &Owned) -> Result<Deletion, CloudError> {

@@ -141,8 +141,8 @@ fn is_named(id: &LoadBalancerId, name: &str) -> bool {
 }
 
 /// Returns whether leaked resources may be this Service's.
-pub(super) fn may_belong(owned: &Owned, service: &LoadBalancerId) -> bool {
-    if let Some(belongs) = classic_leaks::may_belong(owned, service) {
+pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId) -> bool {
+    if let Some(belongs) = classic_leaks::may_be_owned_by(owned, service) {
         return belongs;
     }
     let id = &owned.id;
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_balancers_that_are_gone_are_found() {
+    fn rules_of_deleted_load_balancers_are_found() {
         let id = samples::id();
         let default = id.default_name();
         let rules: BTreeMap<String, Vec<SeenRule>> = [(
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_little_may_be_whoever_could_have_it() {
+    fn resource_with_incomplete_marks_may_belong_to_each_matching_service() {
         let of = |namespace: &str, name: &str, uid: &str| Owned {
             id: LoadBalancerId { namespace: namespace.into(), ..service(name, uid) },
             phase: Phase::Incomplete,
@@ -342,12 +342,12 @@ mod tests {
             (of("", &web.default_name(), ""), true),
             (of("", "a0", ""), false),
         ] {
-            assert_eq!(may_belong(&owned, &web), expected, "{owned:?}");
+            assert_eq!(may_be_owned_by(&owned, &web), expected, "{owned:?}");
         }
     }
 
     #[test]
-    fn only_what_was_listed_is_collected_and_only_while_it_is_that_services() {
+    fn only_listed_resources_of_the_same_service_are_collected() {
         let its = &[OWN, SERVICE, UID][..];
         let balancers = vec![
             balancer("its", its),

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_elb_does_not_list_yet_is_on_its_way() {
+    fn target_that_elb_does_not_list_is_registering() {
         use elb::TargetHealthStateEnum::{Draining, Healthy, Initial};
         let registered = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"];
         let registered = registered.map(|id| Target { id: id.into(), port: 8080 }).into();

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_taken_out_while_targets_may_be_missing() {
+    fn nothing_is_deregistered_while_targets_may_be_missing() {
         for shared in [None, Some(set("ab"))] {
             let found = bring(&set("c"), &set("abx"), shared.as_ref().map(Some), None, true);
             assert_eq!((found.add, found.gone), (set("c"), set("")), "{shared:?}");
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_on_record_is_taken_out() {
+    fn only_targets_on_record_are_deregistered() {
         // Wanted, registered, on record; on record before, registered, deregistered, on record after.
         for (wanted, live, recorded, expected) in [
             ("ab", "", None, (Some("ab"), "ab", "", None)),
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_so_many() {
+    fn target_group_is_filled_up_to_its_limit() {
         for (wanted, live, own, most, add, gone) in [
             ("abc", "", None, None, "abc", ""),
             ("abc", "", None, Some(2), "ab", ""),

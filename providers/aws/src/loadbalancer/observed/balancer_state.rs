@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_more_than_a_minute_is_overdue() {
+    fn change_that_takes_more_than_a_minute_is_overdue() {
         let (mut course, mut waited) = (Course::default(), Duration::ZERO);
         while !course.is_overdue() {
             waited += course.pause();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn new_resource_may_appear_after_some_answers_without_it() {
+    fn new_resource_may_appear_after_some_reads_without_it() {
         let (mut course, now) = (Course::default(), Instant::now());
         course.made.insert("sg-1".into(), now);
         let answers: Vec<bool> = (0..6).map(|_| course.may_appear("sg-1", now)).collect();

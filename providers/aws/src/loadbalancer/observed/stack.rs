@@ -169,7 +169,7 @@ impl Seen {
     }
 
     /// Returns a change of a listener's protocol as a deletion and a creation.
-    pub(crate) fn made_anew(&self, step: &Step) -> Option<[Step; 2]> {
+    pub(crate) fn as_recreation(&self, step: &Step) -> Option<[Step; 2]> {
         let Step::ModifyListener { arn, listener, forwards, .. } = step else { return None };
         let has = |one: &&SeenListener| one.arn == *arn && one.protocol != listener.protocol;
         let balancer = self.balancers.iter().find(|balancer| balancer.listeners.iter().any(|one| has(&one)))?;

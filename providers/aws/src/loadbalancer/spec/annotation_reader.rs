@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn typing_errors_are_told() {
+    fn unknown_annotations_are_warned_about() {
         let spec = samples::spec(&[("healthcheck-intervall", "5"), ("target-group-attributes.80", "a=b")]);
         let reading = Reading::new(&spec);
         assert_eq!(

@@ -137,7 +137,7 @@ fn protocols_follow_the_listener_and_one_group_serves_several() {
 }
 
 #[test]
-fn what_is_missing_is_named_with_its_fix() {
+fn missing_services_and_ports_are_errors_with_a_fix() {
     let udp = other(vec![port(Protocol::Udp, 8080)]);
     let (mut inside, mut named) = (other(vec![port(Protocol::Tcp, 8080)]), other(vec![port(Protocol::Tcp, 81)]));
     inside.ports[0].node_port = None;
@@ -168,7 +168,7 @@ fn weights(world: &World) -> Vec<i32> {
 }
 
 #[test]
-fn another_service_gets_its_part_follows_its_ports_and_goes() {
+fn group_of_another_service_follows_its_port_and_is_deleted() {
     let (mut world, targets) = (World::default(), nodes([1, 2]));
     world.settle(&spec(&[]), &targets);
     for (asked, steps, expected) in [
@@ -197,7 +197,7 @@ fn another_service_gets_its_part_follows_its_ports_and_goes() {
 }
 
 #[test]
-fn all_traffic_goes_over_once_somebody_is_there_to_take_it() {
+fn all_traffic_moves_once_a_target_is_healthy() {
     let (mut world, targets) = (World::default(), nodes([1, 2]));
     world.settle(&spec(&[]), &targets);
     let over = spreading(&[], (0, 1));
@@ -221,7 +221,7 @@ fn all_traffic_goes_over_once_somebody_is_there_to_take_it() {
 }
 
 #[test]
-fn the_group_of_another_service_is_never_taken_for_the_own_one() {
+fn group_of_another_service_is_never_used_as_own() {
     let (mut world, ip) = (World::default(), [("nlb-target-type", "ip")]);
     let targets = Targets::default();
     world.settle(&spreading(&ip, (0, 1)), &targets);
@@ -235,7 +235,7 @@ fn the_group_of_another_service_is_never_taken_for_the_own_one() {
 }
 
 #[test]
-fn what_the_load_balancer_controller_made_for_another_service_is_kept() {
+fn groups_of_the_controller_for_other_services_are_kept() {
     let (mut world, targets) = (World::default(), nodes([1, 2]));
     let asked = spreading(&[("type", "external")], (9, 1));
     world.settle(&asked, &targets);

@@ -125,7 +125,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_end_is_what_was_asked_last(events in events(), last in services(), numbers in Just(vec![1, 2, 3])) {
+    fn history_ends_in_the_last_desired_state(events in events(), last in services(), numbers in Just(vec![1, 2, 3])) {
         let mut world = World::default();
         for event in events {
             match event {
@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn a_port_that_is_asked_for_before_and_after_is_served_all_the_time(
+    fn port_that_stays_desired_is_always_served(
         before in services(),
         after in services(),
         numbers in Just(vec![1, 2]),

@@ -297,7 +297,7 @@ pub async fn each_of_many_pods_gets_one_claim_from_two_managers(space: Space) ->
         anyhow::Ok(())
     };
     create(0..PODS / 2).await?;
-    let crash = Rule::new(Call::is_deed, Effect::CrashBeforeAnswer).nth(PODS / 2);
+    let crash = Rule::new(Call::is_object_write, Effect::CrashBeforeAnswer).nth(PODS / 2);
     let faults = Faults::script([crash]);
     let first = Manager::start_with(&space, &faults, &[ALONE]).await?;
     faults.crashes().await;

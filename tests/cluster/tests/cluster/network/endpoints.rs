@@ -290,7 +290,7 @@ async fn scenario(space: &Space) -> Result<()> {
 }
 
 fn of_endpoints(call: &Call) -> bool {
-    call.is_deed() && matches!(&*call.resource, "endpoints" | "endpointslices")
+    call.is_object_write() && matches!(&*call.resource, "endpoints" | "endpointslices")
 }
 
 async fn play(space: Space, rule: Rule) -> Result<()> {

@@ -177,7 +177,7 @@ impl Scenario {
         let name = format!("{}-{n}-{effect:?}", self.name).to_lowercase();
         let flags = (self.flags)(space);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        let faults = Faults::script([Rule::new(Call::is_deed, effect).nth(n)]);
+        let faults = Faults::script([Rule::new(Call::is_object_write, effect).nth(n)]);
         tokio::select! {
             done = (self.run)(space.clone(), name) => done.with_context(|| format!("{:?}", faults.seen()))?,
             ended = run_until_crash(space, &faults, &flags) => ended?,

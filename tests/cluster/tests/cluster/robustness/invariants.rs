@@ -175,7 +175,8 @@ pub fn only_declared(faults: &Faults, worked: &[&str]) -> Result<()> {
         seen.iter().filter(|seen| seen.call.is_write()).partition(|seen| declared(&seen.call));
     ensure!(strange.is_empty(), "written without being declared: {strange:?}");
     for controller in CONTROLLERS.iter().filter(|controller| worked.contains(&controller.name)) {
-        let worked = known.iter().any(|seen| seen.call.is_deed() && seen.call.account == controller.service_account);
+        let worked =
+            known.iter().any(|seen| seen.call.is_object_write() && seen.call.account == controller.service_account);
         ensure!(worked, "{} wrote nothing: this proves nothing", controller.name);
     }
     Ok(())

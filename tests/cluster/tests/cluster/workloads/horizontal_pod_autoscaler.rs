@@ -65,7 +65,7 @@ pub async fn scaled_to(
 
 /// Writes of autoscalers and of what they scale.
 fn is_ours(call: &Call) -> bool {
-    call.is_deed() && call.account == "horizontal-pod-autoscaler"
+    call.is_object_write() && call.account == "horizontal-pod-autoscaler"
 }
 
 pub async fn kubectl_autoscale_scales_up_and_down(space: Space) -> Result<()> {

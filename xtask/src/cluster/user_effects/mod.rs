@@ -16,11 +16,11 @@ use change::{Change, Disturbance};
 use stage::Stage;
 
 /// The results of one manager.
-type Results = BTreeMap<(Change, Disturbance), Felt>;
+type Results = BTreeMap<(Change, Disturbance), UserEffects>;
 
 /// Effects of one change on users.
 #[derive(Clone, Copy, Debug)]
-struct Felt {
+struct UserEffects {
     /// From the change until everything was as desired.
     took: Duration,
     /// Requests sent during the change.
@@ -81,9 +81,14 @@ async fn measure(setup: Setup, other: &Path, scenarios: &[(Change, Disturbance)]
     let mut results = Results::new();
     for (change, disturbance) in scenarios.iter().copied() {
         let name = report::name(change, disturbance);
-        let felt = stage.play(change, disturbance).await.with_context(|| name.clone())?;
-        println!("{name}: {:.1} s, {} of {} requests failed", felt.took.as_secs_f64(), felt.failed, felt.requests);
-        results.insert((change, disturbance), felt);
+        let effects = stage.play(change, disturbance).await.with_context(|| name.clone())?;
+        println!(
+            "{name}: {:.1} s, {} of {} requests failed",
+            effects.took.as_secs_f64(),
+            effects.failed,
+            effects.requests
+        );
+        results.insert((change, disturbance), effects);
     }
     Ok((results, cluster.addresses().index))
 }
