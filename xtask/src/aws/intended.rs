@@ -22,7 +22,7 @@ pub struct Intended {
     pub here: &'static str,
     /// The reason.
     pub why: &'static str,
-    /// Whether it occurs in every run.
+    /// It occurs in every run.
     pub always: bool,
 }
 

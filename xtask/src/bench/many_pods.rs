@@ -36,7 +36,7 @@ const NODES: u32 = 100;
 const MANAGER: &str = "kube-controller-manager";
 const KUBELET: &str = "kubelet";
 
-/// Where the ReplicaSet that waits for its pod is.
+/// The namespace and name of the ReplicaSet that waits for its pod.
 const WAITING: &str = "waiting";
 
 /// Maximum time until the first pod is created.
@@ -119,9 +119,9 @@ impl ManyPods {
         })
         .await?;
         eprintln!("  all exist after {:.0} s", start.elapsed().as_secs_f64());
-        let many_pods = Self { cluster, client, starts: 0, _kubelets: kubelets };
-        many_pods.describe_and_warm_up(&apps[0])?;
-        Ok(many_pods)
+        let bed = Self { cluster, client, starts: 0, _kubelets: kubelets };
+        bed.describe_and_warm_up(&apps[0])?;
+        Ok(bed)
     }
 
     /// Prints the size of a pod, and lists every pod once, so that the API server's cache is filled for the first
@@ -253,7 +253,7 @@ async fn workload(client: &Client, app: &App) -> Result<String> {
     Ok(set)
 }
 
-/// Whether a pod has a volume, if some have: every second one of each node.
+/// Returns whether the pod with this index has a volume, in a cluster with volumes: every second one of each node.
 fn has_volume(number: u32) -> bool {
     (number / NODES).is_multiple_of(2)
 }

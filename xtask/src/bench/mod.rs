@@ -368,18 +368,17 @@ async fn measure(
         let pods = arguments.pods(20_000);
         eprintln!("crowd of {pods} pods");
         match ManyPods::gather(pods, crowds == [Who::Volumes]).await {
-            Ok(mut many_pods) => {
+            Ok(mut bed) => {
                 for who in crowds {
                     if let (Who::All | Who::Volumes, Some((_, subject, _))) = (who, turns("settle").next())
-                        && let Err(error) = many_pods.settle(binaries, (subject, Mode::Raised)).await
+                        && let Err(error) = bed.settle(binaries, (subject, Mode::Raised)).await
                     {
                         note("settle".into(), Err(error));
                     }
                     for (mode, subject, name) in turns(who.name()) {
                         eprintln!("{name}");
                         let about = (subject, mode);
-                        let measured =
-                            many_pods.measure(binaries, about, who, arguments.idle(), &report.log(&name)).await;
+                        let measured = bed.measure(binaries, about, who, arguments.idle(), &report.log(&name)).await;
                         note(name, measured);
                     }
                 }

@@ -21,7 +21,7 @@ type Results = BTreeMap<(Change, Disturbance), UserEffects>;
 /// Effects of one change on users.
 #[derive(Clone, Copy, Debug)]
 struct UserEffects {
-    /// From the change until everything was as desired.
+    /// From the change until the desired state was reached.
     took: Duration,
     /// Requests sent during the change.
     requests: usize,
@@ -39,9 +39,9 @@ pub struct Options<'a> {
     pub ours: &'a Manager,
     /// ccm, instead of building it.
     pub cloud_manager: Option<&'a Path>,
-    /// Whether our managers are built for release.
+    /// Our managers are built for release.
     pub release: bool,
-    /// Disturbs the manager in rolling updates only.
+    /// Disturb the manager in rolling updates only.
     pub quick: bool,
 }
 
@@ -65,7 +65,7 @@ pub fn bench(options: &Options, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Measures one manager. Fails if its cluster leaves something behind.
+/// Measures one manager. Fails if its cluster leaves resources behind.
 fn run(setup: Setup, other: &Path, scenarios: &[(Change, Disturbance)]) -> Result<Results> {
     let (results, index) = tokio::runtime::Runtime::new()?.block_on(measure(setup, other, scenarios))?;
     let leaks = RealCluster::leaks(index);

@@ -80,7 +80,7 @@ impl<'a> Stage<'a> {
         Ok(effects)
     }
 
-    /// Makes a change and waits until the servers are as desired. Returns the time from `start`.
+    /// Makes a change and waits until the servers have the desired state. Returns the time from `start`.
     async fn change(&self, change: Change, start: Instant) -> Result<Duration> {
         match change {
             Change::Scale => {

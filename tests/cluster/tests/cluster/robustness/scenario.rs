@@ -32,7 +32,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// A scenario without actions: defaults for the fields of others.
+    /// A scenario without actions, as the default for the fields of others.
     pub const EMPTY: Self = Self {
         name: "",
         flags: &[],
