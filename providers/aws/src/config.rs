@@ -28,9 +28,9 @@ pub struct Config {
     pub node_ip_families: Vec<Family>,
     /// Health checks of Services with the external traffic policy Cluster use kube-proxy's port.
     pub shared_probe: Option<Probe>,
-    /// Instance types whose topology must be known, by regular expression; empty: upstream's.
+    /// Instance types whose topology must be known, by regular expression; empty: upstream's. It has no effect.
     pub topology_types: String,
-    /// New load balancers get a security group of their own.
+    /// The mode of security groups is `Managed`. It has no effect: new load balancers always have a security group.
     pub managed_security_group: bool,
     /// Endpoints that are not AWS's own.
     pub overrides: Vec<Override>,

@@ -8,7 +8,7 @@ use moto::{Effect, Fault, Machine};
 use crate::bed::{AwsBed, labels};
 
 const FLAGS: [&str; 3] = ["--controllers=cloud-node,tagging", "--tags=team=blue,stage=test", "--resources=instance"];
-/// The label with the tags of a Node's instance.
+/// The label with a checksum of the tags of a Node's instance.
 const NOTE: &str = "k8s.io/cloud-provider-aws";
 
 /// Returns those tags of the instance that the test sets, as `key=value`.
