@@ -82,7 +82,7 @@ struct Calls {
 }
 
 impl Api {
-    /// Reads the environment and, where the file names no region, the machine's metadata; looks for credentials only
+    /// Reads the environment and, where the file names no region, the instance's metadata; resolves credentials only
     /// when the first call is made.
     ///
     /// # Errors

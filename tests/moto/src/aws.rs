@@ -92,10 +92,10 @@ impl Aws {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Makes a call; answers its XML.
+    /// Makes a call; returns its XML.
     ///
     /// # Errors
-    /// A [`Refused`] if the service says no.
+    /// A [`Refused`] if the service returns an error.
     pub async fn call(&self, service: Service, action: &str, parameters: &[(&str, &str)]) -> Result<String> {
         let head = [("Action", action), ("Version", service.version())];
         let body = form::write(&[&head[..], parameters].concat());
@@ -121,7 +121,7 @@ impl Aws {
         Err(Refused { code, answer: text }).with_context(|| format!("{action} with {parameters:?}"))
     }
 
-    /// Makes a call of EC2; answers the texts of one of its elements.
+    /// Makes a call of EC2; returns the texts of one of its elements.
     ///
     /// # Errors
     /// As [`Aws::call`].
@@ -129,7 +129,7 @@ impl Aws {
         Ok(xml::texts(&self.call(Service::Ec2, action, parameters).await?, element))
     }
 
-    /// Makes a call that describes things; answers the members of one of its lists, from all pages.
+    /// Makes a call that describes resources; returns the members of one of its lists, from all pages.
     ///
     /// # Errors
     /// As [`Aws::call`].

@@ -379,7 +379,7 @@ pub async fn load_balancer_of_cloud_provider_aws_is_adopted(_: Space) -> Result<
     }
     let listeners = moto.aws.call(Service::Elb, "DescribeListeners", &[("LoadBalancerArn", &balancer)]).await?;
     ensure!(texts(&listeners, "ListenerArn") == [listener], "{listeners}");
-    // Nodes are opened to clients, as upstream does for a balancer without groups.
+    // Nodes are opened to clients, as upstream does for a load balancer without groups.
     ensure!(held.node_rules > 0, "{held:?}");
     delete(&*balancers, &one.id).await?;
     let held = AccountResources::read(&moto).await?;
