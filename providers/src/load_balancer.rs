@@ -15,7 +15,7 @@ use crate::target::{Health, ObservedTarget, Targets};
 /// The Services that a provider accepts, by `spec.loadBalancerClass`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassFilter {
-    /// Whether Services without a class are included.
+    /// Services without a class are included.
     pub unset: bool,
     /// The included classes.
     pub named: Vec<String>,
@@ -105,7 +105,7 @@ pub enum Targeting {
     Elsewhere,
 }
 
-/// Whether there is more to do without any change.
+/// The progress towards the desired state, for the time of the next call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// The observed state is the desired state.
@@ -229,12 +229,12 @@ impl PlannedChange {
     }
 }
 
-/// What the next `ensure` does, with the reasons.
+/// The change that the next `ensure` makes, with the reasons.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Forecast {
     /// The change.
     pub change: PlannedChange,
-    /// Why, in sentences for an operator.
+    /// The reasons, in sentences for an operator.
     pub reasons: Vec<String>,
 }
 
