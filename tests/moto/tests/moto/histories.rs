@@ -58,7 +58,7 @@ const PORTS: [(u16, Protocol); 5] =
     [(80, Protocol::Tcp), (443, Protocol::Tcp), (53, Protocol::Udp), (53, Protocol::Tcp), (9000, Protocol::Udp)];
 
 /// Annotations that may be added and removed during a Service's life.
-const WISHES: [(&str, &str); 9] = [
+const OPTIONAL_ANNOTATIONS: [(&str, &str); 9] = [
     ("internal", "true"),
     ("cross-zone-load-balancing-enabled", "true"),
     ("target-group-attributes", "deregistration_delay.timeout_seconds=30"),
@@ -172,7 +172,7 @@ impl History {
         ports.iter_mut().for_each(|port| port.node_port = Some(30_000 + port.port % 2000));
         let mut spec = LoadBalancerSpec::new(id, ports);
         let mut annotations = BTreeMap::from([("type".to_owned(), "nlb".to_owned())]);
-        for (key, value) in WISHES {
+        for (key, value) in OPTIONAL_ANNOTATIONS {
             if self.rng.random_bool(0.25) {
                 annotations.insert(key.into(), value.into());
             }

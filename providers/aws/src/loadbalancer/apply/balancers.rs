@@ -16,9 +16,11 @@ use crate::config::Config;
 use crate::loadbalancer::apply::backend_group::Shared;
 use crate::loadbalancer::apply::calls::{self, Caller};
 use crate::loadbalancer::apply::opening::TargetGroups;
-use crate::loadbalancer::model::build::{self, Surroundings};
+use crate::loadbalancer::model::build::{self, StackInputs};
 use crate::loadbalancer::model::{diff, node_rules};
-use crate::loadbalancer::observed::balancer_state::{Course, Courses, KnownGroup, Opening, VISIBLE, known};
+use crate::loadbalancer::observed::balancer_state::{
+    BalancerState, BalancerStates, KnownGroup, Opening, VISIBLE, known,
+};
 use crate::loadbalancer::observed::inventory::{Inventory, Listing};
 use crate::loadbalancer::observed::network::{self, Networks};
 use crate::loadbalancer::observed::report::ingress;
@@ -48,7 +50,7 @@ pub(crate) struct Balancers {
     pub(super) classes: ClassFilter,
     pub(super) inventory: Inventory,
     pub(super) networks: Networks,
-    pub(super) courses: Courses,
+    pub(super) courses: BalancerStates,
     pub(super) shared: Mutex<Shared>,
     /// Services that move from a Classic Load Balancer and whose status should get the new address, and whether it did.
     pub(super) moved: std::sync::Mutex<HashMap<LoadBalancerId, bool>>,
@@ -99,7 +101,7 @@ impl Balancers {
             classes,
             inventory: Inventory::default(),
             networks: Networks::default(),
-            courses: Courses::default(),
+            courses: BalancerStates::default(),
             shared: Mutex::default(),
             moved: std::sync::Mutex::default(),
             records: OnceLock::new(),
@@ -135,7 +137,7 @@ impl Balancers {
     }
 
     /// Returns a listing of everything that began after the last change of this Service.
-    pub(super) async fn look(&self, session: &Session, course: &Course) -> Result<Arc<Listing>, CloudError> {
+    pub(super) async fn look(&self, session: &Session, course: &BalancerState) -> Result<Arc<Listing>, CloudError> {
         let now = Instant::now();
         let recent = now.checked_sub(FRESH).unwrap_or(now);
         self.inventory.look(session, course.changed.map_or(recent, |changed| changed.max(recent))).await
@@ -147,7 +149,7 @@ impl Balancers {
         caller: &mut Caller<'_>,
         step: &Step,
         seen: &mut Seen,
-        course: &mut Course,
+        course: &mut BalancerState,
     ) -> Result<(), CloudError> {
         let deleted = match step {
             Step::DeleteBalancer { arn } | Step::DeleteTargetGroup { arn } | Step::DeleteListener { arn } => Some(arn),
@@ -187,7 +189,7 @@ impl Balancers {
         &self,
         spec: &LoadBalancerSpec,
         work: &Work<'_>,
-        course: &mut Course,
+        course: &mut BalancerState,
     ) -> Result<Ensured, CloudError> {
         let Work { session, id, settings, targets } = *work;
         let listing = self.look(session, course).await?;
@@ -215,7 +217,7 @@ impl Balancers {
             true => Some(self.shared.lock().await.backend(session, &self.inventory, &listing, id).await?),
             false => None,
         };
-        let around = Surroundings {
+        let around = StackInputs {
             id,
             cluster: &session.cluster,
             network: &network,
@@ -289,7 +291,7 @@ impl Balancers {
         desired: &Desired,
         seen: &mut Seen,
         caller: &mut Caller<'_>,
-        course: &mut Course,
+        course: &mut BalancerState,
     ) -> Result<Followed, CloudError> {
         let mut followed = Followed { again: true, ..Followed::default() };
         // AWS returns an existing target group as created, which may have targets. The next call reads them.
@@ -408,7 +410,7 @@ impl Balancers {
         &self,
         session: &Session,
         id: &LoadBalancerId,
-        course: &mut Course,
+        course: &mut BalancerState,
     ) -> Result<bool, CloudError> {
         let now = Instant::now();
         course.unconfirmed.retain(|_, created| now < *created + VISIBLE);
@@ -427,7 +429,13 @@ impl Balancers {
 
     /// Returns whether a deletion waits for tags: a resource has a name of this Service's, and its tags may not be
     /// visible yet.
-    fn waits_for_tags(&self, session: &Session, id: &LoadBalancerId, listing: &Listing, course: &mut Course) -> bool {
+    fn waits_for_tags(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        listing: &Listing,
+        course: &mut BalancerState,
+    ) -> bool {
         let incomplete = listing.incomplete(session, id);
         let now = Instant::now();
         if incomplete.is_empty() || now >= *course.incomplete_since.get_or_insert(now) + VISIBLE {
@@ -442,7 +450,7 @@ impl Balancers {
         &self,
         session: &Session,
         id: &LoadBalancerId,
-        course: &mut Course,
+        course: &mut BalancerState,
     ) -> Result<Deletion, CloudError> {
         (course.known, course.settled) = (None, None);
         let listing = self.look(session, course).await?;

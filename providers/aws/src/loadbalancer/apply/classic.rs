@@ -16,7 +16,7 @@ use crate::client::Class;
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::model::classic::{self as model, Stage};
 use crate::loadbalancer::names::Flavour;
-use crate::loadbalancer::observed::balancer_state::Course;
+use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::classic::{self, Classic, Found, REPLACED};
 use crate::loadbalancer::observed::inventory::Listing;
 use crate::loadbalancer::ownership::Purpose;
@@ -47,7 +47,7 @@ impl Balancers {
         &self,
         spec: &LoadBalancerSpec,
         work: &Work<'_>,
-        course: &mut Course,
+        course: &mut BalancerState,
     ) -> Result<Ensured, CloudError> {
         let listing = self.look(work.session, course).await?;
         let seen = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
@@ -89,7 +89,7 @@ impl Balancers {
 
     /// Returns the actions of the next `ensure`.
     pub(super) async fn foresee(&self, work: &Work<'_>) -> Result<Forecast, CloudError> {
-        let mut course = Course::default();
+        let mut course = BalancerState::default();
         let listing = self.look(work.session, &course).await?;
         let seen = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
         let network = seen.balancers.first().map(|one| one.name.as_str());
@@ -108,7 +108,7 @@ impl Balancers {
         &self,
         spec: &LoadBalancerSpec,
         work: &Work<'_>,
-        course: &mut Course,
+        course: &mut BalancerState,
         classic: &mut Classic,
     ) -> Result<Ensured, CloudError> {
         let ensured = self.bring(spec, work, course).await?;
@@ -134,7 +134,7 @@ impl Balancers {
     async fn find_classic(
         &self,
         work: &Work<'_>,
-        course: &mut Course,
+        course: &mut BalancerState,
         listing: &Listing,
         network: bool,
     ) -> Result<Option<Classic>, CloudError> {
@@ -220,7 +220,7 @@ impl Balancers {
     }
 
     /// Updates the instances of a Classic Load Balancer that is known. Returns true if it alone serves the Service.
-    pub(super) async fn point_kept(&self, work: &Work<'_>, course: &mut Course) -> Result<bool, CloudError> {
+    pub(super) async fn point_kept(&self, work: &Work<'_>, course: &mut BalancerState) -> Result<bool, CloudError> {
         // After a failure the next call reads it again.
         let Some((mut classic, alone)) = course.classic.take() else { return Ok(false) };
         let now = Instant::now();
@@ -238,7 +238,7 @@ impl Balancers {
         session: &Session,
         id: &LoadBalancerId,
         listing: &Listing,
-        course: &mut Course,
+        course: &mut BalancerState,
     ) -> Result<bool, CloudError> {
         let group = listing.classic_group(session, id);
         if course.no_classic && group.is_none() {

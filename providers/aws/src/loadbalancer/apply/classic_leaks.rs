@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::client::Class;
 use crate::loadbalancer::apply::balancers::Balancers;
 use crate::loadbalancer::names;
-use crate::loadbalancer::observed::balancer_state::Course;
+use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::classic::{self, Classic};
 use crate::loadbalancer::observed::inventory::{ListedGroup, Listing};
 use crate::loadbalancer::ownership::{self, Evidence, Owner};
@@ -74,7 +74,7 @@ pub(super) async fn collect(
     session: &Session,
     listing: &Listing,
     owned: &Owned,
-    course: &mut Course,
+    course: &mut BalancerState,
 ) -> Result<bool, CloudError> {
     let mut deleted = true;
     for name in names_in(owned) {
@@ -104,7 +104,7 @@ impl Balancers {
         &self,
         session: &Session,
         name: &str,
-        course: &mut Course,
+        course: &mut BalancerState,
     ) -> Result<(), CloudError> {
         course.changed = Some(Instant::now());
         let request = session.api.classic.delete_load_balancer().load_balancer_name(name);
@@ -119,7 +119,7 @@ impl Balancers {
         &self,
         session: &Session,
         group: &str,
-        course: &mut Course,
+        course: &mut BalancerState,
     ) -> Result<bool, CloudError> {
         self.shared.lock().await.revoke_rules_of(session, group).await?;
         course.changed = Some(Instant::now());

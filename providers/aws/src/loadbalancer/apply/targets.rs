@@ -10,7 +10,7 @@ use crate::loadbalancer::apply::opening::TargetGroups;
 use crate::loadbalancer::apply::{calls, target_records};
 use crate::loadbalancer::model::{build, node_rules, target_change};
 use crate::loadbalancer::names;
-use crate::loadbalancer::observed::balancer_state::{Course, KnownGroup, Opening, known_group, once};
+use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup, Opening, known_group, once};
 use crate::loadbalancer::observed::stack::{Seen, SeenBalancer};
 use crate::loadbalancer::ownership::Purpose;
 use crate::loadbalancer::spec::settings::{GroupSettings, Other, Settings};
@@ -41,7 +41,7 @@ impl Balancers {
     }
 
     /// Updates the targets of known target groups; `None` if they are not known.
-    pub(super) async fn point(&self, work: &Work<'_>, course: &mut Course) -> Result<Option<()>, CloudError> {
+    pub(super) async fn point(&self, work: &Work<'_>, course: &mut BalancerState) -> Result<Option<()>, CloudError> {
         let Some(mut groups) = course.known.take() else { return Ok(None) };
         let network = self.networks.network(work.session).await?;
         let mut caller = self.caller(work.session, &network, work.id);
@@ -101,7 +101,7 @@ impl Balancers {
     /// Finds the target groups that a Service's load balancer forwards to, as far as they are still desired.
     ///
     /// A load balancer that AWS refuses to change may lack listeners and have groups of another kind: the others count.
-    pub(super) async fn find_groups(&self, work: &Work<'_>, course: &mut Course) -> Result<(), CloudError> {
+    pub(super) async fn find_groups(&self, work: &Work<'_>, course: &mut BalancerState) -> Result<(), CloudError> {
         let listing = self.look(work.session, course).await?;
         let purpose = Purpose::Ensure(work.settings.flavour);
         let mut seen = listing.of(&work.session.cluster, work.id, purpose);
@@ -126,7 +126,7 @@ impl Balancers {
     }
 
     /// Keeps targets current although the load balancer could not be brought to the desired state.
-    pub(super) async fn keep_targets(&self, work: &Work<'_>, course: &mut Course) -> Result<(), CloudError> {
+    pub(super) async fn keep_targets(&self, work: &Work<'_>, course: &mut BalancerState) -> Result<(), CloudError> {
         self.find_groups(work, course).await?;
         let opened = self.open_nodes(work, course).await;
         self.point(work, course).await?;
@@ -137,7 +137,7 @@ impl Balancers {
 
     /// Opens the security groups of new targets, and those of all targets for new ports. Returns false if a load
     /// balancer without security groups needs other rules than before.
-    pub(super) async fn open_nodes(&self, work: &Work<'_>, course: &mut Course) -> Result<bool, CloudError> {
+    pub(super) async fn open_nodes(&self, work: &Work<'_>, course: &mut BalancerState) -> Result<bool, CloudError> {
         if !work.settings.node_rules {
             return Ok(true);
         }

@@ -20,7 +20,7 @@ use crate::loadbalancer::types::{
 use crate::tags::ClusterTags;
 
 /// The inputs of the stack besides the Service.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct StackInputs<'a> {
     pub id: &'a LoadBalancerId,
     pub cluster: &'a ClusterTags,
     pub network: &'a Network,
@@ -52,7 +52,7 @@ pub(crate) fn wants_backend(settings: &Settings, existing: Option<&SeenBalancer>
 ///
 /// # Errors
 /// `Invalid` for settings that the network or the existing load balancer rules out.
-pub(crate) fn desired(settings: &Settings, around: &Surroundings<'_>) -> Result<(Desired, Vec<String>), CloudError> {
+pub(crate) fn desired(settings: &Settings, around: &StackInputs<'_>) -> Result<(Desired, Vec<String>), CloudError> {
     let mut warnings = settings.warnings.clone();
     let existing = existing(settings, around.id, around.seen);
     let scheme = settings.scheme.or(existing.map(|one| one.scheme)).unwrap_or(Scheme::Internal);
@@ -148,7 +148,7 @@ pub(crate) fn desired(settings: &Settings, around: &Surroundings<'_>) -> Result<
 }
 
 /// Returns the name of the Service's existing security group, or upstream's name for a new one.
-fn own_group_name(around: &Surroundings<'_>) -> String {
+fn own_group_name(around: &StackInputs<'_>) -> String {
     let name = names::security_group(around.id);
     let groups = &around.seen.security_groups;
     match groups.iter().find(|group| group.name == name).or(groups.first()) {
@@ -159,7 +159,7 @@ fn own_group_name(around: &Surroundings<'_>) -> String {
 
 fn balancer_name(
     settings: &Settings,
-    around: &Surroundings<'_>,
+    around: &StackInputs<'_>,
     existing: Option<&SeenBalancer>,
     scheme: Scheme,
 ) -> String {
@@ -197,7 +197,7 @@ fn group(
     port: u16,
     (balancer, dualstack): (&str, bool),
     tags: &impl Fn(&str) -> Tags,
-    around: &Surroundings<'_>,
+    around: &StackInputs<'_>,
 ) -> TargetGroup {
     let (id, kind, protocol) = (around.id, settings.target_type, asked.protocol);
     let node_port = (kind == TargetType::Instance && !settings.shared_groups).then_some(asked.port);

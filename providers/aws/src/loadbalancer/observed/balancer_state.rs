@@ -59,7 +59,7 @@ impl Opening {
 
 /// The state of one Service's load balancer.
 #[derive(Debug, Default)]
-pub(crate) struct Course {
+pub(crate) struct BalancerState {
     /// Time of this process's last attempt to change any of its resources: older reads are out of date.
     pub changed: Option<Instant>,
     /// ARNs and ids of created resources that may not be listed yet, with the time of creation.
@@ -90,7 +90,7 @@ pub(crate) struct Course {
     waits: u32,
 }
 
-impl Course {
+impl BalancerState {
     /// Returns the time until the next read while AWS works on a change.
     pub(crate) fn pause(&mut self) -> Duration {
         let pause = FIRST_PAUSE * 2_u32.pow(self.waits.min(8));
@@ -122,15 +122,15 @@ impl Course {
 
 /// The states of all Services' load balancers.
 #[derive(Debug, Default)]
-pub(crate) struct Courses(Mutex<HashMap<LoadBalancerId, Arc<tokio::sync::Mutex<Course>>>>);
+pub(crate) struct BalancerStates(Mutex<HashMap<LoadBalancerId, Arc<tokio::sync::Mutex<BalancerState>>>>);
 
-impl Courses {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<LoadBalancerId, Arc<tokio::sync::Mutex<Course>>>> {
+impl BalancerStates {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<LoadBalancerId, Arc<tokio::sync::Mutex<BalancerState>>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the state of a Service's load balancer.
-    pub(crate) fn get(&self, id: &LoadBalancerId) -> Arc<tokio::sync::Mutex<Course>> {
+    pub(crate) fn get(&self, id: &LoadBalancerId) -> Arc<tokio::sync::Mutex<BalancerState>> {
         self.lock().entry(id.clone()).or_default().clone()
     }
 
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn change_that_takes_more_than_a_minute_is_overdue() {
-        let (mut course, mut waited) = (Course::default(), Duration::ZERO);
+        let (mut course, mut waited) = (BalancerState::default(), Duration::ZERO);
         while !course.is_overdue() {
             waited += course.pause();
         }
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn new_resource_may_appear_after_some_reads_without_it() {
-        let (mut course, now) = (Course::default(), Instant::now());
+        let (mut course, now) = (BalancerState::default(), Instant::now());
         course.made.insert("sg-1".into(), now);
         let answers: Vec<bool> = (0..6).map(|_| course.may_appear("sg-1", now)).collect();
         assert_eq!(answers, [true, true, true, true, false, false]);

@@ -2,7 +2,7 @@
 
 use providers::{LoadBalancerSpec, Targets};
 
-use crate::loadbalancer::model::build::{self, Surroundings, desired};
+use crate::loadbalancer::model::build::{self, StackInputs, desired};
 use crate::loadbalancer::model::diff;
 use crate::loadbalancer::names::Flavour;
 use crate::loadbalancer::observed::stack::{Made, Seen, State};
@@ -37,7 +37,7 @@ impl World {
         let settings = settings(spec);
         let cluster = ClusterTags::new("c", false);
         let existing = build::existing(&settings, &spec.id, &self.seen);
-        let around = Surroundings {
+        let around = StackInputs {
             id: &spec.id,
             cluster: &cluster,
             network,

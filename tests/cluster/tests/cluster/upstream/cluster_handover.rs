@@ -44,7 +44,7 @@ const WORKS: [Work; 6] = [
     Work {
         name: "namespace",
         begin: |space| Box::pin(async move { hold_up(&space).await }),
-        end: |space| Box::pin(async move { let_go(&space).await }),
+        end: |space| Box::pin(async move { remove_hold(&space).await }),
     },
     Work {
         name: "garbage",
@@ -100,7 +100,7 @@ async fn hold_up(space: &Space) -> Result<()> {
     .await
 }
 
-async fn let_go(space: &Space) -> Result<()> {
+async fn remove_hold(space: &Space) -> Result<()> {
     let inner = inner(space);
     inner.patch::<ConfigMap>("held", json!({"metadata": {"finalizers": null}})).await?;
     eventually("the namespace is deleted", || async {
