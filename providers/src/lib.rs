@@ -38,8 +38,8 @@ pub use instance::{Address, AddressKind, Instance, InstanceRef, InstanceState, I
 #[cfg(feature = "doubles")]
 pub use load_balancer::MockLoadBalancers;
 pub use load_balancer::{
-    ClassFilter, Deletion, EndpointHealth, Ensured, Fate, Features, Forecast, Listener, LoadBalancers, Observed,
-    ObservedLoadBalancer, Owned, Phase, Progress, ReadinessGate, Targeting,
+    ClassFilter, Deletion, EndpointHealth, Ensured, Features, Forecast, Listener, LoadBalancers, Observed,
+    ObservedLoadBalancer, Owned, Phase, PlannedChange, Progress, ReadinessGate, Targeting,
 };
 pub use model::{
     Ingress, IpFamily, IpFamilyPolicy, IpMode, LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus, OtherService,

@@ -15,7 +15,7 @@ use crate::target::{Health, ObservedTarget, Targets};
 /// The Services that a provider accepts, by `spec.loadBalancerClass`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassFilter {
-    /// Whether Services without a class are included.
+    /// Services without a class are included.
     pub unset: bool,
     /// The included classes.
     pub named: Vec<String>,
@@ -105,7 +105,7 @@ pub enum Targeting {
     Elsewhere,
 }
 
-/// Whether there is more to do without any change.
+/// The progress towards the desired state, for the time of the next call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// The observed state is the desired state.
@@ -206,7 +206,7 @@ pub struct Owned {
 
 /// The change that the next `ensure` makes to a Service's load balancer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum PlannedChange {
     /// There is none, and one is created.
     Created,
     /// The existing one is kept and brought to the request.
@@ -217,7 +217,7 @@ pub enum Fate {
     Refused,
 }
 
-impl Fate {
+impl PlannedChange {
     /// Returns the word for tables.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -229,12 +229,12 @@ impl Fate {
     }
 }
 
-/// What the next `ensure` does, with the reasons.
+/// The change that the next `ensure` makes, with the reasons.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Forecast {
     /// The change.
-    pub fate: Fate,
-    /// Why, in sentences for an operator.
+    pub change: PlannedChange,
+    /// The reasons, in sentences for an operator.
     pub reasons: Vec<String>,
 }
 
@@ -326,11 +326,11 @@ pub trait LoadBalancers: Send + Sync {
     /// # Errors
     /// Any kind but `NotFound`.
     async fn forecast(&self, spec: &LoadBalancerSpec) -> Result<Forecast, CloudError> {
-        let (fate, reason) = match self.observe(&spec.id).await? {
-            Observed::Absent => (Fate::Created, "the cloud has no load balancer of this Service"),
-            Observed::Present(_) => (Fate::Kept, "the cloud has a load balancer of this Service"),
+        let (change, reason) = match self.observe(&spec.id).await? {
+            Observed::Absent => (PlannedChange::Created, "the cloud has no load balancer of this Service"),
+            Observed::Present(_) => (PlannedChange::Kept, "the cloud has a load balancer of this Service"),
         };
-        Ok(Forecast { fate, reasons: vec![reason.to_owned()] })
+        Ok(Forecast { change, reasons: vec![reason.to_owned()] })
     }
 
     /// Returns the current state of the conditions that pods may wait for. Called every few seconds while pods wait,
@@ -360,7 +360,7 @@ pub trait LoadBalancers: Send + Sync {
 
     /// Reports whether a listed resource may belong to this Service. Some resources identify their owner only in part:
     /// those of another controller manager may have no uid, and a firewall rule has only a load balancer's name.
-    fn may_belong(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
+    fn may_be_owned_by(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
         owned.id == *service
     }
 

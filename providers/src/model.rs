@@ -95,7 +95,7 @@ pub struct Port {
     pub target_port: TargetPort,
 }
 
-/// Whether a client is bound to one pod.
+/// The affinity of a client to one pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionAffinity {
@@ -182,7 +182,7 @@ pub struct LoadBalancerSpec {
     /// Allowed source ranges; empty: any source. From `spec.loadBalancerSourceRanges`, or else from the annotation
     /// `service.beta.kubernetes.io/load-balancer-source-ranges`.
     pub source_ranges: Vec<IpNet>,
-    /// Whether a client is bound to one pod.
+    /// The affinity of a client to one pod.
     pub session_affinity: SessionAffinity,
     /// `spec.loadBalancerIP` as given, if any; not validated by the API server.
     pub requested_address: Option<String>,

@@ -1,4 +1,4 @@
-//! How often AWS is called: a token bucket for each class of calls, which a throttle empties for all its users.
+//! Rate limit of calls to AWS: a token bucket for each class of calls; a throttle empties it for all its users.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -10,7 +10,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// The pause after the first throttle, if AWS names none.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Tokens that are refilled over time; calls take one each, in the order in which they ask.
+/// Tokens that are refilled over time. Each call takes one, in the order of the requests.
 #[derive(Debug)]
 pub(crate) struct Budget {
     every: Duration,
@@ -39,7 +39,7 @@ impl Budget {
         sleep_until(due).await;
     }
 
-    /// When the next token may be used; it is taken.
+    /// Takes a token and returns the time from which it may be used.
     fn reserve(&self, now: Instant) -> Instant {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.full = state.full.max(now) + self.every;
@@ -61,7 +61,7 @@ impl Budget {
         pause
     }
 
-    /// AWS answered.
+    /// Ends the pauses: AWS did not throttle the last call.
     pub(crate) fn answered(&self) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).throttles = 0;
     }
@@ -74,7 +74,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_burst_and_then_the_rate() {
+    fn budget_allows_a_burst_and_then_the_rate() {
         let budget = Budget::new(10.0, 3);
         let now = Instant::now() + SECOND;
         let waits: Vec<u128> = (0..5).map(|_| (budget.reserve(now) - now).as_millis()).collect();
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_throttle_holds_everybody_up_longer_each_time() {
+    fn repeated_throttles_lengthen_the_pause() {
         let budget = Budget::new(10.0, 3);
         let now = Instant::now() + SECOND;
         assert_eq!(budget.pause(now, None), FIRST_PAUSE);

@@ -1,4 +1,4 @@
-//! The way to AWS: one HTTP client, credentials, a budget for each class of calls, and a count of every call.
+//! Client of AWS: one HTTP client, credentials, a budget for each class of calls, and a count of every call.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,23 +25,23 @@ use crate::role::RoleCredentials;
 
 /// Timeout of an attempt (cloud-provider-aws: its HTTP client's timeout).
 const ATTEMPT: Duration = Duration::from_secs(30);
-/// How often a read is tried. A change is tried once: who made it looks before trying again.
+/// Attempts of a read. A change is tried once: its caller reads again before another attempt.
 const TRIES: u32 = 4;
 /// The pause before the second attempt of a read; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
 /// Calls per second and concurrent calls, for each class: about half of what AWS allows an account by default.
 const LIMITS: [(f64, u32); 4] = [(20.0, 100), (5.0, 50), (20.0, 100), (10.0, 40)];
-/// What stands in for AWS on this machine allows more.
+/// The limit for a mock of AWS on this machine.
 const LOCALLY: u32 = 100;
 
-/// Whether an endpoint is on this machine, where nothing is but a stand-in for AWS.
+/// Returns whether an endpoint is on this machine, where only a mock of AWS listens.
 fn is_local(url: &str) -> bool {
     let host = url.split_once("://").map_or(url, |(_, rest)| rest);
     matches!(host.split([':', '/']).next(), Some("127.0.0.1" | "localhost"))
 }
 
-/// Which service a call is for, and whether it changes anything: AWS throttles these classes apart.
+/// The service of a call, and whether it changes anything: AWS throttles these classes separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     Ec2Read,
@@ -51,7 +51,7 @@ pub(crate) enum Class {
 }
 
 impl Class {
-    /// What the names of the service's actions begin with in IAM.
+    /// Returns the prefix of the service's actions in IAM.
     fn service(self) -> &'static str {
         match self {
             Self::Ec2Read | Self::Ec2Change => "ec2",
@@ -68,7 +68,7 @@ pub(crate) struct Api {
     /// Classic Load Balancers.
     pub classic: aws_sdk_elasticloadbalancing::Client,
     pub region: String,
-    /// The service that tells machines about themselves.
+    /// The instance metadata service.
     pub metadata: imds::Client,
     budgets: [Budget; 4],
     calls: Mutex<BTreeMap<&'static str, Calls>>,
@@ -82,7 +82,7 @@ struct Calls {
 }
 
 impl Api {
-    /// Reads the environment and, where the file names no region, the machine's metadata; looks for credentials only
+    /// Reads the environment and, where the file names no region, the instance's metadata; resolves credentials only
     /// when the first call is made.
     ///
     /// # Errors
@@ -152,10 +152,10 @@ impl Api {
         }
     }
 
-    /// A call that changes nothing; failures that may go away by themselves are tried again a few times.
+    /// Makes a call that changes nothing. Failures that may be temporary are retried a few times.
     ///
     /// # Errors
-    /// Of the last attempt.
+    /// The error of the last attempt.
     pub(crate) async fn read<T, E: ProvideErrorMetadata, F>(
         &self,
         class: Class,
@@ -178,10 +178,11 @@ impl Api {
         self.change(class, operation, send()).await
     }
 
-    /// A call that is made once.
+    /// Makes a call once.
     ///
     /// # Errors
-    /// What AWS said, or why it said nothing: then the change may have been made all the same.
+    /// The error of AWS, or the reason for which there was no response: then the change may have been made all the
+    /// same.
     pub(crate) async fn change<T, E: ProvideErrorMetadata>(
         &self,
         class: Class,
@@ -208,7 +209,7 @@ impl Api {
         result
     }
 
-    /// Calls by action, in the Prometheus text format.
+    /// Returns the number of calls by action, in the Prometheus text format.
     pub(crate) fn metrics(&self) -> String {
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut text = String::from(
@@ -251,7 +252,7 @@ fn metadata(
 }
 
 impl Calls {
-    /// An answer that says no is an answer; only what never became one has failed.
+    /// Not a failure: a response with an error that callers expect. A failure is a call without a response.
     fn of_kind(&mut self, kind: ErrorKind) {
         if kind == ErrorKind::Transient {
             self.failed += 1;
@@ -268,7 +269,7 @@ mod tests {
 
     use super::*;
 
-    /// The SDK knows it only with a feature, without which IAM Roles Anywhere fails.
+    /// The SDK has this only with a feature, without which IAM Roles Anywhere fails.
     #[tokio::test]
     async fn credentials_of_a_process_are_used() {
         let prints = r#"echo '{"Version": 1, "AccessKeyId": "id", "SecretAccessKey": "secret"}'"#;

@@ -1,36 +1,36 @@
-//! `--cloud-config`: what each variable means, and what is wrong with it (upstream: cloud-provider-aws, `CloudConfig`).
+//! `--cloud-config`: the meaning of each variable, and its checks (upstream: cloud-provider-aws, `CloudConfig`).
 
 use crate::ini::{self, Variable};
 use providers::{BuildContext, ConfigError};
 
-/// What the file says, with upstream's defaults for what it does not say.
+/// The contents of the file, with upstream's defaults for missing variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Config {
-    /// The region; empty: ask the machine's metadata.
+    /// The region; empty: that of the instance's metadata.
     pub region: String,
-    /// The network. With it and `subnet_id` or `role_arn` the process need not run in AWS.
+    /// The VPC. With it and `subnet_id` or `role_arn` the process need not run in AWS.
     pub vpc: String,
-    /// A subnet of the cluster's, for when the process does not run in AWS.
+    /// A subnet of the cluster, for a process that does not run in AWS.
     pub subnet_id: String,
-    /// The one route table to keep; empty: those with the cluster's tag.
+    /// The only route table to manage; empty: those with the cluster's tag.
     pub route_table_id: String,
-    /// The role to take on; empty: the credentials as they are.
+    /// The role to assume; empty: none, the credentials are used directly.
     pub role_arn: String,
     /// Sent with the request for the role, against confused deputies.
     pub source_arn: String,
-    /// The cluster's id in tags; empty: that in the tags of the own machine.
+    /// The cluster's id in tags; empty: that in the tags of this process's instance.
     pub cluster_id: String,
     /// The cluster's id is in the legacy tag `KubernetesCluster`.
     pub legacy_tag: bool,
-    /// No rules in the nodes' security groups.
+    /// No rules are added to the nodes' security groups.
     pub no_node_rules: bool,
-    /// The families of nodes' addresses, in the order in which the addresses go into the Node.
+    /// The address families of nodes, in the order in which the addresses are listed in the Node.
     pub node_ip_families: Vec<Family>,
-    /// Services with the external traffic policy Cluster are probed at kube-proxy's port.
+    /// Health checks of Services with the external traffic policy Cluster use kube-proxy's port.
     pub shared_probe: Option<Probe>,
-    /// Instance types whose topology must be known, by regular expression; empty: upstream's.
+    /// Instance types whose topology must be known, by regular expression; empty: upstream's. It has no effect.
     pub topology_types: String,
-    /// New load balancers get a security group of their own.
+    /// The mode of security groups is `Managed`. It has no effect: new load balancers always have a security group.
     pub managed_security_group: bool,
     /// Endpoints that are not AWS's own.
     pub overrides: Vec<Override>,
@@ -45,7 +45,7 @@ pub enum Family {
     V6,
 }
 
-/// Where kube-proxy says whether a node takes traffic.
+/// The health check of kube-proxy, which reports whether a node takes traffic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
     /// The port on each node.
@@ -108,10 +108,10 @@ const PROXY_PORT: u16 = 10256;
 const PROXY_PATH: &str = "/healthz";
 
 impl Config {
-    /// Reads the file; also answers a sentence for each thing in it that has no effect.
+    /// Reads the file. Also returns a sentence for each variable that has no effect.
     ///
-    /// # Errors `Unreadable` with the line for what is no INI; `Invalid` with section, variable, value and what to
-    /// write instead.
+    /// # Errors
+    /// `Unreadable` with the line that is not INI; `Invalid` with section, variable, value and fix.
     pub fn read(context: &BuildContext) -> Result<(Self, Vec<String>), ConfigError> {
         let file = context.config_name();
         let unreadable = |message: String| ConfigError::Unreadable { file: file.clone(), message };
@@ -156,7 +156,7 @@ impl Config {
         self.overrides.iter().find(|o| o.service.eq_ignore_ascii_case(service) && o.region == region)
     }
 
-    /// The process need not run in AWS (upstream: cloud-provider-aws, `newAWSCloud`).
+    /// Returns whether the process need not run in AWS (upstream: cloud-provider-aws, `newAWSCloud`).
     pub fn off_aws(&self) -> bool {
         !self.vpc.is_empty() && (!self.subnet_id.is_empty() || !self.role_arn.is_empty()) && !self.cluster_id.is_empty()
     }
@@ -166,7 +166,7 @@ struct Reading<'a> {
     file: &'a str,
     config: Config,
     warnings: Vec<String>,
-    /// `KubernetesClusterTag` and `KubernetesClusterID`.
+    /// The values of `KubernetesClusterTag` and `KubernetesClusterID`.
     tags: (Option<String>, Option<String>),
 }
 
@@ -223,7 +223,7 @@ impl Reading<'_> {
                 "Managed" => config.managed_security_group = true,
                 _ => return refuse("use Managed, or leave it out"),
             },
-            // Of Classic Load Balancers, and of times before them: nothing here to set.
+            // These concern Classic Load Balancers or older releases: there is nothing to set here.
             other => self.warnings.push(format!("{}: [Global] {other} has no effect here", self.file)),
         }
         Ok(())
@@ -300,7 +300,7 @@ fn invalid(file: &str, field: &str, value: &str, fix: &str) -> ConfigError {
     ConfigError::Invalid { file: file.into(), field: field.into(), value: value.into(), fix: fix.into() }
 }
 
-/// As Go's `strconv.ParseBool`, and gcfg's words beside it.
+/// Parses a boolean like Go's `strconv.ParseBool`, and the additional words of gcfg.
 fn boolean(value: &str) -> Option<bool> {
     match value.to_ascii_lowercase().as_str() {
         "1" | "t" | "true" | "yes" | "on" => Some(true),
@@ -317,7 +317,7 @@ fn region_of(zone: &str) -> Option<String> {
     Some(format!("{}-{number}", parts[..at].join("-")))
 }
 
-/// The known word that is spelt most alike, if any is alike at all.
+/// Returns the known word with the most similar spelling, if any is similar.
 fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let likeness = |known: &str| strsim::jaro_winkler(&word.to_ascii_lowercase(), &known.to_ascii_lowercase());
     let best = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
@@ -334,14 +334,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_means_upstreams_defaults() {
+    fn empty_file_has_upstreams_defaults() {
         let (config, warnings) = read("").unwrap();
         assert_eq!(config, Config { node_ip_families: vec![Family::V4], ..Config::default() });
         assert!(warnings.is_empty() && !config.off_aws());
     }
 
     #[test]
-    fn a_whole_file() {
+    fn complete_file_sets_every_field() {
         let (config, warnings) = read(
             "[global]\nzone = eu-central-1b\nvpc=vpc-1\nsubnetid = subnet-1\nKubernetesClusterID = c\n\
              NodeIPFamilies = ipv6\nNodeIPFamilies = ipv4\nDisableSecurityGroupIngress\n\
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_effect_is_told() {
+    fn variables_without_effect_are_warned_about() {
         for (text, expected) in [
             (
                 "[Global]\nRegin = x",
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_with_its_fix() {
+    fn invalid_values_are_refused_with_a_fix() {
         let whole = "Service = EC2\nRegion = r\nURL = u\nSigningRegion = r\n";
         for (text, expected) in [
             ("[Global]\nZone = x", "aws.conf: [Global] Zone is \"x\": write a zone as us-east-1a, or set Region instead".to_owned()),
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_of_zones() {
+    fn region_is_derived_from_the_zone() {
         for (zone, region) in [
             ("us-east-1a", Some("us-east-1")),
             ("us-gov-west-1b", Some("us-gov-west-1")),

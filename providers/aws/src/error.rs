@@ -1,4 +1,4 @@
-//! What an answer of AWS means for the caller: codes to kinds, and which codes ask for fewer calls.
+//! Errors of AWS as errors of the provider interface: the kind of each code, and the codes that request fewer calls.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use aws_smithy_runtime_api::client::result::SdkError;
 use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 use providers::{CloudError, ErrorKind};
 
-/// Codes that ask for fewer calls, of EC2, ELB and STS. Upstream counts the first of them only.
+/// Codes that request fewer calls, of EC2, ELB and STS. Upstream counts only the first of them as throttling.
 const THROTTLES: [&str; 12] = [
     "RequestLimitExceeded",
     "Throttling",
@@ -39,7 +39,7 @@ const DENIED: [&str; 13] = [
     "PendingVerification",
 ];
 
-/// In use, changing, or another owner's: it may be different at the next read.
+/// The resource is in use, changing, or owned by another client: a later read may differ.
 const CONFLICTS: [&str; 11] = [
     "DependencyViolation",
     "ResourceInUse",
@@ -54,7 +54,7 @@ const CONFLICTS: [&str; 11] = [
     "ResourceAlreadyAssociated",
 ];
 
-/// Not there, but named by the user: a Service's annotation or a port.
+/// Resources that do not exist and that the user named, in an annotation or a port of a Service.
 const USERS: [&str; 5] = [
     "SubnetNotFound",
     "CertificateNotFound",
@@ -63,7 +63,7 @@ const USERS: [&str; 5] = [
     "InvalidAllocationID.NotFound",
 ];
 
-/// What a code means; `Throttled` without a time.
+/// Returns the kind of a code; `Throttled` has no time yet.
 pub(crate) fn kind_of(code: &str) -> ErrorKind {
     let any = |codes: &[&str]| codes.contains(&code);
     if any(&THROTTLES) {
@@ -89,7 +89,7 @@ pub(crate) fn kind_of(code: &str) -> ErrorKind {
     }
 }
 
-/// An answer that is none, as the contract's error.
+/// Converts an error of the SDK to an error of the provider interface.
 pub(crate) fn cloud_error<E: ProvideErrorMetadata>(
     operation: &'static str,
     error: &SdkError<E, HttpResponse>,
@@ -124,10 +124,10 @@ pub(crate) fn cloud_error<E: ProvideErrorMetadata>(
 
 /// Codes for a missing permission; other codes of denied calls are about the identity of the caller.
 const UNPERMITTED: [&str; 3] = ["UnauthorizedOperation", "AccessDenied", "AccessDeniedException"];
-/// What follows is long, for machines, and another one each time.
+/// Begins a long encoded text for programs, which differs for each call.
 const ENCODED: &str = "Encoded authorization failure message";
 
-/// An error with what an operator has to do about it; `service` is the prefix of the service's actions in IAM.
+/// Adds the fix for an operator to an error; `service` is the prefix of the service's actions in IAM.
 pub(crate) fn with_fix(mut error: CloudError, service: &str) -> CloudError {
     let code = error.message.split(':').next().unwrap_or_default();
     match error.kind {
@@ -149,7 +149,7 @@ fn seconds(header: &str) -> Option<Duration> {
     header.trim().parse::<u64>().ok().map(Duration::from_secs)
 }
 
-/// The whole chain of causes of what never became an answer.
+/// Returns the whole chain of causes of a call without a response.
 fn reason<E>(error: &SdkError<E, HttpResponse>) -> String {
     let (what, source): (_, Option<&(dyn std::error::Error + 'static)>) = match error {
         SdkError::TimeoutError(_) => return "no answer in time".into(),
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_say_what_can_be_done() {
+    fn codes_map_to_error_kinds() {
         let throttled = ErrorKind::Throttled { after: None };
         for (codes, kind) in [
             (&["RequestLimitExceeded", "Throttling", "TooManyRequestsException"][..], throttled),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_operator_has_to_do_is_told() {
+    fn errors_contain_the_fix_for_an_operator() {
         let told = |code: &str, more: &str| {
             let error = CloudError::new(kind_of(code), "CreateRoute", format!("{code}: {more}"));
             with_fix(error, "ec2").message
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_seconds_are_a_time() {
+    fn retry_after_must_be_whole_seconds() {
         assert_eq!(seconds(" 7 "), Some(Duration::from_secs(7)));
         assert_eq!(seconds("Wed, 21 Oct 2015 07:28:00 GMT"), None);
     }

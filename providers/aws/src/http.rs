@@ -1,4 +1,4 @@
-//! The HTTP client for AWS: proxies and certificate authorities of the environment, as other AWS tools take them.
+//! The HTTP client for AWS: uses the proxies and certificate authorities of the environment, like other AWS tools.
 
 use std::net::IpAddr;
 
@@ -43,7 +43,7 @@ fn refuse(path: &str, reason: &str) -> CloudError {
     CloudError::new(ErrorKind::Invalid, "ReadCertificates", message)
 }
 
-/// The certificates of a bundle, and no others.
+/// Returns a trust store with the certificates of a bundle, and no others.
 fn trust(path: &str, pem: Vec<u8>) -> Result<TrustStore, CloudError> {
     // The client panics on what it cannot read.
     let certificates = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();

@@ -8,13 +8,13 @@
 pub(crate) struct Variable {
     /// The section as it is written.
     pub section: String,
-    /// The quoted name behind the section's, if there is one.
+    /// The quoted name after the section's name, if there is one.
     pub subsection: Option<String>,
     /// The variable as it is written.
     pub name: String,
     /// Its value; `true` for one without a value.
     pub value: String,
-    /// Counted from one.
+    /// The number of its line, from one.
     pub line: usize,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct SyntaxError {
     message: String,
 }
 
-/// Reads a file. A line that ends in a backslash goes on in the next.
+/// Parses a file. A line that ends in a backslash continues in the next one.
 pub(crate) fn parse(text: &str) -> Result<Vec<Variable>, SyntaxError> {
     let (mut variables, mut section) = (Vec::new(), None);
     let mut lines = text.trim_start_matches('\u{feff}').lines().enumerate();
@@ -64,7 +64,7 @@ fn is_comment(line: &str) -> bool {
     line.starts_with([';', '#'])
 }
 
-/// What stands in a section's brackets.
+/// Parses the section's name from the text in its brackets.
 fn header(rest: &str) -> Result<(String, Option<String>), String> {
     let (name, quoted) = match rest.find(['"', ']']) {
         Some(at) if rest[at..].starts_with('"') => (rest[..at].trim(), true),
@@ -88,7 +88,7 @@ fn header(rest: &str) -> Result<(String, Option<String>), String> {
     Ok((name.to_owned(), subsection))
 }
 
-/// A value: pieces in quotes as they are, the rest up to a comment and without blanks at its ends.
+/// Parses a value: quoted parts are literal; the rest ends at a comment and is trimmed.
 fn value(text: &str) -> Result<String, String> {
     let (mut rest, mut value) = (text.trim_start(), String::new());
     let mut bare_end = 0;
@@ -120,7 +120,7 @@ fn value(text: &str) -> Result<String, String> {
     Ok(value)
 }
 
-/// The text up to the closing quote, and what follows that.
+/// Returns the text up to the closing quote, and the text after the quote.
 fn quoted_text(text: &str) -> Result<(String, &str), String> {
     let (mut value, mut chars) = (String::new(), text.char_indices());
     while let Some((at, c)) = chars.next() {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn values_in_all_spellings() {
+    fn values_are_parsed_in_all_spellings() {
         for (line, expected) in [
             ("a = b", "b"),
             ("a=b", "b"),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_repeat_and_have_names() {
+    fn sections_may_repeat_and_have_names() {
         let text = "[Global]\na = 1\na = 2\n[ServiceOverride \"1\"] ; one\nURL = u\n[ ServiceOverride  \"2 \\\"x\\\"\" ]\nURL = v\n[Global]\nb";
         let pairs = read(text);
         let names: Vec<&str> = pairs.iter().map(|(name, _)| name.as_str()).collect();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_with_its_line() {
+    fn syntax_errors_contain_the_line() {
         for (text, expected) in [
             ("a = 1", "line 1: \"a = 1\" stands before the first section: put it under [Global]"),
             ("[Global]\n\na b = 1", "line 3: \"a b\" is no variable's name: use letters, digits and dashes"),

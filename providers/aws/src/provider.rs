@@ -1,4 +1,4 @@
-//! The door: what `--cloud-provider=aws` builds.
+//! The provider of `--cloud-provider=aws`.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::routes;
 use crate::session::Sessions;
 use crate::tagging;
 
-/// AWS.
+/// The cloud provider for AWS.
 #[derive(Debug)]
 struct Aws {
     config: Config,
-    /// Instead of what the SDK finds.
+    /// Credentials that replace those that the SDK finds.
     credentials: Option<Credentials>,
     sessions: Sessions,
     balancers: Arc<Balancers>,
@@ -34,11 +34,11 @@ fn build(context: &BuildContext) -> Result<Arc<dyn CloudProvider>, ConfigError> 
     made(context, None)
 }
 
-/// As the factory, with credentials of the caller's own instead of those that the SDK finds in the environment, the
-/// shared files, a service account's token, or the machine's metadata.
+/// Builds the provider with these credentials instead of those that the SDK finds in the environment, the shared files,
+/// a service account's token, or the instance's metadata.
 ///
 /// # Errors
-/// As [`Factory::build`](providers::Factory): what is wrong with the configuration, and what to write instead.
+/// Same as for [`Factory::build`](providers::Factory): the mistake in the configuration, and the fix.
 pub fn build_with(context: &BuildContext, credentials: Credentials) -> Result<Arc<dyn CloudProvider>, ConfigError> {
     made(context, Some(credentials))
 }
@@ -59,7 +59,8 @@ impl CloudProvider for Aws {
         "aws"
     }
 
-    /// The file's, or that in the own machine's tags, which are not known before AWS was reached.
+    /// The cluster's id is in the file, or in the tags of this process's instance, which are not known before the first
+    /// call.
     fn has_cluster_id(&self) -> bool {
         !self.config.cluster_id.is_empty() || self.sessions.get().map_or(true, |session| !session.cluster.id.is_empty())
     }

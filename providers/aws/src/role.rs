@@ -6,10 +6,10 @@ use aws_credential_types::Credentials;
 use aws_credential_types::provider::{self, ProvideCredentials, error::CredentialsError, future};
 use aws_sdk_sts::Client;
 
-/// The name that the role's use has in audit logs.
+/// The name of the session in audit logs.
 const SESSION: &str = "cloud-controller-manager";
 
-/// Takes on a role; the SDK keeps what it gets until shortly before it ends.
+/// Credentials from an assumed role. The SDK caches them until shortly before they expire.
 #[derive(Debug)]
 pub(crate) struct RoleCredentials {
     sts: Client,

@@ -1,4 +1,4 @@
-//! What is known after the first call of AWS: the way to it, the network, and the cluster's id in tags.
+//! Data of the first call to AWS: the client, the network, and the cluster's id in tags.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,13 +9,13 @@ use crate::client::{Api, Class};
 use crate::config::Config;
 use crate::tags::{self, ClusterTags};
 
-/// Everything that calls need.
+/// The data that all calls need.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub api: Api,
     pub config: Config,
     pub vpc: String,
-    /// A subnet of the cluster: that of the file, or of the machine that this process runs on.
+    /// A subnet of the cluster: that of the file, or of the instance that this process runs on.
     pub subnet: String,
     pub cluster: ClusterTags,
 }
@@ -32,11 +32,11 @@ impl Sessions {
         self.0.get().cloned().ok_or_else(early)
     }
 
-    /// Reaches AWS, unless that was done.
+    /// Connects to AWS, unless that was done before.
     pub(crate) async fn open(&self, config: &Config, credentials: Option<&Credentials>) -> Result<(), CloudError> {
         if self.0.get().is_none() {
             let session = open(config, credentials).await?;
-            // Two concurrent calls find the same.
+            // Two concurrent calls find the same data.
             let _ = self.0.set(Arc::new(session));
         }
         Ok(())
@@ -48,7 +48,7 @@ async fn open(config: &Config, credentials: Option<&Credentials>) -> Result<Sess
     if config.off_aws() {
         let cluster = ClusterTags::new(&config.cluster_id, config.legacy_tag);
         let (vpc, subnet) = (config.vpc.clone(), config.subnet_id.clone());
-        // The credentials are tried now, where an operator looks, and not at the first Node.
+        // The credentials are tried now, when an operator checks the log, and not at the first Node.
         let request = || api.ec2.describe_vpcs().vpc_ids(&vpc).send();
         api.read(Class::Ec2Read, "DescribeVpcs", request).await?;
         return Ok(Session { api, config: config.clone(), vpc, subnet, cluster });

@@ -1,4 +1,4 @@
-//! Tags that an operator wants on machines, in batches.
+//! Tags of an operator on instances, in batches.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,42 +10,42 @@ use crate::client::Class;
 use crate::instances::id::{self, Wanted};
 use crate::session::{Session, Sessions};
 
-/// Machines in one call (cloud-provider-aws, pkg/providers/v1: its batchers of CreateTags and DeleteTags).
+/// Instances in one call (cloud-provider-aws, pkg/providers/v1: its batchers of CreateTags and DeleteTags).
 const BATCH: usize = 50;
 
-/// The tags of EC2's machines.
+/// The tags of EC2 instances.
 #[derive(Debug)]
 struct Ec2Tags {
     sessions: Sessions,
 }
 
-/// The tags, for the provider.
+/// Creates the tagging of the provider.
 pub(crate) fn tagging(sessions: Sessions) -> Arc<dyn Tagging> {
     Arc::new(Ec2Tags { sessions })
 }
 
-/// What is done with the tags.
+/// A change of tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Deed {
-    Put,
-    Take,
+enum TagChange {
+    Add,
+    Remove,
 }
 
 #[async_trait]
 impl Tagging for Ec2Tags {
     async fn tag(&self, machines: &[String], tags: &BTreeMap<String, String>) -> Vec<Result<(), CloudError>> {
-        self.change(Deed::Put, machines, tags).await
+        self.change(TagChange::Add, machines, tags).await
     }
 
     async fn untag(&self, machines: &[String], tags: &BTreeMap<String, String>) -> Vec<Result<(), CloudError>> {
-        self.change(Deed::Take, machines, tags).await
+        self.change(TagChange::Remove, machines, tags).await
     }
 }
 
 impl Ec2Tags {
     async fn change(
         &self,
-        deed: Deed,
+        change: TagChange,
         machines: &[String],
         tags: &BTreeMap<String, String>,
     ) -> Vec<Result<(), CloudError>> {
@@ -60,9 +60,9 @@ impl Ec2Tags {
         let mut failed: HashMap<String, CloudError> = HashMap::new();
         let mut batches: Vec<Vec<String>> = ids.chunks(BATCH).map(<[String]>::to_vec).collect();
         while let Some(mut batch) = batches.pop() {
-            match call(&session, deed, &batch, tags).await {
+            match call(&session, change, &batch, tags).await {
                 Ok(()) => {}
-                // One of them spoils it: its halves, until the bad one is alone.
+                // One instance fails the whole call: the batch is halved until that one is alone.
                 Err(error) if batch.len() > 1 && (error.is_not_found() || error.is_invalid()) => {
                     let half = batch.split_off(batch.len() / 2);
                     batches.extend([batch, half]);
@@ -78,7 +78,7 @@ impl Ec2Tags {
     }
 }
 
-/// The id of a machine that can have tags: Fargate's cannot.
+/// Returns the id of an instance that can have tags: Fargate's cannot.
 fn instance(wanted: &Wanted) -> Option<String> {
     match wanted {
         Wanted::Instance(id) => Some(id.clone()),
@@ -88,19 +88,19 @@ fn instance(wanted: &Wanted) -> Option<String> {
 
 async fn call(
     session: &Session,
-    deed: Deed,
+    change: TagChange,
     ids: &[String],
     tags: &BTreeMap<String, String>,
 ) -> Result<(), CloudError> {
     let ids = Some(ids.to_vec());
-    match deed {
-        Deed::Put => {
+    match change {
+        TagChange::Add => {
             let tags = tags.iter().map(|(key, value)| Tag::builder().key(key).value(value).build()).collect();
             let request = session.api.ec2.create_tags().set_resources(ids).set_tags(Some(tags)).send();
             session.api.change(Class::Ec2Change, "CreateTags", request).await.map(drop)
         }
-        // Without values: whatever they are by now.
-        Deed::Take => {
+        // Without values: tags are removed whatever their values are now.
+        TagChange::Remove => {
             let tags = tags.keys().map(|key| Tag::builder().key(key).build()).collect();
             let request = session.api.ec2.delete_tags().set_resources(ids).set_tags(Some(tags)).send();
             session.api.change(Class::Ec2Change, "DeleteTags", request).await.map(drop)

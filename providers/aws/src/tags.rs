@@ -1,16 +1,16 @@
-//! Tags that say whose a resource is (cloud-provider-aws: pkg/providers/v1/tags.go).
+//! Tags that identify the owner of a resource (cloud-provider-aws: pkg/providers/v1/tags.go).
 
 use aws_sdk_ec2::types::{Filter, Tag};
 use providers::{CloudError, ErrorKind};
 
 /// Followed by the cluster's id; the value is [`OWNED`] or `shared`.
 const PREFIX: &str = "kubernetes.io/cluster/";
-/// The value of the tag on what this cluster made.
+/// The value of the tag on resources that this cluster created.
 pub(crate) const OWNED: &str = "owned";
-/// The tag of times before; its value is the cluster's id.
+/// The legacy tag; its value is the cluster's id.
 const LEGACY: &str = "KubernetesCluster";
 
-/// How this cluster marks what is its own.
+/// The tags of this cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ClusterTags {
     /// The cluster's id.
@@ -28,34 +28,35 @@ impl ClusterTags {
         format!("{PREFIX}{}", self.id)
     }
 
-    /// Lets through what has one of the cluster's keys; none without an id, since everything counts then.
+    /// Returns a filter for the cluster's keys; `None` without an id, because then all resources count.
     pub(crate) fn filter(&self) -> Option<Filter> {
         let keys = vec![self.key(), LEGACY.to_owned()];
         (!self.id.is_empty()).then(|| Filter::builder().name("tag-key").set_values(Some(keys)).build())
     }
 
-    /// The tags of everything that is made.
+    /// Returns the tags of all created resources.
     pub(crate) fn owned(&self) -> Vec<(String, String)> {
         let legacy = self.legacy.then(|| (LEGACY.to_owned(), self.id.clone()));
         std::iter::once((self.key(), OWNED.to_owned())).chain(legacy).collect()
     }
 
-    /// The cluster uses it: owned, shared, or marked as in times before. Without an id everything counts.
+    /// Returns whether the cluster uses a resource: owned, shared, or with the legacy tag. Without an id all resources
+    /// count.
     pub(crate) fn marks<'a>(&self, tags: impl IntoIterator<Item = (&'a str, &'a str)>) -> bool {
         let key = self.key();
         self.id.is_empty() || tags.into_iter().any(|(name, value)| name == key || (name == LEGACY && value == self.id))
     }
 }
 
-/// The pairs of EC2's tags.
+/// Returns the pairs of EC2's tags.
 pub(crate) fn pairs(tags: &[Tag]) -> impl Iterator<Item = (&str, &str)> {
     tags.iter().filter_map(|tag| Some((tag.key()?, tag.value().unwrap_or_default())))
 }
 
-/// The cluster's id in the tags of the machine that this process runs on.
+/// Returns the cluster's id from the tags of the instance that this process runs on.
 ///
 /// # Errors
-/// `Invalid` if the machine is tagged for two clusters. One without a tag belongs to none.
+/// `Invalid` if the instance is tagged for two clusters. One without a tag belongs to none.
 pub(crate) fn of_machine(tags: &[Tag]) -> Result<ClusterTags, CloudError> {
     let mut ids: Vec<&str> = pairs(tags).filter_map(|(key, _)| key.strip_prefix(PREFIX)).collect();
     let legacy = pairs(tags).find(|(key, _)| *key == LEGACY).map(|(_, value)| value);
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machines_tags_name_its_cluster() {
+    fn instance_tags_identify_the_cluster() {
         for (tags, expected) in [
             (vec![], Some(("", false))),
             (vec![tag("Name", "x"), tag("kubernetes.io/cluster/a", "owned")], Some(("a", false))),
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_marked_is_the_clusters() {
+    fn marked_resources_are_the_clusters() {
         let cluster = ClusterTags::new("a", true);
         assert_eq!(
             cluster.owned(),

@@ -12,7 +12,7 @@ use providers::BuildContext;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
 
-/// Holds the content of `--cloud-config` for the process that a test starts.
+/// The variable with the content of `--cloud-config` for the process that a test starts.
 const CONFIG: &str = "PROBE_CONFIG";
 /// A host that only a proxy can reach.
 const FAR: &str = "ec2.far.test";
@@ -58,7 +58,7 @@ impl Request {
     }
 }
 
-/// EC2, STS, the credentials of pods, and a proxy, all at one port.
+/// A mock of EC2, STS, the credentials service of pods, and a proxy, all at one port.
 struct Endpoint {
     port: u16,
     requests: Arc<Mutex<Vec<Request>>>,
@@ -137,7 +137,7 @@ fn respond(stream: &mut impl Write, request: &Request) {
     let _ = stream.flush();
 }
 
-/// Runs the probe with EC2 at this URL and no environment but this.
+/// Runs the probe with EC2 at this URL and only these environment variables.
 fn run(ec2: &str, home: &Path, environment: &[(&str, &str)]) -> Output {
     let config = format!(
         "[Global]\nRegion = eu-west-1\nVPC = vpc-1\nSubnetID = subnet-1\nKubernetesClusterID = c\n\
@@ -220,7 +220,7 @@ fn certificates() -> (Arc<rustls::ServerConfig>, String) {
     (Arc::new(tls.with_single_cert(vec![own.der().clone()], key).expect("they fit")), pem)
 }
 
-/// A call goes through the proxy, and trusts the authorities of the bundle; `NO_PROXY` is an exception.
+/// A call is sent through the proxy, and trusts the authorities of the bundle; `NO_PROXY` is an exception.
 #[test]
 fn call_goes_through_the_proxy_of_the_environment() {
     let folder = tempfile::tempdir().expect("a folder");

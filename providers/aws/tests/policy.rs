@@ -1,4 +1,4 @@
-//! The IAM policy that is published allows what the code calls, and nothing else.
+//! The published IAM policy allows the actions that the code calls, and no others.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ const POLICY: &str = include_str!("../../../deploy/aws-iam-policy.json");
 /// balancer.
 const BY_AWS: [&str; 1] = ["iam:CreateServiceLinkedRole"];
 
-/// Statements without the cluster's tag, and why that does no harm: each of these calls needs another statement, too,
+/// Statements without the cluster's tag, and the reason for which they are harmless: each of these calls needs another statement, too,
 /// which has the tag.
 const OF_ANY: [&str; 2] = ["MakeSecurityGroupsInAnyNetwork", "RulesHaveNoTagsTheirGroupsHave"];
 
@@ -60,7 +60,7 @@ fn reads(action: &str) -> bool {
 }
 
 #[test]
-fn what_is_called_is_allowed_and_nothing_else() {
+fn policy_allows_called_actions_and_no_others() {
     let called = calls_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
     assert!(called.contains("ec2:DescribeInstances") && called.contains("ec2:CreateRoute"), "{called:?}");
     let allowed: BTreeSet<String> =
@@ -71,7 +71,7 @@ fn what_is_called_is_allowed_and_nothing_else() {
 }
 
 #[test]
-fn what_changes_something_is_allowed_for_the_clusters_own_only() {
+fn changes_are_allowed_for_resources_of_the_cluster_only() {
     for statement in statements() {
         let changes: Vec<_> = actions(&statement).into_iter().filter(|action| !reads(action)).collect();
         let tagged = statement["Condition"].to_string().contains("kubernetes.io/cluster/CLUSTER");
@@ -82,7 +82,7 @@ fn what_changes_something_is_allowed_for_the_clusters_own_only() {
 }
 
 #[test]
-fn calls_are_found_however_they_are_written() {
+fn calls_are_found_in_any_layout_of_the_source() {
     let found = calls(
         "api.read(Class::Ec2Read, \"DescribeA\", x)\napi.change(\n  Class::ElbChange,\n  \"DeleteB\",\n y)\n\
          #[cfg(test)] Class::Ec2Read, \"DescribeTest\"",

@@ -217,7 +217,7 @@ impl<'a> Context<'a> {
 
     /// Checks that nothing is left in the cloud, if the fixture supports that.
     pub async fn nothing_left(&self, id: &LoadBalancerId) -> Result<(), Stop> {
-        match self.fixture.remaining_resources(id).await {
+        match self.fixture.leaked_resources(id).await {
             Ok(left) => {
                 ensure!(left.is_empty(), "{id} was reported as Gone, but left {left:?}");
                 Ok(())

@@ -42,8 +42,8 @@ pub trait Fixture: Send + Sync {
 
     /// Returns all resources in the cloud that were created for a Service and that cost money or occupy a name, found
     /// without the provider: load balancer, addresses, firewall rules.
-    async fn remaining_resources(&self, _id: &LoadBalancerId) -> Result<Vec<String>, FixtureError> {
-        Err(FixtureError::Unsupported("remaining_resources"))
+    async fn leaked_resources(&self, _id: &LoadBalancerId) -> Result<Vec<String>, FixtureError> {
+        Err(FixtureError::Unsupported("leaked_resources"))
     }
 
     /// Returns the annotations that a plain load balancer needs in this cloud.

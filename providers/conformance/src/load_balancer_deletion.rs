@@ -80,7 +80,7 @@ pub(crate) async fn partial_load_balancer_is_listed_and_deleted(context: &Contex
         context.fixture.fail_change(nth).await?;
         let failed = balancers.ensure(&spec, &targets).await.is_err();
         context.fixture.restore().await?;
-        let left = match context.fixture.remaining_resources(&spec.id).await {
+        let left = match context.fixture.leaked_resources(&spec.id).await {
             Err(FixtureError::Unsupported(_)) => Vec::new(),
             left => left?,
         };
@@ -149,8 +149,8 @@ pub(crate) async fn leaked_resources_are_collected_and_a_successors_are_kept(
     let [left] = &listed[..] else {
         return Err(Stop::Fail(format!("{} should be listed once and is {listed:?}", old.id)));
     };
-    ensure!(balancers.may_belong(left, &old.id), "{left:?} is not attributed to {}, which created it", old.id);
-    ensure!(!balancers.may_belong(left, &new.id), "{left:?} is attributed to another Service of the same name");
+    ensure!(balancers.may_be_owned_by(left, &old.id), "{left:?} is not attributed to {}, which created it", old.id);
+    ensure!(!balancers.may_be_owned_by(left, &new.id), "{left:?} is attributed to another Service of the same name");
     if !left.certain {
         return Err(Stop::Skip(
             "resources of this cloud may belong to another cluster, so that they are never collected".into(),

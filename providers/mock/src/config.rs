@@ -21,7 +21,7 @@ pub struct MockConfig {
     pub zones: Vec<String>,
     /// The existing instances.
     pub instances: Vec<InstanceConfig>,
-    /// Whether every requested Node gets an instance, unless its instance was removed.
+    /// Every requested Node gets an instance, unless its instance was removed.
     pub auto_instances: bool,
     /// The network of the load balancers' IPv4 addresses.
     pub balancer_network: Ipv4Net,
@@ -96,7 +96,7 @@ pub struct InstanceConfig {
     pub addresses: Vec<Address>,
     /// Additional labels for its Node.
     pub labels: BTreeMap<String, String>,
-    /// Whether it exists but does not run.
+    /// It exists but does not run.
     pub stopped: bool,
     /// Time until reads return it, in milliseconds.
     pub visible_after_millis: u64,

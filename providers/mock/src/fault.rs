@@ -146,7 +146,8 @@ pub enum Effect {
     /// Refused: temporarily unavailable.
     Transient,
     /// Executed, but the connection fails before the response.
-    AnswerLost,
+    #[serde(rename = "answer_lost")]
+    ResponseLost,
     /// Executed, but there is no response: for processes that are to die during a call.
     Unanswered,
     /// The created resource is not returned by reads for this time. Only for `AllocateAddress` and `CreateBalancer`.
@@ -215,7 +216,7 @@ impl Fault {
                 matches!(self.operation, Pattern::One(Operation::AllocateAddress | Operation::CreateBalancer))
             }
             Effect::Pending { .. } => self.operation == Pattern::One(Operation::DeleteBalancer),
-            Effect::AnswerLost | Effect::Unanswered => match self.operation {
+            Effect::ResponseLost | Effect::Unanswered => match self.operation {
                 Pattern::Changes => true,
                 Pattern::One(operation) => operation.changes(),
                 Pattern::Any | Pattern::Reads => false,
@@ -279,7 +280,7 @@ impl Verdict {
             Effect::Denied => self.refusal = Some((ErrorKind::Denied, "the credentials do not allow it")),
             Effect::Conflict => self.refusal = Some((ErrorKind::Conflict, "another change is under way")),
             Effect::Transient => self.refusal = Some((ErrorKind::Transient, "the service is out of order")),
-            Effect::AnswerLost => self.lost = true,
+            Effect::ResponseLost => self.lost = true,
             Effect::Unanswered => self.unanswered = true,
             Effect::Invisible { millis } => self.invisible = Duration::from_millis(millis),
             Effect::Pending { millis } => self.pending = Some(Duration::from_millis(millis)),
@@ -417,7 +418,7 @@ mod tests {
     fn faults_that_could_never_happen_are_refused() {
         let mut faults = Faults::new(0);
         let add = |faults: &mut Faults, fault| faults.add(fault).unwrap_err().to_string();
-        let lost = Fault::always(Pattern::Reads, Effect::AnswerLost);
+        let lost = Fault::always(Pattern::Reads, Effect::ResponseLost);
         assert!(add(&mut faults, lost).starts_with("operation is \"reads\""));
         let pending = Fault::always(Pattern::Changes, Effect::Pending { millis: 1 });
         assert!(add(&mut faults, pending).contains("DeleteBalancer"));

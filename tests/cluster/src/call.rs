@@ -109,8 +109,8 @@ impl Call {
         changes && !matches!(self.resource.as_str(), "serviceaccounts" | "serviceaccounts/token" | "leases")
     }
 
-    /// Reports whether it is a write of a controller's work, which events are not.
-    pub fn is_deed(&self) -> bool {
+    /// Reports whether it is a write to an object other than an event.
+    pub fn is_object_write(&self) -> bool {
         self.is_write() && self.resource != "events"
     }
 }
@@ -144,6 +144,6 @@ mod tests {
         let agent = "test/1/system:serviceaccount:kube-system:job-controller";
         let call = Call::read(&Method::PATCH, "/apis/apps/v1/namespaces/a/replicasets/b", "", agent).unwrap();
         assert_eq!((&*call.group, &*call.namespace, &*call.account), ("apps", "a", "job-controller"));
-        assert!(call.is_deed());
+        assert!(call.is_object_write());
     }
 }

@@ -348,7 +348,7 @@ fn refusal(status: u16, retry_after: Option<u32>) -> Response<ResponseBody> {
     answer.body(body.boxed_unsync()).expect("a number is a status and a header")
 }
 
-/// Returns the ways in which a write can fail, by name: each is refused once or lost once.
+/// Returns the faults of a write, by name: each is refused once or its response is lost once.
 pub fn fails() -> [(&'static str, Effect); 6] {
     [
         ("conflict", Effect::Refuse(409, None)),

@@ -16,7 +16,7 @@ const AT_ONCE: usize = 6;
 /// A normal test that takes longer is hung.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// The limit of a test that tries everything.
+/// The time limit of a test that tries all variants.
 const LONG_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Number of concurrent variants of a test.

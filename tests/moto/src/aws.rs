@@ -1,4 +1,4 @@
-//! Calls of AWS by hand, for what tests do to a cloud: no SDK, no waiting for one to be built.
+//! Direct calls to AWS, with which tests change a cloud: no SDK, which takes long to build.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::{REGION, form};
 /// A service of AWS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Service {
-    /// Machines and networks.
+    /// EC2: instances and networks.
     Ec2,
     /// Application and Network Load Balancers.
     Elb,
     /// Classic Load Balancers.
     Classic,
-    /// Certificates that were uploaded.
+    /// IAM: uploaded certificates.
     Iam,
 }
 
@@ -52,9 +52,9 @@ impl Service {
 /// A call that AWS refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// AWS's code.
+    /// AWS's code of the error.
     pub code: String,
-    /// The whole answer.
+    /// The whole response.
     pub answer: String,
 }
 
@@ -66,13 +66,13 @@ impl std::fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// An account, called past the proxy: nothing is counted, nothing goes wrong.
+/// An account, called without the proxy: calls are not counted, and do not fail.
 #[derive(Debug, Clone)]
 pub struct Aws {
     moto: SocketAddr,
     account: String,
     client: Client<HttpConnector, Full<Bytes>>,
-    /// Number of changes of the account, by all copies of this and by its proxy.
+    /// Number of changes of the account, by all clones of this and by its proxy.
     changes: Arc<AtomicU64>,
 }
 
@@ -92,10 +92,10 @@ impl Aws {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Makes a call; answers its XML.
+    /// Makes a call; returns its XML.
     ///
     /// # Errors
-    /// A [`Refused`] if the service says no.
+    /// A [`Refused`] if the service returns an error.
     pub async fn call(&self, service: Service, action: &str, parameters: &[(&str, &str)]) -> Result<String> {
         let head = [("Action", action), ("Version", service.version())];
         let body = form::write(&[&head[..], parameters].concat());
@@ -121,7 +121,7 @@ impl Aws {
         Err(Refused { code, answer: text }).with_context(|| format!("{action} with {parameters:?}"))
     }
 
-    /// Makes a call of EC2; answers the texts of one of its elements.
+    /// Makes a call of EC2; returns the texts of one of its elements.
     ///
     /// # Errors
     /// As [`Aws::call`].
@@ -129,7 +129,7 @@ impl Aws {
         Ok(xml::texts(&self.call(Service::Ec2, action, parameters).await?, element))
     }
 
-    /// Makes a call that describes things; answers the members of one of its lists, from all pages.
+    /// Makes a call that describes resources; returns the members of one of its lists, from all pages.
     ///
     /// # Errors
     /// As [`Aws::call`].

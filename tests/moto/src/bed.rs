@@ -1,4 +1,4 @@
-//! A cluster's share of AWS: an account with a network, and machines for fake nodes.
+//! A cluster's resources in AWS: an account with a network, and instances for fake nodes.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{REGION, reach, xml};
 /// The zones, with a subnet each.
 const ZONES: [&str; 3] = ["eu-west-1a", "eu-west-1b", "eu-west-1c"];
 
-/// What a cluster's admin makes before anything else.
+/// The resources that a cluster's administrator creates first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Network {
     /// The VPC, `10.0.0.0/16` and a range of IPv6.
@@ -27,33 +27,33 @@ pub struct Network {
     pub group: String,
 }
 
-/// A machine.
+/// An EC2 instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
     /// Its id.
     pub id: String,
     /// Its zone.
     pub zone: String,
-    /// Its name inside the network, which is its Node's.
+    /// Its private DNS name, which is its Node's name.
     pub name: String,
-    /// Its address inside the network.
+    /// Its private address.
     pub address: String,
 }
 
 impl Machine {
-    /// What its Node has as `spec.providerID`.
+    /// Returns the `spec.providerID` of its Node.
     pub fn provider_id(&self) -> String {
         format!("aws:///{}/{}", self.zone, self.id)
     }
 }
 
-/// An account of moto's with a cluster's network, behind a proxy.
+/// An account in moto with a cluster's network, behind a proxy.
 pub struct Moto {
-    /// What the cluster is known by in tags.
+    /// The cluster's id in tags.
     pub cluster: String,
     /// The endpoint, which counts calls and makes them fail.
     pub proxy: Proxy,
-    /// The same account past the proxy.
+    /// The same account without the proxy.
     pub aws: Aws,
     /// The network.
     pub network: Network,
@@ -61,18 +61,18 @@ pub struct Moto {
 }
 
 impl Moto {
-    /// An account of its own, with a network for this cluster.
+    /// Creates an account, with a network for this cluster.
     ///
     /// # Errors
-    /// If moto can't be had or refuses to make the network.
+    /// If moto cannot be started or refuses to create the network.
     pub async fn start(cluster: &str) -> Result<Self> {
         Self::on(Server::shared().await?, cluster).await
     }
 
-    /// The same on a server of the caller's.
+    /// Creates an account on a given server.
     ///
     /// # Errors
-    /// If moto refuses to make the network.
+    /// If moto refuses to create the network.
     pub async fn on(server: Arc<Server>, cluster: &str) -> Result<Self> {
         let account = format!("{:012}", rand::random_range(100_000_000_000_u64..1_000_000_000_000));
         let aws = Aws::new(server.address(), account.clone());
@@ -82,14 +82,14 @@ impl Moto {
         Ok(Self { cluster: cluster.to_owned(), proxy, aws, network, _server: server })
     }
 
-    /// What `--cloud-config` holds for a process that is not in AWS.
+    /// Returns the `--cloud-config` for a process outside AWS.
     pub fn cloud_config(&self) -> String {
         let Network { vpc, subnets, .. } = &self.network;
         let global = format!("VPC = {vpc}\nSubnetID = {}\nKubernetesClusterID = {}\n", subnets[0], self.cluster);
         self.config(&global, &["EC2", "Elastic Load Balancing", "Elastic Load Balancing v2"])
     }
 
-    /// What `--cloud-config` holds for a process that runs on a machine of the cluster: it finds out all else.
+    /// Returns the `--cloud-config` for a process on an instance of the cluster: it reads all else from the metadata.
     pub fn cloud_config_in_aws(&self, machine: &Machine) -> String {
         self.proxy.run_on(&machine.id);
         self.config("", &["EC2", "Elastic Load Balancing", "Elastic Load Balancing v2", "ec2imds"])
@@ -106,7 +106,7 @@ impl Moto {
         format!("[Global]\nRegion = {REGION}\n{global}{}", overrides.collect::<String>())
     }
 
-    /// Starts machines, evenly over the zones.
+    /// Starts instances, evenly over the zones.
     ///
     /// # Errors
     /// If moto refuses.
@@ -161,7 +161,7 @@ impl Moto {
         Ok(machines)
     }
 
-    /// Stops a machine; it may be started again.
+    /// Stops an instance; it may be started again.
     ///
     /// # Errors
     /// If moto refuses.
@@ -169,7 +169,7 @@ impl Moto {
         self.aws.ec2("StopInstances", &[("InstanceId.1", id)], "instanceId").await.map(drop)
     }
 
-    /// Starts a machine that was stopped.
+    /// Starts a stopped instance.
     ///
     /// # Errors
     /// If moto refuses.
@@ -177,7 +177,7 @@ impl Moto {
         self.aws.ec2("StartInstances", &[("InstanceId.1", id)], "instanceId").await.map(drop)
     }
 
-    /// Destroys a machine; routes to it lead nowhere afterwards.
+    /// Terminates an instance; routes to it become blackholes.
     ///
     /// # Errors
     /// If moto refuses.
@@ -186,7 +186,7 @@ impl Moto {
         self.aws.ec2("TerminateInstances", &[("InstanceId.1", id)], "instanceId").await.map(drop)
     }
 
-    /// The routes of a table that lead to machines, as destination and machine, in order.
+    /// Returns the routes of a table that lead to instances, as destination and instance, in order.
     ///
     /// # Errors
     /// If moto refuses.
@@ -202,7 +202,7 @@ impl Moto {
         Ok(routes)
     }
 
-    /// Makes another route table of the network's, tagged for the cluster.
+    /// Creates another route table of the network, tagged for the cluster.
     ///
     /// # Errors
     /// If moto refuses.
@@ -211,7 +211,7 @@ impl Moto {
     }
 }
 
-/// The one text of an answer.
+/// Returns the only text of an element in a response.
 async fn one(aws: &Aws, action: &str, parameters: &[(&str, &str)], element: &str) -> Result<String> {
     let texts = aws.ec2(action, parameters, element).await?;
     texts.into_iter().next().with_context(|| format!("{action} answers without {element}"))

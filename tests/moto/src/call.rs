@@ -2,7 +2,7 @@
 
 use hyper::{HeaderMap, Uri};
 
-/// The version of EC2's API, by which its requests are known; errors of ELB look different.
+/// The version of EC2's API, which identifies its requests; errors of ELB have another form.
 const EC2: &str = "2016-11-15";
 /// The version of the API of Classic Load Balancers.
 const CLASSIC: &str = "2012-06-01";
@@ -19,27 +19,27 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// The value of a parameter; empty if there is none.
+    /// Returns the value of a parameter; empty if it is missing.
     pub(crate) fn value(&self, name: &str) -> &str {
         self.pairs.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
 
-    /// The action.
+    /// Returns the action.
     pub(crate) fn action(&self) -> &str {
         self.value("Action")
     }
 
-    /// Whether it is a call of EC2.
+    /// Returns whether it is a call of EC2.
     pub(crate) fn is_ec2(&self) -> bool {
         self.value("Version") == EC2
     }
 
-    /// Whether it is a call of the API of Classic Load Balancers.
+    /// Returns whether it is a call of the API of Classic Load Balancers.
     pub(crate) fn is_classic(&self) -> bool {
         self.value("Version") == CLASSIC
     }
 
-    /// The values of all parameters whose name begins and ends so.
+    /// Returns the values of all parameters whose name has this start and end.
     pub(crate) fn values(&self, start: &str, end: &str) -> Vec<&str> {
         let named = self.pairs.iter().filter(|(name, _)| name.starts_with(start) && name.ends_with(end));
         named.map(|(_, value)| value.as_str()).collect()

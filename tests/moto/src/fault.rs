@@ -1,71 +1,71 @@
-//! What goes wrong, as data, and when: pure decisions for the proxy.
+//! Faults as data: which calls fail, and how. Pure decisions for the proxy.
 
 use std::time::Duration;
 
-/// What becomes of a call.
+/// The effect of a fault on a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing is done, and the answer is this error.
+    /// The call is not executed and returns this error.
     Refuse {
         /// The HTTP status.
         status: u16,
         /// AWS's code.
         code: String,
-        /// For people.
+        /// The message for users.
         message: String,
     },
-    /// Nothing is done: too many calls.
+    /// The call is not executed: too many calls.
     Throttle {
         /// Seconds in the header `Retry-After`, if there is one.
         retry_after: Option<u64>,
     },
-    /// Nothing is done, and the error gives no reason.
+    /// The call is not executed, and the error gives no reason.
     Outage,
-    /// It is done, and the connection breaks before the answer.
-    AnswerLost,
-    /// It is done, and the answer takes longer.
+    /// The call is executed, and the connection breaks before the response.
+    ResponseLost,
+    /// The call is executed, and the response is delayed.
     Slow(Duration),
-    /// It is said to be done, and is done so much later; for what deletes.
+    /// The call returns success and is executed later; for deletions.
     Pending(Duration),
 }
 
 impl Effect {
-    /// The error that AWS gives for what is in use.
+    /// Returns the error of AWS for a resource in use.
     pub fn in_use() -> Self {
         Self::refused("DependencyViolation", "resource has a dependent object")
     }
 
-    /// An error that AWS gives for a request that it understood.
+    /// Returns an error of AWS for a valid request.
     pub fn refused(code: &str, message: &str) -> Self {
         Self::Refuse { status: 400, code: code.into(), message: message.into() }
     }
 }
 
-/// Something that goes wrong with some calls.
+/// A fault in some calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// An action of AWS, `reads`, `changes`, or `*`.
     pub action: String,
-    /// The first call that it strikes, counted from one from the time it is armed.
+    /// The first call with the fault, counted from one since the fault was armed.
     pub nth: u64,
-    /// How many calls it strikes from there on; `None`: all.
+    /// The number of calls with the fault; `None`: all following ones.
     pub times: Option<u64>,
-    /// What becomes of them.
+    /// The effect on these calls.
     pub effect: Effect,
 }
 
 impl Fault {
-    /// The next such call.
+    /// A fault in the next call of the action.
     pub fn first(action: &str, effect: Effect) -> Self {
         Self::nth(action, 1, effect)
     }
 
-    /// The `nth` such call from now.
+    /// A fault in the `nth` call of the action.
     pub fn nth(action: &str, nth: u64, effect: Effect) -> Self {
         Self { action: action.into(), nth, times: Some(1), effect }
     }
 
-    /// All such calls from now on.
+    /// A fault in all calls of the action.
     pub fn always(action: &str, effect: Effect) -> Self {
         Self { action: action.into(), nth: 1, times: None, effect }
     }
@@ -80,12 +80,12 @@ impl Fault {
     }
 }
 
-/// Whether an action changes something.
+/// Returns whether an action changes anything.
 pub(crate) fn is_change(action: &str) -> bool {
     !["Describe", "Get", "List"].iter().any(|reading| action.starts_with(reading))
 }
 
-/// Faults that are armed, and what of them came true.
+/// Armed faults, with the number of their calls and of those that had the fault.
 #[derive(Debug, Default)]
 pub(crate) struct Armed(Vec<(Fault, u64, u64)>);
 
@@ -98,12 +98,12 @@ impl Armed {
         self.0.clear();
     }
 
-    /// Calls that were struck by what is armed.
+    /// Returns the number of calls that had an armed fault.
     pub(crate) fn struck(&self) -> u64 {
         self.0.iter().map(|(_, _, struck)| struck).sum()
     }
 
-    /// Counts a call; what becomes of it, by the first fault that strikes it.
+    /// Counts a call; returns the effect of the first fault that applies.
     pub(crate) fn strike(&mut self, action: &str) -> Option<Effect> {
         let mut effect = None;
         for (fault, seen, struck) in self.0.iter_mut().filter(|(fault, ..)| fault.is_about(action)) {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_counted_by_what_a_fault_is_about() {
+    fn fault_counts_only_matching_calls() {
         let actions = ["CreateRoute", "DescribeInstances", "CreateRoute", "DeleteRoute"];
         for (fault, expected) in [
             (Fault::first("CreateRoute", Effect::Outage), [true, false, false, false]),
@@ -145,12 +145,12 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_two_faults_strikes_and_both_count() {
+    fn first_of_two_faults_applies_and_both_count() {
         let mut armed = Armed::default();
         armed.arm(Fault::first("CreateRoute", Effect::Outage));
-        armed.arm(Fault::nth("CreateRoute", 2, Effect::AnswerLost));
+        armed.arm(Fault::nth("CreateRoute", 2, Effect::ResponseLost));
         assert_eq!(armed.strike("CreateRoute"), Some(Effect::Outage));
-        assert_eq!(armed.strike("CreateRoute"), Some(Effect::AnswerLost));
+        assert_eq!(armed.strike("CreateRoute"), Some(Effect::ResponseLost));
         assert_eq!(armed.strike("CreateRoute"), None);
         assert_eq!(armed.struck(), 2);
         armed.disarm();

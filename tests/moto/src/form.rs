@@ -1,6 +1,6 @@
 //! Bodies of AWS's query protocol: names and values, percent-encoded.
 
-/// Reads a body; what is no UTF-8 is replaced.
+/// Parses a body; invalid UTF-8 is replaced.
 pub(crate) fn read(body: &[u8]) -> Vec<(String, String)> {
     let text = String::from_utf8_lossy(body);
     let pairs = text.split('&').filter(|pair| !pair.is_empty());
@@ -10,7 +10,7 @@ pub(crate) fn read(body: &[u8]) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Writes a body.
+/// Formats a body.
 pub(crate) fn write<N: AsRef<str>, V: AsRef<str>>(pairs: &[(N, V)]) -> String {
     let pairs = pairs.iter().map(|(name, value)| format!("{}={}", encode(name.as_ref()), encode(value.as_ref())));
     pairs.collect::<Vec<_>>().join("&")
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_body_reads_the_same() {
         let pairs = [("Action", "RunInstances"), ("Filter.1.Name", "tag:a b/c"), ("Empty", ""), ("Odd", "ü=&%+")];
         let body = write(&pairs);
         assert!(
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_write_is_read_too() {
+    fn bodies_of_other_clients_are_parsed() {
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         assert_eq!(read(b"a=b+c&d&e=%zz%4"), [pair("a", "b c"), pair("d", ""), pair("e", "%zz%4")]);
         assert_eq!(read(b""), []);

@@ -1,5 +1,5 @@
-//! IAM, as far as a policy of ours needs it: whether a call is allowed by its action, its resources and their tags, and
-//! the tags in the request.
+//! IAM, as far as our policies need it: whether a call is allowed by its action, its resources and their tags, and the
+//! tags in the request.
 //!
 //! References: the IAM user guide, "Policy evaluation logic" and "Condition operators"; the service authorization
 //! reference of Amazon EC2 and of Elastic Load Balancing V2, for resources and condition keys of each action. A call
@@ -13,10 +13,10 @@ use serde_json::Value;
 /// Tags by key.
 pub type Tags = BTreeMap<String, String>;
 
-/// A resource that a call names or makes.
+/// A resource that a call names or creates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resource {
-    /// Its ARN, or one of its kind if it is about to be made.
+    /// Its ARN, or a pattern of such ARNs if the call creates it.
     pub arn: String,
     /// The tags that it has before the call.
     pub tags: Tags,
@@ -27,7 +27,7 @@ pub struct Resource {
 pub struct Access {
     /// The action with its service, such as `ec2:CreateTags`.
     pub action: String,
-    /// The resources; none for actions that know none.
+    /// The resources; none for actions without resources.
     pub resources: Vec<Resource>,
     /// Condition keys and values of the request.
     pub context: BTreeMap<String, String>,
@@ -38,10 +38,10 @@ pub struct Access {
 pub struct Policy(Vec<Value>);
 
 impl Policy {
-    /// Reads policies, with these words for their placeholders.
+    /// Parses policies, with these values for their placeholders.
     ///
     /// # Errors
-    /// If one is no JSON.
+    /// If one is not JSON.
     pub fn parse(texts: &[&str], words: &[(&str, &str)]) -> Result<Self> {
         let mut statements = Vec::new();
         for text in texts {
@@ -52,7 +52,7 @@ impl Policy {
         Ok(Self(statements))
     }
 
-    /// The first resource that the access is not allowed for, if any.
+    /// Returns the first resource for which the access is not allowed, if any.
     pub fn denies(&self, access: &Access) -> Option<String> {
         let any = [Resource { arn: "*".into(), tags: Tags::new() }];
         let resources = if access.resources.is_empty() { &any[..] } else { &access.resources };
@@ -88,7 +88,7 @@ fn allows(statement: &Value, access: &Access, resource: &Resource) -> bool {
         })
 }
 
-/// Whether a text is like a pattern, in which `*` stands for anything.
+/// Returns whether a text matches a pattern, in which `*` stands for any text.
 fn like(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,
@@ -106,7 +106,7 @@ fn value<'a>(pairs: &'a Pairs, name: &str) -> &'a str {
     pairs.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
 }
 
-/// The values of a list, such as `ResourceId.1`, `ResourceId.2`.
+/// Returns the values of a list, such as `ResourceId.1`, `ResourceId.2`.
 fn list(pairs: &Pairs, name: &str) -> Vec<String> {
     (1..)
         .map(|number| value(pairs, &format!("{name}.{number}")))
@@ -115,7 +115,7 @@ fn list(pairs: &Pairs, name: &str) -> Vec<String> {
         .collect()
 }
 
-/// The tags below a name, such as `TagSpecification.1.Tag`.
+/// Returns the tags below a name, such as `TagSpecification.1.Tag`.
 fn tags(pairs: &Pairs, name: &str) -> Tags {
     (1..)
         .map(|number| (value(pairs, &format!("{name}.{number}.Key")), value(pairs, &format!("{name}.{number}.Value"))))
@@ -128,7 +128,7 @@ fn requested(tags: &Tags) -> BTreeMap<String, String> {
     tags.iter().map(|(key, value)| (format!("aws:RequestTag/{key}"), value.clone())).collect()
 }
 
-/// The ARN of an id of EC2's.
+/// Returns the ARN for an id of EC2.
 pub fn arn_of(id: &str) -> String {
     let kind = match id.split('-').next() {
         Some("i") => "instance",
@@ -143,18 +143,18 @@ pub fn arn_of(id: &str) -> String {
     format!("arn:aws:ec2:eu-west-1:123456789012:{kind}/{id}")
 }
 
-/// The ARN of a Classic Load Balancer.
+/// Returns the ARN of a Classic Load Balancer.
 pub fn classic_arn(name: &str) -> String {
     format!("arn:aws:elasticloadbalancing:eu-west-1:123456789012:loadbalancer/{name}")
 }
 
-/// The name in the ARN of a Classic Load Balancer, which has no type.
+/// Returns the name in the ARN of a Classic Load Balancer, which has no type.
 pub fn classic_name(arn: &str) -> Option<&str> {
     let (_, name) = arn.split_once(":loadbalancer/")?;
     (!name.contains('/')).then_some(name)
 }
 
-/// The ids and ARNs whose tags decide about a call.
+/// Returns the ids and ARNs whose tags decide about a call.
 pub fn named(action: &str, pairs: &Pairs) -> Vec<String> {
     let one =
         |name: &str| Some(value(pairs, name).to_owned()).filter(|id| !id.is_empty()).into_iter().collect::<Vec<_>>();
@@ -188,7 +188,7 @@ pub fn named(action: &str, pairs: &Pairs) -> Vec<String> {
     }
 }
 
-/// What a call needs to be allowed; `known` are the tags of what it names.
+/// Returns the accesses that a call needs; `known` are the tags of the resources that it names.
 pub fn accesses(ec2: bool, action: &str, pairs: &Pairs, known: &BTreeMap<String, Tags>) -> Vec<Access> {
     let service = if ec2 { "ec2" } else { "elasticloadbalancing" };
     let full = format!("{service}:{action}");

@@ -1,4 +1,4 @@
-//! AWS without AWS, for tests: moto, which answers EC2 and ELBv2, and a proxy before it that makes it fail as AWS does.
+//! A mock of AWS for tests: moto, which serves EC2 and ELBv2, and a proxy in front that lets it fail as AWS does.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
@@ -40,5 +40,5 @@ pub use reach::checked;
 pub use server::Server;
 pub use xml::Element;
 
-/// The region that everything is in.
+/// The region of all resources.
 pub const REGION: &str = "eu-west-1";

@@ -1,4 +1,4 @@
-//! The proxy before moto: counts calls by action, and makes them fail as the tests ask.
+//! The proxy in front of moto: counts calls by action, and lets them fail as tests request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use crate::model::{Existing, Model, Quota};
 use crate::reach::{self, Watch};
 use crate::{REGION, form, iam, xml};
 
-/// Tells moto whose resources are meant.
+/// Selects the account in moto.
 const ACCOUNT: HeaderName = HeaderName::from_static("x-moto-account-id");
 
 /// An endpoint of EC2 and ELBv2 for one account; it serves until it is dropped.
@@ -39,7 +39,7 @@ struct Shared {
     moto: SocketAddr,
     account: HeaderValue,
     client: Client<HttpConnector, Full<Bytes>>,
-    /// The same account, for what the rules need to know.
+    /// The account, read by rules of the model.
     aws: Aws,
     state: Mutex<State>,
     model: Model,
@@ -50,27 +50,27 @@ struct Shared {
 struct State {
     armed: Armed,
     calls: BTreeMap<String, u64>,
-    /// What reads do not find yet, and how many of them.
+    /// Ids that reads do not find yet, with the number of these reads.
     hidden: BTreeMap<String, u64>,
     blackholes: BTreeSet<String>,
-    /// Targets that are in their first checks.
+    /// Targets in their first health checks.
     checked: BTreeSet<String>,
-    /// Whose metadata are served.
+    /// The instance whose metadata are served.
     machine: Option<String>,
     /// Requested changes, in order: the action and its parameters.
     changes: Vec<Change>,
-    /// What calls are allowed by; all, if there is none.
+    /// The policy that calls are checked against; all are allowed without one.
     policy: Option<iam::Policy>,
-    /// What was denied: the action and the resource.
+    /// Denied accesses: the action and the resource.
     denied: Vec<(String, String)>,
-    /// Balancers are called as AWS calls Network Load Balancers.
+    /// Load balancers get the DNS names of Network Load Balancers.
     network_names: bool,
 }
 
 type Change = (String, Vec<(String, String)>);
 
 impl Proxy {
-    /// Serves an account of a server's.
+    /// Serves an account of a server.
     ///
     /// # Errors
     /// If no port can be listened on.
@@ -91,17 +91,17 @@ impl Proxy {
         Ok(Self { address, account, shared, _serving: serving })
     }
 
-    /// The endpoint.
+    /// Returns the endpoint.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// The endpoint's address.
+    /// Returns the endpoint's address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The account whose resources are seen.
+    /// Returns the account that is served.
     pub fn account(&self) -> &str {
         &self.account
     }
@@ -110,7 +110,7 @@ impl Proxy {
         self.shared.state()
     }
 
-    /// Makes calls fail from now on.
+    /// Lets calls fail from now on.
     pub fn arm(&self, fault: Fault) {
         self.state().armed.arm(fault);
     }
@@ -122,50 +122,51 @@ impl Proxy {
         state.hidden.clear();
     }
 
-    /// Calls that were struck by the faults that are armed. None: they prove nothing.
+    /// Returns the number of calls that had an armed fault. A test without any proves nothing.
     pub fn struck(&self) -> u64 {
         self.state().armed.struck()
     }
 
-    /// The next `reads` that name this id, or this name, do not find it, as if AWS had not heard of it everywhere yet.
-    /// Reads that list everything find it.
+    /// Hides an id or a name from the next `reads` that name it, as if AWS had not distributed it yet. Reads that list
+    /// everything find it.
     pub fn hide(&self, id: &str, reads: u64) {
         self.state().hidden.insert(id.to_owned(), reads);
     }
 
-    /// Serves the metadata of this machine, as to processes that run on it.
+    /// Serves the metadata of this instance, as if the caller ran on it.
     pub fn run_on(&self, instance: &str) {
         self.state().machine = Some(instance.to_owned());
     }
 
-    /// Routes to this machine lead nowhere from now on.
+    /// Turns routes to this instance into blackholes.
     pub fn blackhole(&self, instance: &str) {
         self.state().blackholes.insert(instance.to_owned());
     }
 
-    /// Gives balancers the names that AWS gives to Network Load Balancers; moto gives them those of Classic ones.
+    /// Gives load balancers the DNS names of Network Load Balancers; those of moto are of Classic ones.
     pub fn name_network_balancers(&self) {
         self.state().network_names = true;
     }
 
-    /// Allows only what a policy allows, from now on.
+    /// Allows only calls that a policy allows.
     pub fn enforce(&self, policy: iam::Policy) {
         self.state().policy = Some(policy);
     }
 
-    /// What was denied: the action and the resource.
+    /// Returns the denied accesses: the action and the resource.
     pub fn denied(&self) -> Vec<(String, String)> {
         self.state().denied.clone()
     }
 
-    /// The parameters of the calls of an action that changes something, in order: for what moto forgets.
+    /// Returns the parameters of the calls of an action that changes something, in order: moto does not store all of
+    /// them.
     pub fn asked(&self, action: &str) -> Vec<Vec<(String, String)>> {
         let state = self.state();
         let asked = state.changes.iter().filter(|(known, _)| known == action);
         asked.map(|(_, parameters)| parameters.clone()).collect()
     }
 
-    /// This target is in its first checks for as long as that is `true`; moto reports all as healthy.
+    /// Sets whether a target is in its first health checks; moto reports all as healthy.
     pub fn check(&self, target: &str, checks: bool) {
         let mut state = self.state();
         match checks {
@@ -174,19 +175,19 @@ impl Proxy {
         }
     }
 
-    /// Does not check the reachability of targets from now on, for this reason. Otherwise security groups decide about
-    /// the health of targets, and a change that cuts off a registered target fails the test.
+    /// Stops the checks of reachability, for this reason. Otherwise security groups decide about the health of targets,
+    /// and a change that cuts off a registered target fails the test.
     pub fn ignore_reachability(&self, reason: &str) {
         self.shared.watch.ignore(reason);
     }
 
-    /// Targets that a change cut off while they were registered, with the change.
+    /// Returns targets that a change cut off while they were registered, with the change.
     pub fn gaps(&self) -> Vec<String> {
         self.shared.watch.gaps()
     }
 
-    /// The registered targets that no load balancer reaches now, unless reachability is ignored; with a DNS name only
-    /// those of the load balancer that has it.
+    /// Returns the registered targets that no load balancer reaches now, unless reachability is ignored; with a DNS
+    /// name only those of the load balancer that has it.
     ///
     /// # Errors
     /// If moto refuses a read.
@@ -197,52 +198,53 @@ impl Proxy {
         }
     }
 
-    /// The checks of reachability.
+    /// Returns the checks of reachability.
     pub(crate) fn watch(&self) -> Arc<Watch> {
         self.shared.watch.clone()
     }
 
-    /// What is created from now on is missing from this many reads, and has only a part of its tags in as many more.
+    /// Hides resources that are created from now on from this number of reads, and some of their tags from the same
+    /// number of further reads.
     pub fn delay_visibility(&self, reads: u64) {
         self.shared.model.delay_visibility(reads);
     }
 
-    /// Load balancers that are created from now on are being provisioned in this many listings.
+    /// Load balancers that are created from now on are being provisioned in this number of listings.
     pub fn provision(&self, listings: u64) {
         self.shared.model.provision(listings);
     }
 
-    /// AWS fails to set up this many of the next load balancers.
+    /// Lets AWS fail to set up this number of the next load balancers.
     pub fn fail_setup(&self, count: u64) {
         self.shared.model.fail_setup(count);
     }
 
-    /// Network interfaces outlive their load balancer for this many calls that meet them; 2 if it is not set.
+    /// Lets network interfaces outlive their load balancer for this number of calls that see them; the default is 2.
     pub fn keep_interfaces(&self, calls: u64) {
         self.shared.model.keep_interfaces(calls);
     }
 
-    /// Sets a limit of the account; those that are not set are the limits of a new account.
+    /// Sets a quota of the account; the default is that of a new account.
     pub fn limit(&self, quota: Quota, most: usize) {
         self.shared.model.limit(quota, most);
     }
 
-    /// Pages of lists have at most this many members; as many as AWS allows if it is not set.
+    /// Limits the members of a page; the default is the maximum of AWS.
     pub fn limit_pages(&self, members: usize) {
         self.shared.model.limit_pages(members);
     }
 
-    /// Calls by action, since the start.
+    /// Returns the number of calls by action, since the start.
     pub fn calls(&self) -> BTreeMap<String, u64> {
         self.state().calls.clone()
     }
 
-    /// Calls of one action, since the start.
+    /// Returns the number of calls of one action, since the start.
     pub fn calls_of(&self, action: &str) -> u64 {
         self.state().calls.get(action).copied().unwrap_or_default()
     }
 
-    /// Calls that change something, since the start.
+    /// Returns the number of calls that change something, since the start.
     pub fn changes(&self) -> u64 {
         self.state().calls.iter().filter(|(action, _)| is_change(action)).map(|(_, count)| count).sum()
     }
@@ -255,7 +257,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
             accepted = listener.accept() => accepted,
             Some(_) = connections.join_next() => continue,
         };
-        // A connection that was reset before it was accepted is the client's loss.
+        // A connection that was reset before it was accepted is not this server's failure.
         if let Ok((stream, _)) = accepted {
             connections.spawn(connection(stream, shared.clone()));
         }
@@ -264,7 +266,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 
 async fn connection(stream: TcpStream, shared: Arc<Shared>) {
     let service = service_fn(|request| shared.respond(request));
-    // It ends with an error when an answer is lost on purpose, or the client goes.
+    // It ends with an error when a response is lost on purpose, or the client disconnects.
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -273,7 +275,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers a call; an error breaks the connection.
+    /// Responds to a call; an error breaks the connection.
     async fn respond(self: &Arc<Self>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>> {
         let (head, body) = request.into_parts();
         if head.uri.path().starts_with("/latest/") {
@@ -306,7 +308,7 @@ impl Shared {
         answer
     }
 
-    /// Does what a call asks for, as far as the rules of AWS allow it.
+    /// Executes a call, as far as the rules of AWS allow it.
     async fn perform(&self, call: &Call) -> Result<Response<Full<Bytes>>> {
         if is_change(call.action()) {
             match self.model.existing(call).await? {
@@ -334,7 +336,7 @@ impl Shared {
                 Ok(answer)
             }
             Some(Effect::Outage) => refusal(call, 500, "InternalError", "An internal error has occurred"),
-            Some(Effect::AnswerLost) => {
+            Some(Effect::ResponseLost) => {
                 self.perform(call).await?;
                 Err(anyhow!("the answer to {action} is lost"))
             }
@@ -347,7 +349,7 @@ impl Shared {
                 let (shared, later) = (self.clone(), call.clone());
                 tokio::spawn(async move {
                     tokio::time::sleep(time).await;
-                    // Whether it could still be done, the next read shows.
+                    // The next read shows whether the call succeeded.
                     let _ = shared.perform(&later).await;
                 });
                 let done = format!(
@@ -359,7 +361,7 @@ impl Shared {
         }
     }
 
-    /// The metadata service, as far as a controller asks it.
+    /// Serves the metadata service, as far as a controller reads it.
     fn metadata(&self, path: &str) -> Result<Response<Full<Bytes>>> {
         let machine = self.state().machine.clone();
         match (path, machine) {
@@ -372,7 +374,7 @@ impl Shared {
         }
     }
 
-    /// What of a call the policy does not allow, if there is one.
+    /// Returns the access of a call that the policy denies, if there is one.
     async fn denied(&self, call: &Call, action: &str) -> Result<Option<(String, String)>> {
         let Some(policy) = self.state().policy.clone() else { return Ok(None) };
         let ec2 = call.is_ec2();
@@ -390,7 +392,7 @@ impl Shared {
         }))
     }
 
-    /// The tags of a resource; none if it is not there.
+    /// Returns the tags of a resource; none if it does not exist.
     async fn tags(&self, id: &str) -> iam::Tags {
         let classic = iam::classic_name(id);
         let (service, parameter, list, names) = match id.starts_with("arn:") {
@@ -408,7 +410,7 @@ impl Shared {
         found.iter().map(|tag| (tag.text(names[0]).to_owned(), tag.text(names[1]).to_owned())).collect()
     }
 
-    /// Passes a call to moto, and turns its answer into that of AWS.
+    /// Forwards a call to moto, and converts its response to that of AWS.
     async fn forward(&self, call: &Call) -> Result<Response<Full<Bytes>>> {
         let mut asked = call.clone();
         self.model.prepare(&mut asked);
@@ -442,7 +444,7 @@ impl Shared {
         })
     }
 
-    /// An answer with the names that AWS gives to Network Load Balancers, if a test uses them.
+    /// Returns a response with the DNS names of Network Load Balancers, if a test enabled them.
     fn network_names(&self, text: String) -> String {
         match self.state().network_names {
             true => text.replace(&format!(".{REGION}.elb.amazonaws.com"), &format!(".elb.{REGION}.amazonaws.com")),
@@ -452,7 +454,7 @@ impl Shared {
 }
 
 impl State {
-    /// Makes a read that names what is hidden ask for something that is not there.
+    /// Replaces hidden ids in a read by ids that do not exist.
     fn hide_from(&mut self, call: &mut Call) {
         for (hidden, left) in &mut self.hidden {
             let named: Vec<_> = call.pairs.iter_mut().filter(|(_, value)| value == hidden).collect();
@@ -467,7 +469,7 @@ impl State {
     }
 }
 
-/// An id or name of the same kind that nothing has.
+/// Returns an id or name of the same kind that no resource has.
 fn nobody(id: &str) -> String {
     match id.split_once('-') {
         Some((kind, rest)) if rest.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
@@ -481,7 +483,7 @@ fn answer(status: StatusCode, text: String) -> Result<Response<Full<Bytes>>> {
     Ok(Response::builder().status(status).header("content-type", "text/xml").body(Full::from(text))?)
 }
 
-/// An error as the service that was called writes it.
+/// Returns an error in the format of the called service.
 fn refusal(call: &Call, status: u16, code: &str, message: &str) -> Result<Response<Full<Bytes>>> {
     let error = format!("<Code>{code}</Code><Message>{message}</Message>");
     let text = if call.is_ec2() {
@@ -497,7 +499,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_hidden_is_asked_for_in_vain_for_a_while() {
+    fn hidden_resource_is_not_found_for_a_number_of_reads() {
         let mut state = State { hidden: [("i-0a".to_owned(), 2)].into(), ..State::default() };
         let call = Call::of("DescribeInstances", &[("InstanceId.1", "i-0a"), ("InstanceId.2", "i-0b")]);
         for expected in ["i-00", "i-00", "i-0a"] {

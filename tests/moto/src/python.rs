@@ -1,4 +1,4 @@
-//! moto's own environment: made once in the user's cache, with pinned versions.
+//! moto's Python environment: created once in the user's cache, with pinned versions.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,16 +9,16 @@ use rustix::fs::{FlockOperation, flock};
 
 const REQUIREMENTS: &str = include_str!("../requirements.txt");
 
-/// Names the folder of the environment, if it is not in the cache.
+/// The variable with the environment's folder, if it is not in the cache.
 const FOLDER: &str = "MOTO_TEST_ENVIRONMENT";
 
-/// The oldest Python that moto runs on.
+/// The oldest Python that moto supports.
 const OLDEST: (u32, u32) = (3, 10);
 
-/// The Python that has moto, installed if it is not there.
+/// Returns the Python with moto; installs moto if it is missing.
 pub(crate) fn with_moto() -> Result<PathBuf> {
     let folder = folder()?;
-    // Made last.
+    // Written last: it exists only in a complete environment.
     let (python, program) = (folder.join("bin/python3"), folder.join("bin/moto_server"));
     if program.is_file() {
         return Ok(python);
@@ -34,7 +34,7 @@ pub(crate) fn with_moto() -> Result<PathBuf> {
     Ok(python)
 }
 
-/// One folder for each set of versions.
+/// Returns the folder for this set of versions.
 fn folder() -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os(FOLDER) {
         return Ok(folder.into());
@@ -66,7 +66,7 @@ fn install(folder: &Path) -> Result<()> {
     run(Command::new(pip).args(["install", "--quiet", "--requirement"]).arg(requirements), "install moto with pip")
 }
 
-/// A Python that is new enough.
+/// Returns a Python that is new enough.
 fn python() -> Result<&'static str> {
     let ask = "import sys; print(sys.version_info[0], sys.version_info[1])";
     for name in ["python3", "python"] {
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_python_is_new_enough_or_is_passed_over() {
+    fn python_must_be_new_enough() {
         for (version, expected) in
             [("3 11\n", true), ("3 10", true), ("3 9", false), ("2 7", false), ("4 0", true), ("", false), ("x", false)]
         {

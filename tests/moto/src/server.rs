@@ -1,4 +1,4 @@
-//! The moto server: one process, ended with its owner however that ends.
+//! The moto server: one process, which ends with its owner, even if that is killed.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::python;
 
-/// Runs moto until its own input ends, which it does when the owner drops it or dies.
+/// Runs moto until its standard input ends: its owner drops the server or is killed.
 const REAPER: &str = r#"
 trap '' HUP INT TERM
 "$@" < /dev/null > "$LOG" 2>&1 &
@@ -18,10 +18,10 @@ while read -r _; do :; done
 kill -s KILL "$!"
 "#;
 
-/// What Python runs.
+/// The Python program.
 const SERVE: &str = include_str!("serve.py");
 
-/// How long moto may take until it answers; loading its parts is slow on a busy machine.
+/// Maximum time until moto responds; loading its modules is slow on a busy machine.
 const START: Duration = Duration::from_secs(90);
 
 /// A running moto.
@@ -32,10 +32,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// The process's server, started if it does not run.
+    /// Returns this process's server; starts it if necessary.
     ///
     /// # Errors
-    /// If Python is missing or too old, moto can't be installed, or it does not come up.
+    /// If Python is missing or too old, or moto cannot be installed or started.
     pub async fn shared() -> Result<Arc<Self>> {
         tokio::task::spawn_blocking(|| {
             static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
@@ -50,10 +50,10 @@ impl Server {
         .await?
     }
 
-    /// Starts a server at a port, or at any; blocks until it answers.
+    /// Starts a server at a port, or at any; blocks until it responds.
     ///
     /// # Errors
-    /// As [`Server::shared`].
+    /// Same as [`Server::shared`].
     pub fn start(port: Option<u16>) -> Result<Self> {
         let python = python::with_moto()?;
         let port = match port {
@@ -67,7 +67,7 @@ impl Server {
             .arg(&python)
             .args(["-c", SERVE, "-H", "127.0.0.1", "-p", &port.to_string()])
             .env("LOG", &log)
-            // Images are of no interest, and hundreds of them are slow to load.
+            // Data of machine images are not needed, and hundreds of them are slow to load.
             .env("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -87,7 +87,7 @@ impl Server {
         Ok(Self { address, reaper })
     }
 
-    /// Where it answers.
+    /// Returns the address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

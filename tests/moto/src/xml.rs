@@ -1,4 +1,4 @@
-//! Just enough XML: texts by their tag, or elements in a tree, for answers that a machine made.
+//! A small XML parser for machine-made responses: texts by their tag, or elements in a tree.
 
 use anyhow::{Context, Result, ensure};
 
@@ -7,17 +7,17 @@ use anyhow::{Context, Result, ensure};
 pub struct Element {
     /// Its name.
     pub name: String,
-    /// The text in it, but for what is in its children.
+    /// The text in it, without that of its children.
     pub text: String,
     /// The elements in it, in order.
     pub children: Vec<Element>,
 }
 
 impl Element {
-    /// Reads a document; answers its outermost element.
+    /// Parses a document; returns its root element.
     ///
     /// # Errors
-    /// If an element does not end where it should.
+    /// If an element is not closed correctly.
     pub fn parse(xml: &str) -> Result<Self> {
         let mut open = vec![Self::default()];
         let mut rest = xml;
@@ -44,35 +44,35 @@ impl Element {
         document.children.into_iter().next().context("no element")
     }
 
-    /// An element with a text and nothing else.
+    /// An element with a text and no children.
     pub(crate) fn leaf(name: &str, text: &str) -> Self {
         Self { name: name.to_owned(), text: text.to_owned(), children: Vec::new() }
     }
 
-    /// Writes the document.
+    /// Formats the document.
     pub(crate) fn write(&self) -> String {
         let children: String = self.children.iter().map(Self::write).collect();
         format!("<{0}>{1}{children}</{0}>", self.name, escape(&self.text))
     }
 
-    /// The first element at a path of names, for changes.
+    /// Returns the first element at a path of names, for changes.
     pub(crate) fn at(&mut self, path: &str) -> Option<&mut Self> {
         path.split('/').try_fold(self, |element, name| element.children.iter_mut().find(|child| child.name == name))
     }
 
-    /// The elements at a path of names, such as `Instances/item`, below this one.
+    /// Returns the elements at a path of names below this one, such as `Instances/item`.
     pub fn all(&self, path: &str) -> Vec<&Self> {
         path.split('/').fold(vec![self], |found, name| {
             found.into_iter().flat_map(|element| &element.children).filter(|child| child.name == name).collect()
         })
     }
 
-    /// The text of the first element at a path; empty if there is none.
+    /// Returns the text of the first element at a path; empty if it does not exist.
     pub fn text(&self, path: &str) -> &str {
         self.all(path).first().map_or("", |element| &element.text)
     }
 
-    /// The texts of all elements at a path.
+    /// Returns the texts of all elements at a path.
     pub fn texts(&self, path: &str) -> Vec<&str> {
         self.all(path).into_iter().map(|element| element.text.as_str()).collect()
     }
@@ -90,14 +90,14 @@ fn escape(text: &str) -> String {
         .fold(text.to_owned(), |text, (plain, escaped)| text.replace(plain, escaped))
 }
 
-/// The texts of all elements of that name, in order.
+/// Returns the texts of all elements with that name, in order.
 pub(crate) fn texts(xml: &str, tag: &str) -> Vec<String> {
     let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
     let found = xml.split(&open).skip(1).filter_map(|rest| rest.split_once(&close));
     found.map(|(text, _)| text.trim().to_owned()).collect()
 }
 
-/// The answer with the routes to this instance turned into blackholes, as AWS shows them once it is terminated.
+/// Returns the response with routes to this instance as blackholes, like AWS after its termination.
 pub(crate) fn blackhole(xml: &str, instance: &str) -> String {
     let mark = format!("<instanceId>{instance}</instanceId>");
     let mut parts = xml.split(&mark);
@@ -108,7 +108,7 @@ pub(crate) fn blackhole(xml: &str, instance: &str) -> String {
     })
 }
 
-/// The answer with this target in its first checks, as AWS shows it when it was registered not long ago.
+/// Returns the response with this target in its first checks, like AWS soon after its registration.
 pub(crate) fn in_first_checks(xml: &str, target: &str) -> String {
     let mark = format!("<Id>{target}</Id>");
     let initial = "<State>initial</State><Reason>Elb.InitialHealthChecking</Reason>\
@@ -123,7 +123,7 @@ pub(crate) fn in_first_checks(xml: &str, target: &str) -> String {
     parts.collect()
 }
 
-/// The answer with this target unhealthy, as AWS shows one that it does not reach.
+/// Returns the response with this target unhealthy, like AWS for one that it does not reach.
 pub(crate) fn unreached(xml: &str, target: &str, port: &str) -> String {
     let marks = [format!("<Id>{target}</Id>"), format!("<Port>{port}</Port>")];
     let unhealthy =
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn only_routes_to_the_machine_lead_nowhere() {
+    fn only_routes_to_the_instance_become_blackholes() {
         let item = |id: &str, state: &str| format!("<item>{id}<state>{state}</state></item>");
         let to = |id: &str| format!("<instanceId>{id}</instanceId>");
         let xml = item(&to("i-1"), "active") + &item(&to("i-2"), "active") + &item("", "active");

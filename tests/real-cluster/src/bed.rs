@@ -38,7 +38,7 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// Claims the first free index, after removing what is left of a cluster whose owner and keeper were killed.
+    /// Claims the first free index, and removes the remains of a cluster whose owner and keeper were killed.
     ///
     /// # Errors
     /// When there are too many clusters already, or a leaked one cannot be removed.
@@ -129,7 +129,7 @@ pub fn leaks(index: u8) -> Vec<String> {
     leaks
 }
 
-/// Gives the index back: removes the folder of the claim.
+/// Releases the index: removes the folder of the claim.
 ///
 /// # Errors
 /// When the folder cannot be removed.
@@ -160,7 +160,7 @@ fn folder(index: u8) -> PathBuf {
 fn lock(index: u8, name: &str) -> Result<Option<File>> {
     let path = folder(index).join(name);
     let file = match File::create(&path) {
-        // Another process has just given the index back.
+        // Another process has just released the index.
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         file => file.with_context(|| format!("open {}", path.display()))?,
     };

@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Where programs look for cgroups.
+/// The mount point at which programs expect cgroups.
 pub const ROOT: &str = "/sys/fs/cgroup";
 
 /// Controllers without which a kubelet does not start.
 pub const NEEDED: [&str; 4] = ["cpu", "cpuset", "memory", "pids"];
 
-/// How long processes that were killed may take to leave their cgroup.
+/// Maximum time until killed processes leave their cgroup.
 const REMOVAL_DEADLINE: Duration = Duration::from_secs(20);
 
-/// How this machine arranges cgroups.
+/// The layout of cgroups on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// One hierarchy at [`ROOT`].
@@ -31,7 +31,7 @@ pub enum Layout {
 /// A hierarchy of cgroup v1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hierarchy {
-    /// Where it is mounted.
+    /// Its mount point.
     pub mount: PathBuf,
     /// The mount options that name it, such as `cpu,cpuacct` or `none,name=systemd`.
     pub options: String,
@@ -46,7 +46,7 @@ impl Layout {
         Ok(Self::parse(&fs::read_to_string("/proc/self/mountinfo").context("read /proc/self/mountinfo")?))
     }
 
-    /// The layout in a list of mounts as `/proc/self/mountinfo` has it.
+    /// Parses the layout from a list of mounts in the format of `/proc/self/mountinfo`.
     fn parse(mounts: &str) -> Self {
         let mut hierarchies = Vec::new();
         for line in mounts.lines() {
@@ -66,7 +66,7 @@ impl Layout {
         Self::V1(hierarchies)
     }
 
-    /// Controllers of [`NEEDED`] that this machine does not offer.
+    /// Returns controllers of [`NEEDED`] that this machine lacks.
     pub fn missing(&self) -> Vec<&'static str> {
         let offered: Vec<String> = match self {
             Self::V2 => {
@@ -159,7 +159,7 @@ fn remove_branch(branch: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(branch)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            // Its error is met again when its parent is removed.
+            // An error occurs again when its parent is removed.
             let _ = remove_branch(&entry.path());
         }
     }

@@ -43,11 +43,11 @@ pub struct Setup {
     pub cloud_manager: PathBuf,
     /// The program that calls [`crate::inside::run`] when its first argument is [`INSIDE`].
     pub inside: PathBuf,
-    /// More image files in the folder of programs, for each node.
+    /// Additional image files in the folder of programs, for each node.
     pub images: Vec<String>,
 }
 
-/// A cluster. Dropping it removes everything of it; so does any other end of the process that owns it.
+/// A cluster. Dropping it removes all its resources; so does any other end of the process that owns it.
 pub struct RealCluster {
     // Dropped in this order: the network outlives the processes that use it, the claim outlives all.
     _fabric: Fabric,
@@ -128,7 +128,7 @@ impl RealCluster {
         &self.programs
     }
 
-    /// Ends the controller manager as a rollout does, and starts another one in its place.
+    /// Stops the controller manager as a rollout does, and starts another one instead.
     ///
     /// # Errors
     /// When it cannot be ended, or the other one not be started.
@@ -137,7 +137,7 @@ impl RealCluster {
         managers::start_manager(&self.control_plane, program)
     }
 
-    /// Kills the controller manager, without a chance to finish, and starts one in its place.
+    /// Kills the controller manager without a chance to finish, and starts another one instead.
     ///
     /// # Errors
     /// As [`RealCluster::replace_manager`].
@@ -151,7 +151,7 @@ impl RealCluster {
         bed::leaks(index)
     }
 
-    /// Kills a node with all that runs on it, as a loss of power does.
+    /// Kills a node and all its processes, like a loss of power.
     ///
     /// # Errors
     /// When there is no such node.
@@ -277,7 +277,7 @@ fn prepare() -> Result<Programs> {
     Ok(programs)
 }
 
-/// Why pods are not scheduled to a node, or `None`.
+/// Returns the reason for which pods are not scheduled to a node, or `None`.
 fn obstacle(node: &Node) -> Option<String> {
     let name = node.metadata.name.clone().unwrap_or_default();
     let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());

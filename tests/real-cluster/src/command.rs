@@ -14,10 +14,10 @@ pub fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Result<String> {
     run_with_input(program, arguments, "")
 }
 
-/// As [`run`], with a text on its standard input.
+/// Same as [`run`], with a text on its standard input.
 ///
 /// # Errors
-/// As [`run`].
+/// Same as [`run`].
 pub fn run_with_input<S: AsRef<OsStr>>(program: &str, arguments: &[S], input: &str) -> Result<String> {
     let shown = || {
         let words = arguments.iter().map(|argument| argument.as_ref().to_string_lossy().into_owned());

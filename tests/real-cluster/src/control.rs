@@ -11,7 +11,7 @@ use tokio::net::UnixListener;
 use crate::RealCluster;
 use crate::bed;
 
-/// The answer to a command that was carried out.
+/// The response to a command that was executed.
 const DONE: &str = "done";
 
 /// The first word of the command that replaces the controller manager.
@@ -25,7 +25,7 @@ pub async fn serve(cluster: &RealCluster, report: impl Fn(&str)) -> Result<()> {
     let path = cluster.control();
     let listener = UnixListener::bind(&path).with_context(|| format!("listen on {}", path.display()))?;
     loop {
-        // A client that disconnects before it is served needs no answer.
+        // A client that disconnects before it is served needs no response.
         let Ok((stream, _)) = listener.accept().await else { continue };
         let (reader, mut writer) = stream.into_split();
         let mut line = String::new();

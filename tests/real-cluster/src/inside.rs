@@ -6,10 +6,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::{keeper, node};
 
-/// The first argument of the owner's program when it is one of these processes.
+/// The first argument of the owner's program for one of these processes.
 pub const INSIDE: &str = "cluster-process";
 
-/// Is such a process: takes the arguments after [`INSIDE`].
+/// Runs such a process with the arguments after [`INSIDE`].
 ///
 /// # Errors
 /// When there is no such process, or it fails.

@@ -1,7 +1,7 @@
 //! The keeper of a cluster: a process that is the cluster's router and that cleans up when the owner ends.
 //!
 //! Its network namespace is the router. Its standard input is a pipe that only the owner can write to: when the owner
-//! ends, however it does, the kernel closes the pipe, and the keeper removes what processes do not take along.
+//! ends, for any reason, the kernel closes the pipe, and the keeper removes the resources that outlive processes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -35,7 +35,7 @@ impl Keeper {
             .args([INSIDE, "keeper", &addresses.index.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // A signal of the terminal is the owner's.
+            // A signal of the terminal is for the owner only.
             .process_group(0)
             .spawn()
             .context("run unshare")?;
@@ -66,7 +66,7 @@ impl Drop for Keeper {
     }
 }
 
-/// The keeper's own life: sets the router up, waits for the owner's end, cleans up.
+/// Runs the keeper: sets up the router, waits until the owner ends, cleans up.
 ///
 /// # Errors
 /// When the router cannot be set up, or something cannot be removed.

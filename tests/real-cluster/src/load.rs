@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::http;
 
-/// How long a request may take. One that takes longer has failed.
+/// Maximum duration of a request. A longer one has failed.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(2);
 
 /// A request.
@@ -17,11 +17,11 @@ const REQUEST_DEADLINE: Duration = Duration::from_secs(2);
 pub struct Request {
     /// When it was sent.
     pub sent: Instant,
-    /// The response, or why there is none.
+    /// The response, or the error.
     pub response: Result<String, String>,
 }
 
-/// Load that goes on until it is stopped or dropped.
+/// Load that continues until it is stopped or dropped.
 #[derive(Debug)]
 pub struct Load {
     requests: Arc<Mutex<Vec<Request>>>,
@@ -49,7 +49,7 @@ impl Load {
         Self { requests, _clients: running }
     }
 
-    /// The requests that are finished so far.
+    /// Returns the finished requests.
     pub fn requests(&self) -> Vec<Request> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::address::Addresses;
 use crate::{bed, command};
 
-/// How long a process may take to make its network namespace.
+/// Maximum time until a process has created its network namespace.
 const NAMESPACE_DEADLINE: Duration = Duration::from_secs(30);
 
 /// The bridge between nodes.
@@ -22,7 +22,7 @@ const ROUTER_SETTINGS: [(&str, &str); 7] = [
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv4/conf/all/send_redirects", "0"),
     ("ipv4/conf/default/send_redirects", "0"),
-    // Connections to a node that was killed end soon.
+    // Connections to a killed node end soon.
     ("ipv4/tcp_orphan_retries", "1"),
     // Connections to a load balancer are spread by address and port.
     ("ipv4/fib_multipath_hash_policy", "1"),
@@ -70,7 +70,7 @@ route add {} via {}
     ))
 }
 
-/// Removes the cable to this machine, from the router's end, if it is there.
+/// Removes the cable to this machine, from the router's end, if it exists.
 pub fn disconnect_machine() {
     let _ = command::run("ip", &["link", "delete", "machine"]);
 }

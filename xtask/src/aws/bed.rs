@@ -55,7 +55,7 @@ pub struct Manager {
     pub name: &'static str,
     /// Its program.
     pub program: PathBuf,
-    /// Whether it runs with the permissions of ccm's manifest; otherwise as an admin.
+    /// It runs with the permissions of ccm's manifest; otherwise as an admin.
     pub own_rights: bool,
 }
 
@@ -71,7 +71,7 @@ impl Bed {
         moto.proxy.name_network_balancers();
         // The documented figures were measured without interfaces that outlive their load balancer.
         moto.proxy.keep_interfaces(0);
-        // As regions without this API respond. With moto's response, upstream's manager would wait.
+        // The response of regions without this API. With moto's response, upstream's manager would wait.
         let unsupported =
             Effect::refused("UnsupportedOperation", "The functionality you requested is not supported in this region.");
         moto.proxy.arm(Fault::always("DescribeInstanceTopology", unsupported));

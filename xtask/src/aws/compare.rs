@@ -14,7 +14,7 @@ use serde_json::json;
 use super::bed::{Bed, Manager};
 use super::cases::{ANNOTATIONS, Case, SHAPES};
 use super::holdings::holdings;
-use super::intended::{INTENDED, Side, Verdict, judge};
+use super::intended::{INTENDED, Side, Verdict, classify};
 use super::{OURS, UPSTREAM, ours, upstream};
 
 /// After this time without an AWS call, a manager is done. It is longer than upstream's delay before its first retry.
@@ -29,7 +29,7 @@ pub fn differential(ccm: Option<&Path>) -> Result<()> {
     let runtime = tokio::runtime::Runtime::new().context("start threads")?;
     let (own, theirs) = runtime.block_on(futures::future::try_join(play(&own), play(&theirs)))?;
     let found = differences(&own, &theirs);
-    let Verdict { unexpected, needed } = judge(&found);
+    let Verdict { unexpected, needed } = classify(&found);
     for (intended, _) in INTENDED.iter().zip(&needed).filter(|(_, needed)| **needed) {
         println!(
             "differs on purpose: {}: {}; {}: {} ({})",

@@ -22,7 +22,7 @@ pub struct Intended {
     pub here: &'static str,
     /// The reason.
     pub why: &'static str,
-    /// Whether it occurs in every run.
+    /// It occurs in every run.
     pub always: bool,
 }
 
@@ -196,11 +196,11 @@ pub struct Verdict {
 }
 
 /// Classifies differences: the manager that has the fact, the step, and the fact.
-pub fn judge(found: &[(Side, String, String)]) -> Verdict {
-    judge_by(&INTENDED, found)
+pub fn classify(found: &[(Side, String, String)]) -> Verdict {
+    classify_by(&INTENDED, found)
 }
 
-fn judge_by(table: &[Intended], found: &[(Side, String, String)]) -> Verdict {
+fn classify_by(table: &[Intended], found: &[(Side, String, String)]) -> Verdict {
     let mut verdict = Verdict { unexpected: Vec::new(), needed: vec![false; table.len()] };
     for (side, step, fact) in found {
         let patterns = |intended: &Intended| match side {
@@ -265,7 +265,7 @@ mod tests {
         ];
         let fact = |side, fact: &str| (side, "s".to_owned(), fact.to_owned());
         let found = [fact(Side::Ours, "x 1"), fact(Side::Upstream, "x 1"), fact(Side::Upstream, "y")];
-        let verdict = judge_by(&table, &found);
+        let verdict = classify_by(&table, &found);
         assert_eq!(verdict.unexpected, ["s: only Upstream has \"x 1\""]);
         assert_eq!(verdict.needed, [true, false]);
     }

@@ -19,7 +19,7 @@ const DELETE: [&str; 3] = ["delete", "service", SERVICE];
 
 /// The resources of an account for Services.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Held {
+struct AccountResources {
     balancers: usize,
     target_groups: usize,
     security_groups: usize,
@@ -83,11 +83,11 @@ pub async fn play(page: Page, manager: &Manager, nodes: usize) -> Result<Bed> {
     Ok(bed)
 }
 
-async fn held(bed: &Bed) -> Result<Held> {
+async fn held(bed: &Bed) -> Result<AccountResources> {
     let count = async |service: Service, action: &str, list: &str| -> Result<usize> {
         Ok(bed.moto.aws.list(service, action, &[], list).await?.len())
     };
-    Ok(Held {
+    Ok(AccountResources {
         balancers: count(Service::Elb, "DescribeLoadBalancers", "LoadBalancers").await?,
         target_groups: count(Service::Elb, "DescribeTargetGroups", "TargetGroups").await?,
         security_groups: count(Service::Ec2, "DescribeSecurityGroups", "securityGroupInfo").await?,

@@ -17,7 +17,7 @@ use kube::api::{Api, ListParams};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::api;
-use super::churn::until_none;
+use super::endpoint_churn::until_none;
 use super::measure::{Case, Measurement, Metric, Scenario};
 use super::report::Report;
 use super::services;
@@ -46,7 +46,7 @@ const BLOCKS: u32 = 5;
 /// The time without a write of the slices after which a block is over: longer than upstream's first backoff.
 const SETTLED: Duration = Duration::from_millis(1200);
 
-/// Sizes of Services, changes a second with the seconds that they are continued, and whether there are cases with load.
+/// Sizes of Services; changes per second and for how many seconds; and whether there are cases with load.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     pods: &'static [u32],
@@ -278,7 +278,7 @@ impl Readiness {
         .await
     }
 
-    /// Returns the next pod, with its new readiness. A pod whose last change is not shown yet is passed over, because
+    /// Returns the next pod, with its new readiness. A pod whose last change is not in a slice yet is skipped, because
     /// slices could not show both.
     async fn next(&mut self, watch: Option<&SliceWatch>) -> (String, bool) {
         loop {

@@ -288,8 +288,8 @@ impl Row {
         self.scenario.goal(self.metric)
     }
 
-    /// Whether the goal is met, by the two printed decimals of a ratio: the third varies from run to run for times that
-    /// the scheduler determines. `None` if there is no goal or it cannot be decided.
+    /// Returns whether the goal is met, by the two printed decimals of a ratio: the third varies from run to run for
+    /// times that the scheduler determines. `None` if there is no goal or it cannot be decided.
     pub fn met(&self) -> Option<bool> {
         match self.goal()? {
             Goal::Ratio(most) => Some((self.ratio()? * 100.0).round() <= (most * 100.0).round()),

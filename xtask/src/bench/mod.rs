@@ -3,11 +3,10 @@
 
 mod api;
 mod autoscaling;
-mod churn;
-mod crowd;
-mod estate;
+mod endpoint_churn;
 mod kubelets;
 mod lag;
+mod many_pods;
 mod measure;
 mod mixed;
 mod plot;
@@ -16,6 +15,7 @@ mod report;
 mod requests;
 mod rollout;
 mod services;
+mod shared_cluster;
 mod slices;
 mod subject;
 mod volumes;
@@ -32,14 +32,14 @@ use serde_json::Value;
 
 use crate::aws::Cloud;
 use crate::cargo::cargo;
-use crate::cluster::{Manager, felt};
-use churn::Churn;
-use crowd::{Crowd, Who};
-use estate::Estate;
+use crate::cluster::{Manager, user_effects};
+use endpoint_churn::Churn;
+use many_pods::{ManyPods, Who};
 use measure::{Measurement, Scenario, rows};
 pub use process::usage;
 use report::Report;
 use rollout::Size;
+use shared_cluster::SharedCluster;
 use subject::{Binaries, Mode, Subject};
 
 /// Measure our controller manager and upstream's, and print ratios.
@@ -185,19 +185,23 @@ impl Arguments {
         Duration::from_secs(if self.quick { 8 } else { 30 })
     }
 
-    fn churn(&self) -> churn::Size {
+    fn churn(&self) -> endpoint_churn::Size {
         let endpoints = if self.quick { 25 } else { 250 };
-        churn::Size { services: (self.pods(50_000) / endpoints).max(1), endpoints, namespaces: self.namespaces }
+        endpoint_churn::Size {
+            services: (self.pods(50_000) / endpoints).max(1),
+            endpoints,
+            namespaces: self.namespaces,
+        }
     }
 
-    fn estate(&self, mode: Mode) -> estate::Size {
+    fn shared_cluster(&self, mode: Mode) -> shared_cluster::Size {
         let (of_each_kind, owners, dependents, nodes) = match (mode, self.quick) {
             (Mode::Raised, false) => (250, 100, 100, 1000),
             // Twenty requests a second: ten thousand would be half an hour of waiting.
             (Mode::Default, false) => (250, 10, 100, 1000),
             (_, true) => (10, 5, 40, 100),
         };
-        estate::Size { of_each_kind, owners, dependents, nodes, idle: self.idle() }
+        shared_cluster::Size { of_each_kind, owners, dependents, nodes, idle: self.idle() }
     }
 
     fn pods(&self, whole: u32) -> u32 {
@@ -220,13 +224,13 @@ pub fn run(arguments: Arguments) -> Result<()> {
     if arguments.real {
         let ours = arguments.kcm.map_or(Manager::Ours, Manager::Path);
         let folder = arguments.report.unwrap_or_else(|| crate::cargo::workspace().join("target/bench/real"));
-        let options = felt::Options {
+        let options = user_effects::Options {
             ours: &ours,
             cloud_manager: arguments.ccm.as_deref(),
             release: arguments.profile == "release",
             quick: arguments.quick,
         };
-        return felt::bench(&options, &folder);
+        return user_effects::bench(&options, &folder);
     }
     let upstream = match arguments.only {
         Some(Subject::Ours) => PathBuf::new(),
@@ -345,13 +349,13 @@ async fn measure(
         }
     }
     if !estates.is_empty() {
-        match Estate::start().await {
-            Ok(mut estate) => {
+        match SharedCluster::start().await {
+            Ok(mut shared) => {
                 for scenario in estates {
                     for (mode, subject, name) in turns(scenario.name()) {
                         eprintln!("{name}");
-                        let (about, size) = ((subject, mode), arguments.estate(mode));
-                        let measured = estate.measure(binaries, about, scenario, size, &report.log(&name)).await;
+                        let (about, size) = ((subject, mode), arguments.shared_cluster(mode));
+                        let measured = shared.measure(binaries, about, scenario, size, &report.log(&name)).await;
                         note(name, measured.map(|measured| vec![measured]));
                     }
                 }
@@ -363,18 +367,18 @@ async fn measure(
     for crowds in crowds.into_iter().filter(|crowds| !crowds.is_empty()) {
         let pods = arguments.pods(20_000);
         eprintln!("crowd of {pods} pods");
-        match Crowd::gather(pods, crowds == [Who::Volumes]).await {
-            Ok(mut crowd) => {
+        match ManyPods::gather(pods, crowds == [Who::Volumes]).await {
+            Ok(mut bed) => {
                 for who in crowds {
                     if let (Who::All | Who::Volumes, Some((_, subject, _))) = (who, turns("settle").next())
-                        && let Err(error) = crowd.settle(binaries, (subject, Mode::Raised)).await
+                        && let Err(error) = bed.settle(binaries, (subject, Mode::Raised)).await
                     {
                         note("settle".into(), Err(error));
                     }
                     for (mode, subject, name) in turns(who.name()) {
                         eprintln!("{name}");
                         let about = (subject, mode);
-                        let measured = crowd.measure(binaries, about, who, arguments.idle(), &report.log(&name)).await;
+                        let measured = bed.measure(binaries, about, who, arguments.idle(), &report.log(&name)).await;
                         note(name, measured);
                     }
                 }

@@ -20,7 +20,7 @@ pub const FIRST_VERSION: &str = "v1.4.0";
 /// A constant instead of the hash that a manager computes: managers find a ReplicaSet by its template, not by its name.
 const HASH: &str = "7d9c5b8f46";
 
-/// When the pods that exist from the start were started.
+/// The start time of the pods that exist from the beginning.
 const LONG_AGO: &str = "2026-01-05T08:30:00Z";
 
 const SYLLABLES: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -76,15 +76,14 @@ impl App {
         })
     }
 
-    /// The Deployment as its manager leaves it when all is done, without its
-    /// status.
+    /// The Deployment after its rollout, without its status.
     pub fn finished_deployment(&self) -> Value {
         let mut deployment = self.deployment();
         deployment["metadata"]["annotations"] = json!({ "deployment.kubernetes.io/revision": "1" });
         deployment
     }
 
-    /// Its ReplicaSet as the Deployment's manager makes it.
+    /// Its ReplicaSet as the Deployment controller creates it.
     pub fn finished_replica_set(&self, deployment_uid: &str) -> Value {
         let hashed = |mut labels: Value| {
             labels["pod-template-hash"] = HASH.into();
@@ -187,8 +186,7 @@ impl App {
         })
     }
 
-    /// A merge patch with the status of a pod that runs and is ready; `number`
-    /// is its own among all pods, below 65,536.
+    /// A merge patch with the status of a running and ready pod; `number` is unique among all pods, below 65,536.
     pub fn pod_status(&self, number: u32) -> Value {
         let conditions = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
         let conditions: Vec<Value> = conditions
@@ -211,7 +209,7 @@ impl App {
         } })
     }
 
-    /// What its pods are.
+    /// The spec of its pods.
     pub fn pod_spec(&self) -> Value {
         let own = |path: &str| json!({ "fieldRef": { "fieldPath": path } });
         json!({

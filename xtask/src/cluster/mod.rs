@@ -1,8 +1,8 @@
 //! `cargo xtask cluster`: a real cluster on this machine, managed by kcm and ccm.
 
-pub mod felt;
 mod programs;
 pub mod smoke;
+pub mod user_effects;
 pub mod web;
 
 use std::path::PathBuf;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::web::{PATH, Web};
 
-/// Runs the smoke test where the nodes' programs are not built yet, which takes some fifteen minutes.
+/// Runs the smoke test although the nodes' programs are not built yet, which takes some fifteen minutes.
 pub const ALWAYS: &str = "KCM_REAL_CLUSTER";
 
 /// The number of servers that are rolled.

@@ -18,7 +18,7 @@ const NAME: &str = "web";
 /// The path at which a server responds with its pod's name.
 pub const PATH: &str = "/hostname";
 
-/// How often objects are read.
+/// Interval at which objects are read.
 const PERIOD: Duration = Duration::from_millis(50);
 
 /// Seconds that a server stays on a node after the node became unresponsive.
@@ -179,7 +179,7 @@ impl Web {
     }
 }
 
-/// Whether a rollout is complete, as `kubectl rollout status` judges it.
+/// Returns whether a rollout is complete, by the rule of `kubectl rollout status`.
 fn is_complete(deployment: &Deployment) -> bool {
     let desired = deployment.spec.replicas.unwrap_or(1);
     let Some(status) = &deployment.status else { return false };

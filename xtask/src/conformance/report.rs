@@ -12,7 +12,7 @@ const MESSAGE: usize = 200;
 /// The result of each spec of a run that was not skipped.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Results {
-    /// By the spec's full name: `None` if it passed, else why not.
+    /// By the spec's full name: `None` if it passed, else the failure.
     pub specs: BTreeMap<String, Option<String>>,
     /// The time of the run, in seconds.
     pub seconds: f64,

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 
 use super::stage::Stage;
 
-/// How often pods may become available by time alone, and processes are checked.
+/// Interval of the checks of processes, and of pods that become available by time alone.
 const TICK: Duration = Duration::from_millis(250);
 
 /// Pods by image, and those that count as available for a Deployment.

@@ -52,7 +52,7 @@ pub enum Data {
 /// An image for one architecture.
 #[derive(Debug)]
 pub struct Platform {
-    /// The machine's name in images.
+    /// The architecture's name in images.
     pub architecture: &'static str,
     /// All its files; a folder precedes its contents.
     pub contents: Vec<Content>,
@@ -65,9 +65,9 @@ pub struct Platform {
 /// An image that was read, with verified digests.
 #[derive(Debug)]
 pub struct Image {
-    /// The machine's name in images.
+    /// The architecture's name in images.
     pub architecture: String,
-    /// Its config, whole.
+    /// Its complete config.
     pub config: Value,
     /// Its layer, as a tar file.
     pub layer: Vec<u8>,

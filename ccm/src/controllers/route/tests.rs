@@ -339,7 +339,7 @@ async fn history(seed: u64) {
                     (Pattern::Any, Effect::Transient),
                     (Pattern::Changes, Effect::Quota),
                     (Pattern::Changes, Effect::Conflict),
-                    (Pattern::Changes, Effect::AnswerLost),
+                    (Pattern::Changes, Effect::ResponseLost),
                     (Pattern::Any, Effect::Denied),
                 ];
                 let (operation, effect) = *effects.choose(&mut rng).expect("effects");

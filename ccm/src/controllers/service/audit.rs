@@ -99,10 +99,10 @@ fn without(mut owned: Vec<Owned>, services: &[LoadBalancerId], cloud: &dyn LoadB
     }
     owned.retain(|owned| match owned.id.namespace.is_empty() {
         // Its tags name no Service: it may belong to any.
-        true => !services.iter().any(|id| cloud.may_belong(owned, id)),
+        true => !services.iter().any(|id| cloud.may_be_owned_by(owned, id)),
         false => {
             let named = by_name.get(&(&*owned.id.namespace, &*owned.id.name));
-            !named.into_iter().flatten().any(|id| cloud.may_belong(owned, id))
+            !named.into_iter().flatten().any(|id| cloud.may_be_owned_by(owned, id))
         }
     });
     owned

@@ -52,7 +52,7 @@ async fn of(
         Ok((_, spec)) => spec,
     };
     match cloud.forecast(&spec).await {
-        Ok(forecast) => (forecast.fate.as_str(), forecast.reasons.join("; ")),
+        Ok(forecast) => (forecast.change.as_str(), forecast.reasons.join("; ")),
         Err(error) => ("unknown", retry::words(&error)),
     }
 }

@@ -1,4 +1,4 @@
-//! What EC2 says of a machine, as the contract's state: addresses, labels, and when a machine is stopped or gone.
+//! Conversion of an EC2 instance to the provider interface: addresses, labels, and the states stopped and deleted.
 
 use std::net::IpAddr;
 
@@ -7,13 +7,13 @@ use providers::{Address, AddressKind, Instance, InstanceState};
 
 use crate::config::Family;
 
-/// The label of the zone's id, which names the same place in all accounts.
+/// The label of the zone's id, which is the same in all accounts.
 pub(crate) const ZONE_ID: &str = "topology.k8s.aws/zone-id";
-/// The labels of the network's nodes above the machine, counted from one at the far end.
+/// The labels of the network's nodes above the instance, counted from one at the most distant one.
 pub(crate) const NETWORK_NODE: &str = "topology.k8s.aws/network-node-layer-";
 
-/// The state of a machine that EC2 answered with (cloud-provider-aws: `InstanceExistsByProviderID`,
-/// `InstanceShutdownByProviderID`): only `terminated` no longer exists, only `stopped` is stopped.
+/// Returns the state of an instance (cloud-provider-aws: `InstanceExistsByProviderID`, `InstanceShutdownByProviderID`):
+/// only `terminated` no longer exists, only `stopped` is stopped.
 pub(crate) fn state(found: &types::Instance, region: &str, families: &[Family]) -> InstanceState {
     match found.state().and_then(types::InstanceState::name) {
         Some(InstanceStateName::Terminated) => InstanceState::Gone,
@@ -72,7 +72,7 @@ fn v6(interfaces: &[&InstanceNetworkInterface]) -> Vec<Address> {
     first.filter_map(|text| ip(AddressKind::InternalIP, text)).collect()
 }
 
-/// What is no address is left out: it would be refused with the whole Node.
+/// Parses an address. Other texts are skipped: the API server would refuse the whole Node.
 fn ip(kind: AddressKind, text: &str) -> Option<Address> {
     let address = text.parse::<IpAddr>().ok()?.to_string();
     Some(Address { kind, address })
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_come_by_device_and_family() {
+    fn addresses_are_ordered_by_device_and_family() {
         let four = [
             "InternalIP 10.0.0.1",
             "InternalIP 10.0.0.2",
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn only_terminated_is_gone_and_only_stopped_is_stopped() {
+    fn only_terminated_instances_are_deleted_and_only_stopped_ones_stopped() {
         for (name, expected) in [
             (Some(InstanceStateName::Pending), "running"),
             (Some(InstanceStateName::Running), "running"),

@@ -1,4 +1,4 @@
-//! Which machine a Node is: provider ids in all their spellings, and names where there is no id.
+//! The instance of a Node: provider IDs in all their spellings, and names of Nodes without a provider ID.
 
 use std::net::IpAddr;
 
@@ -15,10 +15,11 @@ pub(crate) enum Wanted {
     Name(String),
 }
 
-/// Reads a Node's provider id; without one, its name (cloud-provider-aws, `MapToAWSInstanceID` and `InstanceID`).
+/// Returns the key of a Node's provider ID; without one, that of its name (cloud-provider-aws, `MapToAWSInstanceID` and
+/// `InstanceID`).
 ///
 /// # Errors
-/// `Invalid` for the id of another cloud and for what is no machine's.
+/// `Invalid` for the id of another cloud and for a text that identifies no instance.
 pub(crate) fn wanted(node: &InstanceRef) -> Result<Wanted, CloudError> {
     match node.provider_id.as_deref().filter(|id| !id.is_empty()) {
         Some(id) => of_provider_id(id),
@@ -29,7 +30,7 @@ pub(crate) fn wanted(node: &InstanceRef) -> Result<Wanted, CloudError> {
     }
 }
 
-/// Reads `aws:///<zone>/<id>`, `aws:////<id>` and a bare `<id>`.
+/// Parses `aws:///<zone>/<id>`, `aws:////<id>` and a bare `<id>`.
 pub(crate) fn of_provider_id(provider_id: &str) -> Result<Wanted, CloudError> {
     let fix = |why: &str| CloudError::invalid_field("spec.providerID", provider_id, why);
     let path = match provider_id.split_once("://") {
@@ -44,7 +45,7 @@ pub(crate) fn of_provider_id(provider_id: &str) -> Result<Wanted, CloudError> {
     fargate(last).ok_or_else(|| fix("use aws:///<zone>/<instance id>, as the kubelet or this controller sets it"))
 }
 
-/// `fargate-10.0.0.1`, `fargate-ip-10-0-0-1...`, and IPv6 addresses in the same places.
+/// Parses `fargate-10.0.0.1`, `fargate-ip-10-0-0-1...`, and IPv6 addresses in the same places.
 fn fargate(name: &str) -> Option<Wanted> {
     let rest = name.strip_prefix("fargate-")?;
     if let Ok(address) = rest.parse() {
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_in_all_spellings() {
+    fn provider_ids_are_parsed_in_all_spellings() {
         let instance = |id: &str| Some(Wanted::Instance(id.into()));
         let fargate = |ip: &str| Some(Wanted::Fargate(ip.parse().unwrap()));
         for (id, expected) in [
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_id_the_name_decides() {
+    fn node_without_provider_id_is_found_by_name() {
         for (name, expected) in [
             ("i-12345678", Wanted::Instance("i-12345678".into())),
             ("i-12345678.eu-west-1.compute.internal", Wanted::Instance("i-12345678".into())),

@@ -1,4 +1,4 @@
-//! Instances: read by id in batches, by name or address where there is no id, and labelled with where they are.
+//! Instances: read by id in batches, by name or address without an id, and labelled with their topology.
 
 mod convert;
 pub(crate) mod id;
@@ -29,7 +29,7 @@ const FILTER_VALUES: usize = 200;
 /// Instances on a page.
 const PAGE: i32 = 1000;
 
-/// EC2's machines, and Fargate's.
+/// Instances of EC2 and of Fargate.
 #[derive(Debug)]
 pub(crate) struct Ec2Instances {
     sessions: Sessions,
@@ -39,7 +39,7 @@ pub(crate) struct Ec2Instances {
 
 type States = HashMap<Wanted, InstanceState>;
 
-/// What EC2 said of each machine.
+/// The result of EC2 for each instance.
 pub(crate) type Found = HashMap<Wanted, Result<types::Instance, CloudError>>;
 
 impl Ec2Instances {
@@ -69,8 +69,8 @@ impl Instances for Ec2Instances {
 }
 
 impl Ec2Instances {
-    /// Adds the labels that say where a machine is, to Nodes that lack them. What AWS does not say is left out: no
-    /// label is worth a Node that waits.
+    /// Adds topology labels to Nodes that lack them. Labels that AWS does not provide are skipped: no label is worth a
+    /// delay of a Node.
     async fn label(
         &self,
         session: &Session,
@@ -111,12 +111,12 @@ impl Ec2Instances {
     }
 }
 
-/// The machine's id, at the end of its provider id.
+/// Returns the id of an instance, which ends its provider ID.
 fn id_of(instance: &Instance) -> String {
     instance.provider_id.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-/// What no answer mentioned: gone, if a machine of that id could be.
+/// Returns the state of an instance that no response contains: deleted, if the id is well-formed.
 fn absent(wanted: &Wanted) -> InstanceState {
     match wanted {
         Wanted::Instance(id) if well_formed(id) => InstanceState::Gone,
@@ -137,7 +137,7 @@ fn well_formed(id: &str) -> bool {
     id.strip_prefix("i-").is_some_and(|rest| rest.len() >= 8 && rest.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// All that was found, and an `Unknown` for each of a batch that failed.
+/// Returns the states of all instances found, and `Unknown` for each one of a failed batch.
 async fn look_up(session: &Session, wanted: BTreeSet<&Wanted>) -> States {
     let addresses: Vec<IpAddr> = wanted
         .iter()
@@ -156,7 +156,7 @@ async fn look_up(session: &Session, wanted: BTreeSet<&Wanted>) -> States {
     machines.chain(interfaces.into_iter().flatten()).collect()
 }
 
-/// EC2's machines among those wanted, and the error for each that was not answered; what is missing is not there.
+/// Returns the EC2 instances among `wanted`, and an error for each one of a failed call; all others do not exist.
 pub(crate) async fn find(session: &Session, wanted: BTreeSet<&Wanted>) -> Found {
     let (mut ids, mut names) = (Vec::new(), Vec::new());
     for wanted in wanted {
@@ -172,7 +172,8 @@ pub(crate) async fn find(session: &Session, wanted: BTreeSet<&Wanted>) -> Found 
     ids.into_iter().chain(names).flatten().collect()
 }
 
-/// One id that is not there fails a call that names it, so the second try asks by a filter, which leaves it out.
+/// Reads instances by id. An id that does not exist fails the whole call, so the second attempt uses a filter, which
+/// skips it.
 async fn by_id(session: &Session, ids: &[String]) -> Found {
     let api = &session.api;
     let request = api.ec2.describe_instances().set_instance_ids(Some(ids.to_vec()));
@@ -213,7 +214,8 @@ fn name_filters(names: &[String], cluster: &ClusterTags, vpc: &str) -> Vec<Filte
     vec![names, filter("instance-state-name", alive.to_vec()), own]
 }
 
-/// The instance of each name, or an error for a name that several have: a provider ID is never changed once it is set.
+/// Returns the instance of each name, or an error for a name of several instances: a provider ID is never changed
+/// later.
 fn of_names(found: Vec<types::Instance>, cluster: &ClusterTags) -> Found {
     let mut by_name: BTreeMap<String, Vec<types::Instance>> = BTreeMap::new();
     // The filter lets the legacy tag of another cluster through: it compares keys only.
@@ -294,7 +296,7 @@ pub(crate) fn filter(name: &str, values: Vec<String>) -> Filter {
     Filter::builder().name(name).set_values(Some(values)).build()
 }
 
-/// All pages of what the filters let through.
+/// Returns all pages of the instances that match the filters.
 async fn filtered(api: &Api, filters: Vec<Filter>) -> Result<Vec<types::Instance>, CloudError> {
     let (mut found, mut token) = (Vec::new(), None);
     loop {
@@ -313,7 +315,7 @@ fn instances_of(reservation: types::Reservation) -> Vec<types::Instance> {
     reservation.instances.unwrap_or_default()
 }
 
-/// The machines, for the provider.
+/// Creates the instances of the provider.
 pub(crate) fn instances(sessions: Sessions) -> Arc<dyn Instances> {
     Arc::new(Ec2Instances::new(sessions))
 }
@@ -352,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_answer_mentions_is_gone_only_if_it_could_be_there() {
+    fn missing_instance_is_deleted_only_if_its_id_is_well_formed() {
         for (wanted, gone) in [
             (Wanted::Instance("i-0123456789abcdef0".into()), true),
             (Wanted::Instance("i-12345678".into()), true),

@@ -1,4 +1,5 @@
-//! Where a machine is in the network: an optional API that may be missing, refused or slow, and never holds a Node up.
+//! Network topology of instances: an optional API that may be missing, forbidden or slow. It never delays a Node for
+//! long.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -13,14 +14,14 @@ use crate::session::Session;
 
 /// Ids that one call may name.
 const IDS: usize = 100;
-/// How long Nodes wait for it at most.
+/// The longest delay of Nodes by this API.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// An instance without topology is not read again for this time (cloud-provider-aws, instanceTopologyManager).
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// After any other failure nothing is read for this time.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// The network's layers above machines; remembers what AWS knows nothing of.
+/// The network layers above instances; remembers the instances without topology.
 #[derive(Debug, Default)]
 pub(crate) struct Topology(Mutex<Silent>);
 
@@ -30,7 +31,7 @@ struct Silent {
     region: Option<Instant>,
     /// Instances without topology, by id.
     ///
-    /// A type is never silenced for one instance: an instance that was just launched may be missing from an answer.
+    /// A whole type is never skipped: an instance that was just launched may be missing from a response.
     instances: HashMap<String, Instant>,
 }
 
@@ -46,7 +47,7 @@ impl Silent {
     }
 }
 
-/// How long it is no use to ask again.
+/// Returns the time in which a retry cannot succeed.
 fn pause_after(error: &CloudError) -> Duration {
     match error.kind {
         ErrorKind::Denied | ErrorKind::Invalid => DAY,
@@ -55,7 +56,7 @@ fn pause_after(error: &CloudError) -> Duration {
 }
 
 impl Topology {
-    /// The layers of the machines, given as ids and instance types, that have some.
+    /// Returns the layers of instances, given as ids and instance types. Instances without layers are left out.
     pub(crate) async fn layers(
         &self,
         session: &Session,
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instance_without_topology_is_left_alone_and_others_of_its_type_are_not() {
+    fn instance_without_topology_is_not_read_again_but_others_of_its_type_are() {
         let now = Instant::now();
         let mut silent = Silent::default();
         silent.silence(["i-1".to_owned()].into_iter(), now);
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_last_longer_than_troubles() {
+    fn pause_after_refusals_is_longer_than_after_failures() {
         for (kind, pause) in [
             (ErrorKind::Denied, DAY),
             (ErrorKind::Invalid, DAY),

@@ -1,4 +1,4 @@
-//! The ids of the region's zones, read when a zone appears.
+//! Zone ids of the region, read when an unknown zone appears.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use tokio::time::Instant;
 
 use crate::client::{Api, Class};
 
-/// The time between two questions.
+/// The shortest time between two reads.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Names to ids.
+/// Zone ids by zone names.
 #[derive(Debug, Default)]
 pub(crate) struct Zones(Mutex<State>);
 
@@ -30,13 +30,13 @@ impl State {
 }
 
 impl Zones {
-    /// Returns the ids by the zones' names, as far as they are known. Asks AWS if one of the `wanted` zones is not
-    /// known: a Local Zone can be opted in to at any time.
+    /// Returns the ids by the zones' names, as far as they are known. Reads from AWS if one of the `wanted` zones is
+    /// not known: a Local Zone can be enabled at any time.
     pub(crate) async fn ids(&self, api: &Api, wanted: BTreeSet<&str>) -> Arc<HashMap<String, String>> {
         if wanted.is_empty() {
             return Arc::default();
         }
-        // A tokio lock: those who come meanwhile wait for the one answer.
+        // A tokio lock: concurrent callers wait for the same response.
         let mut state = self.0.lock().await;
         let now = Instant::now();
         if state.is_worth_asking(&wanted, now) {
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zone_that_appears_is_asked_for_and_not_all_the_time() {
+    fn unknown_zone_is_read_once_in_a_pause() {
         let now = Instant::now();
         let known = Arc::new(HashMap::from([("eu-west-1a".to_owned(), "euw1-az1".to_owned())]));
         let state = State { known, not_before: Some(now) };

@@ -1,4 +1,4 @@
-//! Names and tags of what is made: upstream's, so that each finds what the other made.
+//! Names and tags of created resources: the same as upstream's, so that each manager finds the other's resources.
 
 use providers::LoadBalancerId;
 use ring::digest::{Context, SHA256};
@@ -8,7 +8,8 @@ use crate::tags::ClusterTags;
 
 /// The Service, as `namespace/name` (cloud-provider-aws: TagNameKubernetesService).
 pub(crate) const SERVICE: &str = "kubernetes.io/service-name";
-/// The Service's uid. Ours: it tells a Service's resources from those of an earlier one of its name.
+/// The Service's uid. Only this provider writes it. It distinguishes a Service's resources from those of an earlier
+/// Service with the same name.
 pub(crate) const UID: &str = "kubernetes.io/service-uid";
 /// The cluster's name (Load Balancer Controller: TagKeyK8sCluster).
 pub(crate) const CONTROLLER_CLUSTER: &str = "elbv2.k8s.aws/cluster";
@@ -19,15 +20,15 @@ pub(crate) const CONTROLLER_RESOURCE: &str = "elbv2.k8s.aws/resource";
 pub(crate) const BACKEND: &str = "kubernetes.io/load-balancer-backend";
 /// The Service, as `namespace/name` (Load Balancer Controller: tracking provider).
 pub(crate) const STACK: &str = "service.k8s.aws/stack";
-/// Which part of the Service's stack a resource is.
+/// The part of the Service's stack that a resource is.
 pub(crate) const RESOURCE: &str = "service.k8s.aws/resource";
 
-/// Whose Services these are by upstream's division: their names, tags and defaults differ.
+/// The upstream controller responsible for a Service. Names, tags and defaults differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flavour {
-    /// cloud-provider-aws makes it.
+    /// A Service of cloud-provider-aws.
     CloudProvider,
-    /// The Load Balancer Controller makes it.
+    /// A Service of the Load Balancer Controller.
     Controller,
 }
 
@@ -45,7 +46,7 @@ fn hashed(id: &LoadBalancerId, name: &str, parts: &[&str]) -> String {
     format!("k8s-{}-{}-{}", plain(&id.namespace, 8), plain(name, 8), &hash(parts)[..10])
 }
 
-/// A balancer's name (upstream: `DefaultLoadBalancerName`, and `buildLoadBalancerName`).
+/// Returns a load balancer's name (upstream: `DefaultLoadBalancerName`, and `buildLoadBalancerName`).
 pub(crate) fn balancer(flavour: Flavour, id: &LoadBalancerId, scheme: Scheme) -> String {
     match flavour {
         Flavour::CloudProvider => id.default_name(),
@@ -59,9 +60,10 @@ pub(crate) fn is_generated(id: &LoadBalancerId, name: &str) -> bool {
     name == id.default_name() || schemes.iter().any(|scheme| name == balancer(Flavour::Controller, id, *scheme))
 }
 
-/// A target group's name: it differs where ELB could not change one into the other, between balancers, as each group
-/// serves one balancer only, and for instances between node ports, so that a listener moves to the new port when the
-/// targets behind it are healthy (both upstreams' names differ so).
+/// Returns a target group's name. It differs where ELB could not change one group into the other, between load
+/// balancers, because each group serves one load balancer only, and for instances between node ports, so that a
+/// listener moves to the new port when the targets behind it are healthy (both upstreams' names differ in the same
+/// way).
 pub(crate) fn target_group(
     id: &LoadBalancerId,
     balancer: &str,
@@ -73,7 +75,7 @@ pub(crate) fn target_group(
     group(id, &id.name, &[balancer, &ports(port, node_port)], target_type, protocol, ipv6)
 }
 
-/// The name of a target group that is made for a port of another Service; it differs where an own one's would.
+/// Returns the name of a target group for a port of another Service; it differs where the name of an own one would.
 pub(crate) fn backend(
     id: &LoadBalancerId,
     balancer: &str,
@@ -90,7 +92,7 @@ fn ports(port: u16, node_port: Option<u16>) -> String {
     node_port.map_or_else(|| port.to_string(), |node_port| format!("{port}:{node_port}"))
 }
 
-/// The name of a target group: whose it is, what it serves, and of which kind it is.
+/// Returns the name of a target group from its Service, port and kind.
 fn group(
     id: &LoadBalancerId,
     name: &str,
@@ -103,30 +105,30 @@ fn group(
     hashed(id, name, &[&id.cluster, &id.uid, balancer, behind, target_type.as_str(), protocol.as_str(), family])
 }
 
-/// Returns whether this is a name that is generated for something of this Service, or of an earlier one of its name.
+/// Returns whether this is a name that is generated for a resource of this Service, or of an earlier one of its name.
 pub(crate) fn may_be_generated(id: &LoadBalancerId, name: &str) -> bool {
     let prefix = format!("k8s-{}-{}-", plain(&id.namespace, 8), plain(&id.name, 8));
     name == id.default_name() || name.starts_with(&prefix)
 }
 
-/// The part of a Service's stack that the target group of a port is, be it its own or another Service's port.
+/// Returns the part of a Service's stack that the target group of a port is, for its own or another Service's port.
 pub(crate) fn part(namespace: &str, service: &str, port: u16) -> String {
     format!("{namespace}/{service}:{port}")
 }
 
-/// The part of a Service's stack that a target group is, if it was made for another Service.
+/// Returns the part of a Service's stack that a target group is, if it was made for another Service.
 pub(crate) fn part_of_another<'a>(tags: &'a Tags, id: &LoadBalancerId) -> Option<&'a str> {
     let part = tags.get(RESOURCE)?;
     let (service, _) = part.rsplit_once(':')?;
     (service != id.to_string()).then_some(part)
 }
 
-/// The name of a Service's own security group, the same in both upstreams.
+/// Returns the name of a Service's own security group, the same in both upstreams.
 pub(crate) fn security_group(id: &LoadBalancerId) -> String {
     hashed(id, &id.name, &[&id.cluster, &id.name, &id.namespace, &id.uid])
 }
 
-/// The name of the security group that all load balancers of a cluster share.
+/// Returns the name of the security group that all load balancers of a cluster share.
 ///
 /// It differs from the Load Balancer Controller's (`k8s-traffic-`): each would delete the group of the other once none
 /// of its own load balancers needs one.
@@ -134,17 +136,17 @@ pub(crate) fn backend_group(cluster: &str) -> String {
     format!("k8s-nlb-backend-{}-{}", plain(cluster, 228), &hash(&[cluster])[..10])
 }
 
-/// The name of the security group that cloud-provider-aws makes for a Classic Load Balancer.
+/// Returns the name of the security group that cloud-provider-aws makes for a Classic Load Balancer.
 pub(crate) fn classic_group(id: &LoadBalancerId) -> String {
     classic_group_of(&id.default_name())
 }
 
-/// The name of the security group of the Classic Load Balancer of this name.
+/// Returns the name of the security group of the Classic Load Balancer with this name.
 pub(crate) fn classic_group_of(balancer: &str) -> String {
     format!("k8s-elb-{balancer}")
 }
 
-/// The tags of one of a Service's resources; `resource` is the part's name in the Service's stack.
+/// Returns the tags of one of a Service's resources; `resource` is the part's name in the Service's stack.
 pub(crate) fn tags(cluster: &ClusterTags, flavour: Flavour, id: &LoadBalancerId, resource: &str) -> Tags {
     let mut tags: Tags = match cluster.id.is_empty() {
         true => Tags::new(),
@@ -160,7 +162,7 @@ pub(crate) fn tags(cluster: &ClusterTags, flavour: Flavour, id: &LoadBalancerId,
     tags
 }
 
-/// The tags of the security group that all load balancers of a cluster share.
+/// Returns the tags of the security group that all load balancers of a cluster share.
 pub(crate) fn backend_tags(cluster: &ClusterTags, name: &str) -> Tags {
     let mut tags: Tags = match cluster.id.is_empty() {
         true => Tags::new(),
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_upstreams_and_fit() {
+    fn names_equal_upstreams_within_the_length_limits() {
         let id = id();
         assert_eq!(balancer(Flavour::CloudProvider, &id, Scheme::Internal), "a0123456789abcdef0123456789abcde");
         let named = balancer(Flavour::Controller, &id, Scheme::Internal);
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn target_groups_differ_where_one_cannot_become_the_other() {
+    fn target_group_names_differ_when_a_group_cannot_be_changed() {
         let name =
             |balancer, port, kind, protocol, ipv6| target_group(&id(), balancer, (port, None), kind, protocol, ipv6);
         let base = name("a", 80, TargetType::Instance, Protocol::Tcp, false);
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_other_services_are_told_by_their_tag() {
+    fn groups_of_other_services_are_identified_by_their_tag() {
         let of = |part: &str| {
             let tags = Tags::from([(RESOURCE.to_owned(), part.to_owned())]);
             part_of_another(&tags, &id()).map(str::to_owned)

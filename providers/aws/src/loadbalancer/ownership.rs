@@ -105,12 +105,12 @@ pub(crate) fn claims_stack(tags: &Tags, evidence: Option<Evidence>) -> bool {
     evidence == Some(Evidence::Uid) && tags.contains_key(STACK)
 }
 
-/// The reason to look for a Service's resources.
+/// The reason to find a Service's resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To bring them to the desired state. The Service asks for a load balancer of this flavour.
+    /// To bring them to the desired state. The Service requests a load balancer of this flavour.
     Ensure(Flavour),
-    /// To delete or report them. The Service may belong to the AWS Load Balancer Controller by now, or all the time.
+    /// To delete or report them. The Service may belong to the AWS Load Balancer Controller.
     Delete,
 }
 

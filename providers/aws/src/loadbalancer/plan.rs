@@ -1,4 +1,4 @@
-//! The steps that AWS is changed by, as data: what a comparison answers and what calls are made from.
+//! Steps that change AWS, as data: comparisons return them and calls are made from them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,10 +7,11 @@ use crate::loadbalancer::types::{
     AddressType, Attributes, Balancer, HealthCheck, Listener, Mapping, Rule, SecurityGroup, Tags, Target, TargetGroup,
 };
 
-/// AWS needs minutes to bring a balancer up, and about this long to try a new target.
+/// Pause between reads while AWS sets up a load balancer, which takes minutes, or probes a new target.
 pub(crate) const PACE: Duration = Duration::from_secs(10);
 
-/// One call that changes something. What a step before it makes is named by its name, which is ours to choose.
+/// One call that changes something. Resources that an earlier step creates are referenced by the names that this
+/// provider chose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Without its rules.
@@ -63,7 +64,7 @@ pub(crate) enum Step {
         group: String,
         attributes: Attributes,
     },
-    /// Puts on record what this cluster has in a group that others share; a call of the cluster's, not of AWS.
+    /// Records this cluster's targets in a group that others share; a call to the cluster, not to AWS.
     Record {
         group: String,
         targets: BTreeSet<Target>,
@@ -85,7 +86,7 @@ pub(crate) enum Step {
         listener: Box<Listener>,
         forwards: Vec<(String, i32)>,
     },
-    /// `last` is where traffic goes in the end, if `forwards` is only the way there.
+    /// `last` has the final destinations, if `forwards` is only an intermediate state.
     ModifyListener {
         arn: String,
         listener: Box<Listener>,
@@ -120,7 +121,8 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// The step that deletes what was made, by the form of its id; listeners go with their balancer.
+    /// Returns the step that deletes a created resource, by the form of its id; listeners are deleted with their load
+    /// balancer.
     pub(crate) fn deletion_of(id: &str) -> Option<Self> {
         if id.starts_with("sg-") {
             Some(Self::DeleteSecurityGroup { id: id.to_owned() })
@@ -133,32 +135,32 @@ impl Step {
         }
     }
 
-    /// AWS may refuse it for a while, until what uses the resource is deleted too.
+    /// Returns whether AWS may refuse the step for a while, until other resources that use this one are deleted too.
     pub(crate) fn waits_for_others(&self) -> bool {
         matches!(self, Self::DeleteTargetGroup { .. } | Self::DeleteSecurityGroup { .. })
     }
 
-    /// It creates a target group.
+    /// Returns whether the step creates a target group.
     pub(crate) fn is_creation_of_a_group(&self) -> bool {
         matches!(self, Self::CreateTargetGroup(_))
     }
 
-    /// It adds targets.
+    /// Returns whether the step registers targets.
     pub(crate) fn is_registration(&self) -> bool {
         matches!(self, Self::Register { .. })
     }
 
-    /// It takes targets out.
+    /// Returns whether the step deregisters targets.
     pub(crate) fn is_deregistration(&self) -> bool {
         matches!(self, Self::Deregister { .. })
     }
 
-    /// A listener sends traffic to several groups, while one gives way to another.
+    /// Returns whether the step is an intermediate state, in which a listener sends traffic to several groups.
     pub(crate) fn is_on_the_way(&self) -> bool {
         matches!(self, Self::ModifyListener { forwards, last, .. } if forwards != last)
     }
 
-    /// The same without the way.
+    /// Returns the step without the intermediate state.
     pub(crate) fn at_once(&self) -> Self {
         let mut step = self.clone();
         if let Self::ModifyListener { forwards, last, .. } = &mut step {
@@ -167,12 +169,12 @@ impl Step {
         step
     }
 
-    /// Targets change by themselves: that is no change by another client.
+    /// Returns whether the step is about targets. They change all the time, without another client.
     pub(crate) fn is_about_targets(&self) -> bool {
         matches!(self, Self::Register { .. } | Self::Deregister { .. } | Self::Record { .. })
     }
 
-    /// What it does, for people.
+    /// Returns a description for users.
     pub(crate) fn words(&self) -> String {
         match self {
             Self::CreateSecurityGroup(group) => format!("security group {} made", group.name),
@@ -217,11 +219,11 @@ fn keys(map: &Attributes) -> String {
     map.keys().cloned().collect::<Vec<_>>().join(", ")
 }
 
-/// What is to be done now, and whether to look again after a while.
+/// The steps to apply now, and the time of the next read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub steps: Vec<Step>,
-    /// AWS is at something that must be over before the rest can be done.
+    /// AWS has to finish a change before the rest can be done.
     pub again: Option<Duration>,
     /// Ports whose traffic moves to another target group once that has a healthy target.
     pub exchanging: BTreeSet<u16>,

@@ -63,7 +63,7 @@ pub(crate) fn network() -> Network {
     }
 }
 
-/// Nodes of these numbers, each with its instance.
+/// Nodes with these numbers, each with its instance.
 pub(crate) fn nodes(numbers: impl IntoIterator<Item = u8>) -> Targets {
     let node = |number: u8| NodeTarget {
         name: format!("node-{number:03}"),
@@ -93,7 +93,7 @@ pub(crate) fn tags(pairs: &[(&str, &str)]) -> Tags {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-/// An active load balancer as a listing has it, with these tags.
+/// An active load balancer as in a listing, with these tags.
 pub(crate) fn listed_balancer(name: &str, pairs: &[(&str, &str)]) -> SeenBalancer {
     SeenBalancer {
         arn: format!("arn:loadbalancer/net/{name}"),

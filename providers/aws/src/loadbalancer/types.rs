@@ -1,4 +1,4 @@
-//! What Network Load Balancers are made of, in ELB's own words, as data that both sides of a comparison share.
+//! The parts of Network Load Balancers, named as in ELB, as data for both sides of a comparison.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,12 +17,12 @@ macro_rules! words {
         pub(crate) enum $name { $($variant),+ }
 
         impl $name {
-            /// ELB's word for it.
+            /// Returns ELB's word.
             pub(crate) fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }
             }
 
-            /// The variant of ELB's word, if it is one of those known here.
+            /// Parses ELB's word; `None` if it is unknown here.
             pub(crate) fn parse(word: &str) -> Option<Self> {
                 match word { $($word => Some(Self::$variant),)+ _ => None }
             }
@@ -35,24 +35,24 @@ words! {
     Protocol { Tcp = "TCP", Udp = "UDP", TcpUdp = "TCP_UDP", Tls = "TLS", Quic = "QUIC", TcpQuic = "TCP_QUIC" }
 }
 words! {
-    /// Who can reach a balancer.
+    /// Schemes of a load balancer.
     Scheme { Internal = "internal", InternetFacing = "internet-facing" }
 }
 words! {
-    /// The families that a balancer's addresses are of.
+    /// The address families of a load balancer.
     AddressType { Ipv4 = "ipv4", Dualstack = "dualstack" }
 }
 words! {
-    /// What targets are registered by.
+    /// Kinds of identifiers of targets.
     TargetType { Instance = "instance", Ip = "ip" }
 }
 words! {
-    /// How targets are probed.
+    /// Protocols of health checks.
     Probe { Tcp = "TCP", Http = "HTTP", Https = "HTTPS" }
 }
 
 impl Protocol {
-    /// The transports of packets that it stands for, as security group rules call them.
+    /// Returns the transports of a protocol, as named in security group rules.
     pub(crate) fn transports(self) -> &'static [&'static str] {
         match self {
             Self::Tcp | Self::Tls => &["tcp"],
@@ -61,36 +61,36 @@ impl Protocol {
         }
     }
 
-    /// Targets see the client's address, whatever the attribute says.
+    /// Returns whether targets always see the client's address, whatever the attribute is.
     pub(crate) fn always_preserves_client(self) -> bool {
         !matches!(self, Self::Tcp | Self::Tls)
     }
 }
 
-/// A health check; what is `None` is left to ELB and not compared.
+/// A health check; fields that are `None` are left to ELB and not compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HealthCheck {
     pub protocol: Probe,
     /// A number, or `traffic-port`.
     pub port: String,
     pub path: Option<String>,
-    /// HTTP codes that are well, such as `200-399`.
+    /// HTTP codes of a healthy target, such as `200-399`.
     pub codes: Option<String>,
     /// Seconds from one probe to the next.
     pub interval: u32,
     /// Seconds until a probe counts as failed.
     pub timeout: Option<u32>,
-    /// Good probes in a row that make a target healthy.
+    /// Successful probes in a row that make a target healthy.
     pub healthy: u32,
-    /// Bad probes in a row that make it unhealthy.
+    /// Failed probes in a row that make it unhealthy.
     pub unhealthy: u32,
 }
 
-/// Probes go to the port that traffic goes to.
+/// The word for probes at the port of the traffic.
 pub(crate) const TRAFFIC_PORT: &str = "traffic-port";
 
 impl HealthCheck {
-    /// Whether `seen` is as this asks.
+    /// Returns whether `seen` has all settings of this check.
     pub(crate) fn is_met_by(&self, seen: &Self) -> bool {
         let met = |asked: &Option<String>, seen: &Option<String>| asked.is_none() || asked == seen;
         self.protocol == seen.protocol
@@ -104,7 +104,7 @@ impl HealthCheck {
     }
 }
 
-/// Where a target group sends traffic.
+/// A destination of a target group's traffic.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Target {
     /// An instance's id, or an address.
@@ -112,7 +112,7 @@ pub(crate) struct Target {
     pub port: u16,
 }
 
-/// What ELB says of a target.
+/// The health that ELB reports for a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TargetHealth {
     Healthy,
@@ -124,7 +124,7 @@ pub(crate) enum TargetHealth {
     Unknown,
 }
 
-/// A subnet that a balancer is in, with what it is given there.
+/// A subnet of a load balancer, with the addresses for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mapping {
     pub subnet: String,
@@ -133,23 +133,23 @@ pub(crate) struct Mapping {
     pub allocation: Option<String>,
     pub private_v4: Option<String>,
     pub v6: Option<String>,
-    /// The prefix that UDP over IPv6 is translated from; `auto_assigned` lets AWS choose.
+    /// The prefix for the translation of UDP over IPv6; `auto_assigned` lets AWS choose.
     pub nat_prefix: Option<String>,
 }
 
 /// Ports that load balancers reach, by transport.
 pub(crate) type Ports = BTreeSet<(&'static str, u16)>;
 
-/// Where packets come from.
+/// The source of packets.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Source {
     Range(IpNet),
     PrefixList(String),
-    /// Whatever carries this security group.
+    /// All interfaces with this security group.
     Group(String),
 }
 
-/// What one rule of a security group lets in.
+/// The traffic that one rule of a security group allows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Rule {
     /// `tcp`, `udp`, `icmp` or `icmpv6`.
@@ -163,20 +163,20 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
-    /// What EC2 tells rules apart by: everything but the description.
+    /// Returns the fields by which EC2 distinguishes rules: all but the description.
     pub(crate) fn key(&self) -> (&str, i32, i32, &Source) {
         (&self.protocol, self.from, self.to, &self.source)
     }
 }
 
-/// A rule as EC2 has it.
+/// A rule as read from EC2.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SeenRule {
     pub id: String,
     pub rule: Rule,
 }
 
-/// A security group as it should be.
+/// A desired security group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SecurityGroup {
     pub name: String,
@@ -185,7 +185,7 @@ pub(crate) struct SecurityGroup {
     pub rules: BTreeSet<Rule>,
 }
 
-/// A balancer as it should be.
+/// A desired load balancer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Balancer {
     pub name: String,
@@ -194,64 +194,64 @@ pub(crate) struct Balancer {
     /// Addresses for the translation of UDP over IPv6.
     pub source_nat: bool,
     pub subnets: Vec<Mapping>,
-    /// Its groups by id, but for the Service's own one, which may have to be made first.
+    /// Ids of its groups, except the Service's own one, which may not exist yet.
     pub security_groups: Vec<String>,
-    /// Rules count for traffic by PrivateLink; `None`: as AWS has it.
+    /// Rules apply to traffic by PrivateLink; `None`: not managed.
     pub private_link: Option<bool>,
     pub attributes: Attributes,
-    /// Reserved capacity in units; `None`: as AWS has it.
+    /// Reserved capacity in units; `None`: not managed.
     pub capacity: Option<i32>,
     pub tags: Tags,
 }
 
-/// A listener as it should be.
+/// A desired listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listener {
     pub port: u16,
     pub protocol: Protocol,
-    /// ARNs; the first one is the default.
+    /// ARNs of certificates; the first one is the default.
     pub certificates: Vec<String>,
     pub policy: Option<String>,
     pub alpn: Option<String>,
     pub attributes: Attributes,
     pub tags: Tags,
     pub group: TargetGroup,
-    /// Other target groups that traffic goes to, by ARN, or by name those of [`Desired::backends`]; `None`: only the
-    /// own one.
+    /// Other target groups that traffic goes to, by ARN, or by name for those of [`Desired::backends`]; `None`: only
+    /// the own one.
     pub spread: Option<Spread<String>>,
 }
 
 impl Listener {
-    /// A client stays with its target group.
+    /// Returns whether a client keeps its target group.
     pub(crate) fn is_sticky(&self) -> bool {
         self.spread.as_ref().is_some_and(|spread| spread.sticky)
     }
 }
 
-/// A target group as it should be.
+/// A desired target group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TargetGroup {
     pub name: String,
     pub target_type: TargetType,
     pub protocol: Protocol,
-    /// What ELB shows as its port; targets are registered with ports of their own.
+    /// The port that ELB shows; targets are registered with ports of their own.
     pub port: u16,
     pub ipv6: bool,
     pub health: HealthCheck,
     pub attributes: Attributes,
     pub tags: Tags,
     pub targets: BTreeSet<Target>,
-    /// More targets may be wanted: nothing is taken out.
+    /// More targets may be wanted: nothing is deregistered.
     pub incomplete: bool,
-    /// Targets at most.
+    /// Maximum number of targets.
     pub most: Option<usize>,
-    /// Other clusters register targets too: only what this cluster registered is taken out.
+    /// Other clusters register targets too: only those of this cluster are deregistered.
     pub shared: bool,
     /// Targets see the clients' addresses.
     pub preserves_client: bool,
 }
 
-/// All that a Service asks of AWS.
+/// The whole desired state of a Service in AWS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Desired {
     pub balancer: Balancer,
@@ -264,13 +264,13 @@ pub(crate) struct Desired {
 }
 
 impl Desired {
-    /// All target groups.
+    /// Returns all target groups.
     pub(crate) fn groups(&self) -> impl Iterator<Item = &TargetGroup> {
         self.listeners.values().map(|listener| &listener.group).chain(self.backends.values())
     }
 }
 
-/// How existing tags are brought to the desired state.
+/// The way in which existing tags are brought to the desired state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Tagging {
     /// Tags that are not desired are removed, as the Load Balancer Controller does.
@@ -279,26 +279,26 @@ pub(crate) struct Tagging {
     pub foreign: BTreeSet<String>,
 }
 
-/// How a listener's traffic is spread; `P` says who gets the parts of others.
+/// The spread of a listener's traffic; `P` identifies the other destinations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Spread<P> {
     /// The weight of the own target group.
     pub own: i32,
     /// Others, with their weights.
     pub others: Vec<(P, i32)>,
-    /// A client stays with its target group.
+    /// A client keeps its target group.
     pub sticky: bool,
 }
 
 impl<P> Spread<P> {
-    /// The same with the others called otherwise.
+    /// Converts the names of the other destinations.
     pub(crate) fn map<Q>(&self, mut name: impl FnMut(&P) -> Q) -> Spread<Q> {
         let others = self.others.iter().map(|(other, weight)| (name(other), *weight)).collect();
         Spread { own: self.own, others, sticky: self.sticky }
     }
 }
 
-/// The range that everybody is in.
+/// Returns the range of all addresses.
 pub(crate) fn anyone(ipv6: bool) -> IpNet {
     match ipv6 {
         true => IpNet::new_assert(std::net::Ipv6Addr::UNSPECIFIED.into(), 0),

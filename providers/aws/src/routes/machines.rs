@@ -1,4 +1,4 @@
-//! The machines that routes lead to: what Nodes call them, by which interface they are reached, and that they forward.
+//! Instances that routes lead to: their provider IDs, network interfaces, and whether they forward packets.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,24 +12,24 @@ use crate::instances::id::{self, Wanted};
 use crate::instances::{self, Found};
 use crate::session::Session;
 
-/// What of an instance does not change, or is changed here only; read once.
+/// The fields of an instance that only this process changes, if any; read once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Machine {
     pub id: String,
-    /// As its Node spells it.
+    /// The provider ID as in its Node.
     provider_id: String,
-    /// The interface that routes lead to; `None`: it has one only, so that they lead to the machine.
+    /// The interface that routes lead to; `None`: it has only one, so that they lead to the instance.
     pub interface: Option<String>,
-    /// It takes packets that are not for itself: EC2's check of sources and destinations is off.
+    /// It forwards packets: EC2's source/destination check is off.
     forwards: bool,
 }
 
-/// The machines that were met, by their ids.
+/// Known instances by their ids.
 #[derive(Debug, Default)]
 pub(crate) struct Machines(Mutex<HashMap<String, Machine>>);
 
 impl Machine {
-    /// Reads a machine; `None` if it is on its way out for good.
+    /// Converts an instance; `None` if it is being terminated.
     fn read(found: &types::Instance) -> Option<Self> {
         let state = found.state().and_then(types::InstanceState::name);
         if matches!(state, Some(InstanceStateName::Terminated | InstanceStateName::ShuttingDown)) {
@@ -57,16 +57,16 @@ impl Machines {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets a machine: it is not as it was.
+    /// Drops an instance from the cache: it has changed.
     pub(crate) fn forget(&self, id: &str) {
         self.known().remove(id);
     }
 
-    /// The provider ids of machines by their ids, read in one batch where they are not known yet; ids of instances
-    /// that no longer exist are in no zone. Forgets all others.
+    /// Returns the provider IDs of instances by their ids, read in one batch if they are not cached; the ids of
+    /// instances that no longer exist have no zone. Drops all other instances from the cache.
     ///
     /// # Errors
-    /// Any kind: a list is complete or not given.
+    /// Any kind: a list is either complete or an error.
     pub(crate) async fn names(
         &self,
         session: &Session,
@@ -105,7 +105,7 @@ impl Machines {
         }
     }
 
-    /// Readies the machines of routes that are to be set, in their order: each is there, and forwards.
+    /// Prepares the instances of routes that will be set, in their order: each exists and forwards packets.
     pub(crate) async fn ready(&self, session: &Session, specs: &[&RouteSpec]) -> Vec<Result<Machine, CloudError>> {
         let wanted: Vec<Result<Wanted, CloudError>> = specs.iter().map(|spec| id::wanted(&spec.instance)).collect();
         let unknown = {
@@ -136,7 +136,7 @@ impl Machines {
         machines.into_iter().map(|machine| machine.and_then(verdict)).collect()
     }
 
-    /// A machine that is known, or was just found; its Node's spelling of its id is kept.
+    /// Returns an instance that is cached, or was just found; its Node's spelling of the id is kept.
     fn meet(
         &self,
         wanted: &Result<Wanted, CloudError>,
@@ -168,7 +168,7 @@ impl Machines {
     }
 }
 
-/// Makes a machine take packets for its pods.
+/// Lets an instance forward packets for its pods.
 async fn stop_checking(session: &Session, machine: &Machine) -> Result<(), CloudError> {
     let (api, off) = (&session.api, AttributeBooleanValue::builder().value(false).build());
     match &machine.interface {
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn spelling_of_a_node_is_kept_for_a_route_that_is_there() {
+    fn spelling_of_a_node_is_kept_for_an_existing_route() {
         let machines = Machines::default();
         let machine = types::Instance::builder().instance_id("i-0123456789abcdef0");
         let machine = machine.placement(Placement::builder().availability_zone("eu-west-1b").build()).build();

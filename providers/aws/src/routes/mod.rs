@@ -1,4 +1,4 @@
-//! Routes to nodes' pod networks, in all route tables of the cluster's: one read a pass, and the smallest change.
+//! Routes to nodes' pod networks, in all route tables of the cluster: one read for each pass, and the smallest change.
 
 mod machines;
 mod table;
@@ -18,9 +18,9 @@ use crate::tags;
 use machines::{Machine, Machines};
 use table::{Step, Table};
 
-/// Changes that are under way at the same time.
+/// Maximum number of concurrent changes.
 const AT_ONCE: usize = 16;
-/// A table that was listed is current for this time: the rest of a pass.
+/// Time for which a listed table is current: the rest of a pass.
 const FRESH: Duration = Duration::from_secs(5);
 
 /// The cluster's route tables.
@@ -28,11 +28,11 @@ const FRESH: Duration = Duration::from_secs(5);
 struct Ec2Routes {
     sessions: Sessions,
     machines: Machines,
-    /// What was listed last, until changes are made by it.
+    /// The last list, until a change is made.
     listed: Mutex<Option<(Instant, Vec<Table>)>>,
 }
 
-/// The routes, for the provider.
+/// Creates the routes of the provider.
 pub(crate) fn routes(sessions: Sessions) -> Arc<dyn Routes> {
     Arc::new(Ec2Routes { sessions, machines: Machines::default(), listed: Mutex::default() })
 }
@@ -65,7 +65,7 @@ impl Routes for Ec2Routes {
 }
 
 impl Ec2Routes {
-    /// The tables as they were listed just now, or read again.
+    /// Returns the tables that were listed just now, or reads them again.
     async fn tables(&self) -> Result<(Arc<Session>, Vec<Table>), CloudError> {
         let session = self.sessions.get()?;
         let listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -76,7 +76,7 @@ impl Ec2Routes {
         Ok((session, tables))
     }
 
-    /// Removes before it sets: a full table has room again.
+    /// Makes changes. Removals come first, so that a full table has room again.
     async fn change(
         &self,
         session: &Session,
@@ -139,7 +139,7 @@ fn spec_of(change: &RouteChange) -> Option<&RouteSpec> {
     }
 }
 
-/// Whether any table lacks the route, as far as the Node says which machine it is.
+/// Returns whether any table lacks the route, as far as the Node's provider ID is known.
 fn is_due(tables: &[Table], spec: &RouteSpec) -> bool {
     let Ok(Wanted::Instance(machine)) = id::wanted(&spec.instance) else { return true };
     tables.iter().any(|table| table.to_set(spec.destination, &machine) != Ok(None))
@@ -203,7 +203,7 @@ async fn make(
     }
 }
 
-/// A table that is not as it was listed is read again; a full one is an error that names the fix.
+/// Adds the fix to the error of a full table. A table that has changed is read again.
 fn explained(mut error: CloudError, table: &str) -> CloudError {
     if error.is_not_found() && error.message.starts_with("InvalidRoute") {
         error.kind = ErrorKind::Conflict;
@@ -218,7 +218,7 @@ fn explained(mut error: CloudError, table: &str) -> CloudError {
     error
 }
 
-/// The tables with the cluster's tag, or the one that the file names.
+/// Returns the tables with the cluster's tag, or the one that the file names.
 ///
 /// # Errors
 /// `Transient` if there is none: an operator may tag one at any time.
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_table_says_what_to_do_and_a_changed_one_is_looked_at_again() {
+    fn full_table_error_has_a_fix_and_changed_table_is_read_again() {
         let full = CloudError::new(ErrorKind::Quota, "CreateRoute", "RouteLimitExceeded: 50 of 50");
         let told = explained(full, "rtb-1");
         assert_eq!(told.kind, ErrorKind::Quota);

@@ -1,4 +1,4 @@
-//! Route tables as they were read: which routes are the cluster's, and which steps make a change. No calls.
+//! Route tables as read from EC2: which routes are the cluster's, and which steps a change needs. No calls.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,18 @@ pub(crate) struct Table {
     entries: BTreeMap<IpNet, Entry>,
 }
 
-/// Where a destination leads.
+/// The destination's next hop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Entry {
-    /// To a machine, by its id.
+    /// An instance, by its id.
     Machine(String),
-    /// To an instance that no longer exists.
+    /// An instance that no longer exists.
     Dead,
-    /// To a gateway, a peer, an endpoint: not made by this controller.
+    /// A gateway, a peer, an endpoint: not made by this controller.
     Foreign,
 }
 
-/// What is to be done with a destination in one table.
+/// A change of a destination in one table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     Create,
@@ -32,8 +32,8 @@ pub(crate) enum Step {
 }
 
 impl Table {
-    /// Reads a table. Destinations that are lists of networks are left out, as are routes that a gateway announces: a
-    /// route that is made may stand beside those.
+    /// Converts a table. Destinations that are prefix lists are skipped, and routes that a gateway announces: a static
+    /// route may exist next to those.
     pub(crate) fn read(table: &types::RouteTable) -> Self {
         let announced = |route: &&types::Route| route.origin() == Some(&RouteOrigin::EnableVgwRoutePropagation);
         let entries = table.routes().iter().filter(|route| !announced(route)).filter_map(|route| {
@@ -43,7 +43,7 @@ impl Table {
         Self { id: table.route_table_id().unwrap_or_default().to_owned(), entries: entries.collect() }
     }
 
-    /// What makes the destination lead to the machine; nothing if it does.
+    /// Returns the step that routes the destination to the instance; `None` if the route exists.
     ///
     /// # Errors
     /// `Conflict` if it leads to something that is not a machine.
@@ -63,7 +63,7 @@ impl Table {
         }
     }
 
-    /// The table has an own route for the destination.
+    /// Returns whether the table has a route of the cluster for the destination.
     pub(crate) fn has_own(&self, destination: IpNet) -> bool {
         matches!(self.entries.get(&destination), Some(Entry::Machine(_) | Entry::Dead))
     }
@@ -94,8 +94,8 @@ fn entry(route: &types::Route) -> Entry {
     }
 }
 
-/// Where the cluster's destinations lead in all tables together: to a machine only if they do so in each, else nowhere,
-/// so that a table that lacks a route is mended.
+/// Returns the instances of the cluster's destinations in all tables together: an instance only if all tables agree,
+/// else `None`, so that a table without the route is fixed.
 pub(crate) fn merged(tables: &[Table]) -> BTreeMap<IpNet, Option<String>> {
     let own = tables.iter().flat_map(|table| table.entries.keys().filter(|net| table.has_own(**net)));
     own.map(|destination| (*destination, leads_to(tables, *destination))).collect()
@@ -110,10 +110,10 @@ fn leads_to(tables: &[Table], destination: IpNet) -> Option<String> {
     found.all(|other| other == Some(first)).then(|| first.clone())
 }
 
-/// Whether a route that was listed so may be removed; no if nothing is left to remove.
+/// Returns whether a listed route may be removed; false if no table has it.
 ///
 /// # Errors
-/// `Conflict` if it leads elsewhere by now.
+/// `Conflict` if it leads elsewhere now.
 pub(crate) fn may_remove(tables: &[Table], destination: IpNet, listed: Option<&str>) -> Result<bool, CloudError> {
     let own = tables.iter().any(|table| table.has_own(destination));
     let foreign = tables.iter().any(|table| table.has_foreign(destination));
@@ -150,7 +150,7 @@ mod tests {
     const A: &str = "10.244.1.0/24";
 
     #[test]
-    fn a_route_is_to_a_machine_to_nothing_or_somebody_elses() {
+    fn route_leads_to_an_instance_a_blackhole_or_a_foreign_target() {
         let blackhole = |route: RouteBuilder| route.state(RouteState::Blackhole);
         for (route, expected) in [
             (route(A).instance_id("i-1"), Some(Entry::Machine("i-1".into()))),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_step_sets_a_route() {
+    fn route_is_set_by_the_smallest_step() {
         let full = table(
             "rtb-1",
             [
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_that_differ_lead_nowhere_together() {
+    fn differing_tables_have_no_common_target() {
         let one = table("rtb-1", [route(A).instance_id("i-1"), route("10.244.2.0/24").instance_id("i-2")]);
         let two = table("rtb-2", [route(A).instance_id("i-1"), route("10.244.3.0/24").instance_id("i-3")]);
         let three = table("rtb-3", [route(A).gateway_id("igw-1")]);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_listed_is_removed() {
+    fn only_listed_routes_are_removed() {
         let one = table("rtb-1", [route(A).instance_id("i-1")]);
         let dead = table("rtb-1", [route(A).state(RouteState::Blackhole)]);
         let foreign = table("rtb-1", [route(A).gateway_id("igw-1")]);

@@ -41,7 +41,7 @@ async fn refusals_have_their_kind_and_change_nothing() {
 #[tokio::test(start_paused = true)]
 async fn lost_response_leaves_the_created_resource() {
     let cloud = cloud(MockConfig::default());
-    cloud.add_fault(Fault::at(one(Operation::CreateBalancer), 1, Effect::AnswerLost).about("default/web")).unwrap();
+    cloud.add_fault(Fault::at(one(Operation::CreateBalancer), 1, Effect::ResponseLost).about("default/web")).unwrap();
     let balancers = cloud.provider(CLUSTER).load_balancers().unwrap();
     balancers.ensure(&spec("other", "0"), &Targets::default()).await.expect("the fault is for another load balancer");
     let error = balancers.ensure(&spec("web", "1"), &Targets::default()).await.unwrap_err();

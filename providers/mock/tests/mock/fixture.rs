@@ -71,7 +71,7 @@ impl Fixture for MockFixture {
         Ok(())
     }
 
-    async fn remaining_resources(&self, id: &LoadBalancerId) -> Result<Vec<String>, FixtureError> {
+    async fn leaked_resources(&self, id: &LoadBalancerId) -> Result<Vec<String>, FixtureError> {
         let left = self.0.snapshot().balancers.into_iter().filter(|balancer| balancer.id == *id);
         Ok(left.map(|balancer| format!("{balancer:?}")).collect())
     }
@@ -93,7 +93,7 @@ impl Fixture for MockFixture {
     }
 
     async fn lose_response(&self, nth: u64) -> Result<(), FixtureError> {
-        self.arm(Fault::at(Pattern::Changes, nth, Effect::AnswerLost))
+        self.arm(Fault::at(Pattern::Changes, nth, Effect::ResponseLost))
     }
 
     async fn restore(&self) -> Result<(), FixtureError> {

@@ -51,7 +51,7 @@ fn random_fault(rng: &mut StdRng) -> Fault {
         (Pattern::Reads, Effect::Transient),
         (Pattern::Any, Effect::Denied),
         (Pattern::Changes, Effect::Conflict),
-        (Pattern::Changes, Effect::AnswerLost),
+        (Pattern::Changes, Effect::ResponseLost),
         (Pattern::One(Operation::CreateBalancer), Effect::Invisible { millis: 3_000 }),
         (Pattern::One(Operation::AllocateAddress), Effect::Invisible { millis: 3_000 }),
         (Pattern::One(Operation::DeleteBalancer), Effect::Pending { millis: 5_000 }),

@@ -1,7 +1,7 @@
-//! The cluster tests: what users see of kcm's controllers on a real API server, also when things go wrong.
+//! The cluster tests: observable behaviour of kcm's controllers on a real API server, also after faults.
 //!
-//! `cargo test -p cluster-tests --test cluster` runs them; `-- --ignored` those that need upstream's manager or try
-//! every place to crash at.
+//! `cargo test -p cluster-tests --test cluster` runs them; `-- --ignored` runs those that need upstream's manager or
+//! crash at every possible write.
 
 #![allow(clippy::disallowed_methods, reason = "tests act as users do, who have no Writer")]
 

@@ -1,5 +1,5 @@
 //! Network interfaces of load balancers: they carry its security groups, and outlive it for a while. A security group
-//! that an interface carries, or that a rule of another group names, cannot be deleted.
+//! that an interface carries, or that a rule of another group references, cannot be deleted.
 //!
 //! Reference: Amazon EC2 API Reference, DeleteSecurityGroup (`DependencyViolation`); Amazon EC2 User Guide,
 //! "Requester-managed network interfaces", for the descriptions `ELB net/...` and `ELB ...`.
@@ -18,14 +18,14 @@ use crate::xml::Element;
 struct Interface {
     description: String,
     groups: Vec<String>,
-    /// Calls that still meet it after its load balancer was deleted; `None`: the load balancer exists.
+    /// Number of calls that still see it after its load balancer was deleted; `None`: the load balancer exists.
     left: Option<u64>,
 }
 
 /// The interfaces of load balancers that are, or were, about to be deleted.
 #[derive(Debug)]
 pub(super) struct Interfaces {
-    /// Calls that still meet an interface after its load balancer was deleted.
+    /// Number of calls that still see an interface after its load balancer was deleted.
     pub outlive: u64,
     known: BTreeMap<String, Interface>,
 }
@@ -36,13 +36,13 @@ impl Default for Interfaces {
     }
 }
 
-/// The load balancer that a call deletes: its ARN, or the name of a Classic one.
+/// Returns the load balancer that a call deletes: its ARN, or the name of a Classic one.
 fn deleted(call: &Call) -> &str {
     if call.is_classic() { call.value("LoadBalancerName") } else { call.value("LoadBalancerArn") }
 }
 
 impl Interfaces {
-    /// Notes that a load balancer was deleted.
+    /// Records the deletion of a load balancer.
     pub(super) fn deleted(&mut self, call: &Call) {
         if call.action() != "DeleteLoadBalancer" {
             return;
@@ -53,7 +53,7 @@ impl Interfaces {
         }
     }
 
-    /// Whether an interface of a deleted load balancer carries a group; counts the call.
+    /// Returns whether an interface of a deleted load balancer carries a group; counts the call.
     fn holds(&mut self, group: &str) -> bool {
         let mut held = self.known.values_mut().filter(|one| one.groups.iter().any(|own| own == group));
         held.any(|one| match &mut one.left {
@@ -84,7 +84,7 @@ impl Interfaces {
 }
 
 impl Model {
-    /// Notes the security groups of a load balancer that is about to be deleted.
+    /// Records the security groups of a load balancer that is about to be deleted.
     pub(super) async fn note_interfaces(&self, call: &Call) -> Result<()> {
         let id = deleted(call);
         let (service, parameter, list, groups) = match call.is_classic() {
@@ -104,7 +104,7 @@ impl Model {
         Ok(())
     }
 
-    /// The refusal of the deletion of a security group that is in use.
+    /// Returns the refusal to delete a security group that is in use.
     pub(super) async fn group_in_use(&self, call: &Call) -> Result<Option<Refusal>> {
         let group = call.value("GroupId");
         let refusal =

@@ -1,4 +1,4 @@
-//! The states of load balancers: one is being provisioned for minutes, and the setup of one can fail.
+//! The states of load balancers: provisioning takes minutes, and the setup can fail.
 //!
 //! Reference: Elastic Load Balancing API Reference, LoadBalancerState: `provisioning`, `active`, `active_impaired`,
 //! `failed`. moto calls each load balancer active.
@@ -21,7 +21,7 @@ enum State {
 pub(super) struct Lifecycle {
     /// Listings in which a load balancer that is created is being provisioned.
     provisioning: u64,
-    /// How many of the next load balancers fail.
+    /// Number of the next load balancers that fail.
     pub failing: u64,
     states: BTreeMap<String, State>,
 }
@@ -35,7 +35,7 @@ impl Lifecycle {
         }
     }
 
-    /// Notes a load balancer that was created, and gives it its state. Returns whether the answer changed.
+    /// Records a created load balancer, and sets its state. Returns whether the response changed.
     pub(super) fn created(&mut self, action: &str, answer: &mut Element) -> bool {
         let Some(one) = answer.at("CreateLoadBalancerResult/LoadBalancers/member") else { return false };
         if action != "CreateLoadBalancer" {
@@ -52,7 +52,7 @@ impl Lifecycle {
         true
     }
 
-    /// Gives listed load balancers their states.
+    /// Sets the states of listed load balancers.
     pub(super) fn show(&mut self, action: &str, answer: &mut Element) {
         let Some(list) = list_of(action).filter(|_| action == "DescribeLoadBalancers") else { return };
         for member in answer.at(list.path).into_iter().flat_map(|members| &mut members.children) {

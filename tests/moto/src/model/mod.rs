@@ -1,4 +1,4 @@
-//! What AWS does and moto does not: names, time and limits. Each rule is in a file of its own, with its reference.
+//! Behaviour of AWS that moto lacks: names, time and limits. Each rule is in its own file, with its reference.
 //!
 //! Names, interfaces, quotas and the sizes of pages are always as in AWS. Late visibility and slow or failed load
 //! balancers are switched on by tests.
@@ -30,10 +30,10 @@ use visibility::Visibility;
 /// A call that AWS refuses: its code and its message.
 pub(crate) type Refusal = (&'static str, String);
 
-/// A list in an answer.
+/// A list in a response.
 struct List {
     action: &'static str,
-    /// Where it is below the outermost element.
+    /// Its path below the root element.
     path: &'static str,
     /// The element with the id of a member.
     id: &'static str,
@@ -52,7 +52,7 @@ const LISTS: [List; 10] = [
     List { action: "DescribeInstances", path: "reservationSet", id: "reservationId" },
 ];
 
-/// The list that is in the answers of an action.
+/// Returns the list in the responses of an action.
 fn list_of(action: &str) -> Option<&'static List> {
     LISTS.iter().find(|list| list.action == action)
 }
@@ -81,39 +81,39 @@ impl Model {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is created from now on is missing from this many reads, and has only a part of its tags in as many more. With
-    /// 0 everything is visible.
+    /// Hides resources that are created from now on from this number of reads, and a part of their tags from the same
+    /// number of further reads. With 0 everything is visible.
     pub(crate) fn delay_visibility(&self, reads: u64) {
         self.state().visibility.set(reads);
     }
 
-    /// Load balancers that are created from now on are being provisioned in this many listings. With 0 all that did not
-    /// fail are active.
+    /// Load balancers that are created from now on are being provisioned in this number of listings. With 0 all are
+    /// active, except failed ones.
     pub(crate) fn provision(&self, listings: u64) {
         self.state().lifecycle.provision(listings);
     }
 
-    /// AWS fails to set up this many of the next load balancers.
+    /// Lets AWS fail to set up this number of the next load balancers.
     pub(crate) fn fail_setup(&self, count: u64) {
         self.state().lifecycle.failing = count;
     }
 
-    /// Network interfaces outlive their load balancer for this many calls that meet them.
+    /// Lets network interfaces outlive their load balancer for this number of calls that see them.
     pub(crate) fn keep_interfaces(&self, calls: u64) {
         self.state().interfaces.outlive = calls;
     }
 
-    /// Sets a limit of the account.
+    /// Sets a quota of the account.
     pub(crate) fn limit(&self, quota: Quota, most: usize) {
         self.state().quotas.set(quota, most);
     }
 
-    /// Pages have at most this many members.
+    /// Limits the members of a page.
     pub(crate) fn limit_pages(&self, members: usize) {
         self.state().pages.most = members;
     }
 
-    /// The error that AWS returns instead of doing it, if a rule refuses the call.
+    /// Returns the error of AWS if a rule refuses the call.
     pub(crate) async fn refusal(&self, call: &Call) -> Result<Option<Refusal>> {
         match call.action() {
             "DeleteSecurityGroup" => self.group_in_use(call).await,
@@ -125,14 +125,14 @@ impl Model {
         }
     }
 
-    /// Changes a read to what moto has to be asked.
+    /// Changes a read before it is sent to moto.
     pub(crate) fn prepare(&self, call: &mut Call) {
         let mut state = self.state();
         state.visibility.hide_named(call);
         state.pages.prepare(call);
     }
 
-    /// The answer of AWS to a call, from that of moto.
+    /// Converts moto's response to that of AWS.
     pub(crate) fn rewrite(&self, call: &Call, answer: String) -> String {
         let action = call.action();
         let lists = list_of(action).is_some() && !call.is_classic();

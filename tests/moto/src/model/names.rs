@@ -1,5 +1,5 @@
-//! Idempotent creation: with the name and the settings of an existing resource AWS returns that one, whosever it is and
-//! whatever its tags; with other settings it refuses. moto makes a second load balancer and a second listener, and
+//! Idempotent creation: for the name and the settings of an existing resource AWS returns that one, whatever its owner
+//! and tags; for other settings it returns an error. moto creates a second load balancer and a second listener, and
 //! refuses each second target group.
 //!
 //! Reference: Elastic Load Balancing API Reference, CreateLoadBalancer, CreateTargetGroup and CreateListener.
@@ -11,17 +11,17 @@ use crate::call::Call;
 use crate::model::{Model, Refusal};
 use crate::xml::Element;
 
-/// What a call to create something meets.
+/// The existing resource with the name in a call that creates one.
 pub(crate) enum Existing {
-    /// Nothing of that name.
+    /// There is none.
     Nothing,
-    /// The same thing: the answer that describes it.
+    /// It has the same settings: the response that describes it.
     Same(String),
-    /// Another thing of that name.
+    /// It has other settings.
     Other(Refusal),
 }
 
-/// The answer of a read as that of a creation.
+/// Converts the response of a read to that of a creation.
 fn created(read: &str, answer: &str, action: &str) -> Existing {
     Existing::Same(answer.replace(read, action))
 }
@@ -36,7 +36,7 @@ fn sorted(mut texts: Vec<&str>) -> Vec<&str> {
 }
 
 impl Model {
-    /// Finds what a call to create something would create again.
+    /// Finds the resource that a call would create again.
     pub(crate) async fn existing(&self, call: &Call) -> Result<Existing> {
         match call.action() {
             _ if call.is_classic() => Ok(Existing::Nothing),

@@ -7,19 +7,19 @@ use crate::call::Call;
 use crate::model::list_of;
 use crate::xml::Element;
 
-/// Members of a page of ELB, at most.
+/// Maximum number of members on a page of ELB.
 const ELB: usize = 400;
-/// Members of a page of EC2, at most.
+/// Maximum number of members on a page of EC2.
 const EC2: usize = 1000;
-/// A read of resources that the call names; it has no pages.
+/// A read of resources that the call names; its response has no pages.
 const UNPAGED: &str = "DescribeTags";
-/// Parameters about pages.
+/// Parameters of paging.
 const PARAMETERS: [&str; 4] = ["PageSize", "Marker", "MaxResults", "NextToken"];
 
 /// The size of pages.
 #[derive(Debug)]
 pub(super) struct Pages {
-    /// Members of a page at most, fewer than AWS allows.
+    /// Maximum number of members on a page, at most that of AWS.
     pub most: usize,
 }
 
@@ -30,7 +30,7 @@ impl Default for Pages {
 }
 
 impl Pages {
-    /// Makes a call ask moto for everything.
+    /// Removes paging from a call, so that moto returns everything.
     pub(super) fn prepare(&self, call: &mut Call) {
         if list_of(call.action()).is_some_and(|list| list.action != UNPAGED) && !call.is_classic() {
             call.pairs.retain(|(name, _)| !PARAMETERS.contains(&name.as_str()));

@@ -1,4 +1,4 @@
-//! The limits of an account, as a new one has them.
+//! The quotas of a new account.
 //!
 //! Reference: "Quotas for your Network Load Balancers" in the Elastic Load Balancing User Guide, and "Amazon VPC quotas".
 //! AWS counts targets of a load balancer by zone; here they are counted by target group. Load balancers, target groups
@@ -13,7 +13,7 @@ use crate::call::Call;
 use crate::model::{Model, Refusal};
 use crate::xml::Element;
 
-/// A limit.
+/// A quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Quota {
     /// Load balancers of a region.
@@ -26,7 +26,7 @@ pub enum Quota {
     Certificates,
     /// Targets of a target group.
     Targets,
-    /// Rules of a security group for what comes in.
+    /// Ingress rules of a security group.
     Rules,
 }
 
@@ -53,7 +53,7 @@ impl Quota {
     }
 }
 
-/// The limits that differ from those of a new account.
+/// The quotas that differ from those of a new account.
 #[derive(Debug, Default)]
 pub(super) struct Quotas(BTreeMap<Quota, usize>);
 
@@ -62,7 +62,7 @@ impl Quotas {
         self.0.insert(quota, most);
     }
 
-    /// Whether a limit is checked.
+    /// Returns whether a quota is checked.
     fn is_checked(&self, quota: Quota) -> bool {
         self.0.contains_key(&quota) || [Quota::Listeners, Quota::Certificates, Quota::Rules].contains(&quota)
     }
@@ -72,7 +72,7 @@ impl Quotas {
     }
 }
 
-/// The limit that a call may exceed.
+/// Returns the quota that a call may exceed.
 fn quota_of(action: &str) -> Option<Quota> {
     Some(match action {
         "CreateLoadBalancer" => Quota::LoadBalancers,
@@ -85,7 +85,7 @@ fn quota_of(action: &str) -> Option<Quota> {
     })
 }
 
-/// The number of rules that a call adds: one for each source of each permission.
+/// Returns the number of rules that a call adds: one for each source of each permission.
 fn added_rules(call: &Call) -> usize {
     ["CidrIp", "CidrIpv6", ".GroupId", "PrefixListId"]
         .iter()
@@ -93,7 +93,7 @@ fn added_rules(call: &Call) -> usize {
         .sum()
 }
 
-/// The targets that a call names.
+/// Returns the targets that a call names.
 fn named_targets(call: &Call) -> BTreeSet<(String, String)> {
     let targets = (1..).map(|number| {
         let value = |key: &str| call.value(&format!("Targets.member.{number}.{key}")).to_owned();
@@ -103,7 +103,7 @@ fn named_targets(call: &Call) -> BTreeSet<(String, String)> {
 }
 
 impl Model {
-    /// The refusal of a call that needs more than a limit allows.
+    /// Returns the refusal of a call that needs more than a quota allows.
     pub(crate) async fn over_quota(&self, call: &Call) -> Result<Option<Refusal>> {
         if call.is_classic() {
             return Ok(None);
@@ -116,7 +116,7 @@ impl Model {
         Ok((needed > most).then(|| (quota.code(), format!("{needed} are needed and the limit is {most}"))))
     }
 
-    /// The number of things that count to a limit after a call.
+    /// Returns the number of resources that count towards a quota after a call.
     async fn needed(&self, quota: Quota, call: &Call) -> Result<usize> {
         let count = async |action: &str, of: &[(&str, &str)], list: &str| -> usize {
             self.aws.list(Service::Elb, action, of, list).await.map_or(0, |members| members.len())

@@ -10,7 +10,7 @@ use crate::fault::is_change;
 use crate::model::list_of;
 use crate::xml::Element;
 
-/// The elements with the ids of what an answer says was created.
+/// The elements with the ids of created resources in responses.
 const CREATED: [(&str, &str); 4] = [
     ("CreateLoadBalancerResponse", "CreateLoadBalancerResult/LoadBalancers/member/LoadBalancerArn"),
     ("CreateTargetGroupResponse", "CreateTargetGroupResult/TargetGroups/member/TargetGroupArn"),
@@ -18,10 +18,10 @@ const CREATED: [(&str, &str); 4] = [
     ("CreateSecurityGroupResponse", "groupId"),
 ];
 
-/// What is not visible yet.
+/// The resources and tags that are not visible yet.
 #[derive(Debug, Default)]
 pub(super) struct Visibility {
-    /// Reads that miss what is created, and then reads that miss some of its tags.
+    /// Number of reads that miss a created resource, and of further reads that miss some of its tags.
     delay: u64,
     hidden: BTreeMap<String, u64>,
     untagged: BTreeMap<String, u64>,
@@ -37,7 +37,7 @@ impl Visibility {
         }
     }
 
-    /// Notes what an answer says was created.
+    /// Records the resources that a response reports as created.
     pub(super) fn created(&mut self, answer: &Element) {
         let Some((_, path)) = CREATED.iter().find(|(name, _)| *name == answer.name) else { return };
         let id = answer.text(path);
@@ -47,7 +47,7 @@ impl Visibility {
         }
     }
 
-    /// Makes a call that names what is hidden ask for something that does not exist: each read, and changes of EC2.
+    /// Replaces hidden ids in a call by ids that do not exist: in each read, and in changes of EC2.
     pub(super) fn hide_named(&mut self, call: &mut Call) {
         if is_change(call.action()) && !call.is_ec2() {
             return;
@@ -60,7 +60,7 @@ impl Visibility {
         }
     }
 
-    /// Takes hidden members, and tags that are not visible yet, out of a list.
+    /// Removes hidden members, and tags that are not visible yet, from a list.
     pub(super) fn filter(&mut self, action: &str, answer: &mut Element) {
         let Some(list) = list_of(action) else { return };
         let Some(members) = answer.at(list.path) else { return };

@@ -1,4 +1,4 @@
-//! Reachability during a test: each change that can cut targets off is checked, and what it cut off is recorded.
+//! Reachability during a test: each change that can cut targets off is checked, and the targets cut off are recorded.
 
 mod world;
 
@@ -12,7 +12,7 @@ use crate::aws::{Aws, Service};
 use crate::server::Server;
 use crate::xml;
 
-/// Actions that can end the reachability of a registered target.
+/// Actions that can make a registered target unreachable.
 const CUTTING: [&str; 6] = [
     "RevokeSecurityGroupIngress",
     "ModifySecurityGroupRules",
@@ -22,7 +22,7 @@ const CUTTING: [&str; 6] = [
     "ModifyTargetGroup",
 ];
 
-/// Which registered targets are reached.
+/// Whether each registered target is reached.
 pub(crate) type Snapshot = BTreeMap<Key, bool>;
 
 /// The checks of one account.
@@ -35,7 +35,7 @@ pub(crate) struct Watch {
 
 #[derive(Default)]
 struct State {
-    /// Why nothing is checked, if nothing is.
+    /// The reason for which nothing is checked, if there is one.
     ignored: Option<String>,
     gaps: Vec<String>,
 }
@@ -49,17 +49,17 @@ impl Watch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks nothing from now on, and forgets what was found.
+    /// Stops all checks, and drops their results.
     pub(crate) fn ignore(&self, reason: &str) {
         *self.state() = State { ignored: Some(reason.to_owned()), gaps: Vec::new() };
     }
 
-    /// Whether targets are checked.
+    /// Returns whether targets are checked.
     pub(crate) fn is_on(&self) -> bool {
         self.state().ignored.is_none()
     }
 
-    /// Targets that a change cut off while they were registered, with the change.
+    /// Returns targets that a change cut off while they were registered, with the change.
     pub(crate) fn gaps(&self) -> Vec<String> {
         self.state().gaps.clone()
     }
@@ -75,12 +75,12 @@ impl Watch {
         Ok(world)
     }
 
-    /// Reads which targets are reached; with a DNS name only those of the load balancer that has it.
+    /// Reads the targets and whether they are reached; with a DNS name only those of the load balancer that has it.
     pub(crate) async fn snapshot(&self, dns: Option<&str>) -> Result<Snapshot> {
         snapshot(&self.aws, &*self.world().await?, dns).await
     }
 
-    /// What there is before a change, if the change can cut targets off.
+    /// Returns the state before a change, if the change can cut targets off.
     pub(crate) async fn before(&self, action: &str) -> Result<Option<Snapshot>> {
         match CUTTING.contains(&action) && self.is_on() {
             true => self.snapshot(None).await.map(Some),
@@ -98,7 +98,7 @@ impl Watch {
         Ok(())
     }
 
-    /// The answer about the health of a target group's targets, with those unhealthy that are not reached.
+    /// Returns a response about the health of a target group's targets, in which unreached targets are unhealthy.
     pub(crate) async fn health(&self, group: &str, answer: String) -> Result<String> {
         if !self.is_on() {
             return Ok(answer);
@@ -115,7 +115,7 @@ tokio::task_local! {
     static ACCOUNTS: Mutex<Vec<(Arc<Watch>, Arc<Server>)>>;
 }
 
-/// Adds an account to those that are checked at the end of the test. Without a test nothing is checked.
+/// Adds an account to those that are checked at the end of the test. Outside a test nothing is checked.
 pub(crate) fn add_account(watch: Arc<Watch>, server: Arc<Server>) {
     let added = ACCOUNTS.try_with(|accounts| {
         accounts.lock().unwrap_or_else(PoisonError::into_inner).push((watch.clone(), server));
@@ -125,8 +125,8 @@ pub(crate) fn add_account(watch: Arc<Watch>, server: Arc<Server>) {
     }
 }
 
-/// Runs a test. It ends with the check that each registered target is reachable and was never cut off, in each account
-/// that does not ignore reachability.
+/// Runs a test and then checks that each registered target is reachable and was never cut off, in each account that
+/// does not ignore reachability.
 ///
 /// # Errors
 /// Those of the test, and targets that are not reachable.
@@ -146,7 +146,7 @@ pub async fn checked(test: impl Future<Output = Result<()>>) -> Result<()> {
     ACCOUNTS.scope(Mutex::default(), checked).await
 }
 
-/// The targets of a snapshot that are not reached.
+/// Returns the targets of a snapshot that are not reached.
 pub(crate) fn names_of_unreached(snapshot: Snapshot) -> Vec<String> {
     let unreached = snapshot.into_iter().filter(|(_, reached)| !reached);
     unreached.map(|((_, id, port), _)| format!("{id}:{port}")).collect()

@@ -1,9 +1,9 @@
-//! Reachability: whether load balancers reach their targets, as far as security groups decide about it.
+//! Reachability of targets by load balancers, as far as security groups decide about it.
 //!
-//! A load balancer reaches a target if a security group of the target's interface lets in the port of traffic and the
+//! A load balancer reaches a target if a security group of the target's interface allows the port of traffic and the
 //! port of health checks, from a security group of the load balancer or from its subnets (Elastic Load Balancing user
 //! guide for Network Load Balancers, "Update the security groups for your Network Load Balancer" and "Target security
-//! groups"). moto finds all targets healthy.
+//! groups"). moto reports all targets as healthy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -15,19 +15,19 @@ use crate::aws::{Aws, Service};
 /// A target: the ARN of its target group, its id and its port.
 pub type Key = (String, String, String);
 
-/// A rule for what comes in.
+/// An ingress rule.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Rule {
     protocol: String,
     from: i32,
     to: i32,
-    /// The security group that it names, if any.
+    /// The security group that it allows, if any.
     group: String,
-    /// The range that it names, if any.
+    /// The address range that it allows, if any.
     range: String,
 }
 
-/// The side of a load balancer.
+/// The source of a load balancer's traffic.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Source {
     groups: BTreeSet<String>,
@@ -43,7 +43,7 @@ impl Rule {
         fits && (named || ranged)
     }
 
-    /// Whether it lets in some clients: without security groups of the load balancer their addresses decide.
+    /// Returns whether it allows some clients: without security groups of the load balancer their addresses decide.
     fn lets_in_clients(&self, protocol: &str, port: i32) -> bool {
         let fits = self.protocol == "-1" || (self.protocol == protocol && (self.from..=self.to).contains(&port));
         fits && !self.range.is_empty()
@@ -57,13 +57,14 @@ fn parse(range: &str) -> Option<(u32, u32)> {
     Some((u32::from(address.parse::<Ipv4Addr>().ok()?) & mask, mask))
 }
 
-/// Whether all addresses of the second range are in the first.
+/// Returns whether all addresses of the second range are in the first.
 fn covers(outer: &str, inner: &str) -> bool {
     let (Some((outer, wide)), Some((inner, narrow))) = (parse(outer), parse(inner)) else { return false };
     wide <= narrow && inner & wide == outer
 }
 
-/// Whether rules let in everything that a target group needs: traffic, each a protocol and a port, and probes at a port.
+/// Returns whether rules allow all packets of a target group: traffic, each a protocol and a port, and probes at a
+/// port.
 fn reaches(rules: &[Rule], source: &Source, traffic: &[(&str, i32)], probe: i32) -> bool {
     let bare = source.groups.is_empty();
     let open = |protocol: &str, port: i32| {
@@ -73,7 +74,7 @@ fn reaches(rules: &[Rule], source: &Source, traffic: &[(&str, i32)], probe: i32)
         && rules.iter().any(|rule| rule.lets_in(source, "tcp", probe))
 }
 
-/// The protocols of IP that a protocol of a target group stands for.
+/// Returns the transports of a target group's protocol.
 fn transports(protocol: &str) -> &'static [&'static str] {
     match protocol {
         "UDP" | "QUIC" => &["udp"],
@@ -91,7 +92,7 @@ struct Group {
     probe_port: String,
 }
 
-/// Everything that decides about reachability, read in one batch.
+/// All inputs of reachability, read in one batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct World {
     sources: BTreeMap<String, Source>,
@@ -152,15 +153,15 @@ impl World {
         Ok(world)
     }
 
-    /// The target groups in use; with a DNS name only those of the load balancer that has it.
+    /// Returns the target groups in use; with a DNS name only those of the load balancer that has it.
     pub fn used_groups(&self, dns: Option<&str>) -> Vec<String> {
         let wanted = dns.map(|dns| self.names.get(&dns.to_ascii_lowercase()));
         let used = self.groups.iter().filter(|(_, group)| wanted.is_none_or(|wanted| wanted == Some(&group.user)));
         used.map(|(arn, _)| arn.clone()).collect()
     }
 
-    /// Whether a load balancer reaches a target. A target counts as reached if its group is not in use or no network
-    /// interface has its address.
+    /// Returns whether a load balancer reaches a target. A target counts as reached if its group is not in use or no
+    /// network interface has its address.
     pub fn reaches(&self, group: &str, id: &str, port: &str) -> bool {
         let (Some(group), Some(groups)) = (self.groups.get(group), self.interfaces.get(id)) else { return true };
         let Some(source) = self.sources.get(&group.user) else { return true };
@@ -177,7 +178,7 @@ fn owned(texts: Vec<&str>) -> BTreeSet<String> {
     texts.into_iter().map(str::to_owned).collect()
 }
 
-/// The targets that were reached before, are still registered, and are no longer reached.
+/// Returns the targets that were reached before, are still registered, and are no longer reached.
 pub fn gaps(before: &BTreeMap<Key, bool>, now: &BTreeMap<Key, bool>) -> Vec<Key> {
     let lost = now.iter().filter(|(key, reached)| !**reached && before.get(*key) == Some(&true));
     lost.map(|(key, _)| key.clone()).collect()
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn gap_is_what_was_reached_and_is_registered_still() {
+    fn gap_is_a_registered_target_that_was_reached_before() {
         let key = |id: &str| ("group".to_owned(), id.to_owned(), "80".to_owned());
         let before = [(key("kept"), true), (key("lost"), true), (key("left"), true), (key("never"), false)].into();
         let now = [(key("kept"), true), (key("lost"), false), (key("never"), false), (key("new"), false)].into();

@@ -1,5 +1,4 @@
-//! Network Load Balancers over AWS: what a Service gets, what breaks and comes right, what is taken over, and what all
-//! of it costs in calls.
+//! Network Load Balancers in AWS: creation, failures and recovery, takeover, and the number of calls.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,25 +20,25 @@ use crate::bed::{AwsBed, CLUSTER, provider};
 
 pub const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 
-/// The texts of an answer's elements of one name.
+/// Returns the texts of all elements with one name in a response.
 pub fn texts(xml: &str, tag: &str) -> Vec<String> {
     let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
     let found = xml.split(&open).skip(1).filter_map(|rest| rest.split_once(&close));
     found.map(|(text, _)| text.trim().to_owned()).collect()
 }
 
-/// What an account holds for Services.
+/// The resources of Services in an account.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct AccountResources {
     pub balancers: Vec<String>,
     pub target_groups: Vec<String>,
     pub security_groups: BTreeSet<String>,
-    /// Rules of the nodes' security group for what comes in.
+    /// Ingress rules of the nodes' security group.
     pub node_rules: usize,
 }
 
-impl Held {
-    pub async fn by(moto: &Moto) -> Result<Self> {
+impl AccountResources {
+    pub async fn read(moto: &Moto) -> Result<Self> {
         let elb = async |action: &str, tag: &str| -> Result<Vec<String>> {
             Ok(texts(&moto.aws.call(Service::Elb, action, &[]).await?, tag))
         };
@@ -58,7 +57,7 @@ impl Held {
         })
     }
 
-    /// Those that carry a text in their tags.
+    /// Returns the resources whose tags contain a value.
     pub async fn with_tag(moto: &Moto, value: &str) -> Result<Vec<String>> {
         let all = Self::by(moto).await?;
         let mut found = Vec::new();
@@ -73,7 +72,7 @@ impl Held {
         Ok(found)
     }
 
-    pub fn is_nothing(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
@@ -114,7 +113,7 @@ pub fn targets(machines: &[Machine]) -> Targets {
     Targets::nodes(machines.iter().map(node).collect::<Vec<_>>())
 }
 
-/// The provider's balancers, in a process that knows nothing yet.
+/// Returns the load balancers of a provider in a new process, without any cache.
 pub async fn fresh(moto: &Moto) -> Result<Arc<dyn LoadBalancers>> {
     let provider = provider(moto)?;
     provider.initialize().await?;
@@ -133,7 +132,7 @@ pub async fn settle(
     targets: &Targets,
 ) -> Result<String> {
     let (mut last, mut pause) = (String::new(), Duration::from_millis(50));
-    // Listings that are a few seconds old are used again.
+    // Listings of the last seconds are reused.
     let deadline = Instant::now() + Duration::from_secs(60);
     while Instant::now() < deadline {
         match balancers.ensure(spec, targets).await {
@@ -173,9 +172,9 @@ pub async fn delete(balancers: &dyn LoadBalancers, id: &LoadBalancerId) -> Resul
     bail!("{id} is never gone: {last}")
 }
 
-/// What moto has of a Service with one port and one with two.
+/// Checks the resources of a Service with one port or two.
 async fn as_asked(moto: &Moto, ports: usize) -> Result<()> {
-    let held = Held::by(moto).await?;
+    let held = AccountResources::read(moto).await?;
     ensure!(held.balancers.len() == 1 && held.target_groups.len() == ports, "{held:?}");
     ensure!(held.security_groups.len() == 2 && held.node_rules == 1, "{held:?}");
     for group in &held.target_groups {
@@ -188,23 +187,23 @@ async fn as_asked(moto: &Moto, ports: usize) -> Result<()> {
     Ok(())
 }
 
-/// Every other call, and the ones between in the next test.
-pub async fn a_call_fails_last_and_another_process_ends_it(_: Space) -> Result<()> {
-    another_process_goes_on(Effect::Outage, (1..).step_by(2)).await
+/// Every second call; the next test has the others.
+pub async fn another_process_finishes_after_a_failed_call(_: Space) -> Result<()> {
+    finish_in_another_process(Effect::Outage, (1..).step_by(2)).await
 }
 
-pub async fn an_answer_is_lost_last_and_another_process_ends_it(_: Space) -> Result<()> {
-    another_process_goes_on(Effect::AnswerLost, (2..).step_by(2)).await
+pub async fn another_process_finishes_after_a_lost_response(_: Space) -> Result<()> {
+    finish_in_another_process(Effect::ResponseLost, (2..).step_by(2)).await
 }
 
 /// `cargo xtask soak --only aws`
-pub async fn whatever_call_is_the_last_another_process_ends_it(_: Space) -> Result<()> {
-    another_process_goes_on(Effect::Outage, 1..).await?;
-    another_process_goes_on(Effect::AnswerLost, 1..).await
+pub async fn another_process_finishes_after_any_call(_: Space) -> Result<()> {
+    finish_in_another_process(Effect::Outage, 1..).await?;
+    finish_in_another_process(Effect::ResponseLost, 1..).await
 }
 
-/// Creation, update and deletion die after each of these calls in turn; another process goes on.
-async fn another_process_goes_on(effect: Effect, places: impl Iterator<Item = u64>) -> Result<()> {
+/// Creation, update and deletion crash after each of these calls in turn; another process continues.
+async fn finish_in_another_process(effect: Effect, places: impl Iterator<Item = u64>) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let machines = moto.run(2).await?;
     let all = targets(&machines);
@@ -214,7 +213,7 @@ async fn another_process_goes_on(effect: Effect, places: impl Iterator<Item = u6
         let mut struck = 0;
         moto.proxy.arm(Fault::nth("changes", nth, effect.clone()));
         for phase in 0..3 {
-            // The first call may fail; the process dies with it.
+            // The first call may fail; the process crashes with it.
             let dying = fresh(&moto).await?;
             match phase {
                 0 => drop(dying.ensure(&one, &all).await),
@@ -233,8 +232,8 @@ async fn another_process_goes_on(effect: Effect, places: impl Iterator<Item = u6
                 0 => as_asked(&moto, 1).await.with_context(|| format!("{effect:?} at change {nth}, made"))?,
                 1 => as_asked(&moto, 2).await.with_context(|| format!("{effect:?} at change {nth}, changed"))?,
                 _ => {
-                    let held = Held::by(&moto).await?;
-                    ensure!(held.is_nothing(), "{effect:?} at change {nth} leaves {held:?}");
+                    let held = AccountResources::read(&moto).await?;
+                    ensure!(held.is_empty(), "{effect:?} at change {nth} leaves {held:?}");
                 }
             }
         }
@@ -247,8 +246,8 @@ async fn another_process_goes_on(effect: Effect, places: impl Iterator<Item = u6
     Ok(())
 }
 
-/// A balancer that can't be made leaves nothing, though its Service goes while parts of it are there.
-pub async fn what_cannot_be_made_is_gone_with_its_service(_: Space) -> Result<()> {
+/// A load balancer that cannot be created leaks nothing, even if its Service is deleted while parts of it exist.
+pub async fn failed_creation_leaves_nothing_when_its_service_is_deleted(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
     let balancers = fresh(&moto).await?;
@@ -257,18 +256,18 @@ pub async fn what_cannot_be_made_is_gone_with_its_service(_: Space) -> Result<()
         moto.proxy.arm(Fault::always(action, Effect::refused("TooManyLoadBalancers", "the limit is reached")));
         let error = balancers.ensure(&one, &all).await.err().context("it was made")?;
         ensure!(error.kind == ErrorKind::Quota, "{error:?}");
-        ensure!(!Held::by(&moto).await?.security_groups.is_empty(), "nothing was half made");
+        ensure!(!AccountResources::read(&moto).await?.security_groups.is_empty(), "nothing was half made");
         let owned = balancers.list_owned().await?;
         ensure!(owned.len() == 1 && owned[0].id == one.id, "what is half made is not listed: {owned:?}");
         moto.proxy.disarm();
         delete(&*balancers, &one.id).await?;
-        let held = Held::by(&moto).await?;
-        ensure!(held.is_nothing(), "after {action} failed there is {held:?}");
+        let held = AccountResources::read(&moto).await?;
+        ensure!(held.is_empty(), "after {action} failed there is {held:?}");
     }
     Ok(())
 }
 
-/// The calls of a cluster that grows and of one that rests.
+/// Counts the calls in a cluster that grows and in one without changes.
 pub async fn calls_do_not_grow_with_nodes_and_services(_: Space) -> Result<()> {
     const SERVICES: usize = 100;
     const FEW: usize = 5;
@@ -281,7 +280,7 @@ pub async fn calls_do_not_grow_with_nodes_and_services(_: Space) -> Result<()> {
     let specs: Vec<LoadBalancerSpec> = (0..SERVICES)
         .map(|number| LoadBalancerSpec { ports: vec![port(80), port(443)], ..spec(number, &[]) })
         .collect();
-    // A node joins: no reads but its own, however many Services there are.
+    // A node joins: only its own reads, however many Services exist.
     for (services, joined) in [(FEW, &late[0]), (SERVICES, &late[1])] {
         let some = targets(&machines);
         let settled: Vec<_> = specs[..services].iter().map(|spec| settle(&moto, &*balancers, spec, &some)).collect();
@@ -299,10 +298,10 @@ pub async fn calls_do_not_grow_with_nodes_and_services(_: Space) -> Result<()> {
         ensure!(made("DeregisterTargets") == 0 && reads <= 6, "{reads} reads for {services} Services: {after:?}");
     }
     let more = targets(&machines);
-    let rules = Held::by(&moto).await?.node_rules;
+    let rules = AccountResources::read(&moto).await?.node_rules;
     ensure!(rules == 1, "{rules} rules for {SERVICES} Services");
 
-    // Nothing changes: looks for drift change nothing, and read a few things of each Service.
+    // Without changes: checks for drift change nothing, and read a few resources of each Service.
     let (before, changes) = (moto.proxy.calls(), moto.proxy.changes());
     for spec in &specs {
         settle(&moto, &*balancers, spec, &more).await?;
@@ -313,13 +312,13 @@ pub async fn calls_do_not_grow_with_nodes_and_services(_: Space) -> Result<()> {
     ensure!(each <= 9, "{each} reads for each Service at rest");
     let gone: Vec<_> = specs.iter().map(|spec| delete(&*balancers, &spec.id)).collect();
     stream::iter(gone).buffer_unordered(10).try_collect::<Vec<_>>().await?;
-    let held = Held::by(&moto).await?;
-    ensure!(held.is_nothing(), "{held:?}");
+    let held = AccountResources::read(&moto).await?;
+    ensure!(held.is_empty(), "{held:?}");
     Ok(())
 }
 
-/// What cloud-provider-aws made is kept, name and all.
-pub async fn a_balancer_of_cloud_provider_aws_is_taken_over(_: Space) -> Result<()> {
+/// A load balancer of cloud-provider-aws is kept, including its name.
+pub async fn load_balancer_of_cloud_provider_aws_is_adopted(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let machines = moto.run(2).await?;
     let one = spec(1, &[]);
@@ -371,7 +370,7 @@ pub async fn a_balancer_of_cloud_provider_aws_is_taken_over(_: Space) -> Result<
 
     let balancers = fresh(&moto).await?;
     settle(&moto, &*balancers, &one, &targets(&machines)).await?;
-    let held = Held::by(&moto).await?;
+    let held = AccountResources::read(&moto).await?;
     ensure!(held.balancers == [balancer.clone()] && held.target_groups == [group.clone()], "{held:?}");
     ensure!(held.security_groups.is_empty(), "AWS can't give groups to a balancer without: {held:?}");
     let calls = moto.proxy.calls();
@@ -380,22 +379,22 @@ pub async fn a_balancer_of_cloud_provider_aws_is_taken_over(_: Space) -> Result<
     }
     let listeners = moto.aws.call(Service::Elb, "DescribeListeners", &[("LoadBalancerArn", &balancer)]).await?;
     ensure!(texts(&listeners, "ListenerArn") == [listener], "{listeners}");
-    // Nodes are opened to clients, as upstream does for a balancer without groups.
+    // Nodes are opened to clients, as upstream does for a load balancer without groups.
     ensure!(held.node_rules > 0, "{held:?}");
     delete(&*balancers, &one.id).await?;
-    let held = Held::by(&moto).await?;
-    ensure!(held.is_nothing(), "{held:?}");
+    let held = AccountResources::read(&moto).await?;
+    ensure!(held.is_empty(), "{held:?}");
     Ok(())
 }
 
-/// Hands change things in AWS; the next look puts them back and says so.
-pub async fn changes_by_hand_are_undone_and_told(_: Space) -> Result<()> {
+/// Another client changes resources in AWS; the next `ensure` reverts the changes and reports them.
+pub async fn changes_by_other_clients_are_reverted_and_reported(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
     let balancers = fresh(&moto).await?;
     let one = spec(1, &[]);
     settle(&moto, &*balancers, &one, &all).await?;
-    let held = Held::by(&moto).await?;
+    let held = AccountResources::read(&moto).await?;
     let attributes = [
         ("LoadBalancerArn", &*held.balancers[0]),
         ("Attributes.member.1.Key", "load_balancing.cross_zone.enabled"),
@@ -409,19 +408,19 @@ pub async fn changes_by_hand_are_undone_and_told(_: Space) -> Result<()> {
     delete(&*balancers, &one.id).await
 }
 
-/// One target that AWS does not take costs the others nothing.
-pub async fn one_bad_target_costs_the_others_nothing(_: Space) -> Result<()> {
+/// A target that AWS refuses does not affect the others.
+pub async fn refused_target_does_not_affect_the_others(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let machines = moto.run(4).await?;
     let balancers = fresh(&moto).await?;
     let one = spec(1, &[]);
-    // The first three attempts hold the bad one: all four, two, and it alone.
+    // The first three attempts contain the bad one: all four, two, and it alone.
     let bad = Effect::refused("InvalidTarget", "the instance is not in the network");
     moto.proxy.arm(Fault { times: Some(3), ..Fault::first("RegisterTargets", bad) });
     let ensured = balancers.ensure(&one, &targets(&machines)).await?;
     moto.proxy.disarm();
     ensure!(ensured.warnings.len() == 1 && ensured.warnings[0].contains("gets no traffic"), "{:?}", ensured.warnings);
-    let held = Held::by(&moto).await?;
+    let held = AccountResources::read(&moto).await?;
     let health = [("TargetGroupArn", &*held.target_groups[0])];
     let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &health).await?;
     ensure!(texts(&health, "Id").len() == 3, "{health}");
@@ -435,8 +434,8 @@ pub fn service(name: &str, annotations: serde_json::Value) -> Result<KubeService
     }))?)
 }
 
-/// What a user sees: a name, targets that follow the nodes, and nothing left in the end.
-pub async fn a_service_gets_a_balancer_and_loses_it(_: Space) -> Result<()> {
+/// The visible behaviour: a DNS name, targets that follow the nodes, and nothing left in the end.
+pub async fn service_gets_a_load_balancer_until_it_is_deleted(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let _manager = bed.ccm(&["--controllers=cloud-node,service"]).await?;
     let machines = bed.nodes(2).await?;
@@ -455,7 +454,7 @@ pub async fn a_service_gets_a_balancer_and_loses_it(_: Space) -> Result<()> {
     .await?;
     let has_targets = async |expected: &[&Machine]| {
         eventually(format!("there are {} targets", expected.len()), || async {
-            let held = Held::by(&bed.moto).await?;
+            let held = AccountResources::read(&bed.moto).await?;
             let group = held.target_groups.first().context("no target group")?;
             let health = bed.moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", group)]).await?;
             let ids: BTreeSet<String> = texts(&health, "Id").into_iter().collect();
@@ -471,7 +470,7 @@ pub async fn a_service_gets_a_balancer_and_loses_it(_: Space) -> Result<()> {
     bed.cloud.edit(&third.name, excluded).await?;
     has_targets(&[&machines[0], &machines[1]]).await?;
 
-    // A mistake is said once and changes nothing.
+    // A mistake is reported once and changes nothing.
     let wrong = json!({"metadata": {"annotations": {format!("{PREFIX}scheme"): "outside"}}});
     services.patch("web", &PatchParams::default(), &Patch::Merge(&wrong)).await?;
     eventually("the mistake is told", || async {
@@ -484,15 +483,15 @@ pub async fn a_service_gets_a_balancer_and_loses_it(_: Space) -> Result<()> {
     services.delete("web", &DeleteParams::default()).await?;
     eventually("everything is gone", || async {
         ensure!(services.get_opt("web").await?.is_none(), "the Service waits");
-        let held = Held::by(&bed.moto).await?;
-        ensure!(held.is_nothing(), "{held:?}");
+        let held = AccountResources::read(&bed.moto).await?;
+        ensure!(held.is_empty(), "{held:?}");
         Ok(())
     })
     .await
 }
 
-/// An error that an operator has to fix is one Event with the fix, and is not retried all the time.
-pub async fn what_is_not_allowed_is_told_with_what_to_do(_: Space) -> Result<()> {
+/// An error that an operator has to fix is one Event with the fix, and is not retried constantly.
+pub async fn missing_permission_is_reported_with_the_fix(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let _manager = bed.ccm(&["--controllers=cloud-node,service"]).await?;
     let services: Api<KubeService> = Api::namespaced(bed.cloud.bed.client.clone(), "default");
@@ -516,7 +515,8 @@ pub async fn what_is_not_allowed_is_told_with_what_to_do(_: Space) -> Result<()>
             Ok(())
         })
         .await?;
-        // A change of the Service is a reason to try again: there is no second Event, and once fixed it works immediately.
+        // A change of the Service causes another attempt: there is no second Event, and once fixed it works
+        // immediately.
         let tried = bed.moto.proxy.calls_of("CreateLoadBalancer") - before;
         ensure!(tried == 1, "it was tried {tried} times");
         bed.moto.proxy.disarm();

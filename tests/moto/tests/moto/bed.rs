@@ -1,4 +1,4 @@
-//! A control plane, an AWS account, and a ccm between them.
+//! A control plane, an AWS account, and a ccm that connects them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 
 /// The cluster's name in tags.
 pub const CLUSTER: &str = "conformance";
-/// What keeps pods away from a node that its cloud did not speak of yet.
+/// The taint that keeps pods away from a node that is not initialised.
 pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
-/// What one test has for itself.
+/// The environment of one test.
 pub struct AwsBed {
     pub cloud: CloudBed,
     pub moto: Moto,
@@ -25,13 +25,13 @@ pub struct AwsBed {
 
 const POLICY: &str = include_str!("../../../../deploy/aws-iam-policy.json");
 
-/// The provider over an account of moto's, not initialised, with the rights of the published policy and no others.
+/// Returns the provider for an account in moto, not initialised, with the rights of the published policy only.
 pub fn provider(moto: &Moto) -> Result<Arc<dyn CloudProvider>> {
     moto.proxy.enforce(Policy::parse(&[POLICY], &[("CLUSTER", CLUSTER)])?);
     provider_of(moto.cloud_config())
 }
 
-/// The provider with this configuration.
+/// Returns the provider with this configuration.
 pub fn provider_of(config: String) -> Result<Arc<dyn CloudProvider>> {
     let config = config.into();
     let context = BuildContext { cluster_name: CLUSTER.into(), config, ..BuildContext::default() };
@@ -44,22 +44,22 @@ impl AwsBed {
         Ok(Self { cloud, moto })
     }
 
-    /// Starts ccm, to which nodes seem to be older by an hour than they are.
+    /// Starts ccm with a clock that makes nodes an hour older.
     pub async fn ccm(&self, flags: &[&str]) -> Result<Manager> {
         self.ccm_at(&Faults::default(), flags, SignedDuration::from_hours(1)).await
     }
 
-    /// Starts ccm, to which nodes seem to be older by `later`.
+    /// Starts ccm with a clock that makes nodes older by `later`.
     pub async fn ccm_at(&self, faults: &Faults, flags: &[&str], later: SignedDuration) -> Result<Manager> {
         self.cloud.ccm_over(|_| provider(&self.moto), faults, flags, later).await
     }
 
-    /// Registers a machine's Node, as a kubelet does that knows neither its provider nor its id.
+    /// Registers the Node of an instance, like a kubelet without a provider ID.
     pub async fn register(&self, machine: &Machine, more: Value) -> Result<Node> {
         self.cloud.register(&machine.name, more).await
     }
 
-    /// Starts machines and registers their Nodes.
+    /// Starts instances and registers their Nodes.
     pub async fn nodes(&self, count: usize) -> Result<Vec<Machine>> {
         let machines = self.moto.run(count).await?;
         for some in machines.chunks(50) {
@@ -69,7 +69,7 @@ impl AwsBed {
         Ok(machines)
     }
 
-    /// Waits until a Node is initialised, with all that its machine has.
+    /// Waits until a Node is initialised, with all data of its instance.
     pub async fn initialised(&self, machine: &Machine) -> Result<Node> {
         eventually(format!("{} is initialised", machine.name), || async {
             let node = self.cloud.nodes().get(&machine.name).await?;
@@ -96,23 +96,23 @@ impl AwsBed {
     }
 }
 
-/// A node's labels.
+/// Returns a node's labels.
 pub fn labels(node: &Node) -> BTreeMap<String, String> {
     node.metadata.labels.clone().unwrap_or_default()
 }
 
-/// The keys of a node's taints.
+/// Returns the keys of a node's taints.
 pub fn taints(node: &Node) -> Vec<&str> {
     node.spec.iter().flat_map(|spec| &spec.taints).flatten().map(|taint| taint.key.as_str()).collect()
 }
 
-/// A node's addresses, as kind and text.
+/// Returns a node's addresses, as kind and text.
 pub fn addresses(node: &Node) -> Vec<(String, String)> {
     let addresses = node.status.iter().flat_map(|status| &status.addresses).flatten();
     addresses.map(|own| (own.type_.clone(), own.address.clone())).collect()
 }
 
-/// Status and reason of a node's condition about its routes.
+/// Returns status and reason of a node's condition about its routes.
 pub fn network(node: &Node) -> Result<(String, String)> {
     let conditions = node.status.iter().flat_map(|status| &status.conditions).flatten();
     let mut about = conditions.filter(|condition| condition.type_ == "NetworkUnavailable");

@@ -6,19 +6,20 @@ use cluster_tests::Space;
 use moto::{Machine, Moto, Service};
 use providers::{Deletion, Ensured, ErrorKind, LoadBalancerId, LoadBalancerSpec, Progress};
 
-use crate::balancers::{Held, PREFIX, delete, fresh, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, PREFIX, delete, fresh, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 
 const REPLACED: &str = "kubernetes.io/load-balancer-replaced";
 
-/// A Service as users write it for a Classic Load Balancer.
+/// A Service of type LoadBalancer without an annotation for the type of load balancer.
 fn untyped(number: usize, annotations: &[(&str, &str)]) -> LoadBalancerSpec {
     let mut spec = spec(number, annotations);
     spec.annotations.remove(&format!("{PREFIX}type"));
     spec
 }
 
-/// Creates what cloud-provider-aws creates for a Service: load balancer, security group, rule, one instance.
+/// Creates the resources that cloud-provider-aws creates for a Service: load balancer, security group, rule, one
+/// instance.
 async fn of_cloud_provider(moto: &Moto, id: &LoadBalancerId, cluster: &str, machine: &Machine) -> Result<String> {
     let (name, tag, service) = (id.default_name(), format!("kubernetes.io/cluster/{cluster}"), id.to_string());
     let group = [
@@ -55,7 +56,7 @@ async fn of_cloud_provider(moto: &Moto, id: &LoadBalancerId, cluster: &str, mach
     Ok(group)
 }
 
-/// The instances of a Classic Load Balancer, in order; `None` if it does not exist.
+/// Returns the instances of a Classic Load Balancer, in order; `None` if it does not exist.
 async fn instances(moto: &Moto, id: &LoadBalancerId) -> Result<Option<Vec<String>>> {
     let all = moto.aws.call(Service::Classic, "DescribeLoadBalancers", &[]).await?;
     let name = format!("<LoadBalancerName>{}</LoadBalancerName>", id.default_name());
@@ -87,7 +88,7 @@ fn hostname(ensured: &Ensured) -> Result<String> {
 /// Nodes come and go, the Service is deleted: the Classic Load Balancer follows, and nothing is left of it.
 pub async fn classic_load_balancer_follows_nodes_and_ends_with_its_service(_: Space) -> Result<()> {
     let (moto, machines) = start().await?;
-    // What only a Classic Load Balancer can have is no mistake.
+    // Settings that only a Classic Load Balancer can have are no mistake.
     let one = untyped(1, &[("extra-security-groups", "sg-extra"), ("proxy-protocol", "*")]);
     of_cloud_provider(&moto, &one.id, CLUSTER, &machines[0]).await?;
     let balancers = fresh(&moto).await?;
@@ -99,23 +100,23 @@ pub async fn classic_load_balancer_follows_nodes_and_ends_with_its_service(_: Sp
 
     balancers.set_targets(&one, &targets(&machines[1..])).await?;
     ensure!(instances(&moto, &one.id).await? == ids(&machines[1..]), "{:?}", instances(&moto, &one.id).await?);
-    // An instance that no longer exists costs the others nothing.
+    // An instance that no longer exists does not affect the others.
     let mut gone = machines.clone();
     gone[0].id = "i-00000000000000000".into();
     balancers.ensure(&one, &targets(&gone)).await?;
-    let held = Held::by(&moto).await?;
+    let held = AccountResources::read(&moto).await?;
     ensure!(held.balancers.is_empty() && held.target_groups.is_empty() && held.node_rules == 1, "{held:?}");
 
     delete(&*balancers, &one.id).await?;
     ensure!(instances(&moto, &one.id).await?.is_none(), "it is left");
     let groups = moto.aws.ec2("DescribeSecurityGroups", &[], "groupName").await?;
     ensure!(!groups.iter().any(|name| name.starts_with("k8s-elb-")), "{groups:?}");
-    ensure!(Held::by(&moto).await?.is_nothing(), "{:?}", Held::by(&moto).await?);
+    ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
     ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
     Ok(())
 }
 
-/// A cluster that was restored from a backup has the uids of the original, and touches nothing of it.
+/// A cluster that was restored from a backup has the uids of the original, and changes none of its resources.
 pub async fn classic_load_balancer_of_another_cluster_is_left_alone(_: Space) -> Result<()> {
     let (moto, machines) = start().await?;
     let one = untyped(1, &[]);
@@ -144,11 +145,11 @@ pub async fn service_moves_to_a_network_load_balancer_without_a_gap(_: Space) ->
         let ensured = balancers.ensure(&one, &all).await?;
         ensure!(ensured.progress != Progress::Settled, "no target is healthy: {ensured:?}");
         old = hostname(&ensured)?;
-        ensure!(!Held::by(&moto).await?.balancers.is_empty(), "the new one is made next to the old");
+        ensure!(!AccountResources::read(&moto).await?.balancers.is_empty(), "the new one is made next to the old");
         ensure!(instances(&moto, &one.id).await? == ids(&machines), "the old one serves meanwhile");
     }
     machines.iter().for_each(|machine| moto.proxy.check(&machine.id, false));
-    // The status is not written yet: however often it is tried, the old one stays and its time does not begin.
+    // The status is not written yet: however often it is retried, the old one stays and its time does not begin.
     let mut new = String::new();
     for _ in 0..3 {
         new = hostname(&balancers.ensure(&one, &all).await?)?;
@@ -160,7 +161,7 @@ pub async fn service_moves_to_a_network_load_balancer_without_a_gap(_: Space) ->
     ensure!(hostname(&ensured)? == new && ensured.progress != Progress::Settled, "{ensured:?}");
     ensure!(replaced(&moto, &one.id).await?.is_some(), "no tag says when its address was replaced");
 
-    // Another process goes on. The address stays, though the new targets fail; both get other nodes.
+    // Another process continues. The address stays, though the new targets fail; both get other nodes.
     let next = fresh(&moto).await?;
     machines.iter().for_each(|machine| moto.proxy.check(&machine.id, true));
     let ensured = next.ensure(&one, &targets(&machines[1..])).await?;
@@ -177,12 +178,12 @@ pub async fn service_moves_to_a_network_load_balancer_without_a_gap(_: Space) ->
     ensure!(!groups.iter().any(|name| name.starts_with("k8s-elb-")), "{groups:?}");
     ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
     delete(&*next, &one.id).await?;
-    ensure!(Held::by(&moto).await?.is_nothing(), "{:?}", Held::by(&moto).await?);
+    ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
     Ok(())
 }
 
-/// The Classic Load Balancer of a deleted Service is found, told from that of a new Service of the same name, and deleted
-/// with its security group.
+/// The Classic Load Balancer of a deleted Service is found, distinguished from that of a new Service of the same name,
+/// and deleted with its security group.
 pub async fn classic_load_balancer_of_a_deleted_service_is_a_leak(_: Space) -> Result<()> {
     let (moto, machines) = start().await?;
     let (left, kept) = (untyped(1, &[]).id, untyped(2, &[]).id);
@@ -196,7 +197,7 @@ pub async fn classic_load_balancer_of_a_deleted_service_is_a_leak(_: Space) -> R
     ensure!(owned.len() == 2 && owned.iter().all(|one| one.certain), "{owned:?}");
     let leaked = owned.iter().find(|one| one.id.name == left.name).context("it is not listed")?;
     let later = LoadBalancerId { uid: untyped(4, &[]).id.uid, ..left.clone() };
-    ensure!(balancers.may_belong(leaked, &left) && !balancers.may_belong(leaked, &later), "{leaked:?}");
+    ensure!(balancers.may_be_owned_by(leaked, &left) && !balancers.may_be_owned_by(leaked, &later), "{leaked:?}");
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while balancers.collect(leaked).await? != Deletion::Gone {
         ensure!(std::time::Instant::now() < deadline, "it is never deleted");
@@ -213,7 +214,7 @@ pub async fn classic_load_balancer_of_a_deleted_service_is_a_leak(_: Space) -> R
     Ok(())
 }
 
-/// The time at which its address was replaced.
+/// Returns the time at which its address was replaced.
 async fn replaced(moto: &Moto, id: &LoadBalancerId) -> Result<Option<String>> {
     let name = [("LoadBalancerNames.member.1", &*id.default_name())];
     let tags = moto.aws.call(Service::Classic, "DescribeTags", &name).await?;

@@ -1,4 +1,4 @@
-//! The suite that every provider passes, on moto.
+//! The conformance suite of all providers, on moto.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use moto::{Effect, Fault, Machine, Moto, Service};
 use provider_conformance::{CaseResult, Fixture, FixtureError, Outcome, Report};
 use providers::{CloudProvider, InstanceRef, InstanceState, IpNet, LoadBalancerId, async_trait};
 
-use crate::balancers::Held;
+use crate::balancers::AccountResources;
 use crate::bed::{CLUSTER, provider, provider_of};
 
-/// AWS from its other side.
+/// The cloud behind the provider, for the suite.
 struct OnMoto {
     moto: Moto,
 }
@@ -27,7 +27,7 @@ fn failed(error: anyhow::Error) -> FixtureError {
     FixtureError::Failed(format!("{error:#}"))
 }
 
-/// The id in a provider id.
+/// Returns the instance id in a provider ID.
 fn id(instance: &InstanceRef) -> &str {
     instance.provider_id.as_deref().and_then(|id| id.rsplit('/').next()).unwrap_or_default()
 }
@@ -42,7 +42,7 @@ impl Fixture for OnMoto {
         CLUSTER.into()
     }
 
-    /// Its name is AWS's to give.
+    /// AWS chooses its name.
     async fn create_instance(&self, _: &str) -> Result<InstanceRef, FixtureError> {
         let machines = self.moto.run(1).await.map_err(failed)?;
         Ok(node_of(&machines[0]))
@@ -56,8 +56,8 @@ impl Fixture for OnMoto {
         self.moto.terminate(id(instance)).await.map_err(failed)
     }
 
-    async fn remaining_resources(&self, id: &LoadBalancerId) -> Result<Vec<String>, FixtureError> {
-        Held::with_tag(&self.moto, &id.uid).await.map_err(failed)
+    async fn leaked_resources(&self, id: &LoadBalancerId) -> Result<Vec<String>, FixtureError> {
+        AccountResources::with_tag(&self.moto, &id.uid).await.map_err(failed)
     }
 
     fn annotations(&self) -> BTreeMap<String, String> {
@@ -94,7 +94,7 @@ impl Fixture for OnMoto {
     }
 
     async fn lose_response(&self, nth: u64) -> Result<(), FixtureError> {
-        self.moto.proxy.arm(Fault::nth("changes", nth, Effect::AnswerLost));
+        self.moto.proxy.arm(Fault::nth("changes", nth, Effect::ResponseLost));
         Ok(())
     }
 
@@ -132,7 +132,7 @@ impl Fixture for OnMoto {
     }
 }
 
-pub async fn in_aws_the_machine_tells_the_rest(_: Space) -> Result<()> {
+pub async fn configuration_is_completed_from_instance_metadata(_: Space) -> Result<()> {
     let moto = Moto::start("tagged").await?;
     let machines = moto.run(2).await?;
     let provider = provider_of(moto.cloud_config_in_aws(&machines[0]))?;
@@ -141,11 +141,11 @@ pub async fn in_aws_the_machine_tells_the_rest(_: Space) -> Result<()> {
     let instances = provider.instances().context("no instances")?;
     let states = instances.describe(&[node_of(&machines[1])]).await;
     ensure!(matches!(&states[..], [InstanceState::Running(_)]), "{states:?}");
-    // The table is found by the tag's cluster and the machine's network.
+    // The table is found by the cluster's tag and the instance's network.
     let routes = provider.routes().context("no routes")?.list().await?;
     ensure!(routes.is_empty(), "{routes:?}");
 
-    // Nothing serves metadata here: it is said what to do.
+    // No metadata service here: the error contains the fix.
     let other = Moto::start("tagged").await?;
     let provider = provider_of(moto.cloud_config_in_aws(&machines[0]).replace(&moto.proxy.url(), &other.proxy.url()))?;
     let error = provider.initialize().await.err().context("it was initialised without metadata")?;
@@ -153,8 +153,8 @@ pub async fn in_aws_the_machine_tells_the_rest(_: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn the_suite_passes(_: Space) -> Result<()> {
-    // One server answers one call at a time: half of the cases on each of two.
+pub async fn provider_passes_the_conformance_suite(_: Space) -> Result<()> {
+    // A server handles one call at a time: half of the cases run on each of two.
     let halves = futures::future::try_join_all((0..2).map(half)).await?;
     let results: Vec<_> = halves.into_iter().flatten().collect();
     let report = Report { results };
@@ -167,7 +167,7 @@ pub async fn the_suite_passes(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// Every other case of the suite, from this one on.
+/// Runs every second case of the suite, from this one on.
 async fn half(first: usize) -> Result<Vec<CaseResult>> {
     let fixture = OnMoto { moto: Moto::start(CLUSTER).await? };
     let provider: Arc<dyn CloudProvider> = provider(&fixture.moto)?;

@@ -1,4 +1,4 @@
-//! Forward actions: a part of a balancer's traffic goes to another Service, and nothing of that is left in the end.
+//! Forward actions: a part of a load balancer's traffic is sent to another Service, and nothing is left in the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use moto::{Effect, Fault, Moto, Service};
 use providers::{IpFamily, LoadBalancerSpec, OtherService, Targets};
 use serde_json::{Value, json};
 
-use crate::balancers::{Held, PREFIX, delete, fresh, port, service, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, PREFIX, delete, fresh, port, service, settle, spec, targets, texts};
 use crate::bed::{AwsBed, CLUSTER};
 
 const ACTION: &str = "service.beta.kubernetes.io/actions.TCP-80";
@@ -21,24 +21,24 @@ fn action((own, green): (u16, u16), port: &Value) -> String {
     json!({"type": "forward", "forwardConfig": {"baseServiceWeight": own, "targetGroups": [green]}}).to_string()
 }
 
-/// The weights that the only listener sends traffic by, by target group.
+/// Returns the weights of the only listener, by target group.
 async fn weights(moto: &Moto) -> Result<BTreeMap<String, String>> {
-    let held = Held::by(moto).await?;
+    let held = AccountResources::read(moto).await?;
     let balancer = held.balancers.first().context("no balancer")?;
     let listeners = moto.aws.call(Service::Elb, "DescribeListeners", &[("LoadBalancerArn", balancer)]).await?;
     let config = texts(&listeners, "ForwardConfig").into_iter().next().unwrap_or_default();
     Ok(texts(&config, "TargetGroupArn").into_iter().zip(texts(&config, "Weight")).collect())
 }
 
-/// What is registered in a target group, by id and port.
+/// Returns the targets that are registered in a target group, by id and port.
 async fn registered(moto: &Moto, group: &str) -> Result<BTreeSet<(String, String)>> {
     let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", group)]).await?;
     Ok(texts(&health, "Target").iter().flat_map(|one| texts(one, "Id").into_iter().zip(texts(one, "Port"))).collect())
 }
 
-/// The target group of `green`, and the other one.
+/// Returns the target group of `green`, and the other one.
 async fn groups(moto: &Moto) -> Result<(String, String)> {
-    let held = Held::by(moto).await?;
+    let held = AccountResources::read(moto).await?;
     let (mut green, mut own) = (None, None);
     for arn in held.target_groups {
         let tags = moto.aws.call(Service::Elb, "DescribeTags", &[("ResourceArns.member.1", &arn)]).await?;
@@ -49,9 +49,9 @@ async fn groups(moto: &Moto) -> Result<(String, String)> {
     Ok((green.context("no target group of green")?, own.context("no target group of its own")?))
 }
 
-/// A user moves traffic to another Service: it gets its part, follows its ports, is deleted, is created again, and
-/// everything is deleted.
-pub async fn a_part_of_the_traffic_goes_to_another_service(_: Space) -> Result<()> {
+/// A user moves traffic to another Service: its weight is set, its node port changes, it is deleted and created again,
+/// and everything is deleted.
+pub async fn part_of_the_traffic_is_sent_to_another_service(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let _manager = bed.ccm(&["--controllers=cloud-node,service"]).await?;
     let machines = bed.nodes(2).await?;
@@ -72,7 +72,7 @@ pub async fn a_part_of_the_traffic_goes_to_another_service(_: Space) -> Result<(
         .await
     };
     told("serviceName green\": make a Service green in namespace default").await?;
-    ensure!(Held::by(moto).await?.is_nothing(), "something was made though it can't work");
+    ensure!(AccountResources::read(moto).await?.is_empty(), "something was made though it can't work");
 
     let green = |number: u16| {
         json!({
@@ -101,8 +101,8 @@ pub async fn a_part_of_the_traffic_goes_to_another_service(_: Space) -> Result<(
     };
     let first = is_spread(("90", "10"), 2).await?;
 
-    // Its port has another node port, and then it has another port: that is another target group each, and the one before
-    // goes.
+    // Its port gets another node port, and then it gets another port: each time another target group replaces the
+    // previous one.
     let patch = PatchParams::default();
     let ports = json!([{"name": "web", "port": 80, "targetPort": 8080, "nodePort": 32_123}]);
     let moved = json!({"spec": {"ports": ports}});
@@ -144,11 +144,11 @@ pub async fn a_part_of_the_traffic_goes_to_another_service(_: Space) -> Result<(
     services.create(&PostParams::default(), &serde_json::from_value(green(80))?).await?;
     is_spread(("90", "10"), 3).await?;
 
-    // Without its part it no longer has a target group; with it, and the Service deleted, nothing is left.
+    // Without a weight it no longer has a target group; with it, and the Service deleted, nothing is left.
     let none = json!({"metadata": {"annotations": {ACTION: null}}});
     services.patch("blue", &patch, &Patch::Merge(&none)).await?;
     eventually("only its own target group is left", || async {
-        let held = Held::by(moto).await?;
+        let held = AccountResources::read(moto).await?;
         ensure!(held.target_groups.len() == 1, "{held:?}");
         Ok(())
     })
@@ -159,8 +159,8 @@ pub async fn a_part_of_the_traffic_goes_to_another_service(_: Space) -> Result<(
     services.delete("blue", &DeleteParams::default()).await?;
     eventually("everything is gone", || async {
         ensure!(services.get_opt("blue").await?.is_none(), "the Service waits");
-        let held = Held::by(moto).await?;
-        ensure!(held.is_nothing(), "{held:?}");
+        let held = AccountResources::read(moto).await?;
+        ensure!(held.is_empty(), "{held:?}");
         Ok(())
     })
     .await?;
@@ -168,8 +168,8 @@ pub async fn a_part_of_the_traffic_goes_to_another_service(_: Space) -> Result<(
     Ok(())
 }
 
-/// Where pods are the targets, those of the other Service are followed.
-pub async fn pods_of_another_service_get_their_part(_: Space) -> Result<()> {
+/// With pods as targets, those of the other Service are registered.
+pub async fn part_of_the_traffic_is_sent_to_pods_of_another_service(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let _manager = bed.ccm(&["--controllers=cloud-node,service"]).await?;
     let client = bed.cloud.bed.client.clone();
@@ -226,14 +226,14 @@ pub async fn pods_of_another_service_get_their_part(_: Space) -> Result<()> {
     ensure!(bed.moto.proxy.calls_of("DescribeListeners") == listeners, "more than the targets was looked at");
     services.delete("blue", &DeleteParams::default()).await?;
     eventually("everything is gone", || async {
-        let held = Held::by(&bed.moto).await?;
-        ensure!(held.is_nothing(), "{held:?}");
+        let held = AccountResources::read(&bed.moto).await?;
+        ensure!(held.is_empty(), "{held:?}");
         Ok(())
     })
     .await
 }
 
-/// The Service, with a part for this port of `green` if it has one.
+/// Returns the Service, with a weight for this port of `green` if given.
 fn asked(plain: &LoadBalancerSpec, green: Option<u16>) -> LoadBalancerSpec {
     let mut asked = plain.clone();
     if let Some(number) = green {
@@ -245,33 +245,33 @@ fn asked(plain: &LoadBalancerSpec, green: Option<u16>) -> LoadBalancerSpec {
     asked
 }
 
-pub async fn parts_come_and_go_though_a_call_is_the_last(_: Space) -> Result<()> {
-    parts_come_and_go(4).await
+pub async fn weighted_groups_change_despite_crashes(_: Space) -> Result<()> {
+    change_weighted_groups(4).await
 }
 
 /// `cargo xtask soak --only aws`
-pub async fn parts_come_and_go_whatever_call_is_the_last(_: Space) -> Result<()> {
-    parts_come_and_go(1).await
+pub async fn weighted_groups_change_despite_a_crash_at_any_call(_: Space) -> Result<()> {
+    change_weighted_groups(1).await
 }
 
-/// A part goes to another Service, to another port of it, and ends, and all is deleted; the process dies after every
-/// `step`th call in turn, made or not, and another one ends it.
-async fn parts_come_and_go(step: usize) -> Result<()> {
+/// Another Service gets a part of the traffic, then another port of it, then none, and everything is deleted. The
+/// process crashes after every `step`th call in turn, executed or not, and another one finishes.
+async fn change_weighted_groups(step: usize) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all: Targets = targets(&moto.run(2).await?);
     let plain = spec(1, &[]);
     settle(&moto, &*fresh(&moto).await?, &plain, &all).await?;
-    for (turn, effect) in [Effect::Outage, Effect::AnswerLost].into_iter().enumerate() {
+    for (turn, effect) in [Effect::Outage, Effect::ResponseLost].into_iter().enumerate() {
         for nth in (1 + turn as u64 % step as u64..).step_by(step) {
             moto.proxy.arm(Fault::nth("changes", nth, effect.clone()));
             for green in [Some(81), Some(82), None] {
                 let wanted = asked(&plain, green);
-                // The first call may fail; the process dies with it.
+                // The first call may fail; the process crashes with it.
                 drop(fresh(&moto).await?.ensure(&wanted, &all).await);
                 settle(&moto, &*fresh(&moto).await?, &wanted, &all).await?;
                 let at = format!("{effect:?} at change {nth}, {green:?}");
                 if green.is_none() {
-                    let held = Held::by(&moto).await?;
+                    let held = AccountResources::read(&moto).await?;
                     ensure!(held.target_groups.len() == 1, "{at}: {held:?}");
                     continue;
                 }
@@ -294,8 +294,8 @@ async fn parts_come_and_go(step: usize) -> Result<()> {
         delete(&*fresh(&moto).await?, &plain.id).await?;
         let struck = moto.proxy.struck();
         moto.proxy.disarm();
-        let held = Held::by(&moto).await?;
-        ensure!(held.is_nothing(), "at change {nth} of the deletion: {held:?}");
+        let held = AccountResources::read(&moto).await?;
+        ensure!(held.is_empty(), "at change {nth} of the deletion: {held:?}");
         if struck == 0 {
             break;
         }

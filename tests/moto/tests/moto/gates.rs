@@ -1,4 +1,4 @@
-//! Readiness gates: pods behind a balancer are ready when it finds them healthy.
+//! Readiness gates: pods behind a load balancer become ready when their targets are healthy.
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::{Space, eventually};
@@ -8,7 +8,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use moto::Service;
 use serde_json::{Value, json};
 
-use crate::balancers::{Held, PREFIX, service, texts};
+use crate::balancers::{AccountResources, PREFIX, service, texts};
 use crate::bed::AwsBed;
 
 const RIGHTS: &str = include_str!("../../../../deploy/ccm-targets-rbac.yaml");
@@ -21,7 +21,7 @@ struct World {
 }
 
 impl World {
-    /// A pod whose containers are ready, as its kubelet says, and which waits for these conditions.
+    /// A pod whose containers are ready, as a kubelet reports, and which waits for these conditions.
     async fn pod(&self, name: &str, gates: &[&str]) -> Result<Pod> {
         let gates: Vec<Value> = gates.iter().map(|gate| json!({"conditionType": gate})).collect();
         let pod = json!({
@@ -33,7 +33,7 @@ impl World {
         Ok(self.pods.patch_status(name, &PatchParams::default(), &Patch::Strategic(&status)).await?)
     }
 
-    /// Lists pods as endpoints that are not ready, as pods are before their gates are true.
+    /// Lists pods as endpoints that are not ready, as long as their gates are not true.
     async fn endpoints(&self, pods: &[(&Pod, &str)]) -> Result<()> {
         let endpoint = |(pod, address): &(&Pod, &str)| {
             let meta = &pod.metadata;
@@ -71,9 +71,9 @@ impl World {
     }
 }
 
-/// Pods get traffic while they wait, get conditions with the health of their targets, and wait no longer when the load
+/// Pods get traffic while they wait, get conditions with the health of their targets, and no longer wait when the load
 /// balancer is deleted.
-pub async fn pods_wait_until_their_balancer_finds_them_healthy(_: Space) -> Result<()> {
+pub async fn pods_become_ready_when_their_targets_are_healthy(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let cluster = bed.cloud.bed.clone();
     let applied =
@@ -98,7 +98,7 @@ pub async fn pods_wait_until_their_balancer_finds_them_healthy(_: Space) -> Resu
 
     let said = world.is_told("web-0", &of_service, "False", "Elb.InitialHealthChecking").await?;
     ensure!(said.message.as_deref() == Some("Initial health checks in progress"), "{said:?}");
-    let held = Held::by(&world.bed.moto).await?;
+    let held = AccountResources::read(&world.bed.moto).await?;
     let group = held.target_groups.first().context("no target group")?;
     let health = [("TargetGroupArn", &**group)];
     let health = world.bed.moto.aws.call(Service::Elb, "DescribeTargetHealth", &health).await?;

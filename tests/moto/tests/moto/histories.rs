@@ -1,8 +1,9 @@
-//! Random histories: Services come, change and go while calls fail, answers get lost, people meddle in AWS and the
-//! process dies at any time; in the end AWS has the desired state, and after the last Service nothing.
+//! Random histories: Services are created, changed and deleted while calls fail, responses are lost, another client
+//! changes AWS and the process crashes at any time; in the end AWS has the desired state, and nothing after the last
+//! Service.
 //!
-//! `MOTO_HISTORIES` and `MOTO_SEED` choose how many, and from which seed on; a failure prints its seed and its steps.
-//! With `MOTO_SLOW=1` AWS shows what was created late, fails to set up load balancers, keeps network interfaces and has
+//! `MOTO_HISTORIES` and `MOTO_SEED` set their number and the first seed; a failure prints its seed and its steps. With
+//! `MOTO_SLOW=1` AWS shows created resources late, fails to set up load balancers, keeps network interfaces and has
 //! small pages; with `MOTO_REACH=1` every target has to be reachable when a Service settles.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,15 +22,15 @@ use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 
-use crate::balancers::{Held, PREFIX, delete, fresh, id, settle, texts};
+use crate::balancers::{AccountResources, PREFIX, delete, fresh, id, settle, texts};
 
 /// Services of one history.
 const SERVICES: usize = 3;
-/// What happens in one history.
+/// Events of one history.
 const STEPS: usize = 25;
-/// Histories that are played at the same time on each server, each in an account of its own.
+/// Concurrent histories on each server, each in an account of its own.
 const AT_ONCE: usize = 3;
-/// Histories on the same servers, which forget nothing.
+/// Histories for each set of servers: servers never free the memory of an account.
 const ON_SERVERS: usize = 100;
 /// Histories of the usual tests.
 const SAMPLE: u64 = 12;
@@ -52,12 +53,12 @@ struct History {
     log: Vec<String>,
 }
 
-/// Ports that share no number unless they may share a listener.
+/// Ports with different numbers, except those that may share a listener.
 const PORTS: [(u16, Protocol); 5] =
     [(80, Protocol::Tcp), (443, Protocol::Tcp), (53, Protocol::Udp), (53, Protocol::Tcp), (9000, Protocol::Udp)];
 
-/// Annotations that may come and go during a Service's life.
-const WISHES: [(&str, &str); 9] = [
+/// Annotations that may be added and removed during a Service's life.
+const OPTIONAL_ANNOTATIONS: [(&str, &str); 9] = [
     ("internal", "true"),
     ("cross-zone-load-balancing-enabled", "true"),
     ("target-group-attributes", "deregistration_delay.timeout_seconds=30"),
@@ -87,8 +88,8 @@ fn random_fault(rng: &mut StdRng) -> Fault {
         ("*", Effect::Slow(Duration::from_millis(200))),
         ("*", Effect::Throttle { retry_after: None }),
         ("changes", Effect::Outage),
-        ("changes", Effect::AnswerLost),
-        ("changes", Effect::AnswerLost),
+        ("changes", Effect::ResponseLost),
+        ("changes", Effect::ResponseLost),
         ("changes", refused("AccessDenied")),
         ("reads", refused("UnauthorizedOperation")),
         ("CreateLoadBalancer", refused("TooManyLoadBalancers")),
@@ -112,7 +113,7 @@ impl History {
         if number("MOTO_REACH", 0)? == 0 {
             moto.proxy.ignore_reachability("some histories settle before rules that a fault refused are added");
         }
-        // AWS is slow to show what it has.
+        // AWS shows its resources late.
         if number("MOTO_SLOW", 0)? > 0 {
             moto.proxy.delay_visibility(rng.random_range(1..3));
             moto.proxy.provision(rng.random_range(0..3));
@@ -128,7 +129,7 @@ impl History {
         Ok(history)
     }
 
-    /// Some of the machines, and some pods.
+    /// Chooses some of the instances, and some pods.
     fn new_targets(&mut self) {
         let mut machines = self.machines.clone();
         machines.shuffle(&mut self.rng);
@@ -160,18 +161,18 @@ impl History {
         self.targets = Targets { endpoints: endpoints.into(), ..nodes };
     }
 
-    /// A Service as users write it; what cannot be changed later stays as `before` had it.
+    /// Returns a Service as users write it; fields that cannot be changed later are those of `before`.
     fn spec(&mut self, slot: usize, before: Option<&LoadBalancerSpec>) -> LoadBalancerSpec {
         let id = before.map_or_else(|| id(slot), |spec| spec.id.clone());
         let mut ports: Vec<(u16, Protocol)> = PORTS.into();
         ports.shuffle(&mut self.rng);
         ports.truncate(self.rng.random_range(1..4));
         let mut ports: Vec<Port> = ports.into_iter().map(port).collect();
-        // One listener leads to one node port.
+        // A listener has only one node port.
         ports.iter_mut().for_each(|port| port.node_port = Some(30_000 + port.port % 2000));
         let mut spec = LoadBalancerSpec::new(id, ports);
         let mut annotations = BTreeMap::from([("type".to_owned(), "nlb".to_owned())]);
-        for (key, value) in WISHES {
+        for (key, value) in OPTIONAL_ANNOTATIONS {
             if self.rng.random_bool(0.25) {
                 annotations.insert(key.into(), value.into());
             }
@@ -237,7 +238,7 @@ impl History {
                     }
                 }
             }
-            // A process that AWS lets not begin is started again later.
+            // A process whose first calls fail is started again later.
             9 => match fresh(&self.moto).await {
                 Ok(balancers) => self.balancers = balancers,
                 Err(error) => self.log.push(format!("  {error:#}")),
@@ -252,9 +253,9 @@ impl History {
         Ok(())
     }
 
-    /// A person changes something in AWS.
+    /// Another client changes something in AWS.
     async fn meddle(&mut self) -> Result<()> {
-        let held = Held::by(&self.moto).await?;
+        let held = AccountResources::read(&self.moto).await?;
         let (Some(balancer), Some(group)) =
             (held.balancers.choose(&mut self.rng), held.target_groups.choose(&mut self.rng))
         else {
@@ -287,13 +288,13 @@ impl History {
         Ok(())
     }
 
-    /// Nothing fails from now on: everything reaches the desired state, and is deleted without a trace.
+    /// Without further faults everything reaches the desired state, and is deleted completely.
     async fn end(&mut self) -> Result<()> {
         self.moto.proxy.disarm();
         self.moto.proxy.delay_visibility(0);
         self.moto.proxy.provision(0);
         self.moto.proxy.fail_setup(0);
-        // What is still to be deleted late is deleted by then.
+        // Delayed deletions are executed by then.
         tokio::time::sleep(Duration::from_millis(700)).await;
         self.balancers = fresh(&self.moto).await?;
         let mut asked: Vec<LoadBalancerSpec> = Vec::new();
@@ -311,15 +312,15 @@ impl History {
         for spec in &asked {
             delete(&*self.balancers, &spec.id).await?;
         }
-        let held = Held::by(&self.moto).await?;
-        ensure!(held.is_nothing(), "there is left: {held:?}");
+        let held = AccountResources::read(&self.moto).await?;
+        ensure!(held.is_empty(), "there is left: {held:?}");
         let owned = self.balancers.list_owned().await?;
         ensure!(owned.is_empty(), "there is said to be left: {owned:?}");
         Ok(())
     }
 
     async fn as_asked(&self, asked: &[LoadBalancerSpec]) -> Result<()> {
-        let held = Held::by(&self.moto).await?;
+        let held = AccountResources::read(&self.moto).await?;
         let numbers = |spec: &LoadBalancerSpec| {
             let mut numbers: Vec<u16> = spec.ports.iter().map(|port| port.port).collect();
             numbers.sort_unstable();
@@ -349,7 +350,7 @@ impl History {
     }
 }
 
-/// Plays one history; whatever goes wrong names its seed.
+/// Runs one history; an error contains its seed.
 async fn play(server: Arc<Server>, seed: u64) -> Result<()> {
     let mut history = History::begin(server, seed).await?;
     let mut played = Ok(());
@@ -376,7 +377,7 @@ async fn histories(default: u64) -> Result<()> {
     let (first, count) = (number("MOTO_SEED", 1)?, number("MOTO_HISTORIES", default)?);
     println!("seeds {first} to {}", first + count.saturating_sub(1));
     let seeds: Vec<u64> = (first..first + count).collect();
-    // A server is busy with one call at a time.
+    // A server handles one call at a time.
     let parallel = std::thread::available_parallelism().map_or(1, usize::from);
     let mut failed = 0;
     for seeds in seeds.chunks(ON_SERVERS) {
@@ -398,12 +399,12 @@ async fn histories(default: u64) -> Result<()> {
     Ok(())
 }
 
-/// A sample, bounded in time.
-pub async fn a_sample_of_histories_leaves_nothing(_: Space) -> Result<()> {
+/// A sample, limited in time.
+pub async fn sample_of_histories_leaves_nothing(_: Space) -> Result<()> {
     histories(SAMPLE).await
 }
 
 /// `cargo xtask soak --only aws`
-pub async fn a_thousand_histories_leave_nothing(_: Space) -> Result<()> {
+pub async fn thousand_histories_leave_nothing(_: Space) -> Result<()> {
     histories(1_000).await
 }

@@ -1,4 +1,4 @@
-//! What Services have left in AWS: found by tags and by names of rules, told, and deleted where that is allowed.
+//! Leaked resources in AWS: found by tags and by names in rules, reported, and deleted if that is allowed.
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::{Space, eventually};
@@ -8,10 +8,10 @@ use moto::Service;
 use providers::LoadBalancerId;
 use serde_json::json;
 
-use crate::balancers::{Held, PREFIX, fresh, service, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, PREFIX, fresh, service, settle, spec, targets, texts};
 use crate::bed::{AwsBed, CLUSTER};
 
-/// Makes a target group as a process would that died before it made more.
+/// Creates a target group, like a process that crashed right after that.
 async fn target_group(bed: &AwsBed, name: &str, tags: &[(&str, &str)]) -> Result<String> {
     let mut parameters = vec![
         ("Name".to_owned(), name.to_owned()),
@@ -29,7 +29,7 @@ async fn target_group(bed: &AwsBed, name: &str, tags: &[(&str, &str)]) -> Result
     texts(&made, "TargetGroupArn").into_iter().next().context("no target group")
 }
 
-/// Opens the nodes' group for a balancer without groups.
+/// Opens the nodes' group for a load balancer without security groups.
 async fn node_rule(bed: &AwsBed, port: &str, description: &str) -> Result<()> {
     let parameters = [
         ("GroupId", &*bed.moto.network.group),
@@ -42,9 +42,9 @@ async fn node_rule(bed: &AwsBed, port: &str, description: &str) -> Result<()> {
     bed.moto.aws.call(Service::Ec2, "AuthorizeSecurityGroupIngress", &parameters).await.map(drop)
 }
 
-/// A whole load balancer, half of one, and rules, all of deleted Services: they are deleted. Resources that have a
-/// Service, or may be another cluster's, stay.
-pub async fn what_services_left_is_told_and_deleted(_: Space) -> Result<()> {
+/// A complete load balancer, an incomplete one, and rules, all of deleted Services: they are deleted. Resources that
+/// have a Service, or may be another cluster's, stay.
+pub async fn leaked_resources_are_reported_and_deleted(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let machines = bed.nodes(1).await?;
     let services: Api<KubeService> = Api::namespaced(bed.cloud.bed.client.clone(), "default");
@@ -54,7 +54,7 @@ pub async fn what_services_left_is_told_and_deleted(_: Space) -> Result<()> {
 
     let left = spec(7, &[]);
     settle(&bed.moto, &*fresh(&bed.moto).await?, &left, &targets(&machines)).await?;
-    let whole = Held::by(&bed.moto).await?.balancers;
+    let whole = AccountResources::read(&bed.moto).await?.balancers;
     let own = format!("kubernetes.io/cluster/{CLUSTER}");
     let gone = ("kubernetes.io/service-name", "default/gone");
     let half = target_group(&bed, "half", &[(&own, "owned"), gone]).await?;
@@ -67,7 +67,7 @@ pub async fn what_services_left_is_told_and_deleted(_: Space) -> Result<()> {
     node_rule(&bed, "31002", &format!("kubernetes.io/rule/nlb/client={}", standing.default_name())).await?;
     node_rule(&bed, "31003", "by hand").await?;
 
-    // Without the flag it is only told.
+    // Without the flag they are only reported.
     let flags = ["--controllers=cloud-node,service", "--load-balancer-audit-period=1s"];
     let manager = bed.ccm(&flags).await?;
     let told = async |name: &str, what: &str| {
@@ -83,23 +83,23 @@ pub async fn what_services_left_is_told_and_deleted(_: Space) -> Result<()> {
     told("gone", &half).await?;
     told("x", "delete it by hand if it is not needed").await?;
     told("a0123456789abcdef", &format!("{}/sgr-", bed.moto.network.group)).await?;
-    let held = Held::by(&bed.moto).await?;
+    let held = AccountResources::read(&bed.moto).await?;
     let stays = held.target_groups.contains(&half) && held.balancers.contains(&whole[0]);
     ensure!(stays, "it was deleted: {held:?}");
     manager.stop().await?;
 
     let _manager = bed.ccm(&[&flags[..], &["--collect-leaked-load-balancers"]].concat()).await?;
     eventually("what is left is gone", || async {
-        let held = Held::by(&bed.moto).await?;
-        // That of the Service, those of others.
+        let held = AccountResources::read(&bed.moto).await?;
+        // One of the Service, those of other owners.
         ensure!(held.balancers.len() == 1 && held.target_groups.len() == 3, "{held:?}");
-        // The Service's own and the shared group; rules for the shared one, for the Service, and by hand.
+        // The Service's own group and the shared one; rules for the shared one, for the Service, and of another client.
         ensure!(held.security_groups.len() == 2 && held.node_rules == 3, "{held:?}");
         Ok(())
     })
     .await?;
     told(&left.id.name, "Normal LeakedLoadBalancerDeleted").await?;
-    let held = Held::by(&bed.moto).await?;
+    let held = AccountResources::read(&bed.moto).await?;
     ensure!([another, both].iter().all(|group| held.target_groups.contains(group)), "{held:?}");
     Ok(())
 }

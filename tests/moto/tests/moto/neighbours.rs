@@ -1,17 +1,17 @@
-//! Neighbours in an account: what the AWS Load Balancer Controller and other Services have is neither changed nor
-//! deleted.
+//! Other owners in an account: resources of the AWS Load Balancer Controller and of other Services are neither changed
+//! nor deleted.
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
 use moto::{Moto, Service};
 use providers::{EndpointTarget, LoadBalancerSpec, Targets};
 
-use crate::balancers::{Held, delete, fresh, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, delete, fresh, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 
 const LABEL: &str = "elbv2.k8s.aws/targetGroupBinding=shared";
 
-/// What the controller makes for a Service, with its tags: its load balancer, target group and security group.
+/// Creates the controller's resources for a Service, with its tags: load balancer, target group and security group.
 async fn stack_of_the_controller(moto: &Moto, service: &str) -> Result<[String; 3]> {
     let (stack, subnet) = (format!("default/{service}"), &moto.network.subnets[0]);
     let tags = [
@@ -46,8 +46,7 @@ async fn stack_of_the_controller(moto: &Moto, service: &str) -> Result<[String; 
     Ok([balancer, targets, group])
 }
 
-/// A Service that cloud-provider-aws's finalizer holds though the controller serves it: its deletion here deletes
-/// nothing.
+/// A Service with cloud-provider-aws's finalizer that the controller serves: its cleanup here deletes nothing.
 pub async fn stack_of_the_controller_survives_the_cleanup_of_its_service(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let one = spec(1, &[("type", "external"), ("nlb-target-type", "ip")]);
@@ -56,14 +55,14 @@ pub async fn stack_of_the_controller_survives_the_cleanup_of_its_service(_: Spac
     let before = moto.proxy.changes();
     delete(&*balancers, &one.id).await?;
     ensure!(moto.proxy.changes() == before, "something was changed: {:?}", moto.proxy.calls());
-    let held = Held::by(&moto).await?;
+    let held = AccountResources::read(&moto).await?;
     let left = held.balancers == [made[0].clone()] && held.target_groups == [made[1].clone()];
     ensure!(left && held.security_groups.contains(&made[2]), "{held:?}");
     ensure!(balancers.list_owned().await?.is_empty(), "it is called a leak");
     Ok(())
 }
 
-/// Neither the shared security group nor its rules carry what the controller revokes and deletes.
+/// Neither the shared security group nor its rules have the marks of resources that the controller revokes and deletes.
 pub async fn rules_of_nodes_carry_nothing_that_the_controller_revokes(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let balancers = fresh(&moto).await?;
@@ -76,17 +75,17 @@ pub async fn rules_of_nodes_carry_nothing_that_the_controller_revokes(_: Space) 
     let groups = moto.aws.ec2("DescribeSecurityGroups", &filter, "groupId").await?;
     ensure!(groups.is_empty(), "the controller would take {groups:?} for its own");
 
-    // A rule that is revoked all the same is added again, with a warning.
+    // A rule that is revoked nevertheless is added again, with a warning.
     let ids = texts(&rules, "securityGroupRuleId");
     for id in &ids {
         let one = [("GroupId", &*moto.network.group), ("SecurityGroupRuleId.1", id)];
         moto.aws.call(Service::Ec2, "RevokeSecurityGroupIngress", &one).await.ok();
     }
-    let again = Held::by(&moto).await?;
+    let again = AccountResources::read(&moto).await?;
     ensure!(again.node_rules == 0, "{again:?}");
-    // What was read a moment ago is not read again.
+    // A recent read is reused.
     let mut warnings = Vec::new();
-    let back = || async { Ok::<_, anyhow::Error>(Held::by(&moto).await?.node_rules == 1) };
+    let back = || async { Ok::<_, anyhow::Error>(AccountResources::read(&moto).await?.node_rules == 1) };
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !back().await? {
         ensure!(std::time::Instant::now() < deadline, "the rule does not come back");
@@ -97,7 +96,7 @@ pub async fn rules_of_nodes_carry_nothing_that_the_controller_revokes(_: Space) 
     delete(&*balancers, &one.id).await
 }
 
-/// AWS returns another's load balancer of the same name as created: it is refused, and stays.
+/// AWS returns another Service's load balancer of the same name as created: it is refused, and stays.
 pub async fn load_balancer_of_the_same_name_stays_with_its_service(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -105,16 +104,16 @@ pub async fn load_balancer_of_the_same_name_stays_with_its_service(_: Space) -> 
     let (first, second) = (spec(1, &named), spec(2, &named));
     let balancers = fresh(&moto).await?;
     settle(&moto, &*balancers, &first, &all).await?;
-    let before = Held::by(&moto).await?;
+    let before = AccountResources::read(&moto).await?;
     let error = balancers.ensure(&second, &all).await.err().context("the other's was taken")?;
     ensure!(error.to_string().contains(&format!("belongs to Service default/{}", first.id.name)), "{error}");
     delete(&*balancers, &second.id).await?;
-    let after = Held::by(&moto).await?;
+    let after = AccountResources::read(&moto).await?;
     ensure!(after.balancers == before.balancers && after.target_groups == before.target_groups, "{before:?} {after:?}");
     settle(&moto, &*balancers, &first, &all).await?;
     delete(&*balancers, &first.id).await?;
-    let held = Held::by(&moto).await?;
-    ensure!(held.is_nothing(), "{held:?}");
+    let held = AccountResources::read(&moto).await?;
+    ensure!(held.is_empty(), "{held:?}");
     Ok(())
 }
 
@@ -133,7 +132,7 @@ fn endpoints(port_name: &str, of: &[(u8, u16)]) -> Targets {
     Targets { endpoints: of.iter().map(endpoint).collect::<Vec<_>>().into(), ..Targets::default() }
 }
 
-/// The ports that nodes' group lets in.
+/// Returns the ports that the nodes' group allows.
 async fn open(moto: &Moto) -> Result<Vec<String>> {
     let filter = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", &*moto.network.group)];
     let rules = moto.aws.call(Service::Ec2, "DescribeSecurityGroupRules", &filter).await?;
@@ -145,7 +144,7 @@ async fn open(moto: &Moto) -> Result<Vec<String>> {
     Ok(ports)
 }
 
-/// Pods that come later, and ports that change in a rollout, are reachable.
+/// Pods that are created later, and ports that change in a rollout, are reachable.
 pub async fn firewall_follows_targets(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let nodes = targets(&moto.run(1).await?).nodes;
@@ -176,7 +175,7 @@ pub async fn targets_follow_while_another_change_is_refused(_: Space) -> Result<
     two.annotations.insert(crossing.0.into(), crossing.1.into());
     for pods in [&[(10, 8080)][..], &[(11, 8080), (12, 8080)]] {
         ensure!(balancers.ensure(&two, &endpoints(&name, pods)).await.is_err(), "nothing was refused");
-        let group = Held::by(&moto).await?.target_groups.remove(0);
+        let group = AccountResources::read(&moto).await?.target_groups.remove(0);
         let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", &group)]).await?;
         let mut ids = texts(&health, "Id");
         ids.sort();
@@ -187,8 +186,8 @@ pub async fn targets_follow_while_another_change_is_refused(_: Space) -> Result<
     delete(&*balancers, &one.id).await
 }
 
-/// A load balancer comes, changes and goes with no more rights than the published policy gives, and no more tags than
-/// the guide asks for.
+/// A load balancer is created, changed and deleted with only the rights of the published policy, and only the tags that
+/// the guide requires.
 pub async fn published_policy_is_enough(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let machines = moto.run(2).await?;
@@ -204,14 +203,14 @@ pub async fn published_policy_is_enough(_: Space) -> Result<()> {
     delete(&*balancers, &one.id).await?;
     let denied = moto.proxy.denied();
     ensure!(denied.is_empty(), "{denied:?}");
-    let held = Held::by(&moto).await?;
-    ensure!(held.is_nothing(), "{held:?}");
+    let held = AccountResources::read(&moto).await?;
+    ensure!(held.is_empty(), "{held:?}");
     Ok(())
 }
 
-/// Nodes' only group has no tag, so that its rules may not be changed: that is a warning, and the load balancer is
-/// created all the same.
-pub async fn untagged_group_of_nodes_costs_a_warning_only(_: Space) -> Result<()> {
+/// The nodes' only group has no tag, so that its rules may not be changed: that is a warning, and the load balancer is
+/// created nevertheless.
+pub async fn untagged_group_of_nodes_is_only_a_warning(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let machines = moto.run(1).await?;
     let key = format!("kubernetes.io/cluster/{CLUSTER}");

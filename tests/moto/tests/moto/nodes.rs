@@ -1,4 +1,4 @@
-//! Nodes over AWS: what they get from their machines, at what cost, and that nothing but absence takes them away.
+//! Nodes on AWS: the data of their instances, the number of calls, and that only a missing instance deletes a Node.
 
 use std::time::{Duration, Instant};
 
@@ -13,17 +13,17 @@ use crate::bed::{AwsBed, UNINITIALIZED, labels, taints};
 
 const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 
-pub async fn nodes_get_what_their_machines_have(_: Space) -> Result<()> {
+pub async fn nodes_get_the_data_of_their_instances(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let machines = bed.moto.run(3).await?;
     let _manager = bed.ccm(&["--node-status-update-frequency=1s"]).await?;
     for (machine, more) in machines.iter().zip([
         json!({}),
-        // Others leave these; they stay.
+        // Labels of other clients; they stay.
         json!({"metadata": {"labels": {"topology.k8s.aws/zone-id": "own"}}, "spec": {"taints": [
             {"key": UNINITIALIZED, "effect": "NoSchedule"}, {"key": "other", "effect": "NoExecute"},
         ]}}),
-        // A kubelet that knows its id.
+        // A kubelet that knows its provider ID.
         json!({"spec": {"providerID": machines[2].provider_id()}}),
     ]) {
         bed.register(machine, more).await?;
@@ -36,17 +36,17 @@ pub async fn nodes_get_what_their_machines_have(_: Space) -> Result<()> {
     let second = bed.initialised(&machines[1]).await?;
     ensure!(labels(&second)["topology.k8s.aws/zone-id"] == "own" && taints(&second).contains(&"other"), "{second:?}");
 
-    // moto knows nothing of the network's topology: that costs a call or two, and no Node waits.
+    // moto has no data about the network's topology: that costs a call or two, and no Node waits.
     let asked = bed.moto.proxy.calls_of("DescribeInstanceTopology");
     ensure!((1..=3).contains(&asked), "the topology was asked for {asked} times");
     let zones = bed.moto.proxy.calls_of("DescribeAvailabilityZones");
-    // Once more when the first answer is late.
+    // Again with a delayed first response.
     ensure!((1..=2).contains(&zones), "the zones were asked for {zones} times");
     ensure!(bed.moto.proxy.changes() == 0, "{:?}", bed.moto.proxy.calls());
     Ok(())
 }
 
-pub async fn one_bad_id_costs_no_call_for_each(_: Space) -> Result<()> {
+pub async fn one_bad_id_does_not_split_the_batch_into_single_calls(_: Space) -> Result<()> {
     const NODES: usize = 40;
     let bed = AwsBed::start().await?;
     let machines = bed.moto.run(NODES).await?;
@@ -68,7 +68,7 @@ pub async fn one_bad_id_costs_no_call_for_each(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// Nodes are initialised through something that goes wrong, which must have struck.
+/// Initialises nodes despite a fault, which must have occurred.
 async fn through(bed: &AwsBed, what: &str, fault: Fault) -> Result<()> {
     bed.moto.proxy.arm(fault);
     let manager = bed.ccm(&[]).await?;
@@ -83,7 +83,7 @@ async fn through(bed: &AwsBed, what: &str, fault: Fault) -> Result<()> {
     Ok(())
 }
 
-pub async fn whatever_breaks_nodes_are_initialised(_: Space) -> Result<()> {
+pub async fn nodes_are_initialised_despite_faults(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let some = |action: &str, effect: Effect| Fault { times: Some(3), ..Fault::first(action, effect) };
     let denied = || Effect::refused("UnauthorizedOperation", "You are not authorized to perform this operation.");
@@ -91,7 +91,7 @@ pub async fn whatever_breaks_nodes_are_initialised(_: Space) -> Result<()> {
         ("throttled", some("DescribeInstances", Effect::Throttle { retry_after: None })),
         ("throttled with a time", some("DescribeInstances", Effect::Throttle { retry_after: Some(1) })),
         ("an outage", some("DescribeInstances", Effect::Outage)),
-        ("answers are lost", some("DescribeInstances", Effect::AnswerLost)),
+        ("answers are lost", some("DescribeInstances", Effect::ResponseLost)),
         ("denied for a while", some("DescribeInstances", denied())),
         ("no first call", some("DescribeVpcs", Effect::Outage)),
         ("no zones", Fault::always("DescribeAvailabilityZones", Effect::Outage)),
@@ -103,11 +103,11 @@ pub async fn whatever_breaks_nodes_are_initialised(_: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_machine_that_is_not_shown_yet_is_waited_for(_: Space) -> Result<()> {
+pub async fn node_waits_for_an_instance_that_is_not_visible_yet(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let machine = &bed.moto.run(1).await?[0];
     bed.moto.proxy.hide(&machine.id, u64::MAX);
-    // A Node as young as it is.
+    // A Node with its real age.
     let _manager = bed.ccm_at(&Faults::default(), &[], SignedDuration::ZERO).await?;
     bed.register(machine, json!({"spec": {"providerID": machine.provider_id()}})).await?;
     bed.cloud.set_ready_condition(&machine.name, "False").await?;
@@ -131,7 +131,7 @@ async fn shut_down(bed: &AwsBed, machine: &Machine, wanted: bool) -> Result<()> 
     .await
 }
 
-pub async fn machines_stop_start_and_go(_: Space) -> Result<()> {
+pub async fn nodes_follow_stopped_started_and_terminated_instances(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let _manager = bed.ccm(&[]).await?;
     let machines = bed.nodes(3).await?;
@@ -147,7 +147,7 @@ pub async fn machines_stop_start_and_go(_: Space) -> Result<()> {
     bed.cloud.set_ready_condition(&stops.name, "True").await?;
     shut_down(&bed, stops, false).await?;
 
-    // While AWS does not answer, no Node is deleted.
+    // While AWS does not respond, no Node is deleted.
     bed.moto.proxy.arm(Fault::always("DescribeInstances", Effect::Throttle { retry_after: None }));
     bed.moto.terminate(&goes.id).await?;
     for machine in [goes, stays] {
@@ -172,7 +172,7 @@ pub async fn machines_stop_start_and_go(_: Space) -> Result<()> {
     .await
 }
 
-pub async fn three_hundred_nodes(_: Space) -> Result<()> {
+pub async fn three_hundred_nodes_are_initialised(_: Space) -> Result<()> {
     const NODES: usize = 300;
     let bed = AwsBed::start().await?;
     let machines = bed.nodes(NODES).await?;
@@ -190,7 +190,7 @@ pub async fn three_hundred_nodes(_: Space) -> Result<()> {
     println!("{NODES} nodes were initialised in {:.1} s with {calls:?}", took.as_secs_f64());
     let reads: u64 = calls.values().sum();
     ensure!(reads <= 40, "{reads} calls for {NODES} nodes: {calls:?}");
-    let writes = faults.count(Call::is_deed);
+    let writes = faults.count(Call::is_object_write);
     ensure!(writes <= 2 * NODES, "{writes} writes for {NODES} nodes");
     bed.initialised(&machines[NODES / 2]).await.map(drop)
 }

@@ -1,14 +1,14 @@
-//! Reachability: each target that should serve is let in by its security groups, whatever changes.
+//! Reachability: security groups allow the traffic of each target that should serve, after any change.
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
 use moto::{Machine, Moto, Service};
 use providers::{LoadBalancerSpec, Protocol};
 
-use crate::balancers::{Held, delete, fresh, port, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, delete, fresh, port, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 
-/// A node of another node group: it has a security group of its own, with the cluster's tag.
+/// Starts an instance of another node group: it has a security group of its own, with the cluster's tag.
 async fn of_another_group(moto: &Moto) -> Result<Machine> {
     let (tag, network) = (format!("kubernetes.io/cluster/{CLUSTER}"), &moto.network);
     let group = [
@@ -35,7 +35,7 @@ async fn of_another_group(moto: &Moto) -> Result<Machine> {
     Ok(Machine { id, zone: "eu-west-1a".into(), name: "other".into(), address: String::new() })
 }
 
-/// Nodes with another security group join, ports, node ports and probes change: at each moment every registered target
+/// Nodes with another security group join; ports, node ports and probes change: at each moment every registered target
 /// that was reached before is reached.
 pub async fn every_target_is_reached_without_a_gap(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
@@ -67,11 +67,11 @@ pub async fn every_target_is_reached_without_a_gap(_: Space) -> Result<()> {
     settle(&moto, &*balancers, &one, &targets(&machines[2..])).await?;
     ensure!(moto.proxy.unreached(None).await?.is_empty() && moto.proxy.gaps().is_empty(), "{:?}", moto.proxy.gaps());
     delete(&*balancers, &one.id).await?;
-    ensure!(Held::by(&moto).await?.is_nothing(), "{:?}", Held::by(&moto).await?);
+    ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
     Ok(())
 }
 
-/// The model sees what it is for: a rule that is revoked by hand makes targets unhealthy, and is a gap.
+/// A test of the model: a rule that another client revokes makes targets unhealthy, and is a gap.
 pub async fn target_behind_a_closed_group_is_unhealthy(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let machines = moto.run(1).await?;
@@ -88,10 +88,10 @@ pub async fn target_behind_a_closed_group_is_unhealthy(_: Space) -> Result<()> {
     }
     let expected = format!("{}:30080", machines[0].id);
     ensure!(moto.proxy.unreached(None).await? == [expected.clone()], "{:?}", moto.proxy.unreached(None).await?);
-    // The next change shows it, whatever it is.
+    // The next change detects it.
     balancers.set_targets(&one, &targets(&[])).await?;
     balancers.set_targets(&one, &targets(&machines)).await?;
-    let group = Held::by(&moto).await?.target_groups.remove(0);
+    let group = AccountResources::read(&moto).await?.target_groups.remove(0);
     let observed = balancers.observe(&one.id).await?;
     let providers::Observed::Present(balancer) = observed else { anyhow::bail!("there is no load balancer") };
     let health: Vec<_> = balancer.targets.iter().map(|target| target.health).collect();

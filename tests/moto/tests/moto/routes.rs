@@ -1,4 +1,4 @@
-//! Routes over AWS: made, kept, moved and removed, in every table, whatever goes wrong.
+//! Routes on AWS: created, kept, moved and removed, in every table, despite faults.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const FLAGS: [&str; 4] = [
     "--route-reconciliation-period=1s",
 ];
 
-/// The pod networks of a node by its number.
+/// Returns the pod networks of a node by its number.
 fn networks(number: usize) -> [String; 2] {
     [format!("10.244.{number}.0/24"), format!("fd00:10:244:{number}::/64")]
 }
@@ -28,7 +28,7 @@ async fn register(bed: &AwsBed, machine: &Machine, number: usize) -> Result<()> 
     bed.register(machine, json!({"spec": spec})).await.map(drop)
 }
 
-/// What a table must hold.
+/// Returns the expected routes of a table.
 fn expected(nodes: &[(&Machine, usize)]) -> Vec<(String, String)> {
     let routes = nodes.iter().flat_map(|(machine, number)| networks(*number).map(|net| (net, machine.id.clone())));
     let mut routes: Vec<_> = routes.collect();
@@ -55,7 +55,7 @@ async fn told(bed: &AwsBed, machine: &Machine, status: &str, reason: &str) -> Re
     .await
 }
 
-pub async fn routes_come_and_go(_: Space) -> Result<()> {
+pub async fn routes_are_added_and_removed_with_nodes(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let _manager = bed.ccm(&FLAGS).await?;
     let machines = bed.moto.run(4).await?;
@@ -74,7 +74,7 @@ pub async fn routes_come_and_go(_: Space) -> Result<()> {
     let set = bed.moto.proxy.calls_of("ModifyInstanceAttribute");
     ensure!(set == 3, "the check was changed {set} times for 3 machines");
 
-    // Nothing to do: a read a pass.
+    // Without changes: one read for each pass.
     let (changes, reads) = (bed.moto.proxy.changes(), bed.moto.proxy.calls_of("DescribeRouteTables"));
     during(Duration::from_secs(5), "passes without work change nothing", || async {
         ensure!(bed.moto.proxy.changes() == changes, "{:?}", bed.moto.proxy.calls());
@@ -84,7 +84,7 @@ pub async fn routes_come_and_go(_: Space) -> Result<()> {
     let passes = bed.moto.proxy.calls_of("DescribeRouteTables") - reads;
     ensure!((1..=7).contains(&passes), "{passes} reads of the table in five seconds");
 
-    // A node goes; another's machine dies, and its successor gets its networks in one step each.
+    // A node is deleted; another node's instance is terminated, and its successor gets its networks in one step each.
     bed.cloud.nodes().delete(&one.name, &DeleteParams::default()).await?;
     table_has(&bed, table, &[(two, 2), (three, 3)]).await?;
     bed.moto.terminate(&three.id).await?;
@@ -105,7 +105,7 @@ pub async fn every_table_gets_its_routes(_: Space) -> Result<()> {
     for table in [&bed.moto.network.table, &other] {
         table_has(&bed, table, &[(one, 1), (two, 2)]).await?;
     }
-    // Made later, and missing some: it is mended.
+    // Created later, and without some routes: they are added.
     let third = bed.moto.add_table().await?;
     table_has(&bed, &third, &[(one, 1), (two, 2)]).await?;
     let net = networks(1)[0].clone();
@@ -119,7 +119,7 @@ pub async fn every_table_gets_its_routes(_: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn whatever_breaks_routes_are_made(_: Space) -> Result<()> {
+pub async fn routes_are_created_despite_faults(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let manager = bed.ccm(&FLAGS).await?;
     let machines = bed.moto.run(7).await?;
@@ -127,12 +127,12 @@ pub async fn whatever_breaks_routes_are_made(_: Space) -> Result<()> {
     let mut nodes: Vec<(&Machine, usize)> = Vec::new();
     let throttle = Effect::Throttle { retry_after: Some(1) };
     for ((number, machine), fault) in (1..).zip(&machines).zip([
-        Fault::first("CreateRoute", Effect::AnswerLost),
+        Fault::first("CreateRoute", Effect::ResponseLost),
         Fault::first("CreateRoute", Effect::Outage),
         Fault::first("ModifyInstanceAttribute", throttle),
         Fault::first("DescribeRouteTables", Effect::Outage),
         Fault::first("DescribeInstances", Effect::Outage),
-        Fault { times: Some(8), ..Fault::first("DescribeRouteTables", Effect::AnswerLost) },
+        Fault { times: Some(8), ..Fault::first("DescribeRouteTables", Effect::ResponseLost) },
     ]) {
         let what = format!("{fault:?}");
         bed.moto.proxy.arm(fault);
@@ -143,7 +143,7 @@ pub async fn whatever_breaks_routes_are_made(_: Space) -> Result<()> {
         ensure!(bed.moto.proxy.struck() > 0, "{what} did not strike, and proves nothing");
         bed.moto.proxy.disarm();
     }
-    // A full table is an error that names the fix, and costs no other node its routes.
+    // A full table is an error with the fix, and the routes of other nodes are not affected.
     let full = Effect::refused("RouteLimitExceeded", "The maximum number of routes has been reached.");
     bed.moto.proxy.arm(Fault::always("CreateRoute", full));
     let (last, number) = (&machines[6], 7);

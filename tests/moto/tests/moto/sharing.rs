@@ -1,4 +1,4 @@
-//! Target groups that other clusters register in too: each takes out only what it has put in, over restarts too.
+//! Target groups that other clusters register in too: each deregisters only its own targets, also after restarts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use moto::{Effect, Fault, Machine, Moto, Service};
 use providers::{CloudError, LoadBalancerId, LoadBalancers, Records, async_trait};
 use serde_json::json;
 
-use crate::balancers::{Held, PREFIX, delete, service, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, PREFIX, delete, service, settle, spec, targets, texts};
 use crate::bed::{AwsBed, CLUSTER, provider};
 
 const RIGHTS: &str = include_str!("../../../../deploy/ccm-targets-rbac.yaml");
@@ -48,9 +48,9 @@ fn ids(machines: &[&Machine]) -> BTreeSet<String> {
     machines.iter().map(|machine| machine.id.clone()).collect()
 }
 
-/// Another cluster's target stays, whatever changes here and whenever the process dies; ours are deregistered although
-/// another process registered them.
-pub async fn only_what_a_cluster_put_in_does_it_take_out(_: Space) -> Result<()> {
+/// Another cluster's target stays, whatever changes here and whenever the process crashes; own targets are deregistered
+/// although another process registered them.
+pub async fn cluster_deregisters_only_its_own_targets(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let machines = moto.run(4).await?;
     let (foreign, own) = machines.split_last().context("machines")?;
@@ -58,12 +58,12 @@ pub async fn only_what_a_cluster_put_in_does_it_take_out(_: Space) -> Result<()>
     let records = Arc::new(Kept::default());
     let balancers = fresh(&moto, &records).await?;
     settle(&moto, &*balancers, &one, &targets(&own[..2])).await?;
-    let group = Held::by(&moto).await?.target_groups.first().cloned().context("no target group")?;
+    let group = AccountResources::read(&moto).await?.target_groups.first().cloned().context("no target group")?;
     let register =
         [("TargetGroupArn", &*group), ("Targets.member.1.Id", &foreign.id), ("Targets.member.1.Port", "30080")];
     moto.aws.call(Service::Elb, "RegisterTargets", &register).await?;
 
-    // The same process, and one that knows nothing.
+    // The same process, and one without a cache.
     balancers.set_targets(&one, &targets(&own[1..])).await?;
     ensure!(registered(&moto, &group).await? == ids(&[&own[1], &own[2], foreign]), "after a change of targets");
     let next = fresh(&moto, &records).await?;
@@ -73,8 +73,8 @@ pub async fn only_what_a_cluster_put_in_does_it_take_out(_: Space) -> Result<()>
     settle(&moto, &*next, &one, &targets(&own[..1])).await?;
     ensure!(registered(&moto, &group).await? == ids(&[&own[0], foreign]), "after a look at all of it");
 
-    // It dies when the target is registered and the answer is lost: it is on record.
-    moto.proxy.arm(Fault::first("RegisterTargets", Effect::AnswerLost));
+    // It crashes when the target is registered and the response is lost: the target is on record.
+    moto.proxy.arm(Fault::first("RegisterTargets", Effect::ResponseLost));
     let dying = fresh(&moto, &records).await?;
     ensure!(dying.set_targets(&one, &targets(&own[..2])).await.is_err(), "nothing went wrong");
     moto.proxy.disarm();
@@ -88,8 +88,8 @@ pub async fn only_what_a_cluster_put_in_does_it_take_out(_: Space) -> Result<()>
     delete(&*next, &one.id).await
 }
 
-/// The record is the ConfigMap that the Load Balancer Controller has, and goes with the Service.
-pub async fn the_record_is_a_config_map(_: Space) -> Result<()> {
+/// The record is the ConfigMap of the Load Balancer Controller, and is deleted with the Service.
+pub async fn record_is_a_config_map(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let cluster = bed.cloud.bed.clone();
     let applied =

@@ -1,4 +1,4 @@
-//! The tagging controller over AWS: tags come with Nodes and go with them, at few calls.
+//! The tagging controller on AWS: tags are added and removed with Nodes, with few calls.
 
 use anyhow::{Result, ensure};
 use cluster_tests::{QUIET, Space, during, eventually};
@@ -8,10 +8,10 @@ use moto::{Effect, Fault, Machine};
 use crate::bed::{AwsBed, labels};
 
 const FLAGS: [&str; 3] = ["--controllers=cloud-node,tagging", "--tags=team=blue,stage=test", "--resources=instance"];
-/// The label that says which tags a Node's machine has.
+/// The label with a checksum of the tags of a Node's instance.
 const NOTE: &str = "k8s.io/cloud-provider-aws";
 
-/// The machine's tags of ours, as `key=value`.
+/// Returns those tags of the instance that the test sets, as `key=value`.
 async fn tags(bed: &AwsBed, machine: &Machine) -> Result<Vec<String>> {
     let filter = [("Filter.1.Name", "resource-id"), ("Filter.1.Value.1", &*machine.id)];
     let (keys, values) = futures::future::try_join(
@@ -43,10 +43,10 @@ async fn noted(bed: &AwsBed, machine: &Machine) -> Result<String> {
     .await
 }
 
-pub async fn machines_carry_tags_while_they_have_nodes(_: Space) -> Result<()> {
+pub async fn instances_have_tags_while_they_have_nodes(_: Space) -> Result<()> {
     const ALL: [&str; 2] = ["stage=test", "team=blue"];
     let bed = AwsBed::start().await?;
-    bed.moto.proxy.arm(Fault::first("CreateTags", Effect::AnswerLost));
+    bed.moto.proxy.arm(Fault::first("CreateTags", Effect::ResponseLost));
     let manager = bed.ccm(&FLAGS).await?;
     let machines = bed.nodes(20).await?;
     for machine in &machines {
@@ -67,12 +67,12 @@ pub async fn machines_carry_tags_while_they_have_nodes(_: Space) -> Result<()> {
     })
     .await?;
 
-    // A Node goes: its machine's tags go, those of others stay.
+    // A Node is deleted: its instance loses the tags, and tags of other owners stay.
     bed.cloud.nodes().delete(&machines[0].name, &DeleteParams::default()).await?;
     tagged(&bed, &machines[0], &[]).await?;
     tagged(&bed, &machines[1], &ALL).await?;
 
-    // Other tags: another note.
+    // Other tags: another label value.
     let before = noted(&bed, &machines[1]).await?;
     manager.stop().await?;
     let _manager = bed.ccm(&["--controllers=cloud-node,tagging", "--tags=team=red", "--resources=instance"]).await?;

@@ -7,10 +7,10 @@ use cluster_tests::Space;
 use moto::{Effect, Fault, Moto, Quota, Service};
 use providers::{EndpointTarget, ErrorKind, IpNet, LoadBalancerSpec, LoadBalancers, Progress, TargetPort, Targets};
 
-use crate::balancers::{Held, delete, fresh, port, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, delete, fresh, port, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 
-/// Numbers of reads that miss what was created.
+/// Numbers of reads that miss a created resource.
 const DELAYS: [u64; 4] = [1, 2, 3, 5];
 
 /// A Service with two ports.
@@ -19,7 +19,7 @@ fn two_ports(number: usize) -> LoadBalancerSpec {
 }
 
 async fn is_there_once(moto: &Moto, groups: usize) -> Result<()> {
-    let held = Held::by(moto).await?;
+    let held = AccountResources::read(moto).await?;
     ensure!(held.balancers.len() == 1 && held.target_groups.len() == groups, "{held:?}");
     ensure!(held.security_groups.len() == 2, "{held:?}");
     let listeners = [("LoadBalancerArn", &*held.balancers[0])];
@@ -29,8 +29,8 @@ async fn is_there_once(moto: &Moto, groups: usize) -> Result<()> {
 }
 
 async fn is_nothing_left(moto: &Moto) -> Result<()> {
-    let held = Held::by(moto).await?;
-    ensure!(held.is_nothing(), "{held:?}");
+    let held = AccountResources::read(moto).await?;
+    ensure!(held.is_empty(), "{held:?}");
     Ok(())
 }
 
@@ -52,14 +52,14 @@ pub async fn load_balancer_is_created_once_when_it_is_visible_late(_: Space) -> 
     Ok(())
 }
 
-/// Another process goes on after each of the changes, and cannot see what the first one created.
+/// Another process continues after each of the changes, and does not see resources of the first one.
 pub async fn another_process_finishes_what_is_visible_late(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(2).await?);
     for (delay, nth) in [(1, 2), (2, 3), (1, 4), (2, 5), (3, 6), (2, 8), (1, 30)] {
         moto.proxy.delay_visibility(delay);
         let one = two_ports(1);
-        moto.proxy.arm(Fault::nth("changes", nth, Effect::AnswerLost));
+        moto.proxy.arm(Fault::nth("changes", nth, Effect::ResponseLost));
         drop(fresh(&moto).await?.ensure(&one, &all).await);
         moto.proxy.disarm();
         let next = fresh(&moto).await?;
@@ -71,14 +71,14 @@ pub async fn another_process_finishes_what_is_visible_late(_: Space) -> Result<(
     Ok(())
 }
 
-/// Another process deletes what shows only a part of its tags.
+/// Another process deletes resources of which only a part of the tags is visible.
 pub async fn deletion_waits_for_tags_that_are_visible_late(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
     for (delay, nth) in [(1, 3), (1, 5), (2, 5), (2, 30)] {
         moto.proxy.delay_visibility(delay);
         let one = spec(1, &[]);
-        moto.proxy.arm(Fault::nth("changes", nth, Effect::AnswerLost));
+        moto.proxy.arm(Fault::nth("changes", nth, Effect::ResponseLost));
         drop(fresh(&moto).await?.ensure(&one, &all).await);
         moto.proxy.disarm();
         // It is visible again, and has no tags yet.
@@ -125,7 +125,7 @@ pub async fn failed_load_balancer_is_created_again(_: Space) -> Result<()> {
     delete(&*balancers, &one.id).await?;
     is_nothing_left(&moto).await?;
 
-    // AWS fails each time: every attempt asks for a pause.
+    // AWS fails each time: every attempt requests a pause.
     moto.proxy.fail_setup(1000);
     let one = spec(1, &[]);
     for _ in 0..6 {
@@ -157,8 +157,8 @@ pub async fn security_groups_are_deleted_after_network_interfaces(_: Space) -> R
     Ok(())
 }
 
-/// A limit is an error that names the quota; what serves goes on, and once the limit is raised the rest is done.
-pub async fn limit_of_the_account_is_reported_and_costs_nothing_else(_: Space) -> Result<()> {
+/// A quota is an error that names it; existing traffic continues, and once the quota is raised the rest is done.
+pub async fn quota_is_reported_and_affects_nothing_else(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let machines = moto.run(3).await?;
     let (some, all) = (targets(&machines[..2]), targets(&machines));
@@ -174,9 +174,9 @@ pub async fn limit_of_the_account_is_reported_and_costs_nothing_else(_: Space) -
         moto.proxy.limit(quota, most);
         let error = balancers.ensure(&one, &some).await.err().with_context(|| format!("{quota:?} has no effect"))?;
         ensure!(error.kind == ErrorKind::Quota && error.message.contains("have this quota raised"), "{error}");
-        // Targets of what there is follow the nodes all the same.
+        // Targets of existing groups follow the nodes nevertheless.
         drop(balancers.ensure(&one, &all).await);
-        for group in Held::by(&moto).await?.target_groups {
+        for group in AccountResources::read(&moto).await?.target_groups {
             let health = [("TargetGroupArn", &*group)];
             let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &health).await?;
             ensure!([0, 3].contains(&texts(&health, "Id").len()), "{quota:?}: {health}");
@@ -189,7 +189,7 @@ pub async fn limit_of_the_account_is_reported_and_costs_nothing_else(_: Space) -
     Ok(())
 }
 
-/// Pods of these numbers.
+/// Returns pods with these numbers.
 fn pods(name: &str, numbers: std::ops::Range<u8>) -> Targets {
     let endpoint = |number: u8| EndpointTarget {
         port_name: name.into(),
@@ -206,15 +206,15 @@ fn pods(name: &str, numbers: std::ops::Range<u8>) -> Targets {
 }
 
 async fn addresses(moto: &Moto) -> Result<Vec<String>> {
-    let group = Held::by(moto).await?.target_groups.remove(0);
+    let group = AccountResources::read(moto).await?.target_groups.remove(0);
     let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", &group)]).await?;
     let mut ids = texts(&health, "Id");
     ids.sort();
     Ok(ids)
 }
 
-/// A target group is full, and all of its pods are replaced: the new ones take the places of the old ones. Too many of
-/// them are an error, and those that fit get traffic.
+/// A target group is full, and all of its pods are replaced: the new ones take the places of the old ones. Pods beyond
+/// the limit are an error, and those that fit get traffic.
 pub async fn full_target_group_follows_its_pods(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     moto.proxy.limit(Quota::Targets, 6);
@@ -226,7 +226,7 @@ pub async fn full_target_group_follows_its_pods(_: Space) -> Result<()> {
     settle(&moto, &*balancers, &one, &pods(&name, 10..16)).await?;
     balancers.set_targets(&one, &pods(&name, 20..26)).await?;
     ensure!(addresses(&moto).await? == expected(20..26), "{:?}", addresses(&moto).await?);
-    // The same by a process that compares everything.
+    // Again in a process without a cache.
     let balancers = fresh(&moto).await?;
     settle(&moto, &*balancers, &one, &pods(&name, 30..36)).await?;
     ensure!(addresses(&moto).await? == expected(30..36), "{:?}", addresses(&moto).await?);
@@ -247,7 +247,7 @@ pub async fn full_target_group_follows_its_pods(_: Space) -> Result<()> {
     delete(&*balancers, &one.id).await
 }
 
-/// Nothing is missed on further pages, by several Services among foreign load balancers.
+/// All pages are read, with several Services among foreign load balancers.
 pub async fn every_page_is_read(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(2).await?);

@@ -39,7 +39,7 @@ pub struct Balancer {
     pub addresses: Vec<IpAddr>,
     /// Its targets.
     pub targets: Vec<ObservedTarget>,
-    /// How targets are checked.
+    /// Settings of the health checks.
     pub attributes: Attributes,
 }
 
@@ -53,7 +53,7 @@ pub struct Attributes {
 /// A target of a load balancer.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ObservedTarget {
-    /// Which.
+    /// The instance or endpoint.
     pub target: Target,
 }
 
@@ -75,19 +75,19 @@ pub enum Target {
 pub struct Route {
     /// Its range.
     pub destination: String,
-    /// Where it leads; `None` for one that no controller made.
+    /// The next hop; `None` for a route that no controller created.
     pub target: Option<RouteTarget>,
 }
 
-/// Where a route leads.
+/// The next hop of a route.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RouteTarget {
-    /// To an instance, by its id.
+    /// An instance, by its id.
     Instance(String),
-    /// To an instance, by its name.
+    /// An instance, by its name.
     Node(String),
-    /// To an instance that was deleted.
+    /// A deleted instance.
     Blackhole,
 }
 

@@ -9,7 +9,7 @@ use super::cloud::{Cloud, RouteTarget, Target};
 /// The port at which kube-proxy reports its health.
 const KUBE_PROXY_HEALTH: u16 = 10256;
 
-/// Next hops by destination; none for a destination whose packets are refused.
+/// Next hops by destination; an empty set for a destination whose packets are refused.
 pub type Table = BTreeMap<String, BTreeSet<Ipv4Addr>>;
 
 /// A node, with the health check port for a load balancer's traffic.

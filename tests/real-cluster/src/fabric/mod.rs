@@ -20,13 +20,13 @@ use crate::{http, network};
 use cloud::Cloud;
 use decide::{Check, Table};
 
-/// How often the cloud is read.
+/// Interval at which the cloud is read.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// How long a health check may take. A node that exceeds it gets no traffic until it responds again.
+/// Maximum duration of a health check. A node that exceeds it gets no traffic until it responds again.
 const CHECK_DEADLINE: Duration = Duration::from_secs(1);
 
-/// The running task. It ends when it is dropped.
+/// The running task. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Fabric {
     task: JoinHandle<()>,
@@ -61,7 +61,7 @@ impl Drop for Fabric {
 }
 
 async fn synchronize(server: SocketAddr, router: &Path, table: &mut Table) -> Result<()> {
-    // No cloud is no news: ccm is not up yet, or is being replaced.
+    // Without a response nothing changes: ccm is not running yet, or is being replaced.
     let Ok(state) = http::get(server, "/state", CHECK_DEADLINE).await else { return Ok(()) };
     let cloud: Cloud = serde_json::from_str(&state).context("read the state of the mock cloud")?;
     let healthy = healthy(decide::checks(&cloud)).await;
@@ -75,7 +75,7 @@ async fn synchronize(server: SocketAddr, router: &Path, table: &mut Table) -> Re
     Ok(())
 }
 
-/// Those of the checks that succeed.
+/// Returns the successful checks.
 async fn healthy(checks: BTreeSet<Check>) -> BTreeSet<Check> {
     let mut running = JoinSet::new();
     for (node, port) in checks {

@@ -18,7 +18,7 @@ const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 /// The annotation with an image's full name.
 pub const NAME: &str = "io.containerd.image.name";
 
-/// Where commands without a slash are looked up, as in upstream's images.
+/// The search path for commands, as in upstream's images.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// A layer in the layout.
@@ -28,7 +28,7 @@ pub struct Layer {
     size: usize,
 }
 
-/// How an image is started.
+/// The command and user of an image.
 #[derive(Clone, Debug, Default)]
 pub struct Start<'a> {
     /// The program.
@@ -133,7 +133,7 @@ pub enum Entry {
     File(String, u32, Vec<u8>),
     /// A symbolic link and its target.
     Link(String, String),
-    /// A second name of a file that came before.
+    /// A hard link to an earlier file.
     HardLink(String, String),
 }
 
@@ -161,7 +161,7 @@ pub fn layer(entries: &[Entry]) -> Result<Vec<u8>> {
     layer.into_inner().context("pack a layer")
 }
 
-/// The content of a layer that is a program and what programs expect.
+/// Returns the content of a layer with a program and the files that programs expect.
 ///
 /// # Errors
 /// When the program cannot be read.

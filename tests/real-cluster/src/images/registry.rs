@@ -31,7 +31,7 @@ pub const PORT: u16 = 5000;
 /// The registry that it replaces.
 pub const HOST: &str = "registry.k8s.io";
 
-/// The running task. It ends when it is dropped.
+/// The running task. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Registry {
     task: JoinHandle<()>,

@@ -15,7 +15,7 @@ use crate::bench::measure::{Measurement, Metric, Scenario};
 use crate::bench::subject::{Binaries, Mark, Mode, Running, Subject};
 use crate::bench::{api, kubelets};
 
-/// How much there is.
+/// Numbers of objects.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     /// Pods, each with a volume.
@@ -24,7 +24,7 @@ pub struct Size {
     pub nodes: u32,
 }
 
-/// Where a pod is in its life.
+/// The stage of a pod's life.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     /// On its first node.
@@ -33,7 +33,7 @@ enum Place {
     Moved,
 }
 
-/// Measures on a control plane of its own; the manager's log is kept at `log`.
+/// Measures on a separate control plane; the manager's log is copied to `log`.
 pub async fn measure(
     binaries: &Binaries,
     (subject, mode): (Subject, Mode),
@@ -67,7 +67,7 @@ pub async fn measure(
     Ok(measurement)
 }
 
-/// One manager.
+/// A running manager.
 struct Turn<'a> {
     client: &'a Client,
     manager: &'a Running<'a>,

@@ -28,7 +28,7 @@ struct State {
     attachments: HashMap<String, (String, String)>,
     /// The node that each volume is attached to.
     nodes: HashMap<String, String>,
-    /// Attachments of which an operation has begun, by UID: attaching, and detaching.
+    /// Attachments with an operation in progress, by UID: attaching, and detaching.
     attaching: HashSet<String>,
     detaching: HashSet<String>,
     violations: Vec<String>,
@@ -108,7 +108,7 @@ impl State {
         Some(Operation::Detach(name))
     }
 
-    /// Applies the end of an attachment, which may never have had a finalizer.
+    /// Applies the deletion of an attachment, which may never have had a finalizer.
     fn forget(&mut self, name: &str) {
         if let Some((volume, node)) = self.attachments.remove(name) {
             self.detach(&volume, &node);

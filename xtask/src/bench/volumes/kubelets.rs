@@ -1,7 +1,7 @@
 //! Kubelets that only mount: volumes are in use before they are waited for, and until after their pods have ended.
 //!
-//! Each node has one task, so that its status has one writer. Nothing takes time there, so that what is measured is the
-//! manager's.
+//! Each node has one task, so that its status has one writer. The kubelets need no time, so that only the manager's
+//! time is measured.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,15 +30,15 @@ pub struct Kubelets {
 
 #[derive(Default)]
 struct Observed {
-    /// Pods that exist, and whether they run.
+    /// Existing pods, and whether they run.
     pods: HashMap<String, bool>,
     /// The number of attached volumes in each node's status.
     attached: HashMap<String, usize>,
 }
 
-/// News for the kubelet of one node.
+/// A change for the kubelet of one node.
 enum News {
-    /// A pod that is to run or, if it is being deleted, to end.
+    /// A pod that should run or, if it is being deleted, end.
     Pod { name: String, volume: String, is_ending: bool },
     /// Unique names of the node's attached volumes.
     Attached(BTreeSet<String>),
@@ -131,7 +131,7 @@ struct Kubelet {
     node: String,
     /// Volumes of pods that are not being deleted.
     wanted: BTreeMap<String, String>,
-    /// Those pods that still have to be started.
+    /// Those of them that still have to be started.
     waiting: BTreeSet<String>,
     /// Pods that still have to be removed.
     ending: BTreeSet<String>,
@@ -176,7 +176,7 @@ impl Kubelet {
         }
     }
 
-    /// Writes what has to be written, in a kubelet's order.
+    /// Makes the necessary writes, in a kubelet's order.
     async fn pass(&mut self) -> Result<()> {
         let in_use: BTreeSet<String> = self.wanted.values().cloned().collect();
         if in_use != self.in_use {

@@ -25,13 +25,13 @@ const NAMESPACE: &str = "bench";
 /// The number of parallel requests of the provisioner and the attacher.
 const AT_ONCE: usize = 24;
 
-/// How long anything may take before it is given up.
+/// Maximum duration of a step.
 const DEADLINE: Duration = Duration::from_secs(900);
 
-/// What one manager does on a control plane of its own.
+/// A scenario of one manager on a separate control plane.
 pub const FRESH: [Scenario; 2] = [Scenario::VolumesProvision, Scenario::VolumesAttach];
 
-/// How much there is.
+/// Numbers of objects.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     /// Claims that are provisioned, and pods with a volume.
@@ -40,7 +40,7 @@ pub struct Size {
     pub nodes: u32,
 }
 
-/// Measures one of [`FRESH`]; the manager's log is kept at `log`.
+/// Measures one of [`FRESH`]; the manager's log is copied to `log`.
 pub async fn measure(
     binaries: &Binaries,
     about: (Subject, Mode),

@@ -1,4 +1,4 @@
-//! Claims, their volumes and attachments as a cluster with a CSI driver has them: to be provisioned, or complete.
+//! Claims, their volumes and attachments as in a cluster with a CSI driver: unprovisioned, or complete.
 
 use std::fmt::Write;
 

@@ -21,7 +21,7 @@ use crate::bench::subject::{Binaries, Mode, Running, Subject};
 /// Annotation of a claim that a provisioner has to serve.
 const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 
-/// Measures on a control plane of its own; the manager's log is kept at `log`.
+/// Measures on a separate control plane; the manager's log is copied to `log`.
 pub async fn measure(
     binaries: &Binaries,
     (subject, mode): (Subject, Mode),
@@ -69,7 +69,7 @@ async fn course(
     Ok((wall, from))
 }
 
-/// Creates a volume for each claim that asks for one, as csi-provisioner does, and counts bound claims and volumes.
+/// Creates a volume for each claim that requests one, like csi-provisioner, and counts bound claims and volumes.
 struct Provisioner {
     bound: Arc<Mutex<Bound>>,
     _tasks: [Task; 3],

@@ -1,4 +1,4 @@
-//! Bound claims that nothing happens to; the managers take turns on one API server.
+//! Bound claims without changes; the managers run one after the other on the same API server.
 
 use std::path::Path;
 use std::time::Duration;
@@ -34,7 +34,7 @@ impl Rest {
         Ok(Self { cluster, client })
     }
 
-    /// Lets a manager set the conditions of all claims, which the first one would write and the second find.
+    /// Lets a manager set the conditions of all claims, so that they exist for both measured managers.
     pub async fn settle(&self, binaries: &Binaries, subject: Subject) -> Result<()> {
         eprintln!("  letting the claims come to rest");
         let manager = Running::start(&self.cluster, binaries, subject, Mode::Raised, &[VOLUMES])?;
@@ -47,7 +47,7 @@ impl Rest {
         settled
     }
 
-    /// Starts a manager, measures it while nothing happens, and ends it; its log is kept at `log`.
+    /// Starts a manager, measures it while nothing changes, and ends it; its log is copied to `log`.
     pub async fn measure(
         &self,
         binaries: &Binaries,

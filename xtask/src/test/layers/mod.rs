@@ -125,7 +125,7 @@ mod tests {
     const LAYERS: Layers =
         Layers { folder: "src", is_complete: true, floors: &[&["ground", "stones"], &["house"], &["house::roof"]] };
 
-    fn judge(module: &[&str], text: &str) -> Vec<String> {
+    fn violations(module: &[&str], text: &str) -> Vec<String> {
         let source = Source::read(module.iter().map(ToString::to_string).collect(), text);
         let from = place(&LAYERS, &source.module).expect("a floor");
         source.imports.iter().filter_map(|import| broken(&LAYERS, from, import)).collect()
@@ -133,18 +133,18 @@ mod tests {
 
     #[test]
     fn imports_of_lower_floors_and_of_the_same_module_are_allowed() {
-        assert!(judge(&["house"], "use crate::{ground::Soil, house::door::Door};").is_empty());
-        assert!(judge(&["house", "door"], "use super::Wall; use super::super::ground::Soil;").is_empty());
-        assert!(judge(&["house", "roof"], "use crate::house::Wall;").is_empty());
+        assert!(violations(&["house"], "use crate::{ground::Soil, house::door::Door};").is_empty());
+        assert!(violations(&["house", "door"], "use super::Wall; use super::super::ground::Soil;").is_empty());
+        assert!(violations(&["house", "roof"], "use crate::house::Wall;").is_empty());
     }
 
     #[test]
     fn imports_of_higher_or_equal_floors_are_violations() {
-        let up = judge(&["ground"], "fn f() { crate::house::build() }");
+        let up = violations(&["ground"], "fn f() { crate::house::build() }");
         assert_eq!(up, ["crate::house::build: 'ground' (floor 0) imports 'house' (floor 1); imports point down"]);
-        assert!(judge(&["ground"], "use crate::stones::Stone;")[0].contains("do not import each other"));
-        assert!(judge(&["ground"], "use super::house::{self, Door};").len() == 2);
-        assert!(judge(&["house", "door"], "use super::roof::Tile;")[0].contains("imports point down"));
-        assert!(judge(&["house"], "use crate::Root;")[0].contains("crate root"));
+        assert!(violations(&["ground"], "use crate::stones::Stone;")[0].contains("do not import each other"));
+        assert!(violations(&["ground"], "use super::house::{self, Door};").len() == 2);
+        assert!(violations(&["house", "door"], "use super::roof::Tile;")[0].contains("imports point down"));
+        assert!(violations(&["house"], "use crate::Root;")[0].contains("crate root"));
     }
 }

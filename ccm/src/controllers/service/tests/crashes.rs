@@ -53,7 +53,7 @@ async fn play(crash_at: Crash) -> (u64, u64) {
     match crash_at {
         Crash::Act(n) => sim.die_after(n),
         Crash::Change(n) => {
-            sim.cloud.add_fault(Fault::at(Pattern::Changes, n, Effect::AnswerLost)).expect("a fault");
+            sim.cloud.add_fault(Fault::at(Pattern::Changes, n, Effect::ResponseLost)).expect("a fault");
             sim.die_on_error();
         }
         Crash::Never => sim.die_after(u64::MAX),

@@ -467,8 +467,8 @@ impl LoadBalancers for CrashingCloud {
     async fn list_owned(&self) -> Result<Vec<Owned>, CloudError> {
         self.cloud.list_owned().await
     }
-    fn may_belong(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
-        self.cloud.may_belong(owned, service)
+    fn may_be_owned_by(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
+        self.cloud.may_be_owned_by(owned, service)
     }
     async fn collect(&self, owned: &Owned) -> Result<Deletion, CloudError> {
         self.cloud.collect(owned).await

@@ -1,5 +1,5 @@
-//! What all balancers share: the group that they carry, and the rules in the nodes' groups that name it. One at a time
-//! looks and changes, and what was read a moment ago is not read again.
+//! The security group that all load balancers share, and the rules in the nodes' groups that reference it. One call at
+//! a time reads and changes it, and recent reads are reused.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -21,26 +21,26 @@ use crate::session::Session;
 
 /// Rules are read again after this time.
 const RULES: Duration = Duration::from_secs(30);
-/// A group that was created may not be listed for this time.
+/// A created group may be missing from lists for this time.
 const UNLISTED: Duration = Duration::from_secs(60);
 
-/// What is known of it.
+/// The known state of the shared group.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// The group, and when it was made or last listed.
+    /// The group, and the time at which it was created or last listed.
     backend: Option<(String, Instant)>,
-    /// Number of answers by which AWS did not find the group that is to be deleted.
+    /// Number of responses in which AWS did not find the group that is to be deleted.
     missing: u32,
-    /// Groups that were deleted, which who looked a moment ago may still see.
+    /// Deleted groups, which a recent listing may still contain.
     gone: BTreeSet<String>,
-    /// Services whose balancers carry it, or are about to.
+    /// Services whose load balancers carry it, or will carry it soon.
     users: BTreeSet<LoadBalancerId>,
-    /// Rules of nodes' groups, with when they were read.
+    /// Rules of nodes' groups, with the time of the read.
     rules: HashMap<String, (Instant, Vec<SeenRule>)>,
 }
 
 impl Shared {
-    /// The group for a Service's balancer; it is made if there is none.
+    /// Returns the group for a Service's load balancer; creates it if it does not exist.
     pub(crate) async fn backend(
         &mut self,
         session: &Session,
@@ -61,14 +61,14 @@ impl Shared {
         let name = backend_cluster(session, &id.cluster);
         let tags = names::backend_tags(&session.cluster, &name);
         let made = make(session, &names::backend_group(&name), &tags).await;
-        // It may be there, whatever the answer was: who deletes looks again before there is nothing.
+        // It may exist whatever the response was: a deletion reads again before it concludes that nothing is left.
         inventory.expire().await;
         let group = made?;
         self.backend = Some((group.clone(), now));
         Ok(group)
     }
 
-    /// The rules of groups, as they were a moment ago.
+    /// Returns the rules of groups, which may be as old as [`RULES`].
     async fn rules(
         &mut self,
         session: &Session,
@@ -88,7 +88,7 @@ impl Shared {
         Ok(groups.iter().map(known).map(|(group, rules)| (group, rules.unwrap_or_default())).collect())
     }
 
-    /// Opens targets' security groups to the shared group.
+    /// Opens the security groups of targets to the shared group.
     pub(crate) async fn open(
         &mut self,
         session: &Session,
@@ -111,8 +111,8 @@ impl Shared {
         Ok(opened)
     }
 
-    /// Makes the rules for a balancer without groups what they should be, in each of the nodes' groups; `wanted` is for
-    /// those of `nodes`, and the others have none. `names` are the balancer's, by which its rules are known. Returns
+    /// Sets the rules for a load balancer without security groups in each of the nodes' groups; `wanted` is for those
+    /// of `nodes`, and the others have none. `names` are names of the load balancer, which identify its rules. Returns
     /// the refusals.
     pub(crate) async fn set_bare(
         &mut self,
@@ -163,8 +163,8 @@ impl Shared {
         Ok(())
     }
 
-    /// A Service's load balancer is deleted; with the last one the group is, with the rules that name it. False if AWS still
-    /// holds it.
+    /// Releases the group after a Service's load balancer was deleted. After the last one the group and the rules that
+    /// reference it are deleted. Returns false while AWS still uses the group.
     pub(crate) async fn release(
         &mut self,
         session: &Session,
@@ -175,7 +175,7 @@ impl Shared {
         let now = Instant::now();
         let group = match listing.backend(session, &id.cluster) {
             Some(listed) => Some(listed.id.clone()),
-            // Made a moment ago, and not listed yet.
+            // It was created recently and is not listed yet.
             None => self.backend.as_ref().filter(|(_, at)| now < *at + UNLISTED).map(|(group, _)| group.clone()),
         };
         let Some(group) = group else { return Ok(true) };
@@ -197,7 +197,7 @@ impl Shared {
                 continue;
             }
             match revoke(session, &other, &ids).await {
-                // A user put the group into rules of another group. It stays for the next load balancer.
+                // A user references the group in rules of another group. It stays for the next load balancer.
                 Err(error) if error.kind == ErrorKind::Denied => {
                     tracing::warn!(%group, rules_in = %other, %error, "kept the load balancers' security group: it is in use");
                     return Ok(true);
@@ -227,7 +227,7 @@ impl Shared {
     }
 }
 
-/// Security groups that were opened, and those that could not be.
+/// Security groups that were opened, and those that could not be opened.
 #[derive(Debug, Default)]
 pub(crate) struct Opened {
     /// Groups that got rules.
@@ -236,7 +236,7 @@ pub(crate) struct Opened {
     pub refused: Vec<String>,
 }
 
-/// Makes the calls of changes of one group's rules.
+/// Makes the calls for changes of one group's rules.
 async fn apply(session: &Session, group: &str, changes: &[Change]) -> Result<(), CloudError> {
     let (mut add, mut widened) = (Vec::new(), Vec::new());
     for change in changes {
@@ -256,11 +256,11 @@ async fn apply(session: &Session, group: &str, changes: &[Change]) -> Result<(),
     Ok(())
 }
 
-/// The warning for a group that this process may not change, or that is full: one group must not cost a Service its
-/// load balancer.
+/// Returns the warning for a group that this process may not change, or that is full. Such a group must not fail the
+/// whole load balancer of a Service.
 ///
 /// # Errors
-/// All other errors, which a retry may mend.
+/// All other errors, which a retry may fix.
 fn refusal(session: &Session, group: &str, error: CloudError) -> Result<String, CloudError> {
     match error.kind {
         ErrorKind::Denied => Ok(format!(
@@ -285,7 +285,7 @@ async fn make(session: &Session, name: &str, tags: &Tags) -> Result<String, Clou
     Ok(answer.group_id().unwrap_or_default().to_owned())
 }
 
-/// Who carries a group.
+/// The use of a group.
 enum Use {
     Nobodys,
     /// Interfaces of Network Load Balancers that are no longer listed.

@@ -16,9 +16,11 @@ use crate::config::Config;
 use crate::loadbalancer::apply::backend_group::Shared;
 use crate::loadbalancer::apply::calls::{self, Caller};
 use crate::loadbalancer::apply::opening::TargetGroups;
-use crate::loadbalancer::model::build::{self, Surroundings};
+use crate::loadbalancer::model::build::{self, StackInputs};
 use crate::loadbalancer::model::{diff, node_rules};
-use crate::loadbalancer::observed::balancer_state::{Course, Courses, KnownGroup, Opening, VISIBLE, known};
+use crate::loadbalancer::observed::balancer_state::{
+    BalancerState, BalancerStates, KnownGroup, Opening, VISIBLE, known,
+};
 use crate::loadbalancer::observed::inventory::{Inventory, Listing};
 use crate::loadbalancer::observed::network::{self, Networks};
 use crate::loadbalancer::observed::report::ingress;
@@ -32,11 +34,11 @@ use crate::loadbalancer::spec::settings::{Policy, SecurityGroups, Settings};
 use crate::loadbalancer::types::{Desired, TargetHealth};
 use crate::session::{Session, Sessions};
 
-/// A look this old is good enough, if nothing was changed since.
+/// A listing of this age is still used, if nothing was changed since.
 const FRESH: Duration = Duration::from_secs(10);
-/// Tags that a deletion relies on are not older.
+/// The maximum age of tags that a deletion relies on.
 const DELETION_TAGS: Duration = Duration::from_secs(60);
-/// Plans in a row that one call follows: each needs ids of what the one before made.
+/// Maximum number of plans in a row in one call: each needs ids of resources that the previous one created.
 const ROUNDS: usize = 6;
 
 /// Network Load Balancers.
@@ -48,14 +50,14 @@ pub(crate) struct Balancers {
     pub(super) classes: ClassFilter,
     pub(super) inventory: Inventory,
     pub(super) networks: Networks,
-    pub(super) courses: Courses,
+    pub(super) courses: BalancerStates,
     pub(super) shared: Mutex<Shared>,
-    /// Services that move from a Classic Load Balancer and whose status was to get the new address, and whether it did.
+    /// Services that move from a Classic Load Balancer and whose status should get the new address, and whether it did.
     pub(super) moved: std::sync::Mutex<HashMap<LoadBalancerId, bool>>,
     records: OnceLock<Arc<dyn Records>>,
 }
 
-/// One Service's work: what it is done with.
+/// The arguments of the work on one Service.
 pub(super) struct Work<'a> {
     pub session: &'a Session,
     pub id: &'a LoadBalancerId,
@@ -63,14 +65,14 @@ pub(super) struct Work<'a> {
     pub targets: &'a Targets,
 }
 
-/// How far plans were followed.
+/// The progress of plans.
 #[derive(Debug, Default)]
 struct Followed {
-    /// There will be more to do.
+    /// More work follows later.
     again: bool,
     /// Ports whose traffic moves to another target group once that has a healthy target.
     exchanging: BTreeSet<u16>,
-    /// What was done to what had been as asked.
+    /// Changes to resources that were in the desired state before.
     done: Vec<String>,
 }
 
@@ -99,14 +101,14 @@ impl Balancers {
             classes,
             inventory: Inventory::default(),
             networks: Networks::default(),
-            courses: Courses::default(),
+            courses: BalancerStates::default(),
             shared: Mutex::default(),
             moved: std::sync::Mutex::default(),
             records: OnceLock::new(),
         }
     }
 
-    /// Where to keep what must outlive this process; the first one counts.
+    /// Sets the storage for records that outlive this process; only the first call has an effect.
     pub(crate) fn keep_records(&self, records: Arc<dyn Records>) {
         let _ = self.records.set(records);
     }
@@ -135,19 +137,19 @@ impl Balancers {
     }
 
     /// Returns a listing of everything that began after the last change of this Service.
-    pub(super) async fn look(&self, session: &Session, course: &Course) -> Result<Arc<Listing>, CloudError> {
+    pub(super) async fn look(&self, session: &Session, course: &BalancerState) -> Result<Arc<Listing>, CloudError> {
         let now = Instant::now();
         let recent = now.checked_sub(FRESH).unwrap_or(now);
         self.inventory.look(session, course.changed.map_or(recent, |changed| changed.max(recent))).await
     }
 
-    /// Makes the call of one step, and records the result. The deletion of what no longer exists succeeds.
+    /// Makes the call of one step, and records the result. The deletion of a resource that no longer exists succeeds.
     pub(super) async fn step(
         &self,
         caller: &mut Caller<'_>,
         step: &Step,
         seen: &mut Seen,
-        course: &mut Course,
+        course: &mut BalancerState,
     ) -> Result<(), CloudError> {
         let deleted = match step {
             Step::DeleteBalancer { arn } | Step::DeleteTargetGroup { arn } | Step::DeleteListener { arn } => Some(arn),
@@ -187,7 +189,7 @@ impl Balancers {
         &self,
         spec: &LoadBalancerSpec,
         work: &Work<'_>,
-        course: &mut Course,
+        course: &mut BalancerState,
     ) -> Result<Ensured, CloudError> {
         let Work { session, id, settings, targets } = *work;
         let listing = self.look(session, course).await?;
@@ -215,7 +217,7 @@ impl Balancers {
             true => Some(self.shared.lock().await.backend(session, &self.inventory, &listing, id).await?),
             false => None,
         };
-        let around = Surroundings {
+        let around = StackInputs {
             id,
             cluster: &session.cluster,
             network: &network,
@@ -283,13 +285,13 @@ impl Balancers {
         Ok(Ensured { status, progress, warnings })
     }
 
-    /// Follows plans until there is nothing left to do now.
+    /// Applies plans until nothing can be done now.
     async fn follow(
         &self,
         desired: &Desired,
         seen: &mut Seen,
         caller: &mut Caller<'_>,
-        course: &mut Course,
+        course: &mut BalancerState,
     ) -> Result<Followed, CloudError> {
         let mut followed = Followed { again: true, ..Followed::default() };
         // AWS returns an existing target group as created, which may have targets. The next call reads them.
@@ -304,7 +306,7 @@ impl Balancers {
             let (mut blocked, mut full) = (false, None);
             for step in &plan.steps {
                 let step = match self.step(caller, step, seen, course).await {
-                    // There may be places once others are deregistered.
+                    // There may be room after others are deregistered.
                     Err(error) if error.kind == ErrorKind::Quota && step.is_registration() => {
                         full = Some(error);
                         continue;
@@ -313,14 +315,14 @@ impl Balancers {
                         blocked = true;
                         continue;
                     }
-                    // Of a balancer with IPv6 no listener can become one for UDP.
-                    Err(error) if error.is_invalid() && seen.made_anew(step).is_some() => {
-                        for step in seen.made_anew(step).into_iter().flatten() {
+                    // A listener of a load balancer with IPv6 cannot be changed to UDP.
+                    Err(error) if error.is_invalid() && seen.as_recreation(step).is_some() => {
+                        for step in seen.as_recreation(step).into_iter().flatten() {
                             self.step(caller, &step, seen, course).await?;
                         }
                         step.clone()
                     }
-                    // Not every listener may send traffic to several groups.
+                    // Some listeners cannot send traffic to several groups.
                     Err(error) if error.is_invalid() && step.is_on_the_way() => {
                         let at_once = step.at_once();
                         self.step(caller, &at_once, seen, course).await?;
@@ -371,7 +373,7 @@ impl Balancers {
         })
     }
 
-    /// The rules for a balancer that has no group of its own.
+    /// Returns the rules for a load balancer without a security group of its own.
     async fn bare_rules(
         &self,
         work: &Work<'_>,
@@ -390,8 +392,8 @@ impl Balancers {
         self.shared.lock().await.set_bare(work.session, &names, &all, groups, &wanted).await
     }
 
-    /// Reads tags again before a deletion, unless they were read moments ago, and drops what is no longer the
-    /// Service's: another controller may have taken it over since.
+    /// Reads tags again before a deletion, unless they were read moments ago, and drops resources that are no longer
+    /// the Service's: another controller may have taken them over since.
     async fn confirm(&self, session: &Session, id: &LoadBalancerId, seen: &mut Seen) -> Result<(), CloudError> {
         let arns: Vec<String> = seen.ids().filter(|id| !id.starts_with("sg-")).collect();
         if !self.inventory.forget_older(&arns, DELETION_TAGS) {
@@ -402,13 +404,13 @@ impl Balancers {
         Ok(())
     }
 
-    /// Reads the tags of load balancers that were created and not confirmed to be the Service's, and adds those that are
-    /// to what was made. Returns false while tags may not be visible yet.
+    /// Reads the tags of load balancers that were created and not confirmed to be the Service's, and adds the confirmed
+    /// ones to the created resources. Returns false while tags may not be visible yet.
     async fn confirm_creations(
         &self,
         session: &Session,
         id: &LoadBalancerId,
-        course: &mut Course,
+        course: &mut BalancerState,
     ) -> Result<bool, CloudError> {
         let now = Instant::now();
         course.unconfirmed.retain(|_, created| now < *created + VISIBLE);
@@ -427,7 +429,13 @@ impl Balancers {
 
     /// Returns whether a deletion waits for tags: a resource has a name of this Service's, and its tags may not be
     /// visible yet.
-    fn waits_for_tags(&self, session: &Session, id: &LoadBalancerId, listing: &Listing, course: &mut Course) -> bool {
+    fn waits_for_tags(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        listing: &Listing,
+        course: &mut BalancerState,
+    ) -> bool {
         let incomplete = listing.incomplete(session, id);
         let now = Instant::now();
         if incomplete.is_empty() || now >= *course.incomplete_since.get_or_insert(now) + VISIBLE {
@@ -442,7 +450,7 @@ impl Balancers {
         &self,
         session: &Session,
         id: &LoadBalancerId,
-        course: &mut Course,
+        course: &mut BalancerState,
     ) -> Result<Deletion, CloudError> {
         (course.known, course.settled) = (None, None);
         let listing = self.look(session, course).await?;
@@ -450,8 +458,8 @@ impl Balancers {
         self.confirm(session, id, &mut seen).await?;
         let confirmed = self.confirm_creations(session, id, course).await?;
         let mut steps = diff::delete(&seen, &id.uid).steps;
-        // Made a moment ago, and not listed yet. What is listed and not the Service's was taken over by another
-        // controller.
+        // It was created recently and is not listed yet. A listed one that is not the Service's was taken over by
+        // another controller.
         let unlisted = course.made.keys().filter(|id| !listing.has(id));
         steps.extend(unlisted.filter_map(|id| Step::deletion_of(id)));
         if !steps.is_empty() {
@@ -480,7 +488,7 @@ impl Balancers {
         }
         let released = shared.release(session, &listing, id).await;
         drop(shared);
-        // The group that all share may be gone, whatever the answer was; who comes next must not count on it.
+        // The shared group may no longer exist, whatever the response was; the next caller must not rely on it.
         self.inventory.expire().await;
         if !released? {
             course.changed = Some(Instant::now());

@@ -1,4 +1,4 @@
-//! Calls: what only further reads tell of a Service's parts, and each step as the call that it is.
+//! Calls to AWS: the reads of details of a Service's resources, and the call of each step.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ use crate::session::Session;
 /// Targets that one call may name.
 const TARGETS: usize = 200;
 
-/// Reads what listings do not say: listeners, attributes, targets, rules.
+/// Reads the details that listings lack: listeners, attributes, targets, rules.
 pub(crate) async fn details(session: &Session, seen: &mut Seen, capacity: bool) -> Result<(), CloudError> {
     let ids: Vec<String> = seen.security_groups.iter().map(|group| group.id.clone()).collect();
     let balancers = try_join_all(seen.balancers.iter_mut().map(|one| balancer(session, one, capacity)));
@@ -108,9 +108,9 @@ pub(crate) struct Caller<'a> {
     pub session: &'a Session,
     pub network: &'a Network,
     pub id: &'a LoadBalancerId,
-    /// Where it is kept which targets of shared groups are this cluster's, if anywhere.
+    /// Storage for the record of this cluster's targets in shared groups, if there is one.
     pub records: Option<&'a dyn Records>,
-    /// What could not be done for one target, and was for the others.
+    /// Warnings about single targets that failed while the others succeeded.
     pub warnings: Vec<String>,
     /// Load balancers that AWS returned as created, and that could not be confirmed to be the Service's.
     pub unconfirmed: Vec<String>,
@@ -122,7 +122,7 @@ fn gone(what: &str, name: &str) -> CloudError {
 }
 
 impl Caller<'_> {
-    /// Makes one call, or a few where one can't hold it all.
+    /// Makes one call, or a few if one cannot hold everything.
     pub(crate) async fn make(&mut self, step: &Step, seen: &Seen) -> Result<Made, CloudError> {
         let balancer =
             |name: &str| seen.balancer(name).map(|one| one.arn.clone()).ok_or_else(|| gone("balancer", name));
@@ -239,7 +239,7 @@ impl Caller<'_> {
             }
             Step::ModifyListener { arn, listener, forwards, .. } => {
                 let (certificates, policy, alpn) = encryption(listener);
-                // Not each protocol that a listener can have may be set again.
+                // Some protocols of a listener cannot be set again.
                 let protocol = Some(elb::ProtocolEnum::from(listener.protocol.as_str()));
                 let request = elb
                     .modify_listener()
@@ -392,7 +392,7 @@ impl Caller<'_> {
         elb::TargetDescription::builder().id(&target.id).port(target.port.into()).set_availability_zone(zone).build()
     }
 
-    /// Registers targets. One that AWS refuses costs the others nothing: the half with it is halved until it is alone.
+    /// Registers targets. If AWS refuses one, the batch is halved until it is alone, so that all others are registered.
     ///
     /// # Errors
     /// `Quota` if not all fit; as many as fit are registered then.
@@ -408,7 +408,7 @@ impl Caller<'_> {
             let described = batch.iter().map(|target| self.described(target_type, target)).collect();
             let request = self.session.api.elb.register_targets().target_group_arn(arn).set_targets(Some(described));
             match self.session.api.change(Class::ElbChange, "RegisterTargets", request.send()).await {
-                // A single one that does not fit ends it: no other fits.
+                // A single target that does not fit ends the loop: no other fits.
                 Err(error) if (error.is_invalid() || error.kind == ErrorKind::Quota) && batch.len() > 1 => {
                     let (first, second) = batch.split_at(batch.len() / 2);
                     waiting.extend([second, first]);
@@ -422,7 +422,7 @@ impl Caller<'_> {
         Ok(())
     }
 
-    /// Puts on record what this cluster has in a target group.
+    /// Records this cluster's targets in a target group.
     pub(crate) async fn record(&self, group: &str, targets: &BTreeSet<Target>) -> Result<(), CloudError> {
         match self.records {
             Some(records) => target_records::write(records, self.id, group, targets).await,
@@ -430,7 +430,7 @@ impl Caller<'_> {
         }
     }
 
-    /// Takes targets out.
+    /// Deregisters targets.
     pub(crate) async fn deregister(&self, arn: &str, targets: &BTreeSet<Target>) -> Result<(), CloudError> {
         let all: Vec<&Target> = targets.iter().collect();
         for batch in all.chunks(TARGETS) {
@@ -458,7 +458,7 @@ fn certificate(arn: &str) -> elb::Certificate {
     elb::Certificate::builder().certificate_arn(arn).build()
 }
 
-/// Adds rules; answers their ids.
+/// Adds rules; returns their ids.
 pub(crate) async fn authorize(session: &Session, group: &str, rules: &[Rule]) -> Result<Vec<String>, CloudError> {
     let permissions: Vec<_> = rules.iter().map(convert::permission).collect();
     let request = session.api.ec2.authorize_security_group_ingress().group_id(group);
@@ -469,7 +469,7 @@ pub(crate) async fn authorize(session: &Session, group: &str, rules: &[Rule]) ->
     Ok(rules.iter().map(|rule| id(rule).unwrap_or_default()).collect())
 }
 
-/// Revokes rules by id: whatever else lets in the same stays.
+/// Revokes rules by id: other rules that allow the same traffic stay.
 pub(crate) async fn revoke(session: &Session, group: &str, rules: &[String]) -> Result<(), CloudError> {
     let request = session.api.ec2.revoke_security_group_ingress().group_id(group);
     let request = request.set_security_group_rule_ids(Some(rules.to_vec()));

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_sdk_elasticloadbalancing::types as elb;
 use providers::{
-    CloudError, Ensured, ErrorKind, Fate, Forecast, Ingress, Listener, LoadBalancerId, LoadBalancerSpec,
-    LoadBalancerStatus, ObservedLoadBalancer, ObservedTarget, Phase, Progress, Protocol as Transport, TargetId,
+    CloudError, Ensured, ErrorKind, Forecast, Ingress, Listener, LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus,
+    ObservedLoadBalancer, ObservedTarget, Phase, PlannedChange, Progress, Protocol as Transport, TargetId,
 };
 use tokio::time::Instant;
 
@@ -16,18 +16,18 @@ use crate::client::Class;
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::model::classic::{self as model, Stage};
 use crate::loadbalancer::names::Flavour;
-use crate::loadbalancer::observed::balancer_state::Course;
+use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::classic::{self, Classic, Found, REPLACED};
 use crate::loadbalancer::observed::inventory::Listing;
 use crate::loadbalancer::ownership::Purpose;
 use crate::loadbalancer::plan::PACE;
 use crate::session::Session;
 
-/// Instances that one call names at most.
+/// Maximum number of instances in one call.
 const INSTANCES: usize = 100;
 /// Time until the check whether the new address was published.
 const PUBLICATION: Duration = Duration::from_secs(1);
-/// A listing this old still shows the security groups of nodes.
+/// The maximum age of a listing from which the security groups of nodes are taken.
 const GROUPS_AGE: Duration = Duration::from_secs(30 * 60);
 
 /// Seconds since 1970.
@@ -42,12 +42,12 @@ fn status(classic: &Classic) -> LoadBalancerStatus {
 }
 
 impl Balancers {
-    /// Brings a Service to the desired state, with regard to a Classic Load Balancer that it may have.
+    /// Brings a Service to the desired state, including a Classic Load Balancer that it may have.
     pub(super) async fn bring_any(
         &self,
         spec: &LoadBalancerSpec,
         work: &Work<'_>,
-        course: &mut Course,
+        course: &mut BalancerState,
     ) -> Result<Ensured, CloudError> {
         let listing = self.look(work.session, course).await?;
         let seen = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
@@ -58,7 +58,7 @@ impl Balancers {
                 return Err(error.clone());
             }
             let ensured = self.bring(spec, work, course).await?;
-            // After a move its security group is left, for as long as network interfaces use it.
+            // After a move its security group stays for as long as network interfaces use it.
             let moved = work.settings.replace_classic.is_some();
             let deleted = !moved || self.remove_classic(work.session, work.id, &listing, course).await?;
             return Ok(if deleted { ensured } else { later(ensured, PACE) });
@@ -87,15 +87,15 @@ impl Balancers {
         Ok(ensured)
     }
 
-    /// Returns what the next ensure does.
+    /// Returns the actions of the next `ensure`.
     pub(super) async fn foresee(&self, work: &Work<'_>) -> Result<Forecast, CloudError> {
-        let mut course = Course::default();
+        let mut course = BalancerState::default();
         let listing = self.look(work.session, &course).await?;
         let seen = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
         let network = seen.balancers.first().map(|one| one.name.as_str());
         let classic = match self.find_classic(work, &mut course, &listing, network.is_some()).await {
             Err(error) if error.kind == ErrorKind::Conflict => {
-                return Ok(Forecast { fate: Fate::Refused, reasons: vec![error.message] });
+                return Ok(Forecast { change: PlannedChange::Refused, reasons: vec![error.message] });
             }
             classic => classic?,
         };
@@ -108,7 +108,7 @@ impl Balancers {
         &self,
         spec: &LoadBalancerSpec,
         work: &Work<'_>,
-        course: &mut Course,
+        course: &mut BalancerState,
         classic: &mut Classic,
     ) -> Result<Ensured, CloudError> {
         let ensured = self.bring(spec, work, course).await?;
@@ -117,7 +117,7 @@ impl Balancers {
             self.moved().remove(work.id);
             return Ok(later(Ensured { status: status(classic), ..ensured }, PACE));
         }
-        // The time for clients begins when they can have the new address, and not before.
+        // The time for clients begins when the new address is published, not earlier.
         let published = *self.moved().entry(work.id.clone()).or_default();
         if !published {
             return Ok(later(ensured, PUBLICATION));
@@ -134,7 +134,7 @@ impl Balancers {
     async fn find_classic(
         &self,
         work: &Work<'_>,
-        course: &mut Course,
+        course: &mut BalancerState,
         listing: &Listing,
         network: bool,
     ) -> Result<Option<Classic>, CloudError> {
@@ -177,7 +177,7 @@ impl Balancers {
             let mut waiting: Vec<&[String]> = ids.chunks(INSTANCES).rev().collect();
             while let Some(batch) = waiting.pop() {
                 match register(work.session, &classic.name, batch, add).await {
-                    // One that was terminated fails all of them.
+                    // One terminated instance fails the whole call.
                     Err(error) if error.is_invalid() && batch.len() > 1 => {
                         let (first, second) = batch.split_at(batch.len() / 2);
                         waiting.extend([second, first]);
@@ -202,7 +202,8 @@ impl Balancers {
         Ok(warnings)
     }
 
-    /// Opens the nodes' security groups to the load balancer. cloud-provider-aws did that for the nodes of its time.
+    /// Opens the nodes' security groups to the load balancer. cloud-provider-aws did that only for the nodes that
+    /// existed then.
     async fn open_to_classic(
         &self,
         work: &Work<'_>,
@@ -219,7 +220,7 @@ impl Balancers {
     }
 
     /// Updates the instances of a Classic Load Balancer that is known. Returns true if it alone serves the Service.
-    pub(super) async fn point_kept(&self, work: &Work<'_>, course: &mut Course) -> Result<bool, CloudError> {
+    pub(super) async fn point_kept(&self, work: &Work<'_>, course: &mut BalancerState) -> Result<bool, CloudError> {
         // After a failure the next call reads it again.
         let Some((mut classic, alone)) = course.classic.take() else { return Ok(false) };
         let now = Instant::now();
@@ -237,7 +238,7 @@ impl Balancers {
         session: &Session,
         id: &LoadBalancerId,
         listing: &Listing,
-        course: &mut Course,
+        course: &mut BalancerState,
     ) -> Result<bool, CloudError> {
         let group = listing.classic_group(session, id);
         if course.no_classic && group.is_none() {
@@ -290,7 +291,7 @@ impl Balancers {
         session.api.change(Class::ElbChange, "AddTags", request.send()).await.map(drop)
     }
 
-    /// Notes that the Service has the address that the last ensure returned.
+    /// Records that the Service has the address that the last `ensure` returned.
     pub(super) fn address_published(&self, id: &LoadBalancerId) {
         if let Some(published) = self.moved().get_mut(id) {
             *published = true;
@@ -302,7 +303,7 @@ impl Balancers {
     }
 }
 
-/// The result with another ensure after this time at the latest.
+/// Returns the result with another `ensure` after this time at the latest.
 fn later(ensured: Ensured, time: Duration) -> Ensured {
     let progress = match ensured.progress {
         Progress::Settled => Progress::After(time),

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::client::Class;
 use crate::loadbalancer::apply::balancers::Balancers;
 use crate::loadbalancer::names;
-use crate::loadbalancer::observed::balancer_state::Course;
+use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::classic::{self, Classic};
 use crate::loadbalancer::observed::inventory::{ListedGroup, Listing};
 use crate::loadbalancer::ownership::{self, Evidence, Owner};
@@ -61,8 +61,8 @@ pub(super) fn owned(
     all.iter().filter_map(of).collect()
 }
 
-/// Returns whether a Classic Load Balancer is this Service's; `None` if there is none among the resources.
-pub(super) fn may_belong(owned: &Owned, service: &LoadBalancerId) -> Option<bool> {
+/// Returns whether a leaked Classic Load Balancer may be this Service's; `None` if there is none among the resources.
+pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId) -> Option<bool> {
     let name = service.default_name();
     names_in(owned).map(|one| one == name).reduce(|one, other| one || other)
 }
@@ -74,7 +74,7 @@ pub(super) async fn collect(
     session: &Session,
     listing: &Listing,
     owned: &Owned,
-    course: &mut Course,
+    course: &mut BalancerState,
 ) -> Result<bool, CloudError> {
     let mut deleted = true;
     for name in names_in(owned) {
@@ -104,7 +104,7 @@ impl Balancers {
         &self,
         session: &Session,
         name: &str,
-        course: &mut Course,
+        course: &mut BalancerState,
     ) -> Result<(), CloudError> {
         course.changed = Some(Instant::now());
         let request = session.api.classic.delete_load_balancer().load_balancer_name(name);
@@ -119,7 +119,7 @@ impl Balancers {
         &self,
         session: &Session,
         group: &str,
-        course: &mut Course,
+        course: &mut BalancerState,
     ) -> Result<bool, CloudError> {
         self.shared.lock().await.revoke_rules_of(session, group).await?;
         course.changed = Some(Instant::now());
@@ -182,9 +182,9 @@ mod tests {
         let later = LoadBalancerId { uid: "98765432-89ab-cdef-0123-456789abcdef".into(), ..id.clone() };
         let all = [classic(&id.default_name(), &[OWN, SERVICE])];
         let found = owned(&all, &[], &cluster, "kubernetes", std::slice::from_ref(&id));
-        assert_eq!((&found[0].id, may_belong(&found[0], &id)), (&id, Some(true)));
-        assert_eq!(may_belong(&found[0], &later), Some(false), "a new Service of the same name");
+        assert_eq!((&found[0].id, may_be_owned_by(&found[0], &id)), (&id, Some(true)));
+        assert_eq!(may_be_owned_by(&found[0], &later), Some(false), "a new Service of the same name");
         let network = Owned { resources: vec!["arn:loadbalancer/net/a".into()], ..found[0].clone() };
-        assert_eq!(may_belong(&network, &id), None);
+        assert_eq!(may_be_owned_by(&network, &id), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The contract of a provider with load balancers, kept by Network Load Balancers.
+//! The provider interface for load balancers, implemented by Network Load Balancers.
 
 use std::collections::BTreeSet;
 
@@ -67,7 +67,7 @@ impl LoadBalancers for Balancers {
         let result = self.bring_any(spec, &work, &mut course).await;
         if let Err(error) = &result {
             (course.known, course.settled) = (None, None);
-            // Pods and nodes change all the same, and their traffic must not wait for a change that AWS refuses.
+            // Pods and nodes change nevertheless, and their traffic must not wait for a change that AWS refuses.
             if !matches!(error.kind, ErrorKind::Throttled { .. })
                 && let Err(error) = self.keep_targets(&work, &mut course).await
                 && !error.is_not_found()
@@ -141,8 +141,8 @@ impl LoadBalancers for Balancers {
         leaks::list(self).await
     }
 
-    fn may_belong(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
-        leaks::may_belong(owned, service)
+    fn may_be_owned_by(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
+        leaks::may_be_owned_by(owned, service)
     }
 
     async fn collect(&self, owned: &Owned) -> Result<Deletion, CloudError> {
@@ -150,12 +150,12 @@ impl LoadBalancers for Balancers {
     }
 }
 
-/// A kind that the contract does not have at this place, as one that is tried again.
+/// Converts a kind that is not valid here to one that is retried.
 fn retried(error: CloudError) -> CloudError {
     match error.kind {
         ErrorKind::NotFound => CloudError { kind: ErrorKind::Conflict, ..error },
-        // The Service can be right and AWS wrong: a certificate or a tag that is missing comes without the Service
-        // being touched.
+        // The Service can be valid although AWS refuses it: a missing certificate or tag may appear without a change of
+        // the Service.
         ErrorKind::Invalid => CloudError { kind: ErrorKind::Transient, ..error },
         _ => error,
     }

@@ -1,8 +1,8 @@
-//! What the cluster's Services have in AWS, by Service, so that what no Service stands for is found; and the deletion
-//! of just that.
+//! The resources of the cluster's Services in AWS, grouped by Service, so that leaked resources are found; and the
+//! deletion of exactly those.
 //!
-//! Whose a thing is its tags say, and of rules in nodes' groups their descriptions. What does not say it wholly, as
-//! what upstream made and was not taken over, may belong to each Service that could have it.
+//! Tags identify the owner of a resource, descriptions that of a rule in a node's group. A resource without complete
+//! marks, such as one of upstream that was not taken over, may belong to each Service whose marks match.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,12 +22,12 @@ use crate::loadbalancer::types::{SeenRule, Tags};
 use crate::session::Session;
 use crate::tags::ClusterTags;
 
-/// What there is of one Service.
+/// The resources of one Service.
 #[derive(Default)]
 struct Found<'a> {
     balancer: Option<&'a SeenBalancer>,
     parts: Vec<String>,
-    /// Parts whose marks may be another cluster's.
+    /// Resources whose marks another cluster may have too.
     doubtful: usize,
 }
 
@@ -38,7 +38,7 @@ impl Found<'_> {
     }
 }
 
-/// Everything of this cluster's Services.
+/// Returns all resources of this cluster's Services.
 pub(super) async fn list(balancers: &Balancers) -> Result<Vec<Owned>, CloudError> {
     let session = balancers.sessions.get()?;
     let listing = balancers.inventory.look(&session, Instant::now()).await?;
@@ -53,7 +53,8 @@ pub(super) async fn list(balancers: &Balancers) -> Result<Vec<Owned>, CloudError
     Ok(owned(&listing, &session.cluster, name, &known, &rules).into_iter().chain(classic).collect())
 }
 
-/// The nodes' security groups that are this cluster's alone: a rule in another may be for another cluster's balancer.
+/// Returns the nodes' security groups of this cluster alone: a rule in another may be for another cluster's load
+/// balancer.
 fn own_groups(listing: &Listing, session: &Session) -> BTreeSet<String> {
     let alone = |group: &&ListedGroup| {
         !session.cluster.id.is_empty() && !ownership::names_another(&group.tags, &session.cluster)
@@ -61,7 +62,8 @@ fn own_groups(listing: &Listing, session: &Session) -> BTreeSet<String> {
     listing.tagged_groups(session).into_iter().filter(alone).map(|group| group.id.clone()).collect()
 }
 
-/// What a look shows, by Service; `known` are Services that this process has worked on, `rules` those of nodes' groups.
+/// Returns the resources of a listing by Service; `known` are Services that this process has worked on, `rules` those
+/// of nodes' groups.
 fn owned(
     listing: &Listing,
     cluster: &ClusterTags,
@@ -73,10 +75,11 @@ fn owned(
     let mut users: BTreeMap<&str, LoadBalancerId> = BTreeMap::new();
     let certain = |tags: &Tags| ownership::is_certain(tags, cluster);
     let id = |tags: &Tags, name: &str| {
-        // Only the controller knows whether a Service still needs its stack: it serves Services without a class, too.
+        // Only the controller can decide whether a Service still needs its stack: it also serves Services without a
+        // class.
         let owner = Owner::of(tags, cluster, cluster_name).filter(|one| one.evidence() != Evidence::Controller)?;
         let same = |id: &&LoadBalancerId| id.namespace == owner.namespace && id.name == owner.name;
-        // Before a takeover only its name names the owner.
+        // Before a takeover only the name identifies the owner.
         let by_name = || known.iter().filter(same).find(|id| is_named(id, name)).map(|id| id.uid.clone());
         let uid = owner.uid.clone().or_else(by_name).unwrap_or_default();
         Some(LoadBalancerId { cluster: cluster_name.into(), namespace: owner.namespace, name: owner.name, uid })
@@ -127,19 +130,19 @@ fn owned(
     found.into_iter().map(owned).collect()
 }
 
-/// A balancer of which only the name is known.
+/// Returns the id of a Service of which only the load balancer's name is known.
 fn nameless(cluster: &str, balancer: &str) -> LoadBalancerId {
     LoadBalancerId { cluster: cluster.into(), namespace: String::new(), name: balancer.into(), uid: String::new() }
 }
 
-/// Whether a Service's balancer or security group would have this name.
+/// Returns whether a Service's load balancer or security group would have this name.
 fn is_named(id: &LoadBalancerId, name: &str) -> bool {
     names::is_generated(id, name) || names::security_group(id) == name
 }
 
-/// Whether what was listed may be this Service's.
-pub(super) fn may_belong(owned: &Owned, service: &LoadBalancerId) -> bool {
-    if let Some(belongs) = classic_leaks::may_belong(owned, service) {
+/// Returns whether leaked resources may be this Service's.
+pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId) -> bool {
+    if let Some(belongs) = classic_leaks::may_be_owned_by(owned, service) {
         return belongs;
     }
     let id = &owned.id;
@@ -152,12 +155,12 @@ pub(super) fn may_belong(owned: &Owned, service: &LoadBalancerId) -> bool {
     }
 }
 
-/// Deletes what was listed, as far as it says still that it is that Service's and this cluster's alone.
+/// Deletes leaked resources, as far as their marks still identify this Service and this cluster alone.
 pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Deletion, CloudError> {
     let (session, id) = (balancers.sessions.get()?, &owned.id);
     let course = balancers.courses.get(id);
     let mut course = course.lock().await;
-    // Tags are remembered for long: by now it may have another owner.
+    // Tags are cached for long: the resource may have another owner now.
     owned.resources.iter().for_each(|part| balancers.inventory.forget(part));
     let listing = balancers.inventory.look(&session, Instant::now()).await?;
     let mut seen = left_of(&listing, &session.cluster, owned);
@@ -205,7 +208,7 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     Ok(Deletion::Gone)
 }
 
-/// The parts of what was listed that are there still and say that they are just that Service's.
+/// Returns the listed resources that still exist and whose marks identify only this Service.
 fn left_of(listing: &Listing, cluster: &ClusterTags, owned: &Owned) -> Seen {
     let id = &owned.id;
     let its = |part: &str, tags: &Tags| {
@@ -240,7 +243,7 @@ mod tests {
     const OTHER: (&str, &str) = ("kubernetes.io/cluster/d", "owned");
     const SERVICE: (&str, &str) = ("kubernetes.io/service-name", "default/web");
     const UID: (&str, &str) = ("kubernetes.io/service-uid", "u-1");
-    /// What the Load Balancer Controller says, which clusters of one name say alike.
+    /// Tags of the Load Balancer Controller, which are equal for clusters of the same name.
     const STACK: [(&str, &str); 2] =
         [("service.k8s.aws/stack", "default/web"), ("elbv2.k8s.aws/cluster", "kubernetes")];
 
@@ -297,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_balancers_that_are_gone_are_found() {
+    fn rules_of_deleted_load_balancers_are_found() {
         let id = samples::id();
         let default = id.default_name();
         let rules: BTreeMap<String, Vec<SeenRule>> = [(
@@ -323,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_little_may_be_whoever_could_have_it() {
+    fn resource_with_incomplete_marks_may_belong_to_each_matching_service() {
         let of = |namespace: &str, name: &str, uid: &str| Owned {
             id: LoadBalancerId { namespace: namespace.into(), ..service(name, uid) },
             phase: Phase::Incomplete,
@@ -339,12 +342,12 @@ mod tests {
             (of("", &web.default_name(), ""), true),
             (of("", "a0", ""), false),
         ] {
-            assert_eq!(may_belong(&owned, &web), expected, "{owned:?}");
+            assert_eq!(may_be_owned_by(&owned, &web), expected, "{owned:?}");
         }
     }
 
     #[test]
-    fn only_what_was_listed_is_collected_and_only_while_it_is_that_services() {
+    fn only_listed_resources_of_the_same_service_are_collected() {
         let its = &[OWN, SERVICE, UID][..];
         let balancers = vec![
             balancer("its", its),

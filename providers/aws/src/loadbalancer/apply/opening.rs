@@ -1,4 +1,4 @@
-//! The security groups behind which a Service's targets are: those of nodes, and those of pods' own network interfaces.
+//! Security groups of a Service's targets: those of nodes, and those of pods' own network interfaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -1,7 +1,7 @@
-//! Readiness gates: what pods wait for that want to be ready only when ELB finds them healthy.
+//! Readiness gates: conditions of pods that become ready only when ELB reports them healthy.
 //!
 //! A gate is named by a target group, as the Load Balancer Controller's webhook writes it into pods, or by the Service,
-//! as people can write it who have no webhook: that one stands for all of the Service's target groups.
+//! as users without a webhook write it: that one stands for all of the Service's target groups.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -16,13 +16,13 @@ use crate::loadbalancer::observed::{convert, report};
 use crate::loadbalancer::types::{Target, TargetHealth, TargetType};
 use crate::session::Session;
 
-/// What the conditions' types begin with (Load Balancer Controller: TargetHealthPodConditionTypePrefix).
+/// The prefix of the conditions' types (Load Balancer Controller: `TargetHealthPodConditionTypePrefix`).
 pub(crate) const PREFIX: &str = "target-health.elbv2.k8s.aws/";
 
 /// Message for a target that ELB does not list yet (Load Balancer Controller: updateTargetHealthPodCondition).
 const REGISTERING: (&str, &str) = ("Elb.RegistrationInProgress", "Target registration is in progress");
 
-/// The gates of a Service, by what ELB says now of its target groups of addresses.
+/// Returns the gates of a Service, with the health that ELB reports now for its target groups of addresses.
 pub(crate) async fn of(
     session: &Session,
     id: &LoadBalancerId,
@@ -42,7 +42,7 @@ pub(crate) async fn of(
     Ok(gates)
 }
 
-/// What ELB says of a target group's addresses, and of those that it should have and does not list yet.
+/// Returns the health of a target group's addresses, including those that ELB does not list yet.
 fn endpoints(registered: &BTreeSet<Target>, told: &[elb::TargetHealthDescription]) -> Vec<EndpointHealth> {
     let mut listed = BTreeSet::new();
     let mut endpoints = Vec::new();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_elb_does_not_list_yet_is_on_its_way() {
+    fn target_that_elb_does_not_list_is_registering() {
         use elb::TargetHealthStateEnum::{Draining, Healthy, Initial};
         let registered = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"];
         let registered = registered.map(|id| Target { id: id.into(), port: 8080 }).into();

@@ -1,7 +1,8 @@
-//! Target groups that other clusters register in too: only what this cluster is on record to have put in is taken out.
+//! Records for target groups that other clusters register in too: only targets on record are deregistered.
 //!
-//! The record is kept in the cluster, written before targets are registered and again after others were taken out, so
-//! that no death between two calls makes a target anybody else's (Load Balancer Controller: multiClusterManagerImpl).
+//! The record is kept in the cluster. It is written before targets are registered and again after others were
+//! deregistered, so that a crash between two calls never makes a target look like another cluster's (Load Balancer
+//! Controller: multiClusterManagerImpl).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +29,7 @@ fn targets(text: &str) -> BTreeSet<Target> {
     text.split(',').filter_map(|text| target(text.trim())).collect()
 }
 
-/// What this cluster is on record to have put into a target group.
+/// Reads the record of this cluster's targets in a target group.
 pub(crate) async fn read(
     records: &dyn Records,
     id: &LoadBalancerId,
@@ -38,7 +39,7 @@ pub(crate) async fn read(
     Ok(record.map(|record| record.get(TARGETS).map(|text| targets(text)).unwrap_or_default()))
 }
 
-/// Puts on record what this cluster has in a target group, or is about to put there.
+/// Records the targets that this cluster has in a target group, or is about to register there.
 pub(crate) async fn write(
     records: &dyn Records,
     id: &LoadBalancerId,

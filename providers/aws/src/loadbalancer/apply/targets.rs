@@ -1,4 +1,4 @@
-//! Registration of other targets in existing load balancers: without a read of them, if this process knows them.
+//! Changes of the targets of existing load balancers: without reading them, if this process knows them.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::loadbalancer::apply::opening::TargetGroups;
 use crate::loadbalancer::apply::{calls, target_records};
 use crate::loadbalancer::model::{build, node_rules, target_change};
 use crate::loadbalancer::names;
-use crate::loadbalancer::observed::balancer_state::{Course, KnownGroup, Opening, known_group, once};
+use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup, Opening, known_group, once};
 use crate::loadbalancer::observed::stack::{Seen, SeenBalancer};
 use crate::loadbalancer::ownership::Purpose;
 use crate::loadbalancer::spec::settings::{GroupSettings, Other, Settings};
 
-/// A look this old still tells which groups are machines'.
+/// The maximum age of a listing from which the security groups of instances are taken.
 const LONG: Duration = Duration::from_secs(30 * 60);
 
-/// What is asked of a group: of a listener's own by its port, of one for another Service by whose it is.
+/// Returns the settings of a group: by its port for a listener's own, by the Service for one of another Service.
 fn asked<'a>(work: &Work<'a>, group: &KnownGroup) -> Option<&'a GroupSettings> {
     let settings = work.settings;
     let Some(part) = &group.backend else {
@@ -31,7 +31,7 @@ fn asked<'a>(work: &Work<'a>, group: &KnownGroup) -> Option<&'a GroupSettings> {
 }
 
 impl Balancers {
-    /// Reads what this cluster is on record to have put into target groups that others share.
+    /// Reads this cluster's records for target groups that others share.
     pub(super) async fn read_records(&self, work: &Work<'_>, seen: &mut Seen) -> Result<(), CloudError> {
         let Some(records) = self.records().filter(|_| work.settings.shared_groups) else { return Ok(()) };
         for group in &mut seen.target_groups {
@@ -40,8 +40,8 @@ impl Balancers {
         Ok(())
     }
 
-    /// Points known target groups at what they should have; `None` if they are not known.
-    pub(super) async fn point(&self, work: &Work<'_>, course: &mut Course) -> Result<Option<()>, CloudError> {
+    /// Updates the targets of known target groups; `None` if they are not known.
+    pub(super) async fn point(&self, work: &Work<'_>, course: &mut BalancerState) -> Result<Option<()>, CloudError> {
         let Some(mut groups) = course.known.take() else { return Ok(None) };
         let network = self.networks.network(work.session).await?;
         let mut caller = self.caller(work.session, &network, work.id);
@@ -60,7 +60,7 @@ impl Balancers {
                 work.targets.incomplete,
             ));
         }
-        // Everything is added before anything is taken away, unless there is no place for it before.
+        // New targets are added before old ones are deregistered, unless the group has no room for them.
         course.changed = Some(Instant::now());
         let mut full = Vec::new();
         for (group, change) in groups.iter().zip(&changes) {
@@ -101,7 +101,7 @@ impl Balancers {
     /// Finds the target groups that a Service's load balancer forwards to, as far as they are still desired.
     ///
     /// A load balancer that AWS refuses to change may lack listeners and have groups of another kind: the others count.
-    pub(super) async fn find_groups(&self, work: &Work<'_>, course: &mut Course) -> Result<(), CloudError> {
+    pub(super) async fn find_groups(&self, work: &Work<'_>, course: &mut BalancerState) -> Result<(), CloudError> {
         let listing = self.look(work.session, course).await?;
         let purpose = Purpose::Ensure(work.settings.flavour);
         let mut seen = listing.of(&work.session.cluster, work.id, purpose);
@@ -126,7 +126,7 @@ impl Balancers {
     }
 
     /// Keeps targets current although the load balancer could not be brought to the desired state.
-    pub(super) async fn keep_targets(&self, work: &Work<'_>, course: &mut Course) -> Result<(), CloudError> {
+    pub(super) async fn keep_targets(&self, work: &Work<'_>, course: &mut BalancerState) -> Result<(), CloudError> {
         self.find_groups(work, course).await?;
         let opened = self.open_nodes(work, course).await;
         self.point(work, course).await?;
@@ -135,9 +135,9 @@ impl Balancers {
         opened.map(drop)
     }
 
-    /// Opens the security groups of new targets, and those of all targets for new ports. False if a load balancer
-    /// without security groups needs other rules than before.
-    pub(super) async fn open_nodes(&self, work: &Work<'_>, course: &mut Course) -> Result<bool, CloudError> {
+    /// Opens the security groups of new targets, and those of all targets for new ports. Returns false if a load
+    /// balancer without security groups needs other rules than before.
+    pub(super) async fn open_nodes(&self, work: &Work<'_>, course: &mut BalancerState) -> Result<bool, CloudError> {
         if !work.settings.node_rules {
             return Ok(true);
         }

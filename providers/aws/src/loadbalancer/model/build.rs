@@ -1,4 +1,4 @@
-//! From what a Service asks for to the whole stack that AWS should have for it, given the network and what there is.
+//! Builds the whole stack that AWS should have for a Service, from its settings, the network and the observed state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,20 +19,20 @@ use crate::loadbalancer::types::{
 };
 use crate::tags::ClusterTags;
 
-/// What the stack depends on beside the Service.
-pub(crate) struct Surroundings<'a> {
+/// The inputs of the stack besides the Service.
+pub(crate) struct StackInputs<'a> {
     pub id: &'a LoadBalancerId,
     pub cluster: &'a ClusterTags,
     pub network: &'a Network,
     pub seen: &'a Seen,
-    /// The group that nodes' rules name, if this balancer is to carry it.
+    /// The group that nodes' rules reference, if this load balancer should carry it.
     pub backend: Option<&'a str>,
     /// The ids of the groups that annotations name.
     pub given: &'a [String],
     pub targets: &'a Targets,
 }
 
-/// The balancer that is kept: one of the asked scheme, rather the one of the name that we would choose.
+/// Returns the load balancer that is kept: one of the requested scheme, preferably the one with the default name.
 pub(crate) fn existing<'a>(settings: &Settings, id: &LoadBalancerId, seen: &'a Seen) -> Option<&'a SeenBalancer> {
     let fits =
         |one: &&SeenBalancer| one.state != State::Failed && settings.scheme.is_none_or(|scheme| scheme == one.scheme);
@@ -42,17 +42,17 @@ pub(crate) fn existing<'a>(settings: &Settings, id: &LoadBalancerId, seen: &'a S
     fit.first().copied()
 }
 
-/// Whether a balancer is to carry the group that nodes' rules name.
+/// Returns whether a load balancer should carry the group that nodes' rules reference.
 pub(crate) fn wants_backend(settings: &Settings, existing: Option<&SeenBalancer>) -> bool {
     let bare = existing.is_some_and(|balancer| balancer.security_groups.is_empty());
     settings.node_rules && settings.security_groups != SecurityGroups::Off && !bare
 }
 
-/// The whole stack.
+/// Returns the whole stack.
 ///
 /// # Errors
-/// `Invalid` for what the network or the balancer as it is rule out.
-pub(crate) fn desired(settings: &Settings, around: &Surroundings<'_>) -> Result<(Desired, Vec<String>), CloudError> {
+/// `Invalid` for settings that the network or the existing load balancer rules out.
+pub(crate) fn desired(settings: &Settings, around: &StackInputs<'_>) -> Result<(Desired, Vec<String>), CloudError> {
     let mut warnings = settings.warnings.clone();
     let existing = existing(settings, around.id, around.seen);
     let scheme = settings.scheme.or(existing.map(|one| one.scheme)).unwrap_or(Scheme::Internal);
@@ -147,8 +147,8 @@ pub(crate) fn desired(settings: &Settings, around: &Surroundings<'_>) -> Result<
     Ok((Desired { balancer, security_group, listeners, backends, tagging }, warnings))
 }
 
-/// The name of the existing own group, whatever it is, or upstream's.
-fn own_group_name(around: &Surroundings<'_>) -> String {
+/// Returns the name of the Service's existing security group, or upstream's name for a new one.
+fn own_group_name(around: &StackInputs<'_>) -> String {
     let name = names::security_group(around.id);
     let groups = &around.seen.security_groups;
     match groups.iter().find(|group| group.name == name).or(groups.first()) {
@@ -159,7 +159,7 @@ fn own_group_name(around: &Surroundings<'_>) -> String {
 
 fn balancer_name(
     settings: &Settings,
-    around: &Surroundings<'_>,
+    around: &StackInputs<'_>,
     existing: Option<&SeenBalancer>,
     scheme: Scheme,
 ) -> String {
@@ -171,7 +171,7 @@ fn balancer_name(
         Some(names::balancer(settings.flavour, around.id, scheme)),
         Some(names::balancer(Flavour::Controller, around.id, scheme)),
     ];
-    // The old one of another scheme keeps its name until the new one works.
+    // The old load balancer of another scheme keeps its name until the new one works.
     let taken = |name: &String| around.seen.balancer(name).is_some_and(|one| one.state != State::Failed);
     let mut names = candidates.into_iter().flatten();
     names.find(|name| !taken(name)).unwrap_or_default()
@@ -197,7 +197,7 @@ fn group(
     port: u16,
     (balancer, dualstack): (&str, bool),
     tags: &impl Fn(&str) -> Tags,
-    around: &Surroundings<'_>,
+    around: &StackInputs<'_>,
 ) -> TargetGroup {
     let (id, kind, protocol) = (around.id, settings.target_type, asked.protocol);
     let node_port = (kind == TargetType::Instance && !settings.shared_groups).then_some(asked.port);
@@ -215,7 +215,7 @@ fn group(
     };
     let mut tags = tags(&part);
     if asked.backend.is_some() {
-        // Only this tag names the Service of its targets.
+        // Only this tag identifies the Service of its targets.
         tags.insert(names::RESOURCE.into(), part);
     }
     TargetGroup {
@@ -235,7 +235,7 @@ fn group(
     }
 }
 
-/// Where a target group should send traffic.
+/// Returns the targets of a target group.
 pub(crate) fn targets(settings: &Settings, asked: &GroupSettings, ipv6: bool, all: &Targets) -> BTreeSet<Target> {
     match settings.target_type {
         TargetType::Instance => {
@@ -259,7 +259,7 @@ pub(crate) fn targets(settings: &Settings, asked: &GroupSettings, ipv6: bool, al
     }
 }
 
-/// What the Service's own group lets in: clients, at the ports that the balancer listens on.
+/// Returns the rules of the Service's own group: clients may connect to the ports of the listeners.
 fn front_rules(settings: &Settings, dualstack: bool) -> BTreeSet<Rule> {
     let ranges = clients(settings, dualstack);
     let lists = settings.prefix_lists.iter().cloned().map(Source::PrefixList);
@@ -287,7 +287,7 @@ fn front_rules(settings: &Settings, dualstack: bool) -> BTreeSet<Rule> {
     rules
 }
 
-/// Who may connect, by address.
+/// Returns the address ranges of clients that may connect.
 pub(crate) fn clients(settings: &Settings, dualstack: bool) -> Vec<IpNet> {
     if !settings.ranges.is_empty() || !settings.prefix_lists.is_empty() {
         return settings.ranges.clone();

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use providers::{Fate, Forecast, Targets};
+use providers::{Forecast, PlannedChange, Targets};
 
 use crate::loadbalancer::observed::classic::Classic;
 use crate::loadbalancer::observed::network::instance_id;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::spec::settings::Settings;
 
-/// Where a Service with a Classic Load Balancer stands.
+/// The stage of a Service's move from its Classic Load Balancer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// The Classic Load Balancer serves, and nothing is created.
@@ -58,7 +58,7 @@ pub(crate) fn registration(registered: &BTreeSet<String>, wanted: &BTreeSet<Stri
     Registration { add: wanted.difference(registered).cloned().collect(), remove }
 }
 
-/// Returns what the owner of a Service should know about its Classic Load Balancer.
+/// Returns warnings for the owner of a Service about its Classic Load Balancer.
 pub(crate) fn warnings(settings: &Settings, classic: &Classic, stage: Stage) -> Vec<String> {
     let mut warnings = Vec::new();
     match stage {
@@ -91,34 +91,35 @@ pub(crate) fn warnings(settings: &Settings, classic: &Classic, stage: Stage) -> 
     warnings
 }
 
-/// Returns what the next ensure does to a Service with these load balancers.
+/// Returns the actions of the next `ensure` for a Service with these load balancers.
 pub(crate) fn forecast(settings: &Settings, network: Option<&str>, classic: Option<&Classic>, now: u64) -> Forecast {
-    let with = |fate, reason: String| Forecast { fate, reasons: vec![reason] };
+    let with = |change, reason: String| Forecast { change, reasons: vec![reason] };
     let Some(classic) = classic else {
         return match (&settings.classic_only, network) {
-            (Some(error), _) => with(Fate::Refused, error.message.clone()),
-            (None, Some(name)) => with(Fate::Kept, format!("the Network Load Balancer {name} has its tags")),
-            (None, None) => with(Fate::Created, "there is no load balancer with its tags".to_owned()),
+            (Some(error), _) => with(PlannedChange::Refused, error.message.clone()),
+            (None, Some(name)) => with(PlannedChange::Kept, format!("the Network Load Balancer {name} has its tags")),
+            (None, None) => with(PlannedChange::Created, "there is no load balancer with its tags".to_owned()),
         };
     };
     let stage = stage(settings.replace_classic, network.is_some(), classic.replaced(), now);
     let name = &classic.name;
     let mut forecast = match stage {
-        Stage::Keep | Stage::Both => Forecast { fate: Fate::Kept, reasons: Vec::new() },
+        Stage::Keep | Stage::Both => Forecast { change: PlannedChange::Kept, reasons: Vec::new() },
         Stage::Prepare => {
             let time = settings.replace_classic.unwrap_or_default().as_secs();
             with(
-                Fate::Replaced,
+                PlannedChange::Replaced,
                 format!(
                     "annotation {PREFIX}replace-classic moves it from the Classic Load Balancer {name} to a Network Load \
                      Balancer; the Classic one is deleted {time} s after the address changed"
                 ),
             )
         }
-        Stage::Drain { left } => {
-            with(Fate::Replaced, format!("the Classic Load Balancer {name} is deleted in {} s", left.as_secs()))
-        }
-        Stage::Delete => with(Fate::Replaced, format!("the Classic Load Balancer {name} is deleted now")),
+        Stage::Drain { left } => with(
+            PlannedChange::Replaced,
+            format!("the Classic Load Balancer {name} is deleted in {} s", left.as_secs()),
+        ),
+        Stage::Delete => with(PlannedChange::Replaced, format!("the Classic Load Balancer {name} is deleted now")),
     };
     forecast.reasons.extend(warnings(settings, classic, stage));
     forecast
@@ -146,22 +147,28 @@ mod tests {
             ..classic.clone()
         };
         let extra = ("extra-security-groups", "sg-1");
-        for (annotations, network, classic, fate, reason) in [
-            (&[][..], None, None, Fate::Created, "there is no load balancer"),
-            (&[], Some("n1"), None, Fate::Kept, "the Network Load Balancer n1"),
-            (&[extra], None, None, Fate::Refused, "extra-security-groups"),
-            (&[extra], None, Some(&classic), Fate::Kept, "the Classic Load Balancer a1 serves"),
-            (&[("type", "clb")], None, Some(&classic), Fate::Kept, "the Classic Load Balancer a1 serves"),
-            (&[("type", "nlb")], None, Some(&classic), Fate::Kept, "the Classic Load Balancer a1 serves"),
-            (&[], Some("n1"), Some(&classic), Fate::Kept, "exists next to"),
-            (&[("replace-classic", "true")], None, Some(&classic), Fate::Replaced, "deleted 3600 s after"),
-            (&[("replace-classic", "60")], None, Some(&replaced), Fate::Replaced, "is deleted in 10 s"),
-            (&[("replace-classic", "false")], None, Some(&classic), Fate::Kept, "the Classic Load Balancer a1 serves"),
+        for (annotations, network, classic, change, reason) in [
+            (&[][..], None, None, PlannedChange::Created, "there is no load balancer"),
+            (&[], Some("n1"), None, PlannedChange::Kept, "the Network Load Balancer n1"),
+            (&[extra], None, None, PlannedChange::Refused, "extra-security-groups"),
+            (&[extra], None, Some(&classic), PlannedChange::Kept, "the Classic Load Balancer a1 serves"),
+            (&[("type", "clb")], None, Some(&classic), PlannedChange::Kept, "the Classic Load Balancer a1 serves"),
+            (&[("type", "nlb")], None, Some(&classic), PlannedChange::Kept, "the Classic Load Balancer a1 serves"),
+            (&[], Some("n1"), Some(&classic), PlannedChange::Kept, "exists next to"),
+            (&[("replace-classic", "true")], None, Some(&classic), PlannedChange::Replaced, "deleted 3600 s after"),
+            (&[("replace-classic", "60")], None, Some(&replaced), PlannedChange::Replaced, "is deleted in 10 s"),
+            (
+                &[("replace-classic", "false")],
+                None,
+                Some(&classic),
+                PlannedChange::Kept,
+                "the Classic Load Balancer a1 serves",
+            ),
         ] {
             let settings = settings(annotations).expect("it can work");
             let forecast = forecast(&settings, network, classic, 150);
             let named = forecast.reasons.iter().any(|one| one.contains(reason));
-            assert!(forecast.fate == fate && named, "{annotations:?} {network:?}: {forecast:?}");
+            assert!(forecast.change == change && named, "{annotations:?} {network:?}: {forecast:?}");
         }
     }
 

@@ -1,9 +1,9 @@
-//! From the observed to the desired state: the new is created before the old is deleted, and traffic has somewhere to go at
-//! each step.
+//! The steps from the observed to the desired state: new resources are created before old ones are deleted, and traffic
+//! has a destination at each step.
 //!
-//! Tags come first: permissions may hang on them. A plan may be followed up to any step and left there: the next
-//! comparison goes on from what it finds. Plans are made and followed until one is empty, as ids of what one makes are
-//! needed by the next.
+//! Tags come first: permissions may depend on them. A plan may be interrupted after any step: the next comparison
+//! continues from the observed state. Plans are made and applied until one is empty, because a plan needs ids of
+//! resources that the previous one created.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ pub(crate) fn ensure(desired: &Desired, seen: &Seen) -> Plan {
     }
     let wanted = Balancer { security_groups: groups, ..desired.balancer.clone() };
     let current = seen.balancer(&wanted.name);
-    // AWS could not set it up and never will; its name is free for another try once it is deleted.
+    // AWS could not set it up and never will. Its name is free for another attempt once it is deleted.
     if let Some(failed) = current.filter(|current| current.state == State::Failed) {
         plan.steps.push(Step::DeleteBalancer { arn: failed.arn.clone() });
         plan.wait(PACE);
@@ -76,7 +76,7 @@ pub(crate) fn ensure(desired: &Desired, seen: &Seen) -> Plan {
     plan
 }
 
-/// The own security group's id, once it has one.
+/// Returns the id of the Service's own security group, once it exists.
 fn security_group(wanted: &SecurityGroup, seen: &Seen, tagging: &Tagging, plan: &mut Plan) -> Option<String> {
     let Some(current) = seen.security_group(&wanted.name) else {
         plan.steps.push(Step::CreateSecurityGroup(wanted.clone()));
@@ -107,7 +107,7 @@ fn balancer(wanted: &Balancer, current: &SeenBalancer, tagging: &Tagging, plan: 
     subnets(wanted, current, plan);
     let set = |list: &[String]| list.iter().cloned().collect::<BTreeSet<_>>();
     let link = wanted.private_link.filter(|link| Some(*link) != current.private_link);
-    // AWS can't give groups to a balancer that was made without, nor take the last one away.
+    // AWS cannot add groups to a load balancer that was created without, nor remove the last one.
     let has = !current.security_groups.is_empty() && !wanted.security_groups.is_empty();
     if has && (set(&current.security_groups) != set(&wanted.security_groups) || link.is_some()) {
         let groups = wanted.security_groups.clone();
@@ -138,8 +138,9 @@ fn subnets(wanted: &Balancer, current: &SeenBalancer, plan: &mut Plan) {
     }
 }
 
-/// The sets of subnets by which one comes to the wanted ones. A zone's subnet can't be exchanged while the balancer is
-/// in that zone, so it leaves the zone first; and it is in some zone all the time. With a single zone there is no way.
+/// Returns the sets of subnets that lead to the wanted ones step by step. The subnet of a zone cannot be replaced while
+/// the load balancer is in that zone, so it leaves the zone first; and it is always in at least one zone. With a single
+/// zone there is no way.
 fn ways(wanted: &[Mapping], current: &[Mapping]) -> Vec<Vec<Mapping>> {
     let old = |zone: &str| current.iter().find(|old| old.zone == zone);
     let exchanged = |one: &&Mapping| old(&one.zone).is_some_and(|old| old.subnet != one.subnet);
@@ -150,7 +151,7 @@ fn ways(wanted: &[Mapping], current: &[Mapping]) -> Vec<Vec<Mapping>> {
     if !stay.is_empty() {
         return vec![stay, wanted.to_vec()];
     }
-    // All change: one zone stays as it is until the others are done.
+    // All subnets change: one zone stays until the others are done.
     match (wanted.split_first(), wanted.first().and_then(|first| old(&first.zone))) {
         (Some((_, rest)), Some(first)) if !rest.is_empty() => {
             let kept = vec![first.clone()];
@@ -161,7 +162,7 @@ fn ways(wanted: &[Mapping], current: &[Mapping]) -> Vec<Vec<Mapping>> {
     }
 }
 
-/// Target groups that are spoken for, by ARN.
+/// Target groups that must not be deleted, by ARN.
 #[derive(Default)]
 struct Claims {
     /// They are desired.
@@ -170,8 +171,8 @@ struct Claims {
     used: BTreeSet<String>,
 }
 
-/// A target group, `current` if there is one: its name, after what it lacks was added to the plan. What has to leave it
-/// goes to `leave`, for after all that comes.
+/// Adds the steps for a target group, `current` if it exists, to the plan; returns its name. Deregistrations are added
+/// to `leave`, which comes after everything else.
 fn target_group(
     wanted: &TargetGroup,
     current: Option<&SeenTargetGroup>,
@@ -206,7 +207,7 @@ fn target_group(
     group.name.clone()
 }
 
-/// What makes a group's targets the wanted ones: what to add, and what to take out afterwards.
+/// Returns the changes from a group's targets to the wanted ones: registrations, and deregistrations for later.
 pub(crate) fn targets(
     wanted: &TargetGroup,
     group: &str,
@@ -228,14 +229,14 @@ pub(crate) fn targets(
     )
 }
 
-/// Whether a group could be the wanted one.
+/// Returns whether a group can be used as the wanted one.
 fn fits(wanted: &TargetGroup, group: &SeenTargetGroup) -> bool {
     let port = wanted.target_type != TargetType::Instance || wanted.shared || group.port == wanted.port;
     let kind = group.target_type == wanted.target_type && group.protocol == wanted.protocol;
     kind && port && group.ipv6 == wanted.ipv6
 }
 
-/// The group of the wanted name; else the one that the listener uses, if it could be the wanted one.
+/// Returns the group with the wanted name; else the one that the listener uses, if it can be used as the wanted one.
 fn find_group<'a>(
     wanted: &TargetGroup,
     current: Option<&SeenListener>,
@@ -250,7 +251,8 @@ fn find_group<'a>(
     seen.target_group(&wanted.name).filter(fits).or(used).filter(|group| !claims.wanted.contains(&group.arn))
 }
 
-/// The group of the wanted name; else one that a listener uses and that is the same part of the Service's stack.
+/// Returns the group with the wanted name; else one that a listener uses and that is the same part of the Service's
+/// stack.
 fn find_backend<'a>(
     wanted: &TargetGroup,
     listeners: &[SeenListener],
@@ -264,7 +266,7 @@ fn find_backend<'a>(
     seen.target_group(&wanted.name).filter(fits).or(used).filter(|group| !claims.wanted.contains(&group.arn))
 }
 
-/// The other Service that a group was made for, if it is not the one that `wanted` is made for.
+/// Returns the other Service that a group was made for, if it differs from that of `wanted`.
 fn part_of_another<'a>(group: &'a SeenTargetGroup, wanted: &TargetGroup) -> Option<&'a str> {
     let (service, _) = group.tags.get(names::RESOURCE)?.rsplit_once(':')?;
     (wanted.tags.get(names::SERVICE).map(String::as_str) != Some(service)).then_some(service)
@@ -319,12 +321,12 @@ fn change_listener(
     }
 }
 
-/// No policy is the same as the policy `None`.
+/// Treats the policy `None` as no policy.
 fn alpn(policy: Option<&str>) -> Option<&str> {
     policy.filter(|policy| *policy != "None")
 }
 
-/// The certificates beside the default one.
+/// Adds the steps for the certificates besides the default one.
 fn certificates(balancer: &str, wanted: &Listener, current: &SeenListener, plan: &mut Plan) {
     let rest = |list: &[String]| list.iter().skip(1).cloned().collect::<BTreeSet<_>>();
     let (want, have) = (rest(&wanted.certificates), rest(&current.certificates));
@@ -333,7 +335,7 @@ fn certificates(balancer: &str, wanted: &Listener, current: &SeenListener, plan:
         let balancer = balancer.to_owned();
         plan.steps.push(Step::AddCertificates { balancer, port: current.port, certificates: add });
     }
-    // The new default may be among those that were beside it; AWS takes it from there by itself.
+    // The new default may be one of the additional ones; AWS removes it from those itself.
     let default = wanted.certificates.first();
     let gone: Vec<String> = have.difference(&want).filter(|one| Some(*one) != default).cloned().collect();
     if !gone.is_empty() {
@@ -345,7 +347,7 @@ fn certificates(balancer: &str, wanted: &Listener, current: &SeenListener, plan:
 fn remove(desired: &Desired, current: Option<&SeenBalancer>, seen: &Seen, claims: &mut Claims, plan: &mut Plan) {
     let mut ports = BTreeSet::new();
     for listener in current.into_iter().flat_map(|current| &current.listeners) {
-        // Two of one port can only come from another client.
+        // Another client has created the second of two listeners with the same port.
         if !desired.listeners.contains_key(&listener.port) || !ports.insert(listener.port) {
             plan.steps.push(Step::DeleteListener { arn: listener.arn.clone() });
         }
@@ -374,10 +376,11 @@ fn remove(desired: &Desired, current: Option<&SeenBalancer>, seen: &Seen, claims
     }
 }
 
-/// What deletes all that there is. Parts may be held for a while by others that go.
+/// Returns the plan that deletes all of a Service's resources. Some may be in use for a while by others that are
+/// deleted too.
 ///
-/// Parts whose adoption did not get as far as their tags are tagged with the Service's uid first: once the load
-/// balancer is deleted, nothing else would tell them from a stack that the Load Balancer Controller manages.
+/// Resources whose adoption ended before they were tagged are tagged with the Service's uid first: once the load
+/// balancer is deleted, nothing else would distinguish them from a stack that the Load Balancer Controller manages.
 pub(crate) fn delete(seen: &Seen, uid: &str) -> Plan {
     let unclaimed = |tags: &Tags| tags.contains_key(names::STACK) && !tags.contains_key(names::UID);
     let parts = seen.target_groups.iter().map(|one| (&one.arn, &one.tags));
@@ -392,14 +395,14 @@ pub(crate) fn delete(seen: &Seen, uid: &str) -> Plan {
     Plan { steps: claims.chain(balancers).chain(groups).chain(security).collect(), ..Plan::default() }
 }
 
-/// What of `wanted` is not so in `current`, where AWS leaves out what is as in `defaults`.
+/// Returns the attributes of `wanted` that differ from `current`, where AWS omits attributes with values of `defaults`.
 fn unlike(wanted: &Attributes, current: &Attributes, defaults: &Attributes) -> Attributes {
     let mut unlike = missing(wanted, current);
     unlike.retain(|key, value| current.contains_key(key) || defaults.get(key) != Some(value));
     unlike
 }
 
-/// What of `wanted` is not so in `current`.
+/// Returns the attributes of `wanted` that differ from `current`.
 fn missing(wanted: &Attributes, current: &Attributes) -> Attributes {
     let differs = |(key, value): &(&String, &String)| current.get(*key) != Some(*value);
     wanted.iter().filter(differs).map(|(key, value)| (key.clone(), value.clone())).collect()

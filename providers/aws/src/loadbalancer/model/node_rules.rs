@@ -1,5 +1,5 @@
-//! Rules in the nodes' security groups: a few for all balancers that carry the shared group, however many Services
-//! there are; and for balancers without any group, rules for their clients.
+//! Rules in the nodes' security groups: a few for all load balancers that carry the shared group, however many Services
+//! exist; and for load balancers without any group, rules for their clients.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +14,10 @@ use crate::loadbalancer::types::{
     Desired, Ports, Protocol, Rule, Scheme, SeenRule, Source, TRAFFIC_PORT, Target, TargetGroup, TargetType, anyone,
 };
 
-/// The range of node ports, unless the API server has another one. All are opened to load balancers together, as the rule
-/// then never has to change.
+/// The range of node ports, unless the API server has another one. The rule opens all of them to load balancers, so
+/// that it never has to change.
 const NODE_PORTS: (u16, u16) = (30_000, 32_767);
-/// Rules for each transport in one node's group at most.
+/// Maximum number of rules for each transport in one node's group.
 const MOST_RULES: usize = 4;
 /// The description of rules for the shared security group.
 ///
@@ -25,7 +25,7 @@ const MOST_RULES: usize = 4;
 /// description that it does not need itself, each time it reconciles a TargetGroupBinding. Rules are recognized by
 /// their source, so those of earlier versions stay.
 const SHARED: &str = "kubernetes.io/rule/nlb/backend";
-/// What cloud-provider-aws calls its rules; the first two are followed by the balancer's name.
+/// Descriptions of cloud-provider-aws's rules; the first two are followed by the load balancer's name.
 const CLIENT: &str = "kubernetes.io/rule/nlb/client";
 const HEALTH: &str = "kubernetes.io/rule/nlb/health";
 const MTU: &str = "kubernetes.io/rule/nlb/mtu";
@@ -38,7 +38,7 @@ pub(crate) fn ports(desired: &Desired) -> Ports {
     desired.groups().flat_map(of_group).collect()
 }
 
-/// The ports that a Service needs for these targets, without a read of its load balancer.
+/// Returns the ports that a Service needs for these targets, without reading its load balancer.
 pub(crate) fn requested_ports(settings: &Settings, targets: &Targets) -> Ports {
     let groups = settings.listeners.iter().map(|listener| &listener.group).chain(settings.backends());
     let of_group = |asked: &GroupSettings| {
@@ -50,7 +50,7 @@ pub(crate) fn requested_ports(settings: &Settings, targets: &Targets) -> Ports {
     groups.flat_map(of_group).collect()
 }
 
-/// The ports of traffic and probes of one target group.
+/// Returns the ports of traffic and probes of one target group.
 fn ports_of(
     target_type: TargetType,
     (protocol, port): (Protocol, u16),
@@ -70,15 +70,15 @@ fn ports_of(
     ports
 }
 
-/// One change of the rules that name the shared group.
+/// A change of a rule that references the shared group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
     Add(Rule),
-    /// The rule of this id lets in more.
+    /// The rule with this id allows more.
     Widen(String, Rule),
 }
 
-/// What opens a node's group to the shared group for `ports`: nothing, most often.
+/// Returns the changes that open a node's group to the shared group for `ports`; mostly none.
 pub(crate) fn open(rules: &[SeenRule], backend: &str, ports: &Ports) -> Vec<Change> {
     let source = Source::Group(backend.to_owned());
     let mut changes: Vec<Change> = Vec::new();
@@ -127,7 +127,7 @@ pub(crate) fn open(rules: &[SeenRule], backend: &str, ports: &Ports) -> Vec<Chan
     changes
 }
 
-/// The names that rules of a Service's balancer may have in their descriptions.
+/// Returns the names that rules of a Service's load balancer may have in their descriptions.
 pub(crate) fn rule_names(id: &LoadBalancerId) -> [String; 3] {
     [
         names::balancer(Flavour::CloudProvider, id, Scheme::Internal),
@@ -136,8 +136,8 @@ pub(crate) fn rule_names(id: &LoadBalancerId) -> [String; 3] {
     ]
 }
 
-/// The rules that a balancer without security groups needs in each node's group (cloud-provider-aws:
-/// `updateInstanceSecurityGroupsForNLB`). They carry a name that is found again when the load balancer is deleted.
+/// Returns the rules that a load balancer without security groups needs in each node's group (cloud-provider-aws:
+/// `updateInstanceSecurityGroupsForNLB`). They carry a name by which they are found when the load balancer is deleted.
 pub(crate) fn bare_rules(
     id: &LoadBalancerId,
     settings: &Settings,
@@ -188,14 +188,14 @@ pub(crate) fn bare_rules(
     rules
 }
 
-/// The balancer that a rule for one without security groups was made for, by its name.
+/// Returns the name of the load balancer without security groups that a rule was made for.
 pub(crate) fn balancer_of(rule: &Rule) -> Option<&str> {
     let (kind, name) = rule.description.split_once('=')?;
     [CLIENT, HEALTH].contains(&kind).then_some(name)
 }
 
-/// What makes the rules of one Service in a node's group these: rules to add, and ids to revoke. A rule that is there
-/// under another description is there.
+/// Returns the changes to one Service's rules in a node's group: rules to add, and ids to revoke. An equal rule with
+/// another description is kept.
 pub(crate) fn bare_changes(seen: &[SeenRule], names: &[String], wanted: &BTreeSet<Rule>) -> (Vec<Rule>, Vec<String>) {
     let have: BTreeSet<_> = seen.iter().map(|rule| rule.rule.key()).collect();
     let want: BTreeSet<_> = wanted.iter().map(Rule::key).collect();
@@ -209,7 +209,7 @@ pub(crate) fn bare_changes(seen: &[SeenRule], names: &[String], wanted: &BTreeSe
         seen.iter().filter(client).any(|rule| rule.rule.source == *source)
             || wanted.iter().any(|rule| rule.source == *source)
     };
-    // The rule for the size of packets is shared by all that have clients there.
+    // The rule for path MTU discovery is shared by all load balancers with the same clients.
     let orphans =
         seen.iter().filter(|rule| !gone.is_empty() && rule.rule.description == MTU && !stays(&rule.rule.source));
     let revoke = gone.iter().copied().chain(orphans).map(|rule| rule.id.clone()).collect();
@@ -304,7 +304,7 @@ mod tests {
     fn rules_do_not_carry_a_label_of_the_load_balancer_controller() {
         let Some(Change::Add(rule)) = open(&[], "sg-b", &[("tcp", 30_080)].into()).pop() else { panic!("no rule") };
         assert!(!rule.description.contains("elbv2.k8s.aws"), "{}", rule.description);
-        // What an earlier version opened is open.
+        // A rule of an earlier version counts as open.
         let have = [seen("r", "tcp", 30_000, 32_767, "sg-b", "elbv2.k8s.aws/targetGroupBinding=shared")];
         assert_eq!(changed(&have, &[("tcp", 31_000)]), []);
     }

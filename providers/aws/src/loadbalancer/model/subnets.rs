@@ -1,4 +1,4 @@
-//! Which subnets a balancer is put into: those that are named, or one in each zone that fits.
+//! Choice of a load balancer's subnets: those that are named, or one in each suitable zone.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,18 @@ use crate::loadbalancer::spec::settings::Settings;
 use crate::loadbalancer::types::{Mapping, Scheme};
 use crate::tags::ClusterTags;
 
-/// Subnets for internet-facing balancers carry it.
+/// Tag of subnets for internet-facing load balancers.
 const PUBLIC_ROLE: &str = "kubernetes.io/role/elb";
-/// Subnets for internal balancers carry it.
+/// Tag of subnets for internal load balancers.
 const INTERNAL_ROLE: &str = "kubernetes.io/role/internal-elb";
 const CLUSTER_PREFIX: &str = "kubernetes.io/cluster/";
-/// What AWS wants to be free in a balancer's subnet.
+/// Number of free addresses that AWS requires in a load balancer's subnet.
 const FREE_ADDRESSES: i32 = 8;
 
-/// The subnets for a balancer, in the order in which addresses are given to them.
+/// Returns the subnets for a load balancer, in the order in which addresses are assigned to them.
 ///
 /// # Errors
-/// `Invalid` if one that is named is not there, or none fits.
+/// `Invalid` if a named subnet does not exist, or no subnet is suitable.
 pub(crate) fn choose(
     settings: &Settings,
     scheme: Scheme,
@@ -35,7 +35,7 @@ pub(crate) fn choose(
         Some(names) => named(names, network)?,
         None => {
             let fit = fitting(settings.flavour, scheme, ipv6, network, cluster);
-            // A balancer keeps what it has, as long as that exists, and gets zones that it lacks.
+            // A load balancer keeps its subnets as long as they exist, and gets zones that it lacks.
             let mut zones: BTreeMap<&str, &Subnet> = fit.into_iter().map(|subnet| (&*subnet.zone, subnet)).collect();
             for kept in current {
                 if let Some(subnet) = network.subnets.iter().find(|subnet| subnet.id == kept.subnet) {
@@ -43,7 +43,7 @@ pub(crate) fn choose(
                 }
             }
             let mut chosen: Vec<&Subnet> = zones.into_values().collect();
-            // Addresses are given for each subnet: a zone that comes to the network must not make their number wrong.
+            // Addresses are given for each subnet: a new zone of the network must not make their number wrong.
             let kept: Vec<&Subnet> =
                 current.iter().filter_map(|one| chosen.iter().find(|new| new.id == one.subnet).copied()).collect();
             if kept.len() == current.len() && addresses_given(settings) == Some(kept.len()) {
@@ -72,7 +72,7 @@ pub(crate) fn choose(
     Ok(mappings)
 }
 
-/// The number of subnets that annotations give addresses for.
+/// Returns the number of subnets that annotations give addresses for.
 fn addresses_given(settings: &Settings) -> Option<usize> {
     let Settings { allocations, nat_prefixes, private_v4, v6, .. } = settings;
     let given = [allocations.len(), nat_prefixes.len(), private_v4.len(), v6.len()];
@@ -100,7 +100,8 @@ fn named<'a>(names: &[String], network: &'a Network) -> Result<Vec<&'a Subnet>, 
     Ok(chosen)
 }
 
-/// One in each zone (cloud-provider-aws: `findELBSubnets`; Load Balancer Controller: `ResolveViaDiscovery`).
+/// Returns one subnet in each zone (cloud-provider-aws: `findELBSubnets`; Load Balancer Controller:
+/// `ResolveViaDiscovery`).
 fn fitting<'a>(
     flavour: Flavour,
     scheme: Scheme,
@@ -138,7 +139,7 @@ fn fitting<'a>(
     zones.into_values().collect()
 }
 
-/// Gives the subnets the addresses that annotations name.
+/// Assigns the addresses of annotations to the subnets.
 fn addresses(settings: &Settings, subnets: &[&Subnet], mappings: &mut [Mapping]) -> Result<(), CloudError> {
     let refuse = |suffix: &str, value: &str, fix: &str| {
         Err(CloudError::invalid_annotation(&format!("{PREFIX}{suffix}"), value, fix))

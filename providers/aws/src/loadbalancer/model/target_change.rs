@@ -4,20 +4,20 @@ use std::collections::BTreeSet;
 
 use crate::loadbalancer::types::Target;
 
-/// What brings a shared target group to the wanted targets, in this order.
+/// The changes of a shared target group, in this order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// To be on record before anything is registered.
+    /// The record before any registration.
     pub before: Option<BTreeSet<Target>>,
     pub add: BTreeSet<Target>,
     pub gone: BTreeSet<Target>,
-    /// To be on record when all is done.
+    /// The record after all changes.
     pub after: Option<BTreeSet<Target>>,
 }
 
-/// What brings a target group to the wanted targets, `most` of them at most. With `shared` other clusters register in
-/// it too, and it holds what this one is on record to have put in. With `incomplete` it is not known what else is
-/// wanted, so nothing is taken out.
+/// Returns the changes from a target group's targets to the wanted ones, with `most` as the maximum. With `shared`
+/// other clusters register in it too, and it contains this cluster's record. With `incomplete` other targets may be
+/// wanted, so nothing is deregistered.
 pub(crate) fn bring(
     wanted: &BTreeSet<Target>,
     live: &BTreeSet<Target>,
@@ -44,8 +44,8 @@ pub(crate) fn bring(
     }
 }
 
-/// Compares what this cluster wants with what is registered, by whomever, and what is on record. Without a record
-/// nothing is taken out: whose it is is not known.
+/// Compares the wanted targets with those registered by any cluster and those on record. Without a record nothing is
+/// deregistered, because the owner of a target is unknown.
 fn change(wanted: &BTreeSet<Target>, live: &BTreeSet<Target>, recorded: Option<&BTreeSet<Target>>) -> Change {
     let none = BTreeSet::new();
     let own: BTreeSet<Target> = recorded.unwrap_or(&none).intersection(live).cloned().collect();
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_taken_out_while_targets_may_be_missing() {
+    fn nothing_is_deregistered_while_targets_may_be_missing() {
         for shared in [None, Some(set("ab"))] {
             let found = bring(&set("c"), &set("abx"), shared.as_ref().map(Some), None, true);
             assert_eq!((found.add, found.gone), (set("c"), set("")), "{shared:?}");
@@ -78,8 +78,8 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_on_record_is_taken_out() {
-        // Wanted, registered, on record; on record before, added, taken out, on record after.
+    fn only_targets_on_record_are_deregistered() {
+        // Wanted, registered, on record; on record before, registered, deregistered, on record after.
         for (wanted, live, recorded, expected) in [
             ("ab", "", None, (Some("ab"), "ab", "", None)),
             ("ab", "xy", None, (Some("ab"), "ab", "", None)),
@@ -87,7 +87,7 @@ mod tests {
             ("b", "abx", Some("ab"), (None, "", "a", Some("b"))),
             ("bc", "abx", Some("ab"), (Some("abc"), "c", "a", Some("bc"))),
             ("b", "ab", None, (Some("b"), "", "", None)),
-            // Died before it registered, and before it took out.
+            // Crashed before it registered, and before it deregistered.
             ("ab", "ax", Some("ab"), (None, "b", "", None)),
             ("b", "bx", Some("ab"), (None, "", "", Some("b"))),
             ("", "abx", Some("ab"), (None, "", "ab", Some(""))),
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_so_many() {
+    fn target_group_is_filled_up_to_its_limit() {
         for (wanted, live, own, most, add, gone) in [
             ("abc", "", None, None, "abc", ""),
             ("abc", "", None, Some(2), "ab", ""),

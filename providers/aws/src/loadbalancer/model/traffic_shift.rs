@@ -1,4 +1,5 @@
-//! Where a listener's traffic goes now on its way to where it shall go: the group that serves it is not left before another one can.
+//! Destinations of a listener's traffic during a change: a target group keeps its traffic until another one can serve
+//! it.
 
 use std::collections::BTreeSet;
 
@@ -6,28 +7,28 @@ use crate::loadbalancer::observed::stack::{Seen, SeenListener, SeenTargetGroup};
 use crate::loadbalancer::spec::actions::MOST;
 use crate::loadbalancer::types::{Desired, Listener, TargetHealth};
 
-/// A target group takes all of a listener's traffic.
+/// The weight of a target group that gets all of a listener's traffic.
 const ALL: i32 = 1;
-/// The weight of a target group that is about to be replaced, beside one that gets nothing yet but is probed.
+/// The weight of a target group that will be replaced, next to one that gets no traffic yet but is probed.
 const STILL: i32 = 100;
 
 /// Target groups by name or ARN, with their weights.
 pub(super) type Forwards = Vec<(String, i32)>;
 
-/// What a listener is to do now.
+/// The next change of a listener.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Turn {
     pub forwards: Forwards,
-    /// It does so already.
+    /// The listener has these destinations already.
     pub done: bool,
-    /// ARNs of target groups that it leaves once others are healthy.
+    /// ARNs of target groups that it stops using once others are healthy.
     pub leaving: Vec<String>,
-    /// There is more to come.
+    /// More changes follow.
     pub waits: bool,
 }
 
-/// Where a listener's traffic goes when nothing is being exchanged; `group` is its own target group, and `name` tells
-/// the names of those for other Services.
+/// Returns the final destinations of a listener's traffic; `group` is its own target group, and `name` returns the
+/// names of those for other Services.
 pub(super) fn finals(wanted: &Listener, group: &str, name: impl Fn(&str) -> String) -> Forwards {
     match &wanted.spread {
         None => vec![(group.to_owned(), ALL)],
@@ -38,10 +39,10 @@ pub(super) fn finals(wanted: &Listener, group: &str, name: impl Fn(&str) -> Stri
     }
 }
 
-/// What a listener is to do now on its way to `finals`, of which the first is its own target group.
+/// Returns the next change of a listener on its way to `finals`, of which the first is its own target group.
 ///
-/// It goes there by way of the groups that it has where its own one gives way to another without a healthy target yet,
-/// and where it changes over to others of which none was found healthy.
+/// The current groups keep the traffic if its own group is replaced by one without a healthy target yet, or if all
+/// traffic moves to groups of which none was found healthy.
 pub(super) fn turn(
     desired: &Desired,
     wanted: &Listener,
@@ -66,12 +67,13 @@ pub(super) fn turn(
     let is_sent = |(_, weight): &&(String, i32)| only || *weight > 0;
     let new = seen.target_group(group);
     let listed = new.and_then(|new| current.forwards.iter().find(|(arn, _)| *arn == new.arn));
-    // Groups without targets can be left immediately, and a group that is to have no targets can be taken immediately.
+    // Groups without targets can be dropped immediately, and a group that should have no targets can be used
+    // immediately.
     let served = old.iter().any(|(group, weight)| (only || *weight > 0) && is_healthy(group));
     let on_trial = listed.filter(is_sent).is_none() && (listed.is_none() || !new.is_some_and(is_healthy));
     let exchanged = served && on_trial && (finals.len() == 1 || *weight > 0) && !wanted.group.targets.is_empty();
     let (now, then) = (sent(&current.forwards, current.forwards.len()), sent(&arns, finals.len()));
-    // What others' groups are worth is for others to know.
+    // The health of other owners' groups is not known here.
     let serves = |arns: &[&str]| arns.iter().any(|arn| seen.target_group_by_arn(arn).is_none_or(is_healthy));
     let goes_on = now.iter().any(|arn| then.contains(arn));
     let lost = !goes_on && serves(&now) && !serves(&then) && has_targets(desired, wanted, finals);
@@ -106,12 +108,12 @@ fn is_healthy(group: &SeenTargetGroup) -> bool {
     group.targets.values().any(|health| *health == TargetHealth::Healthy)
 }
 
-/// The target groups that traffic is sent to; the weight of an only one means nothing.
+/// Returns the target groups that get traffic; the weight of a single one has no effect.
 fn sent(forwards: &[(String, i32)], of: usize) -> Vec<&str> {
     forwards.iter().filter(|(_, weight)| of == 1 || *weight > 0).map(|(arn, _)| arn.as_str()).collect()
 }
 
-/// Whether anybody could become healthy of those that are to be sent traffic.
+/// Returns whether any of the destinations has targets that can become healthy.
 fn has_targets(desired: &Desired, wanted: &Listener, finals: &Forwards) -> bool {
     let own = (finals.len() == 1 || finals.first().is_some_and(|(_, weight)| *weight > 0))
         && !wanted.group.targets.is_empty();
@@ -119,7 +121,7 @@ fn has_targets(desired: &Desired, wanted: &Listener, finals: &Forwards) -> bool 
     own || others.filter_map(|(name, _)| desired.backends.get(name)).any(|group| !group.targets.is_empty())
 }
 
-/// Whether traffic goes to the same groups; the weight of an only one means nothing.
+/// Returns whether traffic goes to the same groups; the weight of a single one has no effect.
 fn same_forwards(one: &[(String, i32)], other: &[(String, i32)]) -> bool {
     let set = |forwards: &[(String, i32)]| forwards.iter().cloned().collect::<BTreeSet<_>>();
     match (one, other) {

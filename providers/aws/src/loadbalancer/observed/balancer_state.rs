@@ -1,4 +1,4 @@
-//! What this process knows of one Service's balancer, and the one place that works on it at a time.
+//! This process's knowledge of a Service's load balancer, with a lock so that one call at a time works on it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,20 +13,20 @@ use crate::loadbalancer::observed::stack::{Seen, SeenTargetGroup};
 use crate::loadbalancer::plan::PACE;
 use crate::loadbalancer::types::{Desired, Ports, Protocol, Target, TargetHealth, TargetType};
 
-/// The first pause while AWS is at something; it doubles up to [`PACE`].
+/// The first pause while AWS works on a change; it doubles up to [`PACE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
-/// What was created is visible with all its tags after this time.
+/// Time after which a created resource is visible with all its tags.
 pub(crate) const VISIBLE: Duration = Duration::from_secs(60);
 
-/// After this number of answers a new resource that is not found does not exist. With the pauses between them they take
+/// After this number of responses without it, a new resource does not exist. With the pauses between them they take
 /// some seconds.
 pub(crate) const MISSING: u32 = 4;
 
-/// Looks that take more than a minute together.
+/// Number of reads that take more than a minute together.
 const MANY_LOOKS: u32 = 12;
 
-/// A target group, as it was when this process last looked or changed it.
+/// A target group as of this process's last read or change.
 #[derive(Debug, Clone)]
 pub(crate) struct KnownGroup {
     /// The port of a listener that uses it.
@@ -39,7 +39,7 @@ pub(crate) struct KnownGroup {
     pub protocol: Protocol,
     pub ipv6: bool,
     pub targets: BTreeSet<Target>,
-    /// As [`SeenTargetGroup::recorded`].
+    /// Same as [`SeenTargetGroup::recorded`].
     pub recorded: Option<BTreeSet<Target>>,
 }
 
@@ -57,26 +57,26 @@ impl Opening {
     }
 }
 
-/// One Service's course.
+/// The state of one Service's load balancer.
 #[derive(Debug, Default)]
-pub(crate) struct Course {
-    /// When this process last tried to change anything of it: what was read before does not count.
+pub(crate) struct BalancerState {
+    /// Time of this process's last attempt to change any of its resources: older reads are out of date.
     pub changed: Option<Instant>,
-    /// ARNs and ids of what was made and may not be listed yet, with the time.
+    /// ARNs and ids of created resources that may not be listed yet, with the time of creation.
     pub made: BTreeMap<String, Instant>,
     /// ARNs of load balancers that AWS returned as created, and whose tags could not be read since then.
     pub unconfirmed: BTreeMap<String, Instant>,
-    /// Number of answers by which AWS did not find something that is to be deleted.
+    /// Number of responses in which AWS did not find a resource that is to be deleted.
     pub missing: BTreeMap<String, u32>,
     /// The time at which a deletion first met resources whose tags may not be visible yet.
     pub incomplete_since: Option<Instant>,
-    /// ARNs of what was told to go.
+    /// ARNs of resources whose deletion was requested.
     pub doomed: BTreeSet<String>,
-    /// Its target groups, as long as nothing went wrong.
+    /// Its target groups, until a call fails.
     pub known: Option<Vec<KnownGroup>>,
-    /// The balancer carries no security group.
+    /// The load balancer has no security group.
     pub bare: bool,
-    /// The security groups that were opened for it, and for which ports.
+    /// The security groups that were opened for it, with the ports.
     pub opening: Opening,
     /// The Classic Load Balancer that is kept alive, and whether it alone serves.
     pub classic: Option<(Classic, bool)>,
@@ -84,22 +84,22 @@ pub(crate) struct Course {
     pub no_classic: bool,
     /// Each target group with targets had a healthy one at the last read.
     pub serving: bool,
-    /// What it was made by, once all was as asked.
+    /// The inputs of the last successful `ensure`.
     pub settled: Option<LoadBalancerSpec>,
-    /// Looks in a row at something that AWS is at.
+    /// Number of reads in a row while AWS works on a change.
     waits: u32,
 }
 
-impl Course {
-    /// The time until the next read of what AWS is working on.
+impl BalancerState {
+    /// Returns the time until the next read while AWS works on a change.
     pub(crate) fn pause(&mut self) -> Duration {
         let pause = FIRST_PAUSE * 2_u32.pow(self.waits.min(8));
         self.waits = self.waits.saturating_add(1);
         pause.min(PACE)
     }
 
-    /// Returns whether something that AWS did not find may exist and not be visible yet. It was made in the last minute,
-    /// and is new to this answer.
+    /// Returns whether a resource that AWS did not find may exist and not be visible yet: it was created in the last
+    /// minute, and few responses lacked it.
     pub(crate) fn may_appear(&mut self, id: &str, now: Instant) -> bool {
         if self.made.get(id).is_none_or(|made| now >= *made + VISIBLE) {
             return false;
@@ -109,28 +109,28 @@ impl Course {
         *answers <= MISSING
     }
 
-    /// AWS is at it for longer than it should need.
+    /// Returns whether AWS takes longer than expected.
     pub(crate) fn is_overdue(&self) -> bool {
         self.waits >= MANY_LOOKS
     }
 
-    /// AWS has finished.
+    /// Resets the pause: AWS has finished.
     pub(crate) fn arrived(&mut self) {
         self.waits = 0;
     }
 }
 
-/// All courses.
+/// The states of all Services' load balancers.
 #[derive(Debug, Default)]
-pub(crate) struct Courses(Mutex<HashMap<LoadBalancerId, Arc<tokio::sync::Mutex<Course>>>>);
+pub(crate) struct BalancerStates(Mutex<HashMap<LoadBalancerId, Arc<tokio::sync::Mutex<BalancerState>>>>);
 
-impl Courses {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<LoadBalancerId, Arc<tokio::sync::Mutex<Course>>>> {
+impl BalancerStates {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<LoadBalancerId, Arc<tokio::sync::Mutex<BalancerState>>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A Service's course.
-    pub(crate) fn get(&self, id: &LoadBalancerId) -> Arc<tokio::sync::Mutex<Course>> {
+    /// Returns the state of a Service's load balancer.
+    pub(crate) fn get(&self, id: &LoadBalancerId) -> Arc<tokio::sync::Mutex<BalancerState>> {
         self.lock().entry(id.clone()).or_default().clone()
     }
 
@@ -139,13 +139,13 @@ impl Courses {
         self.lock().remove(id);
     }
 
-    /// The Services that there may be balancers of.
+    /// Returns the Services that may have load balancers.
     pub(crate) fn ids(&self) -> Vec<LoadBalancerId> {
         self.lock().keys().cloned().collect()
     }
 }
 
-/// A target group with the targets that are not on their way out.
+/// Converts a target group, without targets that are being deregistered.
 pub(crate) fn known_group(id: &LoadBalancerId, port: u16, group: &SeenTargetGroup) -> KnownGroup {
     let live = group.targets.iter().filter(|(_, health)| **health != TargetHealth::Draining);
     KnownGroup {
@@ -161,7 +161,7 @@ pub(crate) fn known_group(id: &LoadBalancerId, port: u16, group: &SeenTargetGrou
     }
 }
 
-/// The target groups that traffic goes to, with what they have now.
+/// Returns the target groups that traffic goes to, with their current targets.
 pub(crate) fn known(id: &LoadBalancerId, desired: &Desired, seen: &Seen) -> Vec<KnownGroup> {
     let listeners = seen.balancer(&desired.balancer.name).map(|one| one.listeners.as_slice()).unwrap_or_default();
     let groups = listeners.iter().flat_map(|listener| {
@@ -171,7 +171,7 @@ pub(crate) fn known(id: &LoadBalancerId, desired: &Desired, seen: &Seen) -> Vec<
     once(groups)
 }
 
-/// Each group once: those of other Services may be several listeners'.
+/// Removes duplicates: several listeners may use the same group of another Service.
 pub(crate) fn once(groups: impl IntoIterator<Item = KnownGroup>) -> Vec<KnownGroup> {
     let mut arns = BTreeSet::new();
     groups.into_iter().filter(|group| arns.insert(group.arn.clone())).collect()
@@ -182,8 +182,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_more_than_a_minute_is_overdue() {
-        let (mut course, mut waited) = (Course::default(), Duration::ZERO);
+    fn change_that_takes_more_than_a_minute_is_overdue() {
+        let (mut course, mut waited) = (BalancerState::default(), Duration::ZERO);
         while !course.is_overdue() {
             waited += course.pause();
         }
@@ -193,8 +193,8 @@ mod tests {
     }
 
     #[test]
-    fn new_resource_may_appear_after_some_answers_without_it() {
-        let (mut course, now) = (Course::default(), Instant::now());
+    fn new_resource_may_appear_after_some_reads_without_it() {
+        let (mut course, now) = (BalancerState::default(), Instant::now());
         course.made.insert("sg-1".into(), now);
         let answers: Vec<bool> = (0..6).map(|_| course.may_appear("sg-1", now)).collect();
         assert_eq!(answers, [true, true, true, true, false, false]);

@@ -56,8 +56,8 @@ pub(crate) enum Found {
     Own(Classic),
 }
 
-/// Finds the Classic Load Balancer of a Service. Its name comes from the Service's uid, which a restored cluster shares
-/// with the original, so its tags decide whose it is.
+/// Finds the Classic Load Balancer of a Service. Its name contains the Service's uid, which is the same in a restored
+/// cluster, so its tags decide about its owner.
 pub(crate) async fn find(session: &Session, id: &LoadBalancerId) -> Result<Found, CloudError> {
     let Some(classic) = find_by_name(session, &id.default_name()).await? else { return Ok(Found::Absent) };
     Ok(match ownership::evidence(&classic.tags, &session.cluster, id) {
@@ -66,7 +66,7 @@ pub(crate) async fn find(session: &Session, id: &LoadBalancerId) -> Result<Found
     })
 }
 
-/// Finds the Classic Load Balancer of this name in the network, whosever it is.
+/// Finds the Classic Load Balancer with this name in the network, of any owner.
 pub(crate) async fn find_by_name(session: &Session, name: &str) -> Result<Option<Classic>, CloudError> {
     let found = async {
         let Some(described) = describe(session, name).await?.filter(|one| one.vpc_id() == Some(&session.vpc)) else {

@@ -1,4 +1,4 @@
-//! ELB's and EC2's answers as our own data, and our own data as parts of requests.
+//! Conversion of responses of ELB and EC2 to this provider's types, and of these to parts of requests.
 
 use aws_sdk_ec2::types as ec2;
 use aws_sdk_elasticloadbalancingv2::types as elb;
@@ -13,12 +13,12 @@ fn text(value: Option<&str>) -> String {
     value.unwrap_or_default().to_owned()
 }
 
-/// A port as ELB has it.
+/// Converts a port of ELB.
 fn port(number: Option<i32>) -> u16 {
     number.and_then(|number| u16::try_from(number).ok()).unwrap_or_default()
 }
 
-/// A balancer without what other calls tell of it; `None` if it is not a Network Load Balancer.
+/// Converts a load balancer, without the details of other calls; `None` if it is not a Network Load Balancer.
 pub(crate) fn balancer(from: &elb::LoadBalancer) -> Option<SeenBalancer> {
     if from.r#type() != Some(&elb::LoadBalancerTypeEnum::Network) {
         return None;
@@ -63,7 +63,7 @@ fn mapping(zone: &elb::AvailabilityZone) -> Mapping {
     }
 }
 
-/// A target group without what other calls tell of it; `None` if it is of a kind that is not made here.
+/// Converts a target group, without the details of other calls; `None` if this provider makes none of that kind.
 pub(crate) fn target_group(from: &elb::TargetGroup) -> Option<SeenTargetGroup> {
     let number = |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok()).unwrap_or_default();
     let health = HealthCheck {
@@ -91,7 +91,7 @@ pub(crate) fn target_group(from: &elb::TargetGroup) -> Option<SeenTargetGroup> {
     })
 }
 
-/// A listener; `None` if it is of a kind that is not made here.
+/// Converts a listener; `None` if this provider makes none of that kind.
 pub(crate) fn listener(from: &elb::Listener) -> Option<SeenListener> {
     let action = from.default_actions().first();
     let weighted = action.and_then(|action| action.forward_config()).map(|forward| forward.target_groups());
@@ -118,7 +118,7 @@ pub(crate) fn listener(from: &elb::Listener) -> Option<SeenListener> {
     })
 }
 
-/// A target and what ELB thinks of it.
+/// Converts a target and its health.
 pub(crate) fn health(from: &elb::TargetHealthDescription) -> Option<(Target, TargetHealth)> {
     let target = from.target()?;
     let state = from.target_health().and_then(|health| health.state()).map(|state| state.as_str());
@@ -133,7 +133,7 @@ pub(crate) fn health(from: &elb::TargetHealthDescription) -> Option<(Target, Tar
     Some((Target { id: text(target.id()), port: port(target.port()) }, health))
 }
 
-/// A rule for what comes in; `None` if it is for what goes out.
+/// Converts an ingress rule; `None` for an egress rule.
 pub(crate) fn rule(from: &ec2::SecurityGroupRule) -> Option<SeenRule> {
     if from.is_egress() == Some(true) {
         return None;
@@ -156,7 +156,7 @@ pub(crate) fn rule(from: &ec2::SecurityGroupRule) -> Option<SeenRule> {
     Some(SeenRule { id: text(from.security_group_rule_id()), rule })
 }
 
-/// A rule as a request to add it has it.
+/// Converts a rule for a request to add it.
 pub(crate) fn permission(rule: &Rule) -> ec2::IpPermission {
     let permission = ec2::IpPermission::builder().ip_protocol(&rule.protocol).from_port(rule.from).to_port(rule.to);
     let description = Some(rule.description.clone()).filter(|text| !text.is_empty());
@@ -173,7 +173,7 @@ pub(crate) fn permission(rule: &Rule) -> ec2::IpPermission {
     .build()
 }
 
-/// A rule as a request to change one has it.
+/// Converts a rule for a request to change it.
 pub(crate) fn changed_rule(id: &str, rule: &Rule) -> ec2::SecurityGroupRuleUpdate {
     let description = Some(rule.description.clone()).filter(|text| !text.is_empty());
     let request = ec2::SecurityGroupRuleRequest::builder()
@@ -190,19 +190,19 @@ pub(crate) fn changed_rule(id: &str, rule: &Rule) -> ec2::SecurityGroupRuleUpdat
     ec2::SecurityGroupRuleUpdate::builder().security_group_rule_id(id).security_group_rule(request.build()).build()
 }
 
-/// Tags as ELB has them.
+/// Converts tags for ELB.
 pub(crate) fn elb_tags(tags: &Tags) -> Option<Vec<elb::Tag>> {
     let tags = tags.iter().map(|(key, value)| elb::Tag::builder().key(key).value(value).build());
     Some(tags.collect::<Vec<_>>()).filter(|tags| !tags.is_empty())
 }
 
-/// Tags as EC2 has them, for what is made by the same call.
+/// Converts tags for EC2, for the resource that the same call creates.
 pub(crate) fn ec2_tags(tags: &Tags) -> ec2::TagSpecification {
     let tags = tags.iter().map(|(key, value)| ec2::Tag::builder().key(key).value(value).build()).collect();
     ec2::TagSpecification::builder().resource_type(ec2::ResourceType::SecurityGroup).set_tags(Some(tags)).build()
 }
 
-/// Where a listener sends traffic, as a request has it.
+/// Converts the destinations of a listener's traffic for a request.
 pub(crate) fn forward(forwards: &[(String, i32)], sticky: bool) -> elb::Action {
     let action = elb::Action::builder().r#type(elb::ActionTypeEnum::Forward);
     match forwards {
@@ -220,7 +220,7 @@ pub(crate) fn forward(forwards: &[(String, i32)], sticky: bool) -> elb::Action {
     .build()
 }
 
-/// A subnet with its addresses, as a request has it.
+/// Converts a subnet with its addresses for a request.
 pub(crate) fn subnet_mapping(mapping: &Mapping) -> elb::SubnetMapping {
     elb::SubnetMapping::builder()
         .subnet_id(&mapping.subnet)
@@ -231,7 +231,7 @@ pub(crate) fn subnet_mapping(mapping: &Mapping) -> elb::SubnetMapping {
         .build()
 }
 
-/// The protocol of probes.
+/// Converts the protocol of probes.
 pub(crate) fn probe(probe: Probe) -> elb::ProtocolEnum {
     elb::ProtocolEnum::from(probe.as_str())
 }

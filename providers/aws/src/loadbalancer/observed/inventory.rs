@@ -1,7 +1,7 @@
-//! What AWS has for all Services together: a few paged reads that all who ask at the same time share.
+//! A listing of the resources of all Services: a few paged reads, which concurrent readers share.
 //!
-//! ELB has no filter by tags, so load balancers and target groups are listed whole, 400 to a page, and tags are read
-//! once for each of them: ARNs are never used again, so what was not ours does not become ours by itself.
+//! ELB has no filter by tags, so all load balancers and target groups are listed, 400 on a page, and the tags of each
+//! are read once: ARNs are never reused, so a foreign resource rarely becomes this cluster's.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,13 +21,13 @@ use crate::loadbalancer::types::Tags;
 use crate::session::Session;
 use crate::tags::ClusterTags;
 
-/// Things on a page of ELB's.
+/// Resources on a page of ELB.
 const PAGE: i32 = 400;
-/// ARNs that one call asks the tags of.
+/// ARNs whose tags one call reads.
 const TAGGED: usize = 20;
-/// Tags of what is ours are read again after this time: another client may have changed them.
+/// Maximum age of the tags of this cluster's resources: another client may have changed them.
 const OWN_TAGS: Duration = Duration::from_secs(20 * 60);
-/// And tags of what is not ours.
+/// Maximum age of the tags of other resources.
 const FOREIGN_TAGS: Duration = Duration::from_secs(60 * 60);
 
 /// A security group of the network that carries the cluster's tag, or that of the Load Balancer Controller.
@@ -39,7 +39,7 @@ pub(crate) struct ListedGroup {
 }
 
 impl ListedGroup {
-    /// As a Service's own; its rules are not known yet.
+    /// Converts it to a Service's own group, whose rules are not known yet.
     pub(in crate::loadbalancer) fn seen(&self) -> SeenSecurityGroup {
         let Self { id, name, tags } = self.clone();
         SeenSecurityGroup { id, name, tags, rules: Vec::new() }
@@ -51,7 +51,7 @@ const INCOMPLETE_TAGS: Duration = Duration::from_secs(5);
 /// Tags are complete this long after a resource was first listed.
 const TAG_DELAY: Duration = Duration::from_secs(60);
 
-/// Tags in memory.
+/// Cached tags of a resource.
 #[derive(Debug, Clone)]
 struct Remembered {
     first: Instant,
@@ -77,12 +77,12 @@ impl Remembered {
 pub(crate) struct Listing {
     pub(in crate::loadbalancer) begun: Instant,
     pub balancers: Vec<SeenBalancer>,
-    /// With the ARNs of the balancers that use them.
+    /// With the ARNs of the load balancers that use them.
     pub target_groups: Vec<(SeenTargetGroup, Vec<String>)>,
     pub security_groups: Vec<ListedGroup>,
 }
 
-/// The last look, and tags by ARN.
+/// The last listing, and tags by ARN.
 #[derive(Debug, Default)]
 pub(crate) struct Inventory {
     last: tokio::sync::Mutex<Option<Arc<Listing>>>,
@@ -90,7 +90,7 @@ pub(crate) struct Inventory {
 }
 
 impl Inventory {
-    /// A look that began no earlier than `since`: the last one, or a new one that all who wait for it share.
+    /// Returns a listing that began no earlier than `since`: the last one, or a new one that concurrent readers share.
     pub(crate) async fn look(&self, session: &Session, since: Instant) -> Result<Arc<Listing>, CloudError> {
         let mut last = self.last.lock().await;
         if let Some(listing) = last.as_ref().filter(|listing| listing.begun >= since) {
@@ -113,12 +113,12 @@ impl Inventory {
         Ok(listing)
     }
 
-    /// The last listing is out of date: the next reader lists again.
+    /// Marks the last listing as out of date: the next reader lists again.
     pub(crate) async fn expire(&self) {
         *self.last.lock().await = None;
     }
 
-    /// Tags of balancers, target groups and listeners, from memory where they were read not long ago.
+    /// Returns the tags of load balancers, target groups and listeners, from the cache if it is recent.
     pub(crate) async fn tags_of(
         &self,
         session: &Session,
@@ -166,13 +166,13 @@ impl Inventory {
         Ok(found)
     }
 
-    /// What is made with tags, or given some, has them from then on.
+    /// Adds tags to the cache that a call has just set.
     pub(crate) fn tagged(&self, arn: &str, tags: &Tags) {
         let now = Instant::now();
         self.lock().insert(arn.to_owned(), Remembered { first: now, read: now, tags: tags.clone() });
     }
 
-    /// Forgets tags of all these resources if any were read longer ago than this. Returns whether it did.
+    /// Drops the cached tags of all these resources if any were read longer ago than `age`. Returns whether it did.
     pub(crate) fn forget_older(&self, arns: &[String], age: Duration) -> bool {
         let now = Instant::now();
         let mut memory = self.lock();
@@ -183,7 +183,7 @@ impl Inventory {
         old
     }
 
-    /// Tags are read again.
+    /// Drops the cached tags of a resource: they are read again.
     pub(crate) fn forget(&self, arn: &str) {
         self.lock().remove(arn);
     }
@@ -268,14 +268,16 @@ impl Listing {
         let balancers: Vec<_> = self
             .balancers
             .iter()
-            // cloud-provider-aws's tags do not tell a Service from an earlier one of its name; its names do.
+            // Tags of cloud-provider-aws do not distinguish a Service from an earlier one of the same name; its names
+            // do.
             .filter(|one| match own(&one.tags) {
                 Some(Evidence::CloudProvider) => one.name == id.default_name(),
                 evidence => evidence.is_some(),
             })
             .cloned()
             .collect();
-        // A group may name deleted load balancers; without a uid it belongs to the Service whose load balancer uses it.
+        // A group may reference deleted load balancers; without a uid it belongs to the Service whose load balancer
+        // uses it.
         let of_others = |users: &[String]| {
             let listed = |user: &String| self.balancers.iter().any(|one| one.arn == *user);
             let mine = |user: &String| balancers.iter().any(|one| one.arn == *user);
@@ -310,7 +312,7 @@ impl Listing {
         balancers.chain(groups.map(|one| &one.arn)).chain(security).cloned().collect()
     }
 
-    /// Returns whether this ARN or id is listed, whosever it is.
+    /// Returns whether this ARN or id is listed, for any owner.
     pub(crate) fn has(&self, id: &str) -> bool {
         self.balancers.iter().any(|one| one.arn == id)
             || self.target_groups.iter().any(|(group, _)| group.arn == id)
@@ -323,12 +325,12 @@ impl Listing {
         self.security_groups.iter().find(|group| ownership::is_backend(&group.tags, &session.cluster, &name))
     }
 
-    /// Whether any balancer but those of one Service carries a group.
+    /// Returns whether any load balancer except those of one Service carries a group.
     pub(crate) fn is_carried(&self, group: &str) -> bool {
         self.balancers.iter().any(|balancer| balancer.security_groups.iter().any(|one| one == group))
     }
 
-    /// The security groups of machines: those with the cluster's tag that are not balancers'.
+    /// Returns the security groups of instances: those with the cluster's tag that are not load balancers'.
     pub(crate) fn tagged_groups(&self, session: &Session) -> Vec<&ListedGroup> {
         let key = session.cluster.key();
         let balancers = |tags: &Tags| {
@@ -347,8 +349,8 @@ impl Listing {
     }
 }
 
-/// The cluster's name in the shared group's name and tags: its id, as many clusters may have the name that
-/// `--cluster-name` has when it is not set.
+/// Returns the cluster's name in the shared group's name and tags: its id, because many clusters may use the default of
+/// `--cluster-name`.
 pub(crate) fn backend_cluster(session: &Session, cluster_name: &str) -> String {
     match session.cluster.id.is_empty() {
         true => cluster_name.to_owned(),
@@ -368,7 +370,7 @@ mod tests {
     const STACK: [(&str, &str); 2] =
         [("service.k8s.aws/stack", "default/web"), ("elbv2.k8s.aws/cluster", "kubernetes")];
 
-    /// A load balancer, and a security group of the name that both upstreams give it, with these tags.
+    /// Returns a load balancer, and a security group with the name that both upstreams give it, with these tags.
     fn listing(balancer: &[(&str, &str)], group: &[(&str, &str)], name: &str) -> Listing {
         let group = ListedGroup { id: "sg-1".into(), name: names::security_group(&samples::id()), tags: tags(group) };
         Listing {
@@ -400,7 +402,7 @@ mod tests {
                 assert_eq!(found, (expected, expected), "{what} for {purpose:?}");
             }
         }
-        // The Service has just moved to the controller.
+        // The Service was just moved to the controller.
         let mut moved = listing(&[OWN, SERVICE, UID], &STACK, "ours");
         moved.balancers.push(listed_balancer("of-the-controller", &STACK));
         let seen = moved.of(&ClusterTags::new("c", false), &id, Purpose::Delete);

@@ -1,4 +1,4 @@
-//! The network as EC2 has it: its subnets, and the machines' security groups; kept for a while, as they seldom change.
+//! Reads of the VPC, its subnets and the security groups of instances; cached for a while, because they rarely change.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -26,14 +26,14 @@ const MACHINE: Duration = Duration::from_secs(60 * 60);
 /// Values that one filter may have.
 const VALUES: usize = 200;
 
-/// A machine, as far as balancers are concerned.
+/// The fields of an instance that load balancers need.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Machine {
     pub zone: String,
     pub groups: Vec<String>,
 }
 
-/// What was read of the network and its machines.
+/// Cached reads of the network and its instances.
 #[derive(Debug, Default)]
 pub(crate) struct Networks {
     network: tokio::sync::Mutex<Option<(Instant, Arc<Network>)>>,
@@ -46,7 +46,7 @@ fn filter(name: &str, values: Vec<String>) -> Filter {
 }
 
 impl Networks {
-    /// The network.
+    /// Returns the network.
     pub(crate) async fn network(&self, session: &Session) -> Result<Arc<Network>, CloudError> {
         let mut last = self.network.lock().await;
         if let Some((_, network)) = last.as_ref().filter(|(at, _)| Instant::now() < *at + NETWORK) {
@@ -68,12 +68,12 @@ impl Networks {
         Ok(network)
     }
 
-    /// The next reader reads subnets again.
+    /// Drops the cached subnets: the next reader reads them again.
     pub(crate) async fn forget(&self) {
         *self.network.lock().await = None;
     }
 
-    /// The machines of nodes, by instance id, with one call for those that are not known.
+    /// Returns the instances of nodes, by instance id, with one call for those that are not cached.
     pub(crate) async fn machines(
         &self,
         session: &Session,
@@ -83,8 +83,8 @@ impl Networks {
         self.by_id(session, ids.map(str::to_owned).collect()).await
     }
 
-    /// The security groups of the network interfaces that have these addresses; none for an address that no interface
-    /// has by itself, as with prefixes of addresses, or that is of another network.
+    /// Returns the security groups of the network interfaces with these addresses; none for an address that no
+    /// interface has by itself, as with prefixes of addresses, or that is of another network.
     pub(crate) async fn interfaces(
         &self,
         session: &Session,
@@ -108,13 +108,13 @@ impl Networks {
         Ok(known.collect())
     }
 
-    /// The machines of these instance ids.
+    /// Returns the instances with these ids.
     pub(crate) async fn by_id(
         &self,
         session: &Session,
         ids: BTreeSet<String>,
     ) -> Result<BTreeMap<String, Machine>, CloudError> {
-        // Concurrent readers of the same instances wait for this answer.
+        // Concurrent readers of the same instances wait for this response.
         let mut memory = self.machines.lock().await;
         let now = Instant::now();
         memory.retain(|_, (at, _)| now < *at + MACHINE);
@@ -126,7 +126,7 @@ impl Networks {
             }
         }
         for ids in unknown.chunks(VALUES) {
-            // A filter passes over what is not there, where a list of ids would fail as a whole.
+            // A filter skips instances that do not exist; a list of ids would fail as a whole.
             let request = session.api.ec2.describe_instances().filters(filter("instance-id", ids.to_vec()));
             let answer = session.api.read(Class::Ec2Read, "DescribeInstances", || request.clone().send()).await?;
             for instance in answer.reservations().iter().flat_map(|reservation| reservation.instances()) {
@@ -143,7 +143,7 @@ impl Networks {
     }
 }
 
-/// The security groups of interfaces, by each address of theirs.
+/// Returns the security groups of interfaces, by each of their addresses.
 async fn interface_groups(session: &Session, filters: Vec<Filter>) -> Result<HashMap<IpAddr, Vec<String>>, CloudError> {
     let (mut found, mut token) = (HashMap::new(), None);
     loop {
@@ -218,7 +218,7 @@ async fn tables(session: &Session) -> Result<Vec<RouteTable>, CloudError> {
     }
 }
 
-/// Whether a subnet's table, or else the network's main one, leads to an internet gateway.
+/// Returns whether a subnet's route table, or else the network's main one, leads to an internet gateway.
 fn is_public(subnet: &str, tables: &[RouteTable]) -> bool {
     let own = tables.iter().find(|table| table.associations().iter().any(|one| one.subnet_id() == Some(subnet)));
     let main = || tables.iter().find(|table| table.associations().iter().any(|one| one.main() == Some(true)));
@@ -226,7 +226,7 @@ fn is_public(subnet: &str, tables: &[RouteTable]) -> bool {
     routes.iter().any(|route| route.gateway_id().is_some_and(|gateway| gateway.starts_with("igw")))
 }
 
-/// The rules of security groups for what comes in, by group.
+/// Returns the ingress rules of security groups, by group.
 pub(crate) async fn rules(session: &Session, groups: &[String]) -> Result<BTreeMap<String, Vec<SeenRule>>, CloudError> {
     let mut all: BTreeMap<String, Vec<SeenRule>> = BTreeMap::new();
     for groups in groups.chunks(VALUES) {
@@ -250,7 +250,7 @@ pub(crate) async fn rules(session: &Session, groups: &[String]) -> Result<BTreeM
     Ok(all)
 }
 
-/// The ids of the security groups that these names or ids stand for; what is not found is answered as the error.
+/// Returns the ids of the security groups with these names or ids; the error contains those that were not found.
 pub(crate) async fn groups_named(
     session: &Session,
     names: &[String],
@@ -273,7 +273,7 @@ pub(crate) async fn groups_named(
     Ok(Ok(all))
 }
 
-/// The security groups that have rules for what carries `group`.
+/// Returns the security groups with rules that reference `group`.
 pub(crate) async fn groups_that_name(session: &Session, group: &str) -> Result<Vec<String>, CloudError> {
     let filters = filter("ip-permission.group-id", vec![group.to_owned()]);
     let request = session.api.ec2.describe_security_groups().filters(filters);
@@ -281,7 +281,7 @@ pub(crate) async fn groups_that_name(session: &Session, group: &str) -> Result<V
     Ok(answer.security_groups().iter().filter_map(|group| group.group_id().map(str::to_owned)).collect())
 }
 
-/// The instance of a provider id; Fargate's and others' machines can't be registered by id.
+/// Returns the instance of a provider ID; instances of Fargate and other clouds cannot be registered by id.
 pub(crate) fn instance_id(provider_id: &str) -> Option<&str> {
     let path = match provider_id.split_once("://") {
         Some(("aws", path)) => path,

@@ -1,4 +1,4 @@
-//! What there is, in the contract's words.
+//! Conversion of the observed state to the provider interface.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,19 +10,19 @@ use providers::{
 use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, State};
 use crate::loadbalancer::types::{Source, TargetHealth, TargetType, anyone};
 
-/// The way in, once it has a name.
+/// Returns the address of a load balancer, once it has a DNS name.
 pub(crate) fn ingress(balancer: &SeenBalancer) -> Option<Ingress> {
     let hostname = Some(balancer.dns.clone()).filter(|dns| !dns.is_empty())?;
     Some(Ingress { hostname: Some(hostname), ..Ingress::default() })
 }
 
-/// The instances that are targets.
+/// Returns the instances that are targets.
 pub(crate) fn instances(seen: &Seen) -> BTreeSet<String> {
     let groups = seen.target_groups.iter().filter(|group| group.target_type == TargetType::Instance);
     groups.flat_map(|group| group.targets.keys()).map(|target| target.id.clone()).collect()
 }
 
-/// A balancer, with the zones of the instances that are its targets.
+/// Converts a load balancer, with the zones of the instances that are its targets.
 pub(crate) fn observed(seen: &Seen, going: bool, zones: &BTreeMap<String, String>) -> ObservedLoadBalancer {
     let balancer = seen.balancers.first();
     let phase = match balancer {
@@ -70,7 +70,7 @@ pub(crate) fn observed(seen: &Seen, going: bool, zones: &BTreeMap<String, String
     }
 }
 
-/// The worst over a target's ports; a port that is on its way out counts only if there is no other.
+/// Returns the worst health of a target's ports; a port that is being deregistered counts only if there is no other.
 pub(crate) fn worst(healths: &[TargetHealth]) -> Health {
     let has = |health| healths.contains(&health);
     if has(TargetHealth::Unhealthy) {

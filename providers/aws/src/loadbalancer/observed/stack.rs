@@ -1,5 +1,5 @@
-//! What AWS has of one Service, as it was read, and what becomes of it by each step: the model that plans are tested
-//! on is the one that they are followed with.
+//! The observed resources of one Service, and the effect of each step on them: tests of plans use the same model as the
+//! application of plans.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use crate::loadbalancer::types::{
     Target, TargetGroup, TargetHealth, TargetType,
 };
 
-/// What ARNs begin with, and names of target groups never do.
+/// The prefix of ARNs; names of target groups never have it.
 pub(crate) const ARN: &str = "arn:";
 
-/// How far a balancer is.
+/// The state of a load balancer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Provisioning,
@@ -46,7 +46,7 @@ pub(crate) struct SeenListener {
     pub arn: String,
     pub port: u16,
     pub protocol: Protocol,
-    /// The default one first.
+    /// ARNs of the certificates, the default one first.
     pub certificates: Vec<String>,
     pub policy: Option<String>,
     pub alpn: Option<String>,
@@ -71,7 +71,7 @@ pub(crate) struct SeenTargetGroup {
     pub attributes: Attributes,
     pub tags: Tags,
     pub targets: BTreeMap<Target, TargetHealth>,
-    /// Where other clusters register too: what this one is on record to have put in, if it is on record at all.
+    /// This cluster's record, if other clusters register in the group too and there is a record.
     pub recorded: Option<BTreeSet<Target>>,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct SeenSecurityGroup {
     pub rules: Vec<SeenRule>,
 }
 
-/// All that AWS has of a Service.
+/// All of a Service's resources in AWS.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub balancers: Vec<SeenBalancer>,
@@ -92,7 +92,7 @@ pub(crate) struct Seen {
     pub security_groups: Vec<SeenSecurityGroup>,
 }
 
-/// What AWS answered to a step: the ids of what was made.
+/// The response of AWS to a step: the ids of created resources.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Made {
     /// An ARN or an id.
@@ -120,7 +120,7 @@ impl Seen {
         self.security_groups.iter().find(|group| group.name == name)
     }
 
-    /// There is nothing.
+    /// Returns whether there are no resources.
     pub(crate) fn is_empty(&self) -> bool {
         self.balancers.is_empty() && self.target_groups.is_empty() && self.security_groups.is_empty()
     }
@@ -132,7 +132,8 @@ impl Seen {
         balancers.chain(groups).chain(self.security_groups.iter().map(|one| one.id.clone()))
     }
 
-    /// Leaves out what was told to go and is listed still; answers the names of such balancers.
+    /// Drops resources whose deletion was requested and that are still listed; returns the names of such load
+    /// balancers.
     pub(crate) fn take_out(&mut self, doomed: &BTreeSet<String>) -> Vec<String> {
         let dying = self.balancers.iter().filter(|one| doomed.contains(&one.arn)).map(|one| one.name.clone()).collect();
         self.balancers.retain(|one| !doomed.contains(&one.arn));
@@ -155,20 +156,20 @@ impl Seen {
             .retain(|group| evidence(&group.tags).is_some_and(|evidence| Purpose::Delete.is_met_by(evidence, claimed)));
     }
 
-    /// Whether a listener of any balancer sends traffic to a target group.
+    /// Returns whether a listener of any load balancer sends traffic to a target group.
     pub(crate) fn is_used(&self, group: &str) -> bool {
         let mut forwards = self.balancers.iter().flat_map(|balancer| &balancer.listeners).flat_map(|one| &one.forwards);
         forwards.any(|(arn, _)| arn == group)
     }
 
-    /// A listener's protocol.
+    /// Returns a listener's protocol.
     pub(crate) fn protocol(&self, listener: &str) -> Option<Protocol> {
         let mut listeners = self.balancers.iter().flat_map(|balancer| &balancer.listeners);
         listeners.find(|one| one.arn == listener).map(|one| one.protocol)
     }
 
-    /// A change of a listener's protocol as the deletion of the old one and a new one.
-    pub(crate) fn made_anew(&self, step: &Step) -> Option<[Step; 2]> {
+    /// Returns a change of a listener's protocol as a deletion and a creation.
+    pub(crate) fn as_recreation(&self, step: &Step) -> Option<[Step; 2]> {
         let Step::ModifyListener { arn, listener, forwards, .. } = step else { return None };
         let has = |one: &&SeenListener| one.arn == *arn && one.protocol != listener.protocol;
         let balancer = self.balancers.iter().find(|balancer| balancer.listeners.iter().any(|one| has(&one)))?;
@@ -202,7 +203,7 @@ impl Seen {
         balancers.chain(groups).chain(security).find(|(id, _)| *id == arn).map(|(_, tags)| tags)
     }
 
-    /// The ARNs of target groups by their names, with weights. Those of others are named by their ARNs.
+    /// Returns the ARNs of target groups by their names, with weights. Groups of other owners have their ARNs as names.
     pub(crate) fn arns(&self, forwards: &[(String, i32)]) -> Vec<(String, i32)> {
         let arn = |name: &str| match name.starts_with(ARN) {
             true => Some(name.to_owned()),
@@ -211,7 +212,7 @@ impl Seen {
         forwards.iter().filter_map(|(name, weight)| Some((arn(name)?, *weight))).collect()
     }
 
-    /// What is there once a step was done. Health is ELB's to say: new targets are unused, or on trial.
+    /// Applies a step. Only ELB knows the health of new targets: they are unused, or being probed for the first time.
     pub(crate) fn follow(&mut self, step: &Step, made: &Made) {
         match step {
             Step::CreateSecurityGroup(group) => self.security_groups.push(new_security_group(group, made)),
@@ -345,26 +346,26 @@ impl Seen {
     }
 }
 
-/// What a new balancer's attributes are, of those that are set here most often.
+/// The most common attributes of a new load balancer.
 const BALANCER_DEFAULTS: [(&str, &str); 3] = [
     ("access_logs.s3.enabled", "false"),
     ("deletion_protection.enabled", "false"),
     ("load_balancing.cross_zone.enabled", "false"),
 ];
 
-/// The same for a target group.
+/// The most common attributes of a new target group.
 const GROUP_DEFAULTS: [(&str, &str); 1] = [("proxy_protocol_v2.enabled", "false")];
 
 fn defaults(pairs: &[(&str, &str)]) -> Attributes {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-/// The attributes of a new balancer, as far as they are known without asking.
+/// Returns the attributes of a new load balancer, as far as they are known without a read.
 pub(crate) fn balancer_defaults() -> Attributes {
     defaults(&BALANCER_DEFAULTS)
 }
 
-/// The attributes of a new target group, as far as they are known without asking.
+/// Returns the attributes of a new target group, as far as they are known without a read.
 pub(crate) fn group_defaults() -> Attributes {
     defaults(&GROUP_DEFAULTS)
 }

@@ -29,24 +29,24 @@ pub(crate) struct Network {
     pub ranges: Vec<IpNet>,
     /// Ordered by id.
     pub subnets: Vec<Subnet>,
-    /// That of the machine that this process runs on, or of the configuration.
+    /// The subnet of the instance that this process runs on, or of the configuration.
     pub own_subnet: String,
 }
 
 impl Network {
-    /// A zone of the region itself, and no local or wavelength zone.
+    /// Returns whether a zone is one of the region itself, and not a local or wavelength zone.
     pub(crate) fn is_ordinary(&self, zone: &str) -> bool {
         zone.strip_prefix(&self.region).is_none_or(|rest| rest.len() == 1)
     }
 
-    /// The ranges of subnets, for rules that let health checks in.
+    /// Returns the ranges of subnets, for rules that allow health checks.
     pub(crate) fn ranges_of(&self, mappings: &[Mapping], ipv6: bool) -> Vec<IpNet> {
         let used = |subnet: &&Subnet| mappings.iter().any(|mapping| mapping.subnet == subnet.id);
         let subnets = self.subnets.iter().filter(used);
         subnets.flat_map(|subnet| if ipv6 { subnet.v6.clone() } else { subnet.v4.clone() }).collect()
     }
 
-    /// Whether all of these subnets have IPv6.
+    /// Returns whether all of these subnets have IPv6.
     pub(crate) fn has_ipv6(&self, mappings: &[Mapping]) -> bool {
         let find = |mapping: &Mapping| self.subnets.iter().find(|subnet| subnet.id == mapping.subnet);
         mappings.iter().all(|mapping| find(mapping).is_some_and(|subnet| !subnet.v6.is_empty()))

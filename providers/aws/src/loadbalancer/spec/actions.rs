@@ -1,5 +1,5 @@
 //! Forward actions: a listener's traffic spread by weight over the Service's own target group, those of other Services,
-//! and others that are there already (Load Balancer Controller: `buildActionConfigViaAnnotation`).
+//! and existing ones (Load Balancer Controller: `buildActionConfigViaAnnotation`).
 
 use std::collections::BTreeSet;
 
@@ -7,15 +7,15 @@ use serde_json::Value;
 
 use crate::loadbalancer::types::Spread;
 
-/// Target groups of one listener at most, the own one included.
+/// Maximum number of target groups of one listener, including its own.
 pub(crate) const MOST: usize = 5;
 /// The greatest weight.
 const HEAVIEST: i64 = 999;
 
-/// Who gets a part, as an annotation names it.
+/// The destination of a part, as an annotation names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// A target group that is there already, by ARN.
+    /// An existing target group, by ARN.
     Arn(String),
     /// Another Service of the same namespace.
     Service(ServicePort),
@@ -27,14 +27,14 @@ pub(crate) struct ServicePort {
     pub service: String,
     /// The port's name or number.
     pub port: String,
-    /// What comes by TLS goes on as TCP.
+    /// TLS traffic is decrypted and forwarded as TCP.
     pub decrypt: bool,
 }
 
-/// Reads an annotation's value.
+/// Parses an annotation's value.
 ///
 /// # Errors
-/// What is wrong, as what to write instead.
+/// The fix for the mistake.
 pub(crate) fn parse(text: &str) -> Result<Spread<Part>, String> {
     let action: Value = serde_json::from_str(text).map_err(|error| format!("use JSON: {error}"))?;
     if action["type"] != "forward" {
@@ -61,7 +61,7 @@ pub(crate) fn parse(text: &str) -> Result<Spread<Part>, String> {
     Ok(Spread { own, others, sticky })
 }
 
-/// The Services that an annotation's value names, whatever else is wrong with it.
+/// Returns the Services that an annotation's value names, even if the value has other mistakes.
 pub(crate) fn services(text: &str) -> BTreeSet<String> {
     let action: Value = serde_json::from_str(text).unwrap_or_default();
     let groups = action["forwardConfig"]["targetGroups"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -84,7 +84,7 @@ fn part(group: &Value) -> Result<Part, String> {
     }
 }
 
-/// A weight; 1 where it may be left out, as AWS takes it.
+/// Parses a weight; 1 if it may be omitted and is, as in AWS.
 fn weight(value: &Value, optional: bool) -> Result<i32, String> {
     let number = match value {
         Value::Null if optional => Some(1),

@@ -1,4 +1,4 @@
-//! Reading annotations: each value as what it should be, and each mistake as a sentence that names it and its fix.
+//! Typed reads of annotations; each mistake becomes a sentence with the annotation and its fix.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -8,13 +8,13 @@ use providers::{CloudError, ErrorKind, LoadBalancerSpec};
 use crate::loadbalancer::spec::actions::{self, Part};
 use crate::loadbalancer::types::Spread;
 
-/// What all but two of the annotations begin with.
+/// The prefix of all but two of the annotations.
 pub(crate) const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 
 /// Forward actions of the Load Balancer Controller, followed by protocol and port.
 const ACTIONS: &str = "service.beta.kubernetes.io/actions.";
 
-/// The annotations that are known, without [`PREFIX`]; one that ends in a dot is continued by a port.
+/// Known annotations, without [`PREFIX`]; one that ends in a dot is followed by a port.
 const KNOWN: [&str; 54] = [
     "type",
     "internal",
@@ -72,24 +72,24 @@ const KNOWN: [&str; 54] = [
     "replace-classic",
 ];
 
-/// The other Services that forward actions name.
+/// Returns the other Services that forward actions name.
 pub(crate) fn others(spec: &LoadBalancerSpec) -> BTreeSet<String> {
     let actions = spec.annotations.iter().filter(|(key, _)| key.starts_with(ACTIONS));
     actions.flat_map(|(_, value)| actions::services(value)).collect()
 }
 
-/// A Service's annotations while they are read.
+/// A Service's annotations and the mistakes found in them.
 pub(crate) struct Reading<'a> {
     annotations: &'a BTreeMap<String, String>,
     errors: Vec<String>,
     /// Mistakes only where there is no Classic Load Balancer.
     classic_only: Vec<String>,
-    /// What has no effect, though it can work.
+    /// Valid values without any effect.
     pub warnings: Vec<String>,
 }
 
 impl<'a> Reading<'a> {
-    /// An unknown annotation: most often a typing error.
+    /// Begins with warnings about unknown annotations, which are mostly typing errors.
     pub(crate) fn new(spec: &'a LoadBalancerSpec) -> Self {
         let mut reading =
             Self { annotations: &spec.annotations, errors: Vec::new(), classic_only: Vec::new(), warnings: Vec::new() };
@@ -107,7 +107,7 @@ impl<'a> Reading<'a> {
         reading
     }
 
-    /// What is wrong with a value: its annotation, what it holds, and what to write instead.
+    /// Records a wrong value: its annotation, the value, and the fix.
     pub(crate) fn refuse(&mut self, suffix: &str, value: &str, fix: &str) {
         let error = CloudError::invalid_annotation(&format!("{PREFIX}{suffix}"), value, fix);
         self.errors.push(error.message);
@@ -119,13 +119,13 @@ impl<'a> Reading<'a> {
         self.classic_only.push(error.message);
     }
 
-    /// Returns what only a Classic Load Balancer can do, in one error.
+    /// Returns the values that only a Classic Load Balancer can have, in one error.
     pub(crate) fn classic_only(&mut self) -> Option<CloudError> {
         let told = std::mem::take(&mut self.classic_only);
         (!told.is_empty()).then(|| CloudError::new(ErrorKind::Invalid, "ReadAnnotations", told.join("; ")))
     }
 
-    /// The spread of a listener's traffic over several target groups, if an annotation sets one.
+    /// Returns the spread of a listener's traffic over several target groups, if an annotation sets one.
     pub(crate) fn spread(&mut self, protocol: &str, port: u16) -> Option<Spread<Part>> {
         let key = format!("{ACTIONS}{protocol}-{port}");
         let value = self.annotations.get(&key)?;
@@ -138,13 +138,14 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// What is wrong with a listener's forward action: what of it, and what to write or make instead.
+    /// Records a mistake in a listener's forward action: the part, and the fix.
     pub(crate) fn refuse_action(&mut self, protocol: &str, port: u16, what: &str, fix: &str) {
         let key = format!("{ACTIONS}{protocol}-{port}");
         self.errors.push(CloudError::invalid_annotation(&key, what, fix).message);
     }
 
-    /// Actions of none of these listeners: better no balancer than one that sends traffic elsewhere.
+    /// Refuses actions of listeners that do not exist: no load balancer is better than one that sends traffic
+    /// elsewhere.
     pub(crate) fn refuse_other_actions(&mut self, listeners: &[String]) {
         for (key, value) in self.annotations.iter() {
             let Some(named) = key.strip_prefix(ACTIONS).filter(|named| !listeners.iter().any(|one| one == named))
@@ -156,12 +157,12 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// What is wrong with a field of the Service.
+    /// Records a wrong value of a field of the Service.
     pub(crate) fn refuse_field(&mut self, field: &str, value: impl std::fmt::Display, fix: &str) {
         self.errors.push(CloudError::invalid_field(field, value, fix).message);
     }
 
-    /// An annotation that has no effect on what is made here.
+    /// Warns about an annotation that has no effect on a Network Load Balancer.
     pub(crate) fn warn_without_effect(&mut self, suffix: &str, instead: &str) {
         if self.text(suffix).is_some() {
             self.warnings
@@ -169,9 +170,9 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// All mistakes in one error, or none.
+    /// Returns all mistakes in one error, or `Ok` if there are none.
     pub(crate) fn finish(&mut self) -> Result<(), CloudError> {
-        // What several target groups have in common is read for each.
+        // Settings that several target groups share are read for each of them.
         let mut told = BTreeSet::new();
         let mut errors = std::mem::take(&mut self.errors);
         errors.retain(|error| told.insert(error.clone()));
@@ -181,13 +182,13 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// A value without the blanks around it; an empty one counts as not given.
+    /// Returns a value without surrounding blanks; an empty one counts as missing.
     pub(crate) fn text(&self, suffix: &str) -> Option<&'a str> {
         let value = self.annotations.get(&format!("{PREFIX}{suffix}"))?.trim();
         Some(value).filter(|value| !value.is_empty())
     }
 
-    /// True or false in any of the words of Go's `strconv.ParseBool`.
+    /// Returns a boolean, in any spelling of Go's `strconv.ParseBool`.
     pub(crate) fn boolean(&mut self, suffix: &str) -> Option<bool> {
         let value = self.text(suffix)?;
         match value {
@@ -200,7 +201,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// `on` or `off`.
+    /// Returns the boolean of `on` or `off`.
     pub(crate) fn switch(&mut self, suffix: &str) -> Option<bool> {
         let value = self.text(suffix)?;
         match value {
@@ -213,7 +214,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// A number from `least` to `most`.
+    /// Returns a number from `least` to `most`.
     pub(crate) fn number(&mut self, suffix: &str, least: u32, most: u32) -> Option<u32> {
         let value = self.text(suffix)?;
         match value.parse::<u32>() {
@@ -225,7 +226,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// One of a few words.
+    /// Returns the value of one of a few words.
     pub(crate) fn word<T: Copy>(&mut self, suffix: &str, words: &[(&str, T)]) -> Option<T> {
         let value = self.text(suffix)?;
         let found = words.iter().find(|(word, _)| *word == value).map(|(_, meaning)| *meaning);
@@ -236,18 +237,18 @@ impl<'a> Reading<'a> {
         found
     }
 
-    /// Values between commas; blanks and empty ones are left out.
+    /// Returns the values between commas, without blanks and empty values.
     pub(crate) fn list(&self, suffix: &str) -> Vec<&'a str> {
         let values = self.text(suffix).unwrap_or_default().split(',').map(str::trim);
         values.filter(|value| !value.is_empty()).collect()
     }
 
-    /// The same, to keep.
+    /// Returns the values between commas as strings.
     pub(crate) fn owned(&self, suffix: &str) -> Vec<String> {
         self.list(suffix).into_iter().map(str::to_owned).collect()
     }
 
-    /// Values between commas that are all of one type.
+    /// Returns the values between commas, all parsed to one type.
     pub(crate) fn parsed<T: FromStr>(&mut self, suffix: &str, fix: &str) -> Vec<T> {
         let mut parsed = Vec::new();
         for value in self.list(suffix) {
@@ -259,8 +260,8 @@ impl<'a> Reading<'a> {
         parsed
     }
 
-    /// Pairs `key=value` between commas. A comma within a value is written `\,`, or stands where no `=` follows any
-    /// more. Where `bare` is true, a key may stand alone and has an empty value.
+    /// Returns the pairs `key=value` between commas. A comma within a value is written `\,`, or has no `=` after it.
+    /// Where `bare` is true, a key may have no value, which counts as an empty one.
     pub(crate) fn pairs(&mut self, suffix: &str, bare: bool) -> BTreeMap<String, String> {
         let Some(text) = self.text(suffix) else { return BTreeMap::new() };
         let mut pairs = BTreeMap::new();
@@ -281,14 +282,14 @@ impl<'a> Reading<'a> {
         pairs
     }
 
-    /// Annotations that begin so and name something after it: what they name.
+    /// Returns the continuations of the annotations that begin with this suffix.
     pub(crate) fn continued(&self, suffix: &str) -> Vec<&'a str> {
         let start = format!("{PREFIX}{suffix}");
         self.annotations.keys().filter_map(|key| key.strip_prefix(&start)).collect()
     }
 }
 
-/// The parts between commas that are not escaped by a backslash.
+/// Splits a text at commas that are not escaped by a backslash.
 fn split_pairs(text: &str) -> Vec<String> {
     let (mut parts, mut part) = (Vec::new(), String::new());
     let mut chars = text.chars();
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn typing_errors_are_told() {
+    fn unknown_annotations_are_warned_about() {
         let spec = samples::spec(&[("healthcheck-intervall", "5"), ("target-group-attributes.80", "a=b")]);
         let reading = Reading::new(&spec);
         assert_eq!(

@@ -1,5 +1,5 @@
-//! What a Service asks for in its fields and annotations, typed, before any call: every annotation of
-//! cloud-provider-aws and of the Load Balancer Controller under its own name.
+//! Typed settings of a Service from its fields and annotations, before any call: every annotation of cloud-provider-aws
+//! and of the Load Balancer Controller under its own name.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::loadbalancer::spec::ports::listeners;
 use crate::loadbalancer::spec::settings::{Families, Policy, SecurityGroups, Settings};
 use crate::loadbalancer::types::{Attributes, Scheme, Tags, TargetType};
 
-/// Time for clients of a Classic Load Balancer where the annotation gives none: names that point to its address are kept
-/// by resolvers for minutes, and by clients with long connections for longer.
+/// Time for clients of a Classic Load Balancer without a value in the annotation: resolvers cache the names of its
+/// address for minutes, and clients with long connections use it for longer.
 const REPLACE_AFTER: Duration = Duration::from_secs(3600);
 
 /// Returns the kind of targets and the settings of a Service; no settings if another controller makes its load balancer.
@@ -125,7 +125,7 @@ fn whole(
     }
 }
 
-/// The time for clients of a Classic Load Balancer after the Service moved to a Network Load Balancer.
+/// Returns the time for clients of a Classic Load Balancer after the Service moved to a Network Load Balancer.
 fn replace_classic(reading: &mut Reading<'_>) -> Option<Duration> {
     match reading.text("replace-classic")? {
         "false" => None,
@@ -174,7 +174,7 @@ fn scheme(flavour: Flavour, reading: &mut Reading<'_>) -> Option<Scheme> {
     match (asked, flavour) {
         (Some(scheme), _) => Some(scheme),
         (None, Flavour::Controller) => reading.boolean("internal").map(of),
-        // Any word but false is internal there.
+        // There any value except false means internal.
         (None, Flavour::CloudProvider) => Some(of(reading.text("internal").is_some_and(|word| word != "false"))),
     }
 }
@@ -290,7 +290,7 @@ fn balancer_attributes(flavour: Flavour, reading: &mut Reading<'_>) -> Attribute
     attributes
 }
 
-/// What the cluster's admin adds to everything wins over what a Service adds.
+/// Returns the tags. The cluster-wide tags override those of the Service.
 fn tags(policy: &Policy, flavour: Flavour, reading: &mut Reading<'_>) -> Tags {
     let mut tags = reading.pairs("additional-resource-tags", flavour == Flavour::CloudProvider);
     for key in policy.foreign_tags.iter().filter(|key| tags.contains_key(*key)) {

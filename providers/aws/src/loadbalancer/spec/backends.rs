@@ -9,11 +9,11 @@ use crate::loadbalancer::spec::settings::{Backend, GroupSettings, ListenerSettin
 use crate::loadbalancer::spec::target_group::{Behind, Groups};
 use crate::loadbalancer::types::{Protocol, Spread, TargetType};
 
-/// What is wrong with an action: the part of it, and what to write or make instead.
+/// A mistake in an action: its part, and the fix.
 type Mistake = (String, String);
 
-/// A listener's forward action with all that is known of the Services that it names; `None` if something is wrong with
-/// it, which `reading` knows then.
+/// Returns a listener's forward action with the data of the Services that it names; `None` after a mistake, which is
+/// added to `reading`.
 pub(super) fn resolve(
     spread: &Spread<Part>,
     listener: &ListenerSettings,
@@ -83,7 +83,7 @@ fn other<'a>(asked: &ServicePort, spec: &'a LoadBalancerSpec) -> Result<&'a Othe
     spec.others.get(service).ok_or_else(|| (what, missing()))
 }
 
-/// The ports of another Service that a target group serves: one, or one for each transport that the group has.
+/// Returns the ports of another Service that a target group serves: one, or one for each transport of the group.
 fn served<'a>(asked: &ServicePort, other: &'a OtherService, protocol: Protocol) -> Result<Vec<&'a Port>, Mistake> {
     let what = format!("serviceName {}, servicePort {}", asked.service, asked.port);
     let named = |port: &&Port| port.name == asked.port || port.port.to_string() == asked.port;
@@ -108,7 +108,7 @@ fn served<'a>(asked: &ServicePort, other: &'a OtherService, protocol: Protocol) 
     }
 }
 
-/// What ELB shows of a target group: the node port, or the port of the pods.
+/// Returns the port that ELB shows for a target group: the node port, or the port of the pods.
 fn number(asked: &ServicePort, served: &[&Port], target_type: TargetType) -> Result<u16, Mistake> {
     let of = |port: &Port| match (target_type, &port.target_port) {
         (TargetType::Instance, _) => port.node_port,

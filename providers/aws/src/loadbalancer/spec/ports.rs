@@ -1,4 +1,4 @@
-//! Listeners and target groups as a Service's ports and annotations ask for them.
+//! Desired listeners and target groups of a Service's ports and annotations.
 
 use providers::{LoadBalancerSpec, Port, Protocol as Transport, TargetPort, TrafficPolicy};
 
@@ -9,14 +9,14 @@ use crate::loadbalancer::spec::settings::{GroupSettings, ListenerSettings, Polic
 use crate::loadbalancer::spec::target_group::{Behind, Groups};
 use crate::loadbalancer::types::{Attributes, Protocol, TargetType};
 
-/// What TLS needs, for the ports that have it.
+/// Settings of TLS, and the ports that use it.
 struct Encryption {
     certificates: Vec<String>,
     /// Ports by name or number; empty: all.
     ports: Vec<String>,
     policy: Option<String>,
     alpn: Option<String>,
-    /// Targets speak TLS too.
+    /// TLS to targets too.
     to_targets: bool,
 }
 
@@ -53,7 +53,7 @@ impl Encryption {
     }
 }
 
-/// One listener for each port number, in the order of the Service's ports.
+/// Returns one listener for each port number, in the order of the Service's ports.
 pub(crate) fn listeners(
     spec: &LoadBalancerSpec,
     policy: &Policy,
@@ -129,7 +129,7 @@ pub(crate) fn listeners(
     listeners
 }
 
-/// A second port of the same number: one listener serves both, as AWS has one to a number.
+/// Adds a second port with the same number: one listener serves both, because AWS allows only one.
 fn join(
     first: &mut ListenerSettings,
     spec: &LoadBalancerSpec,
@@ -179,7 +179,7 @@ fn target_port(port: &Port, target_type: TargetType, reading: &mut Reading<'_>) 
             1
         }),
         (TargetType::Ip, TargetPort::Number(number)) => *number,
-        // It may differ between pods; ELB shows it and does not use it.
+        // It may differ between pods; ELB only displays it.
         (TargetType::Ip, TargetPort::Name(_)) => 1,
     }
 }

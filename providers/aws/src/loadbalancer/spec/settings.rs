@@ -10,24 +10,24 @@ use crate::config;
 use crate::loadbalancer::names::Flavour;
 use crate::loadbalancer::types::{Attributes, HealthCheck, Protocol, Scheme, Spread, Tags, TargetType};
 
-/// What holds for all Services of the cluster.
+/// Settings for all Services of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// Services that cloud-provider-aws leaves to the Load Balancer Controller are ours too.
+    /// Services that cloud-provider-aws leaves to the Load Balancer Controller are served too.
     pub controller_services: bool,
-    /// Targets of the traffic policy Cluster are probed where kube-proxy answers.
+    /// Targets of the traffic policy Cluster are probed at kube-proxy's health check.
     pub shared_probe: Option<config::Probe>,
-    /// Nodes' security groups are left alone.
+    /// Nodes' security groups are not changed.
     pub no_node_rules: bool,
-    /// Tags of everything; they win over a Service's own.
+    /// Tags of all resources; they override a Service's own.
     pub tags: Tags,
     /// Keys of tags that another program manages.
     pub foreign_tags: BTreeSet<String>,
-    /// Targets in a group at most.
+    /// Maximum number of targets in a group.
     pub max_targets: Option<usize>,
 }
 
-/// The families of addresses that a balancer should have.
+/// The desired address families of a load balancer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Families {
     Ipv4,
@@ -36,18 +36,18 @@ pub(crate) enum Families {
     Dualstack,
 }
 
-/// The security groups that a balancer should carry.
+/// The desired security groups of a load balancer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SecurityGroups {
     /// None.
     Off,
-    /// One made for the Service, with its rules, and the one that nodes' rules name.
+    /// One made for the Service, with its rules, and the one that nodes' rules reference.
     Own,
     /// These, by id or by the tag `Name`.
     Given(Vec<String>),
 }
 
-/// A listener with its target group, before anything is known of the network.
+/// A listener with its target group, before the network is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ListenerSettings {
     pub port: u16,
@@ -60,10 +60,10 @@ pub(crate) struct ListenerSettings {
     pub spread: Option<Spread<Other>>,
 }
 
-/// Who gets a part of a listener's traffic beside the Service itself.
+/// Another destination of a listener's traffic besides the Service itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Other {
-    /// A target group that is there already, by ARN.
+    /// An existing target group, by ARN.
     Arn(String),
     /// A target group that is made for a port of another Service.
     Group(Box<GroupSettings>),
@@ -84,7 +84,7 @@ pub(crate) struct GroupSettings {
     pub protocol: Protocol,
     /// The names of the Service's ports that it serves; two for `TCP_UDP`.
     pub port_names: Vec<String>,
-    /// What ELB shows: the node port, or the port of the pods.
+    /// The port that ELB shows: the node port, or the port of the pods.
     pub port: u16,
     pub health: HealthCheck,
     pub attributes: Attributes,
@@ -94,18 +94,18 @@ pub(crate) struct GroupSettings {
     pub backend: Option<Backend>,
 }
 
-/// All that a Service asks for.
+/// All settings of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub flavour: Flavour,
     pub target_type: TargetType,
-    /// `None`: as the balancer is; internal if there is none yet.
+    /// `None`: that of the existing load balancer; internal for a new one.
     pub scheme: Option<Scheme>,
     pub name: Option<String>,
     pub families: Families,
     /// Targets are reached by IPv6.
     pub ipv6_targets: bool,
-    /// By id or by the tag `Name`; `None`: those that fit.
+    /// By id or by the tag `Name`; `None`: all suitable ones.
     pub subnets: Option<Vec<String>>,
     pub allocations: Vec<String>,
     pub private_v4: Vec<Ipv4Addr>,
@@ -113,9 +113,9 @@ pub(crate) struct Settings {
     pub source_nat: bool,
     pub nat_prefixes: Vec<String>,
     pub security_groups: SecurityGroups,
-    /// Rules in the nodes' security groups are kept here.
+    /// Rules in the nodes' security groups are managed here.
     pub node_rules: bool,
-    /// Who may connect; empty: anyone, or only the prefix lists if there are some.
+    /// Address ranges of clients; empty: all addresses, or only the prefix lists if there are some.
     pub ranges: Vec<IpNet>,
     pub prefix_lists: Vec<String>,
     pub private_link: Option<bool>,
@@ -127,7 +127,7 @@ pub(crate) struct Settings {
     pub tags: Tags,
     /// Keys of tags that another program manages.
     pub foreign_tags: BTreeSet<String>,
-    /// Targets in a group at most.
+    /// Maximum number of targets in a group.
     pub max_targets: Option<usize>,
     /// Labels that nodes must have; an empty value means any.
     pub node_labels: Vec<(String, String)>,
@@ -137,7 +137,7 @@ pub(crate) struct Settings {
     pub untyped: bool,
     /// The Service moves from a Classic Load Balancer, which is deleted this long after its address was replaced.
     pub replace_classic: Option<Duration>,
-    /// What only a Classic Load Balancer can do: an error, unless there is one that serves the Service.
+    /// Values that only a Classic Load Balancer can have: an error, unless one serves the Service.
     pub classic_only: Option<CloudError>,
     pub warnings: Vec<String>,
 }
@@ -156,7 +156,7 @@ impl Settings {
         self.node_labels.iter().all(has)
     }
 
-    /// The target groups that are made for other Services; one for each listener that sends traffic there.
+    /// Returns the target groups for other Services; one for each listener that sends traffic there.
     pub(crate) fn backends(&self) -> impl Iterator<Item = &GroupSettings> {
         let spreads = self.listeners.iter().filter_map(|listener| listener.spread.as_ref());
         spreads.flat_map(|spread| &spread.others).filter_map(|(other, _)| match other {

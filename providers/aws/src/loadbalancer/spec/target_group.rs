@@ -11,7 +11,7 @@ use crate::loadbalancer::types::{Attributes, HealthCheck, Probe, Protocol, TRAFF
 const PROXY: &str = "proxy_protocol_v2.enabled";
 const PRESERVE: &str = "preserve_client_ip.enabled";
 
-/// Which ports speak proxy protocol, where annotations say so.
+/// Ports with proxy protocol, if annotations set them.
 enum Proxied {
     Unsaid,
     All,
@@ -40,16 +40,16 @@ fn proxied_ports(flavour: Flavour, reading: &mut Reading<'_>) -> Proxied {
     }
 }
 
-/// The Service whose ports target groups serve, as their health checks see it.
+/// The Service whose ports target groups serve, as far as health checks need it.
 pub(super) struct Behind<'a> {
     pub ports: &'a [Port],
-    /// Only nodes with pods of its own are to be healthy.
+    /// Only nodes with pods of this Service should be healthy.
     pub local: bool,
-    /// Where nodes then tell whether they have any.
+    /// The port at which nodes report whether they have any.
     pub health_port: Option<u16>,
 }
 
-/// What all target groups have in common.
+/// Settings that all target groups share.
 pub(super) struct Groups<'a> {
     policy: &'a Policy,
     flavour: Flavour,
@@ -69,7 +69,7 @@ impl<'a> Groups<'a> {
         Self { policy, flavour, target_type, attributes, proxied }
     }
 
-    /// The attributes of the target group of a port, and whether targets see clients' addresses.
+    /// Returns the attributes of the target group of a port, and whether targets see clients' addresses.
     pub(super) fn attributes(&self, port: u16, protocol: Protocol, reading: &mut Reading<'_>) -> (Attributes, bool) {
         let mut attributes = self.attributes.clone();
         attributes.extend(reading.pairs(&format!("target-group-attributes.{port}"), false));
@@ -113,7 +113,7 @@ impl<'a> Groups<'a> {
         group.health.codes = reading.text("healthcheck-success-codes").map(str::to_owned);
     }
 
-    /// The health check of the target groups of a Service's ports, with upstream's defaults.
+    /// Returns the health check of the target groups of a Service's ports, with upstream's defaults.
     pub(super) fn health(&self, behind: &Behind<'_>, reading: &mut Reading<'_>) -> HealthCheck {
         let local = behind.local && self.target_type == TargetType::Instance;
         let controller = self.flavour == Flavour::Controller;
@@ -162,7 +162,7 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Checks a target group's attributes; answers whether targets see clients' addresses.
+/// Checks a target group's attributes; returns whether targets see clients' addresses.
 fn preserves_client(
     attributes: &Attributes,
     protocol: Protocol,
@@ -186,7 +186,7 @@ fn preserves_client(
     }
 }
 
-/// A number, `traffic-port`, or the name of a port of the Service.
+/// Parses a number, `traffic-port`, or the name of a port of the Service.
 fn health_port(ports: &[Port], target_type: TargetType, given: &str, reading: &mut Reading<'_>) -> String {
     if given == TRAFFIC_PORT || given.parse::<u16>().is_ok_and(|port| port != 0) {
         return given.to_owned();

@@ -1,4 +1,4 @@
-//! What each annotation means, and what is said about a value that cannot work.
+//! Effects of each annotation, and errors for values that cannot work.
 
 use providers::{IpFamily, Protocol as Transport, SessionAffinity, TargetPort, Targeting, TrafficPolicy};
 
@@ -15,7 +15,7 @@ fn of(annotations: &[(&str, &str)]) -> Settings {
 }
 
 #[test]
-fn a_service_without_annotations_is_as_cloud_provider_aws_has_it() {
+fn service_without_annotations_has_defaults_of_cloud_provider_aws() {
     let plain = of(&[]);
     assert_eq!(plain.flavour, Flavour::CloudProvider);
     assert_eq!((plain.scheme, plain.target_type), (Some(Scheme::InternetFacing), TargetType::Instance));
@@ -38,7 +38,7 @@ fn a_service_without_annotations_is_as_cloud_provider_aws_has_it() {
 }
 
 #[test]
-fn a_service_of_the_controllers_has_the_controllers_defaults() {
+fn service_of_the_controller_has_the_controllers_defaults() {
     let plain = of(&[("type", "external")]);
     assert_eq!((plain.flavour, plain.scheme), (Flavour::Controller, None));
     let health = &plain.listeners[0].group.health;
@@ -51,7 +51,7 @@ fn a_service_of_the_controllers_has_the_controllers_defaults() {
 }
 
 #[test]
-fn what_is_left_to_the_controller_is_elsewhere() {
+fn services_of_the_controller_are_not_served() {
     for kind in ["external", "nlb-ip"] {
         let read = read(&spec(&[("type", kind)]), &Policy::default()).unwrap();
         assert_eq!(read, (Targeting::Elsewhere, None), "{kind}");
@@ -115,7 +115,7 @@ fn health_checks() {
 }
 
 #[test]
-fn what_the_command_line_says_holds_for_all_services() {
+fn flags_apply_to_all_services() {
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     let policy = Policy {
         tags: [pair("team", "infra"), pair("stage", "live")].into(),
@@ -131,7 +131,7 @@ fn what_the_command_line_says_holds_for_all_services() {
 }
 
 #[test]
-fn listeners_are_encrypted_where_asked() {
+fn listeners_use_tls_on_requested_ports() {
     let mut two = spec(&[("ssl-cert", "arn:a, arn:b"), ("ssl-ports", "443"), ("backend-protocol", "ssl")]);
     two.ports = vec![port(Transport::Tcp, 80), port(Transport::Tcp, 443), port(Transport::Udp, 53)];
     let protocols: Vec<_> = settings(&two).listeners.iter().map(|one| (one.protocol, one.group.protocol)).collect();
@@ -159,7 +159,7 @@ fn tcp_and_udp_of_one_number_share_a_listener() {
 }
 
 #[test]
-fn proxy_protocol_is_said_in_three_ways() {
+fn proxy_protocol_is_set_by_three_annotations() {
     let on = |annotations: &[(&str, &str)]| {
         of(annotations).listeners[0].group.attributes.get("proxy_protocol_v2.enabled").cloned().unwrap_or_default()
     };
@@ -178,7 +178,7 @@ fn proxy_protocol_is_said_in_three_ways() {
 }
 
 #[test]
-fn attributes_of_the_balancer() {
+fn load_balancer_attributes_follow_annotations() {
     let attributes = of(&[
         ("attributes", "deletion_protection.enabled=true"),
         ("cross-zone-load-balancing-enabled", "true"),
@@ -301,7 +301,7 @@ fn tags_that_decide_about_ownership_cannot_be_set() {
 }
 
 #[test]
-fn udp_alone_is_probed_where_something_listens() {
+fn udp_only_group_is_probed_at_a_port_that_listens() {
     let udp = |annotations: &[(&str, &str)], policy: Policy| {
         let mut asked = spec(annotations);
         asked.ports = vec![port(Transport::Udp, 53)];

@@ -12,7 +12,7 @@ use crate::loadbalancer::spec::annotations::read;
 use crate::loadbalancer::spec::settings::Policy;
 use crate::loadbalancer::types::{HealthCheck, TargetHealth, TargetType};
 
-/// A Service of these ports.
+/// A Service with these ports.
 pub(super) fn other(ports: Vec<Port>) -> OtherService {
     OtherService { ports, ip_families: vec![IpFamily::IPv4], health_check_node_port: None }
 }
@@ -26,7 +26,7 @@ pub(super) fn spread(spec: &mut LoadBalancerSpec, listener: &str, (own, green): 
     spec.annotations.insert(format!("service.beta.kubernetes.io/actions.{listener}"), action);
 }
 
-/// A Service whose TCP port 80 goes to port 8080 of `green` too.
+/// A Service whose TCP port 80 also forwards to port 8080 of `green`.
 fn spreading(annotations: &[(&str, &str)], weights: (i32, i32)) -> LoadBalancerSpec {
     let mut asked = spec(annotations);
     asked.others.insert("green".into(), other(vec![port(Protocol::Tcp, 8080)]));
@@ -48,7 +48,7 @@ fn endpoint(address: &str, port_name: &str, port: u16) -> EndpointTarget {
     }
 }
 
-/// The only target group for another Service.
+/// Returns the only target group for another Service.
 fn backend(spec: &LoadBalancerSpec, targets: &Targets) -> crate::loadbalancer::types::TargetGroup {
     let desired = World::default().desired(spec, targets);
     let mut all = desired.backends.into_values();
@@ -71,7 +71,7 @@ fn instances_are_targets_at_the_node_port_of_the_other_service() {
     assert!(group.tags.iter().all(|(key, value)| key == RESOURCE || own.group.tags.get(key) == Some(value)));
     let spread = own.spread.clone().expect("a spread");
     assert_eq!((spread.own, spread.others), (9, vec![(group.name.clone(), 1)]));
-    // Its nodes without a pod are not healthy, whatever this Service wants of its own.
+    // Nodes without a pod of it are unhealthy, regardless of this Service's own policy.
     let mut local = asked.clone();
     local.others.get_mut("green").expect("it is there").health_check_node_port = Some(31_000);
     let HealthCheck { port, path, .. } = backend(&local, &nodes([1])).health;
@@ -137,7 +137,7 @@ fn protocols_follow_the_listener_and_one_group_serves_several() {
 }
 
 #[test]
-fn what_is_missing_is_named_with_its_fix() {
+fn missing_services_and_ports_are_errors_with_a_fix() {
     let udp = other(vec![port(Protocol::Udp, 8080)]);
     let (mut inside, mut named) = (other(vec![port(Protocol::Tcp, 8080)]), other(vec![port(Protocol::Tcp, 81)]));
     inside.ports[0].node_port = None;
@@ -168,7 +168,7 @@ fn weights(world: &World) -> Vec<i32> {
 }
 
 #[test]
-fn another_service_gets_its_part_follows_its_ports_and_goes() {
+fn group_of_another_service_follows_its_port_and_is_deleted() {
     let (mut world, targets) = (World::default(), nodes([1, 2]));
     world.settle(&spec(&[]), &targets);
     for (asked, steps, expected) in [
@@ -197,7 +197,7 @@ fn another_service_gets_its_part_follows_its_ports_and_goes() {
 }
 
 #[test]
-fn all_traffic_goes_over_once_somebody_is_there_to_take_it() {
+fn all_traffic_moves_once_a_target_is_healthy() {
     let (mut world, targets) = (World::default(), nodes([1, 2]));
     world.settle(&spec(&[]), &targets);
     let over = spreading(&[], (0, 1));
@@ -207,9 +207,9 @@ fn all_traffic_goes_over_once_somebody_is_there_to_take_it() {
     world.time_passes();
     let plan = world.ensure(&over, &targets, usize::MAX).expect("nothing stops it");
     assert_eq!((plan.again, weights(&world)), (None, vec![0, 1]));
-    // And back, while the own group is on trial all the time: immediately.
+    // And back, while the own group is still being probed: immediately.
     world.settle(&spec(&[]), &targets);
-    // A Service without targets is not waited for, and one without targets is left immediately.
+    // The change does not wait for a Service without targets, and leaves one without targets immediately.
     let none = spreading(&[("target-node-labels", "none=such")], (0, 1));
     assert_eq!(world.ensure(&none, &targets, usize::MAX).expect("nothing stops it").again, None);
     world.settle(&spec(&[]), &targets);
@@ -221,11 +221,11 @@ fn all_traffic_goes_over_once_somebody_is_there_to_take_it() {
 }
 
 #[test]
-fn the_group_of_another_service_is_never_taken_for_the_own_one() {
+fn group_of_another_service_is_never_used_as_own() {
     let (mut world, ip) = (World::default(), [("nlb-target-type", "ip")]);
     let targets = Targets::default();
     world.settle(&spreading(&ip, (0, 1)), &targets);
-    // Hands delete the own one, which gets nothing, after taking it out of the listener.
+    // Another client deletes the own one, which gets no traffic, after removing it from the listener.
     let green = backend(&spreading(&ip, (0, 1)), &targets).name;
     world.seen.target_groups.retain(|group| group.name == green);
     let kept: Vec<String> = world.seen.target_groups.iter().map(|group| group.arn.clone()).collect();
@@ -235,7 +235,7 @@ fn the_group_of_another_service_is_never_taken_for_the_own_one() {
 }
 
 #[test]
-fn what_the_load_balancer_controller_made_for_another_service_is_kept() {
+fn groups_of_the_controller_for_other_services_are_kept() {
     let (mut world, targets) = (World::default(), nodes([1, 2]));
     let asked = spreading(&[("type", "external")], (9, 1));
     world.settle(&asked, &targets);

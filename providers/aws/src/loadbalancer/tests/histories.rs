@@ -1,5 +1,5 @@
-//! Random histories: Services change, calls die after any step, hands meddle; in the end all is as asked last, and
-//! after a deletion nothing is left.
+//! Random histories: Services change, calls crash after any step, other clients interfere; the end state is the last
+//! desired one, and a deletion leaves nothing.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::loadbalancer::samples::{nodes, port, spec};
 use crate::loadbalancer::spec::annotations::read;
 use crate::loadbalancer::spec::settings::Policy;
 
-/// Annotations that change something, alone and together.
+/// Annotations with an effect, alone and together.
 const CHOICES: [&[(&str, &str)]; 12] = [
     &[],
     &[("scheme", "internal")],
@@ -34,13 +34,13 @@ const CHOICES: [&[(&str, &str)]; 12] = [
     ],
 ];
 
-/// Gives a part of each listener's traffic to another Service, whose node ports have moved by so much.
+/// Gives a part of each listener's traffic to another Service, whose node ports have moved by `moved`.
 fn forward(asked: &mut LoadBalancerSpec, weights: (i32, i32), moved: u16) {
     let mut ports = vec![port(Protocol::Tcp, 8080), port(Protocol::Udp, 8080)];
     ports.iter_mut().for_each(|port| port.node_port = Some(31_000 + moved));
     asked.others.insert("green".into(), backends::other(ports));
     for number in asked.ports.iter().map(|port| port.port).collect::<BTreeSet<_>>() {
-        // A listener's protocol follows from much.
+        // A listener's protocol depends on many settings.
         let known = ["TCP", "TLS", "UDP", "TCP_UDP"].map(|protocol| {
             let mut with = asked.clone();
             backends::spread(&mut with, &format!("{protocol}-{number}"), weights, "8080");
@@ -86,12 +86,12 @@ fn services() -> impl Strategy<Value = LoadBalancerSpec> {
     asked.prop_filter("it can work", move |asked| read(asked, &policy).is_ok())
 }
 
-/// One thing that happens.
+/// An event of a history.
 #[derive(Debug, Clone)]
 enum Event {
-    /// The Service changes, and the call dies after this number of steps.
+    /// The Service changes, and the call crashes after this number of steps.
     Ensure(Box<LoadBalancerSpec>, Vec<u8>, usize),
-    /// AWS gets on with what it is at.
+    /// AWS finishes the changes that it works on.
     Time,
     /// Another client deletes something.
     Meddle(u8),
@@ -125,7 +125,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_end_is_what_was_asked_last(events in events(), last in services(), numbers in Just(vec![1, 2, 3])) {
+    fn history_ends_in_the_last_desired_state(events in events(), last in services(), numbers in Just(vec![1, 2, 3])) {
         let mut world = World::default();
         for event in events {
             match event {
@@ -137,7 +137,7 @@ proptest! {
         world.settle(&last, &all(&numbers));
         let desired = world.desired(&last, &all(&numbers));
         prop_assert_eq!(diff::ensure(&desired, &world.seen).steps, vec![], "a settled balancer is left alone");
-        // Deleted, with a death after each step.
+        // Deleted, with a crash after each step.
         while !world.seen.is_empty() {
             let plan = diff::delete(&world.seen, "u");
             let step = plan.steps.first().expect("what is there is deleted").clone();
@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn a_port_that_is_asked_for_before_and_after_is_served_all_the_time(
+    fn port_that_stays_desired_is_always_served(
         before in services(),
         after in services(),
         numbers in Just(vec![1, 2]),

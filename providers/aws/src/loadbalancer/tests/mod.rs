@@ -1,4 +1,4 @@
-//! The whole model without AWS: what annotations mean, and what plans do to what there is.
+//! The whole model without AWS: effects of annotations, and effects of plans on existing resources.
 
 mod annotations;
 mod backends;

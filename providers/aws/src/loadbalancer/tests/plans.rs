@@ -1,4 +1,4 @@
-//! Plans, step by step: what is made first, what waits, and what is left alone.
+//! Plans, step by step: the order of creation, pauses, and resources that are not changed.
 
 use providers::{Protocol, Targets, TrafficPolicy};
 
@@ -17,7 +17,7 @@ fn settled(annotations: &[(&str, &str)]) -> World {
 }
 
 #[test]
-fn a_balancer_is_made_with_its_rules_first_and_its_listener_last() {
+fn load_balancer_is_created_with_rules_first_and_listener_last() {
     let mut world = World::default();
     world.settle(&spec(&[]), &nodes([1, 2]));
     assert_eq!(
@@ -28,7 +28,7 @@ fn a_balancer_is_made_with_its_rules_first_and_its_listener_last() {
 }
 
 #[test]
-fn everything_is_deleted_and_what_holds_goes_before_what_is_held() {
+fn resources_are_deleted_before_those_that_they_use() {
     let mut world = settled(&[]);
     for step in diff::delete(&world.seen, "u").steps {
         world.make(&step);
@@ -38,7 +38,7 @@ fn everything_is_deleted_and_what_holds_goes_before_what_is_held() {
 }
 
 #[test]
-fn changes_are_made_in_place_where_aws_can() {
+fn settings_are_changed_in_place_if_aws_can() {
     for (from, to, steps) in [
         (&[][..], &[("cross-zone-load-balancing-enabled", "true")][..], &["SetBalancerAttributes"][..]),
         (&[], &[("healthcheck-interval", "10"), ("healthcheck-protocol", "HTTP")], &["SetHealthCheck"]),
@@ -70,7 +70,7 @@ fn changes_are_made_in_place_where_aws_can() {
 }
 
 #[test]
-fn another_node_port_is_another_group_which_the_listener_moves_to_before_the_old_goes() {
+fn changed_node_port_moves_the_listener_before_the_old_group_is_deleted() {
     let mut world = settled(&[]);
     let mut changed = spec(&[]);
     changed.ports[0].node_port = Some(31_999);
@@ -80,7 +80,7 @@ fn another_node_port_is_another_group_which_the_listener_moves_to_before_the_old
 }
 
 #[test]
-fn targets_are_added_before_others_go() {
+fn targets_are_registered_before_others_are_deregistered() {
     let mut world = settled(&[]);
     world.settle(&spec(&[]), &nodes([2, 3]));
     assert_eq!(world.names(), ["Register", "Deregister"]);
@@ -90,7 +90,7 @@ fn targets_are_added_before_others_go() {
 }
 
 #[test]
-fn a_target_group_gives_way_once_the_new_one_is_healthy() {
+fn target_group_is_replaced_once_the_new_one_is_healthy() {
     let tls = spec(&[("ssl-cert", "arn:a"), ("backend-protocol", "ssl")]);
     let mut world = settled(&[("ssl-cert", "arn:a")]);
     let targets = nodes([1, 2]);
@@ -100,7 +100,7 @@ fn a_target_group_gives_way_once_the_new_one_is_healthy() {
     assert_eq!(world.names(), ["CreateTargetGroup", "Register", "ModifyListener"]);
     let forwards = world.seen.balancers[0].listeners[0].forwards.clone();
     assert_eq!(forwards.iter().map(|(_, weight)| *weight).collect::<Vec<_>>(), [100, 0], "the old one has it all");
-    // Nothing is done over and over while it waits.
+    // Nothing is repeated while it waits.
     let waiting = world.ensure(&tls, &targets, usize::MAX).unwrap();
     assert_eq!((waiting.steps, waiting.exchanging), (vec![], [80].into()));
     world.time_passes();
@@ -111,7 +111,7 @@ fn a_target_group_gives_way_once_the_new_one_is_healthy() {
 }
 
 #[test]
-fn traffic_is_spread_over_groups_of_others_and_comes_back() {
+fn traffic_is_spread_over_other_groups_and_back() {
     let spread = |weights: [i32; 2], port_protocol: &[(&str, &str)]| {
         let mut asked = spec(port_protocol);
         let action = format!(
@@ -134,7 +134,7 @@ fn traffic_is_spread_over_groups_of_others_and_comes_back() {
         assert_eq!(forwards(&world)[1].0, "arn:theirs");
         assert_eq!(world.ensure(&spread(wanted, &[]), &targets, usize::MAX).unwrap().steps, [], "it stays so");
     }
-    // The own group gives way to another while the others keep their part.
+    // The own group is replaced by another while the others keep their part.
     let tls = [("ssl-cert", "arn:a")];
     let mut world = settled(&tls);
     world.ensure(&spread([3, 1], &tls), &targets, usize::MAX).unwrap();
@@ -149,7 +149,7 @@ fn traffic_is_spread_over_groups_of_others_and_comes_back() {
 }
 
 #[test]
-fn nobody_waits_for_a_group_that_serves_nobody() {
+fn group_without_targets_is_replaced_immediately() {
     let mut world = settled(&[("ssl-cert", "arn:a")]);
     for group in &mut world.seen.target_groups {
         group.targets.values_mut().for_each(|health| *health = TargetHealth::Unhealthy);
@@ -161,7 +161,7 @@ fn nobody_waits_for_a_group_that_serves_nobody() {
 }
 
 #[test]
-fn another_scheme_is_another_balancer_and_the_old_one_serves_until_it_works() {
+fn changed_scheme_replaces_the_load_balancer_once_the_new_one_works() {
     let mut world = settled(&[]);
     let (internal, targets) = (spec(&[("scheme", "internal")]), nodes([1, 2]));
     assert!(world.ensure(&internal, &targets, usize::MAX).unwrap().again.is_some());
@@ -175,7 +175,7 @@ fn another_scheme_is_another_balancer_and_the_old_one_serves_until_it_works() {
 }
 
 #[test]
-fn ports_come_and_go_and_join() {
+fn ports_are_added_removed_and_joined() {
     let mut world = settled(&[]);
     let mut asked = spec(&[]);
     let targets = nodes([1, 2]);
@@ -198,7 +198,7 @@ fn ports_come_and_go_and_join() {
 }
 
 #[test]
-fn a_balancer_without_security_groups_stays_without() {
+fn load_balancer_without_security_groups_gets_none_later() {
     let mut world = settled(&[("disable-nlb-sg", "true")]);
     assert!(world.seen.security_groups.is_empty() && world.seen.balancers[0].security_groups.is_empty());
     world.settle(&spec(&[]), &nodes([1, 2]));
@@ -206,7 +206,7 @@ fn a_balancer_without_security_groups_stays_without() {
 }
 
 #[test]
-fn what_hands_changed_is_put_back() {
+fn changes_by_other_clients_are_reverted() {
     type Meddling = (&'static str, fn(&mut World), &'static [&'static str]);
     let change: &[Meddling] = &[
         (
@@ -246,7 +246,7 @@ fn what_hands_changed_is_put_back() {
 }
 
 #[test]
-fn tags_of_others_are_left_alone() {
+fn tags_of_other_owners_are_kept() {
     let mut world = settled(&[]);
     let mut desired = world.desired(&spec(&[]), &nodes([1, 2]));
     desired.tagging = Tagging { prunes: true, foreign: ["cost".to_owned()].into() };
@@ -258,7 +258,7 @@ fn tags_of_others_are_left_alone() {
 }
 
 #[test]
-fn a_listener_of_another_protocol_can_be_made_anew() {
+fn listener_is_recreated_when_its_protocol_changes() {
     let world = settled(&[]);
     let mut wanted = world.desired(&spec(&[]), &nodes([1, 2])).listeners[&80].clone();
     let arn = world.seen.balancers[0].listeners[0].arn.clone();
@@ -268,14 +268,14 @@ fn a_listener_of_another_protocol_can_be_made_anew() {
         forwards: Vec::new(),
         last: Vec::new(),
     };
-    assert_eq!(world.seen.made_anew(&change(&wanted)), None, "that is not why it was refused");
+    assert_eq!(world.seen.as_recreation(&change(&wanted)), None, "that is not why it was refused");
     wanted.protocol = ListenerProtocol::Udp;
-    let steps = world.seen.made_anew(&change(&wanted)).map(|steps| steps.iter().map(name).collect::<Vec<_>>());
+    let steps = world.seen.as_recreation(&change(&wanted)).map(|steps| steps.iter().map(name).collect::<Vec<_>>());
     assert_eq!(steps.unwrap(), ["DeleteListener", "CreateListener"]);
 }
 
 #[test]
-fn a_local_policy_changes_only_the_health_check() {
+fn local_traffic_policy_changes_only_the_health_check() {
     let mut world = settled(&[]);
     let mut local = spec(&[]);
     local.external_traffic_policy = TrafficPolicy::Local;
@@ -287,14 +287,14 @@ fn a_local_policy_changes_only_the_health_check() {
 }
 
 #[test]
-fn what_others_register_in_a_shared_group_stays() {
+fn targets_of_other_clusters_stay_in_a_shared_group() {
     let shared = [("multi-cluster-target-group", "true")];
     let mut world = settled(&shared);
     let others = Target { id: "i-others".into(), port: 1 };
     world.seen.target_groups[0].targets.insert(others.clone(), TargetHealth::Healthy);
     let desired = world.desired(&spec(&shared), &nodes([3]));
     let plan = diff::ensure(&desired, &world.seen);
-    // What may be ours is on record before it is registered, and until it is deregistered.
+    // A target that may be ours is on record before it is registered, and until it is deregistered.
     assert_eq!(plan.steps.iter().map(name).collect::<Vec<_>>(), ["Record", "Register", "Deregister", "Record"]);
     plan.steps.iter().for_each(|step: &Step| world.make(step));
     let left = &world.seen.target_groups[0];

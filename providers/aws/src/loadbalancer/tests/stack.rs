@@ -1,4 +1,4 @@
-//! The desired stack: subnets, names, tags and targets, and what of either upstream's is kept.
+//! The desired stack: subnets, names, tags and targets, and the resources of either upstream that are kept.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn tagged(network: &mut Network, subnet: &str, key: &str, value: &str) {
 }
 
 #[test]
-fn subnets_are_found_as_upstream_finds_them() {
+fn subnets_are_chosen_like_upstream() {
     let (provider, controller) = (settings(&spec(&[])), settings(&spec(&[("type", "external")])));
     assert_eq!((provider.flavour, controller.flavour), (Flavour::CloudProvider, Flavour::Controller));
     let plain = network();
@@ -51,7 +51,7 @@ fn subnets_are_found_as_upstream_finds_them() {
 }
 
 #[test]
-fn a_balancer_keeps_its_subnets_and_gets_zones_that_it_lacks() {
+fn load_balancer_keeps_its_subnets_and_gets_missing_zones() {
     let current = [Mapping { subnet: "subnet-5".into(), zone: "eu-west-1b".into(), ..Mapping::default() }];
     let found = chosen(&settings(&spec(&[])), Scheme::Internal, &network(), &current).unwrap();
     assert_eq!(found, ["subnet-1", "subnet-3", "subnet-5"]);
@@ -84,7 +84,7 @@ fn addresses_go_to_the_subnets_that_they_belong_to() {
 }
 
 #[test]
-fn everything_says_whose_it_is() {
+fn every_resource_has_the_tags_of_its_owner() {
     for kind in ["nlb", "external"] {
         let desired = World::default().desired(&spec(&[("type", kind)]), &Targets::default());
         let listener = &desired.listeners[&80];
@@ -150,9 +150,10 @@ fn targets_are_the_ready_pods_of_the_port_and_family() {
     assert_eq!(found(true), ["fd00::1".to_owned()].into());
 }
 
-/// What either upstream made is taken over in place: nothing is made or deleted, and tags say from then on whose it is.
+/// Load balancers of either upstream are adopted in place: nothing is created or deleted, and tags name the owner
+/// afterwards.
 #[test]
-fn either_upstreams_balancer_is_adopted() {
+fn load_balancer_of_either_upstream_is_adopted() {
     for (kind, foreign) in [("nlb", "made-by-cloud-provider"), ("external", "made-by-the-controller")] {
         let asked = spec(&[("type", kind), ("scheme", "internet-facing")]);
         let mut world = World::default();

@@ -1,8 +1,8 @@
-//! AWS as far as plans are concerned: what steps make of what there is, and what AWS would refuse.
+//! A model of AWS for plans: the effects of steps on resources, and the steps that AWS would refuse.
 
 use providers::{LoadBalancerSpec, Targets};
 
-use crate::loadbalancer::model::build::{self, Surroundings, desired};
+use crate::loadbalancer::model::build::{self, StackInputs, desired};
 use crate::loadbalancer::model::diff;
 use crate::loadbalancer::names::Flavour;
 use crate::loadbalancer::observed::stack::{Made, Seen, State};
@@ -14,21 +14,21 @@ use crate::loadbalancer::spec::settings::{Policy, Settings};
 use crate::loadbalancer::types::{Desired, TargetGroup, TargetHealth};
 use crate::tags::ClusterTags;
 
-/// What there is of one Service.
+/// The resources of one Service.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct World {
     pub seen: Seen,
     pub steps: Vec<Step>,
 }
 
-/// What a Service asks for.
+/// Returns the settings of a Service.
 pub(crate) fn settings(spec: &LoadBalancerSpec) -> Settings {
     let policy = Policy { controller_services: true, ..Policy::default() };
     read(spec, &policy).unwrap_or_else(|error| panic!("{error}")).1.expect("it is ours")
 }
 
 impl World {
-    /// The whole stack for a Service, given what there is.
+    /// Returns the whole desired stack of a Service, given the existing resources.
     pub(crate) fn desired(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Desired {
         self.in_network(spec, targets, &samples::network())
     }
@@ -37,7 +37,7 @@ impl World {
         let settings = settings(spec);
         let cluster = ClusterTags::new("c", false);
         let existing = build::existing(&settings, &spec.id, &self.seen);
-        let around = Surroundings {
+        let around = StackInputs {
             id: &spec.id,
             cluster: &cluster,
             network,
@@ -50,7 +50,7 @@ impl World {
         desired(&settings, &around).unwrap_or_else(|error| panic!("{error}")).0
     }
 
-    /// Makes one step, and holds it against what AWS allows.
+    /// Makes one step, and checks that AWS allows it.
     pub(crate) fn make(&mut self, step: &Step) {
         self.allowed(step);
         let number = self.steps.len();
@@ -114,7 +114,7 @@ impl World {
         }
     }
 
-    /// What AWS does by itself after a while: balancers come up, targets in use become healthy.
+    /// Simulates time in AWS: load balancers become active, targets in use become healthy.
     pub(crate) fn time_passes(&mut self) {
         for balancer in &mut self.seen.balancers {
             balancer.state = State::Active;
@@ -132,7 +132,8 @@ impl World {
         }
     }
 
-    /// One call of ensure that may make this number of steps before it dies. Returns whether it ended, and its result.
+    /// Runs one `ensure` that may make this number of steps before it crashes. Returns its plan, or `None` after a
+    /// crash.
     pub(crate) fn ensure(&mut self, spec: &LoadBalancerSpec, targets: &Targets, mut most: usize) -> Option<Plan> {
         let desired = self.desired(spec, targets);
         for _ in 0..8 {
@@ -148,7 +149,7 @@ impl World {
         panic!("plans go on for ever: {:?}", diff::ensure(&desired, &self.seen));
     }
 
-    /// Ensures until all is as asked.
+    /// Calls `ensure` until the desired state is reached.
     pub(crate) fn settle(&mut self, spec: &LoadBalancerSpec, targets: &Targets) {
         for _ in 0..10 {
             let plan = self.ensure(spec, targets, usize::MAX).expect("nothing stops it");
@@ -160,7 +161,7 @@ impl World {
         panic!("it never settles: {:?}", diff::ensure(&self.desired(spec, targets), &self.seen));
     }
 
-    /// Everything is as asked, and nothing else is there.
+    /// Checks that the desired state is reached, and that nothing else exists.
     pub(crate) fn check(&self, spec: &LoadBalancerSpec, targets: &Targets) {
         let desired = self.desired(spec, targets);
         let [balancer] = &self.seen.balancers[..] else { panic!("not one balancer: {:?}", self.seen.balancers) };
@@ -201,13 +202,13 @@ impl World {
         assert_eq!((group.protocol, group.target_type), (wanted.protocol, wanted.target_type));
     }
 
-    /// The names of steps, for tables.
+    /// Returns the names of the last steps, for tables.
     pub(crate) fn names(&self) -> Vec<String> {
         self.steps.iter().map(name).collect()
     }
 }
 
-/// A step's name.
+/// Returns a step's name.
 pub(crate) fn name(step: &Step) -> String {
     let text = format!("{step:?}");
     text.split([' ', '(', '{']).next().unwrap_or_default().to_owned()

@@ -1,4 +1,4 @@
-//! Owners that are hard for the garbage collector: deleted at the same moment, or with names that no object can have.
+//! Difficult owners for the garbage collector: deleted at the same moment, or with names that no object can have.
 
 use std::collections::BTreeSet;
 
@@ -64,7 +64,7 @@ pub async fn pairs_deleted_in_the_foreground_together_are_all_deleted(space: Spa
     left(&space, &BTreeSet::new()).await
 }
 
-/// Names of owners, and whether a dependent of such an owner is deleted under upstream: the API server stores them all.
+/// Names of owners, and whether upstream deletes a dependent of such an owner: the API server stores them all.
 const HOSTILE: [(&str, bool); 44] = [
     ("plain", true),
     ("with space", true),
@@ -128,7 +128,7 @@ async fn hostile(space: &Space) -> Result<BTreeSet<String>> {
 pub async fn hostile_owner_names_affect_no_other_object(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, ALONE).await?;
-    // The uid of an object that a hostile path leads to does not make it the owner.
+    // An object at the path that a hostile name leads to has the same uid, but is not the owner.
     let secret = space.create::<k8s_openapi::api::core::v1::Secret>(json!({"metadata": {"name": "token"}})).await?;
     let beside = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "../secrets/token", "uid": secret.uid()});
     config_map(&space, "beside".into(), vec![beside]).await?;
@@ -137,14 +137,14 @@ pub async fn hostile_owner_names_affect_no_other_object(space: Space) -> Result<
     during(QUIET, "the others stay", || is_left(&space, &stay)).await?;
     let elsewhere = faults.count(|call| matches!(&*call.resource, "secrets") && !call.name.is_empty());
     ensure!(elsewhere == 0, "{elsewhere} requests for Secrets by name");
-    // Nothing of this gets in the way of others.
+    // Other dependents are still collected.
     let owner = config_map(&space, "owner".into(), vec![]).await?;
     config_map(&space, "owned".into(), vec![with(reference(&owner), json!({"blockOwnerDeletion": false}))]).await?;
     space.delete::<ConfigMap>("owner").await?;
     left(&space, &stay).await
 }
 
-/// The table of [`HOSTILE`] names holds under upstream's manager.
+/// Checks the table of [`HOSTILE`] names with upstream's manager.
 pub async fn hostile_owner_names_are_decided_on_as_by_upstream(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let space = bed.space("hostile-upstream").await?;

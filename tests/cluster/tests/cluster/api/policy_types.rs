@@ -136,7 +136,7 @@ fn policy(
     });
     let is_bool = |check: &str| check.starts_with("'%d'");
     let validations = checks.iter().map(|check| match is_bool(check) {
-        // Expressions are of type bool; those of messages are texts.
+        // Expressions must be of type bool, message expressions of type string.
         true => json!({"expression": "true", "messageExpression": check}),
         false => json!({"expression": check, "message": "no"}),
     });
@@ -155,7 +155,8 @@ fn policy(
     })
 }
 
-/// The type checking of each policy, when all are checked in this generation, and who wrote it.
+/// Returns the type checking of each policy, once all are checked in this generation, and the field manager that wrote
+/// it.
 async fn checked(cluster: &ControlPlane, generation: i64) -> Result<BTreeMap<String, Value>> {
     eventually(format!("all policies are checked in generation {generation}"), || async {
         let listed: Value = serde_json::from_str(&cluster.kubectl(&[
@@ -203,13 +204,13 @@ fn text_parts<'a>(text: &'a str, word: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// A control plane of its own: managers of other tests would check the policies too.
+/// Creates a separate control plane: managers of other tests would check the policies too.
 async fn alone() -> Result<Space> {
     let bed = Bed::without_accounts(Options { kwok: false, scheduler: false, ..Options::default() }).await?;
     Arc::new(bed).space("types").await
 }
 
-/// The statuses are upstream's, and our manager writes them with the same owner of the fields.
+/// The statuses equal upstream's, and our manager writes them with the same field owner.
 pub async fn warnings_equal_upstreams(_: Space) -> Result<()> {
     let space = alone().await?;
     let cluster = &space.bed.cluster;
@@ -246,7 +247,7 @@ pub async fn warnings_equal_upstreams(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// A status is right whatever happens to its write, and also after a crash.
+/// The status is correct after a failure of any write, and after a crash.
 pub async fn each_failed_write_is_repeated(_: Space) -> Result<()> {
     let space = alone().await?;
     let crashes = [("crash after", Effect::CrashAfter), ("crash before the answer", Effect::CrashBeforeAnswer)];
@@ -280,7 +281,7 @@ async fn write_fails_once(space: &Space, name: &str, effect: Effect) -> Result<(
     Ok(())
 }
 
-/// The warnings of a policy when its generation is checked.
+/// Waits until a generation of a policy is checked, and returns the warnings.
 async fn warnings_of(api: &Api<ValidatingAdmissionPolicy>, name: &str, generation: i64) -> Result<Vec<String>> {
     eventually(format!("generation {generation} of {name} is checked"), || async {
         let status = api.get(name).await?.status.unwrap_or_default();

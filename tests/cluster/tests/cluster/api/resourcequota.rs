@@ -221,7 +221,7 @@ pub async fn objects_of_a_kind_that_is_served_later_are_counted(space: Space) ->
 
 pub async fn wrong_number_is_corrected_also_after_a_crash(space: Space) -> Result<()> {
     space.create::<Pod>(idle("one", "1")).await?;
-    let faults = Faults::script([Rule::new(Call::is_deed, Effect::CrashAfter)]);
+    let faults = Faults::script([Rule::new(Call::is_object_write, Effect::CrashAfter)]);
     let flags = [ALONE, "--resource-quota-sync-period=2s"];
     let manager = Manager::start_with(&space, &faults, &flags).await?;
     space.create::<ResourceQuota>(quota(json!({"pods": "9", "cpu": "9"}))).await?;
@@ -235,7 +235,7 @@ pub async fn wrong_number_is_corrected_also_after_a_crash(space: Space) -> Resul
     space.patch_status::<ResourceQuota>("quota", json!({"status": {"used": {"cpu": "5"}}})).await?;
     used(&space, &[("pods", "1"), ("cpu", "1")]).await?;
     during(QUIET, "what is right is not written", || async {
-        ensure!(after.count(Call::is_deed) == 2, "{:?}", after.seen());
+        ensure!(after.count(Call::is_object_write) == 2, "{:?}", after.seen());
         Ok(())
     })
     .await
@@ -258,11 +258,11 @@ pub async fn object_that_admission_missed_is_counted_within_seconds(space: Space
     space.create::<Pod>(idle("seen", "1m")).await?;
     used(&space, &[("pods", "2"), ("count/secrets", &counted(1))]).await?;
     // Correct numbers are not written.
-    let before = faults.count(Call::is_deed);
+    let before = faults.count(Call::is_object_write);
     space.create::<Pod>(idle("right", "1m")).await?;
     used(&space, &[("pods", "3"), ("count/secrets", &counted(1))]).await?;
     during(QUIET, "a right number is not written", || async {
-        ensure!(faults.count(Call::is_deed) == before, "{:?}", faults.seen());
+        ensure!(faults.count(Call::is_object_write) == before, "{:?}", faults.seen());
         Ok(())
     })
     .await
@@ -279,9 +279,9 @@ pub async fn number_that_arrives_after_its_object_was_deleted_is_lowered(space: 
     space.create::<Secret>(json!({"metadata": {"name": "short-lived"}})).await?;
     used(&space, &[("count/secrets", &(secrets + 1).to_string())]).await?;
     space.delete::<Secret>("short-lived").await?;
-    let before = faults.count(Call::is_deed);
+    let before = faults.count(Call::is_object_write);
     during(QUIET, "the number in the cache seems right", || async {
-        ensure!(faults.count(Call::is_deed) == before, "{:?}", faults.seen());
+        ensure!(faults.count(Call::is_object_write) == before, "{:?}", faults.seen());
         Ok(())
     })
     .await?;

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 const ALONE: [&str; 2] = ["--controllers=storage-version-migrator-controller", "--enable-garbage-collector=true"];
 const OBJECTS: usize = 25;
 
-/// A control plane of the test's own.
+/// Creates a separate control plane for a test.
 async fn bed(extra_apiserver_flags: Vec<String>) -> Result<Arc<Bed>> {
     let options = Options { kwok: false, scheduler: false, extra_apiserver_flags, ..Options::default() };
     Ok(Arc::new(Bed::without_accounts(options).await?))
@@ -31,7 +31,7 @@ fn read(bed: &Bed, what: &[&str]) -> Result<Value> {
     Ok(serde_json::from_str(&bed.cluster.kubectl(&[&["get", "-o", "json"], what].concat())?)?)
 }
 
-/// Asks for a migration.
+/// Creates a migration.
 fn migrate(bed: &Bed, name: &str, group: &str, resource: &str) -> Result<()> {
     apply(
         bed,
@@ -181,7 +181,7 @@ pub async fn secrets_are_encrypted_with_a_new_key_across_a_crash(_: Space) -> Re
     encrypt_with(&file, &["new", "old"], true)?;
     bed.cluster.restart_apiserver().await?;
     migrate_across_a_crash(&space, "secrets", "", "secrets").await?;
-    // Without the old key, and without plain text, only what was migrated can be read.
+    // Without the old key, and without plain text, only migrated objects can be read.
     encrypt_with(&file, &["new"], false)?;
     bed.cluster.restart_apiserver().await?;
     let all = read(&bed, &["secrets", "-n", &space.namespace])?;
@@ -201,7 +201,7 @@ pub async fn migration_that_cannot_succeed_fails_with_its_reason(_: Space) -> Re
     let metadata = json!({"name": "map", "namespace": space.namespace});
     apply(&bed, &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}))?;
     let is_patch = |call: &Call| call.verb == Verb::Patch && call.resource == "configmaps";
-    // The first patch meets an overloaded server, the second one a refusal.
+    // The first patch gets an overload error, the second one is refused.
     let faults = Faults::script([
         Rule::new(is_patch, Effect::Refuse(503, None)),
         Rule::new(is_patch, Effect::Refuse(403, None)),

@@ -1,4 +1,4 @@
-//! Observable behaviour of certificate requests: who gets one, for what, and what is refused.
+//! Observable behaviour of certificate requests: which are approved and signed, and which are not.
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine as _;
@@ -25,7 +25,7 @@ pub fn ask(organization: &str, common_name: &str, dns_names: &[&str]) -> Result<
     ask_with_uid(organization, common_name, dns_names, None)
 }
 
-/// As [`ask`], with a UID in the subject.
+/// Same as [`ask`], with a UID in the subject.
 fn ask_with_uid(
     organization: &str,
     common_name: &str,
@@ -101,7 +101,7 @@ pub async fn kubelet_certificates_are_signed(space: Space) -> Result<()> {
     let name = |suffix: &str| format!("{}-{suffix}", space.namespace);
     let all: Api<CertificateSigningRequest> = Api::all(space.bed.client.clone());
 
-    // A node that joins: its group may ask for any node, as kubeadm has it.
+    // A joining node: its group may request a certificate for any node, as in kubeadm's clusters.
     let joining = Identity::User { name: "system:bootstrap:abcdef".into(), groups: vec![name("joining")] };
     let bindings: Api<ClusterRoleBinding> = Api::all(space.bed.client.clone());
     for role in ["system:node-bootstrapper", "system:certificates.k8s.io:certificatesigningrequests:nodeclient"] {
@@ -113,7 +113,7 @@ pub async fn kubelet_certificates_are_signed(space: Space) -> Result<()> {
         bindings.create(&PostParams::default(), &serde_json::from_value(binding)?).await?;
     }
     let asking: Api<CertificateSigningRequest> = Api::all(space.bed.cluster.client(joining).await?);
-    // A UID of its own choice is not what the node gets.
+    // A UID in the request is not copied to the certificate.
     let chosen = "00000000-0000-4000-8000-000000000001";
     let (request, key) = ask_with_uid("system:nodes", "system:node:new", &[], Some(chosen))?;
     create(&asking, object(&name("joins"), &request, "kube-apiserver-client-kubelet", CLIENT)).await?;
@@ -127,7 +127,7 @@ pub async fn kubelet_certificates_are_signed(space: Space) -> Result<()> {
     let message = "Auto approving kubelet client certificate after SubjectAccessReview.";
     ensure!(approved.message.as_deref() == Some(message), "{approved:?}");
 
-    // Serving certificates and those of others are for people to approve.
+    // Requests for serving certificates and from other users have to be approved by an admin.
     let (request, _) = ask("system:nodes", "system:node:new", &["new.example.com"])?;
     let usages = ["digital signature", "server auth"];
     create(&asking, object(&name("serves"), &request, "kubelet-serving", &usages)).await?;

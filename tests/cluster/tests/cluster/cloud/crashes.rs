@@ -40,12 +40,12 @@ static SCENARIOS: [Scenario; 3] = [
         writes: 6,
         calls: (Pattern::Changes, 14),
         faults: &[
-            (Operation::AllocateAddress, CloudEffect::AnswerLost),
-            (Operation::CreateBalancer, CloudEffect::AnswerLost),
-            (Operation::SetListeners, CloudEffect::AnswerLost),
-            (Operation::SetTargets, CloudEffect::AnswerLost),
-            (Operation::DeleteBalancer, CloudEffect::AnswerLost),
-            (Operation::ReleaseAddresses, CloudEffect::AnswerLost),
+            (Operation::AllocateAddress, CloudEffect::ResponseLost),
+            (Operation::CreateBalancer, CloudEffect::ResponseLost),
+            (Operation::SetListeners, CloudEffect::ResponseLost),
+            (Operation::SetTargets, CloudEffect::ResponseLost),
+            (Operation::DeleteBalancer, CloudEffect::ResponseLost),
+            (Operation::ReleaseAddresses, CloudEffect::ResponseLost),
             (Operation::AllocateAddress, CloudEffect::Invisible { millis: 3_000 }),
             (Operation::CreateBalancer, CloudEffect::Invisible { millis: 3_000 }),
             (Operation::DeleteBalancer, CloudEffect::Pending { millis: 3_000 }),
@@ -72,7 +72,10 @@ static SCENARIOS: [Scenario; 3] = [
         run: |cloud, name| Box::pin(life_of_a_route(cloud, name)),
         writes: 1,
         calls: (Pattern::Changes, 4),
-        faults: &[(Operation::SetRoute, CloudEffect::AnswerLost), (Operation::RemoveRoute, CloudEffect::AnswerLost)],
+        faults: &[
+            (Operation::SetRoute, CloudEffect::ResponseLost),
+            (Operation::RemoveRoute, CloudEffect::ResponseLost),
+        ],
     },
 ];
 
@@ -185,7 +188,7 @@ async fn run_with_fault(
     ensure!(came || !must_come, "the fault did not occur: this proves nothing");
     let snapshot = cloud.cloud.snapshot();
     ensure!(snapshot.balancers.is_empty() && snapshot.routes.is_empty(), "left behind: {snapshot:?}");
-    Ok((faults.count(Call::is_deed), cloud.cloud.changing_calls() - changes))
+    Ok((faults.count(Call::is_object_write), cloud.cloud.changing_calls() - changes))
 }
 
 /// Checks that another process finds nothing to do.
@@ -198,7 +201,11 @@ async fn finds_nothing_to_do(scenario: &Scenario, cloud: &CloudBed) -> Result<()
     })
     .await?;
     during(QUIET, "no work remains", || async {
-        ensure!(faults.count(Call::is_deed) == 0 && cloud.cloud.changing_calls() == changes, "{:?}", faults.seen());
+        ensure!(
+            faults.count(Call::is_object_write) == 0 && cloud.cloud.changing_calls() == changes,
+            "{:?}",
+            faults.seen()
+        );
         Ok(())
     })
     .await?;
@@ -235,7 +242,7 @@ async fn run_with_each_fault(
 
 fn crash_at_write(scenario: &Scenario, n: usize, effect: Effect) -> (String, RunFault, bool) {
     let what = format!("{effect:?} at write {n}");
-    (what, RunFault::Write(Rule::new(Call::is_deed, effect).nth(n)), n <= scenario.writes)
+    (what, RunFault::Write(Rule::new(Call::is_object_write, effect).nth(n)), n <= scenario.writes)
 }
 
 /// Returns crashes in the n-th call of the cloud: before its execution and, if it changes something, also after it.
@@ -276,7 +283,7 @@ async fn fail_each_way(scenario: &Scenario) -> Result<()> {
     run_with_each_fault(scenario, |writes, _| {
         let writes = (1..=writes.min(scenario.writes)).flat_map(|n| {
             fails().map(|(how, effect)| {
-                (format!("write {n}: {how}"), RunFault::Write(Rule::new(Call::is_deed, effect).nth(n)), true)
+                (format!("write {n}: {how}"), RunFault::Write(Rule::new(Call::is_object_write, effect).nth(n)), true)
             })
         });
         let anywhere = [

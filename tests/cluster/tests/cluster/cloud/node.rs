@@ -101,7 +101,7 @@ pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
         .map(|(kind, text)| (kind.to_owned(), text.to_owned()));
     ensure!(addresses(&node) == expected, "addresses: {:?}", addresses(&node));
     synced_event(&cloud, "full").await?;
-    let writes = faults.count(Call::is_deed);
+    let writes = faults.count(Call::is_object_write);
     ensure!(writes == 2, "an initialization takes two writes, not {writes}: {:?}", faults.seen());
 
     // A configured node IP: one that the instance has, and one that it gets later.
@@ -288,7 +288,7 @@ pub async fn five_hundred_nodes_are_initialized(_: Space) -> Result<()> {
     println!("{NODES} nodes were initialized in {:.1} s with {calls} calls of the cloud", took.as_secs_f64());
     ensure!(calls <= 60, "{calls} calls of the cloud for {NODES} nodes");
     ensure!(took < Duration::from_secs(45), "it took {took:?}");
-    let writes = faults.count(Call::is_deed);
+    let writes = faults.count(Call::is_object_write);
     ensure!(writes <= 2 * NODES, "{writes} writes for {NODES} nodes");
     let node: Value = serde_json::to_value(initialised(&cloud, &names[NODES / 2]).await?)?;
     ensure!(node["status"]["addresses"].is_array(), "{node}");

@@ -53,13 +53,13 @@ pub async fn stopped_instances_are_tainted_and_deleted_ones_lose_their_nodes(_: 
     for name in ["a", "b", "ready"] {
         ready_node(&cloud, name).await?;
     }
-    let (other, untouched) = (("other", "NoSchedule"), faults.count(Call::is_deed));
+    let (other, untouched) = (("other", "NoSchedule"), faults.count(Call::is_object_write));
     cloud.edit("a", serde_json::json!({"spec": {"taints": [{"key": other.0, "effect": other.1}]}})).await?;
 
     // An instance is stopped, and started again.
     cloud.cloud.stop_instance("a");
     during(QUIET, "the instance of a ready node is not read", || async {
-        ensure!(faults.count(Call::is_deed) == untouched, "{:?}", faults.seen());
+        ensure!(faults.count(Call::is_object_write) == untouched, "{:?}", faults.seen());
         Ok(())
     })
     .await?;

@@ -135,7 +135,7 @@ pub async fn load_balancer_is_created_changed_and_deleted(_: Space) -> Result<()
         ensure!(said.iter().any(|known| known == reason), "{reason} is not in {said:?}");
     }
     // Two writes of the finalizer, two of the status, one that removes both, and one at the deletion.
-    let writes = faults.count(Call::is_deed);
+    let writes = faults.count(Call::is_object_write);
     ensure!(writes == 6, "{writes} writes: {:?}", faults.seen());
     let refused: Vec<_> = faults.seen().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
     ensure!(refused.is_empty(), "refused: {refused:?}");
@@ -241,10 +241,10 @@ pub async fn nodes_get_their_routes(_: Space) -> Result<()> {
     .await?;
     has_condition("node-2", "False", "RouteCreated").await?;
     ensure!(cloud.cloud.snapshot().routes.len() == 3, "{:?}", cloud.cloud.snapshot().routes);
-    let writes = faults.count(Call::is_deed);
+    let writes = faults.count(Call::is_object_write);
     ensure!(writes == 3, "{writes} writes: {:?}", faults.seen());
     during(Duration::from_secs(3), "passes without work write nothing", || async {
-        ensure!(faults.count(Call::is_deed) == writes && cloud.cloud.calls(Operation::SetRoute).calls == 4);
+        ensure!(faults.count(Call::is_object_write) == writes && cloud.cloud.calls(Operation::SetRoute).calls == 4);
         Ok(())
     })
     .await?;

@@ -51,7 +51,7 @@ pub async fn devices(space: &Space, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Deletes what is not in the namespace.
+/// Deletes the cluster-scoped objects.
 pub async fn remove_devices(space: &Space) -> Result<()> {
     let slices: Api<ResourceSlice> = Api::all(space.bed.client.clone());
     slices.delete(&space.namespace, &DeleteParams::default()).await.context("delete the slice")?;
@@ -109,7 +109,7 @@ fn named(pod: &Pod) -> Vec<(String, String)> {
     statuses.map(|status| (status.name.clone(), status.resource_claim_name.clone().unwrap_or_default())).collect()
 }
 
-/// Waits until a pod's status names as many claims.
+/// Waits until a pod's status contains this number of claims.
 async fn claims_of(space: &Space, name: &str, count: usize) -> Result<Vec<(String, String)>> {
     eventually(format!("{name} has {count} claims"), || async {
         let named = named(&space.get(name).await?);
@@ -276,7 +276,7 @@ pub async fn consumers_with_hostile_names_are_dropped(space: Space) -> Result<()
         consumer("", "pods", "web", &web.uid().context("it has a uid")?),
         consumer("", "pods", "web?dryRun=All", "b"),
         consumer("example.com", "things", "../..", "c"),
-        // Without the gate nothing is known about it.
+        // Without the gate, other kinds of consumers are unknown.
         consumer("scheduling.k8s.io", "podgroups", "gang", "d"),
     ];
     space.patch_status::<ResourceClaim>("shared", json!({"status": {"reservedFor": consumers}})).await?;
@@ -285,7 +285,7 @@ pub async fn consumers_with_hostile_names_are_dropped(space: Space) -> Result<()
     remove_devices(&space).await
 }
 
-/// Half of the pods exist before the manager that follows, whose predecessor crashed after some of its writes.
+/// Half of the pods exist before the second manager starts, whose predecessor crashed after some of its writes.
 pub async fn each_of_many_pods_gets_one_claim_from_two_managers(space: Space) -> Result<()> {
     const PODS: usize = 60;
     template(&space, "gpu").await?;
@@ -297,7 +297,7 @@ pub async fn each_of_many_pods_gets_one_claim_from_two_managers(space: Space) ->
         anyhow::Ok(())
     };
     create(0..PODS / 2).await?;
-    let crash = Rule::new(Call::is_deed, Effect::CrashBeforeAnswer).nth(PODS / 2);
+    let crash = Rule::new(Call::is_object_write, Effect::CrashBeforeAnswer).nth(PODS / 2);
     let faults = Faults::script([crash]);
     let first = Manager::start_with(&space, &faults, &[ALONE]).await?;
     faults.crashes().await;
@@ -364,7 +364,7 @@ pub async fn missing_template_is_reported_until_it_exists(space: Space) -> Resul
     .await
 }
 
-/// The claim is created but the answer is lost, and the cache shows nothing.
+/// The claim is created but the response is lost, and the cache is stale.
 pub async fn lost_response_leads_to_no_second_claim(space: Space) -> Result<()> {
     let faults = Faults::script([Rule::on(Verb::Create, "resourceclaims", Effect::LostAfter)]);
     let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;

@@ -90,7 +90,7 @@ pub async fn request_is_completed_once_all_slices_are_published(_: Space) -> Res
     let text = |field: &str| complete[field].as_str().context("no text").map(str::to_owned);
     ensure!((text("type")?, text("reason")?) == ("Complete".into(), "CalculationComplete".into()), "{complete}");
     ensure!(text("message")? == "Calculated status for 1 pools", "{complete}");
-    // The lost answer led to no second write, and later changes lead to none.
+    // The lost response led to no second write, and later changes lead to none.
     bed.cluster.kubectl(&["delete", "resourceslice", "slice-0"])?;
     during(QUIET, "the answer stays", || async {
         ensure!(status(&bed, "first")? == answered);

@@ -104,7 +104,7 @@ pub async fn autoscalers_of_the_same_pods_are_named(space: Space) -> Result<()> 
     .await
 }
 
-/// The condition says that the autoscaler itself has scaled to zero.
+/// The condition reports that the autoscaler itself has scaled to zero.
 pub async fn autoscaler_scales_back_from_zero(space: Space) -> Result<()> {
     on_and_off(&space, &["HPAScaleToZero"], |space, gate| async move {
         space.create::<Deployment>(busy("web", 0)).await?;

@@ -1,4 +1,4 @@
-//! The gate that closes HTTP/2 connections of unauthenticated clients, with frames as they are on the wire.
+//! The gate that closes HTTP/2 connections of unauthenticated clients, tested with raw frames.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn until(stream: &mut (impl AsyncRead + Unpin), wanted: u8) -> Vec<u8> {
     types
 }
 
-/// With the gate, the server says goodbye after the first request; without it, it waits for others.
+/// With the gate, the server sends GOAWAY after the first request; without it, it waits for others.
 pub async fn connection_of_an_unknown_client_is_closed(_: Space) -> Result<()> {
     let cluster = bare().await?;
     for is_on in [true, false] {

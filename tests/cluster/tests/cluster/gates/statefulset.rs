@@ -79,7 +79,7 @@ pub async fn recreation_updates_all_pods_together(_: Space) -> Result<()> {
     .await
 }
 
-/// The revision in another form, as an older version of Kubernetes wrote it, which did not know a default.
+/// A revision with another serialization, from an older version of Kubernetes without one of the defaults.
 pub async fn revision_in_another_form_is_used(space: Space) -> Result<()> {
     on_and_off(&space, &["StatefulSetSemanticRevisionComparison"], |space, gate| async move {
         let manager = start(&space, &gate).await?;

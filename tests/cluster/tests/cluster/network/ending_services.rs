@@ -1,4 +1,4 @@
-//! Services that get no EndpointSlices, and slices that end while their Service stays.
+//! Services that get no EndpointSlices, and slices that are deleted while their Service stays.
 
 use anyhow::{Result, ensure};
 use cluster_tests::objects::{deployment, names, with};
@@ -70,7 +70,7 @@ pub async fn service_that_is_being_deleted_gets_no_new_slice(space: Space) -> Re
     space.create::<Service>(service("plain", json!({}))).await?;
     let slice = has_endpoints(&space, "ending", 1).await?;
     space.delete::<Service>("ending").await?;
-    // Slices that it has follow the pods as before.
+    // Its existing slices still follow the pods.
     space.scale::<Deployment>("web", 2).await?;
     has_endpoints(&space, "ending", 2).await?;
     space.delete::<EndpointSlice>(&slice).await?;

@@ -13,7 +13,7 @@ use kube::api::{Api, ListParams, WatchEvent, WatchParams};
 use serde_json::json;
 use tokio::time::timeout;
 
-/// Pods of the Service. Their number once decided how long a change was delayed.
+/// Number of pods of the Service. An earlier version delayed changes in proportion to it.
 const PODS: usize = 60;
 
 /// Changes that arrive one by one.
@@ -105,7 +105,7 @@ pub async fn changes_that_arrive_one_by_one_are_not_delayed(space: Space) -> Res
     let (mut slices, mut probes) = (Changes::<EndpointSlice>::follow(&space).await?, Changes::follow(&space).await?);
     let (mut lags, mut round_trips) = (Vec::new(), Vec::new());
     for number in 0..CHANGES {
-        // Measured side by side, because the machine may be busy at any time.
+        // Measured at the same time, because the load of the machine may change at any time.
         let begun = Instant::now();
         let value = number.to_string();
         space.patch::<ConfigMap>("probe", json!({"data": {"turn": value}})).await?;

@@ -290,7 +290,7 @@ async fn scenario(space: &Space) -> Result<()> {
 }
 
 fn of_endpoints(call: &Call) -> bool {
-    call.is_deed() && matches!(&*call.resource, "endpoints" | "endpointslices")
+    call.is_object_write() && matches!(&*call.resource, "endpoints" | "endpointslices")
 }
 
 async fn play(space: Space, rule: Rule) -> Result<()> {
@@ -340,8 +340,8 @@ pub async fn slices_are_correct_after_each_failure_of_each_write(space: Space) -
 const CONTROLLERS: &str =
     "endpointslice-controller,endpoints-controller,endpointslice-mirroring-controller,replicaset-controller";
 
-/// Upstream's slices are kept, and ours by upstream. Upstream's manager sees all namespaces, so that this needs a
-/// control plane of its own.
+/// Upstream's slices are kept by our manager, and ours by upstream's. Upstream's manager watches all namespaces, so
+/// that this needs a separate control plane.
 pub async fn upstreams_slices_are_kept_after_a_takeover(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let space = bed.space("takeover").await?;

@@ -18,7 +18,7 @@ const FLAGS: [&str; 4] = [
     "--service-cluster-ip-range=10.200.3.0/24",
 ];
 
-/// A control plane whose nodes exist on paper only.
+/// Creates a control plane without kubelets.
 async fn space() -> Result<Space> {
     let options = Options { kwok: false, scheduler: false, ..Options::default() };
     Arc::new(Bed::without_accounts(options).await?).space("ranges").await
@@ -28,7 +28,7 @@ fn nodes(space: &Space) -> Api<Node> {
     Api::all(space.bed.client.clone())
 }
 
-/// A node that exists on paper only.
+/// Creates a node without a kubelet.
 pub async fn add(space: &Space, name: &str, ranges: &[&str]) -> Result<()> {
     let spec = if ranges.is_empty() { json!({}) } else { json!({"podCIDR": ranges[0], "podCIDRs": ranges}) };
     let node: Node = serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec}))?;
@@ -72,7 +72,7 @@ pub async fn nodes_get_ranges_of_both_families(_: Space) -> Result<()> {
     .await?;
     ensure!(ranges(&space, "late").await?.is_empty());
     nodes(&space).delete("old", &DeleteParams::default()).await?;
-    // The other family has lost nothing by all the tries.
+    // The failed attempts leaked no range of the other family.
     has(&space, "late", &["10.200.2.0/24", "fd00:1::/64"]).await?;
     only_declared(&faults, &["node-ipam-controller"])?;
 
@@ -113,7 +113,7 @@ pub async fn lost_response_leaks_no_range(_: Space) -> Result<()> {
     all.sort();
     all.dedup();
     ensure!(all.len() == 6, "{all:?}");
-    // Eight parts in all: what failures had kept would be missing now.
+    // The network has eight ranges: leaked ones would be missing now.
     for name in ["seventh", "eighth"] {
         add(&space, name, &[]).await?;
         eventually(format!("{name} has a range"), || async {

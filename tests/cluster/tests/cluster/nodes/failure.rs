@@ -281,7 +281,8 @@ async fn recover_with_a_crash(n: usize, effect: Effect) -> Result<()> {
     let space = bed(2).await?.space("crash").await?;
     let of_nodes = |call: &Call| {
         let resource = call.resource.as_str();
-        call.is_deed() && (resource.starts_with("nodes") || resource == "pods/status" || call.verb == Verb::Delete)
+        call.is_object_write()
+            && (resource.starts_with("nodes") || resource == "pods/status" || call.verb == Verb::Delete)
     };
     let faults = Faults::script([Rule::new(of_nodes, effect).nth(n)]);
     let managers = async {

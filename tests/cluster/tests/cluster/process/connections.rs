@@ -1,4 +1,4 @@
-//! The ways to prove who we are, each against the real server: a pod's own service account, token files, exec plugins.
+//! All ways of authentication, each against the real server: a pod's own service account, token files, exec plugins.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ async fn account(space: &Space, name: &str) -> Result<String> {
     answer.status.and_then(|status| status.token).context("no token in the answer")
 }
 
-/// As whom the server knows us.
+/// Returns the user name that the server assigns to this client.
 async fn who(clients: &Clients) -> Result<String> {
     let api: Api<SelfSubjectReview> = Api::all(clients.own.clone());
     let review = api.create(&PostParams::default(), &SelfSubjectReview::default()).await?;
@@ -134,7 +134,7 @@ pub async fn credential_plugin_is_called_again_before_its_token_expires(space: S
     let second = account(&space, "second").await?;
     replace(&file, &credential(json!({"token": second, "expirationTimestamp": ends_in(3600)})))?;
     until_known_as(&clients, &user(&space, "second")).await?;
-    // This one lives long enough: the plugin is not called again.
+    // This token is valid for long enough: the plugin is not called again.
     replace(&file, "no credential")?;
     ensure!(who(&clients).await? == user(&space, "second"));
     Ok(())

@@ -1,4 +1,4 @@
-//! `/debug/reconcile` of a real kcm: reports what objects wait for, to people and to scripts.
+//! `/debug/reconcile` of a real kcm: reports what objects wait for, as HTML and as JSON.
 
 use std::time::{Duration, Instant};
 
@@ -117,7 +117,7 @@ pub async fn diagnostics_name_a_quota_and_a_finalizer(_: Space) -> Result<()> {
     kcm.terminate().await
 }
 
-/// The same for people: quick, small, with nothing from elsewhere.
+/// Checks the HTML page: quick, small, without resources of other servers.
 async fn for_people(page: &Page<'_>, set: &str) -> Result<()> {
     let browser = page.admin.clone().with("Accept", "text/html,application/xhtml+xml,*/*;q=0.8");
     for (query, words) in [

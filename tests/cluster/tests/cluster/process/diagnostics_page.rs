@@ -137,7 +137,7 @@ async fn keep_screenshot(page: &mut Page) -> Result<()> {
     std::fs::write(file, image).with_context(|| format!("write {file}"))
 }
 
-/// The certificate is self-signed, and a client that accepts it gets nothing without a token.
+/// Checks that the certificate is self-signed, and that a client without a token gets nothing.
 async fn page_requires_a_token(page: &mut Page, everything: &str) -> Result<()> {
     let warned = page.go(everything).await.err().context("a certificate that nobody has signed is taken")?;
     ensure!(warned.to_string().contains("ERR_CERT_AUTHORITY_INVALID"), "{warned:#}");

@@ -18,7 +18,7 @@ use super::serving::bare;
 
 const GROUP: &str = "many.example.com";
 
-/// No renewal may be later: the leader gives up after ten seconds without one.
+/// Maximum time between renewals: the leader ends its term after ten seconds without one.
 const LATE_RENEWAL: Duration = Duration::from_secs(6);
 
 /// Time for which the Lease is observed.
@@ -119,7 +119,7 @@ pub async fn leader_works_with_150_custom_kinds(_: Space) -> Result<()> {
     works_with_kinds(150).await
 }
 
-/// As many kinds as large platforms have; prints the memory.
+/// The number of kinds of large platforms; prints the memory.
 pub async fn leader_works_with_500_custom_kinds(_: Space) -> Result<()> {
     works_with_kinds(500).await
 }

@@ -26,13 +26,13 @@ struct Scenario {
     kind: &'static str,
     /// Actions of users and the states that they wait for; each run uses another name.
     run: fn(Space, String) -> StepFuture,
-    /// Holds at the end of the scenario.
+    /// An invariant at the end of the scenario.
     end: fn(Space) -> StepFuture,
     /// The minimum number of writes.
     writes: usize,
 }
 
-/// The last one leaves nodes behind that the first one would have to do with.
+/// The last scenario leaves nodes behind, for which the first one would have work.
 const SCENARIOS: [Scenario; 3] = [
     Scenario {
         name: "ttl",
@@ -68,10 +68,10 @@ const SIGNING: &str = "certificatesigningrequest-approving-controller,certificat
 
 /// Node of the scenario of annotations.
 const OLD: &str = "old";
-/// Annotation: for how many seconds kubelets may keep what they have read.
+/// The annotation with the number of seconds for which kubelets may cache objects.
 pub const TTL: &str = "node.alpha.kubernetes.io/ttl";
 
-/// The parts of the network that ranges are taken from.
+/// The ranges of the network.
 const PARTS: usize = 16;
 
 fn range_flags() -> Vec<String> {
@@ -80,7 +80,7 @@ fn range_flags() -> Vec<String> {
         .into()
 }
 
-/// Flags of who signs.
+/// Flags of the signing controller.
 pub fn signing(space: &Space) -> Vec<String> {
     let (ca, key) = (space.bed.cluster.ca_certificate(), space.bed.cluster.ca_key());
     vec![
@@ -177,7 +177,7 @@ impl Scenario {
         let name = format!("{}-{n}-{effect:?}", self.name).to_lowercase();
         let flags = (self.flags)(space);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        let faults = Faults::script([Rule::new(Call::is_deed, effect).nth(n)]);
+        let faults = Faults::script([Rule::new(Call::is_object_write, effect).nth(n)]);
         tokio::select! {
             done = (self.run)(space.clone(), name) => done.with_context(|| format!("{:?}", faults.seen()))?,
             ended = run_until_crash(space, &faults, &flags) => ended?,
@@ -213,7 +213,7 @@ impl Scenario {
 pub async fn crash_after_every_write(_: Space) -> Result<()> {
     let bed = bed().await?;
     let space = bed.space("scenarios").await?;
-    // A range of its own, so that it takes none of those that are given out.
+    // A separate range, so that no allocated range is taken.
     let old: Node = serde_json::from_value(serde_json::json!({
         "metadata": {"name": OLD, "annotations": {TTL: "0"}},
         "spec": {"podCIDR": "10.200.15.0/24", "podCIDRs": ["10.200.15.0/24"]},

@@ -80,7 +80,7 @@ async fn run_with_fault(scenario: &Scenario, space: &Space, (fault, must_come): 
         ended = run_until_crash(scenario, space, &faults) => ended?,
     }
     ensure!(faults.unmet() == 0 || !must_come, "the fault did not occur: this proves nothing");
-    let deeds = faults.count(Call::is_deed);
+    let deeds = faults.count(Call::is_object_write);
     finds_nothing_to_do(scenario, space).await.with_context(|| calls(&faults))?;
     if scenario.pods > 0 {
         observer.verdict()?;
@@ -94,7 +94,7 @@ async fn run_with_fault(scenario: &Scenario, space: &Space, (fault, must_come): 
 /// Returns the writes so far, for error messages.
 fn calls(faults: &Faults) -> String {
     let seen = faults.seen();
-    let deeds = seen.iter().filter(|seen| seen.call.is_deed());
+    let deeds = seen.iter().filter(|seen| seen.call.is_object_write());
     let lines =
         deeds.map(|seen| format!("  {} -> {}", seen.call, seen.status.map_or("nothing".into(), |s| s.to_string())));
     format!("its writes were:\n{}", lines.collect::<Vec<_>>().join("\n"))
@@ -146,7 +146,7 @@ async fn run_with_each_fault(
 }
 
 fn crash(scenario: &Scenario, n: usize, effect: Effect) -> (String, (Rule, bool)) {
-    let fault = (Rule::new(Call::is_deed, effect.clone()).nth(n), n <= scenario.writes);
+    let fault = (Rule::new(Call::is_object_write, effect.clone()).nth(n), n <= scenario.writes);
     (format!("{effect:?} at write {n}"), fault)
 }
 
@@ -171,7 +171,7 @@ async fn crash_everywhere(scenario: &'static Scenario, space: Space) -> Result<(
 pub async fn fail_each_way(scenario: &'static Scenario, space: Space) -> Result<()> {
     let each = scenario.fails.iter().flat_map(|(beginning, n)| {
         fails().map(|(how, effect)| {
-            let matches = move |call: &Call| call.is_deed() && format!("{call} ").starts_with(beginning);
+            let matches = move |call: &Call| call.is_object_write() && format!("{call} ").starts_with(beginning);
             (format!("{beginning} no. {n}: {how}"), (Rule::new(matches, effect).nth(*n), true))
         })
     });

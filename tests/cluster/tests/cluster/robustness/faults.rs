@@ -104,9 +104,9 @@ async fn pair(space: &Space) -> Result<[(Manager, Faults); 2]> {
         Ok(())
     })
     .await?;
-    // By the end of this the standby also has its first complete list, which a test may want to freeze.
+    // By then the standby also has its first complete list, which a test may want to freeze.
     during(QUIET, "a standby writes nothing", || async {
-        ensure!(second.count(Call::is_deed) == 0, "{:?}", second.seen());
+        ensure!(second.count(Call::is_object_write) == 0, "{:?}", second.seen());
         Ok(())
     })
     .await?;

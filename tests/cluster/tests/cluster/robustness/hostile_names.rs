@@ -1,4 +1,5 @@
-//! Names that no object can have, in the references and annotations of tenants: no request is shaped by them.
+//! Names that no object can have, in the references and annotations of tenants: they never become part of a request's
+//! path.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +26,7 @@ const NAMES: [(&str, bool); 12] = [
     ("plain/", false),
 ];
 
-/// A name longer than a request's path may be.
+/// A name that is longer than the maximum path of a request.
 fn long_name() -> String {
     "x".repeat(70_000)
 }

@@ -1,19 +1,19 @@
-//! Objects of a tenant who tries what the API server accepts: names, sizes, depths, counts and loops.
+//! Objects of a hostile tenant, at the limits of what the API server accepts: names, sizes, depths, counts and loops.
 
 use serde_json::{Value, json};
 
-/// Owner references of one object.
+/// Number of owner references of one object.
 const OWNERS: usize = 8_000;
-/// Environment variables of one container.
+/// Number of environment variables of one container.
 const VARIABLES: usize = 5_000;
-/// Levels of a nested custom resource.
+/// Number of levels of a nested custom resource.
 const LEVELS: usize = 2_000;
-/// Bytes of a text near the API server's limit of an object.
+/// Number of bytes of a text near the API server's limit for an object.
 const LONG_TEXT: usize = 1 << 20;
 
-/// Objects with the same finalizer, which nothing removes.
+/// Number of objects with the same finalizer, which no controller removes.
 pub const STUCK: usize = 100;
-/// The finalizer of them.
+/// The finalizer of these objects.
 pub const FINALIZER: &str = "tenant.example.com/never";
 /// The tenant's own API group.
 pub const GROUP: &str = "tenant.example.com";
@@ -101,7 +101,7 @@ fn workload(kind: &str, name: &str, spec: Value) -> Value {
     object
 }
 
-/// Large templates, counts near the limits of their types, and selectors that cost.
+/// Large templates, counts near the limits of their types, and expensive selectors.
 fn workloads() -> Vec<(&'static str, &'static str, Value)> {
     let env: Vec<Value> = (0..VARIABLES).map(|n| json!({"name": format!("V{n}"), "value": "x".repeat(100)})).collect();
     let text = [json!({"name": "LONG", "value": "x".repeat(LONG_TEXT)})];
@@ -203,7 +203,7 @@ fn custom() -> Vec<(&'static str, &'static str, Value)> {
     ]
 }
 
-/// Names in other places than owner references: of accounts, targets and claims.
+/// Hostile names outside owner references: of accounts, targets and claims.
 fn named(victim: &str) -> Vec<(&'static str, &'static str, Value)> {
     let mut all = Vec::new();
     for (number, name) in NAMES.iter().chain([&"crown-jewels"]).enumerate() {

@@ -1,4 +1,4 @@
-//! One namespace's user with edit rights tries everything; another namespace notices nothing.
+//! A user with edit rights in one namespace tries to disturb the manager; another namespace is not affected.
 
 use std::fs;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ const TENANT: &str = "mallory";
 const SECRET: &str = "correct-horse-battery-staple";
 /// Pods of the other namespace's Deployment.
 const REPLICAS: i32 = 6;
-/// A rollout may take this many times as long as without the tenant, and [`SLACK`] more.
+/// Maximum ratio of a rollout's duration to that without the tenant; [`SLACK`] is added.
 const FACTOR: u32 = 3;
 const SLACK: Duration = Duration::from_secs(5);
-/// As [`SLACK`] while the tenant changes objects as fast as the API server accepts it: a controller's rate limit of 20
-/// requests per second is shared by all namespaces, as upstream's is.
+/// Replaces [`SLACK`] while the tenant changes objects as fast as the API server accepts it: a controller's rate limit
+/// of 20 requests per second is shared by all namespaces, like upstream's.
 const SLACK_OF_RATES: Duration = Duration::from_secs(20);
-/// Most memory that the tenant may cost, in KiB: what the API server would hold of these objects several times over.
+/// Maximum memory for the tenant's objects, in KiB: several times their size in the API server.
 const MEMORY_KIB: u64 = 300 << 10;
 /// Deployments of the tenant whose pods a quota refuses.
 const REFUSED: usize = 20;
@@ -125,7 +125,7 @@ impl Stage {
         panics.chain(last.into_iter().rev()).collect::<Vec<_>>().join("\n")
     }
 
-    /// Creates an object as the tenant. Refusals by the API server are no failure: the tenant tries.
+    /// Creates an object as the tenant. A refusal by the API server is no failure.
     async fn attempt(&self, version: &str, plural: &str, body: String) -> Result<bool> {
         let root = if version.contains('/') { "/apis" } else { "/api" };
         let path = format!("{root}/{version}/namespaces/{}/{plural}", self.tenant.namespace);
@@ -136,14 +136,14 @@ impl Stage {
                 eprintln!("{plural}: refused: {}", status.message.chars().take(200).collect::<String>());
                 Ok(false)
             }
-            // The response cannot be read where it is nested too deeply; the object is there.
+            // The response cannot be parsed if it is nested too deeply; the object exists.
             Err(kube::Error::SerdeError(_)) => Ok(true),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-/// All controllers with their default limits, over everything that kubeadm configures.
+/// Starts all controllers with their default limits and everything that kubeadm configures.
 fn start(cluster: &ControlPlane) -> Result<Process> {
     let flags = [
         format!("--kubeconfig={}", cluster.kubeconfig(Identity::ControllerManager)?.display()),
@@ -197,7 +197,7 @@ async fn tenants_client(bed: &Arc<Bed>, tenant: &Space) -> Result<Client> {
     Ok(client)
 }
 
-/// Rolls `web` out with another image. Returns how long it took.
+/// Rolls out another image of `web`. Returns the duration.
 async fn roll(space: &Space, version: u32) -> Result<Duration> {
     let began = Instant::now();
     let image = format!("example.com/image:{version}");
@@ -221,7 +221,7 @@ async fn complete(space: &Space) -> Result<()> {
 /// Sizes, depths, counts, names, loops and finalizers.
 pub async fn hostile_objects_cost_other_namespaces_nothing(_: Space) -> Result<()> {
     let stage = Stage::set().await?;
-    // Without it the largest of the tenant's workloads would fill the test's API server with pods.
+    // Otherwise the largest of the tenant's workloads would fill the test's API server with pods.
     let quota = json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "20", "count/jobs.batch": "20"}}});
     stage.tenant.create::<ResourceQuota>(quota).await?;
     eventually("the quota counts", || async {
@@ -257,7 +257,7 @@ pub async fn hostile_objects_cost_other_namespaces_nothing(_: Space) -> Result<(
     stage.is_sound().await?;
     stage.nothing_is_disclosed().await?;
 
-    // The namespace goes, too, once the finalizers are removed.
+    // The namespace is also deleted, once the finalizers are removed.
     stage.tenant.kubectl(&["delete", "namespace", &stage.tenant.namespace, "--wait=false"]).await?;
     stage.others_work("the tenant's namespace is deleted", 30).await?;
     stage.is_sound().await?;
@@ -353,17 +353,17 @@ impl Drop for Writes {
     }
 }
 
-/// Aggregated APIs whose lists never end, never begin, fail, or are no lists.
+/// Aggregated APIs with lists that never end, never begin, fail, or are malformed.
 pub async fn misbehaving_aggregated_apis_cost_others_nothing(_: Space) -> Result<()> {
     let stage = Stage::set().await?;
     aggregated::serve(&stage.bed.cluster).await?;
-    // A new discovery, lists of the new kinds, and their fallbacks.
+    // Waits for a new discovery, lists of the new kinds, and their fallbacks.
     for round in 0..6 {
         stage.others_work("aggregated APIs misbehave", 10 + 10 * round).await?;
         sleep(Duration::from_secs(5)).await;
     }
     stage.is_sound().await?;
-    // Owners and dependents are still found, also by a manager that starts now.
+    // Owners and dependents are still found, also by a new manager.
     stage.manager.stop(&stage.bed.cluster).await?;
     let stage = Stage { manager: start(&stage.bed.cluster)?, ..stage };
     stage.others_work("a manager starts while aggregated APIs misbehave", 80).await?;

@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::workloads::deployment::{revision, rolled_out, set_image};
 use crate::workloads::replicaset::settled;
 
-/// Has controllers create, change and delete.
+/// Lets controllers create, change and delete objects.
 async fn some_work(space: &Space) -> Result<()> {
     space.create::<Pod>(cluster_tests::objects::pod("orphan", "web")).await?;
     space.create::<ReplicaSet>(replica_set("web", 3)).await?;
@@ -32,7 +32,7 @@ async fn some_work(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// Waits until nothing was written for a while, then makes sure that it stays so; events may follow a little later.
+/// Waits until nothing was written for a while, then checks that this lasts; events may follow a little later.
 pub async fn quiet(faults: &Faults) -> Result<()> {
     let (mut last, mut since) = (faults.writes(), tokio::time::Instant::now());
     let begun = since;
@@ -93,7 +93,7 @@ fn verb(write: &Write) -> &'static str {
     }
 }
 
-/// Namespace and name of the objects of controllers whose role is not for every namespace.
+/// Namespace and name of the objects of controllers whose role is limited to them.
 fn place(account: &str) -> Option<(&'static str, &'static str)> {
     match account {
         "bootstrap-signer" => Some(("kube-public", "cluster-info")),
@@ -102,10 +102,10 @@ fn place(account: &str) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// The rights that the API server's own roles lack; they come with ccm.
+/// Permissions that the API server's own roles lack; ccm's manifest contains them.
 const BESIDES: &str = include_str!("../../../../../deploy/ccm-targets-rbac.yaml");
 
-/// Writes to which the role of a controller gives the right only with a gate.
+/// Writes that a controller's role permits only with a gate.
 const WITH_GATE: &[(&str, &str)] = &[("podgroups/status", "DRAWorkloadResourceClaims")];
 
 pub async fn declared_writes_are_allowed(space: Space) -> Result<()> {
@@ -135,7 +135,7 @@ pub async fn declared_writes_are_allowed(space: Space) -> Result<()> {
         }
     };
     let clouds = ccm::registry::CONTROLLERS.iter().map(|controller| (controller.service_account, controller.writes));
-    // The API server makes the roles of controllers behind gates only with these gates.
+    // The API server creates the roles of controllers behind gates only with these gates.
     let gates = Gates::of(&GATES);
     let has_role = |name: &str| {
         let mut known = UPSTREAM.iter().filter(|controller| controller.name == name);
@@ -159,7 +159,8 @@ pub async fn declared_writes_are_allowed(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Makes sure that nothing was refused, that each controller wrote only what it declares, and that these wrote at all.
+/// Checks that no request was refused, that each controller wrote only what it declares, and that these controllers
+/// wrote at all.
 pub fn only_declared(faults: &Faults, worked: &[&str]) -> Result<()> {
     let declared = |call: &Call| {
         let ours = CONTROLLERS.iter().filter(|controller| controller.service_account == call.account);
@@ -175,7 +176,8 @@ pub fn only_declared(faults: &Faults, worked: &[&str]) -> Result<()> {
         seen.iter().filter(|seen| seen.call.is_write()).partition(|seen| declared(&seen.call));
     ensure!(strange.is_empty(), "written without being declared: {strange:?}");
     for controller in CONTROLLERS.iter().filter(|controller| worked.contains(&controller.name)) {
-        let worked = known.iter().any(|seen| seen.call.is_deed() && seen.call.account == controller.service_account);
+        let worked =
+            known.iter().any(|seen| seen.call.is_object_write() && seen.call.account == controller.service_account);
         ensure!(worked, "{} wrote nothing: this proves nothing", controller.name);
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Crashes, lost responses and stale caches; invariants of every state.
+//! Crashes, lost responses and stale caches; invariants that always hold.
 
 pub mod cluster_crashes;
 pub mod crashes;

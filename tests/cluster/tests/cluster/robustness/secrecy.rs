@@ -18,7 +18,7 @@ const DATA: &str = "correct-horse-battery-staple";
 const OTHER: &str = "quota-of-this-namespace-is-full";
 const BOOTSTRAP: &str = "0123456789fedcba";
 
-/// kubeadm's choice, and what makes and reads secrets in all of its ways.
+/// kubeadm's selection of controllers, and all that create or read secrets.
 const FLAGS: [&str; 12] = [
     "--controllers=*,bootstrapsigner,tokencleaner",
     "--kubeconfig=/etc/kubernetes/controller-manager.conf",
@@ -160,7 +160,7 @@ pub async fn nothing_secret_is_logged_or_served(_: Space) -> Result<()> {
     .await?;
     kubectl("--namespace=vault rollout status deployment/web --timeout=60s")?;
     kubectl("--namespace=kube-system delete secret bootstrap-token-abcdef")?;
-    // Callers show tokens, too: one that is known, and one that is not.
+    // Requests also contain tokens: a known one, and an unknown one.
     kubectl("create clusterrole scraper --verb=get --non-resource-url=/metrics,/configz")?;
     kubectl("create clusterrolebinding scraper --clusterrole=scraper --serviceaccount=vault:robot")?;
     let mut served = process.get("/metrics", Some(&token)).await?;

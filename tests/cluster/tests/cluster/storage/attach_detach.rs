@@ -1,4 +1,4 @@
-//! Volumes of a CSI driver are attached to the nodes of their pods, one node at a time, whatever happens on the way.
+//! Volumes of a CSI driver are attached to the nodes of their pods, one node at a time, despite faults.
 //!
 //! Nodes and VolumeAttachments have no namespace, so that each test has a control plane of its own.
 
@@ -89,7 +89,7 @@ impl World {
         .await
     }
 
-    /// State of nodes, attachments and driver, for the message of a failed test.
+    /// Returns the state of nodes, attachments and driver, for the message of a failed test.
     async fn state(&self) -> Result<String> {
         let (a, b) = (self.a.volumes().await?, self.b.volumes().await?);
         let attachments: Vec<String> = self
@@ -137,8 +137,8 @@ impl World {
         .await
     }
 
-    /// The driver's attachments and detachments of a volume, in order, by the nodes' suffixes. A call that csi-attacher
-    /// repeats counts once.
+    /// Returns the driver's attachments and detachments of a volume, in order, by the nodes' suffixes. A call that
+    /// csi-attacher repeats counts once.
     pub fn moves(&self, handle: &str) -> Result<Vec<String>> {
         let prefix = format!("{}-", self.space.namespace);
         let moved = |done: &String| {
@@ -155,7 +155,7 @@ impl World {
         Ok(moves)
     }
 
-    /// Requests to the driver that would have damaged data.
+    /// Returns requests to the driver that would have damaged data.
     pub fn violations(&self) -> Result<Vec<String>> {
         self.driver.violations()
     }
@@ -172,20 +172,20 @@ impl World {
         .await
     }
 
-    /// Nothing is left behind, and nothing happened that damages data.
+    /// Checks that nothing is left, and that no request would have damaged data.
     pub async fn finish(self) -> Result<()> {
         self.until_released().await?;
         ensure!(self.violations()?.is_empty(), "{:?}", self.violations()?);
         self.stop()
     }
 
-    /// Ends the driver.
+    /// Stops the driver.
     pub fn stop(self) -> Result<()> {
         self.driver.stop(&self.space.bed.cluster)
     }
 }
 
-/// A control plane whose VolumeAttachments no other test's manager sees.
+/// Creates a control plane whose VolumeAttachments are not handled by another test's manager.
 pub async fn own_space(name: &str) -> Result<Space> {
     let bed: Arc<Bed> = Bed::start().await?;
     bed.space(name).await
@@ -208,12 +208,12 @@ pub async fn volume_follows_its_pods_and_is_deleted_with_its_claim(_: Space) -> 
     ensure!(names == [attachment_name(&handle, world.driver.name(), &world.a.node)], "{names:?}");
     world.until_event("first", &format!("{ATTACHED} \"{volume}\" ")).await?;
 
-    // It grows while it is in use.
+    // It is expanded while it is in use.
     let more = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
     world.space.patch::<PersistentVolumeClaim>("data", more).await?;
     world.until_done(&format!("expand {handle} {}", 2_u64 << 30)).await?;
 
-    // A second pod elsewhere waits for the first one to end.
+    // A second pod on another node waits until the first one has ended.
     world.create_pod("second", "data", &world.b).await?;
     world.until_event("second", &format!("{WAITING} \"{volume}\" Volume is already used by pod(s) first")).await?;
     during(QUIET, "the volume stays where it is used", || async {
@@ -225,7 +225,7 @@ pub async fn volume_follows_its_pods_and_is_deleted_with_its_claim(_: Space) -> 
     world.until_running("second").await?;
     ensure!(world.moves(&handle)? == ["attach a", "detach a", "attach b"], "{:?}", world.moves(&handle)?);
 
-    // An attachment that another client deletes is made again.
+    // An attachment that another client deletes is created again.
     let attachments = ClusterWide::<VolumeAttachment>::of(&world.space);
     attachments.delete(&attachment_name(&handle, world.driver.name(), &world.b.node)).await?;
     eventually("it is attached again", || async {
@@ -235,7 +235,7 @@ pub async fn volume_follows_its_pods_and_is_deleted_with_its_claim(_: Space) -> 
     })
     .await?;
 
-    // Attachments of other clients are left alone.
+    // Attachments of other clients are not changed.
     let foreign = json!({"metadata": {"name": "foreign"}, "spec": {
         "attacher": "other.example.com", "nodeName": world.a.node, "source": {"persistentVolumeName": volume},
     }});
@@ -254,7 +254,7 @@ pub async fn volume_follows_its_pods_and_is_deleted_with_its_claim(_: Space) -> 
     world.finish().await
 }
 
-/// A node that dies keeps its volumes until an operator declares it out of service.
+/// A failed node keeps its volumes until an operator declares it out of service.
 pub async fn volume_leaves_a_dead_node_once_it_is_out_of_service(_: Space) -> Result<()> {
     let world = World::start(own_space("dead").await?, &[]).await?;
     let manager = world.manager(&Faults::default(), &[]).await?;
@@ -282,7 +282,7 @@ pub async fn volume_leaves_a_dead_node_once_it_is_out_of_service(_: Space) -> Re
     Ok(())
 }
 
-/// Failures of the driver are events, and end by themselves.
+/// Failures of the driver are reported as events, and the calls are retried.
 pub async fn failures_of_the_driver_are_reported_and_retried(_: Space) -> Result<()> {
     let world = World::start(own_space("failures").await?, &["--fail-attach=2", "--fail-detach=1"]).await?;
     let manager = world.manager(&Faults::default(), &[]).await?;
@@ -299,7 +299,7 @@ pub async fn failures_of_the_driver_are_reported_and_retried(_: Space) -> Result
     world.space.delete::<Pod>("first").await?;
     world.until_deleted("first").await?;
     manager.stop().await?;
-    // The next manager has no memory of the attempts.
+    // The next manager does not know about the attempts.
     let _manager = world.manager(&Faults::default(), &[]).await?;
     world.finish().await
 }
@@ -324,7 +324,7 @@ fn stateful_set(class: &str) -> Value {
     })
 }
 
-/// Each pod of a StatefulSet gets its own volume again, wherever the scheduler puts it.
+/// Each pod of a StatefulSet gets its own volume again on any node.
 pub async fn volumes_of_a_statefulset_follow_through_a_rolling_update(_: Space) -> Result<()> {
     let world = World::start(own_space("rolling").await?, &["--detach-delay=1s"]).await?;
     let manager = world.manager(&Faults::default(), &[]).await?;
@@ -363,7 +363,7 @@ pub async fn volumes_of_a_statefulset_follow_through_a_rolling_update(_: Space) 
     world.finish().await
 }
 
-/// One pod uses a volume on a node, then another one on another node; then all is deleted.
+/// A pod uses a volume on a node, then another one on another node; then all is deleted.
 async fn moved_volume(world: &World) -> Result<()> {
     world.create_claim("data").await?;
     world.create_pod("first", "data", &world.a).await?;
@@ -386,7 +386,7 @@ fn is_own_write(call: &Call) -> bool {
     call.is_write() && (call.resource == "volumeattachments" || call.resource.starts_with("nodes"))
 }
 
-/// Managers follow each other, each until it crashes.
+/// Runs managers one after the other, each until it crashes.
 async fn run_until_crash(world: &World, faults: &Faults) -> Result<()> {
     loop {
         let manager = world.manager(faults, &[]).await?;

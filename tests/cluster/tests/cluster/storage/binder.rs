@@ -1,4 +1,4 @@
-//! Observable behaviour of claims and volumes: static and delayed binding, provisioning, reclaiming, and losses.
+//! Observable behaviour of claims and volumes: static and delayed binding, provisioning, reclaiming, and lost volumes.
 //!
 //! Volumes have no namespace. Each test has a class of its own, so that its claims get no volume of another test; the
 //! managers of other tests may write the phases of its volumes, with the same values.
@@ -98,7 +98,7 @@ impl Storage {
         Ok(())
     }
 
-    /// As [`Storage::delete_volume`].
+    /// Same as [`Storage::delete_volume`], for a claim.
     async fn delete_claim(&self, claim: &str) -> Result<()> {
         self.space.patch::<PersistentVolumeClaim>(claim, json!({"metadata": {"finalizers": null}})).await?;
         self.space.delete::<PersistentVolumeClaim>(claim).await
@@ -182,7 +182,7 @@ pub async fn static_volume_is_bound_with_four_writes(space: Space) -> Result<()>
     let writes: Vec<String> = faults
         .seen()
         .into_iter()
-        .filter(|seen| seen.call.is_deed() && is_binding(&seen.call) && seen.status == Some(200))
+        .filter(|seen| seen.call.is_object_write() && is_binding(&seen.call) && seen.status == Some(200))
         .map(|seen| seen.call.resource)
         .collect();
     // The first phase, Available, may have been written by the manager of another test.
@@ -425,7 +425,7 @@ pub async fn external_provisioner_is_requested_and_its_volume_is_bound(space: Sp
     let storage = Storage::new(&space);
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &FLAGS).await?;
-    // The claim comes before its class.
+    // The claim is created before its class.
     storage.create_claim("data", json!({})).await?;
     eventually("the missing class is reported", || async {
         let events = space.events("data").await?;
@@ -452,7 +452,7 @@ pub async fn external_provisioner_is_requested_and_its_volume_is_bound(space: Sp
         Ok(())
     })
     .await?;
-    // Its deletion is the provisioner's work.
+    // The provisioner deletes it.
     during(QUIET, "the volume is left to its provisioner", || async {
         ensure!(storage.volumes.get(&volume).await?.metadata.deletion_timestamp.is_none());
         Ok(())
@@ -486,7 +486,7 @@ pub async fn stateful_pods_with_claims_start(space: Space) -> Result<()> {
 }
 
 pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space) -> Result<()> {
-    // The managers of other tests would wipe it, too.
+    // The managers of other tests would also wipe it.
     let space = strict(&space).await?;
     let storage = Storage::new(&space);
     let template = format!("/tmp/{}-recycler.yaml", space.namespace);
@@ -523,7 +523,7 @@ pub async fn csi_volumes_are_provisioned_and_deleted_across_a_crash(space: Space
     let protection = "persistentvolume-protection-controller,persistentvolumeclaim-protection-controller";
     let controllers = format!("--controllers={BINDER},{protection}");
     let flags = [controllers.as_str(), FLAGS[1]];
-    let writes = |call: &Call| call.is_deed() && call.account == "persistent-volume-binder";
+    let writes = |call: &Call| call.is_object_write() && call.account == "persistent-volume-binder";
     let faults = Faults::script([Rule::new(writes, Effect::CrashBeforeAnswer).nth(CLAIMS + CLAIMS / 2)]);
     let manager = Manager::start_with(&space, &faults, &flags).await?;
     storage.create_class(driver.name(), "Immediate", "Delete").await?;

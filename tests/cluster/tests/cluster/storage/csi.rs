@@ -1,6 +1,6 @@
-//! The life of a volume with a CSI driver and the sidecars of every cluster, from the claim to its end in the driver.
+//! The life of a volume with a CSI driver and the usual sidecars, from the claim to the deletion in the driver.
 //!
-//! The tests do the part of the attach-detach controller themselves.
+//! The tests play the attach-detach controller themselves.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_ready, pod, with};
@@ -57,7 +57,7 @@ impl Setup {
         Ok(name)
     }
 
-    /// Waits until the driver has done this. The next action may follow before this one is observed.
+    /// Waits until the driver has completed this action. The next action may follow before this one is observed.
     async fn until_done(&self, action: &str) -> Result<()> {
         eventually(format!("the driver's history has {action:?}"), || async {
             let history = self.driver.history()?;
@@ -67,7 +67,7 @@ impl Setup {
         .await
     }
 
-    /// Creates a claim and waits until it is bound to the volume that csi-provisioner made for it.
+    /// Creates a claim and waits until it is bound to the volume that csi-provisioner created for it.
     async fn bound_claim(&self, name: &str) -> Result<PersistentVolume> {
         let (space, class) = (&self.space, &self.space.namespace);
         let of_class = json!({"spec": {"storageClassName": class}});
@@ -81,7 +81,7 @@ impl Setup {
         .await
     }
 
-    /// Asks for a volume to be attached, as the attach-detach controller does.
+    /// Requests the attachment of a volume, as the attach-detach controller does.
     async fn attach(&self, volume: &PersistentVolume, node: &str) -> Result<String> {
         let name = format!("{node}-attachment");
         let source = json!({"persistentVolumeName": volume.metadata.name});
@@ -115,7 +115,7 @@ pub async fn volume_is_provisioned_for_its_claim_and_deleted_in_the_driver(space
     setup.until_done(&format!("attach {handle} {node}")).await?;
     until_unused(&space, "data", "False", "PodUsingPVC").await?;
 
-    // It grows while it is in use.
+    // It is expanded while it is in use.
     let more = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
     space.patch::<PersistentVolumeClaim>("data", more).await?;
     eventually("the claim has its new capacity", || async {
@@ -134,7 +134,7 @@ pub async fn volume_is_provisioned_for_its_claim_and_deleted_in_the_driver(space
     })
     .await?;
 
-    // Claim and volume stay as long as the pod is there, and go with it.
+    // Claim and volume stay as long as the pod exists, and are deleted with it.
     space.delete::<PersistentVolumeClaim>("data").await?;
     during(QUIET, "the claim stays while the pod uses it", || async {
         ensure!(space.get::<PersistentVolumeClaim>("data").await?.metadata.deletion_timestamp.is_some());
@@ -156,7 +156,7 @@ pub async fn volume_is_provisioned_for_its_claim_and_deleted_in_the_driver(space
     setup.driver.stop(&space.bed.cluster)
 }
 
-/// Proves that the bed notices what must never happen.
+/// Proves that the mock driver detects forbidden attachments.
 pub async fn second_attachment_of_a_single_node_volume_is_detected(space: Space) -> Result<()> {
     let setup = Setup::start(&space, "Immediate").await?;
     let _manager = setup.start_manager(&Faults::default()).await?;

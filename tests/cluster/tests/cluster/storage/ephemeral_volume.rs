@@ -1,4 +1,4 @@
-//! Generic ephemeral volumes get their claims, once, and never another owner's.
+//! Generic ephemeral volumes get their claims exactly once, and never another owner's claim.
 
 use std::collections::BTreeMap;
 
@@ -92,8 +92,8 @@ pub async fn claim_of_another_owner_is_reported_and_left_alone(space: Space) -> 
     .await
 }
 
-/// The answer to the creation is lost and the cache of claims shows nothing: the claim is found by a read, without an
-/// event.
+/// The response to the creation is lost and the cache of claims is stale: the claim is found by an uncached read,
+/// without an event.
 pub async fn lost_response_leads_to_no_second_claim_and_no_event(space: Space) -> Result<()> {
     let faults = Faults::script([Rule::on(Verb::Create, "persistentvolumeclaims", Effect::LostAfter)]);
     let _manager = start(&space, &faults).await?;

@@ -1,4 +1,5 @@
-//! Volumes that are too small are left to their resizers, which are named where they took an in-tree plugin over.
+//! Volumes that are too small are left to external resizers, which are named in an event if they replace an in-tree
+//! plugin.
 
 use anyhow::{Result, ensure};
 use cluster_tests::objects::with;
@@ -13,7 +14,7 @@ use crate::robustness::invariants::only_declared;
 const NAME: &str = "persistentvolume-expander-controller";
 const RESIZER: &str = "volume.kubernetes.io/storage-resizer";
 
-/// Creates a claim that is bound to a volume of this source, and requests more than the volume has.
+/// Creates a claim that is bound to a volume with this source, and requests more than the volume's capacity.
 async fn bound_and_too_small(space: &Space, name: &str, source: Value) -> Result<()> {
     let class = &space.namespace;
     let of_class = json!({"spec": {"storageClassName": class}});
@@ -62,7 +63,7 @@ pub async fn expansion_is_left_to_external_resizers(space: Space) -> Result<()> 
     })
     .await?;
     during(QUIET, "one write, of the annotation", || async {
-        ensure!(faults.count(cluster_tests::Call::is_deed) == 1, "{:?}", faults.seen());
+        ensure!(faults.count(cluster_tests::Call::is_object_write) == 1, "{:?}", faults.seen());
         Ok(())
     })
     .await?;

@@ -1,5 +1,5 @@
-//! Kubelets that only mount: they report the volumes of their pods as in use, wait until the controller has attached them,
-//! and start and end the pods.
+//! Kubelets that only mount: they report the volumes of their pods as in use, wait until the controller has attached
+//! them, and start and end the pods.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use tokio::time::sleep;
 
 const PASS: Duration = Duration::from_millis(100);
 
-/// A node with a kubelet. The kubelet ends when this is dropped.
+/// A node with a kubelet, which stops when this is dropped.
 pub struct Kubelet {
     /// Name of the node.
     pub node: String,
@@ -39,7 +39,7 @@ impl Drop for Kubelet {
 impl Kubelet {
     /// Registers a node on which a CSI driver runs. Only pods that tolerate everything are scheduled to it.
     pub async fn start(bed: &Arc<Bed>, node: &str, driver: &str) -> Result<Self> {
-        // Without its Lease, the bed's own kubelets leave the node and its pods alone.
+        // Without its Lease, the control plane's fake kubelets ignore the node and its pods.
         let leases: Api<Lease> = Api::namespaced(bed.client.clone(), "kube-node-lease");
         let lease = json!({
             "metadata": {"name": node},
@@ -145,8 +145,8 @@ struct Passes {
 }
 
 impl Passes {
-    /// One pass over the pods of the node, in the order of a kubelet: volumes are in use before they are waited for, and
-    /// until after they are unmounted.
+    /// Runs one pass over the pods of the node, in the order of a kubelet: a volume is reported as in use before the
+    /// wait for its attachment, and until after it is unmounted.
     async fn pass(&self) -> Result<()> {
         let pods: Api<Pod> = Api::all(self.bed.client.clone());
         let nodes: Api<Node> = Api::all(self.bed.client.clone());
@@ -252,7 +252,7 @@ fn is_running(pod: &Pod) -> bool {
     pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Running"))
 }
 
-/// Returns the name that kubelets expect of a VolumeAttachment.
+/// Returns the name of a VolumeAttachment that kubelets expect.
 pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
     use ring::digest;
     let hash = digest::digest(&digest::SHA256, format!("{handle}{driver}{node}").as_bytes());

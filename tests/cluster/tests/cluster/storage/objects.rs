@@ -1,4 +1,4 @@
-//! Volumes, claims and pods with claims, and what tests read off them.
+//! Volumes, claims and pods with claims, and accessors for tests.
 
 use anyhow::{Context, Result, bail, ensure};
 use cluster_tests::objects::{pod, with};
@@ -21,7 +21,7 @@ pub fn claim(name: &str) -> Value {
     })
 }
 
-/// A volume of 1 GiB on this source, without a class.
+/// A volume of 1 GiB with this source, without a class.
 pub fn volume(name: &str, source: Value) -> Value {
     with(
         json!({
@@ -35,7 +35,7 @@ pub fn volume(name: &str, source: Value) -> Value {
     )
 }
 
-/// A pod on a node that has no kubelet, with a volume of this claim. The pod stays as it is until a test changes it.
+/// A pod on a node without a kubelet, with a volume of this claim. The pod does not change until a test changes it.
 pub fn user_on_a_node(name: &str, claim: &str) -> Value {
     with(user(name, claim), json!({"spec": {"nodeName": "without-kubelet"}}))
 }
@@ -59,7 +59,7 @@ where
         + Serialize
         + DeserializeOwned,
 {
-    /// The admin's way to the objects.
+    /// The admin's client of the objects.
     pub fn of(space: &Space) -> Self {
         Self { api: Api::all(space.bed.client.clone()) }
     }
@@ -108,13 +108,13 @@ pub fn volumes(space: &Space) -> ClusterWide<PersistentVolume> {
     ClusterWide::of(space)
 }
 
-/// Says that a claim is bound, as the binder does, with this capacity.
+/// Sets the status of a bound claim, as the binder does, with this capacity.
 pub async fn bind(space: &Space, claim: &str, capacity: &str) -> Result<PersistentVolumeClaim> {
     let status = json!({"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": capacity}});
     space.patch_status(claim, json!({"status": status})).await
 }
 
-/// Status and reason of a claim's condition `Unused`.
+/// Returns status and reason of a claim's condition `Unused`.
 pub async fn unused(space: &Space, claim: &str) -> Result<(String, String)> {
     let claim: PersistentVolumeClaim = space.get(claim).await?;
     let conditions = claim.status.and_then(|status| status.conditions).unwrap_or_default();
@@ -143,7 +143,7 @@ pub async fn until_claim_deleted(space: &Space, name: &str) -> Result<()> {
     .await
 }
 
-/// Deletes a pod that has no kubelet.
+/// Deletes a pod without a kubelet.
 pub async fn delete_with_force(space: &Space, pod: &str) -> Result<()> {
     space.api::<Pod>().delete(pod, &DeleteParams::default().grace_period(0)).await?;
     Ok(())

@@ -56,7 +56,7 @@ pub async fn claim_stays_while_a_pod_on_a_node_uses_it(space: Space) -> Result<(
     only_declared(&faults, &[CLAIMS])
 }
 
-/// The cache of pods is frozen before the pod is created: only a read of the API server can find it.
+/// The cache of pods is frozen before the pod is created: only an uncached read can find it.
 pub async fn pod_that_no_cache_shows_keeps_its_claim(space: Space) -> Result<()> {
     let faults = Faults::default();
     space.create::<PersistentVolumeClaim>(claim("data")).await?;
@@ -118,7 +118,8 @@ pub async fn finalizers_are_added_and_removed_when_writes_fail(space: Space) -> 
     .await
 }
 
-/// A claim that the controller has processed, which its finalizer shows, is bound and stays without the condition.
+/// A claim with a finalizer, which proves that the controller has processed it, is bound and stays without the
+/// condition.
 pub async fn bound_claim_has_no_unused_condition_without_the_gate(space: Space) -> Result<()> {
     let flags = [&format!("--controllers={CLAIMS}"), "--feature-gates=PersistentVolumeClaimUnusedSinceTime=false"];
     let _manager = Manager::start_with(&space, &Faults::default(), &flags).await?;

@@ -1,4 +1,4 @@
-//! Upstream's manager and ours take the attachment of volumes over from each other while the driver is at work.
+//! Upstream's manager and ours take over from each other while volumes are being attached and detached.
 
 use anyhow::{Result, ensure};
 use cluster_tests::{Faults, Manager, Space, eventually};
@@ -18,7 +18,7 @@ async fn until_attachments(world: &World, all: usize, deleted: usize) -> Result<
     .await
 }
 
-/// Ends a term of our manager, in which the driver must have refused nothing.
+/// Ends a leadership term of our manager, in which the driver must not have refused a request.
 async fn end_term(world: &World, manager: Manager, refused_before: usize) -> Result<()> {
     manager.crash().await;
     let refused = world.violations()?;
@@ -26,11 +26,11 @@ async fn end_term(world: &World, manager: Manager, refused_before: usize) -> Res
     Ok(())
 }
 
-/// There and back again, in the middle of an attachment and of a detachment each time.
+/// Two takeovers in each direction, during an attachment and during a detachment.
 ///
-/// Upstream's manager does not wait for a detachment that was under way when it started: it reads the attachment as
-/// uncertain, and GetNodesForAttachedVolume (pkg/controller/volume/attachdetach/cache) leaves those out. The driver
-/// refuses the second attachment, so that only requests in our terms are failures here.
+/// Upstream's manager does not wait for a detachment that was in progress when it started: it reads the attachment as
+/// uncertain, and GetNodesForAttachedVolume (pkg/controller/volume/attachdetach/cache) omits those. The driver refuses
+/// the second attachment, so that only requests in our leadership terms are failures here.
 pub async fn attachments_continue_under_the_other_manager(_: Space) -> Result<()> {
     let delays = ["--attach-delay=3s", "--detach-delay=3s"];
     let world = World::start(own_space("takeover").await?, &delays).await?;

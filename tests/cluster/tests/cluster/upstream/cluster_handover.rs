@@ -31,7 +31,7 @@ const HOLD: &str = "example.com/hold";
 
 type StepFuture = BoxFuture<'static, Result<()>>;
 
-/// Work that one manager begins and another one ends.
+/// A task that one manager begins and another one finishes.
 struct Work {
     name: &'static str,
     /// The first half: up to an intermediate state.
@@ -44,7 +44,7 @@ const WORKS: [Work; 6] = [
     Work {
         name: "namespace",
         begin: |space| Box::pin(async move { hold_up(&space).await }),
-        end: |space| Box::pin(async move { let_go(&space).await }),
+        end: |space| Box::pin(async move { remove_hold(&space).await }),
     },
     Work {
         name: "garbage",
@@ -100,7 +100,7 @@ async fn hold_up(space: &Space) -> Result<()> {
     .await
 }
 
-async fn let_go(space: &Space) -> Result<()> {
+async fn remove_hold(space: &Space) -> Result<()> {
     let inner = inner(space);
     inner.patch::<ConfigMap>("held", json!({"metadata": {"finalizers": null}})).await?;
     eventually("the namespace is deleted", || async {
@@ -179,7 +179,7 @@ async fn count_again(space: &Space) -> Result<()> {
     used(space, 1).await
 }
 
-/// A robot has its token; the namespace has its account and the root certificates.
+/// The token Secret of a service account gets its token; the namespace has its account and the root certificates.
 async fn give_token(space: &Space) -> Result<()> {
     space.create::<ServiceAccount>(json!({"metadata": {"name": "robot"}})).await?;
     space.create::<Secret>(token_secret("first", "robot", json!({}))).await?;
@@ -204,7 +204,7 @@ async fn take_token(space: &Space) -> Result<()> {
     .await
 }
 
-/// A node gets a range that no other one has, and the annotation with the TTL of its caches.
+/// A node gets a unique range, and the annotation with the TTL of its caches.
 async fn join(space: &Space, name: &str) -> Result<()> {
     let name = format!("{}-{name}", space.namespace);
     add(space, &name, &[]).await?;
@@ -238,7 +238,7 @@ async fn join_again(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// All that the controllers write, by kind and name: uid and version.
+/// Returns uid and version of all objects that the controllers write, by kind and name.
 async fn written(bed: &Arc<Bed>) -> Result<BTreeMap<String, (Option<String>, Option<String>)>> {
     let kinds = "nodes,certificatesigningrequests,namespaces,configmaps,secrets,serviceaccounts,resourcequotas";
     let cluster = bed.clone();
@@ -248,7 +248,7 @@ async fn written(bed: &Arc<Bed>) -> Result<BTreeMap<String, (Option<String>, Opt
     for item in list["items"].as_array().into_iter().flatten() {
         let text = |field: &str| item["metadata"][field].as_str().map(ToOwned::to_owned);
         let name = ["namespace", "name"].map(|field| text(field).unwrap_or_default()).join("/");
-        // The API server keeps books of its own.
+        // The API server itself updates objects in kube-system.
         if !name.starts_with("kube-system/") {
             written.insert(format!("{} {name}", item["kind"]), (text("uid"), text("resourceVersion")));
         }
@@ -257,14 +257,14 @@ async fn written(bed: &Arc<Bed>) -> Result<BTreeMap<String, (Option<String>, Opt
     Ok(written)
 }
 
-/// A work in its own namespace.
+/// A task in its own namespace.
 type Course = (&'static Work, Space);
 
 async fn all(bed: &Arc<Bed>) -> Result<Vec<Course>> {
     try_join_all(WORKS.iter().map(async |work| Ok((work, bed.space(work.name).await?)))).await
 }
 
-/// Does one half of all works, side by side.
+/// Runs one half of all tasks concurrently.
 async fn run_half(courses: &[Course], half: fn(&Work) -> fn(Space) -> StepFuture) -> Result<()> {
     let each = courses.iter().map(async |(work, space)| {
         half(work)(space.clone()).await.with_context(|| format!("{} in {}", work.name, space.namespace))
@@ -290,7 +290,7 @@ async fn listed(faults: &Faults) -> Result<()> {
     .await
 }
 
-/// Both ways, for all kinds of work together.
+/// Tests both directions, for all tasks concurrently.
 pub async fn cluster_continues_under_the_other_manager(_: Space) -> Result<()> {
     let bed = bed().await?;
     let home = bed.space("home").await?;
@@ -323,13 +323,13 @@ pub async fn cluster_continues_under_the_other_manager(_: Space) -> Result<()> {
     let manager = Manager::start_cluster_wide(&home, &faults, &flags).await?;
     listed(&faults).await?;
     during(QUIET, "ours finds nothing to do", || async {
-        ensure!(faults.count(Call::is_deed) == 0, "{:?}", faults.seen());
+        ensure!(faults.count(Call::is_object_write) == 0, "{:?}", faults.seen());
         Ok(())
     })
     .await?;
     manager.stop().await?;
     start_upstream_with(&bed.cluster, &flags)?;
-    // Work of which it is known that upstream's has done it after its start.
+    // Tasks that upstream's manager is known to have processed after its start.
     give_token(&bed.space("last").await?).await?;
     count(&bed.space("last").await?).await?;
     bed.cluster.kill(UPSTREAM)?;

@@ -1,5 +1,5 @@
-//! Upstream's manager and ours hand work over to each other in its middle, for a table of kinds of work: what the one
-//! has begun the other one ends, with the same objects, and neither touches what is at rest.
+//! Takeovers between upstream's manager and ours in the middle of a task, for a table of tasks: the successor finishes
+//! what the other one has begun, with the same objects, and neither writes to objects that need no change.
 
 use std::collections::BTreeMap;
 
@@ -21,12 +21,12 @@ use crate::workloads::disruption::{INSUFFICIENT, SUFFICIENT, budget, counted, ev
 use crate::workloads::horizontal_pod_autoscaler::{autoscaler, busy, scaled_to};
 use crate::workloads::{cronjob, deployment, job, pod_garbage_collector, replicaset, replicationcontroller};
 
-/// The controllers of all of it.
+/// The controllers of all tasks.
 const CONTROLLERS: &str = "replicationcontroller-controller,replicaset-controller,deployment-controller,job-controller,\
                            cronjob-controller,disruption-controller,horizontal-pod-autoscaler-controller,\
                            pod-garbage-collector-controller,ttl-after-finished-controller";
 
-/// Flags that let autoscalers decide soon, known to both managers.
+/// Flags for quick decisions of autoscalers, which both managers have.
 const QUICK: [&str; 4] = [
     "--horizontal-pod-autoscaler-sync-period=500ms",
     "--horizontal-pod-autoscaler-downscale-stabilization=2s",
@@ -36,12 +36,12 @@ const QUICK: [&str; 4] = [
 
 type StepFuture = BoxFuture<'static, Result<()>>;
 
-/// Work that one manager begins and another one ends.
+/// A task that one manager begins and another one finishes.
 struct Work {
     name: &'static str,
-    /// Up to a state that is half way.
+    /// The first half: up to an intermediate state.
     begin: fn(Space) -> StepFuture,
-    /// From there to the end.
+    /// The second half: from there to the final state.
     end: fn(Space) -> StepFuture,
     /// The number of pods that are created in total.
     pods: usize,
@@ -86,14 +86,14 @@ const WORKS: [Work; 8] = [
     },
     Work {
         name: "ttl-after-finished",
-        begin: |space| Box::pin(async move { end_and_stay(&space).await }),
-        end: |space| Box::pin(async move { go_after_a_time(&space).await }),
+        begin: |space| Box::pin(async move { finish_with_long_ttls(&space).await }),
+        end: |space| Box::pin(async move { expire_one(&space).await }),
         pods: 2,
     },
     Work {
         name: "podgc",
-        begin: |space| Box::pin(async move { end_the_first(&space).await }),
-        end: |space| Box::pin(async move { end_the_second(&space).await }),
+        begin: |space| Box::pin(async move { fail_the_first(&space).await }),
+        end: |space| Box::pin(async move { fail_the_second(&space).await }),
         pods: 3,
     },
 ];
@@ -109,7 +109,7 @@ async fn grow(space: &Space) -> Result<()> {
     .await
 }
 
-/// Has as many pods of a Job succeed as there are, up to `most`.
+/// Lets the existing pods of a Job succeed, up to `most`.
 async fn succeed(space: &Space, name: &str, most: usize) -> Result<()> {
     for pod in names(&space.pods(name).await?).into_iter().take(most) {
         space.kubectl(&["annotate", "pod", &pod, &format!("{BEHAVIOUR}=succeed"), "--overwrite"]).await?;
@@ -119,7 +119,7 @@ async fn succeed(space: &Space, name: &str, most: usize) -> Result<()> {
 
 const JOBS: [(&str, &str); 2] = [("plain", "NonIndexed"), ("indexed", "Indexed")];
 
-/// Of six pods three run at a time; one has ended and is counted, another one has just ended.
+/// Three of six pods run at a time; one has finished and is counted, another one has just finished.
 async fn run_half(space: &Space) -> Result<()> {
     for (name, mode) in JOBS {
         let spec = json!({"parallelism": 3, "completions": 6, "completionMode": mode});
@@ -159,7 +159,7 @@ async fn run_to_the_end(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// The first failure is counted, and the second pod waits for its turn or runs.
+/// The first failure is counted, and the second pod waits for its backoff or runs.
 async fn fail_once(space: &Space) -> Result<()> {
     let spec = json!({"backoffLimit": 1});
     space.create::<Job>(job::job("failing", &json!({BEHAVIOUR: "fail"}), spec)).await?;
@@ -248,8 +248,8 @@ async fn scale_down(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// Two Jobs have ended, and are to stay for long.
-async fn end_and_stay(space: &Space) -> Result<()> {
+/// Two Jobs have finished, and have a long TTL.
+async fn finish_with_long_ttls(space: &Space) -> Result<()> {
     for name in ["brief", "kept"] {
         space.create::<Job>(job::job(name, &json!({}), json!({"ttlSecondsAfterFinished": 3600}))).await?;
     }
@@ -259,8 +259,8 @@ async fn end_and_stay(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// The time of one is over since it has ended: it goes, and the other one stays.
-async fn go_after_a_time(space: &Space) -> Result<()> {
+/// The TTL of one is shortened, so that it has expired: the Job is deleted, and the other one stays.
+async fn expire_one(space: &Space) -> Result<()> {
     space.patch::<Job>("brief", json!({"spec": {"ttlSecondsAfterFinished": 1}})).await?;
     eventually("it is going", || async {
         let brief: Job = space.get("brief").await?;
@@ -268,14 +268,14 @@ async fn go_after_a_time(space: &Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    // Its dependents are deleted first, and nothing here collects them.
+    // Its dependents are deleted first, and the garbage collector does not run here.
     space.patch::<Job>("brief", json!({"metadata": {"finalizers": null}})).await?;
     ensure!(space.get::<Job>("kept").await?.metadata.deletion_timestamp.is_none(), "the other one stays");
     Ok(())
 }
 
-/// Of three pods that were never bound one is deleted and ended; something holds it.
-async fn end_the_first(space: &Space) -> Result<()> {
+/// One of three unscheduled pods is deleted and marked as failed; a finalizer keeps it.
+async fn fail_the_first(space: &Space) -> Result<()> {
     for name in ["first", "second", "third"] {
         space.create::<Pod>(pod_garbage_collector::kept(name, json!({"schedulerName": "nobody"}))).await?;
     }
@@ -284,8 +284,8 @@ async fn end_the_first(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// So does the second, and then both go.
-async fn end_the_second(space: &Space) -> Result<()> {
+/// The second pod is deleted in the same way, and then both are removed.
+async fn fail_the_second(space: &Space) -> Result<()> {
     space.delete::<Pod>("second").await?;
     for name in ["first", "second"] {
         pod_garbage_collector::ended(space, name).await?;
@@ -298,7 +298,7 @@ async fn end_the_second(space: &Space) -> Result<()> {
     .await
 }
 
-/// Objects that no manager replaces, and all pods, by kind and name: uids and, but for pods, versions.
+/// Objects that no manager replaces, and all pods, by kind and name: uids and, except for pods, versions.
 type Kept = BTreeMap<String, (Option<String>, Option<String>)>;
 
 async fn kept(space: &Space) -> Result<Kept> {
@@ -316,7 +316,7 @@ async fn kept(space: &Space) -> Result<Kept> {
     Ok(kept)
 }
 
-/// A work in its own namespace.
+/// A task in its own namespace.
 struct Course {
     work: &'static Work,
     space: Space,
@@ -333,13 +333,13 @@ impl Course {
         .await
     }
 
-    /// Answers the uids of the pods that are there half way.
+    /// Returns the uids of the pods in the intermediate state.
     async fn begin(&self) -> Result<Vec<String>> {
         (self.work.begin)(self.space.clone()).await.with_context(|| format!("{} begins", self.work.name))?;
         Ok(uids(&self.space.list::<Pod>("").await?))
     }
 
-    /// Fails also if a pod was made that need not be, or one that was there half way has been made again.
+    /// Also fails if an unnecessary pod was created, or a pod of the intermediate state was replaced.
     async fn end(&self) -> Result<()> {
         let Self { work, space, observer } = self;
         (work.end)(space.clone()).await.with_context(|| format!("{} ends in {}", work.name, space.namespace))?;
@@ -364,7 +364,7 @@ async fn all_kept(courses: &[Course]) -> Result<Vec<Kept>> {
     try_join_all(courses.iter().map(|course| kept(&course.space))).await
 }
 
-/// Fails if an object was written or made again since.
+/// Fails if an object was written or recreated since `before`.
 async fn untouched(courses: &[Course], before: &[Kept]) -> Result<()> {
     for (course, (before, after)) in courses.iter().zip(before.iter().zip(all_kept(courses).await?)) {
         let changed: Vec<_> = after.iter().filter(|(name, now)| before.get(*name) != Some(now)).collect();
@@ -373,8 +373,8 @@ async fn untouched(courses: &[Course], before: &[Kept]) -> Result<()> {
     Ok(())
 }
 
-/// Both ways, for all kinds of work together. Upstream's manager sees all namespaces, so that this needs a control
-/// plane of its own.
+/// Tests both directions, for all tasks concurrently. Upstream's manager watches all namespaces, so that this needs a
+/// separate control plane.
 pub async fn work_continues_under_the_other_manager(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let home = bed.space("home").await?;
@@ -396,7 +396,7 @@ pub async fn work_continues_under_the_other_manager(_: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    // Work that is under way continues, but nothing may be created again.
+    // Tasks in progress continue, but no object may be recreated.
     for (course, before) in from_upstream.iter().zip(&before) {
         let now = kept(&course.space).await?;
         let lost: Vec<_> =

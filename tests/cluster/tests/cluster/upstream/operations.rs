@@ -1,5 +1,5 @@
-//! Operations of docs/takeover.md: all commands of the page that replace upstream's manager on a node, and that go
-//! back.
+//! Operations of docs/takeover.md: all commands of the page that replace upstream's manager on a node, and that revert
+//! to it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -83,7 +83,7 @@ impl<'a> Node<'a> {
         .await
     }
 
-    /// Follows the page's checks, of our manager or of upstream's: it leads, and no pod is lost.
+    /// Runs the page's checks for our manager or upstream's: it leads, and no pod is lost.
     async fn checks(&mut self, ours: bool) -> Result<()> {
         let printed = self.run_section("Check").await?;
         ensure!(printed.contains("became leader"), "no event of an election: {printed}");
@@ -116,7 +116,7 @@ fn blocks(page: &str, heading: &str) -> Vec<String> {
     blocks
 }
 
-/// Pods by uid and name, of all namespaces.
+/// Returns pods of all namespaces, by uid and name.
 async fn everything(bed: &Bed) -> Result<BTreeSet<String>> {
     let pods: Api<Pod> = Api::all(bed.client.clone());
     let names = |pod: Pod| format!("{:?} {:?}", pod.metadata.uid, pod.metadata.name);
@@ -185,7 +185,7 @@ async fn bed() -> Result<Bed> {
     Bed::without_accounts(Options { nodes: 2, ..Options::default() }).await
 }
 
-/// Upstream's manager, ours, upstream's again; then both with a part of the controllers each, and back. All use
+/// Upstream's manager, ours, and upstream's again; then both with a part of the controllers each, and back. All use
 /// kubeadm's command line.
 pub async fn takeover_page_works_in_both_directions(_: Space) -> Result<()> {
     let bed = bed().await?;
@@ -228,7 +228,7 @@ pub async fn takeover_page_works_in_both_directions(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// The command line of kubeadm's manifest, by the command's name, with its probes; at the end, the Lease is released.
+/// The command line of kubeadm's manifest, with the command's name and probes; at the end, the Lease is released.
 pub async fn kubeadms_command_line_runs_unchanged(_: Space) -> Result<()> {
     let bed = bed().await?;
     let mut node = Node::new(&bed)?;

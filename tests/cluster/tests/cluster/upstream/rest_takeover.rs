@@ -1,5 +1,5 @@
-//! PodGroups, device pools, storage versions, migrations and policies that one manager began to process and the other one
-//! continues with, both ways.
+//! PodGroups, device pools, storage versions, migrations and policies that one manager began to process and the other
+//! one continues, in both directions.
 
 use std::sync::Arc;
 
@@ -81,7 +81,7 @@ fn migration(name: &str) -> Value {
     })
 }
 
-/// Creates a PodGroup with a pod that runs, and deletes it; it stays.
+/// Creates a PodGroup with a running pod, and deletes it; it stays.
 async fn delete_group_in_use(space: &Space, name: &str) -> Result<()> {
     let metadata = json!({"name": name, "namespace": space.namespace});
     create(
@@ -143,7 +143,7 @@ async fn is_answered(space: &Space, name: &str) -> Result<()> {
     .await
 }
 
-/// Changes a ConfigMap meanwhile: upstream's cache must have reached the version at which the migration began.
+/// Also changes a ConfigMap: upstream's cache must have reached the version at which the migration began.
 async fn is_migrated(space: &Space, name: &str) -> Result<()> {
     eventually(format!("migration {name} succeeds"), || async {
         let written = jiff::Timestamp::now().to_string();
@@ -166,7 +166,7 @@ async fn has_one_entry(space: &Space, name: &str) -> Result<()> {
     .await
 }
 
-/// The versions of the objects that are complete, which the other manager leaves as they are.
+/// Returns the versions of the complete objects, which the other manager must not change.
 async fn complete(space: &Space, name: &str) -> Result<Vec<Value>> {
     let mut versions = Vec::new();
     for (kind, name) in [

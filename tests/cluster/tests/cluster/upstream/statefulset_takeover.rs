@@ -16,7 +16,7 @@ use crate::workloads::statefulset::{set_image, settled, stateful_set};
 
 const CONTROLLER: &str = "statefulset-controller";
 
-/// A template with everything whose spelling may go wrong: quantities, characters that Go escapes, long numbers,
+/// A template with everything whose serialization may differ: quantities, characters that Go escapes, long numbers,
 /// defaults of many kinds.
 pub fn rich(name: &str, replicas: i32) -> Value {
     with(
@@ -56,7 +56,7 @@ pub fn rich(name: &str, replicas: i32) -> Value {
     )
 }
 
-/// All revisions with their numbers, labels, and data as the server sends it.
+/// Returns all revisions with their numbers, labels, and data as the server returns it.
 async fn revisions(space: &Space) -> Result<BTreeMap<String, (i64, Value, Value)>> {
     let revisions: Vec<ControllerRevision> = space.list("").await?;
     let row = |each: &ControllerRevision| -> Result<_> {
@@ -83,7 +83,7 @@ async fn half_way(space: &Space, version: u32) -> Result<Vec<String>> {
     .await
 }
 
-/// There and back again, in the middle of an update each time.
+/// Two takeovers in each direction, each in the middle of an update.
 pub async fn updates_continue_under_the_other_manager(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let space = bed.space("takeover").await?;
@@ -101,7 +101,7 @@ pub async fn updates_continue_under_the_other_manager(_: Space) -> Result<()> {
     settled(&space, "web", 5, 2).await?;
     let end = uids(&space.list::<Pod>("web").await?);
     ensure!(half.iter().all(|uid| end.contains(uid)), "from upstream to ours: {half:?} -> {end:?}");
-    // A change that is none of the template: ours compares its own bytes with those of upstream's revision.
+    // A change outside the template: our manager compares its own bytes with those of upstream's revision.
     space.scale::<StatefulSet>("rich", 2).await?;
     settled(&space, "rich", 2, 1).await?;
     let rich_after = uids(&space.list::<Pod>("rich").await?);
@@ -110,7 +110,7 @@ pub async fn updates_continue_under_the_other_manager(_: Space) -> Result<()> {
     let half = half_way(&space, 3).await?;
     manager.crash().await;
 
-    // And upstream compares its bytes with those of ours.
+    // And upstream's manager compares its bytes with those of ours.
     start_upstream(&bed.cluster, CONTROLLER, &[])?;
     settled(&space, "web", 5, 3).await?;
     let end = uids(&space.list::<Pod>("web").await?);

@@ -157,7 +157,7 @@ async fn begun(space: &Space, version: u32) -> Result<()> {
     .await
 }
 
-/// Fails unless this many pods were ever created, and these revisions exist.
+/// Fails unless this number of pods was ever created, and these revisions exist.
 async fn made(space: &Space, observer: &Observer, pods: usize, numbers: &[i64]) -> Result<()> {
     let ever = observer.view().pods_ever.len();
     ensure!(ever == pods, "{ever} pods were made instead of {pods}");
@@ -166,7 +166,7 @@ async fn made(space: &Space, observer: &Observer, pods: usize, numbers: &[i64]) 
     Ok(())
 }
 
-/// There and back again, each time in the middle of an update and once more at rest.
+/// Takeovers in both directions, each in the middle of an update and again after it.
 pub async fn daemon_pods_are_kept_by_the_other_manager(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let space = bed.space("takeover").await?;

@@ -30,7 +30,7 @@ async fn bed() -> Result<Arc<Bed>> {
     Ok(Arc::new(Bed::without_accounts(options).await?))
 }
 
-/// The manager that runs at the moment.
+/// The running manager.
 enum Running {
     Ours(Manager),
     Upstreams,
@@ -117,7 +117,7 @@ async fn until(space: &Space, what: &str, least: usize, is_so: fn(&PersistentVol
     .await
 }
 
-/// Checks that each claim has a volume of its own, and that the volume says so.
+/// Checks that each claim has a volume of its own, and that the volume refers to the claim.
 async fn each_has_its_volume(space: &Space, number: usize) -> Result<()> {
     let (claims, volumes) = (claims(space).await?, volumes_of(space).await?);
     let mut taken = BTreeSet::new();
@@ -159,7 +159,7 @@ async fn at_rest(space: &Space) -> Result<BTreeMap<String, String>> {
     Ok(list["items"].as_array().into_iter().flatten().map(row).collect())
 }
 
-/// Both ways, and then neither manager changes what the other one left.
+/// Takeovers in both directions; then neither manager changes objects of the other one.
 pub async fn binding_continues_under_the_other_manager(_: Space) -> Result<()> {
     let bed = bed().await?;
     let (first, second) = (bed.space("from-upstream").await?, bed.space("from-ours").await?);
@@ -179,7 +179,7 @@ pub async fn binding_continues_under_the_other_manager(_: Space) -> Result<()> {
     })
     .await?;
     during(QUIET, "ours has nothing to do", || async {
-        ensure!(faults.count(Call::is_deed) == 0, "{:?}", faults.seen());
+        ensure!(faults.count(Call::is_object_write) == 0, "{:?}", faults.seen());
         Ok(())
     })
     .await?;
@@ -188,7 +188,7 @@ pub async fn binding_continues_under_the_other_manager(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// The number of volumes with which the driver did this. A sidecar may repeat a call.
+/// Returns the number of volumes for which the driver executed an action. A sidecar may repeat a call.
 fn done(driver: &Driver, verb: &str) -> Result<usize> {
     let history = driver.history()?;
     let volume = |event: &String| {

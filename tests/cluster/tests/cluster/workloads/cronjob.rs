@@ -101,7 +101,7 @@ pub async fn year_of_missed_runs_leads_to_one_run(space: Space) -> Result<()> {
     .await
 }
 
-/// The Job is not the CronJob's own: it is neither counted nor adopted, and nothing is created beside it.
+/// The Job has another owner: it is neither counted nor adopted, and no other Job is created.
 pub async fn job_of_another_owner_takes_the_name_of_a_run(space: Space) -> Result<()> {
     overdue(&space, "yearly", &json!({}), json!({"timeZone": "Etc/UTC"})).await?;
     let begun = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).first_of_year()?.start_of_day()?;

@@ -402,7 +402,7 @@ pub async fn failed_pods_are_replaced_with_backoff(space: Space) -> Result<()> {
             Ok(())
         })
         .await?;
-        // The first is sent immediately, the second after a second.
+        // The first replacement is immediate, the second one follows after a second.
         ensure!(begun.elapsed() >= std::time::Duration::from_secs(1), "{name}: three within {:?}", begun.elapsed());
         let events = space.events(name).await?;
         let told = format!("Warning FailedDaemonPod Found failed daemon pod {}/{name}-", space.namespace);

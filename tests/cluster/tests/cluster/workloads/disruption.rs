@@ -51,7 +51,7 @@ pub async fn evict(space: &Space, name: &str) -> Result<bool> {
 pub async fn evictions_and_drains_respect_the_budget(space: Space) -> Result<()> {
     let faults = Faults::default();
     let manager = Manager::start(&space, &faults).await?;
-    // Nodes are everybody's: only this test's pods may be drained.
+    // The nodes are shared with other tests: only this test's pods may be drained.
     let app = &space.namespace;
     let deployment = with(replica_set(app, 4), json!({"metadata": {"name": "web"}}));
     space.create::<Deployment>(deployment).await?;
@@ -110,7 +110,7 @@ pub async fn uncountable_pods_are_reported_and_cannot_be_evicted(space: Space) -
         Ok(())
     })
     .await?;
-    // A number that needs no owners counts all.
+    // A budget with an absolute number needs no owners and counts all pods.
     space.patch::<PodDisruptionBudget>("budget", json!({"spec": {"maxUnavailable": null, "minAvailable": 1}})).await?;
     counted(&space, [2, 2, 1, 1], SUFFICIENT).await?;
     Ok(())

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::robustness::scenario::Scenario;
 use crate::workloads::deployment::rolled_out;
 
-/// Quick syncs, and no care for pods that start.
+/// Short sync periods, without a delay for starting pods.
 pub const QUICK: &[&str] = &[
     "--controllers=horizontal-pod-autoscaler-controller,deployment-controller,replicaset-controller",
     "--horizontal-pod-autoscaler-sync-period=200ms",
@@ -63,9 +63,9 @@ pub async fn scaled_to(
     .await
 }
 
-/// Writes of autoscalers and of what they scale.
+/// Writes of autoscalers and of their targets.
 fn is_ours(call: &Call) -> bool {
-    call.is_deed() && call.account == "horizontal-pod-autoscaler"
+    call.is_object_write() && call.account == "horizontal-pod-autoscaler"
 }
 
 pub async fn kubectl_autoscale_scales_up_and_down(space: Space) -> Result<()> {
@@ -86,7 +86,7 @@ pub async fn kubectl_autoscale_scales_up_and_down(space: Space) -> Result<()> {
     let web: Deployment = space.get("web").await?;
     ensure!(web.spec.replicas == Some(5));
 
-    // Nothing changes: nothing is written, and nothing is read but metrics.
+    // Without changes nothing is written, and only metrics are read.
     rolled_out(&space, "web", 5).await?;
     let ten_more_syncs = async || {
         let is_measure = |call: &Call| call.group == "metrics.k8s.io";
@@ -228,7 +228,7 @@ pub async fn target_of_any_kind_scales_to_zero_and_up_again(space: Space) -> Res
             async move {
                 let fleet = fleets.get("web").await?;
                 ensure!(fleet.data["spec"]["replicas"] == replicas, "{:?}", fleet.data);
-                // Its own controller would say so.
+                // The controller of the custom kind would set its status.
                 let told = json!({"status": {"replicas": replicas}});
                 fleets.patch("web", &PatchParams::default(), &Patch::Merge(&told)).await?;
                 let status = status(&space, "web").await?;

@@ -59,7 +59,7 @@ pub async fn pods_of_a_job_are_created_in_its_group(_: Space) -> Result<()> {
         bed.cluster.kubectl_with_input(&["create", "-f", "-"], &job(&space, name, scheduling).to_string())
     };
 
-    // A Job that started before the gate was switched on stays as it is.
+    // A Job that started before the gate was enabled is not changed.
     let manager = Manager::start_cluster_wide(&space, &Faults::default(), &["--controllers=job", NO_GROUPS]).await?;
     create("old", Value::Null)?;
     eventually("the old Job has its pods", || async {

@@ -92,7 +92,7 @@ pub async fn pods_of_a_deleted_node_are_deleted_after_a_delay(space: Space) -> R
 pub async fn unbound_pod_is_deleted_also_after_a_crash(space: Space) -> Result<()> {
     space.create::<Pod>(kept("kept", json!({"schedulerName": "nobody"}))).await?;
     space.delete::<Pod>("kept").await?;
-    let faults = Faults::script([Rule::new(Call::is_deed, Effect::CrashAfter)]);
+    let faults = Faults::script([Rule::new(Call::is_object_write, Effect::CrashAfter)]);
     let manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
     faults.crashes().await;
     manager.crash().await;

@@ -156,7 +156,7 @@ pub async fn replicaset_of_six_hundred_pods_is_created_and_deleted(space: Space)
         Ok(())
     })
     .await?;
-    let created = faults.count(|call| call.is_deed() && call.resource == "pods");
+    let created = faults.count(|call| call.is_object_write() && call.resource == "pods");
     ensure!(created == 600, "{created} creations");
     space.scale::<ReplicaSet>("web", 0).await?;
     settled(&space, "web", 0).await?;

@@ -36,14 +36,14 @@ pub struct Size {
 }
 
 /// A control plane on which managers run one after the other.
-pub struct Estate {
+pub struct SharedCluster {
     cluster: ControlPlane,
     client: Client,
     kubelets: Option<Kubelets>,
     turns: u32,
 }
 
-impl Estate {
+impl SharedCluster {
     /// Starts an empty control plane.
     pub async fn start() -> Result<Self> {
         let options = Options { kwok: false, scheduler: false, audit: true, ..Options::default() };

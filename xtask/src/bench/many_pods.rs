@@ -36,7 +36,7 @@ const NODES: u32 = 100;
 const MANAGER: &str = "kube-controller-manager";
 const KUBELET: &str = "kubelet";
 
-/// Where the ReplicaSet that waits for its pod is.
+/// The namespace and name of the ReplicaSet that waits for its pod.
 const WAITING: &str = "waiting";
 
 /// Maximum time until the first pod is created.
@@ -48,7 +48,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 type Events<'a> = BoxStream<'a, kube::Result<WatchEvent<Pod>>>;
 
 /// A control plane that is full of pods.
-pub struct Crowd {
+pub struct ManyPods {
     cluster: ControlPlane,
     client: Client,
     starts: u32,
@@ -93,7 +93,7 @@ impl Who {
     }
 }
 
-impl Crowd {
+impl ManyPods {
     /// Starts a control plane and fills it with `pods` pods, rounded up to
     /// whole Deployments; every second one has a volume if `with_volumes`.
     pub async fn gather(pods: u32, with_volumes: bool) -> Result<Self> {
@@ -119,9 +119,9 @@ impl Crowd {
         })
         .await?;
         eprintln!("  all exist after {:.0} s", start.elapsed().as_secs_f64());
-        let crowd = Self { cluster, client, starts: 0, _kubelets: kubelets };
-        crowd.describe_and_warm_up(&apps[0])?;
-        Ok(crowd)
+        let bed = Self { cluster, client, starts: 0, _kubelets: kubelets };
+        bed.describe_and_warm_up(&apps[0])?;
+        Ok(bed)
     }
 
     /// Prints the size of a pod, and lists every pod once, so that the API server's cache is filled for the first
@@ -253,7 +253,7 @@ async fn workload(client: &Client, app: &App) -> Result<String> {
     Ok(set)
 }
 
-/// Whether a pod of a crowd with volumes has one: every second one of each node.
+/// Returns whether the pod with this index has a volume, in a cluster with volumes: every second one of each node.
 fn has_volume(number: u32) -> bool {
     (number / NODES).is_multiple_of(2)
 }

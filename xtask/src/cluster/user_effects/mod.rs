@@ -16,12 +16,12 @@ use change::{Change, Disturbance};
 use stage::Stage;
 
 /// The results of one manager.
-type Results = BTreeMap<(Change, Disturbance), Felt>;
+type Results = BTreeMap<(Change, Disturbance), UserEffects>;
 
 /// Effects of one change on users.
 #[derive(Clone, Copy, Debug)]
-struct Felt {
-    /// From the change until everything was as desired.
+struct UserEffects {
+    /// From the change until the desired state was reached.
     took: Duration,
     /// Requests sent during the change.
     requests: usize,
@@ -39,9 +39,9 @@ pub struct Options<'a> {
     pub ours: &'a Manager,
     /// ccm, instead of building it.
     pub cloud_manager: Option<&'a Path>,
-    /// Whether our managers are built for release.
+    /// Our managers are built for release.
     pub release: bool,
-    /// Disturbs the manager in rolling updates only.
+    /// Disturb the manager in rolling updates only.
     pub quick: bool,
 }
 
@@ -65,7 +65,7 @@ pub fn bench(options: &Options, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Measures one manager. Fails if its cluster leaves something behind.
+/// Measures one manager. Fails if its cluster leaves resources behind.
 fn run(setup: Setup, other: &Path, scenarios: &[(Change, Disturbance)]) -> Result<Results> {
     let (results, index) = tokio::runtime::Runtime::new()?.block_on(measure(setup, other, scenarios))?;
     let leaks = RealCluster::leaks(index);
@@ -81,9 +81,14 @@ async fn measure(setup: Setup, other: &Path, scenarios: &[(Change, Disturbance)]
     let mut results = Results::new();
     for (change, disturbance) in scenarios.iter().copied() {
         let name = report::name(change, disturbance);
-        let felt = stage.play(change, disturbance).await.with_context(|| name.clone())?;
-        println!("{name}: {:.1} s, {} of {} requests failed", felt.took.as_secs_f64(), felt.failed, felt.requests);
-        results.insert((change, disturbance), felt);
+        let effects = stage.play(change, disturbance).await.with_context(|| name.clone())?;
+        println!(
+            "{name}: {:.1} s, {} of {} requests failed",
+            effects.took.as_secs_f64(),
+            effects.failed,
+            effects.requests
+        );
+        results.insert((change, disturbance), effects);
     }
     Ok((results, cluster.addresses().index))
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::change::{Change, Disturbance};
-use super::{Felt, Results};
+use super::{Results, UserEffects};
 
 /// Returns the name of a scenario.
 pub fn name(change: Change, disturbance: Disturbance) -> String {
@@ -45,12 +45,12 @@ pub fn markdown(ours: &Results, upstream: &Results) -> String {
     text
 }
 
-fn requests(felt: &Felt) -> String {
-    if felt.requests == 0 { String::new() } else { format!("{} of {}", felt.failed, felt.requests) }
+fn requests(effects: &UserEffects) -> String {
+    if effects.requests == 0 { String::new() } else { format!("{} of {}", effects.failed, effects.requests) }
 }
 
-fn failures(felt: &Felt) -> String {
-    if felt.failed == 0 { String::new() } else { format!("{:.1}", felt.failures_lasted.as_secs_f64()) }
+fn failures(effects: &UserEffects) -> String {
+    if effects.failed == 0 { String::new() } else { format!("{:.1}", effects.failures_lasted.as_secs_f64()) }
 }
 
 #[cfg(test)]
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn report_compares_scenarios_that_both_have() {
-        let felt = |seconds, failed| Felt {
+        let effects = |seconds, failed| UserEffects {
             took: Duration::from_secs(seconds),
             requests: 100,
             failed,
@@ -69,8 +69,8 @@ mod tests {
             load: 1.5,
         };
         let (update, death) = ((Change::Update, Disturbance::Kill), (Change::NodeDeath, Disturbance::None));
-        let ours = Results::from([(update, felt(3, 1)), (death, felt(4, 1))]);
-        let text = markdown(&ours, &Results::from([(update, felt(5, 0))]));
+        let ours = Results::from([(update, effects(3, 1)), (death, effects(4, 1))]);
+        let text = markdown(&ours, &Results::from([(update, effects(5, 0))]));
         let row = "| rolling update of 20, manager killed | 3.0 | 5.0 | 1 of 100 | 0 of 100 | 2.0 |  | 2 | 2 |\n";
         assert!(text.ends_with(row), "{text}");
     }

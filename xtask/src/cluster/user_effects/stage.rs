@@ -12,7 +12,7 @@ use real_cluster::{RealCluster, images};
 use tokio::time::{Instant, sleep};
 
 use super::super::web::{PATH, Web};
-use super::Felt;
+use super::UserEffects;
 use super::change::{Change, Disturbance};
 
 /// The number of servers in all scenarios but that of scaling.
@@ -58,7 +58,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Runs a scenario, and restores the manager and the node afterwards.
-    pub async fn play(&mut self, change: Change, disturbance: Disturbance) -> Result<Felt> {
+    pub async fn play(&mut self, change: Change, disturbance: Disturbance) -> Result<UserEffects> {
         match change {
             Change::Scale => self.scale_servers(0).await?,
             Change::Update | Change::NodeDeath => self.serve().await?,
@@ -67,7 +67,7 @@ impl<'a> Stage<'a> {
         let (changed, disturbed) = tokio::join!(self.change(change, start), self.disturb(change, disturbance));
         let took = changed?;
         disturbed?;
-        let felt = self.felt(start, took);
+        let effects = self.effects(start, took);
         if change == Change::Update {
             self.updates += 1;
         }
@@ -77,10 +77,10 @@ impl<'a> Stage<'a> {
         if change == Change::NodeDeath {
             self.restore_node().await.context("give the cluster its node back")?;
         }
-        Ok(felt)
+        Ok(effects)
     }
 
-    /// Makes a change and waits until the servers are as desired. Returns the time from `start`.
+    /// Makes a change and waits until the servers have the desired state. Returns the time from `start`.
     async fn change(&self, change: Change, start: Instant) -> Result<Duration> {
         match change {
             Change::Scale => {
@@ -115,11 +115,11 @@ impl<'a> Stage<'a> {
         }
     }
 
-    fn felt(&self, start: Instant, took: Duration) -> Felt {
+    fn effects(&self, start: Instant, took: Duration) -> UserEffects {
         let (requests, failed) = self.load.as_ref().map_or((0, 0), |load| load.count_since(start));
         let last = self.load.as_ref().and_then(|load| load.last_failure_since(start));
         let failures_lasted = last.map_or(Duration::ZERO, |last| last.duration_since(start));
-        Felt { took, requests, failed, failures_lasted, load: load_average() }
+        UserEffects { took, requests, failed, failures_lasted, load: load_average() }
     }
 
     /// Waits until the usual number of servers responds to clients.
