@@ -279,7 +279,7 @@ impl Writer {
         resource: &Resource,
         key: &ObjectKey,
         operations: &serde_json::Value,
-    ) -> Result<Answer, WriteError> {
+    ) -> Result<ObjectResponse, WriteError> {
         self.send_patch(path::object(resource, key, Some("status"))?, JSON_PATCH, operations).await
     }
 

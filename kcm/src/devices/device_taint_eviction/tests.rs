@@ -286,8 +286,8 @@ fn status_is_written_when_it_differs_and_has_a_cooldown() {
         (Some(progress_with("", 3)), false, Some(6)),
         (Some(progress_with("", 2)), true, None),
         (Some(progress_with("other", 3)), true, Some(6)),
-        (Some(Progress { since: Time(90), ..said("", 3) }), false, None),
-        (Some(Progress { since: Time(900), ..said("", 3) }), false, Some(10)),
+        (Some(Progress { since: Time(90), ..progress_with("", 3) }), false, None),
+        (Some(Progress { since: Time(900), ..progress_with("", 3) }), false, Some(10)),
     ] {
         let rule = DeviceTaintRule { progress, ..(*rule("r", "a", ("k", NO_EXECUTE, 1))).clone() };
         assert_eq!(to_apply(&rule, &Counts::default(), "now").is_some(), writes, "{:?}", rule.progress);

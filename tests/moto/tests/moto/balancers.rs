@@ -59,7 +59,7 @@ impl AccountResources {
 
     /// Returns the resources whose tags contain a value.
     pub async fn with_tag(moto: &Moto, value: &str) -> Result<Vec<String>> {
-        let all = Self::by(moto).await?;
+        let all = Self::read(moto).await?;
         let mut found = Vec::new();
         for arn in all.balancers.into_iter().chain(all.target_groups) {
             let tags = moto.aws.call(Service::Elb, "DescribeTags", &[("ResourceArns.member.1", &arn)]).await?;

@@ -123,7 +123,7 @@ async fn resource_of_an_uncertain_owner_is_reported_and_never_deleted() {
     };
     let all = vec![of("ours", true), of("perhaps", false)];
     cloud.expect_list_owned().returning(move || Ok(all.clone()));
-    cloud.expect_may_belong().return_const(false);
+    cloud.expect_may_be_owned_by().return_const(false);
     let mut first = true;
     cloud.expect_collect().times(2).withf(|owned| owned.id.name == "ours").returning(move |_| {
         Ok(if std::mem::take(&mut first) { Deletion::InProgress(Duration::from_secs(7)) } else { Deletion::Gone })
@@ -157,7 +157,7 @@ async fn deletion_is_continued_although_a_listing_lacks_the_resource() {
         .into_iter(),
     );
     cloud.expect_list_owned().returning(move || Ok(listings.next().unwrap_or_default()));
-    cloud.expect_may_belong().return_const(false);
+    cloud.expect_may_be_owned_by().return_const(false);
     cloud
         .expect_collect()
         .times(3)
@@ -176,7 +176,7 @@ async fn deletion_is_continued_although_a_listing_lacks_the_resource() {
 #[test]
 fn resource_of_a_service_that_requests_it_is_no_leak() {
     let mut cloud = MockLoadBalancers::new();
-    cloud.expect_may_belong().returning(|owned, service| owned.id == *service || owned.id.namespace.is_empty());
+    cloud.expect_may_be_owned_by().returning(|owned, service| owned.id == *service || owned.id.namespace.is_empty());
     let owned = |id: LoadBalancerId| Owned { id, phase: Phase::Active, resources: Vec::new(), certain: true };
     let left = |id: LoadBalancerId, change: &dyn Fn(&mut kinds::Service)| {
         let mut web = service("web");
