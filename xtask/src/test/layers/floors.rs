@@ -62,8 +62,8 @@ pub const CRATES: &[Layers] = &[
         is_complete: true,
         floors: &[
             // No IO.
-            &["fair", "wake"],
-            &["debounce", "fence", "lock", "metrics", "page", "queue", "slow_start", "store", "text"],
+            &["fair", "lock", "wake"],
+            &["debounce", "fence", "metrics", "page", "queue", "slow_start", "store", "text"],
             &["children", "client", "journal"],
             // Single requests, and reading one's own writes.
             &["consistency", "discovery", "openapi", "write"],
