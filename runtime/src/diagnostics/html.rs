@@ -15,7 +15,7 @@ body{font:14px/1.45 system-ui,sans-serif;margin:0 auto;max-width:75rem;padding:1
 h1{font-size:1.3rem}h2{font-size:1.05rem;margin:1.6rem 0 .4rem}\
 table{border-collapse:collapse;width:100%}\
 th,td{text-align:left;padding:.2rem .6rem .2rem 0;vertical-align:top;border-bottom:1px solid #8884;overflow-wrap:anywhere}\
-td{min-width:6rem}th{font-weight:600;white-space:nowrap}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}\
+th{font-weight:600}@media(min-width:60rem){td{min-width:5rem}th{white-space:nowrap}}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}\
 form{display:flex;flex-wrap:wrap;gap:.5rem;align-items:end}label{display:block;font-size:.85em}\
 input{font:inherit}.bad{color:#c0392b;font-weight:600}.quiet{opacity:.7}\
 summary{cursor:pointer}code{font-size:.95em}";
