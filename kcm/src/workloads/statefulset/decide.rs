@@ -12,6 +12,7 @@ use kinds::statefulset::Strategy;
 use kinds::{Pod, StatefulSet};
 
 use super::identity::{self, Member};
+use crate::pods::availability;
 
 /// Feature gates that decide.
 #[derive(Debug, Clone, Copy)]
@@ -154,12 +155,6 @@ pub fn is_running_and_ready(pod: &Pod) -> bool {
     pod.phase == Phase::Running && pod.ready
 }
 
-/// Returns true if a pod has been ready for long enough. Upstream: pkg/api/v1/pod, IsPodAvailable.
-pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
-    let since_ready = now.as_second() - pod.ready_since.0;
-    pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
-}
-
 /// Returns the number of pods that may be unavailable: a percentage rounds down, and the minimum is one. `None` for a
 /// text that is not a percentage. Upstream: pkg/controller/statefulset, getStatefulSetMaxUnavailable.
 pub fn max_unavailable(set: &StatefulSet) -> Option<usize> {
@@ -222,7 +217,7 @@ fn slots<'a>(start: i32, replicas: usize, members: &[&'a Member]) -> Vec<Slot<'a
 
 impl Situation<'_> {
     fn is_available(&self, pod: &Pod) -> bool {
-        is_available(pod, self.set.min_ready_seconds, self.now)
+        availability::is_available(pod, self.set.min_ready_seconds, self.now)
     }
 
     fn is_unavailable(&self, pod: &Pod) -> bool {

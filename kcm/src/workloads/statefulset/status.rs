@@ -7,8 +7,9 @@ use kinds::statefulset::{StatefulSetStatus, Strategy};
 use kinds::status::Condition;
 use kinds::{Pod, StatefulSet, Str, Time};
 
-use super::decide::{Recreation, is_available, is_running_and_ready};
+use super::decide::{Recreation, is_running_and_ready};
 use super::identity::{self, Member};
+use crate::pods::availability::is_available;
 use crate::pods::status_delay::{CHANGING_COUNTS, MINOR_CHANGE};
 
 /// Type of the condition of a Recreate update.
