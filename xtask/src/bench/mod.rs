@@ -6,6 +6,7 @@ mod autoscaling;
 mod endpoint_churn;
 mod kubelets;
 mod lag;
+mod many_kinds;
 mod many_pods;
 mod measure;
 mod mixed;
@@ -34,6 +35,7 @@ use crate::aws::Cloud;
 use crate::cargo::cargo;
 use crate::cluster::{Manager, user_effects};
 use endpoint_churn::Churn;
+use many_kinds::ManyKinds;
 use many_pods::{ManyPods, Who};
 use measure::{Measurement, Scenario, rows};
 pub use process::usage;
@@ -48,7 +50,8 @@ use subject::{Binaries, Mode, Subject};
 /// plane with fake nodes and runs the Deployment, ReplicaSet, service account and node lifecycle controllers. The
 /// scenarios with many pods share a control plane; so do those with many Services, and those of namespaces, garbage and
 /// nodes. In mixed, the managers run the controllers of all other workloads, in autoscaling only that of autoscalers, in
-/// volumes-provision, volumes-attach and claims-at-rest those of volumes, and in scenarios whose names begin with all, all controllers. Wall time, CPU, memory and API requests are compared.
+/// volumes-provision, volumes-attach and claims-at-rest those of volumes, and all controllers in many-kinds and in
+/// scenarios whose names begin with all. Wall time, CPU, memory and API requests are compared.
 /// The report (Markdown, a plot, all measurements as JSON, the managers' logs) is written to a folder, whose path is
 /// printed.
 ///
@@ -60,6 +63,7 @@ use subject::{Binaries, Mode, Subject};
   cargo xtask bench --scenario memory,cold-start     # only some scenarios
   cargo xtask bench --scenario endpoint-lag --mode raised --profile quick
   cargo xtask bench --scenario volumes-provision,volumes-attach,claims-at-rest --mode raised
+  cargo xtask bench --scenario many-kinds --mode default     # 500 custom kinds
   cargo xtask bench --real                           # real servers under load, effects on users; as root
   cargo xtask bench aws                              # ccm and upstream's AWS manager, on moto
   cargo xtask bench --mode raised --runs 3 --assert  # medians of three; fails if a goal is missed")]
@@ -181,6 +185,10 @@ impl Arguments {
         volumes::Size { claims, nodes }
     }
 
+    fn kinds(&self) -> u32 {
+        if self.quick { 120 } else { 500 }
+    }
+
     fn idle(&self) -> Duration {
         Duration::from_secs(if self.quick { 8 } else { 30 })
     }
@@ -273,6 +281,7 @@ async fn measure(
         scenarios.into_iter().partition(|scenario| *scenario == Scenario::Mixed);
     let (scaled, scenarios): (Vec<Scenario>, Vec<Scenario>) =
         scenarios.into_iter().partition(|scenario| *scenario == Scenario::Autoscaling);
+    let with_kinds = scenarios.contains(&Scenario::ManyKinds);
     let crowds = [Who::Workloads, Who::All].into_iter();
     let crowds: Vec<Who> =
         crowds.filter(|who| who.scenarios().iter().any(|scenario| scenarios.contains(scenario))).collect();
@@ -384,6 +393,19 @@ async fn measure(
                 }
             }
             Err(error) => note("crowd".into(), Err(error)),
+        }
+    }
+    if with_kinds {
+        match ManyKinds::create(arguments.kinds()).await {
+            Ok(mut bed) => {
+                for (mode, subject, name) in turns(Scenario::ManyKinds.name()) {
+                    eprintln!("{name}");
+                    let about = (subject, mode);
+                    let measured = bed.measure(binaries, about, arguments.idle(), &report.log(&name)).await;
+                    note(name, measured.map(|measured| vec![measured]));
+                }
+            }
+            Err(error) => note("many kinds".into(), Err(error)),
         }
     }
     if !lagging.is_empty() {
