@@ -1,5 +1,7 @@
 //! The bodies of the collector's patches.
 
+use std::collections::HashSet;
+
 use kinds::meta::{Meta, OwnerRef};
 use kinds::{Str, Uid};
 use serde_json::{Value, json};
@@ -13,7 +15,8 @@ pub fn drop_references(dependent: &Uid, owners: &[Uid]) -> Value {
 
 /// Returns the patch for all other kinds: the list without these owners, valid for this version of the object only.
 pub fn without_references(meta: &Meta, owners: &[Uid]) -> Value {
-    owner_list(meta, meta.owners.iter().filter(|owner| !owners.contains(&owner.uid)).map(reference))
+    let removed: HashSet<&Uid> = owners.iter().collect();
+    owner_list(meta, meta.owners.iter().filter(|owner| !removed.contains(&owner.uid)).map(reference))
 }
 
 /// Returns the patch by which an object stops blocking the deletion of its owners, for kinds with strategic merge
