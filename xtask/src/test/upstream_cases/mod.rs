@@ -12,10 +12,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The lists, by controller.
-const LISTS: [(&str, &str); 17] = [
+const LISTS: [(&str, &str); 19] = [
     ("attach_detach", include_str!("attach_detach.txt")),
     ("cronjob", include_str!("cronjob.txt")),
     ("deployment", include_str!("deployment.txt")),
+    ("disruption", include_str!("disruption.txt")),
     ("endpointslice", include_str!("endpointslice.txt")),
     ("garbage_collector", include_str!("garbage_collector.txt")),
     ("namespace", include_str!("namespace.txt")),
@@ -24,6 +25,7 @@ const LISTS: [(&str, &str); 17] = [
     ("resource_claim", include_str!("resource_claim.txt")),
     ("resource_pool_status_request", include_str!("resource_pool_status_request.txt")),
     ("resource_quota", include_str!("resource_quota.txt")),
+    ("statefulset", include_str!("statefulset.txt")),
     ("storage_version_migrator", include_str!("storage_version_migrator.txt")),
     ("storageversion_garbage_collector", include_str!("storageversion_garbage_collector.txt")),
     ("taint_eviction", include_str!("taint_eviction.txt")),
