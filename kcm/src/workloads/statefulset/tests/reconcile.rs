@@ -12,7 +12,7 @@ use kinds::{ControllerRevision, PersistentVolumeClaim, envelope};
 use runtime::events::Recorder;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Store, by_controller, by_namespace};
-use runtime::testing::{EventLog, deliver, filled_store, writer};
+use runtime::testing::{KeptEvents, deliver, filled_store, writer};
 use runtime::worker::{Outcome, Reconcile as _, ReconcileError};
 
 use super::*;
@@ -118,7 +118,7 @@ fn response(request: &str) -> Vec<u8> {
 struct Bench {
     reconciler: StatefulSets,
     requests: Arc<Mutex<Vec<String>>>,
-    events: Arc<EventLog>,
+    events: Arc<KeptEvents>,
     sender: BoxFuture<'static, ()>,
 }
 
@@ -146,7 +146,7 @@ impl Bench {
             (refusal.unwrap_or(200), body)
         })
         .await;
-        let events = Arc::<EventLog>::default();
+        let events = Arc::<KeptEvents>::default();
         let (recorder, sender) = Recorder::new("statefulset-controller", events.clone());
         let store = |pods| -> Arc<Store<Pod>> { Arc::new(filled_store(context(), vec![by_controller()], pods)) };
         let reconciler = StatefulSets {
@@ -180,9 +180,15 @@ impl Bench {
         self.sender.await;
         let mut requests = self.requests.lock().expect("the requests").clone();
         requests.retain(|request| !request.ends_with("/status"));
-        let events = self.events.lines();
-        let cut = |line: &String| line.split(" error: ").next().unwrap_or_default().to_owned();
-        (requests, events.iter().map(cut).collect())
+        let events = self.events.bodies();
+        let line = |body: &String| {
+            let event: serde_json::Value = serde_json::from_str(body).expect("JSON");
+            let text = |field: &str| event[field].as_str().unwrap_or_default().to_owned();
+            let message = text("message");
+            let message = message.split(" error: ").next().unwrap_or_default();
+            format!("{} {} {message}", text("type"), text("reason"))
+        };
+        (requests, events.iter().map(line).collect())
     }
 }
 
