@@ -133,7 +133,10 @@ fn main() -> std::process::ExitCode {
             consumers_with_hostile_names_are_dropped, each_of_many_pods_gets_one_claim_from_two_managers,
             administrative_access_needs_a_labelled_namespace,
         },
-        devices::group_claims::{claim_of_a_pod_group_is_shared_by_its_pods, pods_of_groups_get_claims_only_with_the_gates},
+        devices::group_claims::{
+            claim_of_a_pod_group_is_shared_by_its_pods, pods_of_groups_get_claims_only_with_the_gates,
+            scheduler_allocates_the_claim_of_a_pod_group_whose_pods_are_evicted_together,
+        },
         devices::taint_eviction::{
             pods_that_do_not_tolerate_a_device_taint_are_evicted, eviction_delay_continues_after_a_restart,
             taint_rule_reports_planned_and_executed_evictions,
@@ -209,8 +212,10 @@ fn main() -> std::process::ExitCode {
         },
         gates::counting::{
             resources_of_a_pod_itself_are_counted_in_quotas, observed_generation_of_an_autoscaler_is_written, autoscalers_of_the_same_pods_are_named,
-            autoscaler_scales_back_from_zero,
+            autoscaler_scales_back_from_zero, missing_class_of_a_pod_follows_its_resources,
         },
+        gates::clients::{uid_of_a_certificate_is_reviewed, uid_in_the_headers_of_a_front_proxy_is_reviewed},
+        gates::logging::{json_is_logged_with_its_gate, streams_are_split_with_their_gate},
         gates::http2::{connection_of_an_unknown_client_is_closed},
         gates::controllers::{
             controllers_and_pages_exist_with_their_gates, device_taint_rules_are_read,

@@ -1,5 +1,7 @@
 //! Tables and property tests of decisions about budgets and announcements.
 
+mod reconcile;
+
 use std::sync::Arc;
 use std::time::Duration;
 
