@@ -30,6 +30,17 @@ use crate::wake::Wake;
 
 pub use stats::{QueueMetrics, QueueStats, Queues};
 
+/// Collections of a queue up to this capacity are never shrunk.
+const KEPT_CAPACITY: usize = 64;
+
+/// Returns true if a collection should release memory. All objects of a kind are queued at startup, and few afterwards.
+///
+/// A collection that shrinks to twice its length is not shrunk again before three quarters of its entries have left, so
+/// that the cost per removal stays constant.
+fn is_oversized(len: usize, capacity: usize) -> bool {
+    capacity > KEPT_CAPACITY && len < capacity / 8
+}
+
 /// The identity of a unit of work.
 pub trait QueueKey: Clone + Eq + Hash + Send {
     /// Returns the namespace of the work; empty if it has none. Namespaces with ready keys are served in turn.
@@ -179,6 +190,28 @@ struct State<K> {
     closed: bool,
 }
 
+impl<K: QueueKey> State<K> {
+    /// Removes the item of a key.
+    fn remove(&mut self, key: &K) {
+        self.items.remove(key);
+        if is_oversized(self.items.len(), self.items.capacity()) {
+            self.items.shrink_to(self.items.len() * 2);
+        }
+    }
+}
+
+/// Removes the earliest entry if it is due.
+fn pop_due<K>(heap: &mut BinaryHeap<Reverse<Delayed<K>>>, now: Instant) -> Option<Delayed<K>> {
+    if heap.peek().is_none_or(|Reverse(first)| first.at > now) {
+        return None;
+    }
+    let Reverse(due) = heap.pop()?;
+    if is_oversized(heap.len(), heap.capacity()) {
+        heap.shrink_to(heap.len() * 2);
+    }
+    Some(due)
+}
+
 /// A key and a time, ordered by time.
 struct Delayed<K> {
     at: Instant,
@@ -306,7 +339,7 @@ impl<K: QueueKey> Queue<K> {
         if let Some(item) = state.items.get_mut(key) {
             item.failures = 0;
             if item.is_idle(Instant::now()) {
-                state.items.remove(key);
+                state.remove(key);
             }
         }
     }
@@ -353,7 +386,7 @@ impl<K: QueueKey> Queue<K> {
         if let Some(priority) = item.again.take() {
             self.push(&mut state, key.clone(), priority, now);
         } else if item.is_idle(now) && self.options.window.is_zero() {
-            state.items.remove(key);
+            state.remove(key);
         }
     }
 
@@ -395,7 +428,7 @@ impl<K: QueueKey> Queue<K> {
             item.busy = coalesced.is_some();
             state.quiet.push(Reverse(Delayed { at: until, key: key.clone() }));
         } else if item.is_idle(now) && again.is_none() {
-            state.items.remove(key);
+            state.remove(key);
         }
         if let Some(priority) = again {
             self.push(&mut state, key.clone(), priority, now);
@@ -499,8 +532,7 @@ impl<K: QueueKey> Queue<K> {
 
     /// Moves due keys to the ready lists and removes items without remaining state.
     fn promote(&self, state: &mut State<K>, now: Instant) {
-        while state.delayed.peek().is_some_and(|Reverse(delayed)| delayed.at <= now) {
-            let Some(Reverse(Delayed { at, key })) = state.delayed.pop() else { break };
+        while let Some(Delayed { at, key }) = pop_due(&mut state.delayed, now) {
             if let Some(item) = state.items.get_mut(&key)
                 && item.due == Some(at)
             {
@@ -508,10 +540,9 @@ impl<K: QueueKey> Queue<K> {
                 self.push(state, key, Priority::Fresh, now);
             }
         }
-        while state.quiet.peek().is_some_and(|Reverse(quiet)| quiet.at <= now) {
-            let Some(Reverse(Delayed { key, .. })) = state.quiet.pop() else { break };
+        while let Some(Delayed { key, .. }) = pop_due(&mut state.quiet, now) {
             if state.items.get(&key).is_some_and(|item| item.is_idle(now)) {
-                state.items.remove(&key);
+                state.remove(&key);
             }
         }
     }
