@@ -12,5 +12,6 @@ pub mod selinux_warning;
 #[cfg(test)]
 mod testing;
 pub mod translation;
+pub mod unused;
 pub mod vac_protection;
 pub mod volume_name;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
-use kinds::persistent_volume_claim::{UNUSED, with_condition};
+use kinds::persistent_volume_claim::with_condition;
 use kinds::{DecodeError, Kind, PersistentVolumeClaim, Pod, Str, Time};
 use runtime::consistency::Consistency;
 use runtime::queue::Queue;
@@ -21,6 +21,7 @@ use super::shared_read::SharedReads;
 use crate::context::Clock;
 use crate::protection::{Guard, Need, decode_once, need};
 use crate::storage::indexes::{pods_by_claim, using_claim};
+use crate::storage::unused::{condition, is_tracked, refers};
 
 /// The pods of a namespace by the claims that they use.
 pub type Users = HashMap<Str, Vec<Arc<Pod>>>;
@@ -87,7 +88,7 @@ impl Protection {
             Cached::Absent => return Ok(Outcome::Done),
             Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
-        if self.tracks_unused && decide::is_tracked(&claim) {
+        if self.tracks_unused && is_tracked(&claim) {
             self.maintain_condition(&claim).await?;
         }
         let need = need(&claim.meta, FINALIZER);
@@ -118,10 +119,10 @@ impl Protection {
     }
 
     async fn maintain_condition(&self, claim: &PersistentVolumeClaim) -> Result<(), ReconcileError> {
-        let unused = match decide::after_cache(claim, self.is_used_in_cache(claim, decide::refers)) {
+        let unused = match decide::after_cache(claim, self.is_used_in_cache(claim, refers)) {
             UnusedStep::Keep => return Ok(()),
             UnusedStep::Write(unused) => unused,
-            UnusedStep::ListPods => match decide::after_list(claim, self.is_used(claim, decide::refers).await?) {
+            UnusedStep::ListPods => match decide::after_list(claim, self.is_used(claim, refers).await?) {
                 Some(unused) => unused,
                 None => return Ok(()),
             },
@@ -137,16 +138,11 @@ impl Protection {
             answer => answer?,
         };
         let fresh: PersistentVolumeClaim = answer.decode(self.claims.decoding())?;
-        if fresh.meta.uid != cached.meta.uid || !decide::is_tracked(&fresh) || fresh.unused == Some(unused) {
+        if fresh.meta.uid != cached.meta.uid || !is_tracked(&fresh) || fresh.unused == Some(unused) {
             return Ok(());
         }
-        let condition = if unused {
-            (UNUSED, "True", "NoPodsUsingPVC", "No pods are currently referencing this PVC")
-        } else {
-            (UNUSED, "False", "PodUsingPVC", "A pod is currently referencing this PVC")
-        };
         let now = Time((self.clock)().as_second());
-        let object = with_condition(answer.object()?, condition, now).map_err(DecodeError::from)?;
+        let object = with_condition(answer.object()?, condition(unused), now).map_err(DecodeError::from)?;
         debug!(claim = %key, unused, "writing the condition Unused");
         match self.writer.replace(resource, &key, Some("status"), &object).await {
             Ok(answer) => {
