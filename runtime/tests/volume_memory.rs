@@ -24,9 +24,9 @@ const CLAIMS_PER_NAMESPACE: usize = 100;
 const DRIVER: &str = "ebs.csi.aws.com";
 
 /// Bytes per claim of the last measurement plus 5 %.
-const CLAIM_GATE: usize = 0;
+const CLAIM_GATE: usize = 530;
 /// Bytes per volume of the last measurement plus 5 %.
-const VOLUME_GATE: usize = 0;
+const VOLUME_GATE: usize = 588;
 
 /// The field numbers of metadata, spec and status in both kinds.
 const METADATA: u32 = 1;

@@ -5,6 +5,7 @@ pub mod binder;
 pub mod ephemeral_volume;
 pub mod expander;
 pub mod indexes;
+pub mod inline_volume;
 pub mod migration;
 pub mod pv_protection;
 pub mod pvc_protection;

@@ -7,7 +7,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kinds::meta::ObjectKey;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use runtime::metrics::{Histograms, Labels, Metrics, gauges, plain_counters};
@@ -17,7 +16,7 @@ use super::decide::Forced;
 use super::memory::Memory;
 use super::observe::Caches;
 use super::reconcile::AttachDetach;
-use crate::storage::volume_name::{Plugin, of_volume};
+use crate::storage::volume_name::Plugin;
 
 /// Upper bounds in seconds.
 const BOUNDS: [f64; 13] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
@@ -119,11 +118,7 @@ fn as_f64(count: u64) -> f64 {
 pub fn volumes_in_use(caches: &Caches) -> BTreeMap<Labels<2>, f64> {
     let mut counts: BTreeMap<Labels<2>, f64> = BTreeMap::new();
     for pod in caches.pods.all().iter().filter(|pod| !pod.node.is_empty()) {
-        for volume in pod.volumes.iter().flat_map(|volumes| &volumes.claims) {
-            let claim = caches.claims.get(&ObjectKey::new(pod.meta.namespace.clone(), volume.claim.clone()));
-            let Some(claim) = claim.filter(|claim| !claim.volume_name.is_empty()) else { continue };
-            let record = caches.volumes.get(&ObjectKey::new("", claim.volume_name.clone()));
-            let Some(name) = record.as_deref().and_then(of_volume) else { continue };
+        for name in caches.names_of_pod(pod) {
             let Some(plugin) = Plugin::of(&name) else { continue };
             let labels = [("node", pod.node.to_string()), ("volume_plugin", plugin.metric_name())];
             *counts.entry(labels).or_default() += 1.0;

@@ -21,7 +21,9 @@ pub enum UnusedStep {
     Keep,
     /// It has to be written with this status.
     Write(bool),
-    /// The cache contains no user: the API server's pods decide.
+    /// The last user is no longer in the cache: write that the claim is unused unless another pod follows soon.
+    AwaitUser,
+    /// The claim has no condition, and the cache contains no user: the API server's pods decide.
     ListPods,
 }
 
@@ -32,11 +34,7 @@ pub fn after_cache(claim: &PersistentVolumeClaim, is_used: bool) -> UnusedStep {
         (true, _) => UnusedStep::Write(false),
         // A pod that the cache does not contain yet requeues the claim when it arrives.
         (false, Some(true)) => UnusedStep::Keep,
-        (false, _) => UnusedStep::ListPods,
+        (false, Some(false)) => UnusedStep::AwaitUser,
+        (false, None) => UnusedStep::ListPods,
     }
-}
-
-/// Decides on the condition by the pods of the API server. Returns the status to write.
-pub fn after_list(claim: &PersistentVolumeClaim, is_used: bool) -> Option<bool> {
-    (claim.unused != Some(!is_used)).then_some(!is_used)
 }

@@ -4,6 +4,7 @@
 //! Upstream: pkg/controller/volume/pvcprotection.
 
 mod decide;
+mod idle;
 mod keys;
 mod shared_read;
 mod sync;
@@ -22,6 +23,7 @@ use runtime::worker::WorkOptions;
 use super::indexes::pods_by_claim;
 use super::unused;
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
+use idle::IdleClaims;
 use keys::Keys;
 use sync::Protection;
 
@@ -70,6 +72,7 @@ fn start(manager: &mut Manager, context: &Context) {
         consistency: Consistency::default(),
         queue: queue.clone(),
         clock: context.clock.clone(),
+        idle: IdleClaims::default(),
         tracks_unused,
     });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);

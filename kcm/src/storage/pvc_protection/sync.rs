@@ -17,6 +17,7 @@ use tracing::debug;
 
 use super::FINALIZER;
 use super::decide::{self, UnusedStep};
+use super::idle::IdleClaims;
 use super::shared_read::SharedReads;
 use crate::context::Clock;
 use crate::protection::{Guard, Need, decode_once, need};
@@ -67,6 +68,8 @@ pub struct Protection {
     pub queue: Arc<Queue<ObjectKey>>,
     /// The time of day.
     pub clock: Clock,
+    /// Claims whose last user was deleted a short time ago.
+    pub idle: IdleClaims,
     /// The condition `Unused` is maintained.
     pub tracks_unused: bool,
 }
@@ -85,11 +88,15 @@ impl Protection {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let claim = match self.consistency.read(key, &self.claims, self.queue.waker(key)) {
             Cached::Current(claim) => claim,
-            Cached::Absent => return Ok(Outcome::Done),
+            Cached::Absent => {
+                self.idle.forget(key);
+                return Ok(Outcome::Done);
+            }
             Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
+        let mut next = Outcome::Done;
         if self.tracks_unused && is_tracked(&claim) {
-            self.maintain_condition(&claim).await?;
+            next = self.maintain_condition(&claim).await?;
         }
         let need = need(&claim.meta, FINALIZER);
         if need == Need::Removal {
@@ -104,7 +111,7 @@ impl Protection {
             let guard = Guard { finalizer: FINALIZER, writer, store, consistency };
             guard.write(&claim.meta, need, |_| true).await?;
         }
-        Ok(Outcome::Done)
+        Ok(next)
     }
 
     fn is_used_in_cache(&self, claim: &PersistentVolumeClaim, is_user: IsUser) -> bool {
@@ -118,16 +125,24 @@ impl Protection {
         Ok(users.get(&claim.meta.name).is_some_and(|pods| pods.iter().any(|pod| is_user(pod, claim))))
     }
 
-    async fn maintain_condition(&self, claim: &PersistentVolumeClaim) -> Result<(), ReconcileError> {
-        let unused = match decide::after_cache(claim, self.is_used_in_cache(claim, refers)) {
-            UnusedStep::Keep => return Ok(()),
-            UnusedStep::Write(unused) => unused,
-            UnusedStep::ListPods => match decide::after_list(claim, self.is_used(claim, refers).await?) {
-                Some(unused) => unused,
-                None => return Ok(()),
-            },
+    async fn maintain_condition(&self, claim: &PersistentVolumeClaim) -> Result<Outcome, ReconcileError> {
+        let key = claim.meta.key();
+        let step = decide::after_cache(claim, self.is_used_in_cache(claim, refers));
+        if step == UnusedStep::AwaitUser {
+            let remaining = self.idle.remaining(&key);
+            if !remaining.is_zero() {
+                return Ok(Outcome::RequeueAfter(remaining));
+            }
+        }
+        self.idle.forget(&key);
+        let is_unused = match step {
+            UnusedStep::Keep => return Ok(Outcome::Done),
+            UnusedStep::Write(is_unused) => is_unused,
+            UnusedStep::AwaitUser => true,
+            UnusedStep::ListPods => !self.is_used(claim, refers).await?,
         };
-        Ok(self.write_condition(claim, unused).await?)
+        self.write_condition(claim, is_unused).await?;
+        Ok(Outcome::Done)
     }
 
     /// Writes the condition if the claim, as the API server has it now, still is tracked and lacks it.

@@ -7,7 +7,8 @@ use kinds::meta::{Meta, ObjectKey};
 use kinds::node_volumes::{AttachedVolume, NodeVolumes};
 use kinds::persistent_volume::{ClaimRef, Source};
 use kinds::persistent_volume_claim::Phase;
-use kinds::schema::{csi_driver, node, object_meta, volume_attachment};
+use kinds::pod::InTreeVolume;
+use kinds::schema::{aws_elastic_block_store, csi_driver, node, object_meta, volume_attachment, volume_source};
 use kinds::wire::Put;
 use kinds::{
     CsiDriver, Decode, Kind, Node, PersistentVolume, PersistentVolumeClaim, Pod, Sections, Uid, VolumeAttachment,
@@ -22,6 +23,7 @@ use crate::storage::attach_detach::memory::{Memory, SiteMemory, Sites, User};
 use crate::storage::attach_detach::metrics::{volumes_by_state, volumes_in_use};
 use crate::storage::attach_detach::observe::{Caches, Observation};
 use crate::storage::indexes::pods_by_claim;
+use crate::storage::inline_volume::pods_by_inline_volume;
 use crate::storage::testing::{claim, deleting, own, pod_with, pod_with_ephemeral, volume};
 use crate::storage::volume_name::{Plugin, attachment_name, of_csi, volumes_by_unique_name};
 
@@ -100,7 +102,7 @@ impl Cluster {
             Arc::new(filled_store(decode, indexes, records))
         }
         let caches = Caches {
-            pods: store(vec![pods_by_claim()], self.pods),
+            pods: store(vec![pods_by_claim(), pods_by_inline_volume()], self.pods),
             nodes: store(vec![nodes_by_attached_volume()], self.nodes),
             claims: store(Vec::new(), self.claims),
             volumes: store(vec![volumes_by_unique_name()], self.volumes),
@@ -296,4 +298,39 @@ fn lists_of_two_nodes_are_written_independently() {
     assert_eq!(memory.end_write("b"), Vec::<kinds::Str>::new());
     assert!(memory.may_be_writing("a", &volume), "the other node's write has not ended");
     assert_eq!(memory.end_write("a"), [volume]);
+}
+
+/// A pod with an inline volume of a driver that has taken over EBS.
+fn pod_with_inline(name: &str, id: &str) -> Pod {
+    let mut raw = Vec::new();
+    raw.put_str(aws_elastic_block_store::VOLUME_ID, id);
+    let field = volume_source::AWS_ELASTIC_BLOCK_STORE;
+    let mut pod = pod_with(name, &["data"]);
+    let volumes = pod.volumes.as_mut().expect("it has volumes");
+    volumes.claims = Box::default();
+    volumes.in_tree = [InTreeVolume { name: "disk".into(), field, raw: raw.into() }].into();
+    pod
+}
+
+#[tokio::test]
+async fn volume_that_pods_define_themselves_is_wanted_where_they_run() {
+    let mut cluster = Cluster::new();
+    let mut elsewhere = pod_with_inline("other", "aws:///vol-7");
+    elsewhere.node = "second".into();
+    let mut unscheduled = pod_with_inline("waiting", "vol-7");
+    unscheduled.node = "".into();
+    let mut finished = pod_with_inline("finished", "vol-7");
+    finished.phase = kinds::pod::Phase::Succeeded;
+    cluster.pods =
+        vec![pod_with_inline("web", "vol-7"), elsewhere, unscheduled, finished, pod_with_inline("x", "vol-8")];
+    cluster.nodes.push(managed_node("second"));
+    let (caches, memory) = cluster.caches();
+    let name = of_csi("ebs.csi.aws.com", "vol-7");
+    let plugin = Plugin::of(&name).expect("it is known");
+    let observation = caches.observe(&name, plugin, &memory, Instant::now());
+    assert_eq!(wanted(&observation), [("node", true), ("second", true)]);
+    let inline = observation.inline.as_ref().expect("pods define it");
+    assert!(observation.is_exclusive && observation.volume.is_none() && inline.spec.is_some());
+    assert_eq!(&*observation.label, "ebs.csi.aws.com-vol-7");
+    assert_eq!(caches.names_of_pod(&pod_with_inline("web", "vol-7")).collect::<Vec<_>>(), [name]);
 }
