@@ -316,13 +316,13 @@ fn next_check_is_when_the_first_pod_becomes_available() {
     four.min_ready_seconds = 5;
     for (pods, seconds) in [("0:r@b 1:y@b 2:n@b", Some(4)), ("0:r@b 1:n@b", None), ("0:r@b 1:r@b", None)] {
         let members = members(pods);
-        let status = status::status(&four, &members, &revisions(), &Done::default(), now());
+        let status = status::status(&four, &members, &revisions(), &SyncProgress::default(), now());
         let next = status::next_check(&four, &status, &members, now());
         assert_eq!(next.map(|next| next.as_secs()), seconds, "{pods}");
     }
     four.min_ready_seconds = 0;
     let members = members("0:y@b");
-    let status = status::status(&four, &members, &revisions(), &Done::default(), now());
+    let status = status::status(&four, &members, &revisions(), &SyncProgress::default(), now());
     assert_eq!(status::next_check(&four, &status, &members, now()), None);
 }
 

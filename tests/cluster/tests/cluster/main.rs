@@ -67,6 +67,7 @@ fn main() -> std::process::ExitCode {
             volume_moves_once_when_the_manager_crashes_at_any_write, volume_moves_once_when_any_response_is_lost,
             stale_cache_or_second_leader_attaches_nothing_twice,
         },
+        storage::topology::{first_consumer_decides_on_the_zone_of_its_volume},
         workloads::pod_garbage_collector::{
             evicted_pods_are_deleted_first_when_too_many_are_finished, pods_of_a_deleted_node_are_deleted_after_a_delay,
             unbound_pod_is_deleted_also_after_a_crash,
@@ -264,6 +265,7 @@ fn main() -> std::process::ExitCode {
             retained_volume_is_released_and_can_be_made_available_again, host_path_volume_is_deleted_with_its_directory,
             claim_is_lost_with_its_volume_and_recovers, external_provisioner_is_requested_and_its_volume_is_bound,
             stateful_pods_with_claims_start, recycled_volume_is_wiped_by_a_pod_and_available_again,
+            volume_is_wiped_after_a_recycler_pod_has_failed,
             csi_volumes_are_provisioned_and_deleted_across_a_crash,
         },
     ]
