@@ -1,6 +1,6 @@
 //! Fakes for the tests of controllers: stores without a watch, metadata of invented objects, a client without a server.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures::FutureExt as _;
@@ -14,6 +14,7 @@ use crate::client::rate::TokenBucket;
 use crate::client::{ConnectOptions, Identity, PodEnvironment, ProxyEnvironment, RequestLayer, connect};
 use crate::events::{EventSink, SinkError};
 use crate::fence::Fence;
+use crate::lock::lock;
 use crate::store::{Index, Store};
 use crate::write::Writer;
 
@@ -59,6 +60,28 @@ pub struct NoEvents;
 
 impl EventSink for NoEvents {
     fn create<'a>(&'a self, _: &'a str, _: Bytes) -> BoxFuture<'a, Result<(), SinkError>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn patch<'a>(&'a self, _: &'a str, _: &'a str, _: Bytes) -> BoxFuture<'a, Result<(), SinkError>> {
+        async { Ok(()) }.boxed()
+    }
+}
+
+/// A sink that keeps the bodies of new events.
+#[derive(Default)]
+pub struct KeptEvents(Mutex<Vec<String>>);
+
+impl KeptEvents {
+    /// Returns the bodies of all events so far, as text.
+    pub fn bodies(&self) -> Vec<String> {
+        lock(&self.0).clone()
+    }
+}
+
+impl EventSink for KeptEvents {
+    fn create<'a>(&'a self, _: &'a str, body: Bytes) -> BoxFuture<'a, Result<(), SinkError>> {
+        lock(&self.0).push(String::from_utf8_lossy(&body).into_owned());
         async { Ok(()) }.boxed()
     }
 

@@ -297,6 +297,28 @@ async fn closed_queue_ends_every_waiting_worker() {
     }
 }
 
+/// The only task with a timer takes a key and is busy with it; another task was waiting before the delayed key was added.
+#[tokio::test(start_paused = true)]
+async fn delayed_key_is_taken_while_the_task_with_the_timer_is_busy() {
+    let queue = queue(Duration::ZERO);
+    let taken: Arc<Mutex<Vec<&str>>> = Arc::default();
+    for _ in 0..2 {
+        let (queue, taken) = (queue.clone(), taken.clone());
+        tokio::spawn(async move {
+            while let Some(key) = queue.next().await {
+                lock(&taken).push(key);
+                tokio::time::sleep(Duration::from_secs(1000)).await;
+            }
+        });
+    }
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    queue.add_after("delayed", Duration::from_secs(10));
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    queue.add("fresh");
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert_eq!(*lock(&taken), ["fresh", "delayed"]);
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Add(u8),

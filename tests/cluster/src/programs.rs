@@ -2,6 +2,7 @@
 //!
 //! This tests the parts that only a process has: command line, log, signals, port and exit code.
 
+use std::collections::HashSet;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::symlink;
@@ -129,6 +130,25 @@ impl Process {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
         Ok(line.trim().trim_end_matches("kB").trim().parse()?)
+    }
+
+    /// Returns the number of its open TCP connections to a port of this machine.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn connections_to(&self, port: u16) -> Result<usize> {
+        let sockets = fs::read_dir(format!("/proc/{}/fd", self.id))?;
+        let links = sockets.filter_map(|socket| fs::read_link(socket.ok()?.path()).ok());
+        let links: HashSet<String> = links.map(|link| link.display().to_string()).collect();
+        let table = fs::read_to_string(format!("/proc/{}/net/tcp", self.id))?;
+        // Fields: number, local address, remote address, state (1: established), ..., inode as the tenth.
+        let is_own = |line: &&str| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let is_to = |remote: &&str| remote.ends_with(&format!(":{port:04X}"));
+            let has_inode = |inode: &&str| links.contains(&format!("socket:[{inode}]"));
+            fields.get(2).is_some_and(is_to) && fields.get(3) == Some(&"01") && fields.get(9).is_some_and(has_inode)
+        };
+        Ok(table.lines().filter(is_own).count())
     }
 
     /// Returns its log.

@@ -80,7 +80,7 @@ impl ClusterAccess for Kubernetes {
 
     async fn set_network_condition(&self, node: &RouteNode, created: bool) -> Result<(), String> {
         let key = kinds::meta::ObjectKey::new("", node.instance.node.as_str());
-        // The cache does not contain the last own write: the next pass compares again.
+        // The cache does not contain the last own write yet: the next pass compares again.
         if !self.consistency.caught_up(&key, &self.nodes, Wake::none()) {
             return Ok(());
         }
@@ -97,14 +97,14 @@ impl ClusterAccess for Kubernetes {
             }] },
         });
         match self.writer.patch_status(&Node::RESOURCE, &key, &patch).await {
-            Ok(answer) => {
-                if let Ok(meta) = answer.meta() {
+            Ok(response) => {
+                if let Ok(meta) = response.meta() {
                     self.consistency.wrote(&key, &self.nodes, meta.version);
                 }
                 Ok(())
             }
             // Deleted, or replaced by a node of the same name, which is processed separately.
-            Err(error) if error.is_gone() => {
+            Err(error) if error.is_object_deleted() => {
                 self.consistency.forget(&key);
                 Ok(())
             }

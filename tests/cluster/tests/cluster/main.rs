@@ -237,7 +237,7 @@ fn main() -> std::process::ExitCode {
         },
         workloads::horizontal_pod_autoscaler::{
             kubectl_autoscale_scales_up_and_down, unmeasurable_target_is_reported,
-            target_of_any_kind_scales_to_zero_and_up_again,
+            target_of_any_kind_scales_to_zero_and_up_again, unusable_scales_are_reported_and_conflicts_repeated,
         },
         workloads::cronjob::{
             due_run_is_created_once, year_of_missed_runs_leads_to_one_run, crash_leads_to_no_second_run,
