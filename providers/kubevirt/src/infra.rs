@@ -37,9 +37,9 @@ pub(crate) struct Collection {
     pub plural: &'static str,
 }
 
-pub(crate) const MACHINE_INSTANCES: Collection =
+pub(crate) const VIRTUAL_MACHINE_INSTANCES: Collection =
     Collection { group: "/apis/kubevirt.io/v1", plural: "virtualmachineinstances" };
-pub(crate) const MACHINES: Collection = Collection { group: "/apis/kubevirt.io/v1", plural: "virtualmachines" };
+pub(crate) const VIRTUAL_MACHINES: Collection = Collection { group: "/apis/kubevirt.io/v1", plural: "virtualmachines" };
 pub(crate) const SERVICES: Collection = Collection { group: "/api/v1", plural: "services" };
 pub(crate) const ENDPOINTS: Collection = Collection { group: "/api/v1", plural: "endpoints" };
 pub(crate) const SLICES: Collection = Collection { group: "/apis/discovery.k8s.io/v1", plural: "endpointslices" };

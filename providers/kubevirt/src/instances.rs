@@ -9,8 +9,8 @@ use providers::{
 };
 
 use crate::infra::Infra;
-use crate::machines::{Found, Key, Machines};
-use crate::objects::MachineInstance;
+use crate::objects::VirtualMachineInstance;
+use crate::virtual_machines::{Found, Key, VirtualMachines};
 
 /// The scheme of provider IDs.
 const SCHEME: &str = "kubevirt://";
@@ -92,7 +92,7 @@ struct Place {
 type Places = BTreeMap<String, Result<Place, CloudError>>;
 
 /// Returns the addresses of an instance; without any, the Node's own: the guest agent may not report them for a moment.
-fn addresses(instance: &MachineInstance, wanted: &InstanceRef) -> Vec<Address> {
+fn addresses(instance: &VirtualMachineInstance, wanted: &InstanceRef) -> Vec<Address> {
     let interface = instance.status.interfaces.iter().find(|interface| interface.name == DEFAULT_INTERFACE);
     let reported = interface.map(|interface| match interface.ip_addresses.is_empty() {
         true => std::slice::from_ref(&interface.ip_address),
@@ -112,7 +112,7 @@ fn addresses(instance: &MachineInstance, wanted: &InstanceRef) -> Vec<Address> {
 }
 
 /// Returns the state of a virtual machine with an instance.
-fn state_of(instance: &MachineInstance, wanted: &InstanceRef, places: Option<&Places>) -> InstanceState {
+fn state_of(instance: &VirtualMachineInstance, wanted: &InstanceRef, places: Option<&Places>) -> InstanceState {
     let name = &instance.metadata.name;
     match instance.status.phase.as_str() {
         "Succeeded" | "Failed" => return InstanceState::Stopped,
@@ -153,7 +153,7 @@ fn found_state(found: &Found<'_>, wanted: &InstanceRef, places: Option<&Places>)
 
 impl KubeVirtInstances {
     /// Reads the zones of the infrastructure nodes that these instances run on; `None` if they are not wanted.
-    async fn places(&self, instances: impl Iterator<Item = &MachineInstance>) -> Option<Places> {
+    async fn places(&self, instances: impl Iterator<Item = &VirtualMachineInstance>) -> Option<Places> {
         if !self.zones {
             return None;
         }
@@ -190,7 +190,7 @@ impl Instances for KubeVirtInstances {
                 .map(|key| key.map_or_else(InstanceState::Unknown, |_| InstanceState::Gone))
                 .collect();
         }
-        let machines = match Machines::read(&self.infra, &valid).await {
+        let machines = match VirtualMachines::read(&self.infra, &valid).await {
             Ok(machines) => machines,
             Err(error) => return vec![InstanceState::Unknown(error); instances.len()],
         };
@@ -221,7 +221,7 @@ mod tests {
 
     use super::*;
 
-    fn instance(status: Value) -> MachineInstance {
+    fn instance(status: Value) -> VirtualMachineInstance {
         serde_json::from_value(json!({"metadata": {"name": "vm-1"}, "status": status})).expect("an instance")
     }
 

@@ -16,11 +16,11 @@ mod error;
 mod infra;
 mod instances;
 mod load_balancers;
-mod machines;
 mod objects;
 mod ownership;
 mod provider;
 mod slices;
+mod virtual_machines;
 
 pub use config::{Config, LoadBalancerConfig, SettingError, Targets};
 pub use provider::{build, factory};

@@ -17,10 +17,10 @@ use crate::desired::{self, Desired};
 use crate::error::not_the_users;
 use crate::infra::{Created, ENDPOINTS, Infra, SERVICES, SLICES};
 use crate::instances::provider_id;
-use crate::machines::read_instances;
 use crate::objects::{InfraIngress, InfraService, Meta, Object, Slice, SliceEndpoint};
 use crate::ownership;
 use crate::slices::{self, SELECTOR_WRITER, SERVICE_LABEL, SliceChange, WRITER_LABEL};
+use crate::virtual_machines::read_instances;
 
 pub(crate) struct KubeVirtLoadBalancers {
     pub infra: Arc<Infra>,
@@ -169,7 +169,7 @@ impl KubeVirtLoadBalancers {
                 service.metadata.name
             ));
         }
-        Ensured { status, progress: Progress::After(self.config.poll_interval), warnings }
+        Ensured { progress: Progress::After(self.config.poll_interval), warnings, ..Ensured::settled(status) }
     }
 }
 

@@ -56,18 +56,18 @@ pub(crate) struct Object {
 /// A VirtualMachineInstance.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct MachineInstance {
+pub(crate) struct VirtualMachineInstance {
     pub metadata: Meta,
     #[serde(deserialize_with = "nullable")]
-    pub spec: MachineInstanceSpec,
+    pub spec: VirtualMachineInstanceSpec,
     #[serde(deserialize_with = "nullable")]
-    pub status: MachineInstanceStatus,
+    pub status: VirtualMachineInstanceStatus,
 }
 
 /// The spec of a VirtualMachineInstance.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct MachineInstanceSpec {
+pub(crate) struct VirtualMachineInstanceSpec {
     #[serde(deserialize_with = "nullable")]
     pub hostname: String,
 }
@@ -75,7 +75,7 @@ pub(crate) struct MachineInstanceSpec {
 /// The status of a VirtualMachineInstance.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(crate) struct MachineInstanceStatus {
+pub(crate) struct VirtualMachineInstanceStatus {
     #[serde(deserialize_with = "nullable")]
     pub phase: String,
     #[serde(deserialize_with = "nullable")]
@@ -99,26 +99,26 @@ pub(crate) struct Interface {
 /// A VirtualMachine, which exists also while it is stopped and has no VirtualMachineInstance.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Machine {
+pub(crate) struct VirtualMachine {
     pub metadata: Meta,
     #[serde(deserialize_with = "nullable")]
-    pub spec: MachineSpec,
+    pub spec: VirtualMachineSpec,
 }
 
 /// The spec of a VirtualMachine.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct MachineSpec {
+pub(crate) struct VirtualMachineSpec {
     #[serde(deserialize_with = "nullable")]
-    pub template: MachineTemplate,
+    pub template: VirtualMachineTemplate,
 }
 
 /// The template of a VirtualMachine.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct MachineTemplate {
+pub(crate) struct VirtualMachineTemplate {
     #[serde(deserialize_with = "nullable")]
-    pub spec: MachineInstanceSpec,
+    pub spec: VirtualMachineInstanceSpec,
 }
 
 /// A Service of the infrastructure cluster.
@@ -264,13 +264,14 @@ mod tests {
 
     #[test]
     fn null_means_absent() {
-        let read: MachineInstance = serde_json::from_value(json!({
+        let read: VirtualMachineInstance = serde_json::from_value(json!({
             "metadata": {"name": "a", "labels": null}, "spec": {"hostname": null},
             "status": {"interfaces": [{"name": "default", "ipAddresses": null}], "nodeName": null},
         }))
         .expect("nulls are allowed");
         assert!(read.status.node_name.is_empty() && read.status.interfaces[0].ip_addresses.is_empty());
-        let read: MachineInstance = serde_json::from_value(json!({"metadata": {"name": "a"}})).expect("no status yet");
+        let read: VirtualMachineInstance =
+            serde_json::from_value(json!({"metadata": {"name": "a"}})).expect("no status yet");
         assert!(read.status.phase.is_empty());
     }
 }

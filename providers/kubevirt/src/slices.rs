@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 
 use crate::desired::Desired;
 use crate::instances::machine_name;
-use crate::objects::{InfraService, MachineInstance, Slice, SliceConditions, SliceEndpoint, SlicePort, TargetRef};
+use crate::objects::{
+    InfraService, Slice, SliceConditions, SliceEndpoint, SlicePort, TargetRef, VirtualMachineInstance,
+};
 
 /// Label with the Service of a slice.
 pub(crate) const SERVICE_LABEL: &str = "kubernetes.io/service-name";
@@ -46,7 +48,7 @@ pub(crate) fn target_machines(spec: &LoadBalancerSpec, targets: &Targets) -> (BT
 }
 
 /// Returns the endpoint of a virtual machine; `None` while it has no IPv4 address.
-pub(crate) fn endpoint(instance: &MachineInstance, namespace: &str) -> Option<SliceEndpoint> {
+pub(crate) fn endpoint(instance: &VirtualMachineInstance, namespace: &str) -> Option<SliceEndpoint> {
     let interface = instance.status.interfaces.iter().find(|interface| interface.name == "default")?;
     let mut all = interface.ip_addresses.iter().chain(std::iter::once(&interface.ip_address));
     let address = all.find(|address| address.parse::<std::net::Ipv4Addr>().is_ok())?;

@@ -149,7 +149,7 @@ pub const CRATES: &[Layers] = &[
         floors: &[
             &["config", "error", "objects"],
             &["infra", "ownership"],
-            &["desired", "machines"],
+            &["desired", "virtual_machines"],
             &["instances"],
             &["slices"],
             &["load_balancers"],

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::{StreamExt as _, TryStreamExt as _};
 use providers::{CloudError, ErrorKind};
 
-use crate::infra::{Infra, MACHINE_INSTANCES, MACHINES};
-use crate::objects::{Machine, MachineInstance};
+use crate::infra::{Infra, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES};
+use crate::objects::{VirtualMachine, VirtualMachineInstance};
 
 /// Maximum number of virtual machines that are read one by one instead of by a list of the whole namespace.
 const MAX_SINGLE_READS: usize = 8;
@@ -33,7 +33,7 @@ impl Key {
 #[derive(Debug)]
 pub(crate) enum Found<'a> {
     /// Its virtual machine has an instance.
-    Instance(&'a MachineInstance),
+    Instance(&'a VirtualMachineInstance),
     /// Its virtual machine exists, without an instance: it is stopped, or restarts.
     Stopped,
     /// Several virtual machines have the host name.
@@ -44,14 +44,14 @@ pub(crate) enum Found<'a> {
 
 /// The virtual machines that were read.
 #[derive(Debug, Default)]
-pub(crate) struct Machines {
-    instances: BTreeMap<String, MachineInstance>,
-    machines: BTreeMap<String, Machine>,
+pub(crate) struct VirtualMachines {
+    instances: BTreeMap<String, VirtualMachineInstance>,
+    machines: BTreeMap<String, VirtualMachine>,
     /// The error because of which the lists, although complete, do not prove that something is absent.
     unproven: Option<CloudError>,
 }
 
-impl Machines {
+impl VirtualMachines {
     /// Reads the virtual machines of these keys, and everything that proves that one does not exist.
     pub async fn read(infra: &Infra, keys: &[&Key]) -> Result<Self, CloudError> {
         let names: BTreeSet<&str> = keys.iter().map(|key| key.name()).collect();
@@ -62,8 +62,9 @@ impl Machines {
             }
         }
         // A machine that is created between the two lists is in the list of machines, before its instance.
-        let instances: Vec<MachineInstance> = infra.list("ListVirtualMachineInstances", MACHINE_INSTANCES, "").await?;
-        let machines: Vec<Machine> = infra.list("ListVirtualMachines", MACHINES, "").await?;
+        let instances: Vec<VirtualMachineInstance> =
+            infra.list("ListVirtualMachineInstances", VIRTUAL_MACHINE_INSTANCES, "").await?;
+        let machines: Vec<VirtualMachine> = infra.list("ListVirtualMachines", VIRTUAL_MACHINES, "").await?;
         let unproven = match instances.is_empty() && machines.is_empty() {
             true => namespace_problem(infra).await,
             false => None,
@@ -130,19 +131,23 @@ async fn namespace_problem(infra: &Infra) -> Option<CloudError> {
 pub(crate) async fn read_instances(
     infra: &Infra,
     names: &BTreeSet<&str>,
-) -> Result<BTreeMap<String, MachineInstance>, CloudError> {
+) -> Result<BTreeMap<String, VirtualMachineInstance>, CloudError> {
     if names.len() <= MAX_SINGLE_READS {
         return read_each(infra, names).await;
     }
-    let all: Vec<MachineInstance> = infra.list("ListVirtualMachineInstances", MACHINE_INSTANCES, "").await?;
+    let all: Vec<VirtualMachineInstance> =
+        infra.list("ListVirtualMachineInstances", VIRTUAL_MACHINE_INSTANCES, "").await?;
     let wanted = all.into_iter().filter(|instance| names.contains(instance.metadata.name.as_str()));
     Ok(by_name(wanted.collect(), |instance| &instance.metadata.name))
 }
 
-async fn read_each(infra: &Infra, names: &BTreeSet<&str>) -> Result<BTreeMap<String, MachineInstance>, CloudError> {
+async fn read_each(
+    infra: &Infra,
+    names: &BTreeSet<&str>,
+) -> Result<BTreeMap<String, VirtualMachineInstance>, CloudError> {
     let reads: Vec<_> = names
         .iter()
-        .map(|name| infra.get::<MachineInstance>("GetVirtualMachineInstance", MACHINE_INSTANCES, name))
+        .map(|name| infra.get::<VirtualMachineInstance>("GetVirtualMachineInstance", VIRTUAL_MACHINE_INSTANCES, name))
         .collect();
     let read: Vec<_> = futures::stream::iter(reads).buffered(MAX_SINGLE_READS).try_collect().await?;
     Ok(by_name(read.into_iter().flatten().collect(), |instance| &instance.metadata.name))
@@ -155,24 +160,24 @@ fn by_name<T>(all: Vec<T>, name: impl Fn(&T) -> &String) -> BTreeMap<String, T> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::{MachineInstanceSpec, MachineSpec, MachineTemplate, Meta};
+    use crate::objects::{Meta, VirtualMachineInstanceSpec, VirtualMachineSpec, VirtualMachineTemplate};
 
     fn meta(name: &str) -> Meta {
         Meta { name: name.into(), ..Meta::default() }
     }
 
-    fn machines(instances: &[(&str, &str)], stopped: &[(&str, &str)]) -> Machines {
-        let spec = |hostname: &str| MachineInstanceSpec { hostname: hostname.into() };
-        let instance = |(name, hostname): &(&str, &str)| MachineInstance {
+    fn machines(instances: &[(&str, &str)], stopped: &[(&str, &str)]) -> VirtualMachines {
+        let spec = |hostname: &str| VirtualMachineInstanceSpec { hostname: hostname.into() };
+        let instance = |(name, hostname): &(&str, &str)| VirtualMachineInstance {
             metadata: meta(name),
             spec: spec(hostname),
-            ..MachineInstance::default()
+            ..VirtualMachineInstance::default()
         };
-        let machine = |(name, hostname): &(&str, &str)| Machine {
+        let machine = |(name, hostname): &(&str, &str)| VirtualMachine {
             metadata: meta(name),
-            spec: MachineSpec { template: MachineTemplate { spec: spec(hostname) } },
+            spec: VirtualMachineSpec { template: VirtualMachineTemplate { spec: spec(hostname) } },
         };
-        Machines {
+        VirtualMachines {
             instances: by_name(instances.iter().map(instance).collect(), |one| &one.metadata.name),
             machines: by_name(stopped.iter().map(machine).collect(), |one| &one.metadata.name),
             unproven: None,
@@ -207,7 +212,7 @@ mod tests {
     #[test]
     fn machine_is_not_absent_while_the_namespace_is_not_proven() {
         let denied = CloudError::new(ErrorKind::Denied, "GetNamespace", "forbidden");
-        let unproven = Machines { unproven: Some(denied.clone()), ..Machines::default() };
+        let unproven = VirtualMachines { unproven: Some(denied.clone()), ..VirtualMachines::default() };
         assert_eq!(unproven.search(&Key::Name("a".into())).expect_err("unproven"), denied);
     }
 }
