@@ -18,7 +18,7 @@ use crate::wait::eventually;
 /// The command of kcm.
 pub const KCM: &str = "kube-controller-manager";
 
-/// The command of ccm, with the mock cloud.
+/// The command of ccm, with KubeVirt and the mock cloud.
 pub const CCM: &str = "cloud-controller-manager";
 
 /// kubeadm's folder of a control plane; a test's control plane has the same files in its own folder.
@@ -30,7 +30,7 @@ pub fn as_called() -> Option<ExitCode> {
     let program = PathBuf::from(arguments.next()?);
     match program.file_name()?.to_str()? {
         KCM => Some(kcm::app::main(arguments)),
-        CCM => Some(ccm::app::main(arguments, &[provider_mock::factory()])),
+        CCM => Some(ccm::app::main(arguments, &[provider_kubevirt::factory(), provider_mock::factory()])),
         _ => None,
     }
 }

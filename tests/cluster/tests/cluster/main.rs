@@ -109,6 +109,15 @@ fn main() -> std::process::ExitCode {
             stopped_instances_are_tainted_and_deleted_ones_lose_their_nodes,
             node_is_deleted_only_when_its_instance_does_not_exist,
         },
+        cloud::failover::{standby_continues_over_the_same_cloud_after_the_leader_is_killed},
+        cloud::kubevirt::{
+            provider_with_listed_nodes_conforms, provider_with_a_selector_conforms,
+            tenants_node_and_service_follow_the_infrastructure,
+        },
+        cloud::kubevirt_changes::{
+            targets_are_changed_without_a_gap, service_of_the_other_provider_is_taken_over,
+            missing_namespace_deletes_no_node,
+        },
         cloud::service::{load_balancer_is_created_changed_and_deleted, endpoints_are_targets, nodes_get_their_routes},
         process::connections::{
             pod_authenticates_by_its_account_also_after_a_rotation, token_file_of_a_kubeconfig_may_rotate,
