@@ -14,7 +14,7 @@ use futures::future::BoxFuture;
 use tokio::task::JoinSet;
 use tracing::{Instrument, debug, error, info_span, warn};
 
-use crate::journal::{Journal, LastResult, Notes, noted};
+use crate::journal::{Journal, LastResult, Notes, with_notes};
 use crate::queue::{Queue, QueueKey};
 use crate::write::WriteError;
 
@@ -118,8 +118,8 @@ pub fn work<R: Reconcile>(
             while let Some(key) = queue.next().await {
                 let started = Instant::now();
                 let span = info_span!("reconcile", controller = options.name, %key);
-                let run = AssertUnwindSafe(noted(&notes, async { reconciler.reconcile(&key).await })).catch_unwind();
-                let outcome = run.instrument(span.clone()).await;
+                let run = with_notes(&notes, async { reconciler.reconcile(&key).await });
+                let outcome = AssertUnwindSafe(run).catch_unwind().instrument(span.clone()).await;
                 let min_delay = Notes::retry_after(&notes);
                 let (ended, error) = span.in_scope(|| settle(&options, &queue, &counts, (&key, min_delay), outcome));
                 counts.journal.record(key.to_string(), ended, started.elapsed(), Notes::take(&notes), error);

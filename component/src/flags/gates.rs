@@ -114,7 +114,7 @@ pub struct Gates {
     emulated: u16,
     min_compatibility: u16,
     set: BTreeMap<&'static str, bool>,
-    /// The gates that `--feature-gates` lists, without those that follow from them.
+    /// The gates that `--feature-gates` sets by name, without those that only AllAlpha or AllBeta sets.
     named: BTreeMap<&'static str, bool>,
 }
 
@@ -275,7 +275,7 @@ impl Gates {
 pub fn help_lines(table: &'static GateTable) -> Vec<String> {
     let gates = Gates::of(table);
     let component = if table.versioned { "kube:" } else { "" };
-    let line = |row: &GateRow| {
+    let help_line = |row: &GateRow| {
         let spec = gates.spec(row)?;
         let stage = match spec.stage {
             Stage::Alpha => "ALPHA",
@@ -284,7 +284,7 @@ pub fn help_lines(table: &'static GateTable) -> Vec<String> {
         };
         Some(format!("{component}{}=true|false ({stage} - default={})", row.name, spec.default))
     };
-    table.gates.iter().filter_map(line).collect()
+    table.gates.iter().filter_map(help_line).collect()
 }
 
 fn requested_gates(versioned: bool, gates: &[String], errors: &mut Vec<GateError>) -> BTreeMap<String, bool> {

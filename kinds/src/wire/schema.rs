@@ -3,8 +3,8 @@
 //! Each message names the `generated.proto` file that it comes from, and each constant the field's name there, so that
 //! a test can compare the whole list with upstream's files.
 
-/// A message as listed here: proto file (below `k8s.io/`), message name, and its fields' names and numbers.
-pub struct Listed {
+/// A message in this list: proto file (below `k8s.io/`), message name, and its fields' names and numbers.
+pub struct ListedMessage {
     /// Path of the proto file below `k8s.io/`.
     pub file: &'static str,
     /// Name of the message in it.
@@ -22,8 +22,8 @@ macro_rules! messages {
             }
         )*
         /// Every message listed here.
-        pub const MESSAGES: &[Listed] = &[
-            $(Listed { file: $file, message: $message, fields: &[$(($field, $number)),*] }),*
+        pub const MESSAGES: &[ListedMessage] = &[
+            $(ListedMessage { file: $file, message: $message, fields: &[$(($field, $number)),*] }),*
         ];
     };
 }

@@ -28,7 +28,7 @@ pub struct Kubernetes {
 /// Returns the fields of a node that its routes need.
 fn route_node(node: &Node) -> RouteNode {
     let cloud = node.cloud.as_deref();
-    let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let non_empty = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let address = |address: &kinds::node_cloud::NodeAddress| {
         Some(Address { kind: AddressKind::parse(&address.kind)?, address: address.address.to_string() })
     };
@@ -36,8 +36,8 @@ fn route_node(node: &Node) -> RouteNode {
     RouteNode {
         instance: InstanceRef {
             node: node.meta.name.to_string(),
-            provider_id: cloud.and_then(|cloud| given(&cloud.provider_id)),
-            system_uuid: cloud.and_then(|cloud| given(&cloud.system_uuid)),
+            provider_id: cloud.and_then(|cloud| non_empty(&cloud.provider_id)),
+            system_uuid: cloud.and_then(|cloud| non_empty(&cloud.system_uuid)),
             labels: node.meta.labels.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
         },
         uid: node.meta.uid.to_string(),
@@ -88,7 +88,7 @@ impl ClusterAccess for Kubernetes {
 
     async fn set_network_condition(&self, node: &RouteNode, created: bool) -> Result<(), String> {
         let key = kinds::meta::ObjectKey::new("", node.instance.node.as_str());
-        // The cache does not contain the last own write: the next pass compares again.
+        // The cache does not contain the last own write yet: the next pass compares again.
         if !self.consistency.caught_up(&key, &self.nodes, Wake::none()) {
             return Ok(());
         }
@@ -105,14 +105,14 @@ impl ClusterAccess for Kubernetes {
             }] },
         });
         match self.writer.patch_status(&Node::RESOURCE, &key, &patch).await {
-            Ok(answer) => {
-                if let Ok(meta) = answer.meta() {
+            Ok(response) => {
+                if let Ok(meta) = response.meta() {
                     self.consistency.wrote(&key, &self.nodes, meta.version);
                 }
                 Ok(())
             }
             // Deleted, or replaced by a node of the same name, which is processed separately.
-            Err(error) if error.is_gone() => {
+            Err(error) if error.is_object_deleted() => {
                 self.consistency.forget(&key);
                 Ok(())
             }

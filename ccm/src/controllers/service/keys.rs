@@ -86,7 +86,7 @@ pub fn subscribe(services: &Store<Service>, nodes: &Store<Node>, queue: &Arc<Que
 /// Returns the Services to reconcile because another Service changed that their load balancers send traffic to.
 pub fn referring(change: &Change<'_, Service>, states: &LoadBalancerStates) -> Vec<ObjectKey> {
     let relevant = |service: &Arc<Service>| decide::other(service);
-    let Some(service) = change.new.or(change.old).filter(|_| states.refer_to_any()) else { return Vec::new() };
+    let Some(service) = change.new.or(change.old).filter(|_| states.has_references()) else { return Vec::new() };
     let referring = states.referring(&service.meta.key());
     match referring.is_empty() || change.old.map(relevant) == change.new.map(relevant) {
         true => Vec::new(),

@@ -11,7 +11,7 @@ use kinds::{EndpointSlice, Service};
 use runtime::events::EventType;
 
 use super::desired::{Members, same_ports};
-use super::hints::{self, Allotted};
+use super::hints::{self, EndpointsByZone};
 use super::pack::{Draft, Load, Packed, pack};
 use super::topology::Shares;
 use crate::network::service_endpoints::pods::families;
@@ -35,7 +35,7 @@ pub struct View<'a> {
     /// The zones' shares of the cluster's CPU; `None` when they are unknown.
     pub shares: Option<&'a Shares>,
     /// Whether endpoints of this Service were allocated to zones before.
-    pub was_allotted: bool,
+    pub was_allocated: bool,
 }
 
 /// An event about the Service.
@@ -51,7 +51,7 @@ pub struct Decision {
     /// Events to record.
     pub events: Vec<EventText>,
     /// The number of endpoints for each zone, in the families where they are allocated.
-    pub allotted: BTreeMap<Family, Allotted>,
+    pub allocated: BTreeMap<Family, EndpointsByZone>,
     /// Numbers for metrics.
     pub tally: SliceCounts,
 }

@@ -138,7 +138,7 @@ impl SliceWrites {
     /// does. The slices have to be read afterwards.
     pub fn caught_up(&self, key: &ObjectKey) -> bool {
         self.consistency.caught_up(key, &self.slices, self.queue.waker(key))
-            && self.consistency.observe(key, &self.slices, |_| ()).are_deletions_seen
+            && self.consistency.observe(key, &self.slices, |_| ()).are_deletions_cached
     }
 
     /// Returns true if the cache contains all slices that the server has for a key; if not, the key is requeued when it

@@ -66,9 +66,9 @@ const NODE_WINDOW: Duration = Duration::from_millis(100);
 const LONGEST_NODE_WINDOW: Duration = Duration::from_millis(800);
 
 /// Factor of the requests per second over those of other controllers: a volume takes two writes and a read to move.
-const QPS: u16 = 5;
+const QPS_FACTOR: u16 = 5;
 /// The factor of the burst of requests over other controllers'.
-const BURST: u32 = 5;
+const BURST_FACTOR: u32 = 5;
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -113,7 +113,7 @@ fn start(manager: &mut Manager, context: &Context) {
         caches,
         memory: Default::default(),
         consistency: Default::default(),
-        writer: manager.faster_writer(DESCRIPTOR.service_account, QPS, BURST),
+        writer: manager.faster_writer(DESCRIPTOR.service_account, QPS_FACTOR, BURST_FACTOR),
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         volume_queue: Queue::new(options(VOLUMES)),
         node_queue: Queue::new(QueueOptions {

@@ -58,9 +58,9 @@ const WORKERS: usize = 20;
 const SHORTEST_SYNC_PERIOD: Duration = Duration::from_millis(100);
 
 /// Factor of the requests per second over those of other controllers: a binding takes four writes and two reads.
-const QPS: u16 = 5;
+const QPS_FACTOR: u16 = 5;
 /// The factor of the burst of requests over other controllers'.
-const BURST: u32 = 5;
+const BURST_FACTOR: u32 = 5;
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -117,7 +117,7 @@ fn start(manager: &mut Manager, context: &Context) {
         classes: registry.store::<StorageClass>(),
         pods: registry.store::<Pod>(),
         nodes: has_host_path(context).then(|| registry.store::<Node>()),
-        writer: manager.faster_writer(DESCRIPTOR.service_account, QPS, BURST),
+        writer: manager.faster_writer(DESCRIPTOR.service_account, QPS_FACTOR, BURST_FACTOR),
         claim_queue: Queue::new(QueueOptions::named("claims")),
         volume_queue: Queue::new(QueueOptions::named("volumes")),
         matcher: Arc::new(Matcher::default()),

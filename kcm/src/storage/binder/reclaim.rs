@@ -61,7 +61,7 @@ impl Binder {
         info!(volume = &**name, plugin = HOST_PATH, "deleting volume: its storage was deleted");
         let deletion = self.writer.delete(&PersistentVolume::RESOURCE, &volume.meta.key(), &volume.meta.uid).await;
         match deletion {
-            Err(error) if !error.is_gone() => Err(Stop::Failed(error)),
+            Err(error) if !error.is_object_deleted() => Err(Stop::Failed(error)),
             _ => Ok(Outcome::Done),
         }
     }

@@ -159,7 +159,7 @@ impl VolumeIndex {
     fn find_reserved(&self, claim: &PersistentVolumeClaim) -> Option<&Arc<PersistentVolume>> {
         let key = claim.meta.key();
         let usable = self.reserved_for(&key).filter(|volume| {
-            volume.points_at(&claim.meta)
+            volume.refers_to(&claim.meta)
                 && volume.storage().is_some_and(|capacity| capacity >= requested(claim))
                 && volume.modes().contains(claim.modes())
                 && volume.volume_mode == claim.volume_mode

@@ -75,9 +75,7 @@ impl View<'_> {
             let seen_failed = known_failed.failed.contains(uid);
             if pod.phase == Phase::Succeeded && !seen_failed {
                 match &standing.indexed {
-                    Some(indexed) => completed.extend(
-                        index_of(pod).filter(|index| *index < self.completions() && !indexed.before.has(*index)),
-                    ),
+                    Some(indexed) => completed.extend(self.completed_index(indexed, pod)),
                     None if known_failed.succeeded.contains(uid) => {}
                     None => {
                         uncounted.succeeded.push(uid.clone());
@@ -110,6 +108,11 @@ impl View<'_> {
         let flush = (flush || decided).then_some(if urgent { Duration::ZERO } else { write_delay });
         let (end, judged) = (end.filter(|_| !full), judgements);
         Account { status, flush, counts, write_delay, release, tracked, end, judged }
+    }
+
+    /// Returns the index that a successful pod completes, unless it was completed before.
+    fn completed_index(&self, indexed: &Indexed, pod: &Pod) -> Option<i32> {
+        index_of(pod).filter(|index| *index < self.completions() && !indexed.before.has(*index))
     }
 
     /// Returns true if a pod is needed only for counting. Upstream: pkg/controller/job, canRemoveFinalizer.

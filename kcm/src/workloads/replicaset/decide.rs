@@ -9,6 +9,7 @@ use kinds::replicaset::ReplicaSetStatus;
 use kinds::status::Condition;
 use kinds::{Pod, ReplicaSet, Time};
 
+use crate::pods::availability::is_available;
 use crate::pods::ranking::Ranking;
 use crate::pods::status_delay;
 
@@ -51,12 +52,6 @@ pub fn manage(active: &[Arc<Pod>], replicas: i32, ranking: impl FnOnce() -> Rank
             Manage::Delete(if surplus < pods.len() { ranking().first(pods, surplus) } else { pods })
         }
     }
-}
-
-/// Returns true if a pod has been ready for long enough. Upstream: pkg/api/v1/pod, IsPodAvailable.
-pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
-    let since_ready = now.as_second() - pod.ready_since.0;
-    pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
 }
 
 /// Returns the status. `terminating` is absent where the kind has no such field; `failure` is the reason why pods could

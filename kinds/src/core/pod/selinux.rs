@@ -40,7 +40,7 @@ pub(super) fn read(
     is_wanted: impl Fn(&str) -> bool,
 ) -> Result<Option<Box<SeLinux>>, WireError> {
     let context = find(spec, pod_spec::SECURITY_CONTEXT);
-    let of_pod = label(context, pod_security_context::SE_LINUX_OPTIONS)?;
+    let pod_label = label(context, pod_security_context::SE_LINUX_OPTIONS)?;
     let is_recursive = find(context, pod_security_context::SE_LINUX_CHANGE_POLICY) == b"Recursive";
     let mut mounts: Vec<(Str, Vec<Str>)> = Vec::new();
     for field in fields(spec) {
@@ -51,7 +51,7 @@ pub(super) fn read(
             _ => continue,
         };
         let own = label(find(container, container::SECURITY_CONTEXT), security_context::SE_LINUX_OPTIONS)?;
-        let label = own.as_deref().or(of_pod.as_deref());
+        let label = own.as_deref().or(pod_label.as_deref());
         for mount in fields(container) {
             let mount = mount?;
             if mount.number != container::VOLUME_MOUNTS {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn options_without_a_value_are_an_empty_label_and_none_are_no_label() {
+    fn empty_options_are_an_empty_label_and_missing_options_are_no_label() {
         let mut spec = Vec::new();
         spec.put_message(pod_spec::CONTAINERS, |out| put_container(out, &["data"], Some("")));
         spec.put_message(pod_spec::CONTAINERS, |out| put_container(out, &["logs"], None));

@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use runtime::children::{Urgency, adoptable};
 use runtime::store::Change;
 
-use super::decide::{BURST, Manage, REPLICA_FAILURE, is_available, manage, next_check, status, write_delay};
+use super::decide::{BURST, Manage, REPLICA_FAILURE, manage, next_check, status, write_delay};
 use super::keys::of_set;
 use crate::pods::keys::owners_of_pod;
 use crate::pods::ranking::Ranking;
@@ -188,23 +188,6 @@ fn ages_of_the_same_magnitude_are_equal_and_an_unknown_age_is_young() {
     assert_eq!(victims(vec![with("a", NOW - 4000), with("b", NOW - 3999)], 1), ["a"], "by uid");
     assert_eq!(victims(vec![with("b", NOW - 4000), with("a", NOW - 3999)], 1), ["a"], "by uid");
     assert_eq!(victims(vec![with("a", NOW - 1), with("b", 0)], 1), ["b"], "unknown");
-}
-
-#[test]
-fn pod_is_available_after_min_ready_seconds() {
-    for (ready, since, min, expected) in [
-        (true, NOW, 0, true),
-        (true, 0, 0, true),
-        (true, NOW, 1, false),
-        (true, NOW - 1, 1, true),
-        (true, NOW - 9, 10, false),
-        (true, 0, 10, false),
-        (false, NOW - 100, 10, false),
-    ] {
-        let mut pod = pod("a");
-        (pod.ready, pod.ready_since) = (ready, Time(since));
-        assert_eq!(is_available(&pod, min, now()), expected, "{ready} {since} {min}");
-    }
 }
 
 #[test]
