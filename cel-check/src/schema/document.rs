@@ -39,14 +39,14 @@ pub struct Document {
 }
 
 #[derive(Deserialize)]
-struct Whole {
+struct RawDocument {
     #[serde(default)]
     components: Components,
 }
 
 #[derive(Default, Deserialize)]
 struct Components {
-    #[serde(default, deserialize_with = "shared")]
+    #[serde(default, deserialize_with = "schemas_by_name")]
     schemas: Schemas,
 }
 
@@ -61,7 +61,7 @@ impl Document {
     /// # Errors
     /// When the text is not JSON, or a value that cannot be skipped has an unexpected type.
     pub fn read(text: &[u8]) -> Result<Self, DocumentError> {
-        let schemas = serde_json::from_slice::<Whole>(text)?.components.schemas;
+        let schemas = serde_json::from_slice::<RawDocument>(text)?.components.schemas;
         let mut kinds = HashMap::new();
         for (name, schema) in &schemas {
             for kind in &schema.kinds {
@@ -77,7 +77,7 @@ impl Document {
     }
 
     /// Returns the schema that a `$ref` names.
-    pub(super) fn referred(&self, reference: &str) -> Option<&Arc<Schema>> {
+    pub(super) fn resolve_reference(&self, reference: &str) -> Option<&Arc<Schema>> {
         self.schemas.get(reference.strip_prefix(PREFIX).unwrap_or(reference))
     }
 }
@@ -99,7 +99,7 @@ pub struct Schema {
     #[serde(deserialize_with = "schema_only")]
     pub items: Option<Arc<Self>>,
     /// The fields of an object.
-    #[serde(deserialize_with = "shared")]
+    #[serde(deserialize_with = "schemas_by_name")]
     pub properties: Schemas,
     /// The schema of a map's values.
     #[serde(rename = "additionalProperties", deserialize_with = "schema_only")]
@@ -127,7 +127,7 @@ impl Schema {
 }
 
 /// Deserializes schemas by their names.
-fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Schemas, D::Error> {
+fn schemas_by_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Schemas, D::Error> {
     let schemas = HashMap::<String, Schema>::deserialize(deserializer)?;
     Ok(schemas.into_iter().map(|(name, schema)| (name, Arc::new(schema))).collect())
 }

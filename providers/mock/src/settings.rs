@@ -48,13 +48,13 @@ pub(crate) fn features() -> Features {
     }
 }
 
-fn word<T: Copy>(spec: &LoadBalancerSpec, key: &str, words: &[(&str, T)]) -> Result<Option<T>, CloudError> {
+fn choice<T: Copy>(spec: &LoadBalancerSpec, key: &str, words: &[(&str, T)]) -> Result<Option<T>, CloudError> {
     let key = format!("{PREFIX}{key}");
     let Some(value) = spec.annotations.get(&key) else { return Ok(None) };
-    match words.iter().find(|(word, _)| word == value) {
+    match words.iter().find(|(choice, _)| choice == value) {
         Some((_, meaning)) => Ok(Some(*meaning)),
         None => {
-            let known = words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(" or ");
+            let known = words.iter().map(|(choice, _)| *choice).collect::<Vec<_>>().join(" or ");
             Err(CloudError::invalid_annotation(&key, value, &format!("use {known}")))
         }
     }
@@ -71,15 +71,15 @@ pub(crate) fn read(spec: &LoadBalancerSpec, config: &MockConfig) -> Result<Setti
             return Err(CloudError::invalid_annotation(key, value, &fix));
         }
     }
-    let targeting = word(
+    let targeting = choice(
         spec,
         "targets",
         &[("nodes", Targeting::Nodes), ("endpoints", Targeting::Endpoints), ("elsewhere", Targeting::Elsewhere)],
     )?
     .unwrap_or(Targeting::Nodes);
-    let internal = word(spec, "scheme", &[("internal", true), ("internet-facing", false)])?.unwrap_or(false);
-    let ip_mode = word(spec, "ip-mode", &[("VIP", IpMode::Vip), ("Proxy", IpMode::Proxy)])?;
-    let hostname = word(spec, "hostname", &[("true", true), ("false", false)])?.unwrap_or(false);
+    let internal = choice(spec, "scheme", &[("internal", true), ("internet-facing", false)])?.unwrap_or(false);
+    let ip_mode = choice(spec, "ip-mode", &[("VIP", IpMode::Vip), ("Proxy", IpMode::Proxy)])?;
+    let hostname = choice(spec, "hostname", &[("true", true), ("false", false)])?.unwrap_or(false);
     Ok(Settings {
         targeting,
         internal,
@@ -138,13 +138,13 @@ fn listeners(spec: &LoadBalancerSpec, targeting: Targeting) -> Result<Vec<Listen
     Ok(listeners)
 }
 
-/// Returns the desired targets, each once, and the nodes that cannot be targets yet.
+/// Returns the desired targets, and the nodes that cannot be targets yet because they have no provider ID.
 pub(crate) fn targets(settings: &Settings, targets: &Targets) -> (BTreeSet<TargetId>, Vec<String>) {
     match settings.targeting {
         Targeting::Nodes => {
             let ids = targets.nodes.iter().filter_map(|node| node.provider_id.clone());
-            let without = targets.nodes.iter().filter(|node| node.provider_id.is_none());
-            (ids.map(TargetId::Instance).collect(), without.map(|node| node.name.clone()).collect())
+            let without_id = targets.nodes.iter().filter(|node| node.provider_id.is_none());
+            (ids.map(TargetId::Instance).collect(), without_id.map(|node| node.name.clone()).collect())
         }
         Targeting::Endpoints => {
             // While none is ready, terminating endpoints that still serve are used, as in kube-proxy.
@@ -237,9 +237,9 @@ mod tests {
         };
         let config = MockConfig::default();
         let nodes = read(&spec(&[]), &config).unwrap();
-        let (chosen, without) = targets(&nodes, &given(vec![]));
+        let (chosen, without_id) = targets(&nodes, &given(vec![]));
         assert_eq!(chosen, BTreeSet::from([TargetId::Instance("mock://r/a".into())]));
-        assert_eq!(without, ["b"]);
+        assert_eq!(without_id, ["b"]);
         let endpoints = read(&spec(&[("targets", "endpoints")]), &config).unwrap();
         let lasts = |given: &Targets| targets(&endpoints, given).0.len();
         assert_eq!(lasts(&given(vec![endpoint(1, true, true), endpoint(2, false, true)])), 1);

@@ -138,7 +138,7 @@ fn main() -> std::process::ExitCode {
         devices::resource_claims::{
             claim_is_created_from_its_template_and_deleted_with_its_pod, shared_claim_is_deallocated_after_its_last_pod,
             claim_being_deleted_is_released_with_its_last_pod,
-            claim_for_extended_resources_is_deleted_with_the_end_of_its_pod, claim_of_another_owner_is_never_used,
+            claim_for_extended_resources_is_deleted_when_its_pod_finishes, claim_of_another_owner_is_never_used,
             missing_template_is_reported_until_it_exists, lost_response_leads_to_no_second_claim,
             consumers_with_hostile_names_are_dropped, each_of_many_pods_gets_one_claim_from_two_managers,
             administrative_access_needs_a_labelled_namespace,
@@ -290,7 +290,7 @@ fn main() -> std::process::ExitCode {
         devices::taint_eviction::{evictions_continue_under_the_other_manager},
         upstream::differential::{final_state_equals_upstreams},
         nodes::failure::{
-            failing_nodes_are_treated_as_by_upstream, lost_nodes_recover_under_the_other_manager,
+            failing_nodes_are_handled_as_by_upstream, lost_nodes_recover_under_the_other_manager,
             crash_after_a_sample_of_writes,
         },
         network::endpoints::{upstreams_slices_are_kept_after_a_takeover},

@@ -179,7 +179,7 @@ impl Scenario {
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let faults = Faults::script([Rule::new(Call::is_object_write, effect).nth(n)]);
         tokio::select! {
-            done = (self.run)(space.clone(), name) => done.with_context(|| format!("{:?}", faults.seen()))?,
+            done = (self.run)(space.clone(), name) => done.with_context(|| format!("{:?}", faults.requests()))?,
             ended = run_until_crash(space, &faults, &flags) => ended?,
         }
         ensure!(faults.unmet() == 0, "the fault did not occur: this proves nothing");
@@ -191,7 +191,7 @@ impl Scenario {
         })
         .await?;
         during(QUIET, "there is nothing left to do", || async {
-            ensure!(faults.writes() == 0, "{:?}", faults.seen());
+            ensure!(faults.writes() == 0, "{:?}", faults.requests());
             Ok(())
         })
         .await?;
@@ -201,7 +201,7 @@ impl Scenario {
 
     async fn check_all_crashes(&self, space: &Space) -> Result<()> {
         for n in 1..=self.writes {
-            for effect in [Effect::CrashAfter, Effect::CrashBeforeAnswer] {
+            for effect in [Effect::CrashAfter, Effect::CrashBeforeResponse] {
                 let what = format!("{}: {effect:?} at write {n}", self.name);
                 self.run_with_a_crash(space, n, effect).await.context(what)?;
             }
