@@ -9,6 +9,7 @@ mod contract;
 mod leaks;
 mod opening;
 mod readiness_gates;
+mod steps;
 mod target_records;
 mod targets;
 
