@@ -59,7 +59,10 @@ fn main() -> std::process::ExitCode {
             nodes_get_the_data_of_their_instances, one_bad_id_does_not_split_the_batch_into_single_calls, nodes_are_initialised_despite_faults,
             node_waits_for_an_instance_that_is_not_visible_yet, nodes_follow_stopped_started_and_terminated_instances, three_hundred_nodes_are_initialised,
         },
-        reach::{every_target_is_reached_without_a_gap, target_behind_a_closed_group_is_unhealthy},
+        reach::{
+            every_target_is_reached_without_a_gap, targets_without_the_shared_group_are_reached_without_a_gap,
+            rule_of_two_load_balancers_stays_while_one_needs_it, target_behind_a_closed_group_is_unhealthy,
+        },
         routes::{routes_are_added_and_removed_with_nodes, every_table_gets_its_routes, routes_are_created_despite_faults},
         sharing::{cluster_deregisters_only_its_own_targets, record_is_a_config_map},
         tagging::{instances_have_tags_while_they_have_nodes},

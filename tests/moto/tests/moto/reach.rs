@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
 use moto::{Machine, Moto, Service};
-use providers::{LoadBalancerSpec, Protocol};
+use providers::{LoadBalancerSpec, Port, Protocol};
 
 use crate::balancers::{AccountResources, delete, fresh, port, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
@@ -38,17 +38,26 @@ async fn of_another_group(moto: &Moto) -> Result<Machine> {
 /// Nodes with another security group join; ports, node ports and probes change: at each moment every registered target
 /// that was reached before is reached.
 pub async fn every_target_is_reached_without_a_gap(_: Space) -> Result<()> {
+    reached_without_a_gap(&[]).await
+}
+
+/// The same with rules for clients and subnets in the nodes' groups, as cloud-provider-aws makes them.
+pub async fn targets_without_the_shared_group_are_reached_without_a_gap(_: Space) -> Result<()> {
+    reached_without_a_gap(&[("disable-nlb-sg", "true")]).await
+}
+
+async fn reached_without_a_gap(annotations: &[(&str, &str)]) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let mut machines = moto.run(2).await?;
     machines.push(of_another_group(&moto).await?);
     let balancers = fresh(&moto).await?;
-    let one = spec(1, &[]);
+    let one = spec(1, annotations);
     settle(&moto, &*balancers, &one, &targets(&machines[..1])).await?;
     balancers.set_targets(&one, &targets(&machines)).await?;
 
     let mut dns = port(53);
     dns.protocol = Protocol::Udp;
-    let moved = providers::Port { node_port: Some(31_999), ..port(80) };
+    let moved = Port { node_port: Some(31_999), ..port(80) };
     let probed = ("service.beta.kubernetes.io/aws-load-balancer-healthcheck-port".to_owned(), "10256".to_owned());
     for (what, ports, annotation) in [
         ("another port", vec![port(80), port(443)], None),
@@ -68,6 +77,34 @@ pub async fn every_target_is_reached_without_a_gap(_: Space) -> Result<()> {
     ensure!(moto.proxy.unreached(None).await?.is_empty() && moto.proxy.gaps().is_empty(), "{:?}", moto.proxy.gaps());
     delete(&*balancers, &one.id).await?;
     ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
+    Ok(())
+}
+
+/// Two load balancers without security groups need the same rule for health checks of nodes, which EC2 stores once. The
+/// one that is named in it is deleted, by the process that made both, and by another one that has not seen them yet.
+pub async fn rule_of_two_load_balancers_stays_while_one_needs_it(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(2).await?);
+    let dns = |number: usize, node_port: u16| {
+        let udp = Port { protocol: Protocol::Udp, node_port: Some(node_port), ..port(53) };
+        LoadBalancerSpec { ports: vec![udp], ..spec(number, &[("disable-nlb-sg", "true")]) }
+    };
+    for another_process in [false, true] {
+        let balancers = fresh(&moto).await?;
+        let (first, second) = (dns(1, 30_053), dns(2, 31_053));
+        settle(&moto, &*balancers, &first, &all).await?;
+        settle(&moto, &*balancers, &second, &all).await?;
+        let balancers = if another_process { fresh(&moto).await? } else { balancers };
+        delete(&*balancers, &first.id).await?;
+        let unreached = moto.proxy.unreached(None).await?;
+        ensure!(unreached.is_empty(), "another process {another_process}: {unreached:?} are not reached");
+        ensure!(moto.proxy.gaps().is_empty(), "another process {another_process}: {:?}", moto.proxy.gaps());
+        settle(&moto, &*balancers, &second, &all).await?;
+        let owned = balancers.list_owned().await?;
+        ensure!(owned.len() == 1 && owned[0].id == second.id, "a rule names a deleted load balancer: {owned:?}");
+        delete(&*balancers, &second.id).await?;
+        ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
+    }
     Ok(())
 }
 

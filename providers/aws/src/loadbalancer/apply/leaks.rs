@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::loadbalancer::apply::balancers::Balancers;
 use crate::loadbalancer::apply::calls::Caller;
 use crate::loadbalancer::apply::classic_leaks;
-use crate::loadbalancer::model::{diff, node_rules};
+use crate::loadbalancer::model::{bare_rules, diff};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::inventory::{ListedGroup, Listing};
 use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, State};
@@ -104,11 +104,11 @@ fn owned(
         }
     }
     for (group, rule) in rules.iter().flat_map(|(group, rules)| rules.iter().map(move |rule| (group, rule))) {
-        let Some(name) = node_rules::balancer_of(&rule.rule) else { continue };
+        let Some(name) = bare_rules::balancer_of(&rule.rule) else { continue };
         let id = match listing.balancers.iter().find(|one| one.name == name) {
             Some(balancer) => users.get(balancer.arn.as_str()).cloned(),
             None => {
-                let named = |id: &&LoadBalancerId| node_rules::rule_names(id).iter().any(|own| own == name);
+                let named = |id: &&LoadBalancerId| bare_rules::rule_names(id).iter().any(|own| own == name);
                 let known = found.keys().chain(known).find(named).cloned();
                 Some(known.unwrap_or_else(|| nameless(cluster_name, name)))
             }
@@ -147,7 +147,7 @@ pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId) -> bool {
     }
     let id = &owned.id;
     match id.namespace.is_empty() {
-        true => node_rules::rule_names(service).contains(&id.name),
+        true => bare_rules::rule_names(service).contains(&id.name),
         false => {
             let named = id.namespace == service.namespace && id.name == service.name;
             named && (id.uid.is_empty() || id.uid == service.uid)
@@ -189,11 +189,11 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     let names = match id.namespace.is_empty() {
         true => vec![id.name.clone()],
         false if id.uid.is_empty() => Vec::new(),
-        false => node_rules::rule_names(id).to_vec(),
+        false => bare_rules::rule_names(id).to_vec(),
     };
     let groups = own_groups(&listing, &session);
     let mut shared = balancers.shared.lock().await;
-    let refused = shared.set_bare(&session, &names, &groups, &BTreeSet::new(), &BTreeSet::new()).await?;
+    let refused = shared.revoke_bare(&session, &listing, (id, &names), &groups).await?;
     if let Some(refusal) = refused.into_iter().next() {
         return Err(CloudError::new(ErrorKind::Denied, "RevokeSecurityGroupIngress", refusal));
     }

@@ -1,5 +1,6 @@
 //! The desired stack of a Service, and the steps that lead to it. No IO.
 
+pub(super) mod bare_rules;
 pub(super) mod build;
 pub(super) mod classic;
 pub(super) mod diff;

@@ -16,7 +16,7 @@ use crate::client::Class;
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::convert;
 use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, SeenSecurityGroup, SeenTargetGroup};
-use crate::loadbalancer::ownership::{self, Evidence, Purpose};
+use crate::loadbalancer::ownership::{self, Evidence, Owner, Purpose};
 use crate::loadbalancer::types::Tags;
 use crate::session::Session;
 use crate::tags::ClusterTags;
@@ -323,6 +323,22 @@ impl Listing {
     pub(crate) fn backend(&self, session: &Session, cluster_name: &str) -> Option<&ListedGroup> {
         let name = backend_cluster(session, cluster_name);
         self.security_groups.iter().find(|group| ownership::is_backend(&group.tags, &session.cluster, &name))
+    }
+
+    /// Returns the load balancers of the cluster's Services that have no security group: the Service, and the name in the
+    /// descriptions of rules.
+    pub(crate) fn bare(&self, session: &Session, cluster_name: &str) -> Vec<(LoadBalancerId, String)> {
+        let bare = self.balancers.iter().filter(|one| one.security_groups.is_empty());
+        let owned = bare.filter_map(|one| {
+            let owner = Owner::of(&one.tags, &session.cluster, cluster_name)?;
+            let Owner { namespace, name, uid, .. } = owner;
+            let uid_is_known = uid.is_some();
+            let id = LoadBalancerId { cluster: cluster_name.into(), namespace, name, uid: uid.unwrap_or_default() };
+            let own = names::is_generated(&id, &one.name) || !uid_is_known;
+            let name = if own { one.name.clone() } else { id.default_name() };
+            Some((id, name))
+        });
+        owned.collect()
     }
 
     /// Returns whether any load balancer except those of one Service carries a group.
