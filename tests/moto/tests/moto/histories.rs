@@ -203,35 +203,38 @@ impl History {
         self.moto.proxy.open_by_hand(names.collect());
     }
 
+    /// Creates or changes a Service, and reconciles it a few times.
+    async fn ensure_some(&mut self, slot: usize) {
+        if self.slots[slot].dying {
+            return;
+        }
+        let before = self.slots[slot].asked.clone();
+        let keeps = before.is_some() && self.rng.random_bool(0.3);
+        let asked = match before.clone().filter(|_| keeps) {
+            Some(same) => same,
+            None => self.spec(slot, before.as_ref()),
+        };
+        self.slots[slot].asked = Some(asked.clone());
+        self.open_unmanaged();
+        for _ in 0..self.rng.random_range(1..4) {
+            let ensured = self.balancers.ensure(&asked, &self.targets).await;
+            let settled = matches!(&ensured, Ok(ensured) if ensured.progress == Progress::Settled);
+            self.log.push(match ensured {
+                Ok(ensured) => format!("  {:?}", ensured.progress),
+                Err(error) => format!("  {error}"),
+            });
+            if settled {
+                break;
+            }
+        }
+    }
+
     async fn step(&mut self) -> Result<()> {
         let slot = self.rng.random_range(0..SERVICES);
         let kind = self.rng.random_range(0..14);
         self.log.push(format!("{kind} {slot}"));
         match kind {
-            0..=4 => {
-                if self.slots[slot].dying {
-                    return Ok(());
-                }
-                let before = self.slots[slot].asked.clone();
-                let keeps = before.is_some() && self.rng.random_bool(0.3);
-                let asked = match before.clone().filter(|_| keeps) {
-                    Some(same) => same,
-                    None => self.spec(slot, before.as_ref()),
-                };
-                self.slots[slot].asked = Some(asked.clone());
-                self.open_unmanaged();
-                for _ in 0..self.rng.random_range(1..4) {
-                    let ensured = self.balancers.ensure(&asked, &self.targets).await;
-                    let settled = matches!(&ensured, Ok(ensured) if ensured.progress == Progress::Settled);
-                    self.log.push(match ensured {
-                        Ok(ensured) => format!("  {:?}", ensured.progress),
-                        Err(error) => format!("  {error}"),
-                    });
-                    if settled {
-                        break;
-                    }
-                }
-            }
+            0..=4 => self.ensure_some(slot).await,
             5 | 6 => {
                 self.new_targets();
                 for slot in self.slots.iter().filter(|slot| !slot.dying) {

@@ -222,33 +222,12 @@ impl Balancers {
         work: &Work<'_>,
         course: &mut BalancerState,
     ) -> Result<Ensured, CloudError> {
-        let Work { session, id, settings, targets } = *work;
+        let (session, id) = (work.session, work.id);
         let (listing, mut seen, dying) = self.observe_stack(work, course).await?;
         let network = self.networks.network(session).await?;
-        let existing = build::existing(settings, id, &seen);
-        let given = self.given_groups(session, settings).await?;
         let TargetGroups { groups, without } = self.target_groups(work, &listing).await?;
-        let mut warnings: Vec<String> = not_opened(session, without).into_iter().collect();
-        let backend = match build::wants_backend(settings, existing) {
-            true => Some(self.shared.lock().await.backend(session, &self.inventory, &listing, id).await?),
-            false => None,
-        };
-        let around = StackInputs {
-            id,
-            cluster: &session.cluster,
-            network: &network,
-            seen: &seen,
-            backend: backend.as_deref(),
-            given: &given,
-            targets,
-        };
-        let desired = build::desired(settings, &around);
-        if desired.is_err() {
-            // An operator may be fixing the network.
-            self.networks.forget().await;
-        }
-        let (desired, told) = desired?;
-        warnings.extend(told);
+        let (desired, backend, mut warnings) = self.desire(work, &listing, &network, &seen).await?;
+        warnings.extend(not_opened(session, without));
         if dying.contains(&desired.balancer.name) {
             // Its name is free once it is deleted.
             let progress = Progress::After(course.pause());
@@ -260,25 +239,10 @@ impl Balancers {
             let unchanged = settled && course.opening.covers(&opening.groups, &opening.ports);
             warnings.extend(self.open_backend(session, backend, &opening, unchanged).await?);
         }
-        let around = (&*listing, &*network);
-        if settings.node_rules {
-            // A refusal is returned again afterwards.
-            self.set_bare_rules(work, around, &desired, &seen, &opening.groups, false).await?;
-        }
-        let mut caller = self.caller(session, &network, id);
-        let followed = self.follow(&desired, &mut seen, &mut caller, course).await?;
-        if settings.node_rules {
-            let done = !followed.again;
-            warnings.extend(self.set_bare_rules(work, around, &desired, &seen, &opening.groups, done).await?);
-        }
-        let balancer = seen.balancer(&desired.balancer.name);
-        let bare = balancer.is_some_and(|one| one.security_groups.is_empty());
-        if std::mem::replace(&mut course.bare, bare) && !bare {
-            self.shared.lock().await.forget_bare(id);
-        }
+        let (followed, told) =
+            self.change_stack(work, (&listing, &network), &desired, &mut seen, &opening.groups, course).await?;
         course.opening = opening;
-        warnings.extend(followed.warnings(settled, course.is_overdue()));
-        warnings.append(&mut caller.warnings);
+        warnings.extend(followed.warnings(settled, course.is_overdue()).into_iter().chain(told));
         course.remember_groups(id, &desired, &seen);
         let balancer = seen.balancer(&desired.balancer.name);
         let status = LoadBalancerStatus { ingress: balancer.and_then(ingress).into_iter().collect() };
@@ -287,6 +251,61 @@ impl Balancers {
             false => course.settle(spec),
         };
         Ok(Ensured { status, progress, warnings })
+    }
+
+    /// Returns the desired state, the security group that all load balancers share if this one should carry it, and
+    /// warnings.
+    async fn desire(
+        &self,
+        work: &Work<'_>,
+        listing: &Listing,
+        network: &Network,
+        seen: &Seen,
+    ) -> Result<(Desired, Option<String>, Vec<String>), CloudError> {
+        let Work { session, id, settings, targets } = *work;
+        let given = self.given_groups(session, settings).await?;
+        let backend = match build::wants_backend(settings, build::existing(settings, id, seen)) {
+            true => Some(self.shared.lock().await.backend(session, &self.inventory, listing, id).await?),
+            false => None,
+        };
+        let cluster = &session.cluster;
+        let around = StackInputs { id, cluster, network, seen, backend: backend.as_deref(), given: &given, targets };
+        let desired = build::desired(settings, &around);
+        if desired.is_err() {
+            // An operator may be fixing the network.
+            self.networks.forget().await;
+        }
+        let (desired, warnings) = desired?;
+        Ok((desired, backend, warnings))
+    }
+
+    /// Brings the load balancer and the nodes' rules of one without security groups to the desired state; `nodes` are the
+    /// security groups of its targets. Returns the progress, and warnings.
+    async fn change_stack(
+        &self,
+        work: &Work<'_>,
+        around: (&Listing, &Network),
+        desired: &Desired,
+        seen: &mut Seen,
+        nodes: &BTreeSet<String>,
+        course: &mut BalancerState,
+    ) -> Result<(Followed, Vec<String>), CloudError> {
+        if work.settings.node_rules {
+            // A refusal is returned again afterwards.
+            self.set_bare_rules(work, around, desired, seen, nodes, false).await?;
+        }
+        let mut caller = self.caller(work.session, around.1, work.id);
+        let followed = self.follow(desired, seen, &mut caller, course).await?;
+        let mut warnings = caller.warnings;
+        if work.settings.node_rules {
+            warnings.extend(self.set_bare_rules(work, around, desired, seen, nodes, !followed.again).await?);
+        }
+        let balancer = seen.balancer(&desired.balancer.name);
+        let bare = balancer.is_some_and(|one| one.security_groups.is_empty());
+        if std::mem::replace(&mut course.bare, bare) && !bare {
+            self.shared.lock().await.forget_bare(work.id);
+        }
+        Ok((followed, warnings))
     }
 
     /// Reads the observed state of a Service. Returns also the names of load balancers that are being deleted.

@@ -36,6 +36,15 @@ impl Found<'_> {
         self.parts.push(part.to_owned());
         self.doubtful += usize::from(!certain);
     }
+
+    fn owned(self, id: LoadBalancerId) -> Owned {
+        let phase = match self.balancer.map(|balancer| balancer.state) {
+            None | Some(State::Failed) => Phase::Incomplete,
+            Some(State::Provisioning) => Phase::Provisioning,
+            Some(State::Active) => Phase::Active,
+        };
+        Owned { id, phase, certain: self.doubtful == 0, resources: self.parts }
+    }
 }
 
 /// Returns all resources of this cluster's Services.
@@ -107,27 +116,23 @@ fn owned(
         let Some(name) = bare_rules::balancer_of(&rule.rule) else { continue };
         let id = match listing.balancers.iter().find(|one| one.name == name) {
             Some(balancer) => users.get(balancer.arn.as_str()).cloned(),
-            None => {
-                let named = |id: &&LoadBalancerId| bare_rules::rule_names(id).iter().any(|own| own == name);
-                let known = found.keys().chain(known).find(named).cloned();
-                Some(known.unwrap_or_else(|| nameless(cluster_name, name)))
-            }
+            None => Some(owner_of_rule(name, found.keys().chain(known), cluster_name)),
         };
         if let Some(id) = id {
             found.entry(id).or_default().add(&format!("{group}/{}", rule.id), true);
         }
     }
-    let owned = |(id, found): (LoadBalancerId, Found<'_>)| Owned {
-        id,
-        phase: match found.balancer.map(|balancer| balancer.state) {
-            None | Some(State::Failed) => Phase::Incomplete,
-            Some(State::Provisioning) => Phase::Provisioning,
-            Some(State::Active) => Phase::Active,
-        },
-        certain: found.doubtful == 0,
-        resources: found.parts,
-    };
-    found.into_iter().map(owned).collect()
+    found.into_iter().map(|(id, found)| found.owned(id)).collect()
+}
+
+/// Returns the Service whose load balancer of this name is deleted, if it is among those that are known.
+fn owner_of_rule<'a>(
+    balancer: &str,
+    mut known: impl Iterator<Item = &'a LoadBalancerId>,
+    cluster_name: &str,
+) -> LoadBalancerId {
+    let named = |id: &&LoadBalancerId| bare_rules::rule_names(id).iter().any(|own| own == balancer);
+    known.find(named).cloned().unwrap_or_else(|| nameless(cluster_name, balancer))
 }
 
 /// Returns the id of a Service of which only the load balancer's name is known.

@@ -72,17 +72,7 @@ fn whole(
     let security_groups = security_groups(reading);
     let given = matches!(security_groups, SecurityGroups::Given(_));
     let node_rules = reading.boolean("manage-backend-security-group-rules").unwrap_or(!given) && !policy.no_node_rules;
-    if given && (!spec.source_ranges.is_empty() || reading.text("security-group-prefix-lists").is_some()) {
-        let message = "source ranges and prefix lists have no effect beside annotation";
-        reading.warnings.push(format!("{message} {PREFIX}security-groups: put rules into those groups"));
-    }
-    if families == Families::Ipv4 {
-        for range in spec.source_ranges.iter().filter(|range| range.addr().is_ipv6()) {
-            let fix = "set annotation service.beta.kubernetes.io/aws-load-balancer-ip-address-type to dualstack, or \
-                       use IPv4 ranges";
-            reading.refuse_field("spec.loadBalancerSourceRanges", range, fix);
-        }
-    }
+    check_ranges(spec, given, families, reading);
     let icmp = reading.switch("enable-icmp-for-path-mtu-discovery");
     let listeners = listeners(spec, policy, flavour, target_type, reading);
     let source_nat = reading.switch("enable-prefix-for-ipv6-source-nat").unwrap_or(false);
@@ -122,6 +112,21 @@ fn whole(
         replace_classic: replace_classic(reading),
         classic_only: None,
         warnings: Vec::new(),
+    }
+}
+
+/// Checks the address ranges of clients.
+fn check_ranges(spec: &LoadBalancerSpec, given: bool, families: Families, reading: &mut Reading<'_>) {
+    if given && (!spec.source_ranges.is_empty() || reading.text("security-group-prefix-lists").is_some()) {
+        let message = "source ranges and prefix lists have no effect beside annotation";
+        reading.warnings.push(format!("{message} {PREFIX}security-groups: put rules into those groups"));
+    }
+    if families == Families::Ipv4 {
+        for range in spec.source_ranges.iter().filter(|range| range.addr().is_ipv6()) {
+            let fix = "set annotation service.beta.kubernetes.io/aws-load-balancer-ip-address-type to dualstack, or \
+                       use IPv4 ranges";
+            reading.refuse_field("spec.loadBalancerSourceRanges", range, fix);
+        }
     }
 }
 
