@@ -230,6 +230,11 @@ impl Proxy {
         self.shared.model.keep_interfaces(calls);
     }
 
+    /// Sets whether consumers are connected to all endpoint services, so that AWS refuses to delete them.
+    pub fn connect_consumers(&self, connected: bool) {
+        self.shared.model.connect_consumers(connected);
+    }
+
     /// Sets a quota of the account; the default is that of a new account.
     pub fn limit(&self, quota: Quota, most: usize) {
         self.shared.model.limit(quota, most);

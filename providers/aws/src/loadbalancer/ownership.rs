@@ -7,7 +7,7 @@
 use providers::LoadBalancerId;
 
 use crate::loadbalancer::names::{
-    BACKEND, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE, Flavour, RESOURCE, SERVICE, STACK, UID,
+    BACKEND, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE, ENDPOINT_SERVICE, Flavour, RESOURCE, SERVICE, STACK, UID,
 };
 use crate::loadbalancer::types::Tags;
 use crate::tags::{ClusterTags, OWNED};
@@ -161,7 +161,7 @@ pub(crate) fn is_incomplete(tags: &Tags, cluster: &ClusterTags) -> bool {
 
 /// Tag keys that decide about ownership, which a Service may not set by annotation.
 pub(crate) fn is_reserved(key: &str) -> bool {
-    let named = [SERVICE, UID, STACK, RESOURCE, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE, BACKEND];
+    let named = [SERVICE, UID, STACK, RESOURCE, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE, BACKEND, ENDPOINT_SERVICE];
     key.starts_with(CLUSTER_PREFIX) || named.contains(&key)
 }
 

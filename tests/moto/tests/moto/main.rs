@@ -11,6 +11,7 @@ mod balancers;
 mod bed;
 mod classic;
 mod conformance;
+mod endpoint_services;
 mod forwards;
 mod gates;
 mod histories;
@@ -41,6 +42,10 @@ fn main() -> std::process::ExitCode {
             classic_load_balancer_of_a_deleted_service_is_a_leak,
             service_moves_to_a_network_load_balancer_without_a_gap,
         },
+        endpoint_services::{
+            endpoint_service_follows_its_service, endpoint_service_survives_crashes,
+            deletion_waits_for_consumers_of_an_endpoint_service,
+        },
         forwards::{
             weighted_groups_change_despite_crashes, part_of_the_traffic_is_sent_to_another_service,
             part_of_the_traffic_is_sent_to_pods_of_another_service,
@@ -61,7 +66,8 @@ fn main() -> std::process::ExitCode {
         },
         reach::{
             every_target_is_reached_without_a_gap, targets_without_the_shared_group_are_reached_without_a_gap,
-            rule_of_two_load_balancers_stays_while_one_needs_it, target_behind_a_closed_group_is_unhealthy,
+            rule_of_two_load_balancers_stays_while_one_needs_it, pod_with_its_own_security_group_is_reached,
+            target_behind_a_closed_group_is_unhealthy,
         },
         routes::{routes_are_added_and_removed_with_nodes, every_table_gets_its_routes, routes_are_created_despite_faults},
         sharing::{cluster_deregisters_only_its_own_targets, record_is_a_config_map},

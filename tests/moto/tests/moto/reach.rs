@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
 use moto::{Machine, Moto, Service};
-use providers::{LoadBalancerSpec, Port, Protocol};
+use providers::{EndpointTarget, LoadBalancerSpec, Port, Protocol, Targets};
 
 use crate::balancers::{AccountResources, delete, fresh, port, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
@@ -105,6 +105,58 @@ pub async fn rule_of_two_load_balancers_stays_while_one_needs_it(_: Space) -> Re
         delete(&*balancers, &second.id).await?;
         ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
     }
+    Ok(())
+}
+
+/// Creates a security group of pods, and a network interface with it and this address.
+async fn interface_of_pod(moto: &Moto, address: &str) -> Result<String> {
+    let (tag, network) = (format!("kubernetes.io/cluster/{CLUSTER}"), &moto.network);
+    let group = [
+        ("GroupName", "pods"),
+        ("GroupDescription", "pods"),
+        ("VpcId", &*network.vpc),
+        ("TagSpecification.1.ResourceType", "security-group"),
+        ("TagSpecification.1.Tag.1.Key", &*tag),
+        ("TagSpecification.1.Tag.1.Value", "owned"),
+    ];
+    let group = moto.aws.ec2("CreateSecurityGroup", &group, "groupId").await?.remove(0);
+    let interface = [("SubnetId", &*network.subnets[0]), ("PrivateIpAddress", address), ("SecurityGroupId.1", &*group)];
+    moto.aws.ec2("CreateNetworkInterface", &interface, "networkInterfaceId").await?;
+    Ok(group)
+}
+
+/// A pod has a network interface with a security group of its own, as on Fargate: that group is opened, and closed after
+/// the last load balancer.
+pub async fn pod_with_its_own_security_group_is_reached(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let nodes = targets(&moto.run(1).await?).nodes;
+    let group = interface_of_pod(&moto, "10.0.16.200").await?;
+    let one = spec(1, &[("nlb-target-type", "ip")]);
+    let pod = EndpointTarget {
+        port_name: one.ports[0].name.clone(),
+        address: [10, 0, 16, 200].into(),
+        port: 8080,
+        node: None,
+        zone: None,
+        ready: true,
+        serving: true,
+        terminating: false,
+        pod: None,
+    };
+    let balancers = fresh(&moto).await?;
+    settle(&moto, &*balancers, &one, &Targets { nodes: nodes.clone(), ..Targets::default() }).await?;
+    balancers.set_targets(&one, &Targets { nodes, endpoints: [pod].into(), ..Targets::default() }).await?;
+    let unreached = moto.proxy.unreached(None).await?;
+    ensure!(unreached.is_empty(), "{unreached:?} are not reached");
+    let rules = async || {
+        let filter = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", &*group)];
+        let egress = moto.aws.ec2("DescribeSecurityGroupRules", &filter, "isEgress").await?;
+        anyhow::Ok(egress.iter().filter(|egress| *egress == "false").count())
+    };
+    ensure!(rules().await? == 1, "{} rules", rules().await?);
+    delete(&*balancers, &one.id).await?;
+    ensure!(rules().await? == 0, "{} rules are left", rules().await?);
+    ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
     Ok(())
 }
 

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::config::Config;
 use crate::loadbalancer::apply::backend_group::{BareRules, Shared};
 use crate::loadbalancer::apply::calls::{self, Caller};
+use crate::loadbalancer::apply::endpoint_service;
 use crate::loadbalancer::apply::opening::TargetGroups;
 use crate::loadbalancer::model::build::{self, StackInputs};
 use crate::loadbalancer::model::{bare_rules, diff, node_rules};
@@ -295,7 +296,12 @@ impl Balancers {
             self.set_bare_rules(work, around, desired, seen, nodes, false).await?;
         }
         let mut caller = self.caller(work.session, around.1, work.id);
+        let name = &desired.balancer.name;
+        let exposed = self.prepare_endpoint_service(work, &mut caller, name, seen, course).await?;
         let followed = self.follow(desired, seen, &mut caller, course).await?;
+        if !exposed {
+            self.bring_endpoint_service(work, seen.balancer(name), course).await?;
+        }
         let mut warnings = caller.warnings;
         if work.settings.node_rules {
             warnings.extend(self.set_bare_rules(work, around, desired, seen, nodes, !followed.again).await?);
@@ -525,6 +531,9 @@ impl Balancers {
         let listing = self.look(session, course).await?;
         let mut seen = listing.of(&session.cluster, id, Purpose::Delete);
         self.confirm(session, id, &mut seen).await?;
+        if endpoint_service::is_marked(&seen.balancers) {
+            endpoint_service::delete_all(session, id).await?;
+        }
         let confirmed = self.confirm_creations(session, id, course).await?;
         let mut steps = diff::delete(&seen, &id.uid).steps;
         // It was created recently and is not listed yet. A listed one that is not the Service's was taken over by

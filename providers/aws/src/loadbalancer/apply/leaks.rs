@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::loadbalancer::apply::balancers::Balancers;
 use crate::loadbalancer::apply::calls::Caller;
-use crate::loadbalancer::apply::classic_leaks;
+use crate::loadbalancer::apply::{classic_leaks, endpoint_service};
 use crate::loadbalancer::model::{bare_rules, diff};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::inventory::{ListedGroup, Listing};
@@ -169,6 +169,9 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     owned.resources.iter().for_each(|part| balancers.inventory.forget(part));
     let listing = balancers.inventory.look(&session, Instant::now()).await?;
     let mut seen = left_of(&listing, &session.cluster, owned);
+    if endpoint_service::is_marked(&seen.balancers) {
+        endpoint_service::delete_all(&session, id).await?;
+    }
     let steps = diff::delete(&seen, &id.uid).steps;
     if !steps.is_empty() {
         let network = balancers.networks.network(&session).await?;

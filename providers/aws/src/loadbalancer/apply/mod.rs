@@ -6,6 +6,7 @@ mod calls;
 mod classic;
 mod classic_leaks;
 mod contract;
+mod endpoint_service;
 mod leaks;
 mod opening;
 mod readiness_gates;

@@ -74,7 +74,7 @@ pub(crate) fn desired(settings: &Settings, around: &StackInputs<'_>) -> Result<(
         private_link: settings.private_link,
         attributes: settings.attributes.clone(),
         capacity: settings.capacity,
-        tags: tags(settings, around, "LoadBalancer"),
+        tags: balancer_tags(settings, around),
     };
     let own = settings.security_groups == SecurityGroups::Own && !bare;
     let security_group = own.then(|| SecurityGroup {
@@ -91,6 +91,15 @@ pub(crate) fn desired(settings: &Settings, around: &StackInputs<'_>) -> Result<(
 fn tags(settings: &Settings, around: &StackInputs<'_>, resource: &str) -> Tags {
     let mut tags = settings.tags.clone();
     tags.extend(names::tags(around.cluster, settings.flavour, around.id, resource));
+    tags
+}
+
+/// Returns the tags of the load balancer, which say whether it may have an endpoint service.
+fn balancer_tags(settings: &Settings, around: &StackInputs<'_>) -> Tags {
+    let mut tags = tags(settings, around, "LoadBalancer");
+    if settings.endpoint_service.is_some() {
+        tags.insert(names::ENDPOINT_SERVICE.into(), "true".into());
+    }
     tags
 }
 

@@ -82,6 +82,8 @@ pub(crate) struct BalancerState {
     pub classic: Option<(Classic, bool)>,
     /// There is no Classic Load Balancer: none is created while this process runs.
     pub no_classic: bool,
+    /// The request that created its endpoint service, until that is visible.
+    pub endpoint_token: Option<String>,
     /// Each target group with targets had a healthy one at the last read.
     pub serving: bool,
     /// The inputs of the last successful `ensure`.

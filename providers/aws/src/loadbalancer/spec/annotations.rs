@@ -11,6 +11,7 @@ use providers::{
 use crate::loadbalancer::names::Flavour;
 use crate::loadbalancer::ownership;
 use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
+use crate::loadbalancer::spec::endpoint_service;
 use crate::loadbalancer::spec::ports::listeners;
 use crate::loadbalancer::spec::settings::{Families, Policy, SecurityGroups, Settings};
 use crate::loadbalancer::types::{Attributes, Scheme, Tags, TargetType};
@@ -109,6 +110,7 @@ fn whole(
         node_labels: reading.pairs("target-node-labels", true).into_iter().collect(),
         shared_groups: reading.boolean("multi-cluster-target-group").unwrap_or(false),
         untyped: false,
+        endpoint_service: endpoint_service::read(reading),
         replace_classic: replace_classic(reading),
         classic_only: None,
         warnings: Vec::new(),
