@@ -24,7 +24,7 @@ pub(crate) struct EndpointServiceSettings {
 /// Reads the annotations. All options are checked, also those without any effect.
 pub(super) fn read(reading: &mut Reading<'_>) -> Option<EndpointServiceSettings> {
     let wanted = reading.boolean(WANTED).unwrap_or(false);
-    // AWS's default, too: nobody gets in by mistake.
+    // The default of AWS, too: no consumer connects by mistake.
     let acceptance = reading.boolean(ACCEPTANCE).unwrap_or(true);
     let principals: BTreeSet<String> = reading.owned(PRINCIPALS).into_iter().collect();
     for principal in principals.iter().filter(|one| *one != "*" && !one.starts_with("arn:")) {
