@@ -11,6 +11,7 @@ mod balancers;
 mod bed;
 mod classic;
 mod conformance;
+mod eks;
 mod endpoint_services;
 mod forwards;
 mod gates;
@@ -42,6 +43,7 @@ fn main() -> std::process::ExitCode {
             classic_load_balancer_of_a_deleted_service_is_a_leak,
             service_moves_to_a_network_load_balancer_without_a_gap,
         },
+        eks::{installation_on_eks_serves_only_its_class},
         endpoint_services::{
             endpoint_service_follows_its_service, endpoint_service_survives_crashes,
             deletion_waits_for_consumers_of_an_endpoint_service,
