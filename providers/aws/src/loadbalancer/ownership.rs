@@ -10,7 +10,7 @@ use crate::loadbalancer::names::{
     BACKEND, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE, ENDPOINT_SERVICE, Flavour, RESOURCE, SERVICE, STACK, UID,
 };
 use crate::loadbalancer::types::Tags;
-use crate::tags::{ClusterTags, OWNED};
+use crate::tags::{ClusterTags, OWNED, SHARED};
 
 const CLUSTER_PREFIX: &str = "kubernetes.io/cluster/";
 
@@ -144,6 +144,16 @@ pub(crate) fn is_own_group(tags: &Tags, cluster: &ClusterTags) -> bool {
 pub(crate) fn is_own_creation(tags: &Tags, cluster: &ClusterTags, id: &LoadBalancerId) -> bool {
     let owner = Owner::of(tags, cluster, &id.cluster);
     owner.is_some_and(|owner| owner.uid.as_ref() == Some(&id.uid) && owner.may_be(id))
+}
+
+/// Returns whether the tags of a resource of a user allow this cluster's Services to use it.
+pub(crate) fn is_shared(tags: &Tags, cluster: &ClusterTags) -> bool {
+    !cluster.id.is_empty() && tags.get(&cluster.key()).is_some_and(|value| value == SHARED)
+}
+
+/// Returns whether a resource was made for a Service, of any cluster.
+pub(crate) fn is_of_a_service(tags: &Tags) -> bool {
+    [SERVICE, UID, STACK].iter().any(|key| tags.contains_key(*key))
 }
 
 /// Returns whether tags may be a part of the tags that a resource was created with. The others may become visible later.

@@ -15,6 +15,7 @@ mod eks;
 mod endpoint_services;
 mod forwards;
 mod gates;
+mod given;
 mod histories;
 mod leaks;
 mod neighbours;
@@ -51,6 +52,10 @@ fn main() -> std::process::ExitCode {
         forwards::{
             weighted_groups_change_despite_crashes, part_of_the_traffic_is_sent_to_another_service,
             part_of_the_traffic_is_sent_to_pods_of_another_service,
+        },
+        given::{
+            services_share_a_load_balancer_of_a_user, load_balancer_of_a_user_needs_the_clusters_tag,
+            service_moves_to_a_load_balancer_of_a_user_and_back,
         },
         gates::{pods_become_ready_when_their_targets_are_healthy},
         histories::{sample_of_histories_leaves_nothing},

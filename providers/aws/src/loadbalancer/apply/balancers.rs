@@ -326,6 +326,7 @@ impl Balancers {
         if dying.is_empty() {
             course.doomed.clear();
         }
+        self.add_given(work, &listing, &mut seen)?;
         if !seen.is_empty() {
             self.read_details(work, &mut seen).await?;
         }
@@ -433,7 +434,7 @@ impl Balancers {
                 listener.attributes = calls::listener_attributes(session, &listener.arn).await?;
             }
         }
-        Ok(())
+        self.separate_listeners(session, work.id, seen).await
     }
 
     async fn given_groups(&self, session: &Session, settings: &Settings) -> Result<Vec<String>, CloudError> {
@@ -535,6 +536,7 @@ impl Balancers {
             endpoint_service::delete_all(session, id).await?;
         }
         let confirmed = self.confirm_creations(session, id, course).await?;
+        self.find_strays(session, id, &mut seen).await?;
         let mut steps = diff::delete(&seen, &id.uid).steps;
         // It was created recently and is not listed yet. A listed one that is not the Service's was taken over by
         // another controller.

@@ -54,7 +54,8 @@ async fn balancer(session: &Session, balancer: &mut SeenBalancer, capacity: bool
     Ok(())
 }
 
-async fn listeners(session: &Session, balancer: &str) -> Result<Vec<SeenListener>, CloudError> {
+/// Reads the listeners of a load balancer, without their tags.
+pub(super) async fn listeners(session: &Session, balancer: &str) -> Result<Vec<SeenListener>, CloudError> {
     let (mut all, mut marker) = (Vec::new(), None);
     loop {
         let request = session.api.elb.describe_listeners().load_balancer_arn(balancer).set_marker(marker);

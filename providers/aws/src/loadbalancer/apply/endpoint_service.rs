@@ -23,7 +23,7 @@ use crate::tags::pairs;
 
 /// Returns whether an endpoint service may use one of these load balancers.
 pub(super) fn is_marked(balancers: &[SeenBalancer]) -> bool {
-    balancers.iter().any(|balancer| balancer.tags.contains_key(names::ENDPOINT_SERVICE))
+    balancers.iter().any(|balancer| !balancer.given && balancer.tags.contains_key(names::ENDPOINT_SERVICE))
 }
 
 impl Balancers {

@@ -169,6 +169,7 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     owned.resources.iter().for_each(|part| balancers.inventory.forget(part));
     let listing = balancers.inventory.look(&session, Instant::now()).await?;
     let mut seen = left_of(&listing, &session.cluster, owned);
+    balancers.find_strays(&session, id, &mut seen).await?;
     if endpoint_service::is_marked(&seen.balancers) {
         endpoint_service::delete_all(&session, id).await?;
     }
@@ -228,15 +229,15 @@ fn left_of(listing: &Listing, cluster: &ClusterTags, owned: &Owned) -> Seen {
         same && ownership::is_certain(tags, cluster) && owned.resources.iter().any(|listed| listed == part)
     };
     let security = listing.security_groups.iter().filter(|group| its(&group.id, &group.tags));
+    let balancers: Vec<_> = listing.balancers.iter().filter(|one| its(&one.arn, &one.tags)).cloned().collect();
+    let groups = listing.target_groups.iter().filter(|(group, _)| its(&group.arn, &group.tags));
+    let target_groups: Vec<_> = groups.map(|(group, _)| group.clone()).collect();
     Seen {
-        balancers: listing.balancers.iter().filter(|one| its(&one.arn, &one.tags)).cloned().collect(),
-        target_groups: listing
-            .target_groups
-            .iter()
-            .filter(|(group, _)| its(&group.arn, &group.tags))
-            .map(|(group, _)| group.clone())
-            .collect(),
+        elsewhere: listing.elsewhere(&target_groups, &balancers),
         security_groups: security.map(ListedGroup::seen).collect(),
+        strays: Vec::new(),
+        target_groups,
+        balancers,
     }
 }
 

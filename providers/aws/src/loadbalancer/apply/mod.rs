@@ -7,6 +7,7 @@ mod classic;
 mod classic_leaks;
 mod contract;
 mod endpoint_service;
+mod given;
 mod leaks;
 mod opening;
 mod readiness_gates;

@@ -34,6 +34,9 @@ pub(crate) struct StackInputs<'a> {
 
 /// Returns the load balancer that is kept: one of the requested scheme, preferably the one with the default name.
 pub(crate) fn existing<'a>(settings: &Settings, id: &LoadBalancerId, seen: &'a Seen) -> Option<&'a SeenBalancer> {
+    if settings.existing.is_some() {
+        return seen.balancers.iter().find(|one| one.given);
+    }
     let fits =
         |one: &&SeenBalancer| one.state != State::Failed && settings.scheme.is_none_or(|scheme| scheme == one.scheme);
     let own = |one: &SeenBalancer| one.name == names::balancer(settings.flavour, id, one.scheme);
@@ -45,7 +48,7 @@ pub(crate) fn existing<'a>(settings: &Settings, id: &LoadBalancerId, seen: &'a S
 /// Returns whether a load balancer should carry the group that nodes' rules reference.
 pub(crate) fn wants_backend(settings: &Settings, existing: Option<&SeenBalancer>) -> bool {
     let bare = existing.is_some_and(|balancer| balancer.security_groups.is_empty());
-    settings.node_rules && settings.security_groups != SecurityGroups::Off && !bare
+    settings.node_rules && settings.existing.is_none() && settings.security_groups != SecurityGroups::Off && !bare
 }
 
 /// Returns the whole stack.
@@ -55,28 +58,38 @@ pub(crate) fn wants_backend(settings: &Settings, existing: Option<&SeenBalancer>
 pub(crate) fn desired(settings: &Settings, around: &StackInputs<'_>) -> Result<(Desired, Vec<String>), CloudError> {
     let mut warnings = settings.warnings.clone();
     let existing = existing(settings, around.id, around.seen);
-    let scheme = settings.scheme.or(existing.map(|one| one.scheme)).unwrap_or(Scheme::Internal);
-    let (mappings, dualstack) = place(settings, around, existing, scheme)?;
-    check_security_groups(settings, existing, &mut warnings)?;
+    let given = existing.filter(|one| one.given);
+    let asked = settings.scheme.filter(|_| given.is_none());
+    let scheme = asked.or(existing.map(|one| one.scheme)).unwrap_or(Scheme::Internal);
+    let (mappings, dualstack) = match given {
+        Some(given) => {
+            check_ports(settings, given)?;
+            (given.subnets.clone(), given.address_type == AddressType::Dualstack)
+        }
+        None => {
+            check_security_groups(settings, existing, &mut warnings)?;
+            place(settings, around, existing, scheme)?
+        }
+    };
     warnings.extend(existing.and_then(|one| warning_of_subnets(&one.subnets, &mappings)));
     let name = balancer_name(settings, around, existing, scheme);
     let (listeners, backends) = listeners(settings, around, (&name, dualstack), &mut warnings);
     let bare = existing.is_some_and(|one| one.security_groups.is_empty());
     let backend = around.backend.filter(|_| wants_backend(settings, existing)).map(str::to_owned);
-    let given = if bare { &[][..] } else { around.given };
+    let groups = if bare { &[][..] } else { around.given };
     let balancer = Balancer {
         name,
         scheme,
         address_type: if dualstack { AddressType::Dualstack } else { AddressType::Ipv4 },
         source_nat: settings.source_nat && dualstack,
         subnets: mappings,
-        security_groups: given.iter().cloned().chain(backend).collect(),
+        security_groups: groups.iter().cloned().chain(backend).collect(),
         private_link: settings.private_link,
         attributes: settings.attributes.clone(),
         capacity: settings.capacity,
         tags: balancer_tags(settings, around),
     };
-    let own = settings.security_groups == SecurityGroups::Own && !bare;
+    let own = settings.security_groups == SecurityGroups::Own && !bare && settings.existing.is_none();
     let security_group = own.then(|| SecurityGroup {
         name: own_group_name(around),
         description: "[k8s] Managed SecurityGroup for LoadBalancer".into(),
@@ -122,6 +135,17 @@ fn place(
         return Err(CloudError::invalid_field("spec.ipFamilies", "with IPv6", &fix));
     }
     Ok((mappings, dualstack))
+}
+
+/// Checks that the Service's ports are free on a load balancer that the user made.
+fn check_ports(settings: &Settings, given: &SeenBalancer) -> Result<(), CloudError> {
+    match settings.listeners.iter().find(|listener| given.taken.contains(&listener.port)) {
+        Some(listener) => {
+            let fix = format!("use another port: {} has a listener of another owner for it", given.arn);
+            Err(CloudError::invalid_field("spec.ports[].port", listener.port, &fix))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Checks the settings for security groups against the existing load balancer, which has them for ever or never.

@@ -48,6 +48,8 @@ pub(crate) fn balancer(from: &elb::LoadBalancer) -> Option<SeenBalancer> {
         capacity: None,
         tags: Tags::new(),
         listeners: Vec::new(),
+        given: false,
+        taken: Default::default(),
     })
 }
 

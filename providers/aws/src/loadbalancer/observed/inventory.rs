@@ -3,7 +3,7 @@
 //! ELB has no filter by tags, so all load balancers and target groups are listed, 400 on a page, and the tags of each
 //! are read once: ARNs are never reused, so a foreign resource rarely becomes this cluster's.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -293,11 +293,23 @@ impl Listing {
             .security_groups
             .iter()
             .filter(|group| own(&group.tags).is_some_and(|evidence| evidence != Evidence::CloudProvider));
+        let target_groups: Vec<_> = groups.map(|(group, _)| group.clone()).collect();
         Seen {
-            target_groups: groups.map(|(group, _)| group.clone()).collect(),
+            elsewhere: self.elsewhere(&target_groups, &balancers),
             security_groups: security.map(ListedGroup::seen).collect(),
+            strays: Vec::new(),
+            target_groups,
             balancers,
         }
+    }
+
+    /// Returns the ARNs of listed load balancers that use some of these target groups and are not among `balancers`.
+    pub(crate) fn elsewhere(&self, groups: &[SeenTargetGroup], balancers: &[SeenBalancer]) -> BTreeSet<String> {
+        let own = |arn: &String| balancers.iter().any(|one| one.arn == *arn);
+        let listed = |arn: &String| self.balancers.iter().any(|one| one.arn == *arn);
+        let used = self.target_groups.iter().filter(|(group, _)| groups.iter().any(|one| one.arn == group.arn));
+        let users = used.flat_map(|(_, users)| users);
+        users.filter(|arn| listed(arn) && !own(arn)).cloned().collect()
     }
 
     /// Returns the resources that may be a Service's by their names, and whose tags may not be visible yet.

@@ -37,7 +37,12 @@ pub(crate) struct SeenBalancer {
     pub attributes: Attributes,
     pub capacity: Option<i32>,
     pub tags: Tags,
+    /// With [`SeenBalancer::given`] only the Service's.
     pub listeners: Vec<SeenListener>,
+    /// A user made it: only the Service's listeners are changed.
+    pub given: bool,
+    /// Ports of listeners of others on it.
+    pub taken: BTreeSet<u16>,
 }
 
 /// A listener.
@@ -90,6 +95,10 @@ pub(crate) struct Seen {
     pub balancers: Vec<SeenBalancer>,
     pub target_groups: Vec<SeenTargetGroup>,
     pub security_groups: Vec<SeenSecurityGroup>,
+    /// ARNs of other load balancers that use the Service's target groups.
+    pub elsewhere: BTreeSet<String>,
+    /// ARNs of the Service's listeners there.
+    pub strays: Vec<String>,
 }
 
 /// The response of AWS to a step: the ids of created resources.
@@ -383,6 +392,7 @@ impl Seen {
             }
             Step::DeleteListener { arn } => {
                 self.balancers.iter_mut().for_each(|balancer| balancer.listeners.retain(|one| one.arn != *arn));
+                self.strays.retain(|one| one != arn);
             }
             _ => {}
         }
@@ -450,6 +460,8 @@ fn new_balancer(balancer: &Balancer, made: &Made) -> SeenBalancer {
         capacity: None,
         tags: balancer.tags.clone(),
         listeners: Vec::new(),
+        given: false,
+        taken: BTreeSet::new(),
     }
 }
 

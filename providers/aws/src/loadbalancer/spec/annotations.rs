@@ -110,11 +110,55 @@ fn whole(
         node_labels: reading.pairs("target-node-labels", true).into_iter().collect(),
         shared_groups: reading.boolean("multi-cluster-target-group").unwrap_or(false),
         untyped: false,
+        existing: existing(reading),
         endpoint_service: endpoint_service::read(reading),
         replace_classic: replace_classic(reading),
         classic_only: None,
         warnings: Vec::new(),
     }
+}
+
+/// Annotations about a load balancer itself, which have no effect on one that the user made.
+const OF_BALANCER: [&str; 18] = [
+    "access-log-enabled",
+    "attributes",
+    "cross-zone-load-balancing-enabled",
+    "disable-nlb-sg",
+    "eip-allocations",
+    "enable-prefix-for-ipv6-source-nat",
+    "inbound-sg-rules-on-private-link-traffic",
+    "internal",
+    "ip-address-type",
+    "ipv6-addresses",
+    "minimum-load-balancer-capacity",
+    "name",
+    "private-ipv4-addresses",
+    "scheme",
+    "security-group-prefix-lists",
+    "security-groups",
+    "source-nat-ipv6-prefixes",
+    "subnets",
+];
+
+/// Returns the ARN of the load balancer that the user made.
+fn existing(reading: &mut Reading<'_>) -> Option<String> {
+    let arn = reading.text("arn")?;
+    if !arn.starts_with("arn:") || !arn.contains(":loadbalancer/") {
+        reading.refuse("arn", arn, "use the ARN of a Network Load Balancer");
+    }
+    for suffix in ["endpoint-service", "replace-classic"] {
+        if let Some(value) = reading.text(suffix).filter(|value| *value != "false") {
+            let fix = "leave it out, or leave out the annotation for arn: a load balancer of yours is not changed";
+            reading.refuse(suffix, value, fix);
+        }
+    }
+    for suffix in OF_BALANCER {
+        if reading.text(suffix).is_some() {
+            let message = format!("annotation {PREFIX}{suffix} has no effect beside {PREFIX}arn");
+            reading.warnings.push(format!("{message}: a load balancer of yours is not changed"));
+        }
+    }
+    Some(arn.to_owned())
 }
 
 /// Checks the address ranges of clients.

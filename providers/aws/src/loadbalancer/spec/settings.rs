@@ -134,6 +134,8 @@ pub(crate) struct Settings {
     pub node_labels: Vec<(String, String)>,
     /// Target groups that other clusters register in too.
     pub shared_groups: bool,
+    /// The ARN of a load balancer that the user made; only listeners and target groups are managed here.
+    pub existing: Option<String>,
     /// An endpoint service (AWS PrivateLink) for the load balancer.
     pub endpoint_service: Option<EndpointServiceSettings>,
     /// No type is set, so that cloud-provider-aws would have made a Classic Load Balancer.
