@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use crate::check::{Unchecked, Variables, Verdict, check};
+use crate::check::{COMPOSED_TYPE, Unchecked, Variables, Verdict, check};
 use crate::declarations::Declarations;
 use crate::schema::GroupVersionKind;
-use crate::types::{Constructor, Simple, Type};
+use crate::types::{Constructor, Fields, Simple, Type};
 
 /// A kind of objects that a policy matches.
 #[derive(Clone, Debug)]
@@ -95,12 +95,29 @@ static BUILT_IN: LazyLock<std::collections::HashMap<String, Type>> = LazyLock::n
     [
         ("request", request()),
         ("namespaceObject", namespace()),
-        ("authorizer", Type::opaque("kubernetes.authorization.Authorizer")),
+        ("authorizer", Type::unregistered("kubernetes.authorization.Authorizer")),
     ]
     .map(|(name, given)| (name.to_owned(), given))
     .into_iter()
+    .chain(names_of_types())
     .collect()
 });
+
+/// Returns the names of the types of these variables and of their fields, which are known in every expression.
+fn names_of_types() -> BTreeMap<String, Type> {
+    let mut names = BTreeMap::new();
+    let mut rest = vec![request(), namespace(), COMPOSED_TYPE.clone()];
+    while let Some(found) = rest.pop() {
+        rest.extend_from_slice(found.parts());
+        if let Type::Object(object) = &found {
+            if let Fields::Known(fields) = &object.fields {
+                rest.extend(fields.values().cloned());
+            }
+            names.insert(object.name.clone(), Type::type_of(found));
+        }
+    }
+    names
+}
 
 fn request() -> Type {
     let text = || Type::STRING;

@@ -235,7 +235,7 @@ mod tests {
             (Type::list(Type::INT), false),
             (Type::Simple(Simple::Duration), true),
             (Type::optional(Type::INT), true),
-            (Type::opaque("kubernetes.URL"), true),
+            (Type::unregistered("kubernetes.URL"), true),
         ] {
             assert_eq!(values.is_assignable(&given, &null), expected, "{given}");
             assert_eq!(values.is_assignable(&null, &given), expected, "{given}");

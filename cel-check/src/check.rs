@@ -75,7 +75,8 @@ pub fn check(text: &str, declarations: &Declarations, variables: &Variables) -> 
     if issues.is_empty() { Verdict::Typed(result) } else { Verdict::Mistaken(issues.render(text)) }
 }
 
-static COMPOSED_TYPE: LazyLock<Type> = LazyLock::new(|| {
+/// The type of that variable.
+pub static COMPOSED_TYPE: LazyLock<Type> = LazyLock::new(|| {
     Type::Object(Arc::new(ObjectType { name: "kubernetes.variables".to_owned(), fields: Fields::Composed }))
 });
 
@@ -167,7 +168,7 @@ impl<'a> Checker<'a> {
         let (target, was_optional) = self.values.resolve(&operand).unwrap_optional();
         let found = match &target {
             Type::Composite(Constructor::Map, _) => target.parts()[1].clone(),
-            Type::Object(object) => self.object_field(expr, object, field),
+            Type::Object(object) if !matches!(object.fields, Fields::Opaque) => self.object_field(expr, object, field),
             Type::Param(_) => {
                 self.values.is_assignable(&Type::DYN, &target);
                 Type::DYN
@@ -187,9 +188,9 @@ impl<'a> Checker<'a> {
             Fields::Known(fields) => fields.get(name).cloned(),
             Fields::Lazy(fields) => fields.field(&object.name, name),
             Fields::Composed => self.variables.composed.get(name).cloned(),
-            Fields::Opaque => None,
+            Fields::Unregistered | Fields::Opaque => None,
         };
-        if matches!(object.fields, Fields::Opaque) {
+        if matches!(object.fields, Fields::Unregistered) {
             self.report(expr, format!("unexpected failed resolution of '{}'", object.name));
             return Type::ERROR;
         }

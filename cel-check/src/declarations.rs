@@ -93,7 +93,12 @@ fn read_type(text: &str, params: &mut Vec<String>) -> Type {
         });
         return Type::Param(number as u32);
     }
-    simple(text).map_or_else(|| Type::opaque(text), Type::Simple)
+    simple(text).map_or_else(|| named(text), Type::Simple)
+}
+
+/// Returns a type of a library: those of the network are opaque, all others are objects that no library registers.
+fn named(name: &str) -> Type {
+    if OPAQUE.contains(&name) { Type::opaque(name) } else { Type::unregistered(name) }
 }
 
 fn simple(name: &str) -> Option<Simple> {
@@ -112,6 +117,25 @@ fn simple(name: &str) -> Option<Simple> {
     })
 }
 
+/// The opaque types of libraries.
+const OPAQUE: [&str; 2] = ["net.IP", "net.CIDR"];
+
+/// Messages of protobuf that no value has as its type, with the texts for them. Their names may occur in expressions.
+const MESSAGES: [(&str, &str); 11] = [
+    ("google.protobuf.Any", "any"),
+    ("google.protobuf.BoolValue", "wrapper(bool)"),
+    ("google.protobuf.BytesValue", "wrapper(bytes)"),
+    ("google.protobuf.DoubleValue", "wrapper(double)"),
+    ("google.protobuf.Empty", "google.protobuf.Empty"),
+    ("google.protobuf.FloatValue", "wrapper(double)"),
+    ("google.protobuf.Int32Value", "wrapper(int)"),
+    ("google.protobuf.Int64Value", "wrapper(int)"),
+    ("google.protobuf.StringValue", "wrapper(string)"),
+    ("google.protobuf.UInt32Value", "wrapper(uint)"),
+    ("google.protobuf.UInt64Value", "wrapper(uint)"),
+];
+
+/// Returns the types of the names that every expression may use: those of types, and the only constant.
 fn type_names() -> HashMap<&'static str, Type> {
     let names = [
         ("bool", Type::BOOL),
@@ -119,7 +143,10 @@ fn type_names() -> HashMap<&'static str, Type> {
         ("double", Type::Simple(Simple::Double)),
         ("duration", Type::Simple(Simple::Duration)),
         ("google.protobuf.Duration", Type::Simple(Simple::Duration)),
+        ("google.protobuf.ListValue", Type::list(Type::DYN)),
+        ("google.protobuf.Struct", Type::map(Type::STRING, Type::DYN)),
         ("google.protobuf.Timestamp", Type::Simple(Simple::Timestamp)),
+        ("google.protobuf.Value", Type::DYN),
         ("int", Type::INT),
         ("list", Type::list(Type::DYN)),
         ("map", Type::map(Type::DYN, Type::DYN)),
@@ -130,7 +157,11 @@ fn type_names() -> HashMap<&'static str, Type> {
         ("type", Type::Simple(Simple::Type)),
         ("uint", Type::Simple(Simple::Uint)),
     ];
-    names.into_iter().map(|(name, instance)| (name, Type::type_of(instance))).collect()
+    let opaque = OPAQUE.map(|name| (name, Type::opaque(name)));
+    let messages = MESSAGES.map(|(name, text)| (name, Type::opaque(text)));
+    let instances = names.into_iter().chain(opaque).chain(messages);
+    let types = instances.map(|(name, instance)| (name, Type::type_of(instance)));
+    types.chain([("google.protobuf.NullValue.NULL_VALUE", Type::INT)]).collect()
 }
 
 #[cfg(test)]

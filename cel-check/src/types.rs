@@ -91,7 +91,9 @@ pub enum Fields {
     Lazy(Box<dyn LazyFields>),
     /// The fields of `variables`: the policy's own named expressions.
     Composed,
-    /// The type has no fields that an expression may select, such as `Authorizer`.
+    /// An object type that is not registered with its fields, such as `Authorizer`: a selection is a mistake.
+    Unregistered,
+    /// Not an object type, although it has a name: `net.IP`.
     Opaque,
 }
 
@@ -160,7 +162,12 @@ impl Type {
         Self::Object(Arc::new(ObjectType { name: name.to_owned(), fields: Fields::Known(fields) }))
     }
 
-    /// Returns an object type whose fields cannot be selected.
+    /// Returns an object type that is not registered with its fields.
+    pub fn unregistered(name: &str) -> Self {
+        Self::Object(Arc::new(ObjectType { name: name.to_owned(), fields: Fields::Unregistered }))
+    }
+
+    /// Returns a type that has a name and no fields.
     pub fn opaque(name: &str) -> Self {
         Self::Object(Arc::new(ObjectType { name: name.to_owned(), fields: Fields::Opaque }))
     }

@@ -4,9 +4,9 @@ use runtime::diagnostics::FinalizerOwner;
 
 use crate::descriptor::Descriptor;
 
-/// Well-known finalizers that another process removes: name, program, condition. A row about a controller of this
-/// binary is overridden by the controller's descriptor.
-const ELSEWHERE: &[(&str, &str, &str)] = &[
+/// Well-known finalizers: name, program that removes it, condition. If the program is a controller of this binary, its
+/// descriptor overrides the row.
+const WELL_KNOWN: &[(&str, &str, &str)] = &[
     ("foregroundDeletion", "garbage-collector-controller", "once all dependents that block the deletion are deleted"),
     ("orphan", "garbage-collector-controller", "once the dependents are orphaned"),
     ("kubernetes", "namespace-controller", "once the namespace is empty"),
@@ -46,8 +46,8 @@ pub fn owners<C>(controllers: &[Descriptor<C>]) -> Vec<FinalizerOwner> {
             condition: finalizer.removed,
         })
     });
-    let elsewhere = ELSEWHERE.iter().map(|&(finalizer, by, condition)| FinalizerOwner { finalizer, by, condition });
-    own.chain(elsewhere).collect()
+    let well_known = WELL_KNOWN.iter().map(|&(finalizer, by, condition)| FinalizerOwner { finalizer, by, condition });
+    own.chain(well_known).collect()
 }
 
 #[cfg(test)]

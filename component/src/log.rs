@@ -1,4 +1,4 @@
-//! The log: its verbosity by `--v` and `--vmodule`, and its format.
+//! The log: its verbosity by `--v` and `--vmodule`, its format, and its streams.
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::subscriber::Interest;
 use tracing::{Level, Metadata, Subscriber};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::writer::MakeWriterExt as _;
 use tracing_subscriber::layer::{Context, Filter, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer, Registry, fmt, registry, reload};
@@ -23,20 +24,21 @@ const OURS: [&str; 2] = ["component", "runtime"];
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Verbosity {
     binary: &'static str,
-    usual: u32,
+    /// `--v`: applies to all files without a matching pattern.
+    default_level: u32,
     /// Patterns of source files; the first match applies.
     files: Vec<(String, u32)>,
 }
 
 impl Verbosity {
     /// Returns the verbosity for a source file.
-    fn at(&self, file: Option<&str>) -> u32 {
-        let chosen = |file| self.files.iter().find(|(pattern, _)| names(pattern, file));
-        file.and_then(chosen).map_or(self.usual, |(_, verbosity)| *verbosity)
+    fn of_file(&self, file: Option<&str>) -> u32 {
+        let chosen = |file| self.files.iter().find(|(pattern, _)| matches_file(pattern, file));
+        file.and_then(chosen).map_or(self.default_level, |(_, verbosity)| *verbosity)
     }
 
-    fn shows(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= self.max_level(self.at(metadata.file()), metadata.target())
+    fn is_enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= self.max_level(self.of_file(metadata.file()), metadata.target())
     }
 
     /// Returns the finest level of a crate's messages at a verbosity.
@@ -58,15 +60,15 @@ impl Verbosity {
 
 /// Reports whether a pattern of `--vmodule` matches a source file: by its name without `.rs`, or by that of a folder
 /// that contains it, so that a controller's name matches all of its files.
-fn names(pattern: &str, file: &str) -> bool {
+fn matches_file(pattern: &str, file: &str) -> bool {
     let path = file.strip_suffix(".rs").unwrap_or(file);
     path.split('/').any(|part| matches(pattern.as_bytes(), part.as_bytes()))
 }
 
 /// Reports whether a name matches a pattern, in which `*` is any text and `?` any single byte.
 fn matches(mut pattern: &[u8], mut name: &[u8]) -> bool {
-    // The rest of the pattern after the last `*`, and the rest of the name from where it was last tried. After a
-    // mismatch it is tried one letter later. Earlier `*` need no other attempt.
+    // The pattern after the last `*`, and the part of the name with which it was last compared. After a mismatch it is
+    // compared with the part that starts one byte later. No earlier `*` has to be tried again.
     let mut retry: Option<(&[u8], &[u8])> = None;
     loop {
         match (pattern.split_first(), name.split_first()) {
@@ -90,26 +92,52 @@ fn matches(mut pattern: &[u8], mut name: &[u8]) -> bool {
 
 impl<S: Subscriber> Filter<S> for Verbosity {
     fn enabled(&self, metadata: &Metadata<'_>, _: &Context<'_, S>) -> bool {
-        self.shows(metadata)
+        self.is_enabled(metadata)
     }
 
     fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
-        if self.shows(metadata) { Interest::always() } else { Interest::never() }
+        if self.is_enabled(metadata) { Interest::always() } else { Interest::never() }
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        let highest = self.files.iter().map(|(_, verbosity)| *verbosity).chain([self.usual]).max();
+        let highest = self.files.iter().map(|(_, verbosity)| *verbosity).chain([self.default_level]).max();
         Some(LevelFilter::from_level(self.max_level(highest?, self.binary)))
     }
 }
 
-/// Starts logging to standard error according to the options; returns the setter of the verbosity.
-pub(crate) fn to_stderr(binary: &'static str, options: &Options) -> SetVerbosity {
-    let verbosity = Verbosity { binary, usual: options.verbosity, files: options.vmodule.clone() };
+/// Starts logging according to the options; returns the setter of the verbosity.
+pub(crate) fn start(binary: &'static str, options: &Options) -> SetVerbosity {
+    let verbosity = Verbosity { binary, default_level: options.verbosity, files: options.vmodule.clone() };
     let form = if options.logging_format == "json" { Form::Json } else { Form::Text };
-    let (subscriber, set) = subscriber(verbosity, form, io::stderr().is_terminal(), io::stderr);
-    subscriber.init();
-    set
+    let split = match form {
+        Form::Text => "log-text-split-stream",
+        Form::Json => "log-json-split-stream",
+    };
+    if options.values.get_bool(split) {
+        let colours = io::stderr().is_terminal() && io::stdout().is_terminal();
+        let (subscriber, set) = subscriber(verbosity, form, colours, streams(form, io::stderr, io::stdout));
+        subscriber.init();
+        set
+    } else {
+        let (subscriber, set) = subscriber(verbosity, form, io::stderr().is_terminal(), io::stderr);
+        subscriber.init();
+        set
+    }
+}
+
+/// Returns the writer of errors to one stream and of other lines to another. Warnings are errors in text only.
+///
+/// Upstream: component-base logs/api/v1, klogMsgRouter; logs/json, NewJSONLogger.
+fn streams<E, O>(form: Form, errors: E, others: O) -> impl for<'a> MakeWriter<'a> + Send + Sync + 'static
+where
+    E: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+    O: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let least_severe = match form {
+        Form::Text => Level::WARN,
+        Form::Json => Level::ERROR,
+    };
+    errors.with_max_level(least_severe).or_else(others)
 }
 
 /// The format of a line.
@@ -135,8 +163,8 @@ where
         Form::Text => lines.boxed(),
     };
     let set: SetVerbosity = Arc::new(move |text: &str| {
-        let usual = text.parse().map_err(|_| format!("strconv.ParseUint: parsing {text:?}: invalid syntax"))?;
-        handle.reload(Verbosity { usual, ..verbosity.clone() }).map_err(|error| error.to_string())
+        let default_level = text.parse().map_err(|_| format!("strconv.ParseUint: parsing {text:?}: invalid syntax"))?;
+        handle.reload(Verbosity { default_level, ..verbosity.clone() }).map_err(|error| error.to_string())
     });
     (registry().with(lines.with_filter(filter)), set)
 }
@@ -145,7 +173,7 @@ where
 mod tests {
     use std::sync::{Mutex, PoisonError};
 
-    use tracing::{debug, info, info_span, trace, warn};
+    use tracing::{debug, error, info, info_span, trace, warn};
 
     use super::*;
 
@@ -170,9 +198,9 @@ mod tests {
         }
     }
 
-    fn verbosity(usual: u32, files: &[(&str, u32)]) -> Verbosity {
+    fn verbosity(default_level: u32, files: &[(&str, u32)]) -> Verbosity {
         let files = files.iter().map(|(pattern, verbosity)| ((*pattern).to_owned(), *verbosity)).collect();
-        Verbosity { binary: "kcm", usual, files }
+        Verbosity { binary: "kcm", default_level, files }
     }
 
     proptest::proptest! {
@@ -200,7 +228,7 @@ mod tests {
 
     #[test]
     fn verbosity_decides_the_level_of_each_crate() {
-        for (usual, target, most) in [
+        for (level, target, finest) in [
             (0, "kcm::workloads::job", Level::INFO),
             (1, "hyper::client", Level::INFO),
             (2, "kcm::workloads::job", Level::DEBUG),
@@ -214,7 +242,7 @@ mod tests {
             (8, "h2::codec", Level::TRACE),
             (10, "kcm", Level::TRACE),
         ] {
-            assert_eq!(verbosity(usual, &[]).max_level(usual, target), most, "--v={usual} {target}");
+            assert_eq!(verbosity(level, &[]).max_level(level, target), finest, "--v={level} {target}");
         }
     }
 
@@ -233,16 +261,35 @@ mod tests {
             ("*", "anything.rs", true),
             ("", "a.rs", false),
         ] {
-            assert_eq!(names(pattern, file), expected, "{pattern} {file}");
+            assert_eq!(matches_file(pattern, file), expected, "{pattern} {file}");
         }
         let some = verbosity(1, &[("job", 5), ("sync", 9)]);
-        let at = |file| some.at(Some(file));
-        assert_eq!((at("kcm/src/job/sync.rs"), at("kcm/src/cronjob/sync.rs"), at("kcm/src/lib.rs")), (5, 9, 1));
-        assert_eq!(some.at(None), 1);
+        let of_file = |file| some.of_file(Some(file));
+        let levels = ["kcm/src/job/sync.rs", "kcm/src/cronjob/sync.rs", "kcm/src/lib.rs"].map(of_file);
+        assert_eq!(levels, [5, 9, 1]);
+        assert_eq!(some.of_file(None), 1);
     }
 
     #[test]
-    fn log_follows_the_flags_and_their_changes() {
+    fn severe_lines_have_their_own_stream_when_streams_are_split() {
+        for (form, severe) in [(Form::Text, [false, true, true]), (Form::Json, [false, false, true])] {
+            let (errors, others) = (Log::default(), Log::default());
+            let writers = (errors.clone(), others.clone());
+            let writer = streams(form, move || writers.0.clone(), move || writers.1.clone());
+            let (subscriber, _) = subscriber(verbosity(0, &[]), form, false, writer);
+            tracing::subscriber::with_default(subscriber, || {
+                info!("an info");
+                warn!("a warning");
+                error!("an error");
+            });
+            let found = |log: &Log| ["an info", "a warning", "an error"].map(|words| log.text().contains(words));
+            assert_eq!(found(&errors), severe, "{form:?}");
+            assert_eq!(found(&others), severe.map(|is_severe| !is_severe), "{form:?}");
+        }
+    }
+
+    #[test]
+    fn log_level_follows_the_flags_and_changes_at_run_time() {
         let log = |verbosity: Verbosity, form, act: &dyn Fn(&SetVerbosity)| {
             let log = Log::default();
             let writer = log.clone();
@@ -261,7 +308,7 @@ mod tests {
             log.text()
         };
         let nothing: &dyn Fn(&SetVerbosity) = &|_| {};
-        let flags = |usual, files| Verbosity { binary: "component", ..verbosity(usual, files) };
+        let flags = |level, files| Verbosity { binary: "component", ..verbosity(level, files) };
         let found = |text: &str| ["an info", "a debug", "a trace", "a warning"].map(|words| text.contains(words));
 
         assert_eq!(found(&log(flags(0, &[]), Form::Text, nothing)), [true, false, false, true]);

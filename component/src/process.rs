@@ -21,9 +21,9 @@ use crate::{log, serving};
 /// The process waits for the API server nearly all the time; more threads would only cost memory.
 const WORKER_THREADS: usize = 2;
 
-/// The stack size of each thread in bytes, of which only the used part is in memory: calls of the AWS SDK need deep
-/// stacks, in debug builds deeper than the default of two MiB.
-const STACK: usize = 8 << 20;
+/// The stack size of each thread. Only the used part is in memory. Calls of the AWS SDK need deep stacks, in debug
+/// builds deeper than the default of two MiB.
+const STACK_BYTES: usize = 8 << 20;
 
 /// Runs a binary according to its command line, until it exits. `build` creates the manager.
 pub fn main<F>(
@@ -101,9 +101,9 @@ fn prepare(
             return Err(ExitCode::FAILURE);
         }
     };
-    let set_verbosity = log::to_stderr(binary, &options);
+    let set_verbosity = log::start(binary, &options);
     let mut threads = tokio::runtime::Builder::new_multi_thread();
-    match threads.worker_threads(WORKER_THREADS).thread_stack_size(STACK).enable_all().build() {
+    match threads.worker_threads(WORKER_THREADS).thread_stack_size(STACK_BYTES).enable_all().build() {
         Ok(runtime) => Ok((options, set_verbosity, runtime)),
         Err(error) => {
             tracing::error!("cannot start threads: {error}");
@@ -127,15 +127,15 @@ where
     for note in options.deprecations() {
         warn!("{note}");
     }
-    let idle = options.no_effect_yet();
-    if !idle.is_empty() {
-        warn!(flags = idle.join(","), "these flags have no effect in this version");
+    let ineffective = options.no_effect_yet();
+    if !ineffective.is_empty() {
+        warn!(flags = ineffective.join(","), "these flags have no effect in this version");
     }
     // The user agent, from which the API server derives the field manager's name.
     let user_agent = format!("{}/v{} ({})", component.name, env!("CARGO_PKG_VERSION"), component.binary);
     let connection = ConnectOptions {
-        kubeconfig: given(&options.kubeconfig).map(Into::into),
-        master: given(&options.master),
+        kubeconfig: non_empty(&options.kubeconfig).map(Into::into),
+        master: non_empty(&options.master),
         user_agent: user_agent.clone(),
         ..ConnectOptions::default()
     };
@@ -200,7 +200,8 @@ pub fn manager_options(options: &Options, namespace: Option<String>) -> ManagerO
     }
 }
 
-fn given(flag: &str) -> Option<String> {
+/// Returns the value of a text flag, if it was given.
+fn non_empty(flag: &str) -> Option<String> {
     (!flag.is_empty()).then(|| flag.to_owned())
 }
 

@@ -22,7 +22,7 @@ use crate::flags::value::{KUBE_VERSION, Type};
 const LEASE_TOLERANCE: Duration = Duration::from_secs(20);
 
 /// Number of consecutive panics after which a watch is unhealthy: only a restart of the process may help.
-const PANICS: u64 = 5;
+const MAX_CONSECUTIVE_PANICS: u64 = 5;
 
 /// Returns the serving options; `None` with `--secure-port=0`.
 pub fn serve_options(options: &Options, user_agent: &str) -> Option<ServeOptions> {
@@ -114,18 +114,18 @@ fn health(options: &Options, manager: &Manager) -> Health {
         Check::new(name, move || fence.is_leader().then_some(Ok(())))
     });
     let stores = manager.registry().stats();
-    let complete = Check::new("stores", move || {
-        let waits: Vec<String> =
+    let stores_are_listed = Check::new("stores", move || {
+        let unlisted: Vec<String> =
             stores.iter().filter(|store| !store.is_synced()).map(|store| store.resource()).collect();
-        Some(if waits.is_empty() { Ok(()) } else { Err(format!("not listed yet: {}", waits.join(", "))) })
+        Some(if unlisted.is_empty() { Ok(()) } else { Err(format!("not listed yet: {}", unlisted.join(", "))) })
     });
     let watched = manager.registry().stats();
-    let working = Check::new("watches", move || {
-        let broken: Vec<String> =
-            watched.iter().filter(|watch| watch.panics_in_a_row() >= PANICS).map(|watch| watch.resource()).collect();
+    let watches_work = Check::new("watches", move || {
+        let broken = watched.iter().filter(|watch| watch.panics_in_a_row() >= MAX_CONSECUTIVE_PANICS);
+        let broken: Vec<String> = broken.map(|watch| watch.resource()).collect();
         Some(if broken.is_empty() { Ok(()) } else { Err(format!("panics repeatedly: {}", broken.join(", "))) })
     });
-    Health::new(election.into_iter().chain(running).chain([working]).collect(), vec![complete])
+    Health::new(election.into_iter().chain(running).chain([watches_work]).collect(), vec![stores_are_listed])
 }
 
 fn metrics(options: &Options, manager: &Manager) -> Arc<Metrics> {

@@ -2,8 +2,8 @@
 //!
 //! Every write returns the resourceVersion that it created. A key waits until the cache of that kind has reached it,
 //! and is requeued automatically. Deletions differ, because their response does not contain the version of the removal:
-//! a deletion counts as seen when the cache shows that very object, by uid, as deleted or terminating. Nothing is
-//! counted, so nothing can be miscounted. (upstream: pkg/controller, UIDTrackingControllerExpectations;
+//! a deletion has reached the cache when that very object, by uid, is missing in it or terminating. Nothing is counted,
+//! so nothing can be miscounted. (upstream: pkg/controller, UIDTrackingControllerExpectations;
 //! pkg/controller/util/consistency)
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,7 +19,7 @@ use crate::lock::lock;
 use crate::store::{Cached, Progress, Store};
 use crate::wake::Wake;
 
-/// After this time an expected deletion counts as seen, because its object may never be removed (pkg/controller,
+/// After this time an expected deletion counts as cached, because its object may never be removed (pkg/controller,
 /// ExpectationsTimeout).
 const DELETIONS_EXPIRE: Duration = Duration::from_secs(5 * 60);
 
@@ -35,7 +35,7 @@ struct Written {
     is_awaited: bool,
 }
 
-/// A deletion that the cache may not show yet.
+/// A deletion that the cache may not contain yet.
 #[derive(Debug, Clone)]
 struct Deletion {
     name: Str,
@@ -57,9 +57,9 @@ struct Expected {
 pub struct Observed<T> {
     /// The result of the read.
     pub children: T,
-    /// The cache showed all earlier deletions before it was read. Otherwise some of the children may be deleted
+    /// The cache contained all earlier deletions before it was read. Otherwise some of the children may be deleted
     /// already.
-    pub are_deletions_seen: bool,
+    pub are_deletions_cached: bool,
 }
 
 /// The writes of a controller that its caches do not contain yet, by key.
@@ -138,19 +138,19 @@ impl Consistency {
         object.into()
     }
 
-    /// Reads children of kind `K`, and reports if the cache showed all objects of that kind that were deleted for
-    /// `key`.
+    /// Reads children of kind `K`, and reports if the cache contained all deletions of that kind for `key`.
     ///
     /// Deletions are checked before the read. In the other order, the watch may advance in between: the deletions would
-    /// count as seen although the deleted objects are among those that were read, and too many others would be deleted.
+    /// count as cached although the deleted objects are among those that were read, and too many others would be
+    /// deleted.
     pub fn observe<K: Kind, T>(
         &self,
         key: &ObjectKey,
         store: &Store<K>,
         read: impl FnOnce(&Store<K>) -> T,
     ) -> Observed<T> {
-        let are_deletions_seen = self.deletions_seen(key, store);
-        Observed { children: read(store), are_deletions_seen }
+        let are_deletions_cached = self.deletions_cached(key, store);
+        Observed { children: read(store), are_deletions_cached }
     }
 
     /// Like [`Consistency::caught_up`], for a kind of which only the progress of its cache is known.
@@ -195,8 +195,8 @@ impl Consistency {
         lock(&self.skips).clone()
     }
 
-    /// Reports whether the store shows all objects of kind `K` that were deleted for `key` as deleted or terminating.
-    fn deletions_seen<K: Kind>(&self, key: &ObjectKey, store: &Store<K>) -> bool {
+    /// Reports whether all objects of kind `K` that were deleted for `key` are missing in the store or terminating.
+    fn deletions_cached<K: Kind>(&self, key: &ObjectKey, store: &Store<K>) -> bool {
         let mut keys = self.lock();
         let Some(expected) = keys.get_mut(key) else { return true };
         expected.deletions.retain(|deletion| {
@@ -205,11 +205,11 @@ impl Consistency {
                     .get_with_uid(&key.namespace, &deletion.name, &deletion.uid)
                     .is_some_and(|record| !record.meta().is_deleting())
         });
-        let seen = expected.deletions.is_empty();
-        if seen && expected.written.is_empty() && !expected.is_write_lost {
+        let are_cached = expected.deletions.is_empty();
+        if are_cached && expected.written.is_empty() && !expected.is_write_lost {
             keys.remove(key);
         }
-        seen
+        are_cached
     }
 
     /// Removes a key: its object was deleted, and a new object of that name starts without history.
@@ -265,8 +265,8 @@ mod tests {
             });
             // What was read has the deleted object exactly if its deletion does not count as seen.
             let has_deleted = observed.children.iter().any(|child| &*child.meta.name == "a");
-            assert_eq!(observed.are_deletions_seen, !has_deleted);
-            assert!(consistency.observe(&key, &store, |_| ()).are_deletions_seen, "the next reconcile");
+            assert_eq!(observed.are_deletions_cached, !has_deleted);
+            assert!(consistency.observe(&key, &store, |_| ()).are_deletions_cached, "the next reconcile");
         }
     }
 

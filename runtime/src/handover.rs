@@ -2,13 +2,13 @@
 //! API server's.
 //!
 //! The last creations and deletions of the previous leader may be missing in this process's cache when it becomes
-//! leader. A decision on such a cache creates surplus pods or removes more than allowed. The same check follows a write
-//! whose response was lost.
+//! leader. A decision that is based on such a cache creates surplus pods, or deletes more pods than allowed. The same
+//! check follows a write whose response was lost.
 //!
 //! A child counts as missing only if its cached record matches the owner's selector, is not newer than the list, and is
-//! not in the list. Any other difference is no evidence: a child whose labels were changed is not in a list by labels,
-//! but is not being deleted either. A missing child is awaited until the cache shows it deleted, terminating, with
-//! other labels, or changed after the list.
+//! not in the list. Any other difference proves nothing: a child whose labels were changed is not in a list by labels,
+//! but is not being deleted either. The owner waits for a missing child until its record in the cache is removed,
+//! terminating, has other labels, or is newer than the list.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -26,7 +26,7 @@ use crate::store::{Store, by_controller, owned_by};
 use crate::write::{MetaList, WriteError, Writer};
 
 /// Maximum time that a key waits for a deletion to reach the cache. The change itself requeues the key earlier.
-pub const RECHECK: Duration = Duration::from_secs(5);
+pub const RECHECK_DELAY: Duration = Duration::from_secs(5);
 
 /// A child that the API server no longer lists although the cache contains it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub struct Children<'a, C: Kind> {
     pub selector: &'a Selector,
     /// The children's cache, indexed by controller.
     pub store: &'a Arc<Store<C>>,
-    /// The controller's writes.
+    /// The controller's writes that the caches may not contain yet.
     pub consistency: &'a Consistency,
     /// The controller's client.
     pub writer: &'a Writer,
@@ -118,24 +118,24 @@ impl Handover {
         Ok(missing)
     }
 
-    /// Reads children, and reports whether the cache already showed all earlier deletions: those of this process and
-    /// those that the last comparison found. A caller that gets `false` has to requeue the key after [`RECHECK`].
+    /// Reads children, and reports whether the cache already contained all earlier deletions: those of this process and
+    /// those that the last comparison found. A caller that gets `false` has to requeue the key after [`RECHECK_DELAY`].
     pub fn observe<C: Kind, T>(&self, children: &Children<'_, C>, read: impl FnOnce(&Store<C>) -> T) -> Observed<T> {
         let Children { owner, selector, store, consistency, .. } = children;
         let is_settled = self.is_settled(owner, selector, store);
         let observed = consistency.observe(&owner.key(), store, read);
-        Observed { are_deletions_seen: observed.are_deletions_seen && is_settled, ..observed }
+        Observed { are_deletions_cached: observed.are_deletions_cached && is_settled, ..observed }
     }
 
     /// Returns the delay of the next reconcile after a comparison: zero if the cache is up to date.
     pub fn delay_after_compare<C: Kind>(&self, children: &Children<'_, C>, is_caught_up: bool) -> Duration {
         let Children { owner, selector, store, .. } = children;
-        if is_caught_up && self.is_settled(owner, selector, store) { Duration::ZERO } else { RECHECK }
+        if is_caught_up && self.is_settled(owner, selector, store) { Duration::ZERO } else { RECHECK_DELAY }
     }
 
-    /// Returns true if the store has caught up with all children that were missing in the last comparison.
+    /// Returns true if the store is up to date for all children that were missing in the last comparison.
     ///
-    /// If it has not after [`RECHECK`], the children are compared again: returns true, and [`Handover::is_due`] is
+    /// If it is not after [`RECHECK_DELAY`], the children are compared again: returns true, and [`Handover::is_due`] is
     /// true, too.
     fn is_settled<C: Kind>(&self, owner: &Meta, selector: &Selector, store: &Store<C>) -> bool {
         let mut checks = self.lock();
@@ -147,7 +147,7 @@ impl Handover {
                 !meta.is_deleting() && meta.version <= missing.listed_at && selector.matches(&meta.labels)
             })
         });
-        let is_overdue = check.compared_at.is_some_and(|at| at.elapsed() >= RECHECK);
+        let is_overdue = check.compared_at.is_some_and(|at| at.elapsed() >= RECHECK_DELAY);
         if is_overdue && !check.missing.is_empty() {
             check.missing.clear();
             check.is_required = true;
@@ -270,7 +270,8 @@ mod tests {
         }
     }
 
-    fn with_missing(handover: &Handover, owner: &Meta, store: &Store<Namespace>, listed_at: u64) {
+    /// Records a comparison in which child `a` was missing.
+    fn record_missing(handover: &Handover, owner: &Meta, store: &Store<Namespace>, listed_at: u64) {
         let stored = store.by_index(&by_controller(), owned_by(&owner.uid));
         let missing = missing(&stored, &app_web(), &MetaList { version: listed_at, items: Vec::new() });
         assert_eq!(names(&missing), ["a"]);
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn missing_child_is_awaited_until_the_store_shows_it_deleted_or_changed() {
+    async fn missing_child_is_awaited_until_its_record_is_removed_or_changed() {
         let later = [
             ("deleted", None),
             ("being deleted", Some(Meta { deletion: Time(5), ..child("a", 11, "web") })),
@@ -289,7 +290,7 @@ mod tests {
         ];
         for (name, now) in later {
             let (handover, owner, store) = (Handover::default(), owner(1), store(vec![child("a", 3, "web")]));
-            with_missing(&handover, &owner, &store, 10);
+            record_missing(&handover, &owner, &store, 10);
             assert!(!handover.is_settled(&owner, &app_web(), &store), "{name}: no change received yet");
             store.put(record(child("a", 4, "web")));
             assert!(!handover.is_settled(&owner, &app_web(), &store), "{name}: a change from before the list");
@@ -305,9 +306,9 @@ mod tests {
     async fn child_that_stays_missing_is_compared_again_and_does_not_block_its_owner() {
         let (handover, owner, store) = (Handover::default(), owner(1), store(vec![child("a", 3, "web")]));
         let now = Timestamp::from_second(TERM_START).expect("in range");
-        with_missing(&handover, &owner, &store, 10);
+        record_missing(&handover, &owner, &store, 10);
         assert!(!handover.is_settled(&owner, &app_web(), &store) && !handover.is_due(&owner, now));
-        tokio::time::advance(RECHECK).await;
+        tokio::time::advance(RECHECK_DELAY).await;
         assert!(handover.is_settled(&owner, &app_web(), &store) && handover.is_due(&owner, now));
     }
 

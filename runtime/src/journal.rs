@@ -33,8 +33,8 @@ tokio::task_local! {
 pub(crate) struct Notes {
     /// The different notes, each with its number of occurrences.
     kept: Vec<(String, u32)>,
-    /// Number of notes beyond the limit.
-    more: u32,
+    /// Number of notes beyond the limit, which are not kept.
+    omitted: u32,
     /// The longest Retry-After of a response.
     retry_after: Duration,
 }
@@ -46,7 +46,7 @@ impl Notes {
         } else if self.kept.len() < MAX_NOTES {
             self.kept.push((text, 1));
         } else {
-            self.more += 1;
+            self.omitted += 1;
         }
     }
 
@@ -57,7 +57,7 @@ impl Notes {
 
     /// Removes and returns all notes in one line.
     pub(crate) fn take(notes: &Mutex<Self>) -> String {
-        let Self { kept, more, retry_after: _ } = std::mem::take(&mut *lock(notes));
+        let Self { kept, omitted, retry_after: _ } = std::mem::take(&mut *lock(notes));
         let mut line = String::new();
         for (text, times) in kept {
             let separator = if line.is_empty() { "" } else { "; " };
@@ -67,8 +67,8 @@ impl Notes {
                 _ => write!(line, "{separator}{text} ({times} times)"),
             };
         }
-        if more > 0 {
-            let _ = write!(line, "; and {more} more");
+        if omitted > 0 {
+            let _ = write!(line, "; and {omitted} more");
         }
         shortened(line, MAX_NOTES_BYTES)
     }
@@ -91,7 +91,10 @@ pub(crate) fn note_retry_after(delay: Duration) {
 }
 
 /// Runs a reconcile with these notes.
-pub(crate) fn noted<F: Future>(notes: &Arc<Mutex<Notes>>, reconcile: F) -> impl Future<Output = F::Output> + use<F> {
+pub(crate) fn with_notes<F: Future>(
+    notes: &Arc<Mutex<Notes>>,
+    reconcile: F,
+) -> impl Future<Output = F::Output> + use<F> {
     RUNNING.scope(notes.clone(), reconcile)
 }
 
@@ -125,7 +128,7 @@ pub(crate) enum LastResult {
 }
 
 impl LastResult {
-    fn failed(self) -> bool {
+    fn is_failure(self) -> bool {
         matches!(self, Self::RequeueWithBackoff | Self::Failed | Self::Dropped | Self::Panicked)
     }
 
@@ -215,7 +218,7 @@ impl Journal {
     pub(crate) fn record(&self, key: String, ended: LastResult, took: Duration, did: String, error: Option<String>) {
         let (at, key) = (Timestamp::now(), key.into_boxed_str());
         let mut state = self.state();
-        if ended.failed() {
+        if ended.is_failure() {
             let error = error.filter(|error| !error.is_empty()).unwrap_or_else(|| did.clone());
             let error = shortened(error, MAX_ERROR_BYTES).into_boxed_str();
             state.fail(&key, error, at, ended == LastResult::Dropped);
@@ -242,7 +245,7 @@ impl Journal {
         self.state().recent.iter().find(|entry| *entry.key == *key).cloned()
     }
 
-    /// Returns the failing keys, those that have failed longest first, and the number of discarded ones.
+    /// Returns the failing keys, the longest failing first, and the number of discarded ones.
     #[must_use]
     pub fn failing(&self) -> (Vec<(Box<str>, Failure)>, u64) {
         let state = self.state();

@@ -38,9 +38,10 @@ pub struct Cloud {
     attempt: Mutex<Attempt>,
 }
 
-/// The time of the next initialization.
+/// The next attempt to initialize the provider.
 struct Attempt {
     due: Instant,
+    /// The delay after this attempt, if it fails.
     pause: Duration,
 }
 
@@ -102,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a provider whose first calls of `initialize` fail with these errors.
+    /// Returns a cloud whose provider fails the first calls of `initialize` with these errors.
     fn failing(errors: Vec<ErrorKind>) -> Arc<Cloud> {
         let mut provider = MockCloudProvider::new();
         provider.expect_name().return_const("mock");

@@ -57,6 +57,11 @@ fn each_violated_rule_is_reported_with_its_reason() {
             "--feature-gates: unrecognized feature gate: kube:ContextualLogging (did you mean ContextualLogging?)",
         ),
         (
+            "--cloud-provider=mock --feature-gates=NativeHistograms=true",
+            "feature-gates: NativeHistograms cannot be switched on: `/metrics` is text with classic histograms, which \
+             cannot hold native ones; remove it",
+        ),
+        (
             "--cloud-provider=mock stray",
             "cloud-controller-manager does not take any arguments, got [\"stray\"]; flags begin with --",
         ),
@@ -71,10 +76,13 @@ fn each_violated_rule_is_reported_with_its_reason() {
 }
 
 #[test]
-fn gates_are_the_managers_own() {
+fn gates_are_those_of_cloud_controller_manager() {
     let options = read("--cloud-provider=mock --feature-gates=CloudControllerManagerWebhook=true").expect("it runs");
     assert!(options.gates.enabled("CloudControllerManagerWebhook"));
     assert!(!options.gates.enabled("CloudControllerManagerWatchBasedRoutesReconciliation"));
+    let all = read("--cloud-provider=mock --feature-gates=AllAlpha=true,AllBeta=true").expect("it runs");
+    let reported = all.gates.all().find(|(gate, ..)| *gate == "NativeHistograms");
+    assert!(reported.is_some_and(|(.., is_on)| !is_on), "{reported:?}");
 }
 
 #[test]
@@ -111,18 +119,18 @@ fn entries(help: &str) -> BTreeMap<String, String> {
 /// Runs only if `UPSTREAM_CLOUD_MANAGER` names upstream's sample cloud-controller-manager 1.37.
 #[test]
 fn flags_types_and_gates_equal_upstreams() {
-    let Some(stock) = std::env::var_os("UPSTREAM_CLOUD_MANAGER") else {
+    let Some(upstream) = std::env::var_os("UPSTREAM_CLOUD_MANAGER") else {
         return;
     };
-    let output = std::process::Command::new(stock).arg("--help").output().expect("it runs");
+    let output = std::process::Command::new(upstream).arg("--help").output().expect("it runs");
     let theirs = entries(&String::from_utf8(output.stdout).expect("text"));
     assert!(theirs.len() > 120, "{theirs:?}");
     let mut ours = entries(&help::text(&COMPONENT, None));
     // From upstream's AWS provider, which its sample does not contain.
     ours.retain(|name, _| !name.starts_with("tagging-controller-") && !["tags", "resources"].contains(&&**name));
     // Own flags, and flags of the AWS Load Balancer Controller, whose Services are supported here, too.
-    let more =
+    let own_flags =
         ["collect-leaked-load-balancers", "default-tags", "external-managed-tags", "max-targets-per-target-group"];
-    ours.retain(|name, _| !name.starts_with("load-balancer") && !more.contains(&&**name));
+    ours.retain(|name, _| !name.starts_with("load-balancer") && !own_flags.contains(&&**name));
     assert_eq!(ours, theirs);
 }

@@ -200,7 +200,7 @@ mod tests {
             Type::Object(object) => match &object.fields {
                 Fields::Lazy(fields) => fields.field(&object.name, name),
                 Fields::Known(fields) => fields.get(name).cloned(),
-                Fields::Composed | Fields::Opaque => None,
+                Fields::Composed | Fields::Unregistered | Fields::Opaque => None,
             },
             _ => None,
         }

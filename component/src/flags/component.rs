@@ -28,7 +28,7 @@ pub struct Component {
     pub zpages: bool,
     /// Upstream's names of some controllers in `running_managed_controllers`, if they differ: name there and here.
     pub running_as: &'static [(&'static str, &'static str)],
-    /// Records the violated rules about single values and about combinations with each other and the gates.
+    /// Checks single values, and combinations of values and gates; records each violated rule.
     pub rules: fn(&Values, &Gates, &mut Violations),
 }
 

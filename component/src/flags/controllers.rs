@@ -104,8 +104,8 @@ impl UpstreamController {
             Some(off) => (off == self.name).then_some(false),
             None => (item == self.name).then_some(true),
         });
-        let starred = || controllers.iter().any(|item| item == "*");
-        named.unwrap_or_else(|| self.by_default == ByDefault::On && starred())
+        let has_star = || controllers.iter().any(|item| item == "*");
+        named.unwrap_or_else(|| self.by_default == ByDefault::On && has_star())
     }
 
     /// Reports whether upstream runs this controller: it is selected and its gates are on (kubernetes app,

@@ -62,14 +62,14 @@ fn entry(component: &Component, flag: &Flag, indent: usize, width: Option<usize>
     if let Some(last) = paragraphs.last_mut() {
         last.push_str(&default(flag));
     }
-    let room = width.map(|width| width.saturating_sub(indent).max(24));
-    let lines = paragraphs.iter().flat_map(|paragraph| wrapped(paragraph, room));
+    let text_width = width.map(|width| width.saturating_sub(indent).max(24));
+    let lines = paragraphs.iter().flat_map(|paragraph| wrapped(paragraph, text_width));
     let gap = format!("\n{}", " ".repeat(indent));
     format!("{:indent$}{}\n", head(flag), lines.collect::<Vec<_>>().join(&gap))
 }
 
-fn wrapped(text: &str, room: Option<usize>) -> Vec<String> {
-    let Some(room) = room else {
+fn wrapped(text: &str, width: Option<usize>) -> Vec<String> {
+    let Some(width) = width else {
         return vec![text.to_owned()];
     };
     let mut lines = vec![String::new()];
@@ -77,7 +77,7 @@ fn wrapped(text: &str, room: Option<usize>) -> Vec<String> {
         let line = lines.len() - 1;
         if lines[line].is_empty() {
             lines[line].push_str(word);
-        } else if lines[line].len() + 1 + word.len() <= room {
+        } else if lines[line].len() + 1 + word.len() <= width {
             lines[line].push(' ');
             lines[line].push_str(word);
         } else {

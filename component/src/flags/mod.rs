@@ -347,8 +347,8 @@ impl Options {
 
     /// Returns the given flags that have no effect yet, in the order of `--help`.
     pub fn no_effect_yet(&self) -> Vec<&'static str> {
-        let idle = self.values.component.flags.iter().filter(|flag| flag.effect == Effect::NoEffectYet);
-        let names = idle.filter(|flag| self.values.is_set(flag.name));
+        let ineffective = self.values.component.flags.iter().filter(|flag| flag.effect == Effect::NoEffectYet);
+        let names = ineffective.filter(|flag| self.values.is_set(flag.name));
         names.map(|flag| flag.name).collect()
     }
 

@@ -137,7 +137,7 @@ impl Type {
         }
     }
 
-    /// Returns the default in the table as a value; the table contains pflag's format, so that lists are in brackets.
+    /// Parses a default of the table. It is in the format that pflag prints: lists are in brackets.
     pub fn default(self, printed: &str) -> Option<Value> {
         let items = || printed.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
         match self {
@@ -376,8 +376,8 @@ fn cert_key(text: &str) -> Option<String> {
         Some((files, hosts)) => (files, Some(hosts)),
         None => (text, None),
     };
-    let named = hosts.is_none_or(|hosts| !hosts.trim().is_empty());
-    (named && files.matches(',').count() == 1).then(|| text.to_owned())
+    let has_valid_hosts = hosts.is_none_or(|hosts| !hosts.trim().is_empty());
+    (has_valid_hosts && files.matches(',').count() == 1).then(|| text.to_owned())
 }
 
 fn gate_pairs(text: &str) -> Vec<String> {
@@ -401,16 +401,16 @@ fn parse_version_flag(text: &str) -> Option<String> {
         None => (suffix, None),
     };
     let release = match release.strip_prefix('-') {
-        Some(release) => identifiers(release, true),
+        Some(release) => are_identifiers(release, true),
         None => release.is_empty(),
     };
-    let good = release && build.is_none_or(|build| identifiers(build, false));
-    good.then(|| text.to_owned())
+    let is_valid = release && build.is_none_or(|build| are_identifiers(build, false));
+    is_valid.then(|| text.to_owned())
 }
 
 /// Reports whether `text` consists of dot-separated identifiers of semantic versioning; in a pre-release, numbers have
 /// no leading zero.
-fn identifiers(text: &str, pre_release: bool) -> bool {
+fn are_identifiers(text: &str, pre_release: bool) -> bool {
     text.split('.').all(|part| {
         let letters = part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         let number = part.bytes().all(|byte| byte.is_ascii_digit());
@@ -526,7 +526,7 @@ mod tests {
             (Type::Quantity, "1e3", "z"),
             (Type::Quantity, "0.5", "1.2.3"),
         ] {
-            assert!(kind.parse(good, None).is_some(), "{kind:?} takes {good:?}");
+            assert!(kind.parse(good, None).is_some(), "{kind:?} accepts {good:?}");
             assert!(kind.parse(bad, None).is_none(), "{kind:?} refuses {bad:?}");
         }
     }

@@ -190,7 +190,7 @@ impl Collector {
         match written {
             // Another client has changed it: it is read again.
             Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
-            Err(error) if !error.is_gone() => Err(error.into()),
+            Err(error) if !error.is_object_deleted() => Err(error.into()),
             _ => Ok(Outcome::Done),
         }
     }

@@ -24,7 +24,7 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
 use serde_json::json;
 
-use crate::auth::bootstrap_token::{TOKENS, all, signing, token};
+use crate::auth::bootstrap_token::{TOKENS, all, signing_credentials, token};
 use crate::context::{Clock, Context, Descriptor, QueueKeys, Verb, Write};
 
 /// The controller.
@@ -89,7 +89,7 @@ fn signed(body: &Body, tokens: &[Arc<Secret>], now: Timestamp) -> Option<BTreeMa
     let content = old.get(KUBECONFIG)?;
     let mut new = old.clone();
     new.retain(|key, _| !key.starts_with(SIGNATURE));
-    for (id, secret) in tokens.iter().filter_map(|secret| signing(secret, now)) {
+    for (id, secret) in tokens.iter().filter_map(|secret| signing_credentials(secret, now)) {
         new.insert(format!("{SIGNATURE}{id}"), signature(content, id, secret));
     }
     (new != old).then_some(new)

@@ -55,13 +55,14 @@ pub fn expiration(token: &BootstrapToken, now: Timestamp) -> Expiration {
     }
 }
 
-/// Returns a time in exactly the form of RFC 3339 with a `T` (Go's time.RFC3339); the general parser takes many others.
+/// Parses a time in exactly the format of RFC 3339 with a `T` (Go's time.RFC3339); the general parser accepts many
+/// others.
 fn rfc3339(text: &str) -> Option<Timestamp> {
     let bytes = text.as_bytes();
-    let shape = b"0000-00-00T00:00:00";
-    let (moment, zone) = bytes.split_at_checked(shape.len())?;
-    let fits = |byte: &u8, model: &u8| if *model == b'0' { byte.is_ascii_digit() } else { byte == model };
-    if !moment.iter().zip(shape).all(|(byte, model)| fits(byte, model)) || &moment[17..] > b"59".as_slice() {
+    let pattern = b"0000-00-00T00:00:00";
+    let (moment, zone) = bytes.split_at_checked(pattern.len())?;
+    let matches = |byte: &u8, model: &u8| if *model == b'0' { byte.is_ascii_digit() } else { byte == model };
+    if !moment.iter().zip(pattern).all(|(byte, model)| matches(byte, model)) || &moment[17..] > b"59".as_slice() {
         return None;
     }
     let zone = match zone.strip_prefix(b".") {
@@ -74,7 +75,7 @@ fn rfc3339(text: &str) -> Option<Timestamp> {
     let is_zone = match zone {
         b"Z" => true,
         [b'+' | b'-', offset @ ..] => {
-            offset.len() == 5 && offset.iter().zip(b"00:00").all(|(byte, model)| fits(byte, model))
+            offset.len() == 5 && offset.iter().zip(b"00:00").all(|(byte, model)| matches(byte, model))
         }
         _ => false,
     };
@@ -82,14 +83,14 @@ fn rfc3339(text: &str) -> Option<Timestamp> {
 }
 
 /// Returns the id and secret of a token that may sign. Upstream: pkg/controller/bootstrap, validateSecretForSigning.
-pub fn signing(secret: &Secret, now: Timestamp) -> Option<(&str, &[u8])> {
+pub fn signing_credentials(secret: &Secret, now: Timestamp) -> Option<(&str, &[u8])> {
     let token = token(secret)?;
-    let named = secret.meta.name.strip_prefix("bootstrap-token-").filter(|id| is_id(id))?;
-    let is_good = *named == *token.id
+    let id_in_name = secret.meta.name.strip_prefix("bootstrap-token-").filter(|id| is_id(id))?;
+    let is_valid = *id_in_name == *token.id
         && !token.secret.expose().is_empty()
         && token.signs
         && expiration(token, now) != Expiration::Expired;
-    is_good.then(|| (&*token.id, token.secret.expose()))
+    is_valid.then(|| (&*token.id, token.secret.expose()))
 }
 
 fn is_id(text: &str) -> bool {
@@ -125,7 +126,7 @@ pub(crate) mod tests {
         Arc::new(Secret::decode(&context, &object).expect("a secret"))
     }
 
-    /// Returns the data of a good token, with other values for some keys.
+    /// Returns the data of a valid token, with other values for some keys.
     pub fn data<'a>(id: &'a str, other: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
         let mut data = vec![("token-id", id), ("token-secret", "s3cr3t"), ("usage-bootstrap-signing", "true")];
         data.retain(|(key, _)| other.iter().all(|(set, _)| set != key));
@@ -175,9 +176,9 @@ pub(crate) mod tests {
             ("bootstrap-token-abcdefg", data("abcdefg", &[]), false),
             ("token-abcdef", data("abcdef", &[]), false),
         ] {
-            assert_eq!(signing(&secret(name, &data), now()).is_some(), signs, "{name} {data:?}");
+            assert_eq!(signing_credentials(&secret(name, &data), now()).is_some(), signs, "{name} {data:?}");
         }
         let elsewhere = in_namespace("default", "bootstrap-token-abcdef", &data("abcdef", &[]));
-        assert!(signing(&elsewhere, now()).is_none());
+        assert!(signing_credentials(&elsewhere, now()).is_none());
     }
 }

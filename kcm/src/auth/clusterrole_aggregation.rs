@@ -187,7 +187,7 @@ impl Aggregation {
                 }
                 Ok(Outcome::Done)
             }
-            Err(error) if error.is_gone() => Ok(Outcome::Done),
+            Err(error) if error.is_object_deleted() => Ok(Outcome::Done),
             Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) => Err(error.into()),
         }

@@ -54,7 +54,7 @@ const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 const TRACKING: (&str, &str) = ("kube-system", "kube-apiserver-legacy-service-account-token-tracking");
 const TRACKED_SINCE: &str = "since";
 /// Interval between two passes.
-const PASS: Duration = Duration::from_secs(24 * 60 * 60);
+const PASS_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// All token secrets of service accounts.
 const TOKENS: Index<Secret> = Index {
@@ -120,34 +120,35 @@ fn day_of(time: Timestamp) -> Date {
     time.to_zoned(TimeZone::UTC).date()
 }
 
-/// Returns true if uses have been recorded for long enough that a token without a recorded use is unused. `since` is
-/// the day on which the recording began.
-fn is_known_for(since: &str, period: SignedDuration, now: Timestamp) -> Option<bool> {
+/// Returns true if the API server has recorded uses for at least `period`, so that a token without a recorded use is
+/// unused. `since` is the day on which the recording began; `None` if it is not a day.
+fn is_tracked_for(since: &str, period: SignedDuration, now: Timestamp) -> Option<bool> {
     let next = day(since)?.tomorrow().ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp();
     Some(next.checked_add(period).is_ok_and(|enough| now >= enough))
 }
 
-fn judge(secret: &Secret, account: Option<&ServiceAccount>, period: SignedDuration, now: Timestamp) -> Verdict {
+/// Returns the action for a token, without regard to the pods that mount it.
+fn decide(secret: &Secret, account: Option<&ServiceAccount>, period: SignedDuration, now: Timestamp) -> Verdict {
     let (Some(token), Ok(before)) = (secret.account_token(), now.checked_sub(period)) else { return Verdict::Keep };
     let Ok(created) = Timestamp::from_second(secret.meta.created.0) else { return Verdict::Keep };
-    let recent = |label: Date| label >= day_of(before);
+    let is_recent = |label: Date| label >= day_of(before);
     if created >= before || secret.meta.is_deleting() || !is_generated(secret, token, account) {
         return Verdict::Keep;
     }
     match label(&secret.meta.labels, LAST_USED).map(day) {
-        // The time of its last use is not known.
+        // The label cannot be parsed: the time of the last use is not known.
         Some(None) => return Verdict::Keep,
-        Some(Some(used)) if recent(used) => return Verdict::Keep,
+        Some(Some(used)) if is_recent(used) => return Verdict::Keep,
         _ => {}
     }
     match label(&secret.meta.labels, INVALID_SINCE).and_then(day) {
         None => Verdict::MarkInvalid,
-        Some(since) if recent(since) => Verdict::Keep,
+        Some(since) if is_recent(since) => Verdict::Keep,
         Some(_) => Verdict::Delete,
     }
 }
 
-/// Returns true if the cluster generated a token: the account lists generated ones, but not those of users.
+/// Returns true if the cluster generated a token: the account lists generated tokens, but not those that users created.
 fn is_generated(secret: &Secret, token: &AccountToken, account: Option<&ServiceAccount>) -> bool {
     account.is_some_and(|account| {
         token.account_uid.as_ref().is_none_or(|uid| *uid == account.meta.uid)
@@ -185,7 +186,7 @@ impl Reconcile for Cleaner {
             if let Err(problem) = self.pass(key).await {
                 error!(problem, "legacy tokens could not be checked");
             }
-            Ok(Outcome::RequeueAfter(PASS))
+            Ok(Outcome::RequeueAfter(PASS_INTERVAL))
         }
         .boxed()
     }
@@ -195,14 +196,14 @@ impl Cleaner {
     async fn pass(&self, tracking: &ObjectKey) -> Result<(), String> {
         let now = (self.clock)();
         let since = self.tracked_since(tracking).await?;
-        let known = is_known_for(&since, self.period, now)
+        let is_tracked = is_tracked_for(&since, self.period, now)
             .ok_or_else(|| format!("{TRACKED_SINCE} of ConfigMap {tracking} is {since:?}, which is no day"))?;
-        if !known {
+        if !is_tracked {
             return Ok(());
         }
         let mut used: HashMap<Str, HashSet<Box<str>>> = HashMap::new();
         for secret in self.secrets.by_index(&TOKENS, index_key(())) {
-            let verdict = judge(&secret, self.account(&secret).as_deref(), self.period, now);
+            let verdict = decide(&secret, self.account(&secret).as_deref(), self.period, now);
             if verdict == Verdict::Keep {
                 continue;
             }
@@ -246,16 +247,16 @@ impl Cleaner {
 
     async fn tracked_since(&self, tracking: &ObjectKey) -> Result<String, String> {
         let decode = Decode { interner: Arc::new(Interner::default()), sections: ConfigMap::WHOLE };
-        let answer = self.writer.get(&ConfigMap::RESOURCE, tracking).await;
-        let map: ConfigMap = answer
-            .and_then(|answer| Ok(answer.decode(&decode)?))
+        let response = self.writer.get(&ConfigMap::RESOURCE, tracking).await;
+        let map: ConfigMap = response
+            .and_then(|response| Ok(response.decode(&decode)?))
             .map_err(|error| format!("ConfigMap {tracking}: {error}"))?;
         let since = |body: &Body| body.data().find_map(|(key, value)| (key == TRACKED_SINCE).then(|| value.to_owned()));
         map.body.as_ref().and_then(since).ok_or_else(|| format!("ConfigMap {tracking} has no {TRACKED_SINCE}"))
     }
 
-    /// Returns the secrets that the pods of a namespace name, read from the server: a store of them would cost every
-    /// cluster memory for the few that have tokens of this age.
+    /// Returns the names of the secrets that the pods of a namespace reference. The pods are read from the API server:
+    /// to keep these names in the cache would cost memory in every cluster, and few have tokens of this age.
     async fn used_secrets(&self, namespace: &str) -> Result<HashSet<Box<str>>, WriteError> {
         let (mut used, mut malformed) = (HashSet::new(), Ok(()));
         self.reader
@@ -309,8 +310,8 @@ mod tests {
     }
 
     #[test]
-    fn invalidation_is_for_the_version_that_was_judged() {
-        let secret = old().secret();
+    fn invalidation_is_for_the_version_of_the_decision() {
+        let secret = unused_token().secret();
         let patch = invalidation(&secret.meta, now());
         let metadata = &patch["metadata"];
         assert_eq!(metadata["resourceVersion"], secret.meta.version.to_string());
@@ -318,7 +319,7 @@ mod tests {
         assert_eq!(metadata["labels"], json!({INVALID_SINCE: "2026-06-15"}));
     }
 
-    struct Old {
+    struct TestToken {
         age_days: i64,
         deleting: bool,
         labels: Vec<(&'static str, &'static str)>,
@@ -326,12 +327,12 @@ mod tests {
         kind: &'static str,
     }
 
-    /// Returns a token of two years ago that was never used.
-    fn old() -> Old {
-        Old { age_days: 730, deleting: false, labels: Vec::new(), account_uid: "u1", kind: ACCOUNT_TOKEN }
+    /// Returns a token that was created two years ago and never used.
+    fn unused_token() -> TestToken {
+        TestToken { age_days: 730, deleting: false, labels: Vec::new(), account_uid: "u1", kind: ACCOUNT_TOKEN }
     }
 
-    impl Old {
+    impl TestToken {
         fn secret(&self) -> Secret {
             let mut object = Vec::new();
             object.put_message(f::METADATA, |meta| {
@@ -370,28 +371,36 @@ mod tests {
         let used = |day| vec![(LAST_USED, day)];
         let invalid = |day| vec![(INVALID_SINCE, day)];
         for (what, token, expected) in [
-            ("never used", old(), MarkInvalid),
-            ("young", Old { age_days: 364, ..old() }, Keep),
-            ("exactly of age", Old { age_days: 365, ..old() }, Keep),
-            ("being deleted", Old { deleting: true, ..old() }, Keep),
-            ("of another type", Old { kind: "Opaque", ..old() }, Keep),
-            ("of another account", Old { account_uid: "u2", ..old() }, Keep),
-            ("of any account of its name", Old { account_uid: "", ..old() }, MarkInvalid),
-            ("used recently", Old { labels: used("2026-01-01"), ..old() }, Keep),
-            ("used on the last day that counts", Old { labels: used("2025-06-15"), ..old() }, Keep),
-            ("used on the day before", Old { labels: used("2025-06-14"), ..old() }, MarkInvalid),
-            ("used on an invalid date", Old { labels: used("2025-6-1"), ..old() }, Keep),
-            ("invalid since recently", Old { labels: invalid("2026-06-14"), ..old() }, Keep),
-            ("invalid since the last day that counts", Old { labels: invalid("2025-06-15"), ..old() }, Keep),
-            ("invalid for long", Old { labels: invalid("2025-06-14"), ..old() }, Delete),
-            ("invalid since an invalid date", Old { labels: invalid("yesterday"), ..old() }, MarkInvalid),
+            ("never used", unused_token(), MarkInvalid),
+            ("younger than the period", TestToken { age_days: 364, ..unused_token() }, Keep),
+            ("exactly as old as the period", TestToken { age_days: 365, ..unused_token() }, Keep),
+            ("being deleted", TestToken { deleting: true, ..unused_token() }, Keep),
+            ("of another type", TestToken { kind: "Opaque", ..unused_token() }, Keep),
+            ("of another account", TestToken { account_uid: "u2", ..unused_token() }, Keep),
+            ("of any account of its name", TestToken { account_uid: "", ..unused_token() }, MarkInvalid),
+            ("used recently", TestToken { labels: used("2026-01-01"), ..unused_token() }, Keep),
+            ("used on the last day of the period", TestToken { labels: used("2025-06-15"), ..unused_token() }, Keep),
+            ("used on the day before", TestToken { labels: used("2025-06-14"), ..unused_token() }, MarkInvalid),
+            ("used on an invalid date", TestToken { labels: used("2025-6-1"), ..unused_token() }, Keep),
+            ("invalid since recently", TestToken { labels: invalid("2026-06-14"), ..unused_token() }, Keep),
+            (
+                "invalid since the last day of the period",
+                TestToken { labels: invalid("2025-06-15"), ..unused_token() },
+                Keep,
+            ),
+            ("invalid for long", TestToken { labels: invalid("2025-06-14"), ..unused_token() }, Delete),
+            (
+                "invalid since an invalid date",
+                TestToken { labels: invalid("yesterday"), ..unused_token() },
+                MarkInvalid,
+            ),
         ] {
-            let verdict = judge(&token.secret(), Some(&account(&["x", "robot-token"])), period(), now());
+            let verdict = decide(&token.secret(), Some(&account(&["x", "robot-token"])), period(), now());
             assert_eq!(verdict, expected, "{what}");
         }
-        let secret = old().secret();
-        assert_eq!(judge(&secret, Some(&account(&["x"])), period(), now()), Keep, "a user created it");
-        assert_eq!(judge(&secret, None, period(), now()), Keep);
+        let secret = unused_token().secret();
+        assert_eq!(decide(&secret, Some(&account(&["x"])), period(), now()), Keep, "a user created it");
+        assert_eq!(decide(&secret, None, period(), now()), Keep);
     }
 
     #[test]
@@ -405,7 +414,7 @@ mod tests {
             ("2020-1-1", None),
             ("2020-01-01T00:00:00", None),
         ] {
-            assert_eq!(is_known_for(since, period(), now()), expected, "{since}");
+            assert_eq!(is_tracked_for(since, period(), now()), expected, "{since}");
         }
     }
 }

@@ -31,7 +31,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-/// The account of pods that reference none.
+/// The account of pods that name no other.
 const DEFAULT: &str = "default";
 
 fn watches(builder: &mut Builder, _: &Context) {
@@ -51,15 +51,15 @@ fn start(manager: &mut Manager, _: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }
 
-/// Returns the key for any change of a namespace but its deletion.
+/// Returns the key of a namespace for every change except its deletion.
 fn of_namespace(change: &Change<'_, Namespace>) -> Option<ObjectKey> {
     change.new.map(|namespace| namespace.meta.key())
 }
 
-/// Returns the key of a deleted account.
+/// Returns the key of the namespace of a deleted account.
 fn of_account(change: &Change<'_, ServiceAccount>) -> Option<ObjectKey> {
-    let gone = change.old.filter(|_| change.new.is_none())?;
-    Some(ObjectKey { namespace: "".into(), name: gone.meta.namespace.clone() })
+    let deleted = change.old.filter(|_| change.new.is_none())?;
+    Some(ObjectKey { namespace: "".into(), name: deleted.meta.namespace.clone() })
 }
 
 /// Returns true if the account has to be created.
@@ -98,8 +98,8 @@ impl Accounts {
         }
         let body = new_account(&key.name);
         match self.writer.create(&ServiceAccount::RESOURCE, &key.name, &body, false).await {
-            Ok(answer) => {
-                if let Ok(meta) = answer.meta() {
+            Ok(response) => {
+                if let Ok(meta) = response.meta() {
                     self.consistency.wrote(key, &self.accounts, meta.version);
                 }
                 Ok(Outcome::Done)

@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use kinds::meta::{ObjectKey, Time};
 use kinds::schema::{
     certificate_signing_request_spec as s, resource_attributes as attributes, subject_access_review as review,
-    subject_access_review_spec as r, subject_access_review_status as answer,
+    subject_access_review_spec as r, subject_access_review_status as review_status,
 };
 use kinds::wire::{Put, WireError, fields, find};
 use kinds::{CertificateSigningRequest, Kind, Resource, Sections};
@@ -59,18 +59,18 @@ fn start(manager: &mut Manager, _: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
 }
 
-/// A right to request a certificate, and the message of an approval because of it.
+/// A permission to request a certificate, and the message of the approval that it justifies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Right {
+struct Permission {
     subresource: &'static str,
     message: &'static str,
 }
 
-const SELF: Right = Right {
+const SELF: Permission = Permission {
     subresource: "selfnodeclient",
     message: "Auto approving self kubelet client certificate after SubjectAccessReview.",
 };
-const ANY: Right = Right {
+const ANY: Permission = Permission {
     subresource: "nodeclient",
     message: "Auto approving kubelet client certificate after SubjectAccessReview.",
 };
@@ -78,7 +78,7 @@ const ANY: Right = Right {
 /// Returns true if this controller may have to approve a request: a kubelet's, and neither approved nor denied yet.
 ///
 /// Requests for other signers are not even parsed: their keys and names may be of any kind, and an error would be
-/// retried for as long as the request is open.
+/// retried for as long as the request exists.
 fn is_candidate(request: &CertificateSigningRequest) -> bool {
     *request.signer == *KUBELET_CLIENT
         && request.certificate.is_empty()
@@ -86,8 +86,8 @@ fn is_candidate(request: &CertificateSigningRequest) -> bool {
         && !request.has("Denied")
 }
 
-/// Returns the rights of which the author needs one, in the order of their reviews.
-fn rights(request: &CertificateSigningRequest, contents: &Contents) -> &'static [Right] {
+/// Returns the permissions of which the author needs at least one, in the order of their reviews.
+fn permissions(request: &CertificateSigningRequest, contents: &Contents) -> &'static [Permission] {
     if check_kubelet_client(request, contents).is_err() {
         &[]
     } else if *request.username == *contents.subject.common_name {
@@ -97,15 +97,15 @@ fn rights(request: &CertificateSigningRequest, contents: &Contents) -> &'static 
     }
 }
 
-/// Returns the SubjectAccessReview of one right of a request's author.
-fn access_review(request: &CertificateSigningRequest, right: Right) -> Result<Vec<u8>, WireError> {
+/// Returns the SubjectAccessReview of one permission of a request's author.
+fn access_review(request: &CertificateSigningRequest, permission: Permission) -> Result<Vec<u8>, WireError> {
     let mut spec = Vec::new();
     spec.put_message(r::RESOURCE_ATTRIBUTES, |message| {
         message.put_str(attributes::VERB, "create");
         message.put_str(attributes::GROUP, CertificateSigningRequest::RESOURCE.group);
         message.put_str(attributes::VERSION, "*");
         message.put_str(attributes::RESOURCE, CertificateSigningRequest::RESOURCE.plural);
-        message.put_str(attributes::SUBRESOURCE, right.subresource);
+        message.put_str(attributes::SUBRESOURCE, permission.subresource);
     });
     for field in fields(request.spec()) {
         let field = field?;
@@ -147,24 +147,30 @@ impl Approver {
         }
         let contents = Contents::read(request.request())
             .map_err(|problem| ReconcileError::new(format!("unable to parse csr {:?}: {problem}", &*key.name)))?;
-        let rights = rights(&request, &contents);
-        for right in rights {
-            if self.has(&request, *right).await? {
-                return self.approve(key, &request, *right).await;
+        let permissions = permissions(&request, &contents);
+        for permission in permissions {
+            if self.is_granted(&request, *permission).await? {
+                return self.approve(key, &request, *permission).await;
             }
         }
-        if rights.is_empty() {
+        if permissions.is_empty() {
             return Ok(Outcome::Done);
         }
         debug!("author is not authorized to request a kubelet's certificate; retrying");
         Ok(Outcome::RequeueWithBackoff)
     }
 
-    async fn has(&self, request: &CertificateSigningRequest, right: Right) -> Result<bool, ReconcileError> {
-        let access_review = access_review(request, right).map_err(|error| ReconcileError::new(error.to_string()))?;
-        let answered = self.requests.writer.create(&REVIEWS, "", &access_review, true).await?;
-        let object = answered.object().map_err(WriteError::from)?;
-        let allowed = fields(find(object, review::STATUS)).flatten().find(|field| field.number == answer::ALLOWED);
+    async fn is_granted(
+        &self,
+        request: &CertificateSigningRequest,
+        permission: Permission,
+    ) -> Result<bool, ReconcileError> {
+        let access_review =
+            access_review(request, permission).map_err(|error| ReconcileError::new(error.to_string()))?;
+        let response = self.requests.writer.create(&REVIEWS, "", &access_review, true).await?;
+        let object = response.object().map_err(WriteError::from)?;
+        let allowed =
+            fields(find(object, review::STATUS)).flatten().find(|field| field.number == review_status::ALLOWED);
         Ok(allowed.is_some_and(|field| field.value.bool()))
     }
 
@@ -172,10 +178,10 @@ impl Approver {
         &self,
         key: &ObjectKey,
         request: &CertificateSigningRequest,
-        right: Right,
+        permission: Permission,
     ) -> Result<Outcome, ReconcileError> {
         let object = request
-            .with_condition("Approved", "AutoApproved", right.message, Time::default())
+            .with_condition("Approved", "AutoApproved", permission.message, Time::default())
             .map_err(|error| ReconcileError::new(error.to_string()))?;
         self.requests.replace(key, "approval", &object).await
     }
@@ -190,15 +196,15 @@ mod tests {
     const USAGES: &[&str] = &["digital signature", "client auth"];
 
     #[test]
-    fn kubelet_needs_the_right_for_itself_or_for_any() {
+    fn kubelet_needs_the_permission_for_itself_or_for_any() {
         for (contents, expected) in [(kubelet(), &[SELF, ANY][..]), (named("system:node:b"), &[ANY]), (named("b"), &[])]
         {
-            assert_eq!(rights(&request(KUBELET_CLIENT, USAGES, &[], ""), &contents), expected, "{contents:?}");
+            assert_eq!(permissions(&request(KUBELET_CLIENT, USAGES, &[], ""), &contents), expected, "{contents:?}");
         }
     }
 
     #[test]
-    fn candidate_is_an_open_request_of_the_kubelets_signer() {
+    fn candidate_is_an_undecided_request_of_the_kubelets_signer() {
         for (signer, conditions, certificate, expected) in [
             (KUBELET_CLIENT, &[][..], "", true),
             (KUBELET_CLIENT, &[("Failed", 1)], "", true),
@@ -218,10 +224,10 @@ mod tests {
         let access_review = access_review(&request(KUBELET_CLIENT, USAGES, &[], ""), SELF).expect("well-formed");
         let spec = find(&access_review, review::SPEC);
         assert_eq!(find(spec, r::USER), b"system:node:a");
-        let about = find(spec, r::RESOURCE_ATTRIBUTES);
+        let resource = find(spec, r::RESOURCE_ATTRIBUTES);
         let texts =
             [attributes::VERB, attributes::GROUP, attributes::VERSION, attributes::RESOURCE, attributes::SUBRESOURCE];
-        let texts = texts.map(|number| String::from_utf8_lossy(find(about, number)).into_owned());
+        let texts = texts.map(|number| String::from_utf8_lossy(find(resource, number)).into_owned());
         assert_eq!(texts, ["create", "certificates.k8s.io", "*", "certificatesigningrequests", "selfnodeclient"]);
     }
 }

@@ -34,11 +34,11 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 /// Seconds for which decided requests are kept.
-const DECIDED: i64 = 60 * 60;
+const DECIDED_MAX_AGE_SECONDS: i64 = 60 * 60;
 /// Seconds for which undecided requests are kept.
-const PENDING: i64 = 24 * 60 * 60;
+const PENDING_MAX_AGE_SECONDS: i64 = 24 * 60 * 60;
 /// Interval between two passes.
-const PASS: Duration = Duration::from_secs(60 * 60);
+const PASS_INTERVAL: Duration = Duration::from_secs(60 * 60);
 
 /// Index of all requests.
 const ALL: Index<CertificateSigningRequest> = Index { name: "all", keys: |_, emit| emit(index_key(())) };
@@ -61,22 +61,22 @@ fn start(manager: &mut Manager, context: &Context) {
 /// Returns the reason to delete a request; `None` to keep it.
 fn deletion_reason(request: &CertificateSigningRequest, now: Timestamp) -> Option<&'static str> {
     let now = now.as_second();
-    let older = |time: Time, seconds: i64| !time.is_zero() && now - time.0 > seconds;
-    let said = |kind: &str, seconds: i64| {
-        request.conditions.iter().any(|condition| &*condition.kind == kind && older(condition.updated, seconds))
+    let is_older = |time: Time, seconds: i64| !time.is_zero() && now - time.0 > seconds;
+    let has_old_condition = |kind: &str, seconds: i64| {
+        request.conditions.iter().any(|condition| &*condition.kind == kind && is_older(condition.updated, seconds))
     };
-    let issued = !request.certificate.is_empty();
-    if issued && said("Approved", DECIDED) {
+    let is_issued = !request.certificate.is_empty();
+    if is_issued && has_old_condition("Approved", DECIDED_MAX_AGE_SECONDS) {
         Some("issued for more than an hour")
-    } else if said("Denied", DECIDED) {
+    } else if has_old_condition("Denied", DECIDED_MAX_AGE_SECONDS) {
         Some("denied for more than an hour")
-    } else if said("Failed", DECIDED) {
+    } else if has_old_condition("Failed", DECIDED_MAX_AGE_SECONDS) {
         Some("failed for more than an hour")
-    } else if request.conditions.is_empty() && older(request.meta.created, PENDING) {
+    } else if request.conditions.is_empty() && is_older(request.meta.created, PENDING_MAX_AGE_SECONDS) {
         Some("undecided for more than a day")
-    } else if issued && request.has("Approved") && not_after(&request.certificate).is_some_and(|end| now > end) {
+    } else if is_issued && request.has("Approved") && not_after(&request.certificate).is_some_and(|end| now > end) {
         Some("its certificate has expired")
-    } else if !issued && said("Approved", PENDING) {
+    } else if !is_issued && has_old_condition("Approved", PENDING_MAX_AGE_SECONDS) {
         Some("approved and not issued for more than a day")
     } else {
         None
@@ -102,7 +102,7 @@ impl Reconcile for Cleaner {
     fn reconcile<'a>(&'a self, _: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         async move {
             self.pass().await;
-            Ok(Outcome::RequeueAfter(PASS))
+            Ok(Outcome::RequeueAfter(PASS_INTERVAL))
         }
         .boxed()
     }
@@ -114,7 +114,7 @@ impl Cleaner {
             let Some(why) = deletion_reason(&request, (self.clock)()) else { continue };
             let key = request.meta.key();
             info!(request = %key, why, "deleting a certificate request");
-            // In this version: it may have been approved or signed since, and has more time then.
+            // Only this version: a request that was approved or signed in the meantime is kept for longer.
             match self.writer.delete_unchanged(&CertificateSigningRequest::RESOURCE, &key, &request.meta).await {
                 Err(error) if !error.is_not_found() && !error.is_conflict() => {
                     error!(%error, request = %key, "a certificate request was not deleted");
@@ -132,28 +132,28 @@ mod tests {
     use crate::certificates::request::tests::request;
 
     #[test]
-    fn requests_are_deleted_after_their_time() {
-        // The requests were made at 1,000,000 seconds.
-        const MADE: i64 = 1_000_000;
+    fn requests_are_deleted_when_they_are_too_old_for_their_state() {
+        // Creation time of the requests, in seconds.
+        const CREATED: i64 = 1_000_000;
         let hour = 3600;
-        for (conditions, certificate, age, goes) in [
+        for (conditions, certificate, age, is_deleted) in [
             (&[][..], "", 24 * hour, false),
             (&[], "", 24 * hour + 1, true),
-            (&[("Approved", MADE)], "PEM", hour, false),
-            (&[("Approved", MADE)], "PEM", hour + 1, true),
+            (&[("Approved", CREATED)], "PEM", hour, false),
+            (&[("Approved", CREATED)], "PEM", hour + 1, true),
             (&[("Approved", 0)], "PEM", 99 * hour, false),
-            (&[("Approved", MADE)], "", 24 * hour, false),
-            (&[("Approved", MADE)], "", 24 * hour + 1, true),
-            (&[("Denied", MADE)], "", hour, false),
-            (&[("Denied", MADE)], "", hour + 1, true),
+            (&[("Approved", CREATED)], "", 24 * hour, false),
+            (&[("Approved", CREATED)], "", 24 * hour + 1, true),
+            (&[("Denied", CREATED)], "", hour, false),
+            (&[("Denied", CREATED)], "", hour + 1, true),
             (&[("Denied", 0)], "", 99 * hour, false),
-            (&[("Failed", MADE)], "", hour + 1, true),
-            (&[("Approved", MADE + 2 * hour), ("Failed", MADE)], "", 2 * hour, true),
-            (&[("Other", MADE)], "", 99 * hour, false),
+            (&[("Failed", CREATED)], "", hour + 1, true),
+            (&[("Approved", CREATED + 2 * hour), ("Failed", CREATED)], "", 2 * hour, true),
+            (&[("Other", CREATED)], "", 99 * hour, false),
         ] {
-            let now = Timestamp::from_second(MADE + age).expect("a time");
+            let now = Timestamp::from_second(CREATED + age).expect("a time");
             let request = request(KUBELET_CLIENT, &[], conditions, certificate);
-            assert_eq!(deletion_reason(&request, now).is_some(), goes, "{conditions:?} {certificate:?} {age}");
+            assert_eq!(deletion_reason(&request, now).is_some(), is_deleted, "{conditions:?} {certificate:?} {age}");
         }
     }
 
@@ -162,10 +162,10 @@ mod tests {
         // Any certificate will do; this one ends in a hundred years.
         let pem = include_str!("signing/testdata/p256-ca.crt");
         let end = not_after(pem.as_bytes()).expect("it has an end");
-        for (certificate, after, goes) in [(pem, 0, false), (pem, 1, true), ("damaged", 1, false)] {
+        for (certificate, after, is_deleted) in [(pem, 0, false), (pem, 1, true), ("damaged", 1, false)] {
             let now = Timestamp::from_second(end + after).expect("a time");
             let request = request(KUBELET_CLIENT, &[], &[("Approved", 0)], certificate);
-            assert_eq!(deletion_reason(&request, now).is_some(), goes, "{certificate:?} {after}");
+            assert_eq!(deletion_reason(&request, now).is_some(), is_deleted, "{certificate:?} {after}");
         }
     }
 }

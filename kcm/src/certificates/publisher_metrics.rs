@@ -13,11 +13,11 @@ const SUCCESS: u16 = 200;
 /// Difference between a published object and its desired state.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// There is none.
+    /// No difference.
     Nothing,
-    /// There is no such object.
+    /// The object does not exist.
     Create,
-    /// The object has another content.
+    /// The object's content differs.
     Update,
 }
 
@@ -42,7 +42,7 @@ impl From<ReconcileError> for Failure {
     }
 }
 
-/// Numbers and durations of syncs.
+/// The metrics of one publisher: number and duration of its syncs, by code.
 pub struct Syncs {
     total: Counts<1>,
     duration: Histograms<1>,
@@ -66,19 +66,19 @@ impl Syncs {
     /// # Errors
     /// The sync's.
     pub async fn count(&self, sync: impl Future<Output = Result<Outcome, Failure>>) -> Result<Outcome, ReconcileError> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let (code, ended) = match sync.await {
             Ok(Outcome::WaitingForCache) => return Ok(Outcome::WaitingForCache),
             Ok(outcome) => (SUCCESS, Ok(outcome)),
             Err(Failure { code, ended }) => (code, ended),
         };
-        self.done(code, begun.elapsed());
+        self.record(code, started.elapsed());
         ended
     }
 
-    fn done(&self, code: u16, time: Duration) {
+    fn record(&self, code: u16, duration: Duration) {
         let label = || [("code", code.to_string())];
         self.total.add(label());
-        self.duration.observe(label(), time.as_secs_f64());
+        self.duration.observe(label(), duration.as_secs_f64());
     }
 }

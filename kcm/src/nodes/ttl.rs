@@ -137,7 +137,7 @@ impl Ttl {
                 Ok(Outcome::Done)
             }
             // The node was deleted or replaced: the watch will deliver that.
-            Err(error) if error.is_gone() => Ok(Outcome::Done),
+            Err(error) if error.is_object_deleted() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
         }
     }

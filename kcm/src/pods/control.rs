@@ -88,7 +88,7 @@ impl PodControl {
                 self.recorder.event(&about(owner), EventType::Normal, "SuccessfulDelete", message);
                 Ok(())
             }
-            Err(error) if error.is_gone() => Ok(()),
+            Err(error) if error.is_object_deleted() => Ok(()),
             Err(error) => {
                 self.consistency.not_deleting(key, &pod.meta.uid);
                 let message = format!("Error deleting: {error}");

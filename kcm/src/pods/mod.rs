@@ -1,5 +1,6 @@
 //! Shared parts of the controllers of pods.
 
+pub mod availability;
 pub mod control;
 pub mod creation_gate;
 pub mod disruption_target;

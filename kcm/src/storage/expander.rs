@@ -188,7 +188,7 @@ impl Expander {
         }});
         let answer = self.writer.patch_status(&PersistentVolumeClaim::RESOURCE, &key, &patch).await;
         match answer {
-            Err(error) if !error.is_gone() => {
+            Err(error) if !error.is_object_deleted() => {
                 let name = &claim.meta.name;
                 let message = format!(
                     "error setting resizer annotation to pvc {key}, with error patchPVCStatus failed to patch PVC \

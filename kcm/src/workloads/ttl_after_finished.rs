@@ -21,9 +21,10 @@ use tracing::{info, warn};
 
 use crate::context::{Clock, Context, Descriptor, QueueKeys, Verb, Write};
 
-/// Metric of the delay of deletions, under upstream's name. Upstream: pkg/controller/ttlafterfinished/metrics.
-const LATE: &str = "ttl_after_finished_controller_job_deletion_duration_seconds";
-const LATE_HELP: &str = "The time it took to delete the job since it became eligible for deletion";
+/// Metric of the time between the expiry of the TTL and the deletion, under upstream's name. Upstream:
+/// pkg/controller/ttlafterfinished/metrics.
+const LATENESS: &str = "ttl_after_finished_controller_job_deletion_duration_seconds";
+const LATENESS_HELP: &str = "The time it took to delete the job since it became eligible for deletion";
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -43,18 +44,22 @@ fn watches(builder: &mut Builder, _: &Context) {
 fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named("ttl_jobs_to_delete"));
     let jobs = manager.registry().store::<Job>();
-    let added = queue.clone();
-    jobs.subscribe(move |change| key(change).into_iter().for_each(|key| added.add(key)));
+    let changed = queue.clone();
+    jobs.subscribe(move |change| {
+        if let Some(key) = key(change) {
+            changed.add(key);
+        }
+    });
     let writer = manager.writer(DESCRIPTOR.service_account);
-    let late = manager.metrics().seconds(LATE, LATE_HELP, &powers_of_two(0.1, 14));
-    let reconciler = Arc::new(Ended { jobs, writer, clock: context.clock.clone(), late });
+    let lateness_metric = manager.metrics().seconds(LATENESS, LATENESS_HELP, &powers_of_two(0.1, 14));
+    let reconciler = Arc::new(TtlReconciler { jobs, writer, clock: context.clock.clone(), lateness: lateness_metric });
     let workers = context.workers("concurrent-ttl-after-finished-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
 }
 
 // Keys
 
-/// Returns an existing Job that will have to be deleted.
+/// Returns the key of an existing Job that has to be deleted now or later.
 fn key(change: &Change<'_, Job>) -> Option<ObjectKey> {
     change.new.filter(|job| !matches!(decide(job, Timestamp::MIN), Ok(Verdict::Keep))).map(|job| job.meta.key())
 }
@@ -75,16 +80,16 @@ enum Verdict {
 /// The time at which the Job finished is unknown.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unable to find the time when the Job {0} finished: status.conditions has no lastTransitionTime of its end")]
-struct NoTime(ObjectKey);
+struct UnknownFinishTime(ObjectKey);
 
 /// Decides about a Job. A finish time in the future, from a clock that is ahead, is treated like any other. Upstream:
 /// pkg/controller/ttlafterfinished, processTTL.
-fn decide(job: &Job, now: Timestamp) -> Result<Verdict, NoTime> {
+fn decide(job: &Job, now: Timestamp) -> Result<Verdict, UnknownFinishTime> {
     let (Some(ttl), Some(end), false) = (job.ttl, job.status.finished(), job.meta.is_deleting()) else {
         return Ok(Verdict::Keep);
     };
     if end.last_transition.is_zero() {
-        return Err(NoTime(job.meta.key()));
+        return Err(UnknownFinishTime(job.meta.key()));
     }
     let ended = Timestamp::from_second(end.last_transition.0).unwrap_or(now);
     let left = SignedDuration::from_secs(ttl.into()) - now.duration_since(ended);
@@ -100,14 +105,14 @@ fn lateness(job: &Job, now: Timestamp) -> f64 {
 
 // Sync
 
-struct Ended {
+struct TtlReconciler {
     jobs: Arc<Store<Job>>,
     writer: Writer,
     clock: Clock,
-    late: Seconds,
+    lateness: Seconds,
 }
 
-impl Reconcile for Ended {
+impl Reconcile for TtlReconciler {
     type Key = ObjectKey;
 
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
@@ -115,7 +120,7 @@ impl Reconcile for Ended {
     }
 }
 
-impl Ended {
+impl TtlReconciler {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(job) = self.jobs.get(key) else { return Ok(Outcome::Done) };
         if let Some(outcome) = self.outcome(&job)? {
@@ -124,7 +129,7 @@ impl Ended {
         // The TTL may have been raised, or the Job replaced: an uncached read decides.
         let fresh = match self.writer.get(&Job::RESOURCE, key).await {
             Err(error) if error.is_not_found() => return Ok(Outcome::Done),
-            answer => answer?,
+            response => response?,
         };
         let fresh =
             fresh.decode::<Job>(self.jobs.decoding()).map_err(|error| ReconcileError::new(error.to_string()))?;
@@ -136,7 +141,7 @@ impl Ended {
         match self.writer.delete_object(&Job::RESOURCE, key, deletion).await {
             Err(error) if !error.is_not_found() => Err(error.into()),
             _ => {
-                self.late.observe(lateness(&fresh, (self.clock)()));
+                self.lateness.observe(lateness(&fresh, (self.clock)()));
                 Ok(Outcome::Done)
             }
         }
@@ -207,7 +212,7 @@ mod tests {
             (Some(10), Some(("Failed", NOW - 10)), false, Ok(Verdict::Delete)),
             (Some(10), Some(("Failed", NOW - 9)), false, wait(1)),
             (Some(10), Some(("Complete", NOW + 5)), false, wait(15)),
-            (Some(10), Some(("Complete", 0)), false, Err(NoTime(ObjectKey::new("default", "pi")))),
+            (Some(10), Some(("Complete", 0)), false, Err(UnknownFinishTime(ObjectKey::new("default", "pi")))),
         ] {
             assert_eq!(decide(&job(ttl, end, deleting), now), expected, "{ttl:?} {end:?} {deleting}");
         }
@@ -227,8 +232,8 @@ mod tests {
     #[test]
     fn lateness_is_counted_from_the_expiry() {
         let now = Timestamp::from_second(NOW).unwrap();
-        for (ttl, ended, late) in [(Some(10), NOW - 10, 0.0), (Some(10), NOW - 70, 60.0), (Some(10), NOW, 0.0)] {
-            assert_eq!(lateness(&job(ttl, Some(("Complete", ended)), false), now), late, "{ttl:?} {ended}");
+        for (ttl, ended, expected) in [(Some(10), NOW - 10, 0.0), (Some(10), NOW - 70, 60.0), (Some(10), NOW, 0.0)] {
+            assert_eq!(lateness(&job(ttl, Some(("Complete", ended)), false), now), expected, "{ttl:?} {ended}");
         }
         assert_eq!(lateness(&job(None, Some(("Complete", NOW - 9)), false), now), 0.0);
     }

@@ -50,13 +50,13 @@ impl StorageVersion {
         }
         let common = encodings.first().copied().filter(|first| encodings.iter().all(|encoding| encoding == first));
         let common_changes = matches!((old_common, common), (Some(old), Some(new)) if old != new);
-        let generation = i64_of(find(&self.raw, object::METADATA), object_meta::GENERATION)?;
+        let generation = find_i64(find(&self.raw, object::METADATA), object_meta::GENERATION)?;
         let mut status = Vec::new();
         entries.iter().for_each(|entry| status.put_bytes(status::STORAGE_VERSIONS, entry));
         if let Some(common) = common {
             status.put_str(status::COMMON_ENCODING_VERSION, common);
         }
-        let known = conditions.iter().any(|condition| find_str(condition, condition::TYPE) == ALL_EQUAL);
+        let has_condition = conditions.iter().any(|condition| find_str(condition, condition::TYPE) == ALL_EQUAL);
         for condition in conditions {
             if find_str(condition, condition::TYPE) == ALL_EQUAL {
                 let is_transition =
@@ -68,11 +68,11 @@ impl StorageVersion {
                 status.put_bytes(status::CONDITIONS, condition);
             }
         }
-        if !known {
+        if !has_condition {
             put_condition(&mut status, common.is_some(), generation, now);
         }
-        let rest = |field: &Field<'_>| field.number != object::STATUS;
-        splice::edited(&self.raw, &[], rest, |out| out.put_bytes(object::STATUS, &status))
+        let keep_field = |field: &Field<'_>| field.number != object::STATUS;
+        splice::edited(&self.raw, &[], keep_field, |out| out.put_bytes(object::STATUS, &status))
     }
 }
 
@@ -80,7 +80,7 @@ fn find_str(message: &[u8], number: u32) -> &str {
     std::str::from_utf8(find(message, number)).unwrap_or_default()
 }
 
-fn i64_of(message: &[u8], number: u32) -> Result<i64, WireError> {
+fn find_i64(message: &[u8], number: u32) -> Result<i64, WireError> {
     let mut value = 0;
     for field in fields(message) {
         let field = field?;
@@ -178,7 +178,7 @@ mod tests {
     fn condition(object: &[u8]) -> (String, i64, Time) {
         let condition = find(find(object, object::STATUS), status::CONDITIONS);
         let since = Time::decode(find(condition, condition::LAST_TRANSITION_TIME)).expect("a time");
-        let generation = i64_of(condition, condition::OBSERVED_GENERATION).expect("an integer");
+        let generation = find_i64(condition, condition::OBSERVED_GENERATION).expect("an integer");
         (find_str(condition, condition::STATUS).to_owned(), generation, since)
     }
 

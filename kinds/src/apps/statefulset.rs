@@ -30,9 +30,9 @@ const CONDITION: ConditionFields = ConditionFields {
 pub struct StatefulSet {
     /// Metadata.
     pub meta: Meta,
-    /// Desired pods.
+    /// Desired number of pods.
     pub replicas: i32,
-    /// The ordinal of the first of them.
+    /// The ordinal of the first pod.
     pub start: i32,
     /// Seconds for which a pod must be ready to count as available.
     pub min_ready_seconds: i32,
@@ -96,7 +96,7 @@ pub struct StatefulSetStatus {
     pub replicas: i32,
     /// Ready pods.
     pub ready_replicas: i32,
-    /// Pods that have been ready for long enough.
+    /// Pods that have been ready for `min_ready_seconds`.
     pub available_replicas: i32,
     /// Pods of the last revision that was rolled out completely, without those that are being deleted.
     pub current_replicas: i32,
@@ -121,7 +121,7 @@ pub struct ClaimTemplate<'a> {
 }
 
 impl StatefulSet {
-    /// Section: the pod template, the claim templates, and what a PUT needs.
+    /// Section: the pod template, the claim templates, and the raw object for a PUT.
     pub const TEMPLATE: Sections = Sections(1);
 
     /// Returns the claim templates; none without [`StatefulSet::TEMPLATE`].

@@ -38,8 +38,8 @@ pub struct CertificateSigningRequest {
 pub struct Condition {
     /// `Approved`, `Denied`, `Failed`, or something else.
     pub kind: Str,
-    /// True if its status is `True`, which is also the meaning of a missing status.
-    pub holds: bool,
+    /// Its status is `True`, which is also the meaning of a missing status.
+    pub is_true: bool,
     /// Time of the last update; zero if unknown.
     pub updated: Time,
 }
@@ -60,7 +60,7 @@ impl CertificateSigningRequest {
         self.conditions.iter().any(|condition| &*condition.kind == kind)
     }
 
-    /// Returns the object for a PUT with one more condition whose status is true.
+    /// Returns the object for a PUT with an additional condition, whose status is `True`.
     ///
     /// # Errors
     /// When the object that was read is not well-formed.
@@ -153,6 +153,6 @@ impl Condition {
                 _ => {}
             }
         }
-        Ok(Self { kind: context.interner.str(kind), holds: matches!(status, "True" | ""), updated })
+        Ok(Self { kind: context.interner.str(kind), is_true: matches!(status, "True" | ""), updated })
     }
 }

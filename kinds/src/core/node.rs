@@ -59,11 +59,11 @@ pub struct Node {
 }
 
 impl Node {
-    /// The section [`Node::cloud`].
+    /// Section: the link to a cloud instance, [`Node::cloud`].
     pub const CLOUD: Sections = Sections(1);
     /// Section: allocatable CPU.
     pub const CPU: Sections = Sections(1 << 1);
-    /// Section: which volumes are attached to it and in use.
+    /// Section: the volumes that are attached to it or in use.
     pub const VOLUMES: Sections = Sections(1 << 2);
 
     /// Returns the condition of this type.
@@ -77,26 +77,27 @@ impl Node {
     }
 
     fn read_spec(&mut self, interner: &Interner, spec: &[u8]) -> Result<(), WireError> {
-        let (mut taints, mut ranges, mut only) = (Vec::new(), Vec::new(), "");
+        let (mut taints, mut ranges, mut first_range) = (Vec::new(), Vec::new(), "");
         for field in fields(spec) {
             let field = field?;
             match field.number {
                 node_spec::UNSCHEDULABLE => self.unschedulable = field.value.bool(),
                 node_spec::TAINTS => taints.push(Taint::decode(interner, field.value.bytes())?),
                 node_spec::POD_CIDRS => ranges.push(Str::from(field.value.str())),
-                node_spec::POD_CIDR => only = field.value.str(),
+                node_spec::POD_CIDR => first_range = field.value.str(),
                 _ => {}
             }
         }
-        if ranges.is_empty() && !only.is_empty() {
-            ranges.push(only.into());
+        if ranges.is_empty() && !first_range.is_empty() {
+            ranges.push(first_range.into());
         }
         (self.taints, self.pod_cidrs) = (taints.into(), ranges.into());
         Ok(())
     }
 }
 
-/// Rounds up, as upstream does; an invalid quantity counts as zero (apimachinery/pkg/api/resource, MilliValue).
+/// Returns the allocatable CPU in thousandths, rounded up as upstream does; an invalid quantity counts as zero
+/// (apimachinery/pkg/api/resource, MilliValue).
 fn allocatable_cpu(status: &[u8]) -> Result<i64, WireError> {
     for field in fields(status) {
         let field = field?;
@@ -225,7 +226,7 @@ impl ConditionEdit {
 /// When `object` is not well-formed.
 pub fn with_conditions(object: &[u8], edits: &[ConditionEdit]) -> Result<Vec<u8>, WireError> {
     let mut status = Vec::new();
-    let mut done: Vec<&str> = Vec::new();
+    let mut replaced: Vec<&str> = Vec::new();
     for field in fields(find(object, object::STATUS)) {
         let field = field?;
         let kind = find(field.value.bytes(), node_condition::TYPE);
@@ -235,12 +236,12 @@ pub fn with_conditions(object: &[u8], edits: &[ConditionEdit]) -> Result<Vec<u8>
                 copy_fields(field.value.bytes(), &mut condition, |field| !edit.replaces(field.number))?;
                 edit.put(&mut condition);
                 status.put_bytes(field.number, &condition);
-                done.push(edit.kind);
+                replaced.push(edit.kind);
             }
             _ => status.extend_from_slice(field.raw),
         }
     }
-    for edit in edits.iter().filter(|edit| !done.contains(&edit.kind)) {
+    for edit in edits.iter().filter(|edit| !replaced.contains(&edit.kind)) {
         status.put_message(node_status::CONDITIONS, |condition| {
             condition.put_str(node_condition::TYPE, edit.kind);
             edit.put(condition);

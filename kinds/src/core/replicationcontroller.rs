@@ -1,4 +1,5 @@
-//! ReplicationController: a ReplicaSet of an older version, whose selector is a plain map of labels.
+//! ReplicationController: the predecessor of ReplicaSet, with the same fields except that its selector is a map of
+//! labels.
 
 use crate::apps::replicaset::ReplicaSet;
 use crate::decode::{Decode, DecodeError};
@@ -44,7 +45,7 @@ const _: () = {
     assert!(condition::REASON == replica_set_condition::REASON && condition::MESSAGE == replica_set_condition::MESSAGE);
 };
 
-/// Returns the map's entries, in the order of their keys.
+/// Reads the selector, a map of labels. An empty map selects nothing.
 fn selector(interner: &Interner, spec: &[u8]) -> Result<Selector, WireError> {
     let mut labels = Vec::new();
     for field in fields(spec) {

@@ -37,9 +37,9 @@ pub struct ResourceQuota {
     pub hard: Quantities,
     /// Scopes, the plain ones as `Exists`; all must match.
     pub scopes: Vec<Scope>,
-    /// The limits that are in force.
+    /// The limits in the status, which admission enforces.
     pub status_hard: Quantities,
-    /// Current use.
+    /// Use in the status.
     pub status_used: Quantities,
     /// Metadata without managed fields, and status: what a PUT of the status needs.
     raw: Arc<[u8]>,
@@ -94,9 +94,9 @@ impl Kind for ResourceQuota {
         Resource { group: "", version: "v1", kind: "ResourceQuota", plural: "resourcequotas", namespaced: true };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let strings = &context.interner;
+        let interner = &context.interner;
         let mut quota = Self {
-            meta: Meta::decode(strings, find(object, object::METADATA), |_, _| {})?,
+            meta: Meta::decode(interner, find(object, object::METADATA), |_, _| {})?,
             hard: Vec::new(),
             scopes: Vec::new(),
             status_hard: Vec::new(),
@@ -106,17 +106,17 @@ impl Kind for ResourceQuota {
         for field in fields(find(object, object::SPEC)) {
             let field = field?;
             match field.number {
-                spec::HARD => quota.hard.push(quantity(strings, field.value.bytes())?),
+                spec::HARD => quota.hard.push(quantity(interner, field.value.bytes())?),
                 spec::SCOPES => quota.scopes.push(Scope {
-                    name: strings.str(field.value.str()),
-                    operator: strings.str("Exists"),
+                    name: interner.str(field.value.str()),
+                    operator: interner.str("Exists"),
                     values: Box::default(),
                 }),
                 spec::SCOPE_SELECTOR => {
                     for field in fields(field.value.bytes()) {
                         let field = field?;
                         if field.number == scope_selector::MATCH_EXPRESSIONS {
-                            quota.scopes.push(scope(strings, field.value.bytes())?);
+                            quota.scopes.push(scope(interner, field.value.bytes())?);
                         }
                     }
                 }
@@ -126,8 +126,8 @@ impl Kind for ResourceQuota {
         for field in fields(find(object, object::STATUS)) {
             let field = field?;
             match field.number {
-                status::HARD => quota.status_hard.push(quantity(strings, field.value.bytes())?),
-                status::USED => quota.status_used.push(quantity(strings, field.value.bytes())?),
+                status::HARD => quota.status_hard.push(quantity(interner, field.value.bytes())?),
+                status::USED => quota.status_used.push(quantity(interner, field.value.bytes())?),
                 _ => {}
             }
         }

@@ -3,23 +3,23 @@
 use crate::intern::{Interner, Str};
 use crate::value::selector::{Requirement, Selector};
 
-/// A word or an operator.
+/// A word, or an operator or other symbol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Token<'a> {
     Word(&'a str),
-    Mark(&'a str),
+    Symbol(&'a str),
 }
 
 fn tokens(text: &str) -> Vec<Token<'_>> {
-    const MARKS: [&str; 9] = ["==", "!=", "=", "!", "(", ")", ",", ">", "<"];
+    const SYMBOLS: [&str; 9] = ["==", "!=", "=", "!", "(", ")", ",", ">", "<"];
     let (mut found, mut rest) = (Vec::new(), text.trim_start());
     while !rest.is_empty() {
-        if let Some(mark) = MARKS.into_iter().find(|mark| rest.starts_with(mark)) {
-            found.push(Token::Mark(&rest[..mark.len()]));
-            rest = rest[mark.len()..].trim_start();
+        if let Some(symbol) = SYMBOLS.into_iter().find(|symbol| rest.starts_with(symbol)) {
+            found.push(Token::Symbol(&rest[..symbol.len()]));
+            rest = rest[symbol.len()..].trim_start();
         } else {
-            let ends = |c: char| c.is_whitespace() || "=!(),><".contains(c);
-            let (word, after) = rest.split_at(rest.find(ends).unwrap_or(rest.len()));
+            let ends_word = |c: char| c.is_whitespace() || "=!(),><".contains(c);
+            let (word, after) = rest.split_at(rest.find(ends_word).unwrap_or(rest.len()));
             found.push(Token::Word(word));
             rest = after.trim_start();
         }
@@ -27,12 +27,12 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
     found
 }
 
-struct Reader<'a> {
+struct Parser<'a> {
     tokens: &'a [Token<'a>],
     interner: &'a Interner,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> Parser<'a> {
     fn take(&mut self) -> Option<Token<'a>> {
         let (first, rest) = self.tokens.split_first()?;
         self.tokens = rest;
@@ -42,13 +42,13 @@ impl<'a> Reader<'a> {
     fn word(&mut self, what: &str) -> Result<Str, String> {
         match self.take() {
             Some(Token::Word(word)) => Ok(self.interner.str(word)),
-            Some(Token::Mark(mark)) => Err(format!("found '{mark}', expected: {what}")),
+            Some(Token::Symbol(symbol)) => Err(format!("found '{symbol}', expected: {what}")),
             None => Err(format!("found '', expected: {what}")),
         }
     }
 
     fn at_end(&self) -> bool {
-        matches!(self.tokens.first(), None | Some(Token::Mark(",")))
+        matches!(self.tokens.first(), None | Some(Token::Symbol(",")))
     }
 
     /// Returns a value, which may be empty.
@@ -57,16 +57,16 @@ impl<'a> Reader<'a> {
     }
 
     fn values(&mut self) -> Result<Vec<Str>, String> {
-        if self.take() != Some(Token::Mark("(")) {
+        if self.take() != Some(Token::Symbol("(")) {
             return Err("found no '(' after 'in' or 'notin'".to_owned());
         }
         let mut values = Vec::new();
         loop {
-            let empty = matches!(self.tokens.first(), Some(Token::Mark("," | ")")));
+            let empty = matches!(self.tokens.first(), Some(Token::Symbol("," | ")")));
             values.push(if empty { self.interner.str("") } else { self.word("identifier")? });
             match self.take() {
-                Some(Token::Mark(",")) => {}
-                Some(Token::Mark(")")) => {
+                Some(Token::Symbol(",")) => {}
+                Some(Token::Symbol(")")) => {
                     // Upstream stores them as a set.
                     values.sort();
                     values.dedup();
@@ -77,13 +77,14 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Returns the number after `<` or `>`.
     fn bound(&mut self) -> Result<i64, String> {
         let word = self.word("a whole number")?;
         word.parse().map_err(|_| format!("for 'Gt', 'Lt' operators, the value must be an integer, not {word:?}"))
     }
 
     fn requirement(&mut self) -> Result<Requirement, String> {
-        if self.tokens.first() == Some(&Token::Mark("!")) {
+        if self.tokens.first() == Some(&Token::Symbol("!")) {
             self.take();
             return Ok(Requirement::DoesNotExist(self.word("identifier")?));
         }
@@ -92,14 +93,14 @@ impl<'a> Reader<'a> {
             return Ok(Requirement::Exists(key));
         }
         match self.take() {
-            Some(Token::Mark("=")) => Ok(Requirement::Equals(key, self.value()?)),
-            Some(Token::Mark("==")) => Ok(Requirement::DoubleEquals(key, self.value()?)),
-            Some(Token::Mark("!=")) => Ok(Requirement::NotEquals(key, self.value()?)),
-            Some(Token::Mark(">")) => Ok(Requirement::Greater(key, self.bound()?)),
-            Some(Token::Mark("<")) => Ok(Requirement::Less(key, self.bound()?)),
+            Some(Token::Symbol("=")) => Ok(Requirement::Equals(key, self.value()?)),
+            Some(Token::Symbol("==")) => Ok(Requirement::DoubleEquals(key, self.value()?)),
+            Some(Token::Symbol("!=")) => Ok(Requirement::NotEquals(key, self.value()?)),
+            Some(Token::Symbol(">")) => Ok(Requirement::Greater(key, self.bound()?)),
+            Some(Token::Symbol("<")) => Ok(Requirement::Less(key, self.bound()?)),
             Some(Token::Word("in")) => Ok(Requirement::In(key, self.values()?)),
             Some(Token::Word("notin")) => Ok(Requirement::NotIn(key, self.values()?)),
-            Some(Token::Word(found) | Token::Mark(found)) => {
+            Some(Token::Word(found) | Token::Symbol(found)) => {
                 Err(format!("found '{found}', expected: in, notin, =, ==, !=, gt, lt"))
             }
             None => Ok(Requirement::Exists(key)),
@@ -114,15 +115,15 @@ impl Selector {
     /// Returns the problem in upstream's words.
     pub fn parse(interner: &Interner, text: &str) -> Result<Self, String> {
         let tokens = tokens(text);
-        let mut reader = Reader { tokens: &tokens, interner };
+        let mut parser = Parser { tokens: &tokens, interner };
         let mut requirements = Vec::new();
-        while !reader.tokens.is_empty() {
-            requirements.push(reader.requirement().map_err(|why| format!("unable to parse requirement: {why}"))?);
-            match reader.take() {
+        while !parser.tokens.is_empty() {
+            requirements.push(parser.requirement().map_err(|why| format!("unable to parse requirement: {why}"))?);
+            match parser.take() {
                 None => break,
-                Some(Token::Mark(",")) if !reader.tokens.is_empty() => {}
-                Some(Token::Mark(",")) => return Err("found '', expected: identifier after ','".to_owned()),
-                Some(Token::Word(found) | Token::Mark(found)) => {
+                Some(Token::Symbol(",")) if !parser.tokens.is_empty() => {}
+                Some(Token::Symbol(",")) => return Err("found '', expected: identifier after ','".to_owned()),
+                Some(Token::Word(found) | Token::Symbol(found)) => {
                     return Err(format!("found '{found}', expected: ',' or 'end of string'"));
                 }
             }

@@ -21,14 +21,14 @@ use crate::lock::lock;
 const NAMESPACE: &str = "kube-system";
 /// Requested lifetime of a token.
 const LIFETIME: Duration = Duration::from_secs(3600);
-/// Shortest lifetime that the server grants. A token that appears to live shorter shows that the clocks differ.
+/// Shortest lifetime that the server grants. If a token seems to have a shorter one, the clocks differ.
 const MIN_LIFETIME: Duration = Duration::from_secs(600);
 /// The fraction of its lifetime after which a token is replaced.
 const REPLACE_AFTER: f64 = 0.8;
 /// A failure is returned to all callers for this time.
-const REMEMBER_FAILURE: Duration = Duration::from_secs(1);
-/// A token that could not be replaced is used for this time before the next TokenRequest.
-const RENEWAL_PAUSE: Duration = Duration::from_secs(10);
+const FAILURE_TTL: Duration = Duration::from_secs(1);
+/// Time between a failed TokenRequest and the next one, if there is an older token.
+const RENEWAL_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Maximum size of the response to a TokenRequest, in bytes.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
 /// Maximum time to get a token.
@@ -139,7 +139,7 @@ impl ServiceAccountToken {
     /// # Errors
     /// [`TokenError`] when there is none. For one second, later callers get the same error without another request.
     pub async fn token(&self) -> Result<Arc<str>, TokenError> {
-        match self.0.known() {
+        match self.0.cached() {
             Some(CachedToken::Token(token)) => Ok(token),
             Some(CachedToken::Failure(error)) => Err(error),
             Some(CachedToken::Aging(token)) => {
@@ -148,7 +148,7 @@ impl ServiceAccountToken {
             }
             None => {
                 let _renewing = self.0.renewing.lock().await;
-                match self.0.known() {
+                match self.0.cached() {
                     Some(CachedToken::Token(token) | CachedToken::Aging(token)) => Ok(token),
                     Some(CachedToken::Failure(error)) => Err(error),
                     None => self.0.renew().await,
@@ -207,19 +207,19 @@ impl Account {
     }
 
     /// Returns the cached result, if the next caller may use it.
-    fn known(&self) -> Option<CachedToken> {
+    fn cached(&self) -> Option<CachedToken> {
         let state = self.state();
         let now = Instant::now();
         let since_failure = state.failed.as_ref().map(|(at, error)| (now.duration_since(*at), error));
         match &state.live {
             Some(live) if now < live.replace_at => Some(CachedToken::Token(live.token.clone())),
-            Some(live) if since_failure.is_some_and(|(since, _)| since < RENEWAL_PAUSE) => {
+            Some(live) if since_failure.is_some_and(|(since, _)| since < RENEWAL_RETRY_DELAY) => {
                 Some(CachedToken::Token(live.token.clone()))
             }
             Some(live) if now < live.expires_at => Some(CachedToken::Aging(live.token.clone())),
             Some(_) => None,
             None => since_failure
-                .filter(|(since, _)| *since < REMEMBER_FAILURE)
+                .filter(|(since, _)| *since < FAILURE_TTL)
                 .map(|(_, error)| CachedToken::Failure(error.clone())),
         }
     }

@@ -124,13 +124,8 @@ fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> 
     let mut kubeconfig = Kubeconfig::read_from(file).map_err(|error| read_error(file, error))?;
 
     let (context, entry) = current_context(&kubeconfig).map_err(|(problem, fix)| invalid(problem, fix))?;
-    let (cluster_name, user_name) = (entry.cluster, entry.user);
-    let has_certificate = kubeconfig
-        .auth_infos
-        .iter()
-        .find(|named| Some(&named.name) == user_name.as_ref())
-        .and_then(|named| named.auth_info.as_ref())
-        .is_some_and(|user| user.client_certificate.is_some() || user.client_certificate_data.is_some());
+    let cluster_name = entry.cluster;
+    let has_certificate = has_certificate(&kubeconfig, entry.user.as_deref());
     let cluster = kubeconfig
         .clusters
         .iter_mut()
@@ -179,6 +174,16 @@ fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> 
         config.auth_info.token = None;
     }
     Ok(Source { config, ca_file, token_file, proxy })
+}
+
+/// Returns true if a user of a kubeconfig has a client certificate.
+fn has_certificate(kubeconfig: &Kubeconfig, user: Option<&str>) -> bool {
+    kubeconfig
+        .auth_infos
+        .iter()
+        .find(|named| Some(&*named.name) == user)
+        .and_then(|named| named.auth_info.as_ref())
+        .is_some_and(|user| user.client_certificate.is_some() || user.client_certificate_data.is_some())
 }
 
 /// Loads the files of a kubeconfig, or returns the problem and its fix.

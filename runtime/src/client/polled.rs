@@ -20,7 +20,7 @@ use tower::{BoxError, Service};
 
 use super::proxy::Route;
 
-/// Time between two polls; on a fast network about 200 KiB arrive in it.
+/// Time between two polls. On a fast network about 200 KiB arrive per interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Bytes per read.
 const READ_SIZE_BYTES: usize = 256 << 10;
@@ -50,7 +50,7 @@ impl PolledSocket {
     }
 
     /// Runs the operation, or schedules a poll if it would block.
-    fn act_or_wait<T>(
+    fn run_or_schedule_poll<T>(
         &mut self,
         cx: &mut Context<'_>,
         mut act: impl FnMut(&mut Self) -> io::Result<T>,
@@ -85,7 +85,7 @@ impl PolledSocket {
 impl Read for PolledSocket {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, mut into: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         if self.unread.is_empty() {
-            ready!(self.act_or_wait(cx, Self::fill))?;
+            ready!(self.run_or_schedule_poll(cx, Self::fill))?;
         }
         let taken = self.unread.len().min(into.remaining());
         let start = self.unread.start;
@@ -97,7 +97,7 @@ impl Read for PolledSocket {
 
 impl Write for PolledSocket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.act_or_wait(cx, |this| this.socket.write(bytes))
+        self.run_or_schedule_poll(cx, |this| this.socket.write(bytes))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -113,8 +113,8 @@ impl Write for PolledSocket {
 pub(super) enum LongResponse {
     /// Polled on a timer.
     Polled(PolledSocket),
-    /// Polled by readiness: the connection to the proxy has its own TLS, whose reader must be woken.
-    Waited(Box<MaybeHttpsStream<TokioIo<tokio::net::TcpStream>>>),
+    /// Read on readiness events: the connection to the proxy has its own TLS, whose reader must be woken.
+    EventDriven(Box<MaybeHttpsStream<TokioIo<tokio::net::TcpStream>>>),
 }
 
 impl Connection for LongResponse {
@@ -127,7 +127,7 @@ impl Read for LongResponse {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Polled(socket) => pin!(socket).poll_read(cx, into),
-            Self::Waited(waited) => pin!(waited).poll_read(cx, into),
+            Self::EventDriven(stream) => pin!(stream).poll_read(cx, into),
         }
     }
 }
@@ -136,21 +136,21 @@ impl Write for LongResponse {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Polled(socket) => pin!(socket).poll_write(cx, bytes),
-            Self::Waited(waited) => pin!(waited).poll_write(cx, bytes),
+            Self::EventDriven(stream) => pin!(stream).poll_write(cx, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Polled(socket) => pin!(socket).poll_flush(cx),
-            Self::Waited(waited) => pin!(waited).poll_flush(cx),
+            Self::EventDriven(stream) => pin!(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Polled(socket) => pin!(socket).poll_shutdown(cx),
-            Self::Waited(waited) => pin!(waited).poll_shutdown(cx),
+            Self::EventDriven(stream) => pin!(stream).poll_shutdown(cx),
         }
     }
 }
@@ -173,7 +173,7 @@ impl Service<Uri> for LongResponseConnector {
         async move {
             Ok(match connecting.await? {
                 MaybeHttpsStream::Http(plain) => LongResponse::Polled(PolledSocket::new(plain.into_inner())?),
-                secure @ MaybeHttpsStream::Https(_) => LongResponse::Waited(Box::new(secure)),
+                secure @ MaybeHttpsStream::Https(_) => LongResponse::EventDriven(Box::new(secure)),
             })
         }
         .boxed()

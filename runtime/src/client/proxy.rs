@@ -199,9 +199,13 @@ fn is_of_domain(host: &str, rule: &str) -> bool {
 /// Opens connections to the server's port, directly or through a proxy.
 #[derive(Clone)]
 pub(super) enum Route {
+    /// Without a proxy.
     Direct(HttpConnector),
+    /// CONNECT to a proxy without TLS.
     Tunnel(Tunnel<HttpConnector>),
+    /// CONNECT to a proxy with TLS.
     SecureTunnel(Tunnel<HttpsConnector<HttpConnector>>),
+    /// SOCKS 5.
     Socks(SocksV5<HttpConnector>),
 }
 
@@ -248,18 +252,18 @@ impl Service<Uri> for Route {
         match self.clone() {
             Self::Direct(tcp) => async { Ok(MaybeHttpsStream::Http(tcp.oneshot(server).await?)) }.boxed(),
             Self::Tunnel(tunnel) => {
-                async { Ok(MaybeHttpsStream::Http(tunnel.oneshot(server).await.map_err(through)?)) }.boxed()
+                async { Ok(MaybeHttpsStream::Http(tunnel.oneshot(server).await.map_err(proxy_error)?)) }.boxed()
             }
-            Self::SecureTunnel(tunnel) => async { tunnel.oneshot(server).await.map_err(through) }.boxed(),
+            Self::SecureTunnel(tunnel) => async { tunnel.oneshot(server).await.map_err(proxy_error) }.boxed(),
             Self::Socks(socks) => {
-                async { Ok(MaybeHttpsStream::Http(socks.oneshot(server).await.map_err(through)?)) }.boxed()
+                async { Ok(MaybeHttpsStream::Http(socks.oneshot(server).await.map_err(proxy_error)?)) }.boxed()
             }
         }
     }
 }
 
 /// Wraps a connection error with the information that a proxy is involved.
-fn through(error: impl std::error::Error + Send + Sync + 'static) -> BoxError {
+fn proxy_error(error: impl std::error::Error + Send + Sync + 'static) -> BoxError {
     let mut text = format!("through the proxy: {error}");
     let mut cause = error.source();
     while let Some(deeper) = cause {
@@ -312,8 +316,8 @@ mod tests {
     fn proxy_is_parsed_from_its_url() {
         let parsed = |url: &str| {
             Proxy::parse(url).map(|proxy| {
-                let who = proxy.credentials.map(|(name, password)| format!(" {name} {password}")).unwrap_or_default();
-                format!("{:?} {}{who}", proxy.protocol, proxy.address)
+                let login = proxy.credentials.map(|(name, password)| format!(" {name} {password}")).unwrap_or_default();
+                format!("{:?} {}{login}", proxy.protocol, proxy.address)
             })
         };
         for (url, wanted) in [

@@ -118,7 +118,7 @@ impl Explainer {
         let mut stores: Vec<Store> = stores.collect();
         stores.sort_by(|a, b| a.resource.cmp(&b.resource));
         let mut controllers: Vec<Controller> =
-            self.controllers.iter().map(|watched| self.controller(watched)).collect();
+            self.controllers.iter().map(|reported| self.controller(reported)).collect();
         controllers.sort_by_key(|controller| controller.name);
         Overview {
             component: self.component,
@@ -129,26 +129,26 @@ impl Explainer {
         }
     }
 
-    fn controller(&self, watched: &ReportedController) -> Controller {
-        let waiting = watched.queue.waiting();
-        let count = |which: fn(&Waiting<String>) -> bool| waiting.iter().filter(|waiting| which(waiting)).count();
+    fn controller(&self, reported: &ReportedController) -> Controller {
+        let waiting = reported.queue.waiting();
+        let count = |counts: fn(&Waiting<String>) -> bool| waiting.iter().filter(|waiting| counts(waiting)).count();
         let working = waiting.iter().filter_map(|waiting| waiting.working);
-        let counts = &watched.counts;
+        let counts = &reported.counts;
         let (failing, discarded) = counts.journal.failing();
         let hidden = failing.len().saturating_sub(MAX_LISTED) as u64;
         // Some of the discarded keys may have succeeded since; the reported number is an upper bound.
         let discarded = if failing.len() < MAX_FAILING { 0 } else { discarded };
         Controller {
-            name: watched.name,
-            kind: self.kind_of(watched),
+            name: reported.name,
+            kind: self.kind_of(reported),
             queue: Queue {
-                name: watched.queue.name(),
+                name: reported.queue.name(),
                 depth: count(|waiting| waiting.ready),
                 delayed: count(|waiting| waiting.due.is_some()),
                 working: count(|waiting| waiting.working.is_some()),
                 longest_working_seconds: working.max().unwrap_or_default().as_secs_f64(),
             },
-            workers: watched.workers,
+            workers: reported.workers,
             reconciles: Reconciles {
                 succeeded: counts.succeeded.load(Ordering::Relaxed),
                 failed: counts.failed.load(Ordering::Relaxed),

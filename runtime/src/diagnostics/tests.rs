@@ -17,12 +17,12 @@ async fn notes_belong_to_the_running_reconcile() {
         tokio::task::yield_now().await;
         note(|| text.to_owned());
     };
-    let both = noted(&one, async { futures::join!(write("POST /a"), write("POST /a"), write("PUT /b")) });
-    futures::join!(both, noted(&other, write("DELETE /c")));
+    let both = with_notes(&one, async { futures::join!(write("POST /a"), write("POST /a"), write("PUT /b")) });
+    futures::join!(both, with_notes(&other, write("DELETE /c")));
     assert_eq!(Notes::take(&one), "POST /a (2 times); PUT /b");
     assert_eq!(Notes::take(&other), "DELETE /c");
     assert_eq!(Notes::take(&other), "", "they are taken once");
-    noted(&one, async { (0..50).for_each(|number| note(|| format!("{number} {}", "é".repeat(90)))) }).await;
+    with_notes(&one, async { (0..50).for_each(|number| note(|| format!("{number} {}", "é".repeat(90)))) }).await;
     let line = Notes::take(&one);
     assert!(line.len() < 340 && line.ends_with('…'), "{line}");
 }

@@ -201,7 +201,7 @@ pub struct Election {
     /// The last write without a response.
     sent: Option<Sent>,
     /// The holder that was logged last.
-    reported: String,
+    logged_holder: String,
 }
 
 impl Election {
@@ -234,7 +234,7 @@ impl Election {
             random: StdRng::from_os_rng(),
             observed: None,
             sent: None,
-            reported: String::new(),
+            logged_holder: String::new(),
         };
         Ok((election, fence))
     }
@@ -265,8 +265,8 @@ impl Election {
                 }
                 error => tracing::warn!(lease = self.describe(), %error, "not leading"),
             }
-            let stretch = 1.0 + JITTER * self.random.random::<f64>();
-            sleep(self.config.retry_period.mul_f64(stretch)).await;
+            let factor = 1.0 + JITTER * self.random.random::<f64>();
+            sleep(self.config.retry_period.mul_f64(factor)).await;
         }
         tracing::info!(lease = self.describe(), "acquired the leader lease");
         self.record("became leader");
@@ -379,7 +379,7 @@ impl Election {
         let lease = match read {
             Ok(lease) => lease,
             Err(LeaseError::NotFound) => {
-                self.refuse_if_led(false)?;
+                self.check_not_held_by_other(false)?;
                 return self.write(None).await.map_err(TryError::Create);
             }
             Err(error) => return Err(TryError::Get(error)),
@@ -387,9 +387,9 @@ impl Election {
         let now = Instant::now();
         self.observed = Some(Observed::next(self.observed.take(), lease.clone(), now));
         self.report_holder();
-        self.refuse_if_led(self.fence.is_leader())?;
+        self.check_not_held_by_other(self.fence.is_leader())?;
         if let Some(started) = self.start_of_stored_write(&lease, now) {
-            self.lead(lease, started);
+            self.record_leadership(lease, started);
             return Ok(());
         }
         if self.fence.is_leader() && holder(&lease) == self.config.identity {
@@ -419,7 +419,7 @@ impl Election {
             return Err(TryError::EndOfTerm { preferred });
         }
         if let Some(started) = self.start_of_stored_write(&lease, now) {
-            self.lead(lease, started);
+            self.record_leadership(lease, started);
             return Ok(());
         }
         if !is_valid {
@@ -428,18 +428,20 @@ impl Election {
         self.write(Some(lease)).await.map_err(TryError::Update)
     }
 
-    /// Returns the lease to renew without reading it first: held by this process and not expired, as far as known.
+    /// Returns the lease if it can be renewed without another read: as last observed, this process holds it and it has
+    /// not expired.
     fn renewable(&self, now: Instant) -> Option<Lease> {
         let observed = self.observed.as_ref()?;
-        let ours = observed.holder() == self.config.identity && observed.valid(now);
-        ours.then(|| observed.lease.clone())
+        let is_own = observed.holder() == self.config.identity && observed.valid(now);
+        is_own.then(|| observed.lease.clone())
     }
 
-    /// Refuses if another process holds the lease: for a candidate while it has not expired, for a leader always.
-    fn refuse_if_led(&self, always: bool) -> Result<(), TryError> {
+    /// Fails if another process holds the lease. For a candidate, an expired lease counts as free; for a leader it does
+    /// not.
+    fn check_not_held_by_other(&self, is_leader: bool) -> Result<(), TryError> {
         let Some(observed) = &self.observed else { return Ok(()) };
         let other = !observed.holder().is_empty() && observed.holder() != self.config.identity;
-        if other && (always || observed.valid(Instant::now())) {
+        if other && (is_leader || observed.valid(Instant::now())) {
             let holder = observed.holder().to_owned();
             return Err(TryError::Held { holder });
         }
@@ -474,7 +476,7 @@ impl Election {
                 self.call(self.store.create(&lease)).await?
             }
         };
-        self.lead(stored, started);
+        self.record_leadership(stored, started);
         Ok(())
     }
 
@@ -486,14 +488,14 @@ impl Election {
     }
 
     /// Records a successful write that began at `started`: this process leads.
-    fn lead(&mut self, lease: Lease, started: Instant) {
+    fn record_leadership(&mut self, lease: Lease, started: Instant) {
         self.sent = None;
         self.observed = Some(Observed { lease, changed: Instant::now() });
         self.fence.renew(started);
         self.report_holder();
     }
 
-    /// Limits a call to half of the renew deadline, at least a second (`tools/leaderelection/resourcelock`,
+    /// Runs a call with a timeout of half the renew deadline, at least a second (`tools/leaderelection/resourcelock`,
     /// `NewFromKubeconfig`).
     async fn call<T>(&self, call: impl Future<Output = Result<T, LeaseError>>) -> Result<T, LeaseError> {
         let limit = (self.config.renew_deadline / 2).max(Duration::from_secs(1));
@@ -503,8 +505,8 @@ impl Election {
 
     fn report_holder(&mut self) {
         let holder = self.observed.as_ref().map_or("", Observed::holder);
-        if holder != self.reported {
-            self.reported = holder.to_owned();
+        if holder != self.logged_holder {
+            self.logged_holder = holder.to_owned();
             tracing::info!(lease = self.describe(), holder, "new leader");
         }
     }

@@ -44,8 +44,9 @@ pub fn gauges<const N: usize>(
     family(encoder, name, help, |value| Box::new(ConstGauge::new(value)), MetricType::Gauge, samples)
 }
 
-/// Appends counters whose upstream names do not end in `_total`. The library has no such counters: they are encoded
-/// with type unknown, which nothing else uses, and [`super::exposition`] writes them as counters.
+/// Appends counters whose upstream names do not end in `_total`. The library adds that suffix to every counter.
+/// Therefore these are encoded with the type `unknown`, which no other metric has, and [`super::exposition`] writes
+/// them as counters.
 ///
 /// # Errors
 /// When the text cannot be written.

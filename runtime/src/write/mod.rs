@@ -48,7 +48,7 @@ pub use path::InvalidName;
 /// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The server refused the request; its message is meant for people, too.
+    /// The server refused the request. Its message is shown to users, too.
     #[error("{0}")]
     Refused(ApiStatus),
     /// This process no longer leads: nothing was sent.
@@ -100,7 +100,7 @@ impl WriteError {
 
     /// Reports whether the object no longer exists, even if another one has its name now. A conflict alone does not
     /// prove that: the server also returns one when other clients write faster than it can merge a patch.
-    pub fn is_gone(&self) -> bool {
+    pub fn is_object_deleted(&self) -> bool {
         self.is_not_found() || self.status().is_some_and(|status| is_other_uid(&status.message))
     }
 
@@ -496,7 +496,7 @@ impl Writer {
             return Err(WriteError::NotLeading);
         }
         let what = (method, request.uri().path().to_owned());
-        // If the fence closes meanwhile, a part of the request may have been sent already; that is not known here.
+        // If the fence closes during the request, a part of the request may have been sent already.
         self.fence.run(self.exchange(request)).await.unwrap_or_else(|| {
             let (method, path) = what;
             let problem = "this process no longer holds the lease".to_owned();

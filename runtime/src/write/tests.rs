@@ -27,16 +27,16 @@ fn full(status: u16, headers: &[(&str, &str)], body: &str) -> Response<ResponseB
     response
 }
 
-/// Creates a writer whose requests get their responses from `response`; also returns the record of their paths.
+/// Creates a writer whose requests get their responses from `response`; also returns the paths of its requests.
 async fn writer(
     fence: Fence,
     response: impl Fn(&str) -> Option<Response<ResponseBody>> + Send + Sync + 'static,
 ) -> (Writer, Paths) {
     let paths = Paths::default();
-    let seen = paths.clone();
+    let requested = paths.clone();
     let layer = RequestLayer::new(move |_, request, _| {
         let path = request.uri().to_string();
-        seen.lock().expect("the paths").push(path.clone());
+        requested.lock().expect("the paths").push(path.clone());
         let response = response(&path);
         Box::pin(async move {
             match response {
@@ -136,7 +136,7 @@ async fn response_beyond_the_size_limit_is_cancelled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn error_with_a_body_without_end_is_a_refusal() {
+async fn error_with_an_endless_body_is_a_refusal() {
     for is_silent in [false, true] {
         let endless = move |_: &str| {
             let chunks = futures::stream::repeat_with(|| Ok(Frame::data(Bytes::from(vec![b' '; 1 << 16]))));
@@ -154,7 +154,7 @@ async fn error_with_a_body_without_end_is_a_refusal() {
 }
 
 #[tokio::test]
-async fn error_is_inconclusive_only_when_the_server_cannot_know() {
+async fn error_is_inconclusive_only_when_the_write_may_have_been_stored() {
     const RETRY: &[(&str, &str)] = &[("retry-after", "3")];
     type Headers = &'static [(&'static str, &'static str)];
     let cases: [(u16, Headers, &str, &str, bool); 13] = [
@@ -195,7 +195,7 @@ async fn retry_after_of_reads_and_writes_is_kept_and_capped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn write_ends_with_the_fence_and_reads_do_not_need_it() {
+async fn write_is_cancelled_when_the_fence_closes_and_reads_ignore_the_fence() {
     const LEASE: Duration = Duration::from_secs(15);
     let hangs = |path: &str| path.ends_with("/a").then(|| full(404, &[], "{}"));
     let fence = Fence::closed(LEASE);

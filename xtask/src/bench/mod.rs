@@ -6,9 +6,11 @@ mod autoscaling;
 mod endpoint_churn;
 mod kubelets;
 mod lag;
+mod many_kinds;
 mod many_pods;
 mod measure;
 mod mixed;
+mod passes;
 mod plot;
 mod process;
 mod report;
@@ -33,13 +35,10 @@ use serde_json::Value;
 use crate::aws::Cloud;
 use crate::cargo::cargo;
 use crate::cluster::{Manager, user_effects};
-use endpoint_churn::Churn;
-use many_pods::{ManyPods, Who};
-use measure::{Measurement, Scenario, rows};
+use measure::{Scenario, rows};
 pub use process::usage;
 use report::Report;
 use rollout::Size;
-use shared_cluster::SharedCluster;
 use subject::{Binaries, Mode, Subject};
 
 /// Measure our controller manager and upstream's, and print ratios.
@@ -48,9 +47,9 @@ use subject::{Binaries, Mode, Subject};
 /// plane with fake nodes and runs the Deployment, ReplicaSet, service account and node lifecycle controllers. The
 /// scenarios with many pods share a control plane; so do those with many Services, and those of namespaces, garbage and
 /// nodes. In mixed, the managers run the controllers of all other workloads, in autoscaling only that of autoscalers, in
-/// volumes-provision, volumes-attach and claims-at-rest those of volumes, and in scenarios whose names begin with all, all controllers. Wall time, CPU, memory and API requests are compared.
-/// The report (Markdown, a plot, all measurements as JSON, the managers' logs) is written to a folder, whose path is
-/// printed.
+/// volumes-provision, volumes-attach and claims-at-rest those of volumes, and all controllers in many-kinds and in
+/// scenarios whose names begin with all. Wall time, CPU, memory and API requests are compared. The report (Markdown, a
+/// plot, all measurements as JSON, the managers' logs) is written to a folder, whose path is printed.
 ///
 /// Builds our manager with --release, and upstream's with Go the first time. Takes some two hours; absolute figures
 /// depend on the load of the machine.
@@ -60,6 +59,7 @@ use subject::{Binaries, Mode, Subject};
   cargo xtask bench --scenario memory,cold-start     # only some scenarios
   cargo xtask bench --scenario endpoint-lag --mode raised --profile quick
   cargo xtask bench --scenario volumes-provision,volumes-attach,claims-at-rest --mode raised
+  cargo xtask bench --scenario many-kinds --mode default     # 500 custom kinds
   cargo xtask bench --real                           # real servers under load, effects on users; as root
   cargo xtask bench aws                              # ccm and upstream's AWS manager, on moto
   cargo xtask bench --mode raised --runs 3 --assert  # medians of three; fails if a goal is missed")]
@@ -181,6 +181,10 @@ impl Arguments {
         volumes::Size { claims, nodes }
     }
 
+    fn kinds(&self) -> u32 {
+        if self.quick { 120 } else { 500 }
+    }
+
     fn idle(&self) -> Duration {
         Duration::from_secs(if self.quick { 8 } else { 30 })
     }
@@ -208,13 +212,6 @@ impl Arguments {
         self.pods.unwrap_or(if self.quick { 1000 } else { whole })
     }
 }
-
-/// Scenarios of one manager on a separate control plane, in this order.
-const ROLLOUTS: [Scenario; 4] = [Scenario::IdleEmpty, Scenario::Create, Scenario::Update, Scenario::Idle];
-
-/// Scenarios of the shared control plane, in this order: those with the fewest objects first.
-const ESTATES: [Scenario; 4] =
-    [Scenario::AllIdle, Scenario::NamespaceDelete, Scenario::GarbageCollection, Scenario::NodeLeases];
 
 /// Measures, prints and writes the report.
 pub fn run(arguments: Arguments) -> Result<()> {
@@ -244,7 +241,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
     let binaries = Binaries { ours, upstream };
     let report = Report::create(arguments.report.clone())?;
     let runtime = tokio::runtime::Runtime::new()?;
-    let (measurements, failures) = runtime.block_on(measure(&arguments, &binaries, &report))?;
+    let (measurements, failures) = runtime.block_on(passes::measure(&arguments, &binaries, &report))?;
 
     let rows = rows(&measurements);
     println!("{}", report::table(&rows));
@@ -256,160 +253,6 @@ pub fn run(arguments: Arguments) -> Result<()> {
         bail!("{missed} goals are missed");
     }
     Ok(())
-}
-
-/// Runs all scenarios; returns the measurements, and a sentence for each failed one.
-async fn measure(
-    arguments: &Arguments,
-    binaries: &Binaries,
-    report: &Report,
-) -> Result<(Vec<Measurement>, Vec<String>)> {
-    let scenarios = arguments.scenarios();
-    let (churned, scenarios): (Vec<Scenario>, Vec<Scenario>) =
-        scenarios.into_iter().partition(|scenario| *scenario == Scenario::EndpointChurn);
-    let (lagging, scenarios): (Vec<Scenario>, Vec<Scenario>) =
-        scenarios.into_iter().partition(|scenario| *scenario == Scenario::EndpointLag);
-    let (mixed, scenarios): (Vec<Scenario>, Vec<Scenario>) =
-        scenarios.into_iter().partition(|scenario| *scenario == Scenario::Mixed);
-    let (scaled, scenarios): (Vec<Scenario>, Vec<Scenario>) =
-        scenarios.into_iter().partition(|scenario| *scenario == Scenario::Autoscaling);
-    let crowds = [Who::Workloads, Who::All].into_iter();
-    let crowds: Vec<Who> =
-        crowds.filter(|who| who.scenarios().iter().any(|scenario| scenarios.contains(scenario))).collect();
-    let volumes: Vec<Scenario> = volumes::FRESH.into_iter().filter(|fresh| scenarios.contains(fresh)).collect();
-    let with_rest = scenarios.contains(&Scenario::ClaimsAtRest);
-    let with_volumes = Who::Volumes.scenarios().iter().any(|scenario| scenarios.contains(scenario));
-    let estates: Vec<Scenario> = ESTATES.into_iter().filter(|scenario| scenarios.contains(scenario)).collect();
-    let rollouts: Vec<Scenario> = scenarios.into_iter().filter(|scenario| ROLLOUTS.contains(scenario)).collect();
-    let (mut measurements, mut failures) = (Vec::new(), Vec::new());
-    let mut note = |what: String, measured: Result<Vec<Measurement>>| match measured {
-        Ok(measured) => measurements.extend(measured),
-        Err(error) => {
-            eprintln!("  FAILED: {error:#}");
-            failures.push(format!("{what}: {error:#}"));
-        }
-    };
-
-    let turns = |kind: &'static str| {
-        let runs = (1..=arguments.runs).flat_map(move |run| arguments.modes().into_iter().map(move |mode| (run, mode)));
-        runs.flat_map(move |(run, mode)| arguments.subjects(run).into_iter().map(move |subject| (run, mode, subject)))
-            .map(move |(run, mode, subject)| {
-                (mode, subject, format!("{kind}-{}-{}-{run}", mode.name(), subject.name()))
-            })
-    };
-    if !rollouts.is_empty() {
-        for (mode, subject, name) in turns("rollout") {
-            eprintln!("{name}");
-            let about = (subject, mode);
-            let measured = rollout::measure(binaries, about, arguments.size(mode), &rollouts, &report.log(&name)).await;
-            note(name, measured);
-        }
-    }
-    if !mixed.is_empty() {
-        for (mode, subject, name) in turns("mixed") {
-            eprintln!("{name}");
-            let size = arguments.mix(mode);
-            let measured = mixed::measure(binaries, (subject, mode), size, &report.log(&name)).await;
-            note(name, measured.map(|measured| vec![measured]));
-        }
-    }
-    if !scaled.is_empty() {
-        for (mode, subject, name) in turns("autoscaling") {
-            eprintln!("{name}");
-            let count = arguments.autoscalers(mode);
-            let measured = autoscaling::measure(binaries, (subject, mode), count, &report.log(&name)).await;
-            note(name, measured.map(|measured| vec![measured]));
-        }
-    }
-    for scenario in volumes {
-        for (mode, subject, name) in turns(scenario.name()) {
-            eprintln!("{name}");
-            let (about, size) = ((subject, mode), arguments.volumes(mode));
-            let measured = volumes::measure(binaries, about, scenario, size, &report.log(&name)).await;
-            note(name, measured.map(|measured| vec![measured]));
-        }
-    }
-    if with_rest {
-        let claims = if arguments.quick { 500 } else { 10_000 };
-        match volumes::Rest::gather(claims).await {
-            Ok(rest) => {
-                if let Some((_, subject, _)) = turns("settle").next()
-                    && let Err(error) = rest.settle(binaries, subject).await
-                {
-                    note("settle".into(), Err(error));
-                }
-                for (mode, subject, name) in turns(Scenario::ClaimsAtRest.name()) {
-                    eprintln!("{name}");
-                    let about = (subject, mode);
-                    let measured = rest.measure(binaries, about, arguments.idle(), &report.log(&name)).await;
-                    note(name, measured.map(|measured| vec![measured]));
-                }
-            }
-            Err(error) => note("claims at rest".into(), Err(error)),
-        }
-    }
-    if !estates.is_empty() {
-        match SharedCluster::start().await {
-            Ok(mut shared) => {
-                for scenario in estates {
-                    for (mode, subject, name) in turns(scenario.name()) {
-                        eprintln!("{name}");
-                        let (about, size) = ((subject, mode), arguments.shared_cluster(mode));
-                        let measured = shared.measure(binaries, about, scenario, size, &report.log(&name)).await;
-                        note(name, measured.map(|measured| vec![measured]));
-                    }
-                }
-            }
-            Err(error) => note("estate".into(), Err(error)),
-        }
-    }
-    let crowds = [crowds, with_volumes.then_some(Who::Volumes).into_iter().collect()];
-    for crowds in crowds.into_iter().filter(|crowds| !crowds.is_empty()) {
-        let pods = arguments.pods(20_000);
-        eprintln!("crowd of {pods} pods");
-        match ManyPods::gather(pods, crowds == [Who::Volumes]).await {
-            Ok(mut bed) => {
-                for who in crowds {
-                    if let (Who::All | Who::Volumes, Some((_, subject, _))) = (who, turns("settle").next())
-                        && let Err(error) = bed.settle(binaries, (subject, Mode::Raised)).await
-                    {
-                        note("settle".into(), Err(error));
-                    }
-                    for (mode, subject, name) in turns(who.name()) {
-                        eprintln!("{name}");
-                        let about = (subject, mode);
-                        let measured = bed.measure(binaries, about, who, arguments.idle(), &report.log(&name)).await;
-                        note(name, measured);
-                    }
-                }
-            }
-            Err(error) => note("crowd".into(), Err(error)),
-        }
-    }
-    if !lagging.is_empty() {
-        let size = if arguments.quick { lag::Size::QUICK } else { lag::Size::WHOLE };
-        for (run, mode) in
-            (1..=arguments.runs).flat_map(|run| arguments.modes().into_iter().map(move |mode| (run, mode)))
-        {
-            eprintln!("endpoint-lag-{}-{run}", mode.name());
-            let measured = lag::measure(binaries, &arguments.subjects(run), mode, size, report).await;
-            note(format!("endpoint-lag-{}-{run}", mode.name()), measured);
-        }
-    }
-    if !churned.is_empty() {
-        match Churn::gather(arguments.churn()).await {
-            Ok(churn) => {
-                for (mode, subject, name) in turns("churn") {
-                    eprintln!("{name}");
-                    let measured = churn.measure(binaries, (subject, mode), &report.log(&name)).await;
-                    note(name, measured.map(|measured| vec![measured]));
-                }
-            }
-            Err(error) => note("churn".into(), Err(error)),
-        }
-    }
-    measurements.retain(|measurement| arguments.scenarios().contains(&measurement.scenario));
-    Ok((measurements, failures))
 }
 
 /// Builds our manager with a Cargo profile; returns the binary's path.

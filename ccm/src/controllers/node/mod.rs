@@ -42,12 +42,13 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-/// Number of concurrently initialized nodes unless the command line sets it: their cloud requests are batched.
+/// Number of nodes that are initialized concurrently, unless the command line sets another one. It can be large because
+/// the requests to the cloud are batched.
 const WORKERS: usize = 50;
 
 /// First and maximum delay before a node's instance is requested again: each attempt costs a call while the cloud does
 /// not list the instance yet.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
 fn prepare(context: &mut Context) -> anyhow::Result<Start> {
     Ok(needs_instances(context))
@@ -58,7 +59,7 @@ fn watches(builder: &mut Builder, _: &Context) {
 }
 
 fn start(manager: &mut Manager, context: &Context) {
-    let (base_delay, max_delay) = PAUSES;
+    let (base_delay, max_delay) = RETRY_DELAYS;
     let queue = Queue::new(QueueOptions { base_delay, max_delay, ..QueueOptions::named("Nodes") });
     let nodes = manager.registry().store::<Node>();
     let changed = queue.clone();

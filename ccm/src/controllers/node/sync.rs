@@ -214,7 +214,7 @@ impl CloudNode {
                 }
                 match self.write_addresses(&node, &wanted).await {
                     Ok(answer) => drop(self.wrote(&key, &answer)),
-                    Err(error) if error.is_gone() => {}
+                    Err(error) if error.is_object_deleted() => {}
                     Err(error) => warn!(node = &*node.meta.name, %error, "node addresses not written"),
                 }
             })

@@ -69,10 +69,10 @@ fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named("NodeLifecycle"));
     let nodes = manager.registry().store::<Node>();
     let consistency = Arc::new(Consistency::default());
-    let forgetting = consistency.clone();
+    let writes = consistency.clone();
     nodes.subscribe(move |change| {
-        if let (Some(gone), None) = (change.old, change.new) {
-            forgetting.forget(&gone.meta.key());
+        if let (Some(deleted), None) = (change.old, change.new) {
+            writes.forget(&deleted.meta.key());
         }
     });
     let account = DESCRIPTOR.service_account;

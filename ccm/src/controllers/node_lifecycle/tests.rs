@@ -76,8 +76,9 @@ proptest! {
                     None
                 }
             };
-            let facts = Facts { ready: false, shut_down: false, age: YOUNG, missing };
-            let confirmed = state == InstanceState::Gone && row.len() >= 2 && now.duration_since(row[0]) >= APART;
+            let facts = Facts { ready: false, shut_down: false, age: MIN_NODE_AGE, missing };
+            let confirmed =
+                state == InstanceState::Gone && row.len() >= 2 && now.duration_since(row[0]) >= MIN_REPORT_SPAN;
             prop_assert_eq!(verdict(&facts, Some(&state)) == Verdict::Delete, confirmed, "{:?}", row);
         }
     }

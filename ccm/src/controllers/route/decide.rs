@@ -17,7 +17,8 @@ pub struct RouteNode {
     pub addresses: Vec<Address>,
     /// Its pod networks, `spec.podCIDRs`, not parsed.
     pub pod_cidrs: Vec<String>,
-    /// Whether its condition says that its routes exist; `None` if there is no condition, or another client wrote it.
+    /// Whether its condition reports that its routes exist; `None` if there is no condition, or another client wrote
+    /// it.
     pub reported: Option<bool>,
 }
 
@@ -38,7 +39,7 @@ pub struct NodeState {
     /// Reasons why a route can never exist: the network and the reason.
     pub terminal: Vec<(String, String)>,
     /// The node has no pod network, although a route leads to it.
-    pub bare: bool,
+    pub without_pod_cidrs: bool,
 }
 
 /// Parses `--cluster-cidr`: one network, or two of different families.
@@ -78,22 +79,22 @@ fn leads_to(route: &Route, node: &RouteNode) -> bool {
     }
 }
 
-/// Reports whether a route has the right target: the node's instance, and its addresses if routes lead to addresses
+/// Reports whether a route has the desired target: the node's instance, and its addresses if routes lead to addresses
 /// (upstream: route controller, getRouteAction).
-fn is_right(route: &Route, node: &RouteNode) -> bool {
-    let same = |listed: &Vec<Address>| {
+fn is_up_to_date(route: &Route, node: &RouteNode) -> bool {
+    let are_current = |listed: &Vec<Address>| {
         listed.len() == node.addresses.len() && node.addresses.iter().all(|address| listed.contains(address))
     };
-    leads_to(route, node) && route.addresses.as_ref().is_none_or(same)
+    leads_to(route, node) && route.addresses.as_ref().is_none_or(are_current)
 }
 
 /// Returns the index of the node that owns each network: the node with a route for it, else the first that claims it.
-fn owners<'a>(nodes: &[RouteNode], leading: impl Fn(&IpNet) -> &'a [&'a Route]) -> HashMap<IpNet, usize> {
+fn owners<'a>(nodes: &[RouteNode], routes_to: impl Fn(&IpNet) -> &'a [&'a Route]) -> HashMap<IpNet, usize> {
     let mut owners: HashMap<IpNet, usize> = HashMap::new();
     for (at, node) in nodes.iter().enumerate() {
         for net in node.pod_cidrs.iter().filter_map(|cidr| IpNet::from_str(cidr).ok()) {
             let net = net.trunc();
-            let has = |at: usize| leading(&net).iter().any(|route| leads_to(route, &nodes[at]));
+            let has = |at: usize| routes_to(&net).iter().any(|route| leads_to(route, &nodes[at]));
             match owners.get(&net) {
                 Some(owner) if has(*owner) || !has(at) => {}
                 _ => _ = owners.insert(net, at),
@@ -119,8 +120,8 @@ pub fn plan(nodes: &[RouteNode], routes: &[Route], cluster: &[IpNet], complete: 
             RouteTarget::Blackhole => {}
         }
     }
-    let leading = |net: &IpNet| by_destination.get(net).map_or(&[][..], |routes| routes);
-    let owners = owners(nodes, leading);
+    let routes_to = |net: &IpNet| by_destination.get(net).map_or(&[][..], |routes| routes);
+    let owners = owners(nodes, routes_to);
     let mut plan = Plan::default();
     for (at, node) in nodes.iter().enumerate() {
         let mut state = NodeState::default();
@@ -132,7 +133,7 @@ pub fn plan(nodes: &[RouteNode], routes: &[Route], cluster: &[IpNet], complete: 
             if owners[&net] != at {
                 let owner = &nodes[owners[&net]].instance.node;
                 state.terminal.push((cidr.clone(), format!("the network already belongs to node {owner}")));
-            } else if !leading(&net).iter().any(|route| is_right(route, node)) {
+            } else if !routes_to(&net).iter().any(|route| is_up_to_date(route, node)) {
                 state.needs.push(plan.changes.len());
                 plan.changes.push(RouteChange::Set(RouteSpec {
                     destination: net,
@@ -143,9 +144,9 @@ pub fn plan(nodes: &[RouteNode], routes: &[Route], cluster: &[IpNet], complete: 
             }
         }
         let id = node.instance.provider_id.as_deref();
-        state.bare = node.pod_cidrs.is_empty();
-        let led_to = id.is_some_and(|id| to_instance.contains(id)) || to_node.contains(node.instance.node.as_str());
-        plan.nodes.push((!state.bare || led_to).then_some(state));
+        state.without_pod_cidrs = node.pod_cidrs.is_empty();
+        let has_route = id.is_some_and(|id| to_instance.contains(id)) || to_node.contains(node.instance.node.as_str());
+        plan.nodes.push((!state.without_pod_cidrs || has_route).then_some(state));
     }
     let mut removed = HashSet::new();
     for route in routes.iter().filter(|_| complete) {

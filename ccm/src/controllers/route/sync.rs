@@ -194,8 +194,13 @@ impl<S: ClusterAccess> RouteTable<S> {
                 self.kubernetes.warn(node, message);
             }
         }
-        debug!(node = node.instance.node, failed = failed.len(), bare = state.bare, "checked routes of node");
-        failed.is_empty() && !state.bare
+        debug!(
+            node = node.instance.node,
+            failed = failed.len(),
+            bare = state.without_pod_cidrs,
+            "checked routes of node"
+        );
+        failed.is_empty() && !state.without_pod_cidrs
     }
 
     /// Removes the state of deleted nodes and of routes that no node needs.

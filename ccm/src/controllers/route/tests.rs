@@ -46,7 +46,7 @@ fn to(name: &str) -> RouteTarget {
     RouteTarget::Instance(id(name))
 }
 
-/// Returns the changes of a plan, and for each node `ok`, `-`, or the obstacle.
+/// Returns the changes of a plan, and for each node its state: `ok`, `-` if nothing is reported, or the problem.
 fn planned(nodes: &[RouteNode], routes: &[Route]) -> (Vec<String>, Vec<String>) {
     let plan = plan(nodes, routes, &cluster(), true);
     let change = |change: &RouteChange| match change {
@@ -55,7 +55,7 @@ fn planned(nodes: &[RouteNode], routes: &[Route]) -> (Vec<String>, Vec<String>) 
     };
     let state = |state: &Option<super::decide::NodeState>| match state {
         None => "-".to_owned(),
-        Some(state) if state.bare => "bare".to_owned(),
+        Some(state) if state.without_pod_cidrs => "no pod CIDRs".to_owned(),
         Some(state) if !state.terminal.is_empty() => state.terminal[0].1.clone(),
         Some(state) if state.needs.is_empty() => "ok".to_owned(),
         Some(state) => format!("needs {:?}", state.needs),
@@ -68,7 +68,7 @@ fn plan_compares_routes_with_nodes() {
     let (a, b) = ("10.244.0.0/24", "10.244.1.0/24");
     let six = "fd00:10:244::/64";
     type Case<'a> = (&'a str, Vec<RouteNode>, Vec<Route>, &'a [&'a str], &'a [&'a str]);
-    let old = |addresses: &str| {
+    let with_address = |addresses: &str| {
         let address = Address { kind: AddressKind::InternalIP, address: addresses.into() };
         Route { addresses: Some(vec![address]), ..route(a, to("a")) }
     };
@@ -138,7 +138,7 @@ fn plan_compares_routes_with_nodes() {
             vec![node("a", &[])],
             vec![route(a, to("a"))],
             &["remove 10.244.0.0/24"],
-            &["bare"],
+            &["no pod CIDRs"],
         ),
         (
             "a node outside of the cluster's network",
@@ -168,11 +168,11 @@ fn plan_compares_routes_with_nodes() {
             &[],
             &["spec.podCIDRs contains an invalid network"],
         ),
-        ("the addresses are the node's", vec![node("a", &[a])], vec![old("10.0.0.1")], &[], &["ok"]),
+        ("the addresses are the node's", vec![node("a", &[a])], vec![with_address("10.0.0.1")], &[], &["ok"]),
         (
             "the addresses are old",
             vec![node("a", &[a])],
-            vec![old("10.0.0.9")],
+            vec![with_address("10.0.0.9")],
             &["set 10.244.0.0/24 a"],
             &["needs [0]"],
         ),
@@ -349,7 +349,7 @@ async fn history(seed: u64) {
             }
             4 => cloud.set_quotas(Quotas { routes: Some(rng.random_range(1..6)), ..Quotas::default() }),
             5 => {
-                // The process dies and another one continues.
+                // The process crashes, and another one continues without its state.
                 let routes = cloud.provider("cluster").routes().expect("routes");
                 table = RouteTable::new(FakeClusterAccess(fake.clone()), routes, cluster(), Duration::from_secs(10));
             }
@@ -374,9 +374,9 @@ async fn history(seed: u64) {
         for cidr in &node.pod_cidrs {
             let has_route =
                 routes.iter().any(|r| r.destination == net(cidr) && r.target == Some(to(&node.instance.node)));
-            let rival = nodes.iter().any(|other| other.uid != node.uid && other.pod_cidrs.contains(cidr));
+            let is_claimed_twice = nodes.iter().any(|other| other.uid != node.uid && other.pod_cidrs.contains(cidr));
             let instance = instances.contains_key(&node.instance.node);
-            assert!(has_route || rival || !instance, "seed {seed}: {node:?} has no route in {routes:?}");
+            assert!(has_route || is_claimed_twice || !instance, "seed {seed}: {node:?} has no route in {routes:?}");
             assert_eq!(node.reported, Some(has_route && instance), "seed {seed}: {node:?}, {routes:?}");
         }
     }

@@ -125,7 +125,7 @@ impl Audit {
     pub async fn run<S: Cluster>(&self, scope: &Scope<'_, S>) -> Result<AuditResult, CloudError> {
         let now = Instant::now();
         let owned = self.with_deleting(scope.cloud.list_owned().await?);
-        let known = |owned: &Owned| scope.states.knows(&owned.id);
+        let known = |owned: &Owned| scope.states.may_exist(&owned.id);
         let mut unwanted = unwanted(owned, &scope.kubernetes.services(), scope.cluster, scope.cloud);
         unwanted.retain(|owned| !known(owned));
         let mut leaks = scope.proven(self.suspect(unwanted, now)).await?;

@@ -1,4 +1,4 @@
-//! Reads what a Service requests of the cloud, and converts the provider's status for the Service. Pure functions.
+//! Converts a Service to a request to the provider, and the provider's status to the Service's. Pure functions.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -30,32 +30,33 @@ pub enum DesiredState {
     Nothing,
     /// This controller's load balancer.
     LoadBalancer,
-    /// None any longer. The finalizer is set, so that one may exist: it is deleted, then the finalizer is removed.
+    /// No load balancer any longer. Because the finalizer is set, one may exist: it is deleted, then the finalizer is
+    /// removed.
     Cleanup,
 }
 
-/// Returns whether the Service has this controller's finalizer.
+/// Reports whether the Service has this controller's finalizer.
 pub fn has_finalizer(meta: &Meta) -> bool {
     meta.finalizers.iter().any(|finalizer| &**finalizer == FINALIZER)
 }
 
-/// Returns whether a Service may have or request a load balancer. Changes of other Services are ignored.
+/// Reports whether a Service may have or request a load balancer. Changes of other Services are ignored.
 pub fn concerns(service: &Service) -> bool {
     service.kind == ServiceType::LoadBalancer || has_finalizer(&service.meta)
 }
 
 /// Returns the desired state of a Service's load balancer.
 ///
-/// `ours` is set if this process created the load balancer. Then it is deleted if the Service's class now belongs to
-/// another controller. Upstream: cloud-provider, controllers/service, wantsLoadBalancer and needsCleanup.
+/// `ours` is set if this process may have created the load balancer. Then it is deleted if the Service's class now
+/// belongs to another controller. Upstream: cloud-provider, controllers/service, wantsLoadBalancer and needsCleanup.
 pub fn desired_state(service: &Service, classes: &ClassFilter, ours: bool) -> DesiredState {
     let balanced = service.kind == ServiceType::LoadBalancer;
-    let held = has_finalizer(&service.meta);
-    let taken = balanced && classes.takes(class(service));
-    match (service.meta.is_deleting(), held) {
+    let has_finalizer = has_finalizer(&service.meta);
+    let is_own_class = balanced && classes.takes(class(service));
+    match (service.meta.is_deleting(), has_finalizer) {
         (true, false) => DesiredState::Nothing,
         (true, true) => DesiredState::Cleanup,
-        (false, _) if taken => DesiredState::LoadBalancer,
+        (false, _) if is_own_class => DesiredState::LoadBalancer,
         (false, true) if !balanced || ours => DesiredState::Cleanup,
         (false, _) => DesiredState::Nothing,
     }
@@ -77,17 +78,17 @@ pub fn id(meta: &Meta, cluster: &str) -> LoadBalancerId {
 
 /// Returns the request of a Service of type LoadBalancer.
 ///
-/// It contains the annotations whose names begin with one of `read`, or all annotations if `read` is empty.
+/// It contains the annotations whose names begin with one of `prefixes`, or all annotations if there are no prefixes.
 ///
 /// # Errors
 /// `Invalid` if no cloud could provide it. The message names the field or annotation, its value, and the fix.
-pub fn spec(service: &Service, cluster: &str, read: &[String]) -> Result<LoadBalancerSpec, CloudError> {
+pub fn spec(service: &Service, cluster: &str, prefixes: &[String]) -> Result<LoadBalancerSpec, CloudError> {
     let missing = || CloudError::invalid_field("spec.type", "not LoadBalancer", "use LoadBalancer");
     let settings = service.balancing.as_deref().ok_or_else(missing)?;
     let ports = service.ports.iter().map(port).collect::<Result<Vec<_>, _>>()?;
     let texts =
         |labels: &[(Str, Str)]| labels.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
-    let is_read = |name: &str| read.is_empty() || read.iter().any(|beginning| name.starts_with(&**beginning));
+    let is_read = |name: &str| prefixes.is_empty() || prefixes.iter().any(|prefix| name.starts_with(&**prefix));
     let mut annotations: BTreeMap<String, String> = texts(&service.annotations);
     annotations.retain(|name, _| is_read(name));
     let policy = |local: bool| if local { TrafficPolicy::Local } else { TrafficPolicy::Cluster };
@@ -155,7 +156,8 @@ fn port(port: &ServicePort) -> Result<Port, CloudError> {
 }
 
 fn affinity(settings: &Balancing) -> SessionAffinity {
-    // The API server fills the time in; three hours is its default (core/v1, DefaultClientIPServiceAffinitySeconds).
+    // The API server sets the timeout if it is missing; three hours is its default (core/v1,
+    // DefaultClientIPServiceAffinitySeconds).
     let seconds = settings.affinity_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(10_800);
     match settings.client_ip_affinity {
         true => SessionAffinity::ClientIp { timeout: Duration::from_secs(seconds) },
@@ -171,33 +173,33 @@ fn families(words: &[Str]) -> Vec<IpFamily> {
 
 /// Returns the IP ranges of clients that may connect; empty means any client.
 ///
-/// The ranges of the spec win over those of the annotation. Upstream: cloud-provider, service/helpers,
+/// The ranges of the spec take precedence over those of the annotation. Upstream: cloud-provider, service/helpers,
 /// GetLoadBalancerSourceRanges.
 fn source_ranges(service: &Service, settings: &Balancing) -> Result<Vec<IpNet>, CloudError> {
     let parse = |text: &str| IpNet::from_str(text.trim()).ok().map(|net| net.trunc());
     if !settings.source_ranges.is_empty() {
-        let bad = |text: &Str| {
+        let invalid = |text: &Str| {
             let fix = "use an IP range, for example 10.0.0.0/24";
             CloudError::invalid_field("spec.loadBalancerSourceRanges", text, fix)
         };
-        return settings.source_ranges.iter().map(|text| parse(text).ok_or_else(|| bad(text))).collect();
+        return settings.source_ranges.iter().map(|text| parse(text).ok_or_else(|| invalid(text))).collect();
     }
-    let given = service.annotation(SOURCE_RANGES).unwrap_or_default();
-    if given.trim().is_empty() {
+    let annotation = service.annotation(SOURCE_RANGES).unwrap_or_default();
+    if annotation.trim().is_empty() {
         return Ok(Vec::new());
     }
-    let ranges: Option<Vec<_>> = given.split(',').map(parse).collect();
+    let ranges: Option<Vec<_>> = annotation.split(',').map(parse).collect();
     ranges.ok_or_else(|| {
         let fix = "use a comma-separated list of IP ranges, for example 10.0.0.0/24,192.168.2.0/24";
-        CloudError::invalid_annotation(SOURCE_RANGES, given, fix)
+        CloudError::invalid_annotation(SOURCE_RANGES, annotation, fix)
     })
 }
 
-/// Returns the interval between two checks for drift: `usual`, changed by up to a quarter depending on the UID, so that
-/// the checks of all Services do not run at the same time.
-pub fn resync_after(usual: Duration, uid: &str) -> Duration {
+/// Returns the interval between two checks for drift: `period`, changed by up to a quarter depending on the UID, so
+/// that the checks of all Services do not run at the same time.
+pub fn resync_after(period: Duration, uid: &str) -> Duration {
     let hash = uid.bytes().fold(17u32, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
-    usual.mul_f64(0.75 + f64::from(hash % 1000) / 2000.0)
+    period.mul_f64(0.75 + f64::from(hash % 1000) / 2000.0)
 }
 
 /// Converts a provider's status to a Service's status, with the defaults that the API server fills in.
@@ -224,7 +226,7 @@ pub fn ingress(status: &LoadBalancerStatus) -> Vec<service::Ingress> {
     status.ingress.iter().map(point).collect()
 }
 
-/// Returns the patch of `status.loadBalancer`. Without addresses it is `null`, which removes the field.
+/// Returns the patch of `status.loadBalancer`. Without addresses, `ingress` is `null`, which removes the field.
 pub fn ingress_patch(ingress: &[service::Ingress]) -> Value {
     if ingress.is_empty() {
         return json!({ "ingress": null });

@@ -10,7 +10,7 @@ use providers::{CloudError, LoadBalancerId, LoadBalancerSpec, Targeting, Targets
 use tokio::time::Instant;
 
 use super::decide;
-use super::load_balancer_state::{Announced, LoadBalancerState, Settled};
+use super::load_balancer_state::{Announced, EnsuredLoadBalancer, LoadBalancerState};
 
 /// What a Service requests, read before any action.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ pub enum Action<'a> {
     /// Update the targets although the retry of a failed call waits.
     UpdateWhileWaiting { wanted: &'a Wanted, targets: &'a Targets, wait: Option<Duration> },
     /// Update the targets of a load balancer that is otherwise as requested. The next action follows.
-    Update { wanted: &'a Wanted, targets: &'a Targets, from: Settled },
+    Update { wanted: &'a Wanted, targets: &'a Targets, from: EnsuredLoadBalancer },
     /// Write the status if it differs, and reconcile again after this time.
     Publish { again: Duration },
     /// Bring the load balancer to the requested state.
@@ -78,7 +78,7 @@ pub enum Action<'a> {
 /// Returns the load balancer of a previous Service, which has to be deleted first. That Service was deleted, or replaced
 /// by one of the same name, without waiting for the cleanup.
 pub fn previous(state: &LoadBalancerState, own: Option<&LoadBalancerId>) -> Option<LoadBalancerId> {
-    state.made.clone().filter(|made| Some(made) != own)
+    state.load_balancer.clone().filter(|id| Some(id) != own)
 }
 
 /// Returns the next action for a Service. `state` is about this very Service, as [`previous`] ensures.
@@ -91,10 +91,10 @@ pub fn next_action<'a>(
 ) -> Action<'a> {
     let held = decide::has_finalizer(&service.meta);
     match request {
-        Request::Nothing if state.made.is_some() => Action::DeleteWithoutFinalizer,
+        Request::Nothing if state.load_balancer.is_some() => Action::DeleteWithoutFinalizer,
         Request::Nothing => Action::Forget,
         Request::Removal => Action::CleanUp { clear_status: true },
-        Request::Elsewhere if held || state.made.is_some() => {
+        Request::Elsewhere if held || state.load_balancer.is_some() => {
             // The other controller may have written the status already.
             Action::CleanUp { clear_status: state.ingress.as_deref() == Some(decide::published(service)) }
         }
@@ -105,12 +105,12 @@ pub fn next_action<'a>(
 }
 
 fn reject<'a>(error: &'a CloudError, last: Option<&'a Wanted>, state: &LoadBalancerState, now: Instant) -> Action<'a> {
-    let Some((wanted, settled)) = last.zip(state.settled.as_ref()) else { return Action::Reject { error, wait: None } };
-    if let Some(wait) = state.held_back(Some(&wanted.spec), now) {
+    let Some((wanted, ensured)) = last.zip(state.ensured.as_ref()) else { return Action::Reject { error, wait: None } };
+    if let Some(wait) = state.remaining_pause(Some(&wanted.spec), now) {
         return Action::Reject { error, wait };
     }
     match &wanted.targets {
-        Some(targets) if !same_targets(wanted.targeting, &settled.targets, targets) => {
+        Some(targets) if !same_targets(wanted.targeting, &ensured.targets, targets) => {
             Action::RejectAndUpdate { error, wanted, targets }
         }
         _ => Action::Reject { error, wait: None },
@@ -125,24 +125,24 @@ fn balance<'a>(
     now: Instant,
 ) -> Action<'a> {
     let held = decide::has_finalizer(&service.meta);
-    if let Some(wait) = state.held_back(Some(&wanted.spec), now) {
+    if let Some(wait) = state.remaining_pause(Some(&wanted.spec), now) {
         return match wanted.targets.as_ref().filter(|targets| held && follows(wanted, targets, state)) {
             Some(targets) => Action::UpdateWhileWaiting { wanted, targets, wait },
             None => Action::Wait(wait),
         };
     }
     let Some(targets) = &wanted.targets else { return Action::RejectUnwatched };
-    let settled = state.settled.as_ref().filter(|settled| settled.spec == wanted.spec);
-    if let Some(settled) = settled.filter(|_| held) {
-        if !same_targets(wanted.targeting, &settled.targets, targets) {
-            return Action::Update { wanted, targets, from: settled.clone() };
+    let ensured = state.ensured.as_ref().filter(|ensured| ensured.spec == wanted.spec);
+    if let Some(ensured) = ensured.filter(|_| held) {
+        if !same_targets(wanted.targeting, &ensured.targets, targets) {
+            return Action::Update { wanted, targets, from: ensured.clone() };
         }
-        let due = settled.at + decide::resync_after(resync, &wanted.spec.id.uid);
+        let due = ensured.at + decide::resync_after(resync, &wanted.spec.id.uid);
         if due > now {
             return Action::Publish { again: due - now };
         }
     }
-    let drift = settled.is_some();
+    let drift = ensured.is_some();
     Action::Ensure { wanted, targets, announce: announces(service, wanted, state, drift), drift }
 }
 
@@ -150,13 +150,13 @@ fn balance<'a>(
 /// and nodes change all the same. Each set of targets is tried once.
 fn follows(wanted: &Wanted, targets: &Targets, state: &LoadBalancerState) -> bool {
     let differ = |last_targets: &Targets| !same_targets(wanted.targeting, last_targets, targets);
-    state.made.is_some() && !state.is_throttled() && state.last_targets.as_ref().is_some_and(differ)
+    state.load_balancer.is_some() && !state.is_throttled() && state.last_targets.as_ref().is_some_and(differ)
 }
 
 /// Returns whether an event announces the call: neither for a check for drift, nor for a load balancer that already
 /// served when this process became leader, nor twice for the same request.
 fn announces(service: &Service, wanted: &Wanted, state: &LoadBalancerState, drift: bool) -> bool {
-    let served_before = state.made.is_none()
+    let served_before = state.load_balancer.is_none()
         && state.announced.is_none()
         && decide::has_finalizer(&service.meta)
         && !decide::published(service).is_empty();

@@ -77,7 +77,7 @@ impl Kubernetes {
 }
 
 fn refusal(error: &WriteError) -> Refusal {
-    if error.is_gone() { Refusal::Deleted } else { Refusal::Failed(error.to_string()) }
+    if error.is_object_deleted() { Refusal::Deleted } else { Refusal::Failed(error.to_string()) }
 }
 
 #[async_trait]

@@ -12,13 +12,13 @@ use tokio::time::Instant;
 
 use crate::cloud::retry::LastReport;
 
-/// The memory of one Service.
+/// The state of one Service's load balancer.
 #[derive(Debug, Clone, Default)]
 pub struct LoadBalancerState {
-    /// The Service that this is about.
+    /// The uid of the Service.
     pub uid: Uid,
     /// The load balancer that may exist; set before the first call that could create a part of it.
-    pub made: Option<LoadBalancerId>,
+    pub load_balancer: Option<LoadBalancerId>,
     /// In this leadership term, the API server itself has confirmed the finalizer.
     pub confirmed: bool,
     /// The kind of targets that the load balancer has; set before they are gathered, so that no change is missed.
@@ -26,7 +26,7 @@ pub struct LoadBalancerState {
     /// The other Services that the load balancer sends traffic to; set before they are read, for the same reason.
     pub others: BTreeSet<ObjectKey>,
     /// The load balancer as last ensured. Unset while a call runs, and after a failed one.
-    pub settled: Option<Settled>,
+    pub ensured: Option<EnsuredLoadBalancer>,
     /// The targets that the cloud was last given. Newer ones are set while the retry of a failed call waits.
     pub last_targets: Option<Targets>,
     /// The addresses for the status, once known.
@@ -47,7 +47,7 @@ pub struct LoadBalancerState {
 
 /// A load balancer that is as requested.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Settled {
+pub struct EnsuredLoadBalancer {
     /// The request.
     pub spec: Arc<LoadBalancerSpec>,
     /// Its targets.
@@ -59,7 +59,7 @@ pub struct Settled {
 /// An operation announced by an event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Announced {
-    /// A load balancer is brought to this request.
+    /// A load balancer is created or changed according to this request.
     Ensuring(Arc<LoadBalancerSpec>),
     /// It is deleted.
     Deleting,
@@ -72,13 +72,13 @@ pub struct Pause {
     pub until: Option<Instant>,
     /// The request that failed; `None`: a deletion.
     pub request: Option<Arc<LoadBalancerSpec>>,
-    /// It holds for every request, because the cloud throttles.
-    pub firm: bool,
+    /// The cloud throttles: the pause applies to every request.
+    pub throttled: bool,
 }
 
 impl LoadBalancerState {
-    /// Starts the memory of this Service if it was about an earlier one of its name.
-    pub fn begin(&mut self, uid: &Uid) {
+    /// Resets the state if it belongs to an earlier Service with the same name.
+    pub fn reset_for(&mut self, uid: &Uid) {
         if self.uid != *uid {
             *self = Self { uid: uid.clone(), ..Self::default() };
         }
@@ -91,23 +91,24 @@ impl LoadBalancerState {
         self.last_report = LastReport::default();
     }
 
-    /// Returns for how long no call may be made for this request: `Some(None)` until the request changes.
-    pub fn held_back(&self, request: Option<&LoadBalancerSpec>, now: Instant) -> Option<Option<Duration>> {
-        let pause = self.pause.as_ref().filter(|pause| pause.firm || pause.request.as_deref() == request)?;
+    /// Returns the rest of the pause for this request: `None` if calls are allowed, `Some(None)` if the pause ends only
+    /// when the request changes.
+    pub fn remaining_pause(&self, request: Option<&LoadBalancerSpec>, now: Instant) -> Option<Option<Duration>> {
+        let pause = self.pause.as_ref().filter(|pause| pause.throttled || pause.request.as_deref() == request)?;
         match pause.until {
             None => Some(None),
             Some(until) => Some(Some(until.checked_duration_since(now).filter(|left| !left.is_zero())?)),
         }
     }
 
-    /// Returns whether the cloud throttles: then no call may be made, of any kind.
+    /// Reports whether the cloud throttles. Then no call of any kind may be made.
     pub fn is_throttled(&self) -> bool {
-        self.pause.as_ref().is_some_and(|pause| pause.firm)
+        self.pause.as_ref().is_some_and(|pause| pause.throttled)
     }
 
-    /// Returns whether there is nothing to remember.
+    /// Reports whether the state need not be stored.
     fn is_empty(&self) -> bool {
-        self.made.is_none()
+        self.load_balancer.is_none()
             && self.targeting.is_none()
             && self.others.is_empty()
             && self.pause.is_none()
@@ -115,7 +116,7 @@ impl LoadBalancerState {
     }
 }
 
-/// The memory of all Services.
+/// The states of all Services' load balancers.
 #[derive(Debug, Default)]
 pub struct LoadBalancerStates(Mutex<All>);
 
@@ -127,8 +128,8 @@ struct All {
 }
 
 impl All {
-    /// Replaces the others that a Service refers to.
-    fn refer(&mut self, key: &ObjectKey, others: &BTreeSet<ObjectKey>) {
+    /// Replaces the other Services to which a Service's load balancer sends traffic.
+    fn set_references(&mut self, key: &ObjectKey, others: &BTreeSet<ObjectKey>) {
         let before = self.states.get(key).map(|state| state.others.clone()).unwrap_or_default();
         for dropped in before.difference(others) {
             if let Some(referring) = self.referring.get_mut(dropped) {
@@ -149,15 +150,15 @@ impl LoadBalancerStates {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the memory of a Service.
+    /// Returns the state of a Service's load balancer.
     pub fn get(&self, key: &ObjectKey) -> LoadBalancerState {
         self.lock().states.get(key).cloned().unwrap_or_default()
     }
 
-    /// Replaces the memory of a Service.
+    /// Replaces the state of a Service's load balancer.
     pub fn put(&self, key: &ObjectKey, state: LoadBalancerState) {
         let mut all = self.lock();
-        all.refer(key, &state.others);
+        all.set_references(key, &state.others);
         if state.is_empty() {
             all.states.remove(key);
         } else {
@@ -169,10 +170,10 @@ impl LoadBalancerStates {
     /// it.
     pub fn with_endpoints_of(&self, key: &ObjectKey) -> Vec<ObjectKey> {
         let all = self.lock();
-        let wants =
+        let has_endpoints =
             |key: &&ObjectKey| all.states.get(*key).is_some_and(|state| state.targeting == Some(Targeting::Endpoints));
         let referring = all.referring.get(key).into_iter().flatten().filter(|one| *one != key);
-        std::iter::once(key).chain(referring).filter(wants).cloned().collect()
+        std::iter::once(key).chain(referring).filter(has_endpoints).cloned().collect()
     }
 
     /// Returns the Services whose load balancers send traffic to this one too, or would if it existed.
@@ -180,8 +181,8 @@ impl LoadBalancerStates {
         self.lock().referring.get(key).into_iter().flatten().cloned().collect()
     }
 
-    /// Returns whether any Service refers to another one.
-    pub fn refer_to_any(&self) -> bool {
+    /// Reports whether any load balancer sends traffic to another Service.
+    pub fn has_references(&self) -> bool {
         !self.lock().referring.is_empty()
     }
 
@@ -192,13 +193,13 @@ impl LoadBalancerStates {
         with.map(|(key, _)| key.clone()).collect()
     }
 
-    /// Returns whether a load balancer with this id may exist.
-    pub fn knows(&self, id: &LoadBalancerId) -> bool {
+    /// Reports whether a load balancer with this id may exist.
+    pub fn may_exist(&self, id: &LoadBalancerId) -> bool {
         let key = ObjectKey::new(id.namespace.as_str(), id.name.as_str());
-        self.lock().states.get(&key).is_some_and(|state| state.made.as_ref() == Some(id))
+        self.lock().states.get(&key).is_some_and(|state| state.load_balancer.as_ref() == Some(id))
     }
 
-    /// Returns the number of remembered Services.
+    /// Returns the number of Services with a state.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.lock().states.len()

@@ -54,8 +54,12 @@ const COMPONENT: &str = "service-controller";
 /// Interval between two checks of a load balancer for drift, before jitter.
 const RESYNC: Duration = Duration::from_secs(30 * 60);
 
-/// Changes of a Service's endpoints are coalesced over this time.
-const ENDPOINTS_TOGETHER: Duration = Duration::from_millis(500);
+/// The first change of a Service's endpoints is sent immediately, changes within this time after it together.
+const ENDPOINTS_TOGETHER: Duration = Duration::from_millis(100);
+
+/// The same while changes keep arriving: a terminating pod waits no longer than this for its deregistration, and a
+/// long rollout needs two calls a second, which the limits of clouds permit.
+const LONGEST_ENDPOINTS_TOGETHER: Duration = Duration::from_millis(500);
 
 /// Shortest interval between two audits, whatever the command line says.
 const SHORTEST_AUDIT: Duration = Duration::from_secs(1);
@@ -120,7 +124,7 @@ fn start(manager: &mut Manager, context: &Context) {
         base_delay: Duration::from_secs(5),
         max_delay: LONGEST_WAIT,
         window: ENDPOINTS_TOGETHER,
-        longest_window: 4 * ENDPOINTS_TOGETHER,
+        longest_window: LONGEST_ENDPOINTS_TOGETHER,
         ..QueueOptions::named("service")
     });
     let (services, nodes) = (manager.registry().store::<Service>(), manager.registry().store::<Node>());

@@ -18,19 +18,20 @@ use super::pod_conditions::{PodCondition, condition_of};
 /// Interval between two reads of target health while pods wait.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A pod, and the addresses and ports that it is reached at.
-type Waiting = (Arc<GatedPod>, Vec<(IpAddr, u16)>);
+/// A pod that waits for its load balancer, and the addresses and ports of its endpoints.
+type WaitingPod = (Arc<GatedPod>, Vec<(IpAddr, u16)>);
 
-/// Returns the outcome with the earlier of its own time and `again`.
-pub fn earlier(outcome: Outcome, again: Option<Duration>) -> Outcome {
-    match (outcome, again) {
-        (Outcome::Done, Some(again)) => Outcome::RequeueAfter(again),
-        (Outcome::RequeueAfter(time), Some(again)) => Outcome::RequeueAfter(time.min(again)),
+/// Returns the outcome with a requeue after `delay` at the latest, if one is given. A requeue with backoff stays.
+pub fn requeue_within(outcome: Outcome, delay: Option<Duration>) -> Outcome {
+    match (outcome, delay) {
+        (Outcome::Done, Some(delay)) => Outcome::RequeueAfter(delay),
+        (Outcome::RequeueAfter(own), Some(delay)) => Outcome::RequeueAfter(own.min(delay)),
         (outcome, _) => outcome,
     }
 }
 
-/// Sets the conditions of the pods behind a load balancer. Returns when to read their health again if one still waits.
+/// Sets the conditions of the pods behind a load balancer. Returns the delay before the next read of their health, if a
+/// pod still waits.
 pub async fn update(
     cluster: &impl Cluster,
     cloud: &dyn LoadBalancers,
@@ -39,7 +40,7 @@ pub async fn update(
     state: &mut LoadBalancerState,
 ) -> Option<Duration> {
     let prefix = cloud.features().gates?;
-    state.made.as_ref()?;
+    state.load_balancer.as_ref()?;
     let waiting = waiting(cluster, targets, prefix);
     if waiting.is_empty() {
         return None;
@@ -52,49 +53,49 @@ pub async fn update(
         }
     };
     state.gates = gates.iter().map(|gate| gate.condition.clone()).collect();
-    let mut again = None;
+    let mut next_probe = None;
     for (pod, endpoints) in waiting {
-        for open in pod.gates_of(prefix).filter(|gate| gate.status != Status::True) {
-            let Some(gate) = gates.iter().find(|gate| *gate.condition == *open.condition) else { continue };
+        for unmet in pod.gates_of(prefix).filter(|gate| gate.status != Status::True) {
+            let Some(gate) = gates.iter().find(|gate| *gate.condition == *unmet.condition) else { continue };
             let condition = condition_of(gate, &endpoints);
-            let is_set = condition.is_set(open) || set(cluster, &pod, &condition).await;
+            let is_set = condition.is_set(unmet) || set_condition(cluster, &pod, &condition).await;
             if condition.status != Status::True || !is_set {
-                again = Some(PROBE_INTERVAL);
+                next_probe = Some(PROBE_INTERVAL);
             }
         }
     }
-    again
+    next_probe
 }
 
-/// The pods behind a load balancer that wait only for gates with this prefix, with their endpoints.
-fn waiting(cluster: &impl Cluster, targets: &Targets, prefix: &str) -> Vec<Waiting> {
-    let mut of_pods: BTreeMap<(&str, &str), Vec<&EndpointTarget>> = BTreeMap::new();
+/// Returns the pods behind a load balancer that wait only for gates with this prefix, with their endpoints.
+fn waiting(cluster: &impl Cluster, targets: &Targets, prefix: &str) -> Vec<WaitingPod> {
+    let mut by_pod: BTreeMap<(&str, &str), Vec<&EndpointTarget>> = BTreeMap::new();
     for endpoint in targets.others.values().chain([&targets.endpoints]).flat_map(|endpoints| endpoints.iter()) {
         if let Some(pod) = &endpoint.pod {
-            of_pods.entry((&pod.namespace, &pod.name)).or_default().push(endpoint);
+            by_pod.entry((&pod.namespace, &pod.name)).or_default().push(endpoint);
         }
     }
-    let waiting = of_pods.into_iter().filter_map(|((namespace, name), endpoints)| {
+    let waiting = by_pod.into_iter().filter_map(|((namespace, name), endpoints)| {
         let pod = cluster.pod(namespace, name).filter(|pod| pod.waits_only_for(prefix))?;
         Some((pod, endpoints.iter().map(|endpoint| (endpoint.address, endpoint.port)).collect()))
     });
     waiting.collect()
 }
 
-/// Sets the conditions `gates` of pods that wait for a deleted load balancer.
+/// Sets the conditions `gates` of pods that wait for a deleted load balancer, so that they no longer wait.
 pub async fn release(cluster: &impl Cluster, id: &LoadBalancerId, gates: BTreeSet<String>) {
     if gates.is_empty() {
         return;
     }
     for pod in cluster.gated_pods(&id.namespace) {
         for gate in pod.gates.iter().filter(|gate| gate.status != Status::True && gates.contains(&*gate.condition)) {
-            set(cluster, &pod, &PodCondition::without_load_balancer(&gate.condition)).await;
+            set_condition(cluster, &pod, &PodCondition::without_load_balancer(&gate.condition)).await;
         }
     }
 }
 
-/// Sets a condition. Returns false if it has to be set again.
-async fn set(cluster: &impl Cluster, pod: &GatedPod, condition: &PodCondition) -> bool {
+/// Sets a condition. Returns false if that failed and has to be retried.
+async fn set_condition(cluster: &impl Cluster, pod: &GatedPod, condition: &PodCondition) -> bool {
     match cluster.set_pod_condition(pod, condition).await {
         Ok(()) | Err(Refusal::Deleted) => true,
         Err(error) => {
@@ -109,12 +110,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn earlier_time_counts() {
+    fn outcome_is_requeued_at_the_earlier_time() {
         let second = Duration::from_secs(1);
-        assert_eq!(earlier(Outcome::Done, Some(second)), Outcome::RequeueAfter(second));
-        assert_eq!(earlier(Outcome::RequeueAfter(second * 2), Some(second)), Outcome::RequeueAfter(second));
-        assert_eq!(earlier(Outcome::RequeueAfter(second), Some(second * 2)), Outcome::RequeueAfter(second));
-        assert_eq!(earlier(Outcome::RequeueWithBackoff, Some(second)), Outcome::RequeueWithBackoff);
-        assert_eq!(earlier(Outcome::Done, None), Outcome::Done);
+        assert_eq!(requeue_within(Outcome::Done, Some(second)), Outcome::RequeueAfter(second));
+        assert_eq!(requeue_within(Outcome::RequeueAfter(second * 2), Some(second)), Outcome::RequeueAfter(second));
+        assert_eq!(requeue_within(Outcome::RequeueAfter(second), Some(second * 2)), Outcome::RequeueAfter(second));
+        assert_eq!(requeue_within(Outcome::RequeueWithBackoff, Some(second)), Outcome::RequeueWithBackoff);
+        assert_eq!(requeue_within(Outcome::Done, None), Outcome::Done);
     }
 }

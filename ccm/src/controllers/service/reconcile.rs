@@ -21,7 +21,7 @@ use super::audit::Scope;
 use super::cluster::{Cluster, Refusal, about};
 use super::decide::{self, DesiredState};
 use super::decide_action::{self, Action, Request, Wanted, next_action};
-use super::load_balancer_state::{Announced, LoadBalancerState, LoadBalancerStates, Pause, Settled};
+use super::load_balancer_state::{Announced, EnsuredLoadBalancer, LoadBalancerState, LoadBalancerStates, Pause};
 use super::metrics::Hosts;
 use super::readiness_gates;
 use crate::cloud::retry;
@@ -76,7 +76,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             *state = LoadBalancerState::default();
             return Ok(Outcome::Done);
         };
-        state.begin(&service.meta.uid);
+        state.reset_for(&service.meta.uid);
         let subject = Subject { key, id, service };
         let request = self.request(&subject, state);
         let outcome = loop {
@@ -87,8 +87,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         };
         match request.wanted() {
             Some(Wanted { spec, targeting: Targeting::Endpoints, targets: Some(targets) }) => {
-                let again = readiness_gates::update(&self.kubernetes, &*self.cloud, spec, targets, state).await;
-                Ok(readiness_gates::earlier(outcome, again))
+                let next_probe = readiness_gates::update(&self.kubernetes, &*self.cloud, spec, targets, state).await;
+                Ok(readiness_gates::requeue_within(outcome, next_probe))
             }
             _ => Ok(outcome),
         }
@@ -147,7 +147,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
     /// requeue the Service.
     fn request(&self, subject: &Subject<'_>, state: &mut LoadBalancerState) -> Request {
         let service = subject.service;
-        match decide::desired_state(service, &self.cloud.features().classes, state.made.is_some()) {
+        match decide::desired_state(service, &self.cloud.features().classes, state.load_balancer.is_some()) {
             DesiredState::Nothing => return Request::Nothing,
             DesiredState::Cleanup => return Request::Removal,
             DesiredState::LoadBalancer => {}
@@ -159,7 +159,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         });
         match read {
             Err(error) => {
-                let last = state.settled.as_ref().map(|settled| settled.spec.clone()).zip(state.targeting);
+                let last = state.ensured.as_ref().map(|ensured| ensured.spec.clone()).zip(state.targeting);
                 Request::Invalid { error, last: last.map(|(spec, targeting)| self.wanted(subject, spec, targeting)) }
             }
             Ok((Targeting::Elsewhere, _)) => Request::Elsewhere,
@@ -241,14 +241,14 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             Ok(()) => {
                 state.failures = 0;
                 state.pause = None;
-                if let Some(settled) = &mut state.settled {
-                    settled.targets = targets.clone();
+                if let Some(ensured) = &mut state.ensured {
+                    ensured.targets = targets.clone();
                 }
                 Outcome::Done
             }
             // There is no load balancer to keep.
             Err(error) if error.is_not_found() => {
-                state.settled = None;
+                state.ensured = None;
                 Outcome::Done
             }
             // An event already says why the request cannot work.
@@ -257,8 +257,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 warn!(service = %wanted.spec.id, %error, "updating targets of a Service with an invalid request failed");
                 let again = retry::retry_after(error.kind, state.failures);
                 let until = again.map(|again| Instant::now() + again);
-                let firm = error.retry_after().is_some();
-                state.pause = Some(Pause { until, request: Some(wanted.spec.clone()), firm });
+                let throttled = error.retry_after().is_some();
+                state.pause = Some(Pause { until, request: Some(wanted.spec.clone()), throttled });
                 after(again)
             }
         }
@@ -279,15 +279,15 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         &self,
         subject: &Subject<'_>,
         (wanted, targets): (&Wanted, &Targets),
-        from: Settled,
+        from: EnsuredLoadBalancer,
         state: &mut LoadBalancerState,
     ) -> Option<Outcome> {
-        state.settled = None;
+        state.ensured = None;
         state.last_targets = Some(targets.clone());
         match self.set_targets(wanted, targets).await {
             Ok(()) => {
                 let same_nodes = names(&from.targets).eq(names(targets));
-                state.settled = Some(Settled { targets: targets.clone(), ..from });
+                state.ensured = Some(EnsuredLoadBalancer { targets: targets.clone(), ..from });
                 state.clear_failures();
                 // Labels and addresses of nodes change often; hosts are new only if other nodes are. Pods change too
                 // often for an event each.
@@ -354,8 +354,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         if wanted.targeting == Targeting::Nodes && targets.nodes.is_empty() && !drift {
             self.announce_no_nodes(subject);
         }
-        state.made = Some(id.clone());
-        state.settled = None;
+        state.load_balancer = Some(id.clone());
+        state.ensured = None;
         state.last_targets = Some(targets.clone());
         // Stored before the call: even if it does not return, an audit must not report its resources as leaked.
         self.states.put(key, state.clone());
@@ -383,7 +383,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             }
             Progress::Settled => {
                 let at = Instant::now();
-                state.settled = Some(Settled { spec: spec.clone(), targets: targets.clone(), at });
+                state.ensured = Some(EnsuredLoadBalancer { spec: spec.clone(), targets: targets.clone(), at });
                 self.publish(subject, state).await?;
                 if state.announced.take().is_some() {
                     self.record(id, Some(service), Normal, "EnsuredLoadBalancer", "Ensured load balancer");
@@ -496,16 +496,17 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         state: &mut LoadBalancerState,
         reason: &'static str,
     ) -> Option<Outcome> {
-        if let Some(wait) = state.held_back(None, Instant::now()) {
+        if let Some(wait) = state.remaining_pause(None, Instant::now()) {
             return Some(after(wait));
         }
         if state.announced != Some(Announced::Deleting) {
             state.announced = Some(Announced::Deleting);
             self.record(id, service, Normal, "DeletingLoadBalancer", "Deleting load balancer");
         }
-        state.settled = None;
-        state.made = Some(id.clone());
-        match self.cloud.delete(id).await {
+        let last = self.last_spec(id, service, state);
+        state.ensured = None;
+        state.load_balancer = Some(id.clone());
+        match self.cloud.delete_last(id, last).await {
             Ok(Deletion::Gone) => None,
             Ok(Deletion::InProgress(again)) => {
                 state.clear_failures();
@@ -520,6 +521,20 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 Some(self.failed((id, service), state, &error, (reason, message), None))
             }
         }
+    }
+
+    /// Returns the last known desired state of a load balancer: the Service's, or the last one that was
+    /// ensured.
+    fn last_spec(
+        &self,
+        id: &LoadBalancerId,
+        service: Option<&Service>,
+        state: &LoadBalancerState,
+    ) -> Option<Arc<LoadBalancerSpec>> {
+        let own = service.filter(|service| service.meta.uid.to_string() == id.uid);
+        let read = own.and_then(|own| decide::spec(own, &self.cluster, &self.cloud.features().annotations).ok());
+        let ensured = state.ensured.as_ref().map(|ensured| ensured.spec.clone());
+        read.map(Arc::new).or(ensured.filter(|spec| spec.id == *id))
     }
 
     /// Records a failed call. Returns when it is made again.
@@ -542,8 +557,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             (None, None) => Some(retry::LONGEST_WAIT),
             (again, _) => again,
         };
-        let firm = error.retry_after().is_some();
-        state.pause = Some(Pause { until: again.map(|again| now + again), request, firm });
+        let throttled = error.retry_after().is_some();
+        state.pause = Some(Pause { until: again.map(|again| now + again), request, throttled });
         after(again)
     }
 }

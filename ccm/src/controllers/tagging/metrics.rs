@@ -2,7 +2,7 @@
 
 use runtime::metrics::{Counts, Metrics, Seconds};
 
-/// Upstream's bounds in seconds (cloud-provider-aws, pkg/controllers/tagging, metrics).
+/// Upstream's bounds of the delays in seconds (cloud-provider-aws, pkg/controllers/tagging, metrics).
 const BOUNDS: [f64; 6] = [1.0, 4.0, 16.0, 64.0, 256.0, 1024.0];
 
 /// Metrics of rounds.
@@ -29,8 +29,8 @@ impl TaggingMetrics {
     }
 
     /// Records a failure and whether it is retried.
-    pub(super) fn failed(&self, again: bool) {
-        let kind = if again { "total_errors" } else { "errors_after_retries_exhausted" };
+    pub(super) fn failed(&self, is_retried: bool) {
+        let kind = if is_retried { "total_errors" } else { "errors_after_retries_exhausted" };
         self.errors.add([("error_type", kind.to_owned())]);
     }
 

@@ -43,7 +43,7 @@ const INSTANCE: &str = "instance";
 const BATCH_WINDOW: Duration = Duration::from_millis(200);
 
 /// First and maximum delay after failures.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+const RETRY_DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
 /// Checks the flags. As upstream, a missing flag ends the process (cloud-provider-aws,
 /// TaggingControllerOptions.Validate).
@@ -79,7 +79,7 @@ fn checksum(tags: &BTreeMap<String, String>) -> String {
 
 fn start(manager: &mut Manager, context: &Context) {
     let Some(tagging) = context.cloud.provider().tagging() else { return };
-    let (base_delay, max_delay) = PAUSES;
+    let (base_delay, max_delay) = RETRY_DELAYS;
     let queue = Queue::new(QueueOptions { base_delay, max_delay, ..QueueOptions::named("tagging-controller") });
     let nodes = manager.registry().store::<Node>();
     let tags = context.options.values.get_map("tags").clone();
@@ -97,7 +97,7 @@ fn start(manager: &mut Manager, context: &Context) {
         pending,
         nodes,
         writer: manager.writer(DESCRIPTOR.service_account),
-        counted: TaggingMetrics::register(manager.metrics()),
+        metrics: TaggingMetrics::register(manager.metrics()),
         clock: context.clock.clone(),
     };
     let options = WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None };

@@ -1,4 +1,4 @@
-//! One round: tags the instances of Nodes without a current record, and removes the tags of deleted Nodes' instances.
+//! One round: tags the instances of Nodes without a current checksum, and removes the tags of deleted Nodes' instances.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -25,10 +25,10 @@ use crate::context::Clock;
 pub(super) const TAGS_LABEL: &str = "k8s.io/cloud-provider-aws";
 
 /// A missing instance is retried while its Node is younger than this (cloud-provider-aws, pkg/controllers/tagging).
-const YOUNG: Duration = Duration::from_secs(5 * 60);
+const MISSING_INSTANCE_RETRY_AGE: Duration = Duration::from_secs(5 * 60);
 
 /// Maximum number of attempts to remove the tags of a deleted Node's instance. No later event triggers another one.
-const ATTEMPTS: u32 = 10;
+const MAX_UNTAG_ATTEMPTS: u32 = 10;
 
 /// Number of concurrent Node writes.
 const CONCURRENT_WRITES: usize = 8;
@@ -63,7 +63,7 @@ pub(super) struct Pending {
 
 #[derive(Default)]
 struct Work {
-    /// Nodes without a current record.
+    /// Nodes whose label with the checksum is missing or outdated.
     tag: BTreeSet<ObjectKey>,
     /// Nodes whose instance can never be tagged, with that instance.
     terminal: BTreeMap<ObjectKey, String>,
@@ -80,7 +80,7 @@ impl Pending {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the work that a change of a Node needs. Returns whether there is any.
+    /// Adds the work that a change of a Node requires. Returns true if there is any.
     pub(super) fn apply(&self, change: &Change<'_, Node>) -> bool {
         let mut work = self.work();
         match (change.new, change.old) {
@@ -95,10 +95,10 @@ impl Pending {
                 }
                 _ => false,
             },
-            (None, Some(gone)) => {
-                work.tag.remove(&gone.meta.key());
-                work.terminal.remove(&gone.meta.key());
-                instance(gone).is_some_and(|id| work.untag.insert(id, 0).is_none())
+            (None, Some(deleted)) => {
+                work.tag.remove(&deleted.meta.key());
+                work.terminal.remove(&deleted.meta.key());
+                instance(deleted).is_some_and(|id| work.untag.insert(id, 0).is_none())
             }
             (None, None) => false,
         }
@@ -121,9 +121,9 @@ fn instance(node: &Node) -> Option<String> {
     node.cloud.as_ref().map(|cloud| cloud.provider_id.to_string()).filter(|id| !id.is_empty())
 }
 
-/// Reports whether a call is retried after this error.
-pub(super) fn again(error: &CloudError, young: bool) -> bool {
-    if error.is_not_found() { young } else { !error.is_invalid() }
+/// Reports whether a call is retried after this error; a missing instance only if its Node is new.
+pub(super) fn is_retried(error: &CloudError, is_new_node: bool) -> bool {
+    if error.is_not_found() { is_new_node } else { !error.is_invalid() }
 }
 
 pub(super) struct Tagger {
@@ -133,7 +133,7 @@ pub(super) struct Tagger {
     pub(super) pending: Arc<Pending>,
     pub(super) nodes: Arc<Store<Node>>,
     pub(super) writer: Writer,
-    pub(super) counted: TaggingMetrics,
+    pub(super) metrics: TaggingMetrics,
     pub(super) clock: Clock,
 }
 
@@ -146,15 +146,16 @@ impl Reconcile for Tagger {
                 return Ok(Outcome::RequeueAfter(wait));
             }
             // Remove tags first, then add them: the instance of a recreated Node has them in the end.
-            let (untag_left, tag_left) = (self.untag().await, self.tag().await);
-            Ok(if untag_left || tag_left { Outcome::RequeueWithBackoff } else { Outcome::Done })
+            let (retry_untag, retry_tag) = (self.untag().await, self.tag().await);
+            Ok(if retry_untag || retry_tag { Outcome::RequeueWithBackoff } else { Outcome::Done })
         }
         .boxed()
     }
 }
 
 impl Tagger {
-    /// Tags the instances of Nodes without a record, in one call of the provider; returns whether a retry is needed.
+    /// Tags the instances of Nodes without a current checksum, in one call of the provider. Returns true if a retry is
+    /// needed.
     async fn tag(&self) -> bool {
         let keys: Vec<ObjectKey> = self.pending.work().tag.iter().cloned().collect();
         let (mut nodes, mut instances) = (Vec::new(), Vec::new());
@@ -167,18 +168,18 @@ impl Tagger {
         if instances.is_empty() {
             return false;
         }
-        let answers = self.tagging.tag(&instances, &self.tags).await;
-        let (mut left, mut tagged) = (false, Vec::new());
-        for ((node, id), answer) in nodes.into_iter().zip(instances).zip(answers) {
-            let Err(error) = answer else {
+        let results = self.tagging.tag(&instances, &self.tags).await;
+        let (mut needs_retry, mut tagged) = (false, Vec::new());
+        for ((node, id), result) in nodes.into_iter().zip(instances).zip(results) {
+            let Err(error) = result else {
                 tagged.push(node);
                 continue;
             };
-            let again = again(&error, self.is_young(&node));
-            self.counted.failed(again);
+            let again = is_retried(&error, self.is_new(&node));
+            self.metrics.failed(again);
             warn!(node = &*node.meta.name, instance = id, %error, again, "instance not tagged");
             if again {
-                left = true;
+                needs_retry = true;
             } else {
                 self.pending.give_up(node.meta.key(), id);
             }
@@ -187,10 +188,10 @@ impl Tagger {
             .map(|node| async move { self.record_tags(&node).await })
             .buffer_unordered(CONCURRENT_WRITES);
         let failures = records.filter(|is_recorded| std::future::ready(!is_recorded)).count().await;
-        left || failures > 0
+        needs_retry || failures > 0
     }
 
-    /// Records on a Node that its instance is tagged. Returns whether that is done.
+    /// Sets the label with the checksum on a Node whose instance is tagged. Returns false if a retry is needed.
     async fn record_tags(&self, node: &Node) -> bool {
         let key = node.meta.key();
         let labels = json!({ TAGS_LABEL: self.pending.checksum });
@@ -203,14 +204,14 @@ impl Tagger {
             written => {
                 self.pending.work().tag.remove(&key);
                 if written.is_ok() && !node.meta.labels.iter().any(|(key, _)| **key == *TAGS_LABEL) {
-                    self.counted.tagged(self.age(node));
+                    self.metrics.tagged(self.age(node));
                 }
                 true
             }
         }
     }
 
-    /// Removes the tags of deleted Nodes' instances; returns whether a retry is needed.
+    /// Removes the tags of deleted Nodes' instances. Returns true if a retry is needed.
     async fn untag(&self) -> bool {
         let instances: Vec<String> = self.pending.work().untag.keys().cloned().collect();
         let (recreated, instances): (Vec<_>, Vec<_>) = instances.into_iter().partition(|id| self.has_node(id));
@@ -220,14 +221,14 @@ impl Tagger {
         if instances.is_empty() {
             return false;
         }
-        let answers = self.tagging.untag(&instances, &self.tags).await;
+        let results = self.tagging.untag(&instances, &self.tags).await;
         let mut work = self.pending.work();
-        for (id, answer) in instances.into_iter().zip(answers) {
+        for (id, result) in instances.into_iter().zip(results) {
             let attempts = work.untag.get(&id).copied().unwrap_or_default() + 1;
-            match answer {
-                Err(error) if again(&error, false) => {
-                    let again = attempts < ATTEMPTS;
-                    self.counted.failed(again);
+            match result {
+                Err(error) if is_retried(&error, false) => {
+                    let again = attempts < MAX_UNTAG_ATTEMPTS;
+                    self.metrics.failed(again);
                     warn!(instance = id, %error, again, "tags not removed from instance");
                     if again {
                         work.untag.insert(id, attempts);
@@ -247,8 +248,8 @@ impl Tagger {
         nodes.iter().any(|node| self::instance(node).as_deref() == Some(instance))
     }
 
-    fn is_young(&self, node: &Node) -> bool {
-        self.age(node) < YOUNG.as_secs().cast_signed()
+    fn is_new(&self, node: &Node) -> bool {
+        self.age(node) < MISSING_INSTANCE_RETRY_AGE.as_secs().cast_signed()
     }
 
     /// Returns the age in seconds.

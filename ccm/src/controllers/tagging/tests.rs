@@ -8,7 +8,7 @@ use providers::{CloudError, ErrorKind};
 use runtime::store::Change;
 
 use super::checksum;
-use super::sync::{Pending, TAGS_LABEL, again};
+use super::sync::{Pending, TAGS_LABEL, is_retried};
 
 fn node(instance: &str, checksum: Option<&str>) -> Arc<Node> {
     let mut node = crate::controllers::node::tests::node(&[], None);
@@ -59,7 +59,7 @@ fn terminal_failure_is_ignored_until_the_instance_changes() {
 
 #[test]
 fn only_temporary_failures_are_retried() {
-    for (kind, young, expected) in [
+    for (kind, is_new_node, expected) in [
         (ErrorKind::NotFound, true, true),
         (ErrorKind::NotFound, false, false),
         (ErrorKind::Invalid, true, false),
@@ -67,6 +67,7 @@ fn only_temporary_failures_are_retried() {
         (ErrorKind::Throttled { after: None }, false, true),
         (ErrorKind::Denied, false, true),
     ] {
-        assert_eq!(again(&CloudError::new(kind, "CreateTags", ""), young), expected, "{kind:?} {young}");
+        let error = CloudError::new(kind, "CreateTags", "");
+        assert_eq!(is_retried(&error, is_new_node), expected, "{kind:?} {is_new_node}");
     }
 }

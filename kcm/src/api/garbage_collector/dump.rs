@@ -7,7 +7,7 @@ use std::fmt::{self, Write as _};
 
 use kinds::Uid;
 
-use super::graph::{Graph, Part};
+use super::graph::{Graph, GraphObject};
 
 /// The media type of the drawing.
 pub const GRAPHVIZ: &str = "text/vnd.graphviz";
@@ -26,10 +26,10 @@ struct Vertex<'a> {
 
 /// Returns the objects with owners or dependents, and their references; with `uids` only those connected with these.
 pub fn draw(graph: &Graph, uids: &[Uid]) -> String {
-    let parts: Vec<Part<'_>> = if uids.is_empty() { graph.parts().collect() } else { around(graph, uids) };
+    let objects: Vec<GraphObject<'_>> = if uids.is_empty() { graph.objects().collect() } else { around(graph, uids) };
     let (mut vertices, mut edges) = (BTreeMap::new(), BTreeSet::new());
-    for part in parts.iter().filter(|part| part.has_dependents || !part.owners.is_empty()) {
-        let (identity, state) = (part.identity, part.state);
+    for object in objects.iter().filter(|object| object.has_dependents || !object.owners.is_empty()) {
+        let (identity, state) = (object.identity, object.state);
         let vertex = Vertex {
             api_version: &identity.api_version,
             kind: &identity.kind,
@@ -42,8 +42,8 @@ pub fn draw(graph: &Graph, uids: &[Uid]) -> String {
         };
         vertices.insert(identity.uid.to_string(), vertex);
     }
-    for part in &parts {
-        for owner in part.owners {
+    for object in &objects {
+        for owner in object.owners {
             vertices.entry(owner.uid.to_string()).or_insert_with(|| Vertex {
                 api_version: &owner.api_version,
                 kind: &owner.kind,
@@ -54,7 +54,7 @@ pub fn draw(graph: &Graph, uids: &[Uid]) -> String {
                 foreground: false,
                 is_virtual: false,
             });
-            edges.insert((part.identity.uid.to_string(), owner.uid.to_string()));
+            edges.insert((object.identity.uid.to_string(), owner.uid.to_string()));
         }
     }
     let mut text = String::new();
@@ -64,15 +64,15 @@ pub fn draw(graph: &Graph, uids: &[Uid]) -> String {
 }
 
 /// Returns everything that is connected with some objects.
-fn around<'a>(graph: &'a Graph, uids: &[Uid]) -> Vec<Part<'a>> {
-    let (mut open, mut visited, mut parts) = (uids.to_vec(), HashSet::new(), Vec::new());
+fn around<'a>(graph: &'a Graph, uids: &[Uid]) -> Vec<GraphObject<'a>> {
+    let (mut open, mut visited, mut objects) = (uids.to_vec(), HashSet::new(), Vec::new());
     while let Some(uid) = open.pop() {
-        let Some(part) = graph.part(&uid).filter(|_| visited.insert(uid.clone())) else { continue };
-        open.extend(part.owners.iter().map(|owner| owner.uid.clone()));
+        let Some(object) = graph.object(&uid).filter(|_| visited.insert(uid.clone())) else { continue };
+        open.extend(object.owners.iter().map(|owner| owner.uid.clone()));
         open.extend(graph.dependents(&uid).into_iter().map(|dependent| dependent.uid));
-        parts.push(part);
+        objects.push(object);
     }
-    parts
+    objects
 }
 
 fn write(

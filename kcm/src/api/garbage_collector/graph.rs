@@ -1,8 +1,8 @@
 //! The graph of owners and dependents: all objects by UID, as the watches deliver them, and the checks that follow from
 //! each change.
 //!
-//! An owner that no watch has delivered is a virtual node, with the coordinates of a dependent's reference, until it
-//! was read from the API server. Nothing here does IO: a change returns effects. Upstream:
+//! An owner that no watch has delivered is a virtual node, with the coordinates of a dependent's reference, until a
+//! watch delivers it or it is known not to exist. Nothing here does IO: a change returns effects. Upstream:
 //! pkg/controller/garbagecollector, GraphBuilder.
 
 use std::collections::{HashMap, HashSet};
@@ -22,7 +22,7 @@ pub const ORPHAN: &str = "orphan";
 /// Work that follows from a change of the graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Check whether this object has to be deleted, or exists at all.
+    /// Check if this object exists and has to be deleted.
     Check(Uid),
     /// The same, with backoff.
     CheckLater(Uid),
@@ -76,7 +76,7 @@ impl Node {
 /// One object, for a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
-    /// Its coordinates; of a virtual node, the ones to try.
+    /// Its coordinates; for a virtual node, those to read next.
     pub identity: Identity,
     /// Its state.
     pub state: State,
@@ -97,18 +97,18 @@ pub struct Blocking {
 
 /// An object in the graph, with its owner references.
 #[derive(Debug, Clone, Copy)]
-pub struct Part<'a> {
+pub struct GraphObject<'a> {
     /// Its coordinates.
     pub identity: &'a Identity,
     /// Its owners.
     pub owners: &'a [OwnerRef],
     /// Its state.
     pub state: State,
-    /// Others refer to it.
+    /// Other objects refer to it.
     pub has_dependents: bool,
 }
 
-impl<'a> Part<'a> {
+impl<'a> GraphObject<'a> {
     fn of(node: &'a Node) -> Self {
         let has_dependents = node.dependents().next().is_some();
         Self { identity: &node.identity, owners: &node.owners, state: node.state, has_dependents }
@@ -121,7 +121,7 @@ pub struct Graph {
     nodes: HashMap<Uid, Node>,
     /// Owners that are known not to exist.
     pub absent: Absent,
-    /// Owners that were read from the API server just now.
+    /// Results of recent reads of owners from the API server.
     pub owner_reads: OwnerReads,
     /// Versions and kinds as shared strings.
     kinds: HashMap<Resource, (Str, Str)>,
@@ -141,13 +141,18 @@ impl Graph {
     }
 
     /// Returns all objects, in no particular order.
-    pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
-        self.nodes.values().map(Part::of)
+    pub fn objects(&self) -> impl Iterator<Item = GraphObject<'_>> {
+        self.nodes.values().map(GraphObject::of)
     }
 
     /// Returns an object.
-    pub fn part(&self, uid: &Uid) -> Option<Part<'_>> {
-        self.nodes.get(uid).map(Part::of)
+    pub fn object(&self, uid: &Uid) -> Option<GraphObject<'_>> {
+        self.nodes.get(uid).map(GraphObject::of)
+    }
+
+    /// Returns the namespace of an object, as far as it is known.
+    pub fn namespace(&self, uid: &Uid) -> Str {
+        self.nodes.get(uid).map(|node| node.identity.namespace.clone()).unwrap_or_default()
     }
 
     /// Applies an added or changed object.
@@ -196,8 +201,11 @@ impl Graph {
 
     fn change_owners(&mut self, uid: &Uid, old: &[OwnerRef], new: &[OwnerRef], effects: &mut Vec<Effect>) {
         let blocks = |owner: &OwnerRef| owner.block_owner_deletion == Some(true);
+        // An object may have twenty thousand owners: neither list is searched for each entry of the other.
+        let compared = if old.is_empty() { &[][..] } else { new };
+        let current: HashMap<&Uid, &OwnerRef> = compared.iter().map(|owner| (&owner.uid, owner)).collect();
         for owner in old {
-            let now = new.iter().rfind(|now| now.uid == owner.uid);
+            let now = current.get(&owner.uid).copied();
             if blocks(owner) && !now.is_some_and(blocks) && self.nodes.contains_key(&owner.uid) {
                 effects.push(Effect::Check(owner.uid.clone()));
             }
@@ -205,7 +213,8 @@ impl Graph {
                 self.unlink(uid, &owner.uid);
             }
         }
-        let changed: Vec<&OwnerRef> = new.iter().filter(|owner| !old.contains(owner)).collect();
+        let before: HashSet<&OwnerRef> = old.iter().collect();
+        let changed: Vec<&OwnerRef> = new.iter().filter(|owner| !before.contains(owner)).collect();
         self.link(uid, &changed, effects);
     }
 
@@ -213,7 +222,7 @@ impl Graph {
     /// pkg/controller/garbagecollector, addDependentToOwners.
     fn link(&mut self, uid: &Uid, owners: &[&OwnerRef], effects: &mut Vec<Effect>) {
         let Some(dependent) = self.nodes.get(uid).map(|node| node.identity.clone()) else { return };
-        let mut doubtful = false;
+        let mut needs_check = false;
         for owner in owners {
             let known = self.nodes.contains_key(&owner.uid);
             let node = self.nodes.entry(owner.uid.clone()).or_insert_with(|| Node {
@@ -231,9 +240,9 @@ impl Graph {
                 let owner = Identity::of_owner(owner, &dependent.namespace);
                 effects.push(Effect::WrongNamespace { dependent: dependent.clone(), owner });
             }
-            doubtful |= node.state.foreground || !fits(node, owner, &dependent.namespace);
+            needs_check |= node.state.foreground || !is_consistent(node, owner, &dependent.namespace);
         }
-        if doubtful {
+        if needs_check {
             effects.push(Effect::Check(uid.clone()));
         }
     }
@@ -288,11 +297,11 @@ impl Graph {
         let (observed, same) = (node.state.observed, node.identity == *identity);
         let uids = |nodes: &[&Node]| nodes.iter().map(|node| node.identity.uid.clone()).collect::<Vec<_>>();
         let (matching, differing) = self.partition(identity);
-        let stays = if observed { !same } else { !differing.is_empty() };
-        if !stays {
+        let is_kept = if observed { !same } else { !differing.is_empty() };
+        if !is_kept {
             return self.remove_deleted(&identity.uid);
         }
-        let next = (!observed && same).then(|| alternate(&differing, identity)).flatten();
+        let next = (!observed && same).then(|| alternate_identity(&differing, identity)).flatten();
         let matching = uids(&matching);
         if !matching.is_empty() {
             self.absent.add(identity.clone());
@@ -338,18 +347,18 @@ impl Graph {
             } else if !node.state.observed || node.state.foreground {
                 effects.push(Effect::Check(uid.clone()));
             }
-            let mut doubtful = false;
+            let mut needs_check = false;
             for owner in node.owners.iter() {
                 let Some(known) = self.nodes.get(&owner.uid) else {
-                    doubtful = true;
+                    needs_check = true;
                     continue;
                 };
-                doubtful |= known.state.foreground || !fits(known, owner, &node.identity.namespace);
+                needs_check |= known.state.foreground || !is_consistent(known, owner, &node.identity.namespace);
                 if known.state.observed && !known.identity.may_own_in(&node.identity.namespace) {
                     effects.extend(wrong_namespace(node, &owner.uid));
                 }
             }
-            if doubtful {
+            if needs_check {
                 effects.push(Effect::Check(uid.clone()));
             }
         }
@@ -359,16 +368,16 @@ impl Graph {
     /// Returns one object; `None` if it is no longer in the graph.
     pub fn view(&self, uid: &Uid) -> Option<View> {
         let node = self.nodes.get(uid)?;
-        let solid = |owner: &OwnerRef| {
+        let is_solid = |owner: &OwnerRef| {
             self.nodes.get(&owner.uid).is_some_and(|known| {
-                known.state.observed && !known.state.foreground && fits(known, owner, &node.identity.namespace)
+                known.state.observed && !known.state.foreground && is_consistent(known, owner, &node.identity.namespace)
             })
         };
         Some(View {
             identity: node.identity.clone(),
             state: node.state,
             owned: !node.owners.is_empty(),
-            settled: node.owners.iter().all(solid),
+            settled: node.owners.iter().all(is_solid),
         })
     }
 
@@ -402,8 +411,9 @@ impl Graph {
         dependents.filter_map(|dependent| self.nodes.get(dependent))
     }
 
-    /// Returns the dependents that refer to an owner by these coordinates, and those that refer to it by others. One
-    /// with several references may be among both. Upstream: pkg/controller/garbagecollector, partitionDependents.
+    /// Returns the dependents that refer to an owner by these coordinates, and those that refer to it by others. A
+    /// dependent with several references may be in both lists. Upstream: pkg/controller/garbagecollector,
+    /// partitionDependents.
     fn partition(&self, owner: &Identity) -> (Vec<&Node>, Vec<&Node>) {
         let (mut matching, mut differing) = (Vec::new(), Vec::new());
         for dependent in self.dependents_of(&owner.uid) {
@@ -425,9 +435,9 @@ impl Graph {
     }
 }
 
-/// Returns true if a reference from a namespace agrees with the known coordinates of the owner. A virtual owner without
-/// namespace was named by an object without namespace: it may be one that must have a namespace.
-fn fits(owner: &Node, reference: &OwnerRef, namespace: &str) -> bool {
+/// Returns true if a reference from a namespace agrees with the known coordinates of the owner. The coordinates of a
+/// virtual owner without namespace come from a cluster-scoped dependent, and may be wrong: the owner may be namespaced.
+fn is_consistent(owner: &Node, reference: &OwnerRef, namespace: &str) -> bool {
     let in_reach = owner.identity.may_own_in(namespace);
     let named_elsewhere = !owner.state.observed && *owner.identity.namespace != *namespace;
     in_reach && owner.identity.matches_reference(reference) && !named_elsewhere
@@ -439,9 +449,9 @@ fn wrong_namespace(dependent: &Node, owner: &Uid) -> Option<Effect> {
     Some(Effect::WrongNamespace { dependent: dependent.identity.clone(), owner })
 }
 
-/// Returns other coordinates by which dependents refer to an owner: the next after those that were found absent,
-/// otherwise the first. Upstream: pkg/controller/garbagecollector, getAlternateOwnerIdentity.
-fn alternate(dependents: &[&Node], absent: &Identity) -> Option<Identity> {
+/// Returns other coordinates by which dependents refer to an owner: in their order the next after `absent`, or else the
+/// first. Upstream: pkg/controller/garbagecollector, getAlternateOwnerIdentity.
+fn alternate_identity(dependents: &[&Node], absent: &Identity) -> Option<Identity> {
     let candidates = dependents.iter().flat_map(|dependent| {
         let references = dependent.owners.iter().filter(|reference| reference.uid == absent.uid);
         references.map(|reference| {

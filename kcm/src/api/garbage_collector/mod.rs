@@ -1,13 +1,14 @@
 //! garbage-collector-controller: deletes objects that have lost all their owners.
 //!
 //! It watches the metadata of every kind, keeps a graph of owners and dependents, and deletes objects none of whose
-//! owners exists; it carries out foreground deletion and orphaning. Nothing is deleted before the API server itself has
-//! returned that the owners do not exist. Upstream: pkg/controller/garbagecollector.
+//! owners exists. It also implements foreground deletion and orphaning. An object is deleted only after uncached reads
+//! have confirmed that its owners do not exist. Upstream: pkg/controller/garbagecollector.
 
 mod decide;
 mod dump;
 mod graph;
 mod identity;
+mod keys;
 mod owner_path;
 mod owner_reads;
 mod patch;
@@ -27,14 +28,14 @@ use runtime::watch::{Builder, EveryKind};
 use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Start, Verb, Write};
-use sync::{Collector, Links, Orphaner, Work};
+use keys::Work;
+use sync::{Collector, GraphUpdater, Orphaner};
 
 /// Name of the event source.
 const COMPONENT: &str = "garbage-collector-controller";
 
-/// Multiple of the usual rate limit: a deletion may need a read, too. Upstream: cmd/kube-controller-manager/app,
-/// core.go.
-const QPS: u16 = 2;
+/// Multiple of `--kube-api-qps`: a deletion may need a read, too. Upstream: cmd/kube-controller-manager/app, core.go.
+const QPS_FACTOR: u16 = 2;
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -75,22 +76,22 @@ fn start(manager: &mut Manager, context: &Context) {
     let checks = Queue::new(QueueOptions::named("garbage_collector_attempt_to_delete"));
     let orphans = Queue::new(QueueOptions::named("garbage_collector_attempt_to_orphan"));
     let recorder = manager.recorder(COMPONENT, DESCRIPTOR.service_account);
-    let links = Arc::new(Links::new(checks.clone(), orphans.clone(), recorder));
+    let updater = Arc::new(GraphUpdater::new(checks.clone(), orphans.clone(), recorder));
     let kinds = manager.registry().every_kind();
-    let watched = links.clone();
-    kinds.subscribe(move |change| watched.apply_event(change));
+    let watcher = updater.clone();
+    kinds.subscribe(move |change| watcher.apply_event(change));
     manager.collect(SyncErrors(kinds.clone()));
-    let drawn = links.clone();
+    let page_source = updater.clone();
     manager.add_page(format!("/debug/controllers/{}/graph", DESCRIPTOR.name), dump::GRAPHVIZ, move |query| {
         let uids = query.iter().filter(|(name, _)| name == "uid").map(|(_, uid)| Uid::parse(uid)).collect::<Vec<_>>();
-        dump::draw(&drawn.graph(), &uids)
+        dump::draw(&page_source.graph(), &uids)
     });
     let collector = Arc::new(Collector {
-        links,
+        updater,
         kinds,
         discovery: manager.discovery(),
-        writer: manager.faster_writer(DESCRIPTOR.service_account, QPS, 1),
-        plain_patches: Default::default(),
+        writer: manager.faster_writer(DESCRIPTOR.service_account, QPS_FACTOR, 1),
+        merge_only_kinds: Default::default(),
     });
     checks.add(Work::Begin);
     let workers = context.workers("concurrent-gc-syncs");

@@ -1,5 +1,7 @@
 //! The bodies of the collector's patches.
 
+use std::collections::HashSet;
+
 use kinds::meta::{Meta, OwnerRef};
 use kinds::{Str, Uid};
 use serde_json::{Value, json};
@@ -7,21 +9,23 @@ use serde_json::{Value, json};
 /// Returns the patch that removes references to owners, for kinds with strategic merge patches. The UID is a
 /// precondition.
 pub fn drop_references(dependent: &Uid, owners: &[Uid]) -> Value {
-    let gone: Vec<Value> = owners.iter().map(|uid| json!({ "$patch": "delete", "uid": uid.to_string() })).collect();
-    json!({ "metadata": { "uid": dependent.to_string(), "ownerReferences": gone } })
+    let deletions: Vec<Value> =
+        owners.iter().map(|uid| json!({ "$patch": "delete", "uid": uid.to_string() })).collect();
+    json!({ "metadata": { "uid": dependent.to_string(), "ownerReferences": deletions } })
 }
 
-/// Returns the patch for all other kinds: the list without these owners, valid for this version of the object only.
+/// Returns the patch of [`drop_references`] for all other kinds: the whole list without these owners. The
+/// resourceVersion is a precondition.
 pub fn without_references(meta: &Meta, owners: &[Uid]) -> Value {
-    owner_list(meta, meta.owners.iter().filter(|owner| !owners.contains(&owner.uid)).map(reference))
+    let removed: HashSet<&Uid> = owners.iter().collect();
+    owner_list(meta, meta.owners.iter().filter(|owner| !removed.contains(&owner.uid)).map(reference))
 }
 
-/// Returns the patch by which an object stops blocking the deletion of its owners, for kinds with strategic merge
-/// patches.
+/// Returns the patch that sets `blockOwnerDeletion` of all references to false, for kinds with strategic merge patches.
 pub fn unblock(meta: &Meta) -> Value {
     let blocking = meta.owners.iter().filter(|owner| owner.block_owner_deletion == Some(true));
-    let freed: Vec<Value> = blocking.map(not_blocking).collect();
-    json!({ "metadata": { "uid": meta.uid.to_string(), "ownerReferences": freed } })
+    let changed: Vec<Value> = blocking.map(not_blocking).collect();
+    json!({ "metadata": { "uid": meta.uid.to_string(), "ownerReferences": changed } })
 }
 
 /// Returns the patch of [`unblock`] for all other kinds.

@@ -1,7 +1,6 @@
 //! One check of one object: reads its owners from the API server, decides, and writes.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,7 +11,7 @@ use kinds::meta::{Meta, ObjectKey, OwnerRef};
 use kinds::{Resource, Str, Uid};
 use runtime::discovery::Discovery;
 use runtime::events::{EventType, ObjectReference, Recorder};
-use runtime::queue::{Queue, QueueKey};
+use runtime::queue::Queue;
 use runtime::watch::{EveryKind, MetaChange};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Deletion, Propagation, WriteError, Writer};
@@ -23,6 +22,7 @@ use tracing::{debug, info, warn};
 use super::decide::{Plan, Standing, plan};
 use super::graph::{Effect, FOREGROUND, Graph, ORPHAN, View};
 use super::identity::Identity;
+use super::keys::{NodeKey, Work};
 use super::owner_path::{self, Target};
 use super::patch;
 
@@ -36,37 +36,17 @@ const DISCOVERY_AGE: Duration = Duration::from_secs(5);
 /// Concurrent patches of one owner's dependents.
 const MAX_CONCURRENT_ORPHANS: usize = 20;
 
-/// A key of the collector's queue.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Work {
-    /// Fill the queue from the graph. The first key of a new leader.
-    Begin,
-    /// Check this object.
-    Check(Uid),
-}
-
-impl QueueKey for Work {}
-
-impl fmt::Display for Work {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Begin => f.write_str("(begin)"),
-            Self::Check(uid) => uid.fmt(f),
-        }
-    }
-}
-
-/// The graph, and the queues that its effects are added to.
-pub struct Links {
+/// Applies watch events to the graph, and adds the resulting checks to the queues.
+pub struct GraphUpdater {
     graph: Mutex<Graph>,
     pub checks: Arc<Queue<Work>>,
-    pub orphans: Arc<Queue<Uid>>,
+    pub orphans: Arc<Queue<NodeKey>>,
     recorder: Recorder,
     begun: AtomicBool,
 }
 
-impl Links {
-    pub fn new(checks: Arc<Queue<Work>>, orphans: Arc<Queue<Uid>>, recorder: Recorder) -> Self {
+impl GraphUpdater {
+    pub fn new(checks: Arc<Queue<Work>>, orphans: Arc<Queue<NodeKey>>, recorder: Recorder) -> Self {
         Self { graph: Mutex::default(), checks, orphans, recorder, begun: AtomicBool::new(false) }
     }
 
@@ -91,6 +71,12 @@ impl Links {
         self.apply(effects);
     }
 
+    /// Returns the key of an object.
+    fn key(&self, uid: Uid) -> NodeKey {
+        let namespace = self.graph().namespace(&uid);
+        NodeKey { uid, namespace }
+    }
+
     /// Applies effects. Before work begins they are dropped: [`Graph::unsettled`] returns them later.
     fn apply(&self, effects: Vec<Effect>) {
         if !self.begun.load(Ordering::Acquire) {
@@ -98,15 +84,15 @@ impl Links {
         }
         for effect in effects {
             match effect {
-                Effect::Check(uid) => self.checks.add(Work::Check(uid)),
-                Effect::CheckLater(uid) => self.checks.add_rate_limited(Work::Check(uid)),
-                Effect::Orphan(uid) => self.orphans.add(uid),
+                Effect::Check(uid) => self.checks.add(Work::Check(self.key(uid))),
+                Effect::CheckLater(uid) => self.checks.add_rate_limited(Work::Check(self.key(uid))),
+                Effect::Orphan(uid) => self.orphans.add(self.key(uid)),
                 Effect::WrongNamespace { dependent, owner } => self.record_wrong_namespace(&dependent, &owner),
             }
         }
     }
 
-    /// Adds everything that was missed so far, with lower priority than changes from now on.
+    /// Adds the work that follows from the current graph, with lower priority than that of later changes.
     fn begin(&self) {
         self.begun.store(true, Ordering::Release);
         let effects = self.graph().unsettled();
@@ -114,8 +100,8 @@ impl Links {
         info!(objects = nodes, unknown_owners = unknown, to_check = effects.len(), "graph of owners built");
         for effect in effects {
             match effect {
-                Effect::Check(uid) | Effect::CheckLater(uid) => self.checks.add_background(Work::Check(uid)),
-                Effect::Orphan(uid) => self.orphans.add_background(uid),
+                Effect::Check(uid) | Effect::CheckLater(uid) => self.checks.add_background(Work::Check(self.key(uid))),
+                Effect::Orphan(uid) => self.orphans.add_background(self.key(uid)),
                 Effect::WrongNamespace { dependent, owner } => self.record_wrong_namespace(&dependent, &owner),
             }
         }
@@ -156,12 +142,12 @@ impl From<WriteError> for CheckError {
 
 /// The state that the workers share.
 pub struct Collector {
-    pub links: Arc<Links>,
+    pub updater: Arc<GraphUpdater>,
     pub kinds: Arc<EveryKind>,
     pub discovery: Arc<Discovery>,
     pub writer: Writer,
-    /// Kinds without strategic merge patches.
-    pub plain_patches: Mutex<HashSet<Resource>>,
+    /// Kinds that support JSON merge patches only.
+    pub merge_only_kinds: Mutex<HashSet<Resource>>,
 }
 
 impl Reconcile for Collector {
@@ -171,7 +157,7 @@ impl Reconcile for Collector {
         async move {
             match key {
                 Work::Begin => self.begin().await,
-                Work::Check(uid) => self.settle(self.check(uid).await),
+                Work::Check(key) => self.finish(self.check(&key.uid).await),
             }
         }
         .boxed()
@@ -182,10 +168,10 @@ impl Reconcile for Collector {
 pub struct Orphaner(pub Arc<Collector>);
 
 impl Reconcile for Orphaner {
-    type Key = Uid;
+    type Key = NodeKey;
 
-    fn reconcile<'a>(&'a self, key: &'a Uid) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
-        async move { self.0.settle(self.0.orphan(key).await) }.boxed()
+    fn reconcile<'a>(&'a self, key: &'a NodeKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        async move { self.0.finish(self.0.orphan(&key.uid).await) }.boxed()
     }
 }
 
@@ -196,16 +182,16 @@ impl Collector {
             let missing: Vec<_> = missing.map(|source| source.resource().plural).collect();
             warn!(missing = missing.join(","), "kinds cannot be listed; collecting garbage without them");
         }
-        self.links.begin();
+        self.updater.begin();
         Ok(Outcome::Done)
     }
 
-    fn settle(&self, result: Result<Outcome, CheckError>) -> Result<Outcome, ReconcileError> {
+    fn finish(&self, result: Result<Outcome, CheckError>) -> Result<Outcome, ReconcileError> {
         match result {
             Ok(outcome) => Ok(outcome),
             Err(CheckError::Absent(identity)) => {
-                let effects = self.links.graph().observe_absent(&identity);
-                self.links.apply(effects);
+                let effects = self.updater.graph().observe_absent(&identity);
+                self.updater.apply(effects);
                 Ok(Outcome::Done)
             }
             Err(CheckError::NamespacedOwner) => {
@@ -221,18 +207,18 @@ impl Collector {
     }
 
     async fn check(&self, uid: &Uid) -> Result<Outcome, CheckError> {
-        let Some(view) = self.links.graph().view(uid) else { return Ok(Outcome::Done) };
+        let Some(view) = self.updater.graph().view(uid) else { return Ok(Outcome::Done) };
         if !view.state.observed {
             return self.verify(&view).await;
         }
         if view.state.foreground {
-            let blocking = self.links.graph().blocking(uid);
+            let blocking = self.updater.graph().blocking(uid);
             if blocking.is_empty() {
                 return self.remove_finalizer(&view.identity, FOREGROUND).await;
             }
             // Results about this owner are discarded, so that the next check of a dependent finds it being deleted.
             for dependent in blocking.into_iter().filter(|dependent| !dependent.deleting) {
-                self.links.checks.add(Work::Check(dependent.uid));
+                self.updater.checks.add(Work::Check(self.updater.key(dependent.uid)));
             }
             return Ok(Outcome::Done);
         }
@@ -262,15 +248,15 @@ impl Collector {
             owners.push((owner.uid.clone(), self.standing(owner, &meta.namespace).await?));
         }
         let (has_dependents, in_cycle) = {
-            let graph = self.links.graph();
-            (graph.has_dependents(&item.uid), || self.links.graph().may_be_in_cycle(&item.uid))
+            let graph = self.updater.graph();
+            (graph.has_dependents(&item.uid), || self.updater.graph().may_be_in_cycle(&item.uid))
         };
         match plan(&owners, &meta.finalizers, has_dependents, in_cycle) {
             Plan::Keep => Ok(Outcome::Done),
-            Plan::DropReferences(gone) => {
-                let (merged, whole) =
-                    (patch::drop_references(&item.uid, &gone), patch::without_references(meta, &gone));
-                self.patch(resource, item, &merged, &whole).await
+            Plan::DropReferences(absent) => {
+                let strategic = patch::drop_references(&item.uid, &absent);
+                let merge = patch::without_references(meta, &absent);
+                self.patch(resource, item, &strategic, &merge).await
             }
             Plan::DeleteForeground { unblock: true } => {
                 self.patch(resource, item, &patch::unblock(meta), &patch::unblocked(meta)).await?;
@@ -304,11 +290,11 @@ impl Collector {
                 }
                 Err(error) if error.is_not_found() => return Err(CheckError::Absent(item.clone())),
                 Err(error) if error.is_conflict() && !last => {
-                    let live = self.read_uncached(resource, item).await?;
-                    if live.owners != decided.owners || live.finalizers != decided.finalizers {
+                    let current = self.read_uncached(resource, item).await?;
+                    if current.owners != decided.owners || current.finalizers != decided.finalizers {
                         return Ok(Outcome::RequeueWithBackoff);
                     }
-                    version = Some(live.version);
+                    version = Some(current.version);
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -319,7 +305,7 @@ impl Collector {
     /// Returns the state of an owner: from the absent owners, a recent read, or the API server.
     async fn standing(&self, owner: &OwnerRef, namespace: &Str) -> Result<Standing, CheckError> {
         let mut identity = Identity::of_owner(owner, &Str::from(""));
-        let known_absent = |identity: &Identity| self.links.graph().absent.has(identity);
+        let known_absent = |identity: &Identity| self.updater.graph().absent.has(identity);
         if known_absent(&identity) {
             return Ok(Standing::Dangling);
         }
@@ -332,7 +318,7 @@ impl Collector {
             identity.namespace = "".into();
         }
         let ticket = {
-            let graph = self.links.graph();
+            let graph = self.updater.graph();
             if let Some(standing) = graph.owner_reads.get(&identity, Instant::now()) {
                 return Ok(standing);
             }
@@ -342,11 +328,11 @@ impl Collector {
             Ok(owner) => {
                 let waits = owner.is_deleting() && owner.finalizers.iter().any(|found| **found == *FOREGROUND);
                 let standing = if waits { Standing::Waiting } else { Standing::Solid };
-                self.links.graph().owner_reads.add(ticket, identity, standing, Instant::now());
+                self.updater.graph().owner_reads.add(ticket, identity, standing, Instant::now());
                 Ok(standing)
             }
             Err(CheckError::Absent(identity)) => {
-                self.links.graph().absent.add(identity);
+                self.updater.graph().absent.add(identity);
                 Ok(Standing::Dangling)
             }
             Err(error) => Err(error),
@@ -395,30 +381,30 @@ impl Collector {
         }
     }
 
-    /// Patches by strategic merge, or with whole lists where the kind has no strategic merge patches.
+    /// Sends the strategic merge patch, or the JSON merge patch if the kind does not support strategic ones.
     async fn patch(
         &self,
         resource: &Resource,
         item: &Identity,
-        merged: &Value,
-        whole: &Value,
+        strategic: &Value,
+        merge: &Value,
     ) -> Result<Outcome, CheckError> {
         let key = item.key();
-        let known = || self.plain_patches.lock().unwrap_or_else(PoisonError::into_inner);
-        let plain = known().contains(resource);
-        if !plain {
-            match self.writer.patch(resource, &key, merged).await {
-                Err(WriteError::Refused(status)) if status.code == 415 => drop(known().insert(*resource)),
-                answered => return patched(item, answered.map(drop)),
+        let merge_only = || self.merge_only_kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_merge_only = merge_only().contains(resource);
+        if !is_merge_only {
+            match self.writer.patch(resource, &key, strategic).await {
+                Err(WriteError::Refused(status)) if status.code == 415 => drop(merge_only().insert(*resource)),
+                result => return patch_outcome(item, result.map(drop)),
             }
         }
-        patched(item, self.writer.merge_patch(resource, &key, whole).await.map(drop))
+        patch_outcome(item, self.writer.merge_patch(resource, &key, merge).await.map(drop))
     }
 
     /// Orphans the dependents of an object, then removes its finalizer.
     async fn orphan(&self, uid: &Uid) -> Result<Outcome, CheckError> {
         let (view, dependents) = {
-            let graph = self.links.graph();
+            let graph = self.updater.graph();
             (graph.view(uid), graph.dependents(uid))
         };
         let Some(view) = view.filter(|view| view.state.orphaning) else { return Ok(Outcome::Done) };
@@ -431,7 +417,7 @@ impl Collector {
         for outcome in results {
             match outcome {
                 Ok(outcome) => requeues |= outcome == Outcome::RequeueWithBackoff,
-                // It no longer exists, or cannot have this owner anyway.
+                // The dependent no longer exists, or cannot have this owner.
                 Err(CheckError::Absent(_) | CheckError::NamespacedOwner | CheckError::UndecidableName) => {}
                 Err(CheckError::Failed(error)) => problems.push(error.message),
             }
@@ -451,9 +437,9 @@ impl Collector {
         let resource = self.resource(&dependent.api_version, &dependent.kind).await?;
         let meta = self.latest(&resource, dependent).await?;
         let owners = [owner.clone()];
-        let (merged, whole) =
-            (patch::drop_references(&dependent.uid, &owners), patch::without_references(&meta, &owners));
-        self.patch(&resource, dependent, &merged, &whole).await
+        let strategic = patch::drop_references(&dependent.uid, &owners);
+        let merge = patch::without_references(&meta, &owners);
+        self.patch(&resource, dependent, &strategic, &merge).await
     }
 
     async fn remove_finalizer(&self, item: &Identity, finalizer: &str) -> Result<Outcome, CheckError> {
@@ -472,8 +458,9 @@ impl Collector {
     }
 }
 
-fn patched(item: &Identity, answered: Result<(), WriteError>) -> Result<Outcome, CheckError> {
-    match answered {
+/// Returns the outcome of a patch.
+fn patch_outcome(item: &Identity, result: Result<(), WriteError>) -> Result<Outcome, CheckError> {
+    match result {
         Ok(()) => Ok(Outcome::Done),
         Err(error) if error.is_not_found() => Err(CheckError::Absent(item.clone())),
         Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),

@@ -1,4 +1,4 @@
-//! Policy: the remaining content of a namespace, its conditions, and the time of the next check.
+//! Policy: the remaining content of a namespace that is being deleted, its conditions, and the time of the next check.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub const FINALIZER: &str = "kubernetes";
 /// pkg/controller/namespace/deletion, finalizerEstimateSeconds.
 const FINALIZER_ESTIMATE: i64 = 15;
 
-/// Types of the conditions, with reason and message without problems, in upstream's order.
+/// Types of the conditions, with the reason and message for the case without problems, in upstream's order.
 const CONDITIONS: [(&str, &str, &str); 5] = [
     (DISCOVERY, "ResourcesDiscovered", "All resources successfully discovered"),
     ("NamespaceDeletionGroupVersionParsingFailure", "ParsedGroupVersions", "All legacy kube types successfully parsed"),
@@ -31,7 +31,7 @@ const FINALIZERS: &str = "NamespaceFinalizersRemaining";
 
 /// The outcome of deleting the objects of one resource.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Remains {
+pub struct CleanupResult {
     /// Objects that still exist.
     pub objects: usize,
     /// The number of them by finalizer.
@@ -42,7 +42,7 @@ pub struct Remains {
     pub problem: Option<String>,
 }
 
-impl Remains {
+impl CleanupResult {
     /// Returns the outcome of a failure.
     pub fn failed(problem: impl ToString) -> Self {
         Self { problem: Some(problem.to_string()), ..Self::default() }
@@ -56,27 +56,27 @@ impl Remains {
         objects: impl Iterator<Item = &'a [Str]>,
         estimate: i64,
     ) -> Self {
-        let mut remains = Self::default();
+        let mut result = Self::default();
         for finalizers in objects {
-            remains.objects += 1;
+            result.objects += 1;
             for finalizer in finalizers {
-                *remains.finalizers.entry(finalizer.clone()).or_default() += 1;
+                *result.finalizers.entry(finalizer.clone()).or_default() += 1;
             }
         }
-        if remains.objects == 0 {
-            return remains;
+        if result.objects == 0 {
+            return result;
         }
         if estimate > 0 {
-            remains.estimate = estimate;
-        } else if !remains.finalizers.is_empty() {
-            remains.estimate = FINALIZER_ESTIMATE;
+            result.estimate = estimate;
+        } else if !result.finalizers.is_empty() {
+            result.estimate = FINALIZER_ESTIMATE;
         } else {
             let Resource { group, version, plural, .. } = resource;
-            remains.problem = Some(format!(
+            result.problem = Some(format!(
                 "unexpected items still remain in namespace: {namespace} for gvr: {group}/{version}, Resource={plural}"
             ));
         }
-        remains
+        result
     }
 }
 
@@ -105,13 +105,13 @@ impl Findings {
     }
 
     /// Adds the remaining objects of one resource.
-    pub fn add(&mut self, resource: &Resource, remains: &Remains) {
-        self.estimate = self.estimate.max(remains.estimate);
-        self.problems.extend(remains.problem.clone());
-        if remains.objects > 0 {
-            *self.remaining.entry((resource.plural.into(), resource.group.into())).or_default() += remains.objects;
+    pub fn add(&mut self, resource: &Resource, result: &CleanupResult) {
+        self.estimate = self.estimate.max(result.estimate);
+        self.problems.extend(result.problem.clone());
+        if result.objects > 0 {
+            *self.remaining.entry((resource.plural.into(), resource.group.into())).or_default() += result.objects;
         }
-        for (finalizer, count) in &remains.finalizers {
+        for (finalizer, count) in &result.finalizers {
             *self.finalizers.entry(finalizer.clone()).or_default() += count;
         }
     }
@@ -163,7 +163,8 @@ impl Findings {
     }
 
     /// Returns the conditions after this pass, if they changed. `totals` is false while pods delay the deletion of all
-    /// else: then remaining objects are not counted. Upstream: pkg/controller/namespace/deletion, deleteAllContent.
+    /// other objects: then remaining objects are not reported. Upstream: pkg/controller/namespace/deletion,
+    /// deleteAllContent.
     pub fn conditions(&self, before: &[Condition], totals: bool, now: Timestamp) -> Option<Vec<Condition>> {
         let mut after = before.to_vec();
         for (kind, good_reason, message) in CONDITIONS {
@@ -214,8 +215,8 @@ pub fn without_own(finalizers: &[Str]) -> Vec<Str> {
     others
 }
 
-/// Returns the next sync of a namespace that waits for others. A period of zero means none, as for upstream's
-/// informers; without a delay the namespace would be read again and again.
+/// Returns the outcome for a namespace that waits for the finalizers of other controllers. A period of zero means no
+/// resync, as for upstream's informers; a requeue without delay would read the namespace in a loop.
 pub fn resync(period: Duration) -> Outcome {
     if period.is_zero() { Outcome::Done } else { Outcome::RequeueAfter(period) }
 }

@@ -30,8 +30,8 @@ const GRACE: Duration = Duration::from_secs(5);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
 
 /// It sends many requests in a burst (cmd/kube-controller-manager, namespace controller).
-const QPS: u16 = 20;
-const BURST: u32 = 100;
+const QPS_FACTOR: u16 = 20;
+const BURST_FACTOR: u32 = 100;
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -61,7 +61,7 @@ fn start(manager: &mut Manager, context: &Context) {
         discovery: manager.discovery(),
         watched: manager.registry().watched(),
         queue: queue.clone(),
-        writer: manager.faster_writer(DESCRIPTOR.service_account, QPS, BURST),
+        writer: manager.faster_writer(DESCRIPTOR.service_account, QPS_FACTOR, BURST_FACTOR),
         clock: context.clock.clone(),
         sync_period: context.options.values.get_duration("namespace-sync-period"),
         endings: Default::default(),

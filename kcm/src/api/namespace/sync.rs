@@ -18,7 +18,7 @@ use runtime::write::{Deletion, Propagation, WriteError, Writer};
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use super::decide::{FINALIZER, Findings, Remains, discovery_problem, pods_estimate, resync, without_own};
+use super::decide::{CleanupResult, FINALIZER, Findings, discovery_problem, pods_estimate, resync, without_own};
 use super::early::{Endings, Name, POD_COST, has_comparable_versions, lead_time};
 use crate::context::Clock;
 
@@ -41,7 +41,7 @@ const EVENTS_ALIAS: Name = ("events.k8s.io", "events");
 /// The remaining objects of a resource.
 #[derive(Default)]
 struct Remaining {
-    remains: Remains,
+    result: CleanupResult,
     objects: Vec<Meta>,
 }
 
@@ -56,7 +56,7 @@ struct Pass {
 
 impl Pass {
     fn add(&mut self, served: &Served, left: Remaining) {
-        self.findings.add(&served.resource, &left.remains);
+        self.findings.add(&served.resource, &left.result);
         if !left.objects.is_empty() {
             self.left.push((name(served), left.objects));
         }
@@ -163,7 +163,7 @@ impl Namespaces {
         let Some(((first, sample), others)) = kinds.split_first() else { return };
         let start = Instant::now();
         let left = self.empty(first, namespace).await;
-        if name(first) == PODS && left.remains != Remains::default() {
+        if name(first) == PODS && left.result != CleanupResult::default() {
             return;
         }
         self.record_emptied(namespace, &[(*first, left)]);
@@ -179,7 +179,7 @@ impl Namespaces {
     /// Records the resources that were found empty.
     fn record_emptied(&self, namespace: &TerminatingNamespace, done: &[(Served, Remaining)]) {
         self.endings.change(&namespace.meta.uid, |ending| {
-            done.iter().for_each(|(served, left)| ending.found(name(served), left.remains == Remains::default()));
+            done.iter().for_each(|(served, left)| ending.found(name(served), left.result == CleanupResult::default()));
         });
     }
 
@@ -254,7 +254,7 @@ impl Namespaces {
             to_empty(snapshot.preferred()).partition(|served| name(served) == PODS);
         for served in pods {
             let left = self.empty(&served, namespace).await;
-            let delays_others = left.remains.objects > 0;
+            let delays_others = left.result.objects > 0;
             pass.add(&served, left);
             if delays_others {
                 return pass;
@@ -296,7 +296,7 @@ impl Namespaces {
             Ok(_) => self.left(served, namespace).await,
             Err(error) => Err(error),
         };
-        left.unwrap_or_else(|error| Remaining { remains: Remains::failed(error), objects: Vec::new() })
+        left.unwrap_or_else(|error| Remaining { result: CleanupResult::failed(error), objects: Vec::new() })
     }
 
     /// Returns true if the watch of the resource has delivered the deletion of all these objects. Returns false if the
@@ -321,8 +321,8 @@ impl Namespaces {
             (self.list(served, &namespace.meta.name).await?, 0)
         };
         let finalizers = objects.iter().map(|meta| &*meta.finalizers);
-        let remains = Remains::of(&served.resource, &namespace.meta.name, finalizers, estimate);
-        Ok(Remaining { remains, objects })
+        let result = CleanupResult::of(&served.resource, &namespace.meta.name, finalizers, estimate);
+        Ok(Remaining { result, objects })
     }
 
     /// Returns the remaining pods, and the seconds until they may be deleted.

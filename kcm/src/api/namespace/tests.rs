@@ -9,7 +9,7 @@ use kinds::{Resource, Str, Time};
 use proptest::prelude::*;
 use runtime::worker::Outcome;
 
-use super::decide::{Findings, Remains, discovery_problem, pods_estimate, resync, without_own};
+use super::decide::{CleanupResult, Findings, discovery_problem, pods_estimate, resync, without_own};
 
 const PODS: Resource = Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true };
 const WIDGETS: Resource =
@@ -43,9 +43,9 @@ const NO_PROBLEMS: [&str; 5] = [
 fn delay_follows_from_the_remaining_objects() {
     let (none, one, two) = (finalizers(&[]), finalizers(&["a/x"]), finalizers(&["a/x", "b/y"]));
     let of = |objects: &[&Vec<Str>], estimate| {
-        Remains::of(&WIDGETS, "n", objects.iter().map(|finalizers| finalizers.as_slice()), estimate)
+        CleanupResult::of(&WIDGETS, "n", objects.iter().map(|finalizers| finalizers.as_slice()), estimate)
     };
-    assert_eq!(of(&[], 30), Remains::default(), "nothing remains");
+    assert_eq!(of(&[], 30), CleanupResult::default(), "nothing remains");
     let waits = of(&[&none], 30);
     assert_eq!((waits.objects, waits.estimate, waits.problem), (1, 30, None));
     let held = of(&[&one, &two, &none], 0);
@@ -55,7 +55,7 @@ fn delay_follows_from_the_remaining_objects() {
         of(&[&none, &none], 0).problem.as_deref(),
         Some("unexpected items still remain in namespace: n for gvr: example.com/v1, Resource=widgets")
     );
-    let of_core = Remains::of(&PODS, "n", [&none[..]].into_iter(), 0).problem;
+    let of_core = CleanupResult::of(&PODS, "n", [&none[..]].into_iter(), 0).problem;
     assert_eq!(of_core.as_deref(), Some("unexpected items still remain in namespace: n for gvr: /v1, Resource=pods"));
 }
 
@@ -66,8 +66,8 @@ fn pods_get_their_grace_period_once() {
     }
     for (estimate, seconds) in [(30, 16), (15, 8), (1, 1)] {
         let mut findings = Findings::default();
-        findings.add(&PODS, &Remains { estimate, objects: 1, ..Remains::default() });
-        findings.add(&WIDGETS, &Remains::default());
+        findings.add(&PODS, &CleanupResult { estimate, objects: 1, ..CleanupResult::default() });
+        findings.add(&WIDGETS, &CleanupResult::default());
         assert_eq!(findings.recheck_delay(), Duration::from_secs(seconds));
         assert!(!findings.is_clean() && findings.problem().is_none());
     }
@@ -88,7 +88,7 @@ fn conditions_report_the_problems() {
         ("b.io/v1".to_owned(), "stale GroupVersion discovery: b.io/v1".to_owned()),
         ("a.io/v1".to_owned(), "down".to_owned()),
     ])));
-    let held = |objects, held: &[(&str, usize)]| Remains {
+    let held = |objects, held: &[(&str, usize)]| CleanupResult {
         objects,
         finalizers: held.iter().map(|(finalizer, count)| (Str::from(*finalizer), *count)).collect(),
         estimate: 15,
@@ -96,8 +96,8 @@ fn conditions_report_the_problems() {
     };
     findings.add(&WIDGETS, &held(2, &[("z/z", 1), ("a/x", 2)]));
     findings.add(&Resource { plural: "secrets", ..PODS }, &held(1, &[("a/x", 1)]));
-    findings.add(&PODS, &Remains::failed("second"));
-    findings.add(&PODS, &Remains::failed("first"));
+    findings.add(&PODS, &CleanupResult::failed("second"));
+    findings.add(&PODS, &CleanupResult::failed("first"));
     let earlier = Findings::default().conditions(&[], true, at(5)).expect("they are new");
     let after = findings.conditions(&earlier, true, at(9)).expect("they differ");
     assert_eq!(
@@ -154,14 +154,14 @@ proptest! {
         let (mut left, mut failed) = (0, false);
         for (objects, estimate, held, fails) in parts {
             let list = finalizers(if held { &["a/x"] } else { &[] });
-            let remains = if fails {
-                Remains::failed("failed")
+            let result = if fails {
+                CleanupResult::failed("failed")
             } else {
-                Remains::of(&WIDGETS, "n", std::iter::repeat_n(&list[..], objects), estimate)
+                CleanupResult::of(&WIDGETS, "n", std::iter::repeat_n(&list[..], objects), estimate)
             };
-            left += remains.objects;
+            left += result.objects;
             failed |= fails;
-            findings.add(&WIDGETS, &remains);
+            findings.add(&WIDGETS, &result);
         }
         prop_assert_eq!(findings.is_clean(), left == 0 && !failed && !broken);
         prop_assert!(findings.recheck_delay() >= Duration::from_secs(1));

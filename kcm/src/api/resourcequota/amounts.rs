@@ -11,7 +11,7 @@ use kinds::service::ServiceType;
 use kinds::storage_claim::StorageClaim;
 use kinds::{Pod, Service, Str};
 
-/// Kinds whose objects count for more than one each; all others are only counted.
+/// Kinds whose objects count for several resources of a quota. Objects of all other kinds count as one each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Family {
     /// Pods.
@@ -55,9 +55,12 @@ impl Family {
     }
 }
 
+/// Between a storage class and what is counted for it.
 const BY_STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
+/// After a device class: the number of its devices.
 const BY_DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
-const OF_DEVICE_CLASS: &str = "deviceclass.resource.kubernetes.io/";
+/// Before a device class that is requested as an extended resource.
+const DEVICE_CLASS_RESOURCE: &str = "deviceclass.resource.kubernetes.io/";
 
 fn is_of_pods(name: &str) -> bool {
     const PLAIN: [&str; 11] = [
@@ -79,14 +82,15 @@ fn is_of_pods(name: &str) -> bool {
         || extended(name).is_some()
 }
 
-/// Returns the extended resource, or device class, whose requests a quota's resource is about: not Kubernetes' own.
+/// Returns the extended resource or device class whose requests a quota's resource limits; `None` for resources that
+/// Kubernetes itself defines.
 fn extended(name: &str) -> Option<&str> {
     let resource = name.strip_prefix("requests.")?;
-    let foreign = name.contains('/') && !name.contains("kubernetes.io/");
-    (foreign || resource.starts_with(OF_DEVICE_CLASS)).then_some(resource)
+    let is_extended = name.contains('/') && !name.contains("kubernetes.io/");
+    (is_extended || resource.starts_with(DEVICE_CLASS_RESOURCE)).then_some(resource)
 }
 
-/// Returns true if a pod still uses anything: not once it has ended, nor once its grace period is over. Upstream:
+/// Returns true if a pod still uses anything: it has not finished, and its grace period is not over. Upstream:
 /// pkg/quota/v1/evaluator/core, QuotaV1Pod.
 pub fn is_in_use(pod: &Pod, grace: i64, now: Timestamp) -> bool {
     !pod.is_terminal() && (!pod.meta.is_deleting() || now.as_second() <= pod.meta.deletion.0 + grace)
@@ -109,10 +113,12 @@ pub fn of_pod(name: &str, usage: &Usage<'_>, in_use: bool) -> Amount {
     }
 }
 
-/// Returns the amounts that a Service counts for. A load balancer without node ports counts those that it still has.
+/// Returns the amounts that a Service counts for. A Service of type LoadBalancer that allocates no node ports counts
+/// only those that it has.
 pub fn of_service(name: &str, service: &Service) -> Amount {
     let all = || i64::try_from(service.ports.len()).unwrap_or(i64::MAX);
-    let given = || i64::try_from(service.ports.iter().filter(|port| port.node_port != 0).count()).unwrap_or(i64::MAX);
+    let allocated =
+        || i64::try_from(service.ports.iter().filter(|port| port.node_port != 0).count()).unwrap_or(i64::MAX);
     Amount::count(match (name, service.kind) {
         ("services" | "count/services", _) | ("services.loadbalancers", ServiceType::LoadBalancer) => 1,
         ("services.nodeports", ServiceType::NodePort) => all(),
@@ -120,7 +126,7 @@ pub fn of_service(name: &str, service: &Service) -> Amount {
             if service.balancing.as_ref().is_none_or(|balancing| balancing.allocate_node_ports) {
                 all()
             } else {
-                given()
+                allocated()
             }
         }
         _ => 0,
@@ -141,7 +147,7 @@ pub fn of_volume_claim(name: &str, claim: &StorageClaim) -> Amount {
     }
 }
 
-/// Device classes, and the extended resources that they offer.
+/// Device classes, and the extended resources that they provide.
 #[derive(Debug, Default)]
 pub struct Classes {
     names: HashSet<Str>,
@@ -163,15 +169,15 @@ impl Classes {
     }
 
     fn has(&self, resource: &str) -> bool {
-        match resource.strip_prefix(OF_DEVICE_CLASS) {
+        match resource.strip_prefix(DEVICE_CLASS_RESOURCE) {
             Some(class) => self.names.contains(class),
             None => self.by_resource.contains_key(resource),
         }
     }
 
     /// Returns true if devices of a class count for an extended resource, or for the class by its own name.
-    fn offers(&self, class: &str, resource: &str) -> bool {
-        match resource.strip_prefix(OF_DEVICE_CLASS) {
+    fn provides(&self, class: &str, resource: &str) -> bool {
+        match resource.strip_prefix(DEVICE_CLASS_RESOURCE) {
             Some(name) => name == class && self.names.contains(class),
             None => self.by_resource.get(resource).is_some_and(|classes| classes.iter().any(|name| **name == *class)),
         }
@@ -193,33 +199,34 @@ pub fn of_device_claim(name: &str, claim: &ResourceClaim, classes: &Classes, pod
     }
     let Some(resource) = extended(name).filter(|resource| classes.has(resource)) else { return Amount::ZERO };
     let counted = pod.map_or(Amount::ZERO, |usage| of_pod(name, usage, true));
-    devices(&|class| classes.offers(class, resource)).minus(counted).max(Amount::ZERO)
+    devices(&|class| classes.provides(class, resource)).minus(counted).max(Amount::ZERO)
 }
 
 /// Returns true if a pod is in a scope. Upstream: pkg/quota/v1/evaluator/core, podMatchesScopeFunc.
-pub fn pod_in(scope: &Scope, usage: &Usage<'_>) -> bool {
+pub fn is_pod_in_scope(scope: &Scope, usage: &Usage<'_>) -> bool {
     match &*scope.name {
         "Terminating" => usage.terminating,
         "NotTerminating" => !usage.terminating,
         "BestEffort" => usage.best_effort,
         "NotBestEffort" => !usage.best_effort,
         "CrossNamespacePodAffinity" => usage.crosses_namespaces,
-        "PriorityClass" => chosen(scope, Some(usage.priority_class).filter(|class| !class.is_empty())),
+        "PriorityClass" => matches_scope(scope, Some(usage.priority_class).filter(|class| !class.is_empty())),
         _ => false,
     }
 }
 
 /// Returns true if a PersistentVolumeClaim is in a scope. Upstream: pkg/quota/v1/evaluator/core, pvcMatchesScopeFunc.
-pub fn volume_claim_in(scope: &Scope, claim: &StorageClaim) -> bool {
+pub fn is_volume_claim_in_scope(scope: &Scope, claim: &StorageClaim) -> bool {
     &*scope.name == "VolumeAttributesClass"
         && if claim.attributes.is_empty() {
-            chosen(scope, None)
+            matches_scope(scope, None)
         } else {
-            claim.attributes.iter().any(|class| chosen(scope, Some(class)))
+            claim.attributes.iter().any(|class| matches_scope(scope, Some(class)))
         }
 }
 
-fn chosen(scope: &Scope, value: Option<&str>) -> bool {
+/// Returns true if a value matches the operator and values of a scope.
+fn matches_scope(scope: &Scope, value: Option<&str>) -> bool {
     let listed = || value.is_some_and(|value| scope.values.iter().any(|wanted| **wanted == *value));
     match &*scope.operator {
         "Exists" => value.is_some(),

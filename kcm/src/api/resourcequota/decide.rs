@@ -40,19 +40,19 @@ pub struct Content {
     pub services: Vec<Arc<Service>>,
     /// Its PersistentVolumeClaims.
     pub volume_claims: Vec<Arc<PersistentVolumeClaim>>,
-    /// Its ResourceClaims, each with the pod whose extended resources it was made for.
+    /// Its ResourceClaims, each with the pod for whose extended resources it was created.
     pub device_claims: Vec<(Arc<ResourceClaim>, Option<Arc<Pod>>)>,
     /// The cluster's device classes.
     pub classes: Classes,
     /// Counts of other kinds, by resource name; `None`: not known yet, or there is no such kind.
     pub objects: HashMap<Str, Option<usize>>,
-    /// Families with objects that cannot be decoded: they would be counted too low.
+    /// Families with objects that cannot be decoded: their amounts would be too low.
     pub unreadable: BTreeSet<Family>,
 }
 
 /// The usage of a namespace.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Used {
+pub struct NamespaceUsage {
     /// Amounts that could be counted.
     pub amounts: BTreeMap<Str, Amount>,
     /// Resources that cannot be counted, but may be later.
@@ -61,12 +61,12 @@ pub struct Used {
     pub recheck: Option<Duration>,
 }
 
-/// Numbers of pods with the same usage: those that still use something, and those that do not.
+/// Numbers of pods by usage: those that are in use, and those that have ended.
 type PodsByUsage<'a> = HashMap<&'a PackedUsage, (usize, usize)>;
 
 /// Returns the usage of the resources that a quota limits.
-pub fn used(quota: &ResourceQuota, content: &Content, now: Timestamp) -> Used {
-    let mut used = Used::default();
+pub fn used(quota: &ResourceQuota, content: &Content, now: Timestamp) -> NamespaceUsage {
+    let mut used = NamespaceUsage::default();
     let pods_by_usage = pods_by_usage(&content.pods, now, &mut used.recheck);
     for (name, _) in &quota.hard {
         let families: Vec<Family> = Family::ALL
@@ -127,7 +127,7 @@ fn sum(
     match family {
         Family::Pods => total(&mut pods_by_usage.iter().map(|(packed, (in_use, ended))| {
             let usage = packed.unpack();
-            if !scopes.iter().all(|scope| amounts::pod_in(scope, &usage)) {
+            if !scopes.iter().all(|scope| amounts::is_pod_in_scope(scope, &usage)) {
                 return Amount::ZERO;
             }
             let each = |in_use| amounts::of_pod(name, &usage, in_use);
@@ -135,8 +135,9 @@ fn sum(
         })),
         Family::VolumeClaims => {
             let claims = content.volume_claims.iter().filter_map(|claim| claim.storage.as_deref());
-            let inside = claims.filter(|claim| scopes.iter().all(|scope| amounts::volume_claim_in(scope, claim)));
-            total(&mut inside.map(|claim| amounts::of_volume_claim(name, claim)))
+            let in_scope =
+                claims.filter(|claim| scopes.iter().all(|scope| amounts::is_volume_claim_in_scope(scope, claim)));
+            total(&mut in_scope.map(|claim| amounts::of_volume_claim(name, claim)))
         }
         Family::Services | Family::DeviceClaims if !scopes.is_empty() => Amount::ZERO,
         Family::Services => total(&mut content.services.iter().map(|service| amounts::of_service(name, service))),
@@ -152,10 +153,10 @@ fn sum(
 
 /// Returns `used` of the new status, or `None` if nothing has to be written.
 ///
-/// Resources that could not be counted keep their old amount. The old text stays if the amount is the same, or if it
-/// would become lower and must not. Upstream: pkg/controller/resourcequota, syncResourceQuota.
-pub fn to_write(quota: &ResourceQuota, used: &Used, mode: CountMode) -> Option<Quantities> {
-    let stays = |counted: &Amount, written: &str| {
+/// Resources that could not be counted keep their old amount. The old text is kept if it means the same amount, or if
+/// the new amount is lower and `mode` does not allow that. Upstream: pkg/controller/resourcequota, syncResourceQuota.
+pub fn quantities_to_write(quota: &ResourceQuota, used: &NamespaceUsage, mode: CountMode) -> Option<Quantities> {
+    let keeps_text = |counted: &Amount, written: &str| {
         let written = Amount::parse(written);
         written == Some(*counted) || mode == CountMode::RaiseOnly && written.is_some_and(|written| written > *counted)
     };
@@ -163,21 +164,22 @@ pub fn to_write(quota: &ResourceQuota, used: &Used, mode: CountMode) -> Option<Q
     let mut texts = Quantities::new();
     for (name, _) in &quota.hard {
         let text = match (used.amounts.get(name), before(name)) {
-            (Some(amount), Some(text)) if stays(amount, text) => text.clone(),
+            (Some(amount), Some(text)) if keeps_text(amount, text) => text.clone(),
             (Some(amount), _) => amount.to_string().into(),
             (None, Some(text)) => text.clone(),
             (None, None) => continue,
         };
         texts.push((name.clone(), text));
     }
-    (!same(&quota.hard, &quota.status_hard) || !same(&texts, &quota.status_used)).then_some(texts)
+    (!equal_quantities(&quota.hard, &quota.status_hard) || !equal_quantities(&texts, &quota.status_used))
+        .then_some(texts)
 }
 
-/// Returns true if the status has more of something than was counted.
+/// Returns true if the status has a larger amount of a resource than was counted.
 ///
-/// Either its object is not stored yet, or it was deleted before the cache showed that admission had counted it: then
-/// the count after its deletion found a status that seemed right.
-pub fn status_exceeds(quota: &ResourceQuota, used: &Used) -> bool {
+/// Either an object that admission has counted is not stored yet, or it was deleted before the increased status reached
+/// the cache. In that case, the count after the deletion found no difference.
+pub fn status_exceeds(quota: &ResourceQuota, used: &NamespaceUsage) -> bool {
     quota.status_used.iter().any(|(name, text)| {
         let counted = used.amounts.get(name).filter(|_| quota.hard.iter().any(|(limited, _)| limited == name));
         counted.is_some_and(|counted| Amount::parse(text).is_some_and(|written| written > *counted))
@@ -185,6 +187,6 @@ pub fn status_exceeds(quota: &ResourceQuota, used: &Used) -> bool {
 }
 
 /// Returns true if both lists have the same resources in the same amounts.
-pub fn same(a: &Quantities, b: &Quantities) -> bool {
+pub fn equal_quantities(a: &Quantities, b: &Quantities) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.0 == b.0 && quantity::equal(&a.1, &b.1))
 }

@@ -9,7 +9,7 @@ use runtime::store::{Change, Store, by_namespace, index_key};
 use runtime::watch::{MetaChange, Registry};
 
 use super::amounts::Family;
-use super::decide::{counted_objects, same};
+use super::decide::{counted_objects, equal_quantities};
 use super::recounts::{CountMode, Recounts};
 
 /// Enqueues the quotas that a change affects. All changes except additions may lower the usage.
@@ -97,7 +97,7 @@ fn counted_by(quota: Option<&Arc<ResourceQuota>>) -> impl Iterator<Item = (&str,
 pub fn needs_full_count(change: &Change<'_, ResourceQuota>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => {
-            old.meta.uid != new.meta.uid || old.scopes != new.scopes || !same(&old.hard, &new.hard)
+            old.meta.uid != new.meta.uid || old.scopes != new.scopes || !equal_quantities(&old.hard, &new.hard)
         }
         _ => true,
     }
@@ -107,7 +107,8 @@ pub fn needs_full_count(change: &Change<'_, ResourceQuota>) -> bool {
 /// may arrive after the deletion of the object that it counted, and any client may have written the status.
 pub fn with_other_status(change: &Change<'_, ResourceQuota>) -> Option<ObjectKey> {
     let (old, new) = (change.old?, change.new?);
-    let is_same = same(&old.status_used, &new.status_used) && same(&old.status_hard, &new.status_hard);
+    let is_same =
+        equal_quantities(&old.status_used, &new.status_used) && equal_quantities(&old.status_hard, &new.status_hard);
     (!is_same).then(|| new.meta.key())
 }
 

@@ -1,7 +1,7 @@
 //! resourcequota-controller: writes the usage of a namespace into each ResourceQuota's status.
 //!
 //! Admission adds to the usage when objects are created. This controller counts when a quota is new or changed, when
-//! objects are added or deleted or their amounts change, and once a period. It counts from caches and from the census
+//! objects are added or deleted or their amounts change, and once per period. It counts from caches and from the census
 //! of all kinds, and lists nothing. Upstream: pkg/controller/resourcequota and pkg/quota.
 
 mod amounts;
@@ -33,7 +33,7 @@ use sync::Quotas;
 /// Changes are coalesced over this time at first.
 const WINDOW: Duration = Duration::from_millis(100);
 /// Maximum of that time, while many objects change.
-const LONGEST_WINDOW: Duration = Duration::from_millis(800);
+const LONGEST_WINDOW: Duration = Duration::from_millis(200);
 
 /// Longest time between two checks for a kind that a quota counts and that the server does not serve.
 const UNSERVED_KIND_MAX_DELAY: Duration = Duration::from_secs(30);
@@ -49,10 +49,10 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-/// Index of all device classes, under one key: there are few.
+/// Index of all device classes under one value; there are few.
 const CLASSES: Index<DeviceClass> = Index { name: "all", keys: |_, emit| emit(index_key(())) };
 
-/// Returns the parts of pods to read. The gates decide on what the resources of the pod itself count for.
+/// Returns the sections of pods to decode. The gates determine how resources of the pod itself count.
 fn pod_sections(gates: &Gates) -> Sections {
     let unless = |gate: &str, sections| if gates.enabled(gate) { Sections::default() } else { sections };
     Pod::USAGE

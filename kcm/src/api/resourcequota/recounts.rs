@@ -1,10 +1,9 @@
-//! Quotas whose next count may be lower than their status.
+//! The times at which a count may lower the status of a quota.
 //!
-//! Admission adds to the status of a quota before the object is stored. A count from the caches that is lower may only
-//! mean that objects are on their way, and writing it would let more objects in than the quota allows. So a lower count
-//! is written only in a full count: after something was removed or the quota changed, and once a period. A higher count
-//! is always written, soon after an object was added: admission may have missed it, because it did not know the quota
-//! yet.
+//! Admission adds to the status of a quota before the object is stored. A lower count from the caches may only mean
+//! that objects are not in the cache yet; writing it would admit more objects than the quota allows. So a lower count
+//! is written only in a full count: after something was removed or the quota changed, and once per period. A higher
+//! count is always written: admission may have missed an object because the quota was not in its cache yet.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,10 +11,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use kinds::meta::ObjectKey;
 use tokio::time::Instant;
 
-/// The use of a count that is lower than the status.
+/// The treatment of a count that is lower than the status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountMode {
-    /// The counted amounts are written, also lower ones.
+    /// All counted amounts are written, lower ones too.
     Full,
     /// Amounts that would become lower are kept.
     RaiseOnly,
@@ -31,7 +30,7 @@ impl Recounts {
         self.lock().remove(key);
     }
 
-    /// Begins a count. Requests from now on are for the next count.
+    /// Begins a count. Later requests apply to the next count.
     pub fn begin(&self, key: &ObjectKey, now: Instant) -> CountMode {
         let mut due = self.lock();
         if due.get(key).is_some_and(|due| due.is_none_or(|due| due > now)) {
@@ -78,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn request_during_a_count_is_for_the_next_one() {
+    fn request_during_a_count_applies_to_the_next_one() {
         let (recounts, key, now) = (Recounts::default(), ObjectKey::new("n", "quota"), Instant::now());
         assert_eq!(recounts.begin(&key, now), CountMode::Full);
         recounts.request(&key);

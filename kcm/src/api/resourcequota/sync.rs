@@ -19,12 +19,12 @@ use tokio::time::Instant;
 use super::CLASSES;
 use super::amounts::{Classes, Family};
 use super::census::Census;
-use super::decide::{self, Content, Used};
+use super::decide::{self, Content, NamespaceUsage};
 use super::recounts::{CountMode, Recounts};
 use crate::context::Clock;
 
-/// The time after which an object that admission counted is stored and in the cache. A status that still has more than
-/// was counted is too high.
+/// Maximum time until an object that admission has counted is stored and in the cache. After it, a status with more
+/// than the counted use is too high.
 const OBJECT_CACHE_DELAY: Duration = Duration::from_secs(5);
 
 /// The controller's state.
@@ -66,11 +66,11 @@ impl Quotas {
         let mode = self.recounts.begin(key, Instant::now());
         let content = self.content(&quota);
         let used = decide::used(&quota, &content, (self.clock)());
-        if let Some(texts) = decide::to_write(&quota, &used, mode) {
+        if let Some(texts) = decide::quantities_to_write(&quota, &used, mode) {
             let body = quota.status_update(&texts);
             match self.writer.replace(&ResourceQuota::RESOURCE, key, Some("status"), &body).await {
-                Ok(answer) => {
-                    if let Ok(meta) = answer.meta() {
+                Ok(response) => {
+                    if let Ok(meta) = response.meta() {
                         self.quotas.wrote(key, meta.version);
                     }
                 }
@@ -79,7 +79,7 @@ impl Quotas {
                     if mode == CountMode::Full {
                         self.recounts.request(key);
                     }
-                    // Admission has added to it: count again.
+                    // Admission has changed the status: count again.
                     return if error.is_conflict() { Ok(Outcome::RequeueWithBackoff) } else { Err(error.into()) };
                 }
             }
@@ -92,7 +92,7 @@ impl Quotas {
     fn schedule(
         &self,
         key: &ObjectKey,
-        used: &Used,
+        used: &NamespaceUsage,
         content: &Content,
         recount_delay: Option<Duration>,
     ) -> Result<Outcome, ReconcileError> {
@@ -116,7 +116,7 @@ impl Quotas {
     /// Returns the objects of the namespace that the quota may count.
     fn content(&self, quota: &ResourceQuota) -> Content {
         let namespace = &quota.meta.namespace;
-        let here = index_key(&**namespace);
+        let namespace_key = index_key(&**namespace);
         let classes = Classes::new(self.device_classes.by_index(&CLASSES, index_key(())).iter().map(|class| &**class));
         let wanted: BTreeSet<Family> = Family::ALL
             .iter()
@@ -137,19 +137,19 @@ impl Quotas {
         for family in wanted {
             let unreadable = match family {
                 Family::Pods => {
-                    content.pods = self.pods.by_index(&by_namespace(), here);
+                    content.pods = self.pods.by_index(&by_namespace(), namespace_key);
                     self.pods.undecodable()
                 }
                 Family::Services => {
-                    content.services = self.services.by_index(&by_namespace(), here);
+                    content.services = self.services.by_index(&by_namespace(), namespace_key);
                     self.services.undecodable()
                 }
                 Family::VolumeClaims => {
-                    content.volume_claims = self.volume_claims.by_index(&by_namespace(), here);
+                    content.volume_claims = self.volume_claims.by_index(&by_namespace(), namespace_key);
                     self.volume_claims.undecodable()
                 }
                 Family::DeviceClaims => {
-                    let claims = self.device_claims.by_index(&by_namespace(), here).into_iter();
+                    let claims = self.device_claims.by_index(&by_namespace(), namespace_key).into_iter();
                     content.device_claims = claims.map(|claim| (claim.clone(), self.pod_of(&claim))).collect();
                     self.device_claims.undecodable()
                 }
@@ -163,7 +163,8 @@ impl Quotas {
     }
 
     /// Returns the pod whose extended resources a claim was created for. The pod's status names the claim. Until it
-    /// does, it is the pod's oldest claim of this sort. Upstream: pkg/quota/v1/evaluator/core, getVerifiedPodUsage.
+    /// does, it is the oldest claim that was created for the pod's extended resources. Upstream:
+    /// pkg/quota/v1/evaluator/core, getVerifiedPodUsage.
     fn pod_of(&self, claim: &ResourceClaim) -> Option<Arc<Pod>> {
         let owner = claim.meta.controller().filter(|_| claim.for_extended_resources)?;
         if (&*owner.kind, &*owner.api_version) != ("Pod", "v1") {

@@ -22,9 +22,9 @@ use proptest::prelude::*;
 use runtime::store::Change;
 use runtime::watch::MetaChange;
 
-use super::amounts::{Classes, Family, of_device_claim, volume_claim_in};
+use super::amounts::{Classes, Family, is_volume_claim_in_scope, of_device_claim};
 use super::census::Census;
-use super::decide::{Content, Used, counted_objects, status_exceeds, to_write, used};
+use super::decide::{Content, NamespaceUsage, counted_objects, quantities_to_write, status_exceeds, used};
 use super::keys::{amounts_changed, counts_kind, needs_full_count, with_other_status};
 use super::recounts::CountMode;
 
@@ -92,7 +92,7 @@ fn pod(name: &str, requests: &[(&str, &str)], spec: impl FnOnce(&mut Vec<u8>)) -
     decode(&object, Pod::USAGE)
 }
 
-fn texts(used: &Used) -> Vec<String> {
+fn texts(used: &NamespaceUsage) -> Vec<String> {
     used.amounts.iter().map(|(name, amount)| format!("{name}={amount}")).collect()
 }
 
@@ -176,7 +176,7 @@ fn scopes_select_pods() {
             pod("requesting", &[("cpu", "1")], |_| {}),
             pod("high", &[], |spec| spec.put_str(pod_spec::PRIORITY_CLASS_NAME, "high")),
             pod("low", &[("memory", "1")], |spec| spec.put_str(pod_spec::PRIORITY_CLASS_NAME, "low")),
-            pod("ending", &[], |spec| spec.put_int(pod_spec::ACTIVE_DEADLINE_SECONDS, 5)),
+            pod("with-deadline", &[], |spec| spec.put_int(pod_spec::ACTIVE_DEADLINE_SECONDS, 5)),
         ]
     };
     let exists = |name: &str| scope(name, "Exists", &[]);
@@ -269,7 +269,7 @@ fn volume_claims_count_by_class() {
 }
 
 #[test]
-fn volume_claims_are_chosen_by_any_of_their_attributes_classes() {
+fn scope_selects_volume_claims_by_any_of_their_attributes_classes() {
     let claim = |names: &[&str]| StorageClaim {
         attributes: names.iter().map(|name| (*name).into()).collect(),
         ..StorageClaim::default()
@@ -283,7 +283,8 @@ fn volume_claims_are_chosen_by_any_of_their_attributes_classes() {
         (class("NotIn", &["fast"]), true, false, true),
         (scope("Terminating", "Exists", &[]), false, false, false),
     ] {
-        let found = [&[][..], &["fast"], &["fast", "slow"]].map(|names| volume_claim_in(&scope, &claim(names)));
+        let found =
+            [&[][..], &["fast"], &["fast", "slow"]].map(|names| is_volume_claim_in_scope(&scope, &claim(names)));
         assert_eq!(found, [none, fast, both], "{scope:?}");
     }
 }
@@ -356,7 +357,7 @@ fn other_kinds_are_counted_and_unknown_ones_keep_their_amount() {
     assert_eq!(texts(&found), ["count/configmaps=3"]);
     assert_eq!(found.unknown, ["count/widgets.example.com".into()]);
     let expected = pairs(&[("count/configmaps", "3"), ("count/widgets.example.com", "7")]);
-    assert_eq!(to_write(&quota, &found, CountMode::Full), Some(expected));
+    assert_eq!(quantities_to_write(&quota, &found, CountMode::Full), Some(expected));
 }
 
 #[test]
@@ -368,7 +369,10 @@ fn resources_that_cannot_be_counted_keep_their_amount() {
 
 #[test]
 fn a_status_is_written_only_if_an_amount_differs() {
-    let found = Used { amounts: [("cpu".into(), Amount::parse("2").expect("a quantity"))].into(), ..Used::default() };
+    let found = NamespaceUsage {
+        amounts: [("cpu".into(), Amount::parse("2").expect("a quantity"))].into(),
+        ..NamespaceUsage::default()
+    };
     let base = |hard: &str, status_hard: &str, used: &str| {
         let mut quota = quota(&[]);
         quota.hard = pairs(&[("cpu", hard)]);
@@ -383,16 +387,22 @@ fn a_status_is_written_only_if_an_amount_differs() {
         (base("4", "4", "3"), Some("2")),
     ] {
         let expected = expected.map(|text| pairs(&[("cpu", text)]));
-        assert_eq!(to_write(&quota, &found, CountMode::Full), expected, "{quota:?}");
+        assert_eq!(quantities_to_write(&quota, &found, CountMode::Full), expected, "{quota:?}");
     }
-    assert!(to_write(&quota(&[]), &Used::default(), CountMode::Full).is_none(), "nothing is limited, nothing is used");
+    assert!(
+        quantities_to_write(&quota(&[]), &NamespaceUsage::default(), CountMode::Full).is_none(),
+        "nothing is limited, nothing is used"
+    );
 }
 
-/// Objects that admission has counted may not be stored yet.
+/// An object that admission has counted may not be stored yet.
 #[test]
 fn count_after_an_addition_raises_and_never_lowers() {
     let amount = |text| Amount::parse(text).expect("a quantity");
-    let found = Used { amounts: [("cpu".into(), amount("2")), ("pods".into(), amount("5"))].into(), ..Used::default() };
+    let found = NamespaceUsage {
+        amounts: [("cpu".into(), amount("2")), ("pods".into(), amount("5"))].into(),
+        ..NamespaceUsage::default()
+    };
     for (cpu, pods, raised, full) in [
         ("3", "5", None, Some(("2", "5"))),
         ("3", "4", Some(("3", "5")), Some(("2", "5"))),
@@ -403,8 +413,8 @@ fn count_after_an_addition_raises_and_never_lowers() {
         quota.status_hard = quota.hard.clone();
         quota.status_used = pairs(&[("cpu", cpu), ("pods", pods)]);
         let texts = |texts: Option<(&str, &str)>| texts.map(|(cpu, pods)| pairs(&[("cpu", cpu), ("pods", pods)]));
-        assert_eq!(to_write(&quota, &found, CountMode::RaiseOnly), texts(raised), "{cpu} {pods}");
-        assert_eq!(to_write(&quota, &found, CountMode::Full), texts(full), "{cpu} {pods}");
+        assert_eq!(quantities_to_write(&quota, &found, CountMode::RaiseOnly), texts(raised), "{cpu} {pods}");
+        assert_eq!(quantities_to_write(&quota, &found, CountMode::Full), texts(full), "{cpu} {pods}");
     }
     for (cpu, pods, exceeds) in [("3", "5", true), ("2", "6", true), ("2", "5", false), ("1", "4", false)] {
         let mut quota = quota(&["cpu", "pods"]);
@@ -413,7 +423,7 @@ fn count_after_an_addition_raises_and_never_lowers() {
     }
     let mut never_counted = quota(&["cpu", "pods"]);
     never_counted.status_hard = never_counted.hard.clone();
-    let written = to_write(&never_counted, &found, CountMode::RaiseOnly);
+    let written = quantities_to_write(&never_counted, &found, CountMode::RaiseOnly);
     assert_eq!(written, Some(pairs(&[("cpu", "2"), ("pods", "5")])));
 }
 
@@ -457,7 +467,7 @@ fn any_usage() -> impl Strategy<Value = (u32, bool)> {
 }
 
 proptest! {
-    /// The sum over pods does not depend on their order, and is what adding them one by one gives.
+    /// The sum over pods does not depend on their order, and equals the sum of the single amounts.
     #[test]
     fn sum_over_pods_does_not_depend_on_their_order(pods in prop::collection::vec(any_usage(), 0..30)) {
         let all: Vec<Arc<Pod>> = pods.iter().enumerate().map(|(at, (milli, ended))| {

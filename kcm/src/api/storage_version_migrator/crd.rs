@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::GroupResource;
 
-/// The owner of the fields that are applied.
+/// The field manager of the applied fields.
 const MANAGER: &str = "migration-runner-controller";
 
 const DEFINITIONS: Resource = Resource {
@@ -18,7 +18,7 @@ const DEFINITIONS: Resource = Resource {
     namespaced: false,
 };
 
-/// The condition of a definition.
+/// Type of the condition in a definition.
 const CONDITION: &str = "StorageMigrating";
 
 /// A step of a migration that is reported in the definition.
@@ -35,7 +35,8 @@ pub enum Step<'a> {
 /// Reports a step in the definition of a resource, if it has one.
 ///
 /// # Errors
-/// A conflict when the definition changed since it was read: the stored versions may be cut only if it did not.
+/// A conflict if the definition changed since it was read. Stored versions may be removed only from an unchanged
+/// definition.
 pub async fn report_step(
     writer: &Writer,
     resource: &GroupResource,
@@ -53,14 +54,14 @@ pub async fn report_step(
     };
     let applied = applied(&definition, step, now);
     match writer.apply(&DEFINITIONS, &key, Some("status"), MANAGER, &applied).await {
-        Err(error) if !error.is_gone() => Err(error),
+        Err(error) if !error.is_object_deleted() => Err(error),
         _ => Ok(()),
     }
 }
 
 /// Returns the fields to apply. The definition's version makes the write fail if it has changed.
 ///
-/// The stored versions are always among them: a field that its owner no longer applies is removed.
+/// The stored versions are always included: the API server removes a field that its field manager no longer applies.
 pub fn applied(definition: &Value, step: Step<'_>, now: &str) -> Value {
     let metadata = &definition["metadata"];
     let generation = &metadata["generation"];
@@ -83,8 +84,9 @@ pub fn applied(definition: &Value, step: Step<'_>, now: &str) -> Value {
         Step::Failed => ("False", "MigrationFailed", "The migration has failed".to_owned()),
     };
     // Differs from upstream: after a failure objects may still be stored in an older version, which must stay listed.
-    let cut = (step == Step::Succeeded && is_same).then(|| storage_version(definition)).flatten();
-    let stored = cut.map_or_else(|| definition["status"]["storedVersions"].clone(), |version| json!([version]));
+    let only_version = (step == Step::Succeeded && is_same).then(|| storage_version(definition)).flatten();
+    let stored =
+        only_version.map_or_else(|| definition["status"]["storedVersions"].clone(), |version| json!([version]));
     let mut status = json!({"conditions": [{
         "type": CONDITION, "status": status, "lastTransitionTime": now, "reason": reason, "message": message,
         "observedGeneration": generation,

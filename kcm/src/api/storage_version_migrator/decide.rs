@@ -6,39 +6,40 @@ use std::time::Duration;
 use kinds::{Resource, StorageVersionMigration, Time};
 use runtime::write::WriteError;
 
-/// Age of a migration up to which a resource that is not served yet is awaited: its definition may be new.
-const YOUNG: Duration = Duration::from_secs(60);
+/// A new migration waits this long for a resource that is not served yet: its definition may be new, too.
+const NEW_DEFINITION_WAIT: Duration = Duration::from_secs(60);
 
-/// Longest error in a message, in bytes. The API takes messages of up to 32 KiB.
-const LONGEST_ERROR: usize = 4096;
+/// Maximum bytes of an error in a message. The API accepts messages of up to 32 KiB.
+const MAX_ERROR_BYTES: usize = 4096;
 
 /// The migrations of one resource that need an action.
 #[derive(Debug, Default)]
-pub struct Admission {
-    /// They have ended, and still count as running.
+pub struct NextMigrations {
+    /// Migrations that have ended, but whose condition `Running` is still True.
     pub ended: Vec<Arc<StorageVersionMigration>>,
-    /// The next one to run; `None` while one runs.
+    /// The next migration to run; `None` while one runs.
     pub next: Option<Arc<StorageVersionMigration>>,
 }
 
 /// Decides which of a resource's migrations runs: the oldest that has not ended, by name among those of the same age.
-pub fn admission(mut migrations: Vec<Arc<StorageVersionMigration>>) -> Admission {
+pub fn next_migrations(mut migrations: Vec<Arc<StorageVersionMigration>>) -> NextMigrations {
     migrations.sort_by(|a, b| a.meta.by_creation(&b.meta));
-    let (mut admission, mut is_running) = (Admission::default(), false);
+    let (mut actions, mut is_running) = (NextMigrations::default(), false);
     for migration in migrations {
         match (migration.is_true("Running"), migration.is_terminal()) {
-            (true, true) => admission.ended.push(migration),
+            (true, true) => actions.ended.push(migration),
             (true, false) => is_running = true,
             (false, true) => {}
-            (false, false) if admission.next.is_none() => admission.next = Some(migration),
+            (false, false) if actions.next.is_none() => actions.next = Some(migration),
             (false, false) => {}
         }
     }
-    admission.next = admission.next.filter(|_| !is_running);
-    admission
+    actions.next = actions.next.filter(|_| !is_running);
+    actions
 }
 
-/// The message of the condition `Running`. `objects` are those left and all of the resource, once they are known.
+/// Returns the message of the condition `Running`. `objects` are the numbers of objects that are not migrated yet and
+/// of all objects of the resource, once they are known.
 pub fn running_message(objects: Option<(usize, usize)>, transient: Option<&str>) -> String {
     let mut message = "The migration is running".to_owned();
     match objects {
@@ -52,7 +53,7 @@ pub fn running_message(objects: Option<(usize, usize)>, transient: Option<&str>)
     message
 }
 
-/// The message of the condition `Failed`. `objects` are as in [`running_message`].
+/// Returns the message of the condition `Failed`. `objects` are as in [`running_message`].
 pub fn failed_message(objects: Option<(usize, usize)>, error: &str) -> String {
     let error = shortened(error);
     match objects {
@@ -64,44 +65,45 @@ pub fn failed_message(objects: Option<(usize, usize)>, error: &str) -> String {
 }
 
 fn shortened(text: &str) -> &str {
-    &text[..text.floor_char_boundary(LONGEST_ERROR)]
+    &text[..text.floor_char_boundary(MAX_ERROR_BYTES)]
 }
 
 /// Returns true if a migration was created less than a minute ago.
-pub fn is_young(created: Time, now: Time) -> bool {
-    now.0.saturating_sub(created.0) < YOUNG.as_secs() as i64
+pub fn is_new(created: Time, now: Time) -> bool {
+    now.0.saturating_sub(created.0) < NEW_DEFINITION_WAIT.as_secs() as i64
 }
 
-/// Reads the version in a status: a number without leading zeros. Upstream: apimachinery/pkg/util/resourceversion.
+/// Parses the version in a status: a number without leading zeros. Upstream: apimachinery/pkg/util/resourceversion.
 pub fn read_version(text: &str) -> Result<u64, String> {
     let is_well_formed = !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit());
     let version = text.parse().ok().filter(|_| is_well_formed);
     version.ok_or_else(|| format!("resource version is not well formed: {}", shortened(text)))
 }
 
-/// A resource as upstream's messages name it. Upstream: apimachinery/pkg/runtime/schema, GroupVersionResource.String.
+/// Returns a resource in the format of upstream's messages. Upstream: apimachinery/pkg/runtime/schema,
+/// GroupVersionResource.String.
 pub fn resource_name(resource: &Resource) -> String {
     format!("{}/{}, Resource={}", resource.group, resource.version, resource.plural)
 }
 
 /// The result of a patch of one object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patched {
-    /// It is stored again, by this patch or by another write since it was listed, or it was deleted.
+pub enum PatchResult {
+    /// The object was stored again, by this patch or by another write since it was listed, or it was deleted.
     Migrated,
     /// The same patch may succeed later.
     Retry,
-    /// It can never succeed: the migration has failed.
+    /// A retry cannot succeed: the migration fails.
     Fail,
 }
 
 /// Classifies the result of a patch. Differs from upstream: a missing response never fails a migration.
-pub fn classify(result: &Result<(), WriteError>) -> Patched {
-    let Err(error) = result else { return Patched::Migrated };
+pub fn classify(result: &Result<(), WriteError>) -> PatchResult {
+    let Err(error) = result else { return PatchResult::Migrated };
     if error.is_conflict() || error.is_not_found() {
-        return Patched::Migrated;
+        return PatchResult::Migrated;
     }
-    if is_retriable(error) { Patched::Retry } else { Patched::Fail }
+    if is_retriable(error) { PatchResult::Retry } else { PatchResult::Fail }
 }
 
 /// Returns true if a request may succeed later: the server is too busy or has failed, or did not respond.

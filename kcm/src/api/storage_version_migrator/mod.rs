@@ -2,7 +2,7 @@
 //! version and with the current encryption key.
 //!
 //! A StorageVersionMigration names the resource. One migration of a resource runs at a time; when it begins, the
-//! version that the API server has reached is noted in its status. Each object that was last written before that
+//! version that the API server has reached is recorded in its status. Each object that was last written before that
 //! version gets an empty patch, which makes the API server store it again. Where the resource is a custom one, its
 //! definition reports the migration in a condition, and its stored versions are reduced to the current one at the end.
 //! Upstream: pkg/controller/storageversionmigrator.
@@ -36,9 +36,10 @@ use sync::Migrator;
 const NAME: &str = "storage-version-migrator-controller";
 const RUNNER_QUEUE: &str = "migration-runner-controller";
 
-/// Multiples of the usual rate limit for patches. Upstream: cmd/kube-controller-manager/app, storageversionmigrator.go.
-const PATCHES_QPS: u16 = 20;
-const PATCHES_BURST: u32 = 100;
+/// Multiples of `--kube-api-qps` and `--kube-api-burst` for patches. Upstream: cmd/kube-controller-manager/app,
+/// storageversionmigrator.go.
+const PATCHES_QPS_FACTOR: u16 = 20;
+const PATCHES_BURST_FACTOR: u32 = 100;
 
 /// Migrations of different resources that run at the same time.
 const WORKERS: usize = 5;
@@ -67,8 +68,9 @@ fn prepare(context: &mut Context) -> anyhow::Result<Start> {
     start_of(&context.options)
 }
 
-/// Upstream: cmd/kube-controller-manager/app, newSVMController. A manager without the garbage collector ends there too,
-/// although only upstream's migrator reads its cache: a command line that runs here must run there.
+/// Reports whether the migrator starts. Without the garbage collector, the process ends with an error as upstream's
+/// does, although only upstream's migrator needs the collector's cache: every command line that is accepted here has to
+/// be accepted there. Upstream: cmd/kube-controller-manager/app, newSVMController.
 fn start_of(options: &Options) -> anyhow::Result<Start> {
     if !GATES.iter().all(|gate| options.gates.enabled(gate)) {
         return Ok(Start::Skip("gate StorageVersionMigrator or InformerResourceVersion is off"));
@@ -140,7 +142,7 @@ fn start(manager: &mut Manager, context: &Context) {
         migrations,
         discovery: manager.discovery(),
         writer,
-        patcher: manager.faster_writer(DESCRIPTOR.service_account, PATCHES_QPS, PATCHES_BURST),
+        patcher: manager.faster_writer(DESCRIPTOR.service_account, PATCHES_QPS_FACTOR, PATCHES_BURST_FACTOR),
         consistency: Consistency::default(),
         queue: queue.clone(),
         clock: context.clock.clone(),

@@ -15,7 +15,7 @@ use runtime::write::{WriteError, Writer};
 use tracing::info;
 
 use super::crd::{self, Step};
-use super::decide::{admission, running_message};
+use super::decide::{NextMigrations, next_migrations, running_message};
 use super::{BY_RESOURCE, GroupResource, of_resource, true_condition};
 use crate::context::Clock;
 
@@ -44,8 +44,8 @@ impl Reconcile for Runner {
 impl Runner {
     async fn sync(&self, resource: &GroupResource) -> Result<Outcome, ReconcileError> {
         let key = ObjectKey { namespace: resource.group.clone(), name: resource.resource.clone() };
-        let (queue, again) = (self.queue.clone(), resource.clone());
-        if !self.consistency.caught_up(&key, &self.migrations, move || queue.add(again)) {
+        let (queue, requeued) = (self.queue.clone(), resource.clone());
+        if !self.consistency.caught_up(&key, &self.migrations, move || queue.add(requeued)) {
             return Ok(Outcome::WaitingForCache);
         }
         let mut migrations = self.migrations.by_index(&BY_RESOURCE, of_resource(resource));
@@ -53,12 +53,12 @@ impl Runner {
         if migrations.is_empty() {
             self.consistency.forget(&key);
         }
-        let admission = admission(migrations);
-        let written = self.write(resource, &key, admission).await;
+        let actions = next_migrations(migrations);
+        let written = self.write(resource, &key, actions).await;
         match written {
             // The migration or the definition has changed since it was read: both are read again.
-            Err(error) if error.is_conflict() && !error.is_gone() => Ok(Outcome::RequeueWithBackoff),
-            Err(error) if !error.is_gone() => Err(error.into()),
+            Err(error) if error.is_conflict() && !error.is_object_deleted() => Ok(Outcome::RequeueWithBackoff),
+            Err(error) if !error.is_object_deleted() => Err(error.into()),
             _ => Ok(Outcome::Done),
         }
     }
@@ -67,9 +67,9 @@ impl Runner {
         &self,
         resource: &GroupResource,
         key: &ObjectKey,
-        admission: super::decide::Admission,
+        actions: NextMigrations,
     ) -> Result<(), WriteError> {
-        for migration in admission.ended {
+        for migration in actions.ended {
             let step = if migration.is_true("Succeeded") { Step::Succeeded } else { Step::Failed };
             crd::report_step(&self.writer, resource, step, &self.timestamp()).await?;
             let completed = MigrationCondition {
@@ -79,7 +79,7 @@ impl Runner {
             };
             self.set(key, migration, completed).await?;
         }
-        if let Some(next) = admission.next {
+        if let Some(next) = actions.next {
             info!(migration = &*next.meta.name, %resource, "starting migration of stored objects");
             crd::report_step(&self.writer, resource, Step::Begin(&next.meta.name), &self.timestamp()).await?;
             let running = true_condition("Running", "MigrationRunning", running_message(None, None), self.now());
@@ -100,8 +100,8 @@ impl Runner {
         }
         let object = migration.to_object().map_err(DecodeError::from)?;
         let resource = &StorageVersionMigration::RESOURCE;
-        let answer = self.writer.replace(resource, &migration.meta.key(), Some("status"), &object).await?;
-        self.consistency.wrote(key, &self.migrations, answer.meta()?.version);
+        let response = self.writer.replace(resource, &migration.meta.key(), Some("status"), &object).await?;
+        self.consistency.wrote(key, &self.migrations, response.meta()?.version);
         Ok(())
     }
 

@@ -22,7 +22,7 @@ use serde_json::json;
 use tracing::{debug, info, warn};
 
 use super::decide::{
-    Patched, classify, failed_message, is_retriable, is_young, read_version, resource_name, running_message,
+    PatchResult, classify, failed_message, is_new, is_retriable, read_version, resource_name, running_message,
 };
 use super::{NAME, true_condition};
 use crate::context::Clock;
@@ -113,7 +113,7 @@ impl Migrator {
         let snapshot = self.discovery.no_older_than(DISCOVERY_AGE).await;
         let snapshot = snapshot.map_err(|error| ReconcileError::new(error.to_string()))?;
         let served = snapshot.of_group_resource(&migration.group, &migration.resource);
-        let may_be_served_later = snapshot.has_failed(&migration.group) || is_young(migration.meta.created, self.now());
+        let may_be_served_later = snapshot.has_failed(&migration.group) || is_new(migration.meta.created, self.now());
         if served.is_none() && may_be_served_later {
             return Err(ReconcileError::new("the API server does not serve the resource (yet)"));
         }
@@ -161,7 +161,7 @@ impl Migrator {
             Some(pass) => pass,
             None => match self.begin(migration, &resource, version).await {
                 Ok(pass) => pass,
-                Err(error) if is_retriable(&error) || is_young(migration.meta.created, self.now()) => {
+                Err(error) if is_retriable(&error) || is_new(migration.meta.created, self.now()) => {
                     return Err(error.into());
                 }
                 Err(error) => return self.fail(migration, failed_message(None, &error.to_string())).await,
@@ -182,8 +182,8 @@ impl Migrator {
         outcome
     }
 
-    /// Lists the objects that were last written before the migration began. The list is read from the API server, so that
-    /// it is no older than the version that was noted.
+    /// Lists the objects that were last written before the migration began. The list is read from the API server, so
+    /// that it is no older than the version that was recorded.
     async fn begin(
         &self,
         migration: &StorageVersionMigration,
@@ -207,7 +207,7 @@ impl Migrator {
                 "metadata": { "resourceVersion": version.to_string() },
             });
             let result = self.patcher.merge_patch_as(resource, key, NAME, &patch).await.map(drop);
-            if classify(&result) != Patched::Migrated {
+            if classify(&result) != PatchResult::Migrated {
                 return result;
             }
             debug!(object = %key, resource = resource.plural, "object is stored in the current version");
@@ -271,7 +271,7 @@ impl Migrator {
                 self.consistency.wrote(&key, &self.migrations, version);
                 Ok(Outcome::Done)
             }
-            Err(error) if error.is_gone() => Ok(Outcome::Done),
+            Err(error) if error.is_object_deleted() => Ok(Outcome::Done),
             // The runner or another client has changed it: it is read again.
             Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) => Err(error.into()),

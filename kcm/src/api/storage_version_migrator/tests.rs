@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 
 use super::crd::{Step, applied};
 use super::decide::{
-    Patched, admission, classify, failed_message, is_young, read_version, resource_name, running_message,
+    PatchResult, classify, failed_message, is_new, next_migrations, read_version, resource_name, running_message,
 };
 use super::{start_of, true_condition};
 use crate::context::Start;
 use crate::flags::{Invocation, Options, parse};
 
-/// A migration of this name and age, with these conditions.
+/// Returns a migration with this name, creation time and conditions.
 fn migration(name: &str, created: i64, conditions: &[&str]) -> Arc<StorageVersionMigration> {
     let mut object = Vec::new();
     object.put_message(f::METADATA, |meta| {
@@ -58,7 +58,7 @@ fn oldest_migration_of_a_resource_runs_alone() {
     let running = || migration("running", 5, &["Running"]);
     let ended = || migration("ended", 1, &["Running", "Succeeded"]);
     let failed = || migration("failed", 1, &["Running", "Failed"]);
-    let over = || migration("over", 1, &["Succeeded"]);
+    let completed = || migration("completed", 1, &["Succeeded"]);
     let (a, b, old) = (|| migration("a", 3, &[]), || migration("b", 3, &[]), || migration("z", 2, &[]));
     for (name, migrations, expected_ended, expected_next) in [
         ("none", vec![], &[][..], None),
@@ -68,10 +68,10 @@ fn oldest_migration_of_a_resource_runs_alone() {
         ("one runs", vec![a(), running(), old()], &[], None),
         ("one has ended", vec![ended(), a()], &["ended"], Some("a")),
         ("one has failed", vec![a(), failed()], &["failed"], Some("a")),
-        ("one is over", vec![over(), a()], &[], Some("a")),
+        ("one has completed", vec![completed(), a()], &[], Some("a")),
         ("one has ended, one runs", vec![ended(), running(), a()], &["ended"], None),
     ] {
-        let found = admission(migrations);
+        let found = next_migrations(migrations);
         let ended: Vec<&str> = found.ended.iter().map(|migration| &*migration.meta.name).collect();
         assert_eq!(ended, expected_ended, "{name}");
         assert_eq!(found.next.as_ref().map(|migration| &*migration.meta.name), expected_next, "{name}");
@@ -79,7 +79,7 @@ fn oldest_migration_of_a_resource_runs_alone() {
 }
 
 #[test]
-fn messages_count_the_objects_that_are_left() {
+fn messages_count_the_objects_that_are_not_migrated_yet() {
     for (objects, transient, expected) in [
         (None, None, "The migration is running"),
         (Some((0, 0)), None, "The migration is running"),
@@ -108,29 +108,29 @@ fn versions_are_numbers_without_leading_zeros() {
 #[test]
 fn missing_resource_is_awaited_in_the_first_minute() {
     for (age, expected) in [(-5, true), (0, true), (59, true), (60, false), (3600, false)] {
-        assert_eq!(is_young(Time(10_000 - age), Time(10_000)), expected, "{age}");
+        assert_eq!(is_new(Time(10_000 - age), Time(10_000)), expected, "{age}");
     }
     let pods = Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true };
     assert_eq!(resource_name(&pods), "/v1, Resource=pods");
 }
 
 #[test]
-fn patches_that_another_write_overtook_count_as_migrated() {
+fn object_that_another_client_changed_or_deleted_counts_as_migrated() {
     let refused = |code: u16, reason: &str| {
         Err(WriteError::Refused(ApiStatus { code, reason: reason.to_owned(), ..ApiStatus::default() }))
     };
     for (name, result, expected) in [
-        ("done", Ok(()), Patched::Migrated),
-        ("conflict", refused(409, "Conflict"), Patched::Migrated),
-        ("deleted", refused(404, "NotFound"), Patched::Migrated),
-        ("too many requests", refused(429, "TooManyRequests"), Patched::Retry),
-        ("webhook failed", refused(500, "InternalError"), Patched::Retry),
-        ("unavailable", refused(503, "ServiceUnavailable"), Patched::Retry),
-        ("server timeout", refused(500, "ServerTimeout"), Patched::Retry),
-        ("gateway timeout", refused(504, "Timeout"), Patched::Retry),
-        ("not leading", Err(WriteError::NotLeading), Patched::Retry),
-        ("forbidden", refused(403, "Forbidden"), Patched::Fail),
-        ("invalid", refused(422, "Invalid"), Patched::Fail),
+        ("done", Ok(()), PatchResult::Migrated),
+        ("conflict", refused(409, "Conflict"), PatchResult::Migrated),
+        ("deleted", refused(404, "NotFound"), PatchResult::Migrated),
+        ("too many requests", refused(429, "TooManyRequests"), PatchResult::Retry),
+        ("webhook failed", refused(500, "InternalError"), PatchResult::Retry),
+        ("unavailable", refused(503, "ServiceUnavailable"), PatchResult::Retry),
+        ("server timeout", refused(500, "ServerTimeout"), PatchResult::Retry),
+        ("gateway timeout", refused(504, "Timeout"), PatchResult::Retry),
+        ("not leading", Err(WriteError::NotLeading), PatchResult::Retry),
+        ("forbidden", refused(403, "Forbidden"), PatchResult::Fail),
+        ("invalid", refused(422, "Invalid"), PatchResult::Fail),
     ] {
         assert_eq!(classify(&result), expected, "{name}");
     }
@@ -147,7 +147,7 @@ fn definition(generation: i64, migrating: Option<i64>) -> Value {
 }
 
 #[test]
-fn stored_versions_are_cut_only_after_a_success_of_the_same_generation() {
+fn stored_versions_are_removed_only_after_a_success_of_the_same_generation() {
     const UPDATED: &str = "The migration has succeeded and the stored versions have been updated";
     const MISMATCH: &str =
         "The migration has succeeded but the stored versions have not been updated due to a generation mismatch";

@@ -19,7 +19,7 @@ const MAX_KINDS: usize = 10;
 const MAX_WARNING_BYTES: usize = 256 << 10;
 
 /// The end of a truncated warning.
-const CUT_MARK: &str = "\n(the rest was cut)\n";
+const TRUNCATION_MARK: &str = "\n(the rest was cut)\n";
 
 /// Field manager of the status.
 pub const FIELD_MANAGER: &str = "validatingadmissionpolicy-status";
@@ -38,7 +38,7 @@ pub struct ExpressionWarning {
 pub struct MatchedKinds {
     /// The kinds in order, without duplicates.
     pub kinds: BTreeSet<GroupVersionKind>,
-    /// Whether a resource is not known.
+    /// The API server serves no kind for one of the resources.
     pub has_unknown: bool,
 }
 
@@ -65,7 +65,7 @@ pub fn matched_kinds(rules: &[ResourceRule], find: impl Fn(&str, &str, &str) -> 
     matched
 }
 
-/// The resources of a rule, without subresources, in the order in which they are tried.
+/// Returns the resources of a rule, without subresources, in the order in which they are looked up.
 fn combinations(rule: &ResourceRule) -> impl Iterator<Item = (&str, &str, &str)> {
     let mut resources = sorted(&rule.resources);
     resources.retain(|resource| !resource.contains(['*', '/']));
@@ -87,7 +87,7 @@ fn has_wildcard(names: &[String]) -> bool {
     names.iter().any(|name| name.contains('*'))
 }
 
-/// The kind of a policy's parameters; `None` if it has none, or its version is malformed.
+/// Returns the kind of a policy's parameters; `None` if it has none, or its version is malformed.
 pub fn params_kind(kind: Option<&ParamKind>) -> Option<GroupVersionKind> {
     let ParamKind { api_version, kind } = kind?;
     let (group, version) = match api_version.split_once('/') {
@@ -98,7 +98,7 @@ pub fn params_kind(kind: Option<&ParamKind>) -> Option<GroupVersionKind> {
     Some(GroupVersionKind { group: group.to_owned(), version: version.to_owned(), kind: kind.clone() })
 }
 
-/// Returns the warnings of a policy's expressions, and why expressions could not be checked.
+/// Returns the warnings of a policy's expressions, and the reasons why expressions could not be checked.
 pub fn warnings(
     spec: &PolicySpec,
     kinds: Vec<MatchedKind>,
@@ -107,7 +107,7 @@ pub fn warnings(
     let variables = || spec.variables.iter().map(|variable| (&*variable.name, &*variable.expression));
     let checkers: Vec<Checker> = kinds.into_iter().map(|kind| Checker::new(kind, params, variables())).collect();
     let (mut found, mut unchecked) = (Vec::new(), Vec::new());
-    let mut left = MAX_WARNING_BYTES;
+    let mut remaining_bytes = MAX_WARNING_BYTES;
     for (field_ref, expression) in expressions(spec) {
         let parts: Vec<String> = checkers
             .iter()
@@ -122,17 +122,17 @@ pub fn warnings(
             continue;
         }
         let mut warning = parts.join("\n");
-        let is_cut = cut(&mut warning, left);
-        left = left.saturating_sub(warning.len());
+        let is_truncated = truncate(&mut warning, remaining_bytes);
+        remaining_bytes = remaining_bytes.saturating_sub(warning.len());
         found.push(ExpressionWarning { field_ref, warning });
-        if is_cut {
+        if is_truncated {
             break;
         }
     }
     (found, unchecked)
 }
 
-/// The expressions whose mistakes are reported, with their fields.
+/// Returns the expressions whose mistakes are reported, with their fields.
 fn expressions(spec: &PolicySpec) -> impl Iterator<Item = (String, &str)> {
     spec.validations.iter().enumerate().flat_map(|(index, validation)| {
         let message = Some(&validation.message_expression).filter(|expression| !expression.is_empty());
@@ -142,18 +142,18 @@ fn expressions(spec: &PolicySpec) -> impl Iterator<Item = (String, &str)> {
     })
 }
 
-/// Truncates a text. Returns true if it was longer.
-fn cut(text: &mut String, left: usize) -> bool {
-    if text.len() <= left {
+/// Truncates a text to a number of bytes. Returns true if it was longer.
+fn truncate(text: &mut String, limit: usize) -> bool {
+    if text.len() <= limit {
         return false;
     }
-    text.truncate(text.floor_char_boundary(left.saturating_sub(CUT_MARK.len())));
-    text.push_str(CUT_MARK);
+    text.truncate(text.floor_char_boundary(limit.saturating_sub(TRUNCATION_MARK.len())));
+    text.push_str(TRUNCATION_MARK);
     true
 }
 
-/// Returns the status to apply. The UID prevents a write to another policy of the same name.
-pub fn application(meta: &Meta, warnings: &[ExpressionWarning]) -> Value {
+/// Returns the status for a server-side apply. The UID prevents a write to another policy of the same name.
+pub fn applied_status(meta: &Meta, warnings: &[ExpressionWarning]) -> Value {
     let mut checking = json!({});
     if !warnings.is_empty() {
         let warnings = warnings.iter().map(|one| json!({ "fieldRef": one.field_ref, "warning": one.warning }));
@@ -271,11 +271,11 @@ mod tests {
     }
 
     #[test]
-    fn warnings_are_cut_before_the_status_is_too_large() {
+    fn warnings_are_truncated_before_the_status_is_too_large() {
         let long = format!("object.x == '{}'", "\u{fc}".repeat(7_000));
         let found = check(&vec![(&*long, ""); 100]);
         let length: usize = found.iter().map(|warning| warning.warning.len()).sum();
-        assert!(length <= MAX_WARNING_BYTES + CUT_MARK.len(), "{length}");
-        assert!(found.len() > 5 && found.last().expect("a warning").warning.ends_with(CUT_MARK));
+        assert!(length <= MAX_WARNING_BYTES + TRUNCATION_MARK.len(), "{length}");
+        assert!(found.len() > 5 && found.last().expect("a warning").warning.ends_with(TRUNCATION_MARK));
     }
 }

@@ -28,7 +28,7 @@ const KNOWN_MAX_AGE: Duration = Duration::from_secs(30);
 pub struct TypeChecker {
     /// The policies, without their expressions.
     pub policies: Arc<Store<ValidatingAdmissionPolicy>>,
-    /// The controller's requests.
+    /// The controller's Writer.
     pub writer: Writer,
     /// The resources that the API server serves.
     pub discovery: Arc<Discovery>,
@@ -45,27 +45,28 @@ impl Reconcile for TypeChecker {
 }
 
 impl TypeChecker {
-    /// Reads the policy from the API server: its expressions are not in the cache, and its generation there may be old.
+    /// Reads the policy from the API server: its expressions are not in the cache, and its generation in the cache may
+    /// be outdated.
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let answer = match self.writer.get(&ValidatingAdmissionPolicy::RESOURCE, key).await {
+        let response = match self.writer.get(&ValidatingAdmissionPolicy::RESOURCE, key).await {
             Err(error) if error.is_not_found() => return Ok(Outcome::Done),
-            answer => answer?,
+            response => response?,
         };
         let malformed = |error: &dyn std::error::Error| ReconcileError::new(error.to_string());
         let policy: ValidatingAdmissionPolicy =
-            answer.decode(self.policies.decoding()).map_err(|error| malformed(&error))?;
+            response.decode(self.policies.decoding()).map_err(|error| malformed(&error))?;
         if policy.meta.generation <= policy.observed_generation {
             return Ok(Outcome::Done);
         }
-        let object = answer.object().map_err(|error| malformed(&error))?;
+        let object = response.object().map_err(|error| malformed(&error))?;
         let spec = PolicySpec::decode(object).map_err(|error| malformed(&error))?;
         let warnings = self.check(key, spec).await?;
-        let status = decide::application(&policy.meta, &warnings);
+        let status = decide::applied_status(&policy.meta, &warnings);
         let manager = decide::FIELD_MANAGER;
         match self.writer.apply(&ValidatingAdmissionPolicy::RESOURCE, key, Some("status"), manager, &status).await {
-            // Another policy may have the name by now: it is read again.
+            // The policy may have been replaced by another one of the same name: it is read again.
             Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
-            Err(error) if error.is_gone() => Ok(Outcome::Done),
+            Err(error) if error.is_object_deleted() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
             Ok(_) => {
                 info!(policy = &*key.name, warnings = warnings.len(), "checked the types of ValidatingAdmissionPolicy");

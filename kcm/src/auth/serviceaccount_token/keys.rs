@@ -71,19 +71,19 @@ pub fn subscribe(accounts: &Arc<Store<ServiceAccount>>, secrets: &Arc<Store<Secr
 }
 
 /// Returns true if the previous object no longer exists, even if another one has its name.
-fn is_gone<K: Kind>(change: &Change<'_, K>) -> bool {
+fn was_deleted_or_replaced<K: Kind>(change: &Change<'_, K>) -> bool {
     change.old.is_some_and(|old| change.new.is_none_or(|new| new.meta().uid != old.meta().uid))
 }
 
 /// Returns the key of a deleted account; an existing one needs nothing.
 pub fn of_account(change: &Change<'_, ServiceAccount>) -> Option<Key> {
-    let old = change.old.filter(|_| is_gone(change))?;
+    let old = change.old.filter(|_| was_deleted_or_replaced(change))?;
     Some(Key::Account { account: old.meta.key(), uid: old.meta.uid.clone() })
 }
 
 /// Returns the token secret as it is now, and as it was before if it was replaced or deleted.
 pub fn of_secret(change: &Change<'_, Secret>) -> Vec<Key> {
-    let gone = change.old.filter(|_| is_gone(change));
+    let gone = change.old.filter(|_| was_deleted_or_replaced(change));
     gone.into_iter().chain(change.new).filter_map(|secret| key(secret)).collect()
 }
 

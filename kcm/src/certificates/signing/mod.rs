@@ -74,7 +74,7 @@ fn start(manager: &mut Manager, context: &Context) {
 
 /// Returns true if a request is approved, not denied, and neither signed nor failed yet.
 fn is_due(request: &CertificateSigningRequest) -> bool {
-    let failed = request.conditions.iter().any(|condition| &*condition.kind == "Failed" && condition.holds);
+    let failed = request.conditions.iter().any(|condition| &*condition.kind == "Failed" && condition.is_true);
     request.certificate.is_empty() && request.has("Approved") && !request.has("Denied") && !failed
 }
 

@@ -227,7 +227,7 @@ impl Evictions {
                 Ok(Outcome::Done)
             }
             // It was deleted or replaced: the watch will report it.
-            Err(error) if error.is_gone() => Ok(Outcome::Done),
+            Err(error) if error.is_object_deleted() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
         }
     }

@@ -179,7 +179,7 @@ impl ResourceClaims {
                 info!(claim = %key, "deleted unused ResourceClaim: its pod has finished");
                 Ok(Outcome::Done)
             }
-            Err(error) if error.is_gone() => Ok(Outcome::Done),
+            Err(error) if error.is_object_deleted() => Ok(Outcome::Done),
             Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) => Err(ReconcileError::new(format!("delete unused generated claim {key}: {error}"))),
         }

@@ -240,7 +240,7 @@ impl ResourceClaims {
 async fn apply(writer: &Writer, owner: &Owner<'_>, status: &Value) -> Result<Option<u64>, WriteError> {
     match writer.apply(&owner.resource, &owner.meta.key(), Some("status"), FIELD_MANAGER, status).await {
         Ok(answer) => Ok(Some(answer.meta()?.version)),
-        Err(error) if error.is_gone() => Ok(None),
+        Err(error) if error.is_object_deleted() => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -160,20 +160,7 @@ fn pool(
         )));
         return Ok(pool);
     }
-    let is_unavailable = |device: &&kinds::resource_slice::Device| {
-        device.taints.iter().any(keeps_pods_away)
-            || rules
-                .iter()
-                .map(AsRef::as_ref)
-                .any(|rule| keeps_pods_away(&rule.taint) && rule.selects(&request.driver, name, &device.name))
-    };
-    let devices = || slices.iter().flat_map(|slice| &slice.devices);
-    pool.devices = Some(DeviceCounts {
-        slices: count(slices.len()),
-        total: count(devices().count()),
-        allocated: count(in_use.devices.len()),
-        unavailable: count(devices().filter(is_unavailable).count()),
-    });
+    pool.devices = Some(device_counts((&request.driver, name), slices, in_use, rules));
     let devices = PoolDevices::new(request, name, published, in_use);
     let (partitions, shareable) = (devices.partitions(), devices.shareable());
     let mut error = None;
@@ -190,6 +177,29 @@ fn pool(
     }
     pool.error = error.map(shortened);
     Ok(pool)
+}
+
+/// Counts the devices of a complete pool, which is given by its driver and name.
+fn device_counts(
+    (driver, name): (&Str, &Str),
+    slices: &[&ResourceSlice],
+    in_use: &PoolUse,
+    rules: &[impl AsRef<DeviceTaintRule>],
+) -> DeviceCounts {
+    let is_unavailable = |device: &&kinds::resource_slice::Device| {
+        device.taints.iter().any(keeps_pods_away)
+            || rules
+                .iter()
+                .map(AsRef::as_ref)
+                .any(|rule| keeps_pods_away(&rule.taint) && rule.selects(driver, name, &device.name))
+    };
+    let devices = || slices.iter().flat_map(|slice| &slice.devices);
+    DeviceCounts {
+        slices: count(slices.len()),
+        total: count(devices().count()),
+        allocated: count(in_use.devices.len()),
+        unavailable: count(devices().filter(is_unavailable).count()),
+    }
 }
 
 fn keeps_pods_away(taint: &Taint) -> bool {

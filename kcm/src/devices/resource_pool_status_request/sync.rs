@@ -66,7 +66,7 @@ impl Requests {
             info!(request = %key, "deleting expired ResourcePoolStatusRequest");
             let deleted = self.writer.delete(&ResourcePoolStatusRequest::RESOURCE, key, &request.meta.uid).await;
             return match deleted {
-                Err(error) if !error.is_gone() => Err(error.into()),
+                Err(error) if !error.is_object_deleted() => Err(error.into()),
                 _ => Ok(Outcome::Done),
             };
         }
@@ -105,7 +105,7 @@ impl Requests {
                 self.consistency.wrote(&key, &self.requests, version);
                 Ok(())
             }
-            Err(error) if error.is_gone() => Ok(()),
+            Err(error) if error.is_object_deleted() => Ok(()),
             Err(error) => {
                 let message = format!("failed to update status for request {key}: {error}");
                 Err(ReconcileError { message, ..error.into() })

@@ -15,7 +15,7 @@ use super::pack::{Draft, Packed};
 use super::topology::{Allocation, Shares};
 
 /// Number of endpoints for each zone.
-pub type Allotted = BTreeMap<Str, usize>;
+pub type EndpointsByZone = BTreeMap<Str, usize>;
 
 const ENABLED: &str = "TopologyAwareHintsEnabled";
 const DISABLED: &str = "TopologyAwareHintsDisabled";
@@ -40,11 +40,11 @@ fn distribution(traffic_distribution: Option<&str>) -> Option<Distribution> {
 pub fn spread(view: &View<'_>, family: Family, mut packed: Packed, decision: &mut Decision) -> Packed {
     if view.service.wants_topology_hints() {
         match allocate(&mut packed, view.shares) {
-            Ok(allotted) => {
-                if !view.was_allotted && decision.allotted.is_empty() {
+            Ok(allocated) => {
+                if !view.was_allocated && decision.allocated.is_empty() {
                     push_event(decision, EventType::Normal, ENABLED, "Topology Aware Hints has been enabled", family);
                 }
-                decision.allotted.insert(family, allotted);
+                decision.allocated.insert(family, allocated);
             }
             Err(why) => {
                 push_event(decision, EventType::Warning, DISABLED, &why, family);
@@ -53,7 +53,7 @@ pub fn spread(view: &View<'_>, family: Family, mut packed: Packed, decision: &mu
         }
         return packed;
     }
-    if view.was_allotted && decision.events.is_empty() {
+    if view.was_allocated && decision.events.is_empty() {
         push_event(decision, EventType::Warning, DISABLED, "Topology Aware Hints has been disabled", family);
     }
     match distribution(view.service.traffic_distribution.as_deref()) {
@@ -112,7 +112,7 @@ fn endpoints_of(drafts: &mut [Draft]) -> impl Iterator<Item = &mut Endpoint> {
 
 /// Spreads ready endpoints over zones by these shares. Upstream: k8s.io/endpointslice/topologycache, AddHints. Slices
 /// with usable hints do not change. An error is the reason why no hints are set.
-fn allocate(packed: &mut Packed, shares: Option<&Shares>) -> Result<Allotted, String> {
+fn allocate(packed: &mut Packed, shares: Option<&Shares>) -> Result<EndpointsByZone, String> {
     let kept = packed.kept.iter().flat_map(|slice| &slice.contents.endpoints);
     let drafted = packed.drafts.iter().flat_map(|draft| &draft.contents.endpoints);
     let endpoints = kept.chain(drafted).filter(|endpoint| is_ready(endpoint)).count();
@@ -120,11 +120,11 @@ fn allocate(packed: &mut Packed, shares: Option<&Shares>) -> Result<Allotted, St
         shares.ok_or("Insufficient Node information: allocatable CPU or zone not specified on one or more nodes")?;
     let allocations = shares.allocations(endpoints)?;
 
-    let mut allotted = Allotted::new();
+    let mut allocated = EndpointsByZone::new();
     for slice in std::mem::take(&mut packed.kept) {
-        match hints_of(&slice, &allotted, &allocations) {
+        match hints_of(&slice, &allocated, &allocations) {
             Some(hints) => {
-                hints.into_iter().for_each(|(zone, count)| *allotted.entry(zone).or_default() += count);
+                hints.into_iter().for_each(|(zone, count)| *allocated.entry(zone).or_default() += count);
                 packed.kept.push(slice);
             }
             None => packed.drafts.push(draft_of(slice)),
@@ -135,15 +135,15 @@ fn allocate(packed: &mut Packed, shares: Option<&Shares>) -> Result<Allotted, St
         if is_ready(endpoint) {
             let zone = endpoint.zone.clone().filter(|zone| !zone.is_empty());
             let zone = zone.ok_or("One or more endpoints do not have a zone specified")?;
-            *allotted.entry(zone.clone()).or_default() += 1;
+            *allocated.entry(zone.clone()).or_default() += 1;
             endpoint.hints = for_zone(zone);
         }
     }
-    redistribute(packed, &mut allotted, &allocations);
-    if allotted.is_empty() {
+    redistribute(packed, &mut allocated, &allocations);
+    if allocated.is_empty() {
         return Err("No hints allocated for zones".to_owned());
     }
-    Ok(allotted)
+    Ok(allocated)
 }
 
 fn for_zone(zone: Str) -> Option<Box<Hints>> {
@@ -155,24 +155,24 @@ fn for_zone(zone: Str) -> Option<Box<Hints>> {
 /// getHintsByZone.
 pub fn hints_of(
     slice: &EndpointSlice,
-    allotted: &Allotted,
+    allocated: &EndpointsByZone,
     allocations: &BTreeMap<Str, Allocation>,
-) -> Option<Allotted> {
-    let mut counts = Allotted::new();
+) -> Option<EndpointsByZone> {
+    let mut counts = EndpointsByZone::new();
     for endpoint in slice.contents.endpoints.iter().filter(|endpoint| is_ready(endpoint)) {
         let zones = &endpoint.hints.as_ref().filter(|hints| !hints.zones.is_empty())?.zones;
         zones.iter().for_each(|zone| *counts.entry(zone.clone()).or_default() += 1);
     }
     let fits = |(zone, count): (&Str, &usize)| {
-        let already = allotted.get(zone).copied().unwrap_or(0);
-        allocations.get(zone).is_some_and(|allocation| already + count <= allocation.most)
+        let already = allocated.get(zone).copied().unwrap_or(0);
+        allocations.get(zone).is_some_and(|allocation| already + count <= allocation.max)
     };
     counts.iter().all(fits).then_some(counts)
 }
 
 /// Moves endpoints from zones with more than their share to zones with less.
-fn redistribute(packed: &mut Packed, allotted: &mut Allotted, allocations: &BTreeMap<Str, Allocation>) {
-    let (mut giving, mut receiving) = exchange(allotted, allocations);
+fn redistribute(packed: &mut Packed, allocated: &mut EndpointsByZone, allocations: &BTreeMap<Str, Allocation>) {
+    let (mut giving, mut receiving) = exchange(allocated, allocations);
     for endpoint in endpoints_of(&mut packed.drafts).filter(|endpoint| is_ready(endpoint)) {
         let Some(from) = endpoint.zone.clone().filter(|zone| giving.get(zone).is_some_and(|count| *count > 0)) else {
             continue;
@@ -180,25 +180,28 @@ fn redistribute(packed: &mut Packed, allotted: &mut Allotted, allocations: &BTre
         let Some((to, count)) = receiving.iter_mut().find(|(_, count)| **count > 0) else { return };
         *count -= 1;
         giving.entry(from.clone()).and_modify(|count| *count -= 1);
-        *allotted.entry(to.clone()).or_default() += 1;
-        allotted.entry(from).and_modify(|count| *count -= 1);
+        *allocated.entry(to.clone()).or_default() += 1;
+        allocated.entry(from).and_modify(|count| *count -= 1);
         endpoint.hints = for_zone(to.clone());
     }
 }
 
 /// Returns the numbers of endpoints that zones give and receive. Upstream: k8s.io/endpointslice/topologycache,
 /// getGivingAndReceivingZones.
-pub fn exchange(allotted: &Allotted, allocations: &BTreeMap<Str, Allocation>) -> (Allotted, Allotted) {
+pub fn exchange(
+    allocated: &EndpointsByZone,
+    allocations: &BTreeMap<Str, Allocation>,
+) -> (EndpointsByZone, EndpointsByZone) {
     let (mut surplus, mut lack) = (BTreeMap::<Str, f64>::new(), BTreeMap::<Str, f64>::new());
     for (zone, allocation) in allocations {
-        let difference = allotted.get(zone).copied().unwrap_or(0) as f64 - allocation.desired;
+        let difference = allocated.get(zone).copied().unwrap_or(0) as f64 - allocation.desired;
         if difference > 0.0 {
             surplus.insert(zone.clone(), difference);
         } else if difference < 0.0 {
             lack.insert(zone.clone(), -difference);
         }
     }
-    let (mut giving, mut receiving) = (Allotted::new(), Allotted::new());
+    let (mut giving, mut receiving) = (EndpointsByZone::new(), EndpointsByZone::new());
     while let (Some((from, give)), Some((to, take))) = (most(&surplus), most(&lack)) {
         if give < 1.0 && take < 1.0 || give < 0.5 || take < 0.5 {
             break;

@@ -105,43 +105,8 @@ impl Collector for Metrics {
             (sums, distributions, state.changes, state.syncs)
         });
         let encoder = &mut encoder;
-        let about = [
-            ("endpoint_slice_controller_endpoints_desired", "Number of endpoints desired"),
-            ("endpoint_slice_controller_num_endpoint_slices", "Number of EndpointSlices"),
-            (
-                "endpoint_slice_controller_desired_endpoint_slices",
-                "Number of EndpointSlices that would exist with perfect endpoint allocation",
-            ),
-        ];
-        for ((name, help), sum) in about.into_iter().zip(sums) {
-            gauges(encoder, name, help, [([], sum as f64)])?;
-        }
-        gauges(
-            encoder,
-            "endpoint_slice_controller_services_count_by_traffic_distribution",
-            "Number of Services using some specific trafficDistribution",
-            distributions
-                .into_iter()
-                .map(|(value, count)| ([("traffic_distribution", value.to_string())], count as f64)),
-        )?;
-        plain_counters(
-            encoder,
-            "endpoint_slice_controller_changes",
-            "Number of EndpointSlice changes",
-            ["create", "update", "delete"]
-                .into_iter()
-                .zip(changes)
-                .map(|(operation, count)| ([("operation", operation.to_owned())], count as f64)),
-        )?;
-        plain_counters(
-            encoder,
-            "endpoint_slice_controller_syncs",
-            "Number of EndpointSlice syncs",
-            ["success", "stale", "error"]
-                .into_iter()
-                .zip(syncs)
-                .map(|(result, count)| ([("result", result.to_owned())], count as f64)),
-        )?;
+        encode_services(encoder, sums, distributions)?;
+        encode_outcomes(encoder, changes, syncs)?;
         self.added.encode(
             encoder,
             "endpoint_slice_controller_endpoints_added_per_sync",
@@ -158,4 +123,51 @@ impl Collector for Metrics {
             "Number of EndpointSlices changed on each Service sync",
         )
     }
+}
+
+/// Encodes the sums over all Services, and the number of Services by `trafficDistribution`.
+fn encode_services(
+    encoder: &mut DescriptorEncoder<'_>,
+    sums: [usize; 3],
+    distributions: HashMap<Str, usize>,
+) -> fmt::Result {
+    let about = [
+        ("endpoint_slice_controller_endpoints_desired", "Number of endpoints desired"),
+        ("endpoint_slice_controller_num_endpoint_slices", "Number of EndpointSlices"),
+        (
+            "endpoint_slice_controller_desired_endpoint_slices",
+            "Number of EndpointSlices that would exist with perfect endpoint allocation",
+        ),
+    ];
+    for ((name, help), sum) in about.into_iter().zip(sums) {
+        gauges(encoder, name, help, [([], sum as f64)])?;
+    }
+    gauges(
+        encoder,
+        "endpoint_slice_controller_services_count_by_traffic_distribution",
+        "Number of Services using some specific trafficDistribution",
+        distributions.into_iter().map(|(value, count)| ([("traffic_distribution", value.to_string())], count as f64)),
+    )
+}
+
+/// Encodes the counters of changes (creations, updates, deletions) and of syncs (success, stale cache, error).
+fn encode_outcomes(encoder: &mut DescriptorEncoder<'_>, changes: [u64; 3], syncs: [u64; 3]) -> fmt::Result {
+    plain_counters(
+        encoder,
+        "endpoint_slice_controller_changes",
+        "Number of EndpointSlice changes",
+        ["create", "update", "delete"]
+            .into_iter()
+            .zip(changes)
+            .map(|(operation, count)| ([("operation", operation.to_owned())], count as f64)),
+    )?;
+    plain_counters(
+        encoder,
+        "endpoint_slice_controller_syncs",
+        "Number of EndpointSlice syncs",
+        ["success", "stale", "error"]
+            .into_iter()
+            .zip(syncs)
+            .map(|(result, count)| ([("result", result.to_owned())], count as f64)),
+    )
 }

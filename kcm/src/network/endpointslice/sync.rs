@@ -104,7 +104,7 @@ impl EndpointSlices {
         {
             return Ok(outcome);
         }
-        self.topology.set(key, std::mem::take(&mut decision.allotted));
+        self.topology.set(key, std::mem::take(&mut decision.allocated));
         for (kind, reason, message) in decision.events {
             self.recorder.event(&about(&*service), kind, reason, message);
         }
@@ -170,7 +170,7 @@ impl EndpointSlices {
             most: self.most,
             may_be_removed: &|endpoint| !unreadable || is_readable(endpoint),
             shares: self.topology.shares().filter(|_| service.wants_topology_hints()).as_ref(),
-            was_allotted: self.topology.is_allotted(key),
+            was_allocated: self.topology.is_allocated(key),
         })
     }
 

@@ -10,7 +10,7 @@ use kinds::node::ZONE;
 use kinds::{Node, Str};
 use runtime::store::Change;
 
-use super::hints::Allotted;
+use super::hints::EndpointsByZone;
 
 /// Share by which a zone may be overloaded before endpoints are reallocated. Upstream:
 /// k8s.io/endpointslice/topologycache, overloadThreshold.
@@ -27,63 +27,65 @@ pub struct Shares(BTreeMap<Str, f64>);
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Allocation {
     /// The largest number.
-    pub most: usize,
+    pub max: usize,
     /// The ideal number.
     pub desired: f64,
 }
 
 impl Shares {
-    /// Shares by thousandths of a CPU in each zone; `None` with fewer than two zones, or without any CPU.
+    /// Returns the shares, given the thousandths of a CPU in each zone; `None` with fewer than two zones, or without
+    /// any CPU.
     pub fn of(zones: &BTreeMap<Str, i64>) -> Option<Self> {
         let total: i64 = zones.values().sum();
         let share = |(zone, cpu): (&Str, &i64)| (zone.clone(), *cpu as f64 / total as f64);
         (total > 0 && zones.len() >= 2).then(|| Self(zones.iter().map(share).collect()))
     }
 
-    fn fewest(total: f64, share: f64) -> usize {
+    /// Returns the smallest number of endpoints with which a zone of this share is not overloaded.
+    fn min_endpoints(total: f64, share: f64) -> usize {
         (total * share * (1.0 / (1.0 + OVERLOAD))).ceil() as usize
     }
 
-    /// Spreads this number of endpoints over the zones. Upstream: k8s.io/endpointslice/topologycache, getAllocations.
+    /// Allocates this number of endpoints to the zones. Upstream: k8s.io/endpointslice/topologycache, getAllocations.
     ///
     /// # Errors
-    /// There are too few endpoints; users see this text in an event.
+    /// There are too few endpoints. The text is part of an event.
     pub fn allocations(&self, endpoints: usize) -> Result<BTreeMap<Str, Allocation>, String> {
         let too_few = |what: &str| Err(format!("{what} ({endpoints} endpoints, {} zones)", self.0.len()));
         if self.0.len() > endpoints {
             return too_few("Insufficient number of endpoints");
         }
-        let fewest = |share: f64| Self::fewest(endpoints as f64, share);
-        let needed: usize = self.0.values().map(|share| fewest(*share)).sum();
+        let min_endpoints = |share: f64| Self::min_endpoints(endpoints as f64, share);
+        let needed: usize = self.0.values().map(|share| min_endpoints(*share)).sum();
         if needed > endpoints {
             return too_few(
                 "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold",
             );
         }
         let allocation = |(zone, share): (&Str, &f64)| {
-            let fewest = fewest(*share);
-            let desired = (endpoints as f64 * share).max(fewest as f64);
-            (zone.clone(), Allocation { most: fewest + endpoints - needed, desired })
+            let min_endpoints = min_endpoints(*share);
+            let desired = (endpoints as f64 * share).max(min_endpoints as f64);
+            (zone.clone(), Allocation { max: min_endpoints + endpoints - needed, desired })
         };
         Ok(self.0.iter().map(allocation).collect())
     }
 
     /// Returns true if a zone would get too much traffic for the endpoints that it uses. Upstream:
     /// k8s.io/endpointslice/topologycache, serviceOverloaded.
-    pub fn overload(shares: Option<&Self>, allotted: &Allotted) -> bool {
-        if allotted.is_empty() {
+    pub fn is_overloaded(shares: Option<&Self>, allocated: &EndpointsByZone) -> bool {
+        if allocated.is_empty() {
             return false;
         }
-        let total = allotted.values().sum::<usize>() as f64;
+        let total = allocated.values().sum::<usize>() as f64;
         shares.is_none_or(|shares| {
             shares.0.iter().any(|(zone, share)| {
-                allotted.get(zone).is_none_or(|endpoints| *endpoints < Self::fewest(total, *share))
+                allocated.get(zone).is_none_or(|endpoints| *endpoints < Self::min_endpoints(total, *share))
             })
         })
     }
 }
 
-/// The state of zones, updated incrementally so that nothing is ever recounted.
+/// The state of all zones. It is updated with each change, so that nodes are never counted again.
 #[derive(Debug, Default)]
 pub struct Topology {
     state: Mutex<State>,
@@ -91,17 +93,18 @@ pub struct Topology {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Nodes that take part, with zone and CPU; without a zone where one of the two is missing.
+    /// Counted nodes with their zone and CPU; `None` if one of the two is missing.
     nodes: HashMap<Str, Option<(Str, i64)>>,
     /// Number of nodes without zone or CPU.
-    lacking: usize,
+    incomplete: usize,
     /// Nodes and CPU in each zone.
     zones: BTreeMap<Str, (usize, i64)>,
-    services: HashMap<ObjectKey, BTreeMap<Family, Allotted>>,
+    services: HashMap<ObjectKey, BTreeMap<Family, EndpointsByZone>>,
 }
 
-/// Returns the zone and CPU that a node contributes: `None` if it takes no part, `Some(None)` if something is missing.
-fn part(node: &Node) -> Option<Option<(Str, i64)>> {
+/// Returns the zone and CPU that a node contributes: `None` if it is not counted, `Some(None)` if one of the two is
+/// missing.
+fn contribution(node: &Node) -> Option<Option<(Str, i64)>> {
     if node.ready() != Some("True") {
         return None;
     }
@@ -113,9 +116,9 @@ fn part(node: &Node) -> Option<Option<(Str, i64)>> {
 }
 
 impl State {
-    fn put(&mut self, name: &Str, part: Option<Option<(Str, i64)>>) {
+    fn put(&mut self, name: &Str, contribution: Option<Option<(Str, i64)>>) {
         match self.nodes.remove(name) {
-            Some(None) => self.lacking -= 1,
+            Some(None) => self.incomplete -= 1,
             Some(Some((zone, cpu))) => {
                 if let Some(sum) = self.zones.get_mut(&zone) {
                     *sum = (sum.0 - 1, sum.1 - cpu);
@@ -126,27 +129,27 @@ impl State {
             }
             None => {}
         }
-        let Some(part) = part else { return };
-        match &part {
-            None => self.lacking += 1,
+        let Some(contribution) = contribution else { return };
+        match &contribution {
+            None => self.incomplete += 1,
             Some((zone, cpu)) => {
                 let sum = self.zones.entry(zone.clone()).or_default();
                 *sum = (sum.0 + 1, sum.1 + cpu);
             }
         }
-        self.nodes.insert(name.clone(), part);
+        self.nodes.insert(name.clone(), contribution);
     }
 
     fn shares(&self) -> Option<Shares> {
         let zones = self.zones.iter().map(|(zone, (_, cpu))| (zone.clone(), *cpu)).collect();
-        Shares::of(&zones).filter(|_| self.lacking == 0)
+        Shares::of(&zones).filter(|_| self.incomplete == 0)
     }
 }
 
 impl Topology {
     /// Applies a change of a node. Returns the Services whose endpoints have to be reallocated.
     pub fn apply(&self, change: &Change<'_, Node>) -> Vec<ObjectKey> {
-        let node = |node: Option<&Arc<Node>>| node.and_then(|node| part(node));
+        let node = |node: Option<&Arc<Node>>| node.and_then(|node| contribution(node));
         let (before, after) = (node(change.old), node(change.new));
         let Some(name) = change.new.or(change.old).map(|node| node.meta.name.clone()) else { return Vec::new() };
         if before == after {
@@ -155,8 +158,8 @@ impl Topology {
         let mut state = self.lock();
         state.put(&name, after);
         let shares = state.shares();
-        let overloaded = |families: &BTreeMap<Family, Allotted>| {
-            families.values().any(|allotted| Shares::overload(shares.as_ref(), allotted))
+        let overloaded = |families: &BTreeMap<Family, EndpointsByZone>| {
+            families.values().any(|allocated| Shares::is_overloaded(shares.as_ref(), allocated))
         };
         state.services.iter().filter(|(_, families)| overloaded(families)).map(|(key, _)| key.clone()).collect()
     }
@@ -167,17 +170,17 @@ impl Topology {
     }
 
     /// Returns true if endpoints of a Service are allocated to zones.
-    pub fn is_allotted(&self, key: &ObjectKey) -> bool {
+    pub fn is_allocated(&self, key: &ObjectKey) -> bool {
         self.lock().services.contains_key(key)
     }
 
-    /// Remembers the endpoints of a Service that are allocated to zones; removes an empty allocation.
-    pub fn set(&self, key: &ObjectKey, allotted: BTreeMap<Family, Allotted>) {
+    /// Stores the endpoints of a Service that are allocated to zones; removes an empty allocation.
+    pub fn set(&self, key: &ObjectKey, allocated: BTreeMap<Family, EndpointsByZone>) {
         let mut state = self.lock();
-        if allotted.is_empty() {
+        if allocated.is_empty() {
             state.services.remove(key);
         } else {
-            state.services.insert(key.clone(), allotted);
+            state.services.insert(key.clone(), allocated);
         }
     }
 

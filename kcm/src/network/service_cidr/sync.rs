@@ -147,7 +147,7 @@ impl Ranges {
                 self.consistency.wrote(key, &self.ranges, answer.meta()?.version);
                 Ok(())
             }
-            Err(error) if error.is_gone() => Ok(()),
+            Err(error) if error.is_object_deleted() => Ok(()),
             Err(error) => Err(error),
         }
     }

@@ -23,7 +23,7 @@ pub const NODE_READ_PAUSE: Duration = Duration::from_secs(1);
 const CACHE_RECHECK: Duration = Duration::from_secs(5);
 
 impl AttachDetach {
-    /// Detaches the volume. The node's status does not list it any longer, as far as the cache shows.
+    /// Detaches the volume. In the cache, the node's status no longer lists it.
     pub async fn detach(
         &self,
         subject: &Subject<'_>,
@@ -55,7 +55,7 @@ impl AttachDetach {
         let key = attachment.meta.key();
         match self.writer.delete(&VolumeAttachment::RESOURCE, &key, &attachment.meta.uid).await {
             Ok(()) => Ok(None),
-            Err(error) if error.is_gone() => Ok(Some(CACHE_RECHECK)),
+            Err(error) if error.is_object_deleted() => Ok(Some(CACHE_RECHECK)),
             Err(error) => {
                 self.consistency.not_deleting(subject.key, &attachment.meta.uid);
                 self.operations.failed(Operation::Detach, subject.plugin);

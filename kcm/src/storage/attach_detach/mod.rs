@@ -41,6 +41,7 @@ use runtime::worker::WorkOptions;
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::pods::indexes::by_node;
 use crate::storage::indexes::pods_by_claim;
+use crate::storage::inline_volume::pods_by_inline_volume;
 use metrics::{Operations, Totals};
 use node_status::NodeStatuses;
 use observe::Caches;
@@ -66,9 +67,9 @@ const NODE_WINDOW: Duration = Duration::from_millis(100);
 const LONGEST_NODE_WINDOW: Duration = Duration::from_millis(800);
 
 /// Factor of the requests per second over those of other controllers: a volume takes two writes and a read to move.
-const QPS: u16 = 5;
+const QPS_FACTOR: u16 = 5;
 /// The factor of the burst of requests over other controllers'.
-const BURST: u32 = 5;
+const BURST_FACTOR: u32 = 5;
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -88,7 +89,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 fn watches(builder: &mut Builder, _: &Context) {
-    builder.need::<Pod>(Pod::VOLUMES, &[pods_by_claim(), by_node()]);
+    builder.need::<Pod>(Pod::VOLUMES, &[pods_by_claim(), pods_by_inline_volume(), by_node()]);
     builder.need::<Node>(Node::VOLUMES, &[indexes::nodes_by_attached_volume()]);
     builder.need::<PersistentVolumeClaim>(Sections::default(), &[]);
     builder.need::<PersistentVolume>(Sections::default(), &[crate::storage::volume_name::volumes_by_unique_name()]);
@@ -113,7 +114,7 @@ fn start(manager: &mut Manager, context: &Context) {
         caches,
         memory: Default::default(),
         consistency: Default::default(),
-        writer: manager.faster_writer(DESCRIPTOR.service_account, QPS, BURST),
+        writer: manager.faster_writer(DESCRIPTOR.service_account, QPS_FACTOR, BURST_FACTOR),
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         volume_queue: Queue::new(options(VOLUMES)),
         node_queue: Queue::new(QueueOptions {

@@ -1,7 +1,7 @@
 //! Writes the attached volumes to the status of a node: the only writer of that list.
 //!
-//! A write is refused unless the list still is the one in the cache, so that it cannot undo another write of the list. The
-//! kubelet's writes of other fields are no conflict. The next write waits until the cache shows this one.
+//! A write is refused unless the list still is the one in the cache, so that it cannot undo another write of the list.
+//! The kubelet's writes of other fields are no conflict. The next write waits until the cache contains this one.
 
 use std::sync::Arc;
 
@@ -62,8 +62,8 @@ impl AttachDetach {
             }
             Err(error) => {
                 self.release_unlisted(name, current);
-                // Another write of the list came first: the cache shows it soon.
-                let is_outdated = error.is_invalid() || error.is_conflict() || error.is_gone();
+                // Another write of the list came first: the cache will contain it soon.
+                let is_outdated = error.is_invalid() || error.is_conflict() || error.is_object_deleted();
                 if is_outdated { Ok(Outcome::RequeueWithBackoff) } else { Err(error.into()) }
             }
         }

@@ -84,7 +84,7 @@ impl AttachDetach {
         let now = Instant::now();
         let read = |_: &Store<VolumeAttachment>| self.caches.observe(name, plugin, &self.memory, now);
         let observed = self.consistency.observe(&key, &self.caches.attachments, read);
-        if !observed.are_deletions_seen {
+        if !observed.are_deletions_cached {
             return Ok(Outcome::WaitingForCache);
         }
         let observation = observed.children;

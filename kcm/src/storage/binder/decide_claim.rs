@@ -162,7 +162,7 @@ fn prebound(claim: &PersistentVolumeClaim, cluster: &impl Cluster) -> ClaimStep 
             }
         };
     };
-    if volume.points_at(&claim.meta) {
+    if volume.refers_to(&claim.meta) {
         return ClaimStep::Bind { volume, is_found: false };
     }
     let name = &*claim.volume_name;
@@ -242,9 +242,9 @@ pub enum BindWrite {
 /// The order makes a crash harmless: the volume refers to the claim before the claim names the volume, so that no other
 /// claim can take the volume in between.
 pub fn next_bind_write(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> BindWrite {
-    let refers = volume.points_at(&claim.meta) && volume.claim.as_ref().is_some_and(|at| at.uid.is_some());
+    let refers = volume.refers_to(&claim.meta) && volume.claim.as_ref().is_some_and(|at| at.uid.is_some());
     if !refers {
-        return BindWrite::VolumeReference { by_controller: !volume.points_at(&claim.meta) };
+        return BindWrite::VolumeReference { by_controller: !volume.refers_to(&claim.meta) };
     }
     if volume.phase != VolumePhase::Bound {
         return BindWrite::VolumePhase;

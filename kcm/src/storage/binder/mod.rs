@@ -39,6 +39,7 @@ use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Start, Verb, Write};
 use crate::storage::indexes::{claims_by_volume, pods_by_claim};
+use crate::storage::unused;
 use claim_sync::Claims;
 use matcher::Matcher;
 use metrics::{Operations, Totals};
@@ -58,9 +59,9 @@ const WORKERS: usize = 20;
 const SHORTEST_SYNC_PERIOD: Duration = Duration::from_millis(100);
 
 /// Factor of the requests per second over those of other controllers: a binding takes four writes and two reads.
-const QPS: u16 = 5;
+const QPS_FACTOR: u16 = 5;
 /// The factor of the burst of requests over other controllers'.
-const BURST: u32 = 5;
+const BURST_FACTOR: u32 = 5;
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -99,8 +100,8 @@ fn has_host_path(context: &Context) -> bool {
 }
 
 fn watches(builder: &mut Builder, context: &Context) {
-    builder.need::<PersistentVolume>(Sections::default(), &[]);
-    builder.need::<PersistentVolumeClaim>(Sections::default(), &[claims_by_volume()]);
+    builder.need::<PersistentVolume>(PersistentVolume::WHOLE_WHILE_PENDING, &[]);
+    builder.need::<PersistentVolumeClaim>(PersistentVolumeClaim::WHOLE_WHILE_PENDING, &[claims_by_volume()]);
     builder.need::<StorageClass>(Sections::default(), &[]);
     builder.need::<Pod>(Pod::VOLUMES, &[pods_by_claim()]);
     if has_host_path(context) {
@@ -117,17 +118,19 @@ fn start(manager: &mut Manager, context: &Context) {
         classes: registry.store::<StorageClass>(),
         pods: registry.store::<Pod>(),
         nodes: has_host_path(context).then(|| registry.store::<Node>()),
-        writer: manager.faster_writer(DESCRIPTOR.service_account, QPS, BURST),
+        writer: manager.faster_writer(DESCRIPTOR.service_account, QPS_FACTOR, BURST_FACTOR),
         claim_queue: Queue::new(QueueOptions::named("claims")),
         volume_queue: Queue::new(QueueOptions::named("volumes")),
         matcher: Arc::new(Matcher::default()),
         operations: Operations::new(manager.metrics()),
         notices: Notices::new(manager.recorder(COMPONENT, DESCRIPTOR.service_account)),
         recycling: Default::default(),
+        clock: context.clock.clone(),
         settings: Settings {
             sync_period: values.get_duration("pvclaimbinder-sync-period").max(SHORTEST_SYNC_PERIOD),
             is_dynamic: values.get_bool("enable-dynamic-provisioning"),
             has_host_path: has_host_path(context),
+            tracks_unused: unused::is_maintained(context),
             recyclers: Recyclers::read(values).map_err(|error| format!("{error:#}")),
         },
     });

@@ -102,7 +102,7 @@ impl Binder {
         let deleted = self.writer.delete(&Pod::RESOURCE, &key, &run.pod).await;
         match (end, deleted) {
             (Err(why), _) => Ok(Progress::Failed(format!("failed to recycle volume: {why}"))),
-            (Ok(()), Err(error)) if !error.is_gone() => {
+            (Ok(()), Err(error)) if !error.is_object_deleted() => {
                 Ok(Progress::Failed(format!("failed to delete recycler pod: {error}")))
             }
             (Ok(()), _) => Ok(Progress::Succeeded),
@@ -135,7 +135,7 @@ impl Binder {
     async fn delete_old_recycler(&self, key: &ObjectKey) -> Result<Progress, Stop> {
         let old = self.writer.get(&Pod::RESOURCE, key).await?.meta().map_err(runtime::write::WriteError::from)?;
         match self.writer.delete(&Pod::RESOURCE, key, &old.uid).await {
-            Err(error) if !error.is_gone() => {
+            Err(error) if !error.is_object_deleted() => {
                 Ok(Progress::Failed(format!("failed to delete old recycler pod {key}: {error}")))
             }
             _ => Ok(Progress::Failed("old recycler pod found, will retry later".to_owned())),

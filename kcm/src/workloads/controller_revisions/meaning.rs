@@ -10,24 +10,24 @@ use super::data::template_of;
 
 /// Returns true if both patches restore templates that are equal after defaulting. Data that is not a patch of a
 /// template equals nothing.
-pub fn same_meaning(a: &[u8], b: &[u8]) -> bool {
+pub fn are_semantically_equal(a: &[u8], b: &[u8]) -> bool {
     match (template_of(a), template_of(b)) {
         (Some(mut a), Some(mut b)) => {
-            strip(&mut a, "template");
-            strip(&mut b, "template");
+            remove_defaults(&mut a, "template");
+            remove_defaults(&mut b, "template");
             a == b
         }
         _ => false,
     }
 }
 
-/// Removes nulls and fields at their default, at any depth. `place` is the name of the field that contains the object.
-fn strip(object: &mut Map<String, Value>, place: &str) {
+/// Removes nulls and fields at their default, at any depth. `parent` is the name of the field that contains the object.
+fn remove_defaults(object: &mut Map<String, Value>, parent: &str) {
     for (name, value) in object.iter_mut() {
         match value {
-            Value::Object(inner) => strip(inner, name),
+            Value::Object(inner) => remove_defaults(inner, name),
             Value::Array(items) => {
-                items.iter_mut().filter_map(Value::as_object_mut).for_each(|inner| strip(inner, name));
+                items.iter_mut().filter_map(Value::as_object_mut).for_each(|inner| remove_defaults(inner, name));
             }
             _ => {}
         }
@@ -36,19 +36,19 @@ fn strip(object: &mut Map<String, Value>, place: &str) {
     let account = object.get("serviceAccountName").cloned();
     object.retain(|name, value| {
         !(value.is_null()
-            || is_default(place, name, value)
-            || is_container(place) && name == "imagePullPolicy" && value.as_str() == pull_policy
-            || place == "spec" && name == "serviceAccount" && account.as_ref() == Some(value))
+            || is_default(parent, name, value)
+            || is_container(parent) && name == "imagePullPolicy" && value.as_str() == pull_policy
+            || parent == "spec" && name == "serviceAccount" && account.as_ref() == Some(value))
     });
 }
 
-fn is_container(place: &str) -> bool {
-    matches!(place, "containers" | "initContainers" | "ephemeralContainers")
+fn is_container(parent: &str) -> bool {
+    matches!(parent, "containers" | "initContainers" | "ephemeralContainers")
 }
 
-/// Returns the defaults of a pod template. Upstream: pkg/apis/core/v1, defaults.go.
-fn is_default(place: &str, name: &str, value: &Value) -> bool {
-    let default = match (place, name) {
+/// Reports whether a field of a pod template has its default value. Upstream: pkg/apis/core/v1, defaults.go.
+fn is_default(parent: &str, name: &str, value: &Value) -> bool {
+    let default = match (parent, name) {
         ("spec", "dnsPolicy") => json!("ClusterFirst"),
         ("spec", "restartPolicy") => json!("Always"),
         ("spec", "schedulerName") => json!("default-scheduler"),
@@ -56,9 +56,9 @@ fn is_default(place: &str, name: &str, value: &Value) -> bool {
         ("spec", "volumeMode") => json!("Filesystem"),
         ("spec", "securityContext") => json!({}),
         ("template" | "volumeClaimTemplate", "metadata") => json!({}),
-        (place, "terminationMessagePath") if is_container(place) => json!("/dev/termination-log"),
-        (place, "terminationMessagePolicy") if is_container(place) => json!("File"),
-        (place, "resources") if is_container(place) => json!({}),
+        (parent, "terminationMessagePath") if is_container(parent) => json!("/dev/termination-log"),
+        (parent, "terminationMessagePolicy") if is_container(parent) => json!("File"),
+        (parent, "resources") if is_container(parent) => json!({}),
         ("ports", "protocol") => json!("TCP"),
         ("fieldRef", "apiVersion") => json!("v1"),
         ("resourceFieldRef", "divisor") => json!("0"),

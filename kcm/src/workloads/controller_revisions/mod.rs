@@ -20,7 +20,7 @@ use kinds::{ControllerRevision, Str, Uid};
 use runtime::lock::lock;
 
 pub use data::{Snapshot, template_of};
-pub use meaning::same_meaning;
+pub use meaning::are_semantically_equal;
 pub use write::{Created, Draft, History, Unmatched};
 
 /// The label with the hash of a StatefulSet's revision.

@@ -112,7 +112,7 @@ fn templates_that_differ_by_defaults_are_equal() {
             "volumes": [{"name": "v", "secret": {"secretName": "s", "defaultMode": 420}}],
         },
     });
-    assert!(same_meaning(&data(short.clone()), &data(long.clone())));
+    assert!(are_semantically_equal(&data(short.clone()), &data(long.clone())));
     for (path, value) in [
         ("/spec/restartPolicy", json!("Never")),
         ("/spec/serviceAccount", json!("b")),
@@ -125,9 +125,9 @@ fn templates_that_differ_by_defaults_are_equal() {
     ] {
         let mut other = long.clone();
         *other.pointer_mut(path).expect("a field") = value;
-        assert!(!same_meaning(&data(short.clone()), &data(other)), "{path}");
+        assert!(!are_semantically_equal(&data(short.clone()), &data(other)), "{path}");
     }
-    assert!(!same_meaning(b"{}", b"{}"), "data that is not a patch equals nothing");
+    assert!(!are_semantically_equal(b"{}", b"{}"), "data that is not a patch equals nothing");
 }
 
 #[test]
@@ -149,8 +149,8 @@ fn default_pull_policy_follows_the_tag() {
         ("web:latest@sha256:0", "Always"),
     ] {
         let other = if policy == "Always" { "IfNotPresent" } else { "Always" };
-        assert!(same_meaning(&with(image, None), &with(image, Some(policy))), "{image}");
-        assert!(!same_meaning(&with(image, None), &with(image, Some(other))), "{image}");
+        assert!(are_semantically_equal(&with(image, None), &with(image, Some(policy))), "{image}");
+        assert!(!are_semantically_equal(&with(image, None), &with(image, Some(other))), "{image}");
     }
 }
 
@@ -228,8 +228,8 @@ proptest::proptest! {
         let whole = json!({"metadata": {"uid": "u"}, "spec": {"template": template}});
         if let Ok(snapshot) = Snapshot::read(whole) {
             proptest::prop_assert!(serde_json::from_slice::<Value>(&snapshot.data).is_ok());
-            proptest::prop_assert!(meaning::same_meaning(&snapshot.data, &snapshot.data));
+            proptest::prop_assert!(meaning::are_semantically_equal(&snapshot.data, &snapshot.data));
         }
-        meaning::same_meaning(&bytes, json.to_string().as_bytes());
+        meaning::are_semantically_equal(&bytes, json.to_string().as_bytes());
     }
 }

@@ -11,6 +11,7 @@ use kinds::pod::Phase;
 use kinds::{DaemonSet, Pod, Str};
 
 use super::decide_place::{Fit, Place};
+use crate::pods::availability::is_available;
 use crate::pods::status_delay::CHANGING_COUNTS;
 
 /// The largest number of pods created, and of pods deleted, in one reconcile. Upstream: pkg/controller/daemon,
@@ -180,12 +181,6 @@ fn surplus_in_surge(
         _ => false,
     };
     current.into_iter().skip(1).chain(others.into_iter().skip(usize::from(!replaced))).collect()
-}
-
-/// Returns true if a pod has been ready for long enough. Upstream: pkg/api/v1/pod, IsPodAvailable.
-pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
-    let since_ready = now.as_second() - pod.ready_since.0;
-    pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
 }
 
 /// Returns the status. `acted` is false if nothing could be decided: then the generation does not count as observed.

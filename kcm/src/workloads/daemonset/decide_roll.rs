@@ -7,8 +7,9 @@ use kinds::daemonset::Strategy;
 use kinds::intstr::IntOrString;
 use kinds::{DaemonSet, Pod, Str};
 
-use super::decide::{Plan, Revision, is_available};
+use super::decide::{Plan, Revision};
 use super::decide_place::Place;
+use crate::pods::availability::is_available;
 
 /// The strategy's bounds in numbers of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

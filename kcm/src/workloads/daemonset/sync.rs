@@ -64,7 +64,7 @@ pub struct Work<'a> {
     /// Its pods.
     pub pods: Vec<Arc<Pod>>,
     /// The cache contained all earlier own deletions when the pods were read from it.
-    are_deletions_seen: bool,
+    are_deletions_cached: bool,
 }
 
 impl Reconcile for DaemonSets {
@@ -148,7 +148,7 @@ impl DaemonSets {
             placement,
             owned: owned.len(),
             pods: self.claim(key, set, [owned, orphans].concat()).await?,
-            are_deletions_seen: observed.are_deletions_seen,
+            are_deletions_cached: observed.are_deletions_cached,
         })
     }
 
@@ -211,8 +211,8 @@ impl DaemonSets {
 
     /// Creates, deletes and replaces pods, unless the cache does not contain an earlier own deletion yet.
     async fn act(&self, work: &Work<'_>, places: &[Place], known: &TemplateRevisions) -> ActionResult {
-        if !work.are_deletions_seen {
-            return ActionResult { again: Some(handover::RECHECK), ..ActionResult::default() };
+        if !work.are_deletions_cached {
+            return ActionResult { again: Some(handover::RECHECK_DELAY), ..ActionResult::default() };
         }
         let mut acted = ActionResult::default();
         acted.failure = self.decide_and_carry_out(work, places, known, &mut acted).await.err();

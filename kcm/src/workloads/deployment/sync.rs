@@ -74,7 +74,7 @@ struct Work<'a> {
     /// The status with the conditions that record the actions so far.
     noted: DeploymentStatus,
     /// The cache contained all earlier own deletions when the sets were read from it.
-    are_deletions_seen: bool,
+    are_deletions_cached: bool,
     now: Time,
 }
 
@@ -110,7 +110,7 @@ impl Deployments {
             deployment: &deployment,
             sets: Sets::split(&deployment, &owned),
             noted: deployment.status.clone(),
-            are_deletions_seen: observed.are_deletions_seen,
+            are_deletions_cached: observed.are_deletions_cached,
             now,
         };
         let course = course(&deployment, &work.sets);
@@ -361,7 +361,7 @@ impl Deployments {
     }
 
     async fn clean(&self, work: &mut Work<'_>) -> Result<(), Stop> {
-        if !work.are_deletions_seen || self.sets.undecodable() > 0 {
+        if !work.are_deletions_cached || self.sets.undecodable() > 0 {
             return Ok(());
         }
         for surplus in surplus_history(work.deployment, &work.sets) {
@@ -370,7 +370,7 @@ impl Deployments {
             match self.writer.delete(&ReplicaSet::RESOURCE, &surplus.meta.key(), uid).await {
                 Ok(()) => {}
                 // Already deleted, or replaced by another set of its name: the watch will deliver that.
-                Err(error) if error.is_gone() => {}
+                Err(error) if error.is_object_deleted() => {}
                 Err(error) => {
                     self.consistency.not_deleting(work.key, uid);
                     return Err(error.into());

@@ -41,8 +41,8 @@ const COMPONENT: &str = "horizontal-pod-autoscaler";
 
 /// The factor of this controller's request rate and burst over other controllers': each sync reads a scale and metrics,
 /// and upstream, too, has several clients with a limit each.
-const QPS: u16 = 25;
-const BURST: u32 = 10;
+const QPS_FACTOR: u16 = 25;
+const BURST_FACTOR: u32 = 10;
 
 /// Maximum age of responses of metrics APIs that are shared; samples are taken far less often.
 const SHARED_FOR: Duration = Duration::from_secs(1);
@@ -78,7 +78,7 @@ fn start(manager: &mut Manager, context: &Context) {
         max_delay: period,
         ..QueueOptions::named("horizontalpodautoscaler")
     });
-    let writer = manager.faster_writer(DESCRIPTOR.service_account, QPS, BURST);
+    let writer = manager.faster_writer(DESCRIPTOR.service_account, QPS_FACTOR, BURST_FACTOR);
     let registry = manager.registry();
     let (autoscalers, pods) = (registry.store::<HorizontalPodAutoscaler>(), registry.store::<Pod>());
     let gates = Gates {

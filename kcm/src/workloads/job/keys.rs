@@ -18,9 +18,9 @@ pub fn subscribe(
     queue: &Arc<Queue<ObjectKey>>,
     orphans: &Arc<Queue<OrphanKey>>,
 ) {
-    let (jobs_queue, left) = (queue.clone(), orphans.clone());
+    let (jobs_queue, orphan_keys) = (queue.clone(), orphans.clone());
     jobs.subscribe(move |change| {
-        left_behind(change).into_iter().for_each(|job| left.add(OrphanKey::Of(job)));
+        jobs_to_release(change).into_iter().for_each(|job| orphan_keys.add(OrphanKey::Of(job)));
         if let Some(job) = change.new.or(change.old) {
             if is_urgent(change) {
                 jobs_queue.add(job.meta.key());
@@ -52,10 +52,10 @@ pub fn is_urgent(change: &Change<'_, Job>) -> bool {
     }
 }
 
-/// Returns the Jobs that no longer need their pods: one that was deleted or replaced, and one that finished.
-pub fn left_behind(change: &Change<'_, Job>) -> Vec<Arc<Job>> {
-    let ended = change.new.filter(|new| new.is_finished());
-    deleted(change).into_iter().chain(ended).cloned().collect()
+/// Returns the Jobs whose pods have to be released: one that was deleted or replaced, and one that finished.
+pub fn jobs_to_release(change: &Change<'_, Job>) -> Vec<Arc<Job>> {
+    let finished = change.new.filter(|new| new.is_finished());
+    deleted(change).into_iter().chain(finished).cloned().collect()
 }
 
 /// Returns the old and new owners of a pod, if the pod changed.

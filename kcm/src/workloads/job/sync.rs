@@ -144,9 +144,9 @@ impl Jobs {
             let owned = pods.by_index(&by_controller(), owned_by(&job.meta.uid));
             [owned, pods.by_index(&by_controller(), orphans_in(&job.meta.namespace))].concat()
         });
-        let satisfied = observed.are_deletions_seen;
+        let satisfied = observed.are_deletions_cached;
         if !satisfied {
-            self.queue.add_after(key.clone(), handover::RECHECK);
+            self.queue.add_after(key.clone(), handover::RECHECK_DELAY);
         }
         let mut pods = self.claim(key, job, observed.children).await?;
         if !self.is_caught_up(key) {
@@ -314,7 +314,7 @@ impl Jobs {
                     self.control.pods.wrote(&pod.meta.key(), version);
                 }),
                 // It no longer exists, or another pod has its name.
-                Err(error) if error.is_gone() => {
+                Err(error) if error.is_object_deleted() => {
                     self.remember(key, &job.meta.uid, |memory| {
                         memory.settled.insert(uid.clone());
                     });
@@ -386,7 +386,7 @@ impl Jobs {
                 Ok(version) => {
                     version.into_iter().for_each(|version| control.consistency.wrote(key, &control.pods, version));
                 }
-                Err(error) if error.is_gone() => return Ok(()),
+                Err(error) if error.is_object_deleted() => return Ok(()),
                 Err(error) => return Err(error),
             }
         }
@@ -454,7 +454,7 @@ impl Jobs {
         let fresh = match control.writer.get(&Job::RESOURCE, key).await {
             Err(error) if error.is_not_found() => {
                 // The watch will deliver its deletion, which requeues the key.
-                self.queue.add_after(key.clone(), handover::RECHECK);
+                self.queue.add_after(key.clone(), handover::RECHECK_DELAY);
                 return Ok(Outcome::WaitingForCache);
             }
             fresh => fresh?.meta().map_err(|error| ReconcileError::new(error.to_string()))?,

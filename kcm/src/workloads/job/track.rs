@@ -18,9 +18,8 @@ use super::decide::{
     COMPLETE, FAILED, FAILURE_TARGET, Indexed, SUCCESS_CRITERIA_MET, Standing, View, condition, index_of,
 };
 use super::indexes::Indexes;
-use super::manage::{Outcome, ensure};
+use super::manage::{COUNTS_DELAY, Outcome, ensure};
 use super::policy;
-use crate::pods::status_delay::CHANGING_COUNTS;
 
 /// Maximum number of uncounted pods in a status, so that it stays small. Upstream: pkg/controller/job,
 /// MaxUncountedPods.
@@ -55,7 +54,7 @@ impl View<'_> {
         let tracked: HashSet<Uid> = tracked_pods.iter().map(|pod| pod.meta.uid.clone()).collect();
         let known_failed = self.job.status.uncounted.clone().unwrap_or_default();
         // Recorded pods are safe: while other pods run, the counters can be written with the next finished pods.
-        let write_delay = if status.active > 0 { CHANGING_COUNTS } else { Duration::ZERO };
+        let write_delay = if status.active > 0 { COUNTS_DELAY } else { Duration::ZERO };
         let settled = settle(&mut status, &tracked).then_some(write_delay);
         let counts = counts.into_iter().chain(settled).min();
         let mut release = Vec::new();
@@ -75,9 +74,7 @@ impl View<'_> {
             let seen_failed = known_failed.failed.contains(uid);
             if pod.phase == Phase::Succeeded && !seen_failed {
                 match &standing.indexed {
-                    Some(indexed) => completed.extend(
-                        index_of(pod).filter(|index| *index < self.completions() && !indexed.before.has(*index)),
-                    ),
+                    Some(indexed) => completed.extend(self.completed_index(indexed, pod)),
                     None if known_failed.succeeded.contains(uid) => {}
                     None => {
                         uncounted.succeeded.push(uid.clone());
@@ -110,6 +107,11 @@ impl View<'_> {
         let flush = (flush || decided).then_some(if urgent { Duration::ZERO } else { write_delay });
         let (end, judged) = (end.filter(|_| !full), judgements);
         Account { status, flush, counts, write_delay, release, tracked, end, judged }
+    }
+
+    /// Returns the index that a successful pod completes, unless it was completed before.
+    fn completed_index(&self, indexed: &Indexed, pod: &Pod) -> Option<i32> {
+        index_of(pod).filter(|index| *index < self.completions() && !indexed.before.has(*index))
     }
 
     /// Returns true if a pod is needed only for counting. Upstream: pkg/controller/job, canRemoveFinalizer.

@@ -149,8 +149,8 @@ impl PodGc {
         let (key, uid, why) = (pod.meta.key(), &pod.meta.uid, reason.as_str());
         self.forced().insert(uid.clone(), self.now());
         let ended = self.end(&pod, reason).await;
-        let is_there_no_more = |error: &WriteError| error.is_gone();
-        let failed = ended.as_ref().is_err_and(|error| !is_there_no_more(error));
+        let is_deleted = |error: &WriteError| error.is_object_deleted();
+        let failed = ended.as_ref().is_err_and(|error| !is_deleted(error));
         self.counts.count(&key.namespace, reason, failed);
         // If the cache no longer has the pod, no deletion event will remove its entry.
         if ended.is_err() || self.pods.get_with_uid(&key.namespace, &key.name, uid).is_none() {
@@ -159,7 +159,7 @@ impl PodGc {
         match ended {
             Ok(()) => info!(pod = %key, why, "force-deleted pod"),
             // It no longer exists, or another pod has its name.
-            Err(error) if is_there_no_more(&error) => {}
+            Err(error) if is_deleted(&error) => {}
             Err(error) => error!(pod = %key, why, %error, "pod could not be force-deleted"),
         }
     }

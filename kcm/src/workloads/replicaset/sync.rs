@@ -53,7 +53,7 @@ struct Work<'a, K> {
     /// Its pods that are being deleted.
     terminating: usize,
     /// The cache contained all earlier own deletions when the pods were read from it.
-    are_deletions_seen: bool,
+    are_deletions_cached: bool,
 }
 
 /// The result of managing the pods.
@@ -128,7 +128,7 @@ impl<K: PodSet> PodSets<K> {
     /// Claims the set's pods: adopts those that match, and releases those that no longer do.
     async fn gather<'a>(&self, key: &'a ObjectKey, owner: &'a K) -> Result<Work<'a, K>, ReconcileError> {
         let (set, pods) = (owner.replica_set(), &self.control.pods);
-        let Observed { mut children, are_deletions_seen } = self
+        let Observed { mut children, are_deletions_cached } = self
             .handover
             .observe(&self.children(owner), |pods| pods.by_index(&by_controller(), owned_by(&set.meta.uid)));
         let owned = children.len();
@@ -147,7 +147,7 @@ impl<K: PodSet> PodSets<K> {
         if !claimed.errors.is_empty() {
             return Err(ReconcileError::new(claimed.errors.join(", ")));
         }
-        Ok(Work { key, owner, owned, active: claimed.children, terminating, are_deletions_seen })
+        Ok(Work { key, owner, owned, active: claimed.children, terminating, are_deletions_cached })
     }
 
     /// Creates or deletes pods; `None` if the pods have to be read again first.
@@ -156,8 +156,8 @@ impl<K: PodSet> PodSets<K> {
         if set.meta.is_deleting() {
             return Ok(Some(ManageResult::default()));
         }
-        if !work.are_deletions_seen {
-            return Ok(Some(ManageResult { next: Some(handover::RECHECK), ..ManageResult::default() }));
+        if !work.are_deletions_cached {
+            return Ok(Some(ManageResult { next: Some(handover::RECHECK_DELAY), ..ManageResult::default() }));
         }
         let now = (self.clock)();
         let ranking = || Ranking::new(&self.related(work.owner), self.gates.deletion_cost, now);

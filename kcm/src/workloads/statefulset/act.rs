@@ -18,7 +18,7 @@ use super::decide::{Defects, Plan, PodRevision, Step};
 use super::identity::{self, Member};
 use super::pods;
 use super::retention::{self, PossibleOwners, Verdict};
-use super::status::{Done, Revisions};
+use super::status::{Revisions, SyncProgress};
 use super::sync::StatefulSets;
 use crate::workloads::controller_revisions::{History, template_of};
 
@@ -32,7 +32,7 @@ pub struct Work<'a> {
     pub revisions: Revisions,
     /// The template of the current revision, once it is read.
     former: OnceCell<Map<String, Value>>,
-    done: Mutex<Done>,
+    done: Mutex<SyncProgress>,
 }
 
 /// What an event of a pod is about.
@@ -69,11 +69,11 @@ impl<'a> Work<'a> {
     }
 
     /// Returns the changes so far.
-    pub fn done(&self) -> Done {
+    pub fn done(&self) -> SyncProgress {
         lock(&self.done).clone()
     }
 
-    fn note(&self, note: impl FnOnce(&mut Done)) {
+    fn note(&self, note: impl FnOnce(&mut SyncProgress)) {
         note(&mut lock(&self.done));
     }
 
@@ -81,7 +81,7 @@ impl<'a> Work<'a> {
     pub async fn carry_out(&self, plan: Plan) -> Outcome {
         self.note(|done| (done.recreation, done.waits_for) = (plan.recreation, plan.waits_for));
         for stage in plan.stages {
-            if stage.at_once {
+            if stage.concurrent {
                 let (_, failure) = slow_start(stage.steps.len(), |at| self.step(&stage.steps[at])).await;
                 failure.map_or(Ok(()), Err)?;
             } else {
@@ -242,7 +242,7 @@ impl<'a> Work<'a> {
         let (consistency, uid) = (&self.controller.consistency, &pod.meta.uid);
         consistency.deleting(self.key, &pod.meta);
         match self.controller.writer.delete(&Pod::RESOURCE, &pod.meta.key(), uid).await {
-            Err(error) if !error.is_gone() => {
+            Err(error) if !error.is_object_deleted() => {
                 // A deletion may be repeated: it is bound to the uid.
                 consistency.not_deleting(self.key, uid);
                 self.record_pod_event(Verb::Delete, &pod.meta.name, Some(&error.to_string()));

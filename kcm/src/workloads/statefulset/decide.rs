@@ -12,8 +12,9 @@ use kinds::statefulset::Strategy;
 use kinds::{Pod, StatefulSet};
 
 use super::identity::{self, Member};
+use crate::pods::availability;
 
-/// Feature gates that decide.
+/// The feature gates that influence a plan.
 #[derive(Debug, Clone, Copy)]
 pub struct Gates {
     /// MaxUnavailableStatefulSet
@@ -66,8 +67,8 @@ pub enum Step {
 pub struct Stage {
     /// The steps.
     pub steps: Vec<Step>,
-    /// They are executed concurrently, in growing batches; otherwise one after the other.
-    pub at_once: bool,
+    /// The steps are executed concurrently, in growing batches; otherwise one after the other.
+    pub concurrent: bool,
 }
 
 /// The phase of a Recreate update.
@@ -103,16 +104,16 @@ impl Plan {
         self.steps().filter(|step| step.creates()).count()
     }
 
-    /// Removes the creations, and everything after the first stage with one, as if they had failed.
-    pub fn hold_creations(&mut self) {
+    /// Removes the creations, and all stages after the first one with a creation, as if the creation had failed.
+    pub fn postpone_creations(&mut self) {
         if let Some(first) = self.stages.iter().position(|stage| stage.steps.iter().any(Step::creates)) {
             self.stages.truncate(first + 1);
             let stage = &mut self.stages[first];
-            if stage.at_once {
+            if stage.concurrent {
                 stage.steps.retain(|step| !step.creates());
             } else {
-                let before = stage.steps.iter().position(Step::creates).unwrap_or(0);
-                stage.steps.truncate(before);
+                let first = stage.steps.iter().position(Step::creates).unwrap_or(0);
+                stage.steps.truncate(first);
             }
         }
     }
@@ -129,7 +130,7 @@ impl Step {
 }
 
 /// The input of a plan.
-pub struct Situation<'a> {
+pub struct PlanInput<'a> {
     /// The StatefulSet.
     pub set: &'a StatefulSet,
     /// Its pods.
@@ -154,12 +155,6 @@ pub fn is_running_and_ready(pod: &Pod) -> bool {
     pod.phase == Phase::Running && pod.ready
 }
 
-/// Returns true if a pod has been ready for long enough. Upstream: pkg/api/v1/pod, IsPodAvailable.
-pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
-    let since_ready = now.as_second() - pod.ready_since.0;
-    pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
-}
-
 /// Returns the number of pods that may be unavailable: a percentage rounds down, and the minimum is one. `None` for a
 /// text that is not a percentage. Upstream: pkg/controller/statefulset, getStatefulSetMaxUnavailable.
 pub fn max_unavailable(set: &StatefulSet) -> Option<usize> {
@@ -171,46 +166,51 @@ pub fn max_unavailable(set: &StatefulSet) -> Option<usize> {
 /// Returns the revision that a missing pod is created from. Upstream: pkg/controller/statefulset,
 /// newVersionedStatefulSetPod.
 pub fn revision_of_missing(set: &StatefulSet, ordinal: i32) -> PodRevision {
-    let kept = match &set.rolling {
+    let count_at_current = match &set.rolling {
         Some(rolling) => i64::from(rolling.partition),
         None if set.strategy == Strategy::RollingUpdate => i64::from(set.status.current_replicas),
         None => 0,
     };
-    if i64::from(ordinal) < i64::from(set.start) + kept { PodRevision::Current } else { PodRevision::Update }
+    if i64::from(ordinal) < i64::from(set.start) + count_at_current {
+        PodRevision::Current
+    } else {
+        PodRevision::Update
+    }
 }
 
-/// Maximum number of missing ordinals in one reconcile: a StatefulSet may have two billion.
-const BURST: usize = 500;
+/// Maximum number of missing ordinals that one reconcile plans: a StatefulSet may have two billion replicas.
+const MAX_MISSING_ORDINALS: usize = 500;
 
 /// An ordinal that should have a pod.
-struct Slot<'a> {
+struct OrdinalSlot<'a> {
     ordinal: i32,
     member: Option<&'a Member>,
 }
 
 /// The desired ordinals of a StatefulSet, and its other pods.
-struct Places<'a> {
-    /// Desired ordinals in ascending order; of the missing ones only the first [`BURST`].
-    slots: Vec<Slot<'a>>,
+struct Ordinals<'a> {
+    /// Desired ordinals in ascending order; of the missing ones only the first [`MAX_MISSING_ORDINALS`].
+    slots: Vec<OrdinalSlot<'a>>,
     /// Number of all desired ordinals without a pod.
     missing: usize,
-    /// Surplus pods, in descending order.
+    /// Surplus pods, from the highest ordinal down.
     condemned: Vec<&'a Member>,
 }
 
 /// Returns the desired ordinals from `start` on. `members` are their pods in ascending order.
-fn slots<'a>(start: i32, replicas: usize, members: &[&'a Member]) -> Vec<Slot<'a>> {
-    let mut slots = Vec::with_capacity(members.len() + BURST.min(replicas.saturating_sub(members.len())));
+fn slots<'a>(start: i32, replicas: usize, members: &[&'a Member]) -> Vec<OrdinalSlot<'a>> {
+    let mut slots =
+        Vec::with_capacity(members.len() + MAX_MISSING_ORDINALS.min(replicas.saturating_sub(members.len())));
     let (mut ordinal, mut members, mut missing) = (i64::from(start), members.iter().copied().peekable(), 0);
     let end = ordinal.saturating_add(i64::try_from(replicas).unwrap_or(i64::MAX)).min(i64::from(i32::MAX));
     while ordinal < end {
         let next = members.peek().map_or(end, |member| i64::from(member.ordinal));
         let Ok(at) = i32::try_from(ordinal) else { break };
         if next == ordinal {
-            slots.push(Slot { ordinal: at, member: members.next() });
-        } else if missing < BURST {
+            slots.push(OrdinalSlot { ordinal: at, member: members.next() });
+        } else if missing < MAX_MISSING_ORDINALS {
             missing += 1;
-            slots.push(Slot { ordinal: at, member: None });
+            slots.push(OrdinalSlot { ordinal: at, member: None });
         } else {
             ordinal = next;
             continue;
@@ -220,9 +220,9 @@ fn slots<'a>(start: i32, replicas: usize, members: &[&'a Member]) -> Vec<Slot<'a
     slots
 }
 
-impl Situation<'_> {
+impl PlanInput<'_> {
     fn is_available(&self, pod: &Pod) -> bool {
-        is_available(pod, self.set.min_ready_seconds, self.now)
+        availability::is_available(pod, self.set.min_ready_seconds, self.now)
     }
 
     fn is_unavailable(&self, pod: &Pod) -> bool {
@@ -233,28 +233,28 @@ impl Situation<'_> {
         identity::revision(pod) != self.update
     }
 
-    /// Returns true for a pod of an old revision that is not being deleted. One that has ended is deleted in any case.
+    /// Returns true for a pod of an old revision that is not being deleted. Finished pods are deleted elsewhere.
     fn is_replaceable(&self, pod: &Pod) -> bool {
         self.is_old(pod) && !pod.meta.is_deleting() && !pod.is_terminal()
     }
 
-    fn places(&self) -> Places<'_> {
+    fn ordinals(&self) -> Ordinals<'_> {
         let by_ordinal: BTreeMap<i32, &Member> = self.members.iter().map(|member| (member.ordinal, member)).collect();
         let (wanted, mut condemned): (Vec<&Member>, Vec<&Member>) =
             by_ordinal.into_values().partition(|member| identity::is_wanted(self.set, member.ordinal));
         condemned.reverse();
-        // Ordinals end with the range of their type.
+        // The last possible ordinal is `i32::MAX`.
         let replicas = self.set.replicas.max(0).min(i32::MAX.saturating_sub(self.set.start));
         let replicas = usize::try_from(replicas).unwrap_or(0);
         let slots = slots(self.set.start, replicas, &wanted);
-        Places { slots, missing: replicas.saturating_sub(wanted.len()), condemned }
+        Ordinals { slots, missing: replicas.saturating_sub(wanted.len()), condemned }
     }
 
     /// Returns the plan. Upstream: pkg/controller/statefulset, updateStatefulSet.
     pub fn plan(&self) -> Plan {
         let mut plan = Plan::default();
-        let places = self.places();
-        let (slots, condemned) = (&places.slots, &places.condemned);
+        let ordinals = self.ordinals();
+        let (slots, condemned) = (&ordinals.slots, &ordinals.condemned);
         if self.set.strategy == Strategy::Recreate && !self.recreate(&mut plan) {
             return plan;
         }
@@ -266,17 +266,17 @@ impl Situation<'_> {
         };
         if done && self.set.strategy == Strategy::RollingUpdate {
             if self.gates.max_unavailable {
-                self.update_within_bounds(&places, &mut plan);
+                self.update_within_bounds(&ordinals, &mut plan);
             } else {
-                self.update_one(&places, &mut plan);
+                self.update_one(&ordinals, &mut plan);
             }
         }
         plan.stages.retain(|stage| !stage.steps.is_empty());
         plan
     }
 
-    /// Deletes all pods of old revisions. Returns true if none is left. Upstream: pkg/controller/statefulset,
-    /// recreateDeleteAndWait.
+    /// Plans the deletion of all pods of old revisions. Returns true if there are none. Upstream:
+    /// pkg/controller/statefulset, recreateDeleteAndWait.
     fn recreate(&self, plan: &mut Plan) -> bool {
         let old: Vec<&Member> = self.members.iter().filter(|member| self.is_old(&member.pod)).collect();
         if !old.is_empty() {
@@ -284,7 +284,7 @@ impl Situation<'_> {
             let steps: Vec<Step> = steps.map(|member| Step::Delete(member.pod.clone())).collect();
             plan.recreation = Some(Recreation::Deleting);
             if !steps.is_empty() {
-                plan.stages.push(Stage { steps, at_once: true });
+                plan.stages.push(Stage { steps, concurrent: true });
             }
         } else if self.current != self.update {
             plan.recreation = Some(Recreation::Creating);
@@ -292,9 +292,9 @@ impl Situation<'_> {
         old.is_empty()
     }
 
-    /// Returns the steps for one desired ordinal, and whether an ordered StatefulSet has to wait for it. Upstream:
+    /// Adds the steps for one desired ordinal. Returns true if an ordered StatefulSet has to wait for it. Upstream:
     /// pkg/controller/statefulset, processReplica.
-    fn plan_ordinal(&self, slot: &Slot<'_>, steps: &mut Vec<Step>) -> bool {
+    fn plan_ordinal(&self, slot: &OrdinalSlot<'_>, steps: &mut Vec<Step>) -> bool {
         let Some(member) = slot.member else {
             if !(self.is_stale)(slot.ordinal) {
                 steps.push(Step::Create(slot.ordinal, revision_of_missing(self.set, slot.ordinal)));
@@ -308,14 +308,14 @@ impl Situation<'_> {
             }
             return true;
         }
-        let found = (self.defects)(member);
+        let all_defects = (self.defects)(member);
         let waits = pod.meta.is_deleting() || !is_running_and_ready(pod) || !self.is_available(pod);
-        // Defects other than the pending pod's claims are repaired once nothing has to be waited for.
+        // While an ordered StatefulSet waits for a pod, only the claims of a pending pod are repaired.
         let is_repairable = !waits || self.set.parallel;
         let defects = Defects {
-            claims: found.claims && pod.phase == Phase::Pending,
-            owners: found.owners && (is_repairable || pod.phase == Phase::Pending),
-            pod: found.pod && is_repairable,
+            claims: all_defects.claims && pod.phase == Phase::Pending,
+            owners: all_defects.owners && (is_repairable || pod.phase == Phase::Pending),
+            pod: all_defects.pod && is_repairable,
         };
         if defects.any() {
             steps.push(Step::Repair(member.clone(), defects));
@@ -323,16 +323,16 @@ impl Situation<'_> {
         waits
     }
 
-    fn plan_ordered(&self, slots: &[Slot<'_>], condemned: &[&Member], plan: &mut Plan) -> bool {
+    fn plan_ordered(&self, slots: &[OrdinalSlot<'_>], condemned: &[&Member], plan: &mut Plan) -> bool {
         let mut steps = Vec::new();
         for slot in slots {
             if self.plan_ordinal(slot, &mut steps) {
                 plan.waits_for = slot.member.cloned();
-                plan.stages.push(Stage { steps, at_once: false });
+                plan.stages.push(Stage { steps, concurrent: false });
                 return false;
             }
         }
-        steps.extend(self.disowned(condemned));
+        steps.extend(self.claim_owner_repairs(condemned));
         let wait = condemned.first().is_some_and(|last| {
             // A finished pod never becomes ready.
             let is_unhealthy =
@@ -346,26 +346,26 @@ impl Situation<'_> {
             }
             true
         });
-        plan.stages.push(Stage { steps, at_once: false });
+        plan.stages.push(Stage { steps, concurrent: false });
         !wait
     }
 
-    fn plan_parallel(&self, slots: &[Slot<'_>], condemned: &[&Member], plan: &mut Plan) {
+    fn plan_parallel(&self, slots: &[OrdinalSlot<'_>], condemned: &[&Member], plan: &mut Plan) {
         let mut steps = Vec::new();
         for slot in slots {
             self.plan_ordinal(slot, &mut steps);
         }
         let deletions = condemned.iter().filter(|member| !member.pod.meta.is_deleting());
         let deletions = deletions.map(|member| Step::Delete(member.pod.clone())).collect();
-        for steps in [steps, self.disowned(condemned).collect(), deletions] {
-            plan.stages.push(Stage { steps, at_once: true });
+        for steps in [steps, self.claim_owner_repairs(condemned).collect(), deletions] {
+            plan.stages.push(Stage { steps, concurrent: true });
         }
     }
 
-    /// Returns the stage that sets the owners of the claims of pods to delete.
-    fn disowned<'a>(&'a self, condemned: &'a [&Member]) -> impl Iterator<Item = Step> + 'a {
-        let disowned = condemned.iter().filter(|member| (self.defects)(member).owners);
-        disowned.map(|member| Step::Repair((*member).clone(), Defects { owners: true, ..Defects::default() }))
+    /// Returns the steps that correct the owners of the claims of condemned pods.
+    fn claim_owner_repairs<'a>(&'a self, condemned: &'a [&Member]) -> impl Iterator<Item = Step> + 'a {
+        let with_wrong_owners = condemned.iter().filter(|member| (self.defects)(member).owners);
+        with_wrong_owners.map(|member| Step::Repair((*member).clone(), Defects { owners: true, ..Defects::default() }))
     }
 
     /// Returns the first ordinal that is updated.
@@ -374,22 +374,22 @@ impl Situation<'_> {
     }
 
     /// Returns the ordinals that an update may change, from the highest down.
-    fn updated<'a>(&self, places: &'a Places<'a>) -> impl Iterator<Item = &'a Slot<'a>> + use<'a> {
+    fn updated<'a>(&self, ordinals: &'a Ordinals<'a>) -> impl Iterator<Item = &'a OrdinalSlot<'a>> + use<'a> {
         let first = self.first_updated();
-        places.slots.iter().rev().take_while(move |slot| i64::from(slot.ordinal) >= first)
+        ordinals.slots.iter().rev().take_while(move |slot| i64::from(slot.ordinal) >= first)
     }
 
-    /// Updates one pod at a time, without the gate.
-    fn update_one(&self, places: &Places<'_>, plan: &mut Plan) {
-        if places.missing > BURST {
+    /// Updates one pod at a time; used if the gate MaxUnavailableStatefulSet is off.
+    fn update_one(&self, ordinals: &Ordinals<'_>, plan: &mut Plan) {
+        if ordinals.missing > MAX_MISSING_ORDINALS {
             return;
         }
-        for slot in self.updated(places) {
-            // A pod that is just being created is up to date, and the update waits for it.
+        for slot in self.updated(ordinals) {
+            // The missing pod is created from the newest revision, and the update waits for it.
             let Some(member) = slot.member else { return };
             if self.is_replaceable(&member.pod) {
                 let steps = vec![Step::Delete(member.pod.clone())];
-                plan.stages.push(Stage { steps, at_once: false });
+                plan.stages.push(Stage { steps, concurrent: false });
                 return;
             }
             if self.is_unavailable(&member.pod) {
@@ -400,27 +400,27 @@ impl Situation<'_> {
 
     /// Updates as many pods as may be unavailable. Upstream: pkg/controller/statefulset,
     /// updateStatefulSetAfterInvariantEstablished.
-    fn update_within_bounds(&self, places: &Places<'_>, plan: &mut Plan) {
+    fn update_within_bounds(&self, ordinals: &Ordinals<'_>, plan: &mut Plan) {
         let Some(bound) = max_unavailable(self.set) else { return };
-        let members = places.slots.iter().filter_map(|slot| slot.member);
-        let unavailable = places.missing + members.filter(|member| self.is_unavailable(&member.pod)).count();
+        let members = ordinals.slots.iter().filter_map(|slot| slot.member);
+        let unavailable = ordinals.missing + members.filter(|member| self.is_unavailable(&member.pod)).count();
         plan.unavailable = Some(unavailable);
         let budget = bound.saturating_sub(unavailable);
         let replaceable = |member: &&Member| self.is_replaceable(&member.pod);
         let delete = |member: &Member| Step::Delete(member.pod.clone());
         let mut steps = Vec::new();
         if self.set.parallel {
-            // Replacing an unavailable pod costs no availability: these are deleted regardless of the budget.
-            let (up, down): (Vec<_>, Vec<_>) = self
-                .updated(places)
+            // Replacing an unavailable pod does not reduce availability: these are deleted regardless of the budget.
+            let (available, unavailable): (Vec<_>, Vec<_>) = self
+                .updated(ordinals)
                 .filter_map(|slot| slot.member)
                 .filter(replaceable)
                 .partition(|member| self.is_available(&member.pod));
-            steps.extend(down.into_iter().chain(up.into_iter().take(budget)).map(delete));
+            steps.extend(unavailable.into_iter().chain(available.into_iter().take(budget)).map(delete));
         } else {
-            let targets = self.updated(places).filter_map(|slot| slot.member).filter(replaceable);
+            let targets = self.updated(ordinals).filter_map(|slot| slot.member).filter(replaceable);
             steps.extend(targets.take(budget).map(delete));
         }
-        plan.stages.push(Stage { steps, at_once: false });
+        plan.stages.push(Stage { steps, concurrent: false });
     }
 }

@@ -8,7 +8,7 @@ use runtime::worker::ReconcileError;
 
 use super::status::Revisions;
 use super::sync::StatefulSets;
-use crate::workloads::controller_revisions::{self, Draft, HASH_LABEL, History, same_meaning};
+use crate::workloads::controller_revisions::{self, Draft, HASH_LABEL, History, are_semantically_equal};
 
 impl StatefulSets {
     /// Returns the revisions of a StatefulSet; `sorted` are its revisions, oldest first. `None` while the cached
@@ -66,7 +66,7 @@ impl StatefulSets {
         }
         if let Some(newest) = sorted.last().filter(|_| self.gates.semantic) {
             let data = history.data(&newest.meta.name).await?;
-            if same_meaning(&data, &snapshot.data) {
+            if are_semantically_equal(&data, &snapshot.data) {
                 return Ok(Some(newest.meta.name.clone()));
             }
         }

@@ -7,8 +7,9 @@ use kinds::statefulset::{StatefulSetStatus, Strategy};
 use kinds::status::Condition;
 use kinds::{Pod, StatefulSet, Str, Time};
 
-use super::decide::{Recreation, is_available, is_running_and_ready};
+use super::decide::{Recreation, is_running_and_ready};
 use super::identity::{self, Member};
+use crate::pods::availability::is_available;
 use crate::pods::status_delay::{CHANGING_COUNTS, MINOR_CHANGE};
 
 /// Type of the condition of a Recreate update.
@@ -22,7 +23,7 @@ const REPORT_DELAY: Duration = Duration::from_secs(30);
 
 /// Pods created and deleted in this reconcile, and the state of the rollout.
 #[derive(Debug, Clone, Default)]
-pub struct Done {
+pub struct SyncProgress {
     /// Revisions of the pods that were created.
     pub created: Vec<Str>,
     /// Pods that were deleted.
@@ -52,7 +53,7 @@ pub fn status(
     set: &StatefulSet,
     members: &[Member],
     revisions: &Revisions,
-    done: &Done,
+    done: &SyncProgress,
     now: Timestamp,
 ) -> StatefulSetStatus {
     let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
@@ -147,7 +148,13 @@ pub fn report_delay(set: &StatefulSet, update: &str, waits_for: Option<&Member>,
     REPORT_DELAY.checked_sub(Duration::from_secs(waited)).filter(|left| !left.is_zero())
 }
 
-fn report_block(status: &mut StatefulSetStatus, set: &StatefulSet, revisions: &Revisions, done: &Done, now: Timestamp) {
+fn report_block(
+    status: &mut StatefulSetStatus,
+    set: &StatefulSet,
+    revisions: &Revisions,
+    done: &SyncProgress,
+    now: Timestamp,
+) {
     let waits_for = done.waits_for.as_ref();
     let block = blocking(set, &revisions.update, waits_for)
         .filter(|_| report_delay(set, &revisions.update, waits_for, now).is_none());
@@ -214,8 +221,8 @@ fn only_counts_deletions(before: &StatefulSetStatus, after: &StatefulSetStatus) 
         && after.updated_replicas <= before.updated_replicas
 }
 
-/// Returns the message of a new condition, for an event.
-pub fn news<'a>(before: &StatefulSetStatus, after: &'a StatefulSetStatus) -> Option<&'a str> {
+/// Returns the message of condition `RolloutBlocked` if it is new or has changed, for an event.
+pub fn new_report<'a>(before: &StatefulSetStatus, after: &'a StatefulSetStatus) -> Option<&'a str> {
     let condition = find(&after.conditions, ROLLOUT_BLOCKED)?;
     find(&before.conditions, ROLLOUT_BLOCKED)
         .is_none_or(|known| known.message != condition.message)

@@ -23,7 +23,7 @@ use runtime::write::Writer;
 use tracing::{debug, error};
 
 use super::act::Work;
-use super::decide::{Gates, Plan, Situation};
+use super::decide::{Gates, Plan, PlanInput};
 use super::identity::{self, Member};
 use super::keys::is_member;
 use super::metrics::Unavailable;
@@ -101,8 +101,8 @@ impl StatefulSets {
         let sorted = history.claim::<StatefulSet>(&set.selector, Unmatched::Ignored).await?;
         let observed = self.handover.observe(&self.children(&set), |pods| candidates(&set, pods));
         let members = self.members(key, &set, observed.children).await?;
-        if !observed.are_deletions_seen {
-            return Ok(Outcome::RequeueAfter(handover::RECHECK));
+        if !observed.are_deletions_cached {
+            return Ok(Outcome::RequeueAfter(handover::RECHECK_DELAY));
         }
         let Some(template) = &set.template else { return Ok(Outcome::Done) };
         if set.strategy == Strategy::Recreate && !self.gates.recreate {
@@ -184,7 +184,7 @@ impl StatefulSets {
         let waiting = self.refusals.waiting(key, &attempt).filter(|_| plan.creations() > 0);
         if let Some(waiting) = &waiting {
             debug!(why = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
-            plan.hold_creations();
+            plan.postpone_creations();
         }
         let failure = work.carry_out(plan).await.err();
         match (&failure, work.done().refusal) {
@@ -198,7 +198,7 @@ impl StatefulSets {
     }
 
     fn plan(&self, work: &Work<'_>, members: &[Member]) -> Plan {
-        let situation = Situation {
+        let input = PlanInput {
             set: work.set,
             members,
             current: &work.revisions.current,
@@ -208,7 +208,7 @@ impl StatefulSets {
             gates: self.gates,
             now: (self.clock)(),
         };
-        situation.plan()
+        input.plan()
     }
 
     /// Returns true if the caches contain all own writes for a key. If not, the key is requeued once they do.
@@ -272,8 +272,8 @@ impl StatefulSets {
                 StatusWrite::Outdated => return Ok(StatusReport::Outdated),
                 StatusWrite::Deleted => return Ok(StatusReport::Next(None)),
             }
-            if let Some(news) = status::news(&set.status, &status) {
-                self.recorder.event(&about(set), EventType::Warning, status::ROLLOUT_BLOCKED, news.to_owned());
+            if let Some(message) = status::new_report(&set.status, &status) {
+                self.recorder.event(&about(set), EventType::Warning, status::ROLLOUT_BLOCKED, message.to_owned());
             }
         }
         let next = status::next_check(set, &status, members, now);

@@ -1,6 +1,8 @@
 //! Tables of plans and statuses, and random histories that must keep order and bounds.
 
 mod histories;
+mod keys;
+mod reconcile;
 
 use std::sync::Arc;
 
@@ -13,10 +15,10 @@ use kinds::wire::Put;
 use kinds::{Decode, Interner, Kind, Meta, Pod, Sections, StatefulSet, Time, Uid};
 
 use super::decide::{
-    Defects, Gates, Plan, PodRevision, Recreation, Situation, Step, max_unavailable, revision_of_missing,
+    Defects, Gates, Plan, PlanInput, PodRevision, Recreation, Step, max_unavailable, revision_of_missing,
 };
 use super::identity::{self, Member, REVISION_LABEL};
-use super::status::{self, Done, Revisions};
+use super::status::{self, Revisions, SyncProgress};
 
 const NOW: i64 = 1_800_000_000;
 const GATES: Gates = Gates { max_unavailable: true, recreate: false, semantic: true };
@@ -96,7 +98,7 @@ fn pod(ordinal: i32, revision: &str) -> Pod {
     }
 }
 
-/// Reads `0:r@a`: ordinal, state and revision. States: `r` ready, `n` running and not ready, `y` ready for a second,
+/// Parses `0:r@a`: ordinal, state and revision. States: `r` ready, `n` running and not ready, `y` ready for a second,
 /// `p` pending, `f` failed, `t` ready and being deleted, `x` failed and being deleted.
 fn member(text: &str) -> Member {
     let (ordinal, rest) = text.split_once(':').expect("an ordinal");
@@ -122,20 +124,20 @@ fn members(text: &str) -> Vec<Member> {
 
 fn plan_with(set: &StatefulSet, members: &[Member], gates: Gates, defects: &dyn Fn(&Member) -> Defects) -> Plan {
     let is_stale = &|_: i32| false;
-    Situation { set, members, current: "a", update: "b", defects, is_stale, gates, now: now() }.plan()
+    PlanInput { set, members, current: "a", update: "b", defects, is_stale, gates, now: now() }.plan()
 }
 
 fn plan(set: &StatefulSet, members: &[Member], gates: Gates) -> Plan {
     plan_with(set, members, gates, &|_| Defects::default())
 }
 
-/// Steps as text: `+0a` creates at the current revision, `+0b` at the newest, `-0` deletes, `~0` repairs; `|` stands
-/// between stages.
+/// Returns the steps as text: `+0a` creates at the current revision, `+0b` at the newest, `-0` deletes, `~0` repairs;
+/// `|` separates stages.
 fn text(plan: &Plan) -> String {
     let step = |step: &Step| match step {
         Step::Create(ordinal, PodRevision::Current) => format!("+{ordinal}a"),
         Step::Create(ordinal, PodRevision::Update) => format!("+{ordinal}b"),
-        Step::Delete(pod) => format!("-{}", identity::parse(&pod.meta.name).expect("a place").1),
+        Step::Delete(pod) => format!("-{}", identity::parse(&pod.meta.name).expect("an ordinal").1),
         Step::Repair(member, _) => format!("~{}", member.ordinal),
     };
     let stage = |steps: &[Step]| steps.iter().map(step).collect::<Vec<_>>().join(" ");
@@ -170,7 +172,7 @@ fn ordered_pods_are_created_one_by_one_and_deleted_from_the_end() {
 }
 
 #[test]
-fn ordered_update_keeps_its_bound() {
+fn ordered_update_respects_max_unavailable() {
     let one = |partition| rolling(set(4), partition, IntOrString::Int(1));
     for (set, pods, expected) in [
         (one(0), "0:r@a 1:r@a 2:r@a 3:r@a", "-3"),
@@ -225,11 +227,11 @@ fn largest_scale_costs_a_bounded_number_of_steps() {
             assert_eq!((all.creations(), all.deletes()), (500, false));
             assert!(text(&all).starts_with(if partition == 0 { "+1b +3b +4b" } else { "+1a +3a +4a" }));
             huge.start = 5;
-            assert_eq!(plan(&huge, &members("2147483646:r@b"), gates).creations(), 500, "ordinals end with their type");
+            assert_eq!(plan(&huge, &members("2147483646:r@b"), gates).creations(), 500, "the last ordinal is i32::MAX");
         }
     }
     let counted = plan(&parallel(rolling(set(2000), 0, IntOrString::Int(2))), &members("0:r@b 1999:n@b"), GATES);
-    assert_eq!(counted.unavailable, Some(1999), "missing pods beyond the burst count, too");
+    assert_eq!(counted.unavailable, Some(1999), "missing pods beyond the planned ones count, too");
 }
 
 #[test]
@@ -286,6 +288,45 @@ fn next_pod_waits_until_the_previous_one_is_available() {
 }
 
 #[test]
+fn scaling_down_and_updates_wait_for_min_ready_seconds() {
+    let two = |seconds: i32, strategy: Update, partition: i32| {
+        let mut set = rolling(set(2), partition, IntOrString::Int(1));
+        (set.min_ready_seconds, set.strategy) = (seconds, strategy);
+        set
+    };
+    let update = Update::RollingUpdate;
+    for (name, set, pods, expected) in [
+        ("scaling down waits", two(10, update, 0), "0:r@b 1:y@b 2:r@b", ""),
+        ("scaling down, all available", two(1, update, 0), "0:r@b 1:y@b 2:r@b", "-2"),
+        ("an update waits", two(10, update, 0), "0:r@a 1:y@b", ""),
+        ("an update continues", two(1, update, 0), "0:r@a 1:y@b", "-0"),
+        ("an update without a minimum", two(0, update, 0), "0:r@a 1:y@b", "-0"),
+        ("an update above the partition waits", two(10, update, 1), "0:y@a 1:r@a", ""),
+        ("an update above the partition", two(10, update, 1), "0:r@a 1:r@a", "-1"),
+        ("an update below the partition", two(0, update, 1), "0:r@a 1:r@b", ""),
+        ("nothing is deleted for OnDelete", two(10, Update::OnDelete, 0), "0:r@a 1:r@a", ""),
+    ] {
+        assert_eq!(text(&plan(&set, &members(pods), GATES)), expected, "{name}");
+    }
+}
+
+#[test]
+fn next_check_is_when_the_first_pod_becomes_available() {
+    let mut four = parallel(set(4));
+    four.min_ready_seconds = 5;
+    for (pods, seconds) in [("0:r@b 1:y@b 2:n@b", Some(4)), ("0:r@b 1:n@b", None), ("0:r@b 1:r@b", None)] {
+        let members = members(pods);
+        let status = status::status(&four, &members, &revisions(), &SyncProgress::default(), now());
+        let next = status::next_check(&four, &status, &members, now());
+        assert_eq!(next.map(|next| next.as_secs()), seconds, "{pods}");
+    }
+    four.min_ready_seconds = 0;
+    let members = members("0:y@b");
+    let status = status::status(&four, &members, &revisions(), &SyncProgress::default(), now());
+    assert_eq!(status::next_check(&four, &status, &members, now()), None);
+}
+
+#[test]
 fn revision_of_a_missing_pod_follows_from_the_partition() {
     let mut set = rolling(set(5), 2, IntOrString::Int(1));
     set.start = 3;
@@ -312,7 +353,7 @@ fn at_least_one_pod_may_be_unavailable() {
 }
 
 #[test]
-fn defects_are_repaired_when_nothing_has_to_be_waited_for() {
+fn defects_are_repaired_when_the_statefulset_does_not_wait_for_the_pod() {
     let all = Defects { claims: true, owners: true, pod: true };
     let pending = Defects { claims: true, owners: true, pod: false };
     let rest = Defects { claims: false, owners: true, pod: true };
@@ -341,9 +382,9 @@ fn defects_are_repaired_when_nothing_has_to_be_waited_for() {
 #[test]
 fn pod_waits_for_the_deletion_of_its_stale_claim() {
     let no_defects = &|_: &Member| Defects::default();
-    let at = |set: &StatefulSet, place: i32| {
-        let is_stale = &move |ordinal: i32| ordinal == place;
-        let situation = Situation {
+    let plan_with_stale_claim = |set: &StatefulSet, stale: i32| {
+        let is_stale = &move |ordinal: i32| ordinal == stale;
+        let input = PlanInput {
             set,
             members: &members("0:r@b"),
             current: "a",
@@ -353,10 +394,10 @@ fn pod_waits_for_the_deletion_of_its_stale_claim() {
             gates: GATES,
             now: now(),
         };
-        text(&situation.plan())
+        text(&input.plan())
     };
-    assert_eq!(at(&set(3), 1), "");
-    assert_eq!(at(&parallel(set(3)), 1), "+2b");
+    assert_eq!(plan_with_stale_claim(&set(3), 1), "");
+    assert_eq!(plan_with_stale_claim(&parallel(set(3)), 1), "+2b");
 }
 
 fn revisions() -> Revisions {
@@ -365,10 +406,10 @@ fn revisions() -> Revisions {
 
 #[test]
 fn status_counts_pods_by_state_and_revision() {
-    let done = |created: &[&str], deleted: &[&str]| Done {
+    let done = |created: &[&str], deleted: &[&str]| SyncProgress {
         created: created.iter().map(|name| (*name).into()).collect(),
         deleted: deleted.iter().map(|name| Uid::parse(name)).collect(),
-        ..Done::default()
+        ..SyncProgress::default()
     };
     // (replicas wanted, pods, done) -> replicas, ready, available, current, updated, current revision
     for (wanted, pods, done, expected, revision) in [
@@ -400,44 +441,63 @@ fn status_counts_pods_by_state_and_revision() {
 #[test]
 fn changing_counts_are_delayed_and_final_counts_and_losses_are_not() {
     let same = Revisions { current: "a".into(), update: "a".into(), collisions: 0 };
-    let (at_once, soon, later) = (0, 2, 3);
-    let held = |set: StatefulSet| rolling(set, 2, IntOrString::Int(1));
-    for (what, set, revisions, before, after, seconds) in [
-        ("nothing new", set(3), &same, "0:r@a", "0:r@a", at_once),
-        ("comes", set(3), &same, "0:r@a", "0:r@a 1:n@a", later),
+    let (immediate, soon, later) = (0, 2, 3);
+    let partitioned = |set: StatefulSet| rolling(set, 2, IntOrString::Int(1));
+    for (name, set, revisions, before, after, seconds) in [
+        ("nothing new", set(3), &same, "0:r@a", "0:r@a", immediate),
+        ("a pod is created", set(3), &same, "0:r@a", "0:r@a 1:n@a", later),
         ("the last one is created", set(3), &same, "0:r@a 1:r@a", "0:r@a 1:r@a 2:n@a", later),
-        ("all are available", set(3), &same, "0:r@a 1:r@a 2:n@a", "0:r@a 1:r@a 2:r@a", at_once),
-        ("lost without an update", set(3), &same, "0:r@a 1:r@a 2:r@a", "0:r@a 1:r@a 2:n@a", at_once),
-        ("deleted without an update", set(3), &same, "0:r@a 1:r@a 2:r@a", "0:r@a 1:n@a 2:r@a", at_once),
+        ("all are available", set(3), &same, "0:r@a 1:r@a 2:n@a", "0:r@a 1:r@a 2:r@a", immediate),
+        ("lost without an update", set(3), &same, "0:r@a 1:r@a 2:r@a", "0:r@a 1:r@a 2:n@a", immediate),
+        ("deleted without an update", set(3), &same, "0:r@a 1:r@a 2:r@a", "0:r@a 1:n@a 2:r@a", immediate),
         ("is being deleted", set(3), &same, "0:r@a 1:r@a 2:r@a", "0:r@a 1:r@a 2:t@a", soon),
         ("all are being deleted", set(3), &same, "0:r@a 1:r@a 2:r@a", "0:t@a 1:t@a 2:t@a", soon),
         ("scaled in", set(1), &same, "0:r@a 1:r@a 2:r@a", "0:r@a 1:r@a", later),
-        ("scaled in to the end", set(1), &same, "0:r@a 1:r@a", "0:r@a", at_once),
+        ("scaled in to the end", set(1), &same, "0:r@a 1:r@a", "0:r@a", immediate),
         ("replaced", set(3), &revisions(), "0:r@a 1:r@a 2:r@a", "0:r@a 1:r@a 2:n@b", later),
         ("all but one are replaced", set(3), &revisions(), "0:r@a 1:n@b 2:r@b", "0:r@a 1:r@b 2:r@b", later),
-        ("the update ends", set(3), &revisions(), "0:n@b 1:r@b 2:r@b", "0:r@b 1:r@b 2:r@b", at_once),
-        ("the partition is reached", held(set(3)), &revisions(), "0:r@a 1:r@a 2:n@b", "0:r@a 1:r@a 2:r@b", at_once),
-        ("lost behind it", held(set(3)), &revisions(), "0:r@a 1:r@a 2:r@b", "0:r@a 1:n@a 2:r@b", at_once),
+        ("the update ends", set(3), &revisions(), "0:n@b 1:r@b 2:r@b", "0:r@b 1:r@b 2:r@b", immediate),
+        (
+            "the partition is reached",
+            partitioned(set(3)),
+            &revisions(),
+            "0:r@a 1:r@a 2:n@b",
+            "0:r@a 1:r@a 2:r@b",
+            immediate,
+        ),
+        (
+            "lost below the partition",
+            partitioned(set(3)),
+            &revisions(),
+            "0:r@a 1:r@a 2:r@b",
+            "0:r@a 1:n@a 2:r@b",
+            immediate,
+        ),
         (
             "lost, no rolling update",
             strategy(set(3), Update::OnDelete),
             &revisions(),
             "0:r@a 1:r@a 2:r@b",
             "0:r@a 1:n@a 2:r@b",
-            at_once,
+            immediate,
         ),
     ] {
-        let of = |set: &StatefulSet, pods| status::status(set, &members(pods), revisions, &Done::default(), now());
+        let of =
+            |set: &StatefulSet, pods| status::status(set, &members(pods), revisions, &SyncProgress::default(), now());
         let mut set = set;
         set.status = of(&set, before);
         let delay = status::delay(&set, &of(&set, after));
-        assert_eq!(delay.as_secs(), seconds, "{what}: {before} -> {after}");
+        assert_eq!(delay.as_secs(), seconds, "{name}: {before} -> {after}");
     }
-    let mut told = set(3);
-    told.status = status::status(&told, &members("0:r@a"), &same, &Done::default(), now());
-    told.meta.generation += 1;
-    let status = status::status(&told, &members("0:r@a 1:n@a"), &same, &Done::default(), now());
-    assert_eq!(status::delay(&told, &status), std::time::Duration::ZERO, "users wait for the observed generation");
+    let mut unobserved = set(3);
+    unobserved.status = status::status(&unobserved, &members("0:r@a"), &same, &SyncProgress::default(), now());
+    unobserved.meta.generation += 1;
+    let status = status::status(&unobserved, &members("0:r@a 1:n@a"), &same, &SyncProgress::default(), now());
+    assert_eq!(
+        status::delay(&unobserved, &status),
+        std::time::Duration::ZERO,
+        "users wait for the observed generation"
+    );
 }
 
 fn unready(ordinal: i32, revision: &str, since: i64) -> Member {
@@ -448,54 +508,54 @@ fn unready(ordinal: i32, revision: &str, since: i64) -> Member {
 
 #[test]
 fn update_that_waits_for_a_broken_pod_is_reported() {
-    let told = |set: &StatefulSet, waits_for: &Member| {
-        let done = Done { waits_for: Some(waits_for.clone()), ..Done::default() };
+    let reported_message = |set: &StatefulSet, waits_for: &Member| {
+        let done = SyncProgress { waits_for: Some(waits_for.clone()), ..SyncProgress::default() };
         let status = status::status(set, std::slice::from_ref(waits_for), &revisions(), &done, now());
-        let news = status::news(&set.status, &status).map(str::to_owned);
+        let message = status::new_report(&set.status, &status).map(str::to_owned);
         let mut again = set.clone();
         again.status = status.clone();
-        assert_eq!(status::news(&again.status, &status), None, "it is reported once");
-        news
+        assert_eq!(status::new_report(&again.status, &status), None, "it is reported once");
+        message
     };
     let broken = unready(2, "x", 31);
-    let message = told(&set(3), &broken).expect("it is stuck");
+    let message = reported_message(&set(3), &broken).expect("it is blocked");
     assert!(message.contains("kubectl delete pod web-2 -n ns"), "{message}");
     for (what, set, member) in [
-        ("all at once", parallel(set(3)), broken.clone()),
-        ("by hand", strategy(set(3), Update::OnDelete), broken.clone()),
+        ("parallel", parallel(set(3)), broken.clone()),
+        ("OnDelete", strategy(set(3), Update::OnDelete), broken.clone()),
         ("below the partition", rolling(set(3), 3, IntOrString::Int(1)), broken.clone()),
         ("of the newest revision", set(3), unready(2, "b", 31)),
         ("not for long", set(3), unready(2, "x", 29)),
         ("being deleted", set(3), member("2:t@x")),
     ] {
-        assert_eq!(told(&set, &member), None, "{what}");
+        assert_eq!(reported_message(&set, &member), None, "{what}");
     }
     let report_delay = status::report_delay(&set(3), "b", Some(&unready(2, "x", 29)), now());
     assert_eq!(report_delay, Some(std::time::Duration::from_secs(1)));
     assert_eq!(status::report_delay(&set(3), "b", Some(&broken), now()), None);
 
-    let mut stuck = set(3);
-    let done = Done { waits_for: Some(broken.clone()), ..Done::default() };
-    stuck.status = status::status(&stuck, &[broken], &revisions(), &done, now());
-    assert_eq!(stuck.status.conditions.len(), 1);
-    let freed = status::status(&stuck, &[], &revisions(), &Done::default(), now());
-    assert!(freed.conditions.is_empty(), "it is removed with its cause");
+    let mut blocked = set(3);
+    let done = SyncProgress { waits_for: Some(broken.clone()), ..SyncProgress::default() };
+    blocked.status = status::status(&blocked, &[broken], &revisions(), &done, now());
+    assert_eq!(blocked.status.conditions.len(), 1);
+    let unblocked = status::status(&blocked, &[], &revisions(), &SyncProgress::default(), now());
+    assert!(unblocked.conditions.is_empty(), "the condition is removed when its cause ends");
 }
 
 #[test]
 fn recreate_update_is_reported_in_a_condition() {
     let mut set = strategy(set(1), Update::Recreate);
-    let mut seen = Vec::new();
+    let mut reported = Vec::new();
     for (pods, recreation) in
         [("0:r@a", Some(Recreation::Deleting)), ("", Some(Recreation::Creating)), ("0:r@b", Some(Recreation::Creating))]
     {
-        let done = Done { recreation, ..Done::default() };
+        let done = SyncProgress { recreation, ..SyncProgress::default() };
         set.status = status::status(&set, &members(pods), &revisions(), &done, now());
         let condition = &set.status.conditions[0];
-        seen.push(format!("{} {} {}", condition.status, condition.reason, condition.message));
+        reported.push(format!("{} {} {}", condition.status, condition.reason, condition.message));
     }
     assert_eq!(
-        seen,
+        reported,
         [
             "True RecreateInProgress Deleting old revision pods",
             "True RecreateInProgress Waiting for new-revision pods to be created",
@@ -505,11 +565,11 @@ fn recreate_update_is_reported_in_a_condition() {
 }
 
 #[test]
-fn held_creations_leave_the_earlier_stages() {
+fn postponed_creations_keep_the_steps_before_them() {
     use super::decide::Stage;
     let create = |ordinal| Step::Create(ordinal, PodRevision::Update);
     let delete = |ordinal| Step::Delete(Arc::new(pod(ordinal, "old")));
-    let stage = |steps: Vec<Step>, at_once| Stage { steps, at_once };
+    let stage = |steps: Vec<Step>, concurrent| Stage { steps, concurrent };
     let rows = [
         (
             "ordered: nothing after the first creation",
@@ -525,7 +585,7 @@ fn held_creations_leave_the_earlier_stages() {
     ];
     for (name, stages, expected) in rows {
         let mut plan = Plan { stages, ..Plan::default() };
-        plan.hold_creations();
+        plan.postpone_creations();
         assert_eq!((plan.creations(), plan.stages), (0, expected), "{name}");
     }
 }

@@ -57,7 +57,7 @@ pub enum Source {
         /// The metric.
         metric: MetricId,
     },
-    /// A metric of something outside the cluster.
+    /// A metric that belongs to no object of the cluster.
     External(MetricId),
     /// An unknown type; empty in the status of a metric that could not be read.
     Unknown(Str),
@@ -111,22 +111,22 @@ impl MetricId {
 pub struct Target {
     /// The target's type, for metrics of objects.
     pub kind: Str,
-    /// The metric itself.
+    /// Target of the total value.
     pub value: Option<i64>,
-    /// The value per pod.
+    /// Target of the value per pod.
     pub average_value: Option<i64>,
-    /// In percent of the pods' requests.
+    /// Target of the use in percent of the pods' requests.
     pub average_utilization: Option<i32>,
 }
 
 /// The measured value of a metric; amounts in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Current {
-    /// The metric itself.
+    /// The total value.
     pub value: Option<i64>,
     /// The value per pod.
     pub average_value: Option<i64>,
-    /// In percent of the pods' requests.
+    /// The use in percent of the pods' requests.
     pub average_utilization: Option<i32>,
 }
 

@@ -124,6 +124,6 @@ fn status_round_trips() {
     assert_eq!(decode(&written).status, status);
     assert_eq!(find(find(&written, object::STATUS), 99), b"unknown");
     assert!(find(find(&written, object::METADATA), object_meta::MANAGED_FIELDS).is_empty());
-    let holds = |text: &[u8]| written.windows(text.len()).any(|bytes| bytes == text);
-    assert!(holds(b"2Ki") && holds(b"2048"), "memory in powers of 1024, other amounts in powers of 1000");
+    let contains = |text: &[u8]| written.windows(text.len()).any(|bytes| bytes == text);
+    assert!(contains(b"2Ki") && contains(b"2048"), "memory in powers of 1024, other amounts in powers of 1000");
 }

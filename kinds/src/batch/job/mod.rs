@@ -16,7 +16,7 @@ use crate::wire::{self, fields, find};
 pub use policy::{Action, ExitCodes, FailurePolicy, FailureRule, On, SuccessRule};
 pub use status::{JobStatus, Uncounted};
 
-/// The finalizer that keeps a pod until it is counted.
+/// The finalizer that keeps a pod until it is counted in its Job's status.
 pub const TRACKING_FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 
 /// Annotation and label of an Indexed Job's pod: its completion index.
@@ -68,7 +68,7 @@ pub struct Job {
     pub suspend: bool,
     /// A pod is replaced only after it has failed, not while it is being deleted.
     pub replace_only_failed: bool,
-    /// The manager, if it is not this controller.
+    /// `spec.managedBy`, if it names another controller.
     pub managed_by: Option<Str>,
     /// Selector of the pods that it may own.
     pub selector: Selector,
@@ -86,7 +86,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Section: the pod template, and what a PUT of the status needs.
+    /// Section: the pod template, and the raw object for a PUT of the status.
     pub const TEMPLATE: Sections = Sections(1);
 
     /// Returns true if pods have indexes.

@@ -5,13 +5,14 @@ mod source;
 
 use std::sync::Arc;
 
-use crate::decode::{Decode, DecodeError};
+use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::{Interner, Labels, Str, label};
 use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, Parts, Uid};
 use crate::value::access_modes::{AccessModes, VolumeMode};
 use crate::value::resource_list::{Amount, named_text};
 use crate::wire::schema::{object_reference, persistent_volume_spec as spec, persistent_volume_status as status};
+use crate::wire::whole::WholeObject;
 use crate::wire::{WireError, fields};
 
 pub use edit::{with_claim, with_phase, without_claim, without_claim_uid};
@@ -22,7 +23,7 @@ pub use source::Source;
 pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 /// Annotation with the provisioner that created a volume.
 pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-/// Annotation with the CSI driver that took a volume or claim over from an in-tree plugin.
+/// Annotation with the CSI driver to which a volume or claim was migrated from an in-tree plugin.
 pub const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
 /// Annotation with the capacity before a resize that waits for the node.
 pub const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
@@ -134,7 +135,7 @@ impl ClaimRef {
     }
 
     /// Reports whether the reference is to this claim: the same name, and the same uid or none.
-    pub fn points_at(&self, claim: &Meta) -> bool {
+    pub fn refers_to(&self, claim: &Meta) -> bool {
         self.namespace == claim.namespace
             && self.name == claim.name
             && self.uid.as_ref().is_none_or(|uid| *uid == claim.uid)
@@ -158,17 +159,23 @@ pub struct PersistentVolume {
     pub reclaim_policy: ReclaimPolicy,
     /// `spec.storageClassName`; see [`PersistentVolume::class`].
     pub spec_class: Str,
-    /// The form in which containers get it.
+    /// `spec.volumeMode`: containers get it as a file system or as a block device.
     pub volume_mode: VolumeMode,
     /// `spec.volumeAttributesClassName`; empty if absent.
     pub attributes_class: Str,
-    /// The storage behind it.
+    /// `spec.persistentVolumeSource`: the volume in the storage system.
     pub source: Source,
     /// `status.phase`
     pub phase: Phase,
+    /// The whole object while the volume is new, unless it is very large; only with section
+    /// [`PersistentVolume::WHOLE_WHILE_PENDING`].
+    pub whole: Option<Box<WholeObject>>,
 }
 
 impl PersistentVolume {
+    /// Section: the whole object of a volume that has no phase yet, which is written soon.
+    pub const WHOLE_WHILE_PENDING: Sections = Sections(1);
+
     /// Returns the value of one of the annotations that the record keeps.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         label(&self.annotations, key)
@@ -189,9 +196,9 @@ impl PersistentVolume {
         AccessModes::of(&*self.access_modes)
     }
 
-    /// Reports whether it is bound to this claim or reserved for it.
-    pub fn points_at(&self, claim: &Meta) -> bool {
-        self.claim.as_ref().is_some_and(|reference| reference.points_at(claim))
+    /// Reports whether it is bound to this claim, or reserved for it.
+    pub fn refers_to(&self, claim: &Meta) -> bool {
+        self.claim.as_ref().is_some_and(|reference| reference.refers_to(claim))
     }
 
     fn read_spec(&mut self, interner: &Interner, spec: &[u8]) -> Result<(), WireError> {
@@ -245,6 +252,7 @@ impl Kind for PersistentVolume {
             attributes_class: empty,
             source: Source::None,
             phase: Phase::default(),
+            whole: None,
         };
         volume.read_spec(interner, spec)?;
         for field in fields(status) {
@@ -252,6 +260,9 @@ impl Kind for PersistentVolume {
             if field.number == status::PHASE {
                 volume.phase = Phase::parse(field.value.str());
             }
+        }
+        if volume.phase == Phase::Pending && context.sections.contains(Self::WHOLE_WHILE_PENDING) {
+            volume.whole = WholeObject::read(object)?;
         }
         Ok(volume)
     }
@@ -264,7 +275,6 @@ impl Kind for PersistentVolume {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::Sections;
     use crate::wire::Put;
     use crate::wire::schema::{object_meta, persistent_volume as object, quantity};
 
@@ -309,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_points_at_a_claim_of_its_name_and_uid_or_no_uid() {
+    fn reference_with_the_name_and_the_uid_or_none_refers_to_a_claim() {
         let mut message = Vec::new();
         message.put_str(object_meta::NAME, "data");
         message.put_str(object_meta::NAMESPACE, "shop");
@@ -324,7 +334,7 @@ mod tests {
             ("other", "data", Some("u-1"), false),
         ] {
             let reference = ClaimRef { namespace: namespace.into(), name: name.into(), uid: uid.map(Uid::parse) };
-            assert_eq!(reference.points_at(&claim), expected, "{reference:?}");
+            assert_eq!(reference.refers_to(&claim), expected, "{reference:?}");
         }
     }
 }

@@ -30,7 +30,7 @@ pub use network::{NamedPort, Network};
 pub use requests::{Part, PartRequests, Readiness, Requests};
 pub use selinux::{SeLinux, SeLinuxMount};
 pub use usage::{PackedUsage, Usage};
-pub use volumes::{ClaimVolume, Volumes};
+pub use volumes::{ClaimVolume, InTreeVolume, Volumes};
 
 /// Pods with a lower cost are deleted first.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -98,7 +98,7 @@ pub struct Pod {
     pub target: Option<Box<Str>>,
     /// Its use of quota; only with section [`Pod::USAGE`].
     pub usage: Option<PackedUsage>,
-    /// Its resource requests and start; only with section [`Pod::REQUESTS`].
+    /// Its resource requests and start time; only with section [`Pod::REQUESTS`].
     pub requests: Option<Box<Requests>>,
     /// The ResourceClaims that it uses and its PodGroup, if there are any; only with section [`Pod::DEVICES`].
     pub devices: Option<Box<Devices>>,
@@ -121,7 +121,7 @@ impl Pod {
     pub const DISRUPTION: Sections = Sections(1 << 5);
     /// Section: its use of quota.
     pub const USAGE: Sections = Sections(1 << 6);
-    /// Section: resource requests and start.
+    /// Section: resource requests and start time.
     pub const REQUESTS: Sections = Sections(1 << 7);
     /// Section: the ResourceClaims that it uses and its PodGroup.
     pub const DEVICES: Sections = Sections(1 << 8);
@@ -147,7 +147,8 @@ impl Pod {
         !self.is_terminal() && self.meta.is_deleting()
     }
 
-    /// Returns true if any field of this record differs, other than the object's version and its addresses and ports.
+    /// Returns true if a field differs that the controllers of workloads read. Not compared: the object's version, and
+    /// the sections except for [`Pod::ENDING`] and [`Pod::TARGET`].
     pub fn differs(&self, other: &Self) -> bool {
         let fields = |pod: &Self| {
             (
@@ -228,8 +229,8 @@ impl Kind for Pod {
         if context.sections.contains(Self::DISRUPTION) {
             pod.disruption = Disruption::read(status)?;
         }
-        let has_place = pod.meta.controller().is_none_or(|controller| &*controller.kind == "StatefulSet");
-        if context.sections.contains(Self::CLAIMS) && has_place {
+        let may_be_of_statefulset = pod.meta.controller().is_none_or(|controller| &*controller.kind == "StatefulSet");
+        if context.sections.contains(Self::CLAIMS) && may_be_of_statefulset {
             pod.claims = claims::read(&context.interner, spec)?;
         }
         let sidecars = pod.read_spec(context, spec)?;
@@ -271,8 +272,8 @@ impl Pod {
         (meta, status): (&[u8], &[u8]),
         sidecars: &[&str],
     ) -> Result<(), WireError> {
-        let of_a_job = self.meta.controller().is_none_or(|controller| &*controller.kind == "Job");
-        if context.sections.contains(Self::ENDING) && of_a_job {
+        let may_be_of_job = self.meta.controller().is_none_or(|controller| &*controller.kind == "Job");
+        if context.sections.contains(Self::ENDING) && may_be_of_job {
             let mut ending = Ending::default();
             ending.read(&context.interner, meta, status, sidecars)?;
             self.ending = Some(Box::new(ending));

@@ -32,8 +32,8 @@ const SOURCES: &[&[u32]] = &[
     ],
 ];
 
-/// Calls `found` with each secret that a pod (the inside of its envelope) references (pkg/api/v1/pod,
-/// VisitPodSecretNames).
+/// Calls `found` with the name of each secret that a pod, given as its message without envelope, references
+/// (pkg/api/v1/pod, VisitPodSecretNames).
 ///
 /// # Errors
 /// When the pod is not well-formed.
@@ -50,30 +50,30 @@ pub fn visit<'a>(pod: &'a [u8], mut found: impl FnMut(&'a str)) -> Result<(), Wi
             pod_spec::IMAGE_PULL_SECRETS => found(find(inner, NAME)),
             pod_spec::VOLUMES => {
                 let source = find(inner, volume::VOLUME_SOURCE);
-                SOURCES.iter().try_for_each(|path| follow(source, path, &mut found))?;
+                SOURCES.iter().try_for_each(|path| visit_path(source, path, &mut found))?;
             }
-            pod_spec::CONTAINERS | pod_spec::INIT_CONTAINERS => of_container(inner, &mut found)?,
-            pod_spec::EPHEMERAL_CONTAINERS => of_container(find(inner, ephemeral_container::COMMON), &mut found)?,
+            pod_spec::CONTAINERS | pod_spec::INIT_CONTAINERS => visit_container(inner, &mut found)?,
+            pod_spec::EPHEMERAL_CONTAINERS => visit_container(find(inner, ephemeral_container::COMMON), &mut found)?,
             _ => {}
         }
     }
     Ok(())
 }
 
-fn of_container<'a>(message: &'a [u8], found: &mut impl FnMut(&'a [u8])) -> Result<(), WireError> {
+fn visit_container<'a>(message: &'a [u8], found: &mut impl FnMut(&'a [u8])) -> Result<(), WireError> {
     use container::{ENV, ENV_FROM};
-    follow(
+    visit_path(
         message,
         &[ENV_FROM, env_from_source::SECRET_REF, secret_env_source::LOCAL_OBJECT_REFERENCE, NAME],
         &mut *found,
     )?;
     let path =
         [ENV, env_var::VALUE_FROM, env_var_source::SECRET_KEY_REF, secret_key_selector::LOCAL_OBJECT_REFERENCE, NAME];
-    follow(message, &path, found)
+    visit_path(message, &path, found)
 }
 
 /// Calls `found` with the values at the end of a path of fields, each of which may be repeated.
-fn follow<'a>(message: &'a [u8], path: &[u32], found: &mut impl FnMut(&'a [u8])) -> Result<(), WireError> {
+fn visit_path<'a>(message: &'a [u8], path: &[u32], found: &mut impl FnMut(&'a [u8])) -> Result<(), WireError> {
     let Some((first, rest)) = path.split_first() else {
         found(message);
         return Ok(());
@@ -81,7 +81,7 @@ fn follow<'a>(message: &'a [u8], path: &[u32], found: &mut impl FnMut(&'a [u8]))
     for field in fields(message) {
         let Field { number, value, .. } = field?;
         if number == *first {
-            follow(value.bytes(), rest, found)?;
+            visit_path(value.bytes(), rest, found)?;
         }
     }
     Ok(())

@@ -40,7 +40,7 @@ pub(super) fn read(
     is_wanted: impl Fn(&str) -> bool,
 ) -> Result<Option<Box<SeLinux>>, WireError> {
     let context = find(spec, pod_spec::SECURITY_CONTEXT);
-    let of_pod = label(context, pod_security_context::SE_LINUX_OPTIONS)?;
+    let pod_label = label(context, pod_security_context::SE_LINUX_OPTIONS)?;
     let is_recursive = find(context, pod_security_context::SE_LINUX_CHANGE_POLICY) == b"Recursive";
     let mut mounts: Vec<(Str, Vec<Str>)> = Vec::new();
     for field in fields(spec) {
@@ -51,7 +51,7 @@ pub(super) fn read(
             _ => continue,
         };
         let own = label(find(container, container::SECURITY_CONTEXT), security_context::SE_LINUX_OPTIONS)?;
-        let label = own.as_deref().or(of_pod.as_deref());
+        let label = own.as_deref().or(pod_label.as_deref());
         for mount in fields(container) {
             let mount = mount?;
             if mount.number != container::VOLUME_MOUNTS {
@@ -154,8 +154,33 @@ mod tests {
         assert_eq!(labels("tmp"), None);
     }
 
+    /// Upstream's TestSELinuxOptionsToFileLabel.
     #[test]
-    fn options_without_a_value_are_an_empty_label_and_none_are_no_label() {
+    fn label_joins_user_role_type_and_level() {
+        let all = [
+            (se_linux_options::USER, "user_u"),
+            (se_linux_options::ROLE, "role_r"),
+            (se_linux_options::TYPE, "type_t"),
+            (se_linux_options::LEVEL, "s0:c1,c2"),
+        ];
+        for (name, parts, expected) in [
+            ("all", &all[..], "user_u:role_r:type_t:s0:c1,c2"),
+            ("without a level", &all[..3], "user_u:role_r:type_t:"),
+            ("only a level", &all[3..], ":::s0:c1,c2"),
+            ("type and level", &all[2..], "::type_t:s0:c1,c2"),
+            ("nothing", &[], ""),
+        ] {
+            let mut context = Vec::new();
+            context.put_message(security_context::SE_LINUX_OPTIONS, |out| {
+                parts.iter().for_each(|(number, text)| out.put_str(*number, text));
+            });
+            let label = super::label(&context, security_context::SE_LINUX_OPTIONS).expect("well-formed");
+            assert_eq!(label.as_deref(), Some(expected), "{name}");
+        }
+    }
+
+    #[test]
+    fn empty_options_are_an_empty_label_and_missing_options_are_no_label() {
         let mut spec = Vec::new();
         spec.put_message(pod_spec::CONTAINERS, |out| put_container(out, &["data"], Some("")));
         spec.put_message(pod_spec::CONTAINERS, |out| put_container(out, &["logs"], None));

@@ -118,7 +118,7 @@ impl<'a> Resources<'a> {
         Ok(read)
     }
 
-    /// Reduces to the resources that a pod as a whole may request (component-helpers/resource,
+    /// Keeps only the resources that a pod as a whole may request (component-helpers/resource,
     /// IsSupportedPodLevelResource).
     fn pod_level_only(mut self) -> Self {
         let supported = |name: &&str| matches!(*name, "cpu" | "memory") || name.starts_with("hugepages-");
@@ -132,13 +132,14 @@ impl<'a> Resources<'a> {
     }
 
     fn requests_no_cpu_or_memory(&self) -> bool {
-        let nothing = |amounts: &Amounts<'_>| {
+        let has_neither = |amounts: &Amounts<'_>| {
             ["cpu", "memory"].iter().all(|name| amounts.get(name).is_none_or(|amount| amount.is_zero()))
         };
-        nothing(&self.requests) && nothing(&self.limits)
+        has_neither(&self.requests) && has_neither(&self.limits)
     }
 }
 
+/// A container, as far as it determines the use of quota.
 #[derive(Debug)]
 struct Container<'a> {
     name: &'a str,
@@ -169,6 +170,7 @@ struct KubeletResources<'a> {
     actual: Resources<'a>,
 }
 
+/// A pod, as far as it determines the use of quota.
 #[derive(Debug, Default)]
 struct Pod<'a> {
     containers: Vec<Container<'a>>,
@@ -183,7 +185,7 @@ struct Pod<'a> {
     qos: &'a str,
 }
 
-/// A view of a container's requests.
+/// A function that returns the amounts of a container that count.
 type RequestsView<'v, 'a> = &'v dyn Fn(&Container<'a>, Option<&KubeletResources<'a>>) -> Amounts<'a>;
 
 impl<'a> Pod<'a> {
@@ -192,7 +194,7 @@ impl<'a> Pod<'a> {
     /// aggregateContainerResourcesByFn).
     fn sum(&self, view: RequestsView<'_, 'a>) -> Amounts<'a> {
         let of = |container: &Container<'a>| view(container, self.reported.get(container.name));
-        let (mut sum, mut sidecars, mut most) = (Amounts::new(), Amounts::new(), Amounts::new());
+        let (mut sum, mut sidecars, mut init_peak) = (Amounts::new(), Amounts::new(), Amounts::new());
         self.containers.iter().for_each(|container| add(&mut sum, &of(container)));
         for container in &self.init {
             let mut amounts = of(container);
@@ -203,9 +205,9 @@ impl<'a> Pod<'a> {
             } else {
                 add(&mut amounts, &sidecars);
             }
-            raise(&mut most, &amounts);
+            raise(&mut init_peak, &amounts);
         }
-        raise(&mut sum, &most);
+        raise(&mut sum, &init_peak);
         sum
     }
 
@@ -415,7 +417,7 @@ mod tests {
     #[test]
     fn gates_decide_how_pod_level_resources_count() {
         let (on, off, any) = (Sections::default(), Record::CONTAINER_RESOURCES_ONLY, Record::ANY_POD_RESOURCES_DECIDE);
-        for (name, whole, sections, cpu, best_effort) in [
+        for (name, pod_level, sections, cpu, best_effort) in [
             ("none", None, on, "1", false),
             ("more", Some(&[("cpu", "3")][..]), on, "3", false),
             ("more, gate off", Some(&[("cpu", "3")]), off, "1", false),
@@ -425,9 +427,9 @@ mod tests {
         ] {
             let mut spec = Vec::new();
             put_container(&mut spec, pod_spec::CONTAINERS, "a", &[("cpu", "1")], false);
-            if let Some(whole) = whole {
+            if let Some(pod_level) = pod_level {
                 spec.put_message(pod_spec::RESOURCES, |resources| {
-                    amounts(resources, resource_requirements::REQUESTS, whole);
+                    amounts(resources, resource_requirements::REQUESTS, pod_level);
                 });
             }
             let packed = packed_with(sections, &spec, &[]);

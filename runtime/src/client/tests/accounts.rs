@@ -7,8 +7,8 @@ use http_body_util::BodyExt as _;
 use super::server::ReceivedRequest;
 use super::*;
 
-/// A fake TokenRequest server: each request grants `token-<n>`.
-struct Grants {
+/// A fake server: the n-th TokenRequest returns `token-<n>`. Other requests are accepted or refused by their token.
+struct FakeTokenServer {
     requests: AtomicUsize,
     /// The account exists.
     exists: std::sync::atomic::AtomicBool,
@@ -18,7 +18,7 @@ struct Grants {
     broken: std::sync::atomic::AtomicBool,
 }
 
-impl Grants {
+impl FakeTokenServer {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             requests: AtomicUsize::new(0),
@@ -29,15 +29,15 @@ impl Grants {
     }
 
     fn script(self: &Arc<Self>) -> Script {
-        let grants = self.clone();
-        Arc::new(move |seen| {
-            let reply = grants.reply(&seen);
+        let server = self.clone();
+        Arc::new(move |request| {
+            let reply = server.reply(&request);
             Box::pin(async move { Some(reply) })
         })
     }
 
-    fn reply(&self, seen: &ReceivedRequest) -> http::Response<http_body_util::Full<Bytes>> {
-        if seen.path.ends_with("/token") {
+    fn reply(&self, request: &ReceivedRequest) -> http::Response<http_body_util::Full<Bytes>> {
+        if request.path.ends_with("/token") {
             let nth = self.requests.fetch_add(1, Ordering::SeqCst) + 1;
             if self.broken.load(Ordering::SeqCst) {
                 return response(500, r#"{"kind":"Status","message":"etcd is unavailable"}"#);
@@ -52,11 +52,11 @@ impl Grants {
             });
             return response(201, &granted.to_string());
         }
-        if seen.path.ends_with("/serviceaccounts") {
-            let made = !self.exists.swap(true, Ordering::SeqCst);
-            return response(if made { 201 } else { 409 }, "{}");
+        if request.path.ends_with("/serviceaccounts") {
+            let is_new = !self.exists.swap(true, Ordering::SeqCst);
+            return response(if is_new { 201 } else { 409 }, "{}");
         }
-        let number = seen
+        let number = request
             .headers
             .get("authorization")
             .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer token-")?.parse().ok())
@@ -67,9 +67,9 @@ impl Grants {
 
 #[tokio::test]
 async fn missing_service_account_is_created_and_callers_share_a_token() {
-    let grants = Grants::new();
-    grants.exists.store(false, Ordering::SeqCst);
-    let bed = Bed::new(User::Certificate, &["h2"], grants.script()).await;
+    let server = FakeTokenServer::new();
+    server.exists.store(false, Ordering::SeqCst);
+    let bed = Bed::new(User::Certificate, &["h2"], server.script()).await;
     let clients = bed.connect().await;
     let account = Arc::new(ServiceAccountToken::new(clients.own.clone(), "job-controller"));
     let identity = Identity::ServiceAccount(account.clone());
@@ -78,7 +78,7 @@ async fn missing_service_account_is_created_and_callers_share_a_token() {
         assert_eq!(response.expect("a response").status(), 200);
     }
     // The first request fails, the second follows the creation of the account.
-    assert_eq!(grants.requests.load(Ordering::SeqCst), 2);
+    assert_eq!(server.requests.load(Ordering::SeqCst), 2);
     let seen = bed.server.seen();
     let writes: Vec<_> = seen.iter().filter(|seen| seen.path == "/x").collect();
     assert_eq!(writes.len(), 10);
@@ -99,11 +99,11 @@ async fn missing_service_account_is_created_and_callers_share_a_token() {
 
 #[tokio::test]
 async fn request_is_retried_once_with_a_new_token_after_a_401() {
-    // (tokens refused, the response, writes received, TokenRequests)
+    // (number of the last refused token, status of the response, received writes, TokenRequests)
     for (refused, wanted, writes, requests) in [(0, 200, 1, 1), (1, 200, 2, 2), (9, 401, 2, 2)] {
-        let grants = Grants::new();
-        grants.refused.store(refused, Ordering::SeqCst);
-        let bed = Bed::new(User::Certificate, &["h2"], grants.script()).await;
+        let server = FakeTokenServer::new();
+        server.refused.store(refused, Ordering::SeqCst);
+        let bed = Bed::new(User::Certificate, &["h2"], server.script()).await;
         let clients = bed.connect().await;
         let account = Arc::new(ServiceAccountToken::new(clients.own.clone(), "a"));
         let identity = Identity::ServiceAccount(account);
@@ -113,15 +113,15 @@ async fn request_is_retried_once_with_a_new_token_after_a_401() {
         let bodies: Vec<_> = seen.iter().filter(|seen| seen.path == "/x").collect();
         assert_eq!(bodies.len(), writes);
         assert!(bodies.iter().all(|seen| seen.body == "{}" && seen.method == Method::POST));
-        assert_eq!(grants.requests.load(Ordering::SeqCst), requests);
+        assert_eq!(server.requests.load(Ordering::SeqCst), requests);
     }
 }
 
 #[tokio::test]
 async fn failed_token_request_is_cached_for_a_second() {
-    let grants = Grants::new();
-    grants.broken.store(true, Ordering::SeqCst);
-    let bed = Bed::new(User::Certificate, &["h2"], grants.script()).await;
+    let server = FakeTokenServer::new();
+    server.broken.store(true, Ordering::SeqCst);
+    let bed = Bed::new(User::Certificate, &["h2"], server.script()).await;
     let clients = bed.connect().await;
     let account = Arc::new(ServiceAccountToken::new(clients.own.clone(), "a"));
     let identity = Identity::ServiceAccount(account.clone());
@@ -133,11 +133,11 @@ async fn failed_token_request_is_cached_for_a_second() {
         let text = error.to_string();
         assert!(text.contains("kube-system/a") && text.contains("etcd is unavailable"), "{text}");
     }
-    let requests = grants.requests.load(Ordering::SeqCst);
+    let requests = server.requests.load(Ordering::SeqCst);
     assert!(requests as u64 <= 1 + started.elapsed().as_secs(), "{requests} requests");
-    grants.broken.store(false, Ordering::SeqCst);
+    server.broken.store(false, Ordering::SeqCst);
     until("the server is called again", async || account.token().await.is_ok()).await;
-    assert_eq!(grants.requests.load(Ordering::SeqCst), requests + 1);
+    assert_eq!(server.requests.load(Ordering::SeqCst), requests + 1);
 }
 
 #[tokio::test]
@@ -154,8 +154,8 @@ async fn error_about_missing_permissions_names_the_fix() {
 
 #[tokio::test]
 async fn only_the_used_token_is_discarded() {
-    let grants = Grants::new();
-    let bed = Bed::new(User::Certificate, &["h2"], grants.script()).await;
+    let server = FakeTokenServer::new();
+    let bed = Bed::new(User::Certificate, &["h2"], server.script()).await;
     let clients = bed.connect().await;
     let account = ServiceAccountToken::new(clients.own.clone(), "a");
     let first = account.token().await.expect("a token");

@@ -45,7 +45,10 @@ async fn forward(
 ) -> std::io::Result<()> {
     const SOCKS: u8 = 5;
     let first = client.read_u8().await?;
-    let received = if first == SOCKS { socks(&mut client).await? } else { connected(&mut client, first).await? };
+    let received = match first {
+        SOCKS => socks_handshake(&mut client).await?,
+        _ => read_connect_request(&mut client, first).await?,
+    };
     let refused = received.contains("wrong");
     requests.lock().expect("no panic").push(received);
     if first != SOCKS {
@@ -59,7 +62,7 @@ async fn forward(
 }
 
 /// Reads the head of a CONNECT request, and returns it as one line.
-async fn connected(client: &mut (impl AsyncRead + Unpin), first: u8) -> std::io::Result<String> {
+async fn read_connect_request(client: &mut (impl AsyncRead + Unpin), first: u8) -> std::io::Result<String> {
     let mut head = vec![first];
     while !head.ends_with(b"\r\n\r\n") {
         head.push(client.read_u8().await?);
@@ -69,19 +72,19 @@ async fn connected(client: &mut (impl AsyncRead + Unpin), first: u8) -> std::io:
 
 /// Performs the SOCKS 5 handshake (RFC 1928 and 1929, as far as our client uses them), and returns the target and the
 /// credentials.
-async fn socks(client: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> std::io::Result<String> {
+async fn socks_handshake(client: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> std::io::Result<String> {
     const PASSWORD: u8 = 2;
     let mut methods = vec![0; client.read_u8().await?.into()];
     client.read_exact(&mut methods).await?;
     let method = if methods.contains(&PASSWORD) { PASSWORD } else { 0 };
     client.write_all(&[5, method]).await?;
-    let mut who = String::new();
+    let mut login = String::new();
     if method == PASSWORD {
         client.read_u8().await?;
         for _ in 0..2 {
             let mut text = vec![0; client.read_u8().await?.into()];
             client.read_exact(&mut text).await?;
-            who = format!("{who} {}", String::from_utf8_lossy(&text));
+            login = format!("{login} {}", String::from_utf8_lossy(&text));
         }
         client.write_all(&[1, 0]).await?;
     }
@@ -97,11 +100,11 @@ async fn socks(client: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> std::io::R
     let port = client.read_u16().await?;
     client.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).await?;
     let host = if head[3] == 3 { String::from_utf8_lossy(&host).into_owned() } else { format!("{host:?}") };
-    Ok(format!("SOCKS {host}:{port}{who}"))
+    Ok(format!("SOCKS {host}:{port}{login}"))
 }
 
 /// Returns a kubeconfig whose server name does not resolve, with an optional `proxy-url`.
-fn through(bed: &Bed, proxy_url: Option<String>) -> ConnectOptions {
+fn options_with_proxy(bed: &Bed, proxy_url: Option<String>) -> ConnectOptions {
     let cluster = json!({
         "server": "https://api.nowhere.invalid:6443",
         "tls-server-name": "localhost",
@@ -121,19 +124,19 @@ fn through(bed: &Bed, proxy_url: Option<String>) -> ConnectOptions {
 #[tokio::test]
 async fn each_kind_of_proxy_connects_to_the_server() {
     let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
-    let (plain, plainly) = proxy(bed.server.address, None).await;
-    let (tls, securely) = proxy(bed.server.address, Some(&bed.authority)).await;
+    let (plain, plain_requests) = proxy(bed.server.address, None).await;
+    let (tls, tls_requests) = proxy(bed.server.address, Some(&bed.authority)).await;
     let connect_to = "CONNECT api.nowhere.invalid:6443 HTTP/1.1 Host: api.nowhere.invalid:6443";
     // "ann:p@ss" in base64.
     let basic = format!("{connect_to} Proxy-Authorization: Basic YW5uOnBAc3M=");
     for (url, requests, wanted) in [
-        (format!("http://{plain}"), &plainly, connect_to),
-        (format!("http://ann:p%40ss@{plain}"), &plainly, basic.as_str()),
-        (format!("https://ann:p%40ss@{tls}"), &securely, basic.as_str()),
-        (format!("socks5://{plain}"), &plainly, "SOCKS api.nowhere.invalid:6443"),
-        (format!("socks5://ann:p%40ss@{plain}"), &plainly, "SOCKS api.nowhere.invalid:6443 ann p@ss"),
+        (format!("http://{plain}"), &plain_requests, connect_to),
+        (format!("http://ann:p%40ss@{plain}"), &plain_requests, basic.as_str()),
+        (format!("https://ann:p%40ss@{tls}"), &tls_requests, basic.as_str()),
+        (format!("socks5://{plain}"), &plain_requests, "SOCKS api.nowhere.invalid:6443"),
+        (format!("socks5://ann:p%40ss@{plain}"), &plain_requests, "SOCKS api.nowhere.invalid:6443 ann p@ss"),
     ] {
-        let clients = connect(&through(&bed, Some(url.clone()))).await.expect("clients");
+        let clients = connect(&options_with_proxy(&bed, Some(url.clone()))).await.expect("clients");
         assert_eq!(status(&clients, Method::GET).await, 200, "{url}");
         assert_eq!(requests.lock().expect("no panic").pop().as_deref(), Some(wanted), "{url}");
     }
@@ -145,7 +148,7 @@ async fn each_kind_of_proxy_connects_to_the_server() {
 async fn environment_proxy_is_used_unless_no_proxy_matches() {
     let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
     let (address, requests) = proxy(bed.server.address, None).await;
-    let mut options = through(&bed, None);
+    let mut options = options_with_proxy(&bed, None);
     options.proxies.https = address.to_string();
     let clients = connect(&options).await.expect("clients");
     assert_eq!(status(&clients, Method::GET).await, 200);
@@ -168,7 +171,7 @@ async fn refusing_proxy_is_named_and_nothing_is_sent() {
     for (url, wanted) in
         [(format!("http://{address}"), "proxy authorization required"), (format!("http://{closed}"), "refused")]
     {
-        let mut options = through(&bed, Some(url));
+        let mut options = options_with_proxy(&bed, Some(url));
         options.master = Some("https://wrong.nowhere.invalid:6443".into());
         let clients = connect(&options).await.expect("clients");
         let error =

@@ -28,6 +28,14 @@ const CHANGES: [Change; 3] = [Change::Scale, Change::Update, Change::NodeDeath];
 const DISTURBANCES: [Disturbance; 3] = [Disturbance::None, Disturbance::Kill, Disturbance::Replace];
 
 impl Change {
+    /// Returns the number of runs of a scenario: one for those that take minutes.
+    pub const fn runs(self) -> usize {
+        match self {
+            Self::Scale | Self::Update => 3,
+            Self::NodeDeath => 1,
+        }
+    }
+
     /// Returns the time from the change to its disturbance: well before upstream's manager is done.
     pub const fn middle(self) -> Duration {
         match self {

@@ -19,7 +19,7 @@ use stage::Stage;
 type Results = BTreeMap<(Change, Disturbance), UserEffects>;
 
 /// Effects of one change on users.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct UserEffects {
     /// From the change until the desired state was reached.
     took: Duration,
@@ -29,8 +29,20 @@ struct UserEffects {
     failed: usize,
     /// From the change to the last request that failed.
     failures_lasted: Duration,
-    /// Load average of the machine over the last minute, at the end.
+    /// Load average of the machine over the last minute, at the end; the highest of several runs.
     load: f64,
+}
+
+/// Returns the effects of several runs: the median of the times, the sums of the requests, and the longest failure.
+fn summary(runs: &mut [UserEffects]) -> UserEffects {
+    runs.sort_by_key(|run| run.took);
+    UserEffects {
+        took: runs.get(runs.len() / 2).map_or(Duration::ZERO, |run| run.took),
+        requests: runs.iter().map(|run| run.requests).sum(),
+        failed: runs.iter().map(|run| run.failed).sum(),
+        failures_lasted: runs.iter().map(|run| run.failures_lasted).max().unwrap_or_default(),
+        load: runs.iter().map(|run| run.load).fold(0.0, f64::max),
+    }
 }
 
 /// The managers and scenarios of a measurement.
@@ -81,14 +93,37 @@ async fn measure(setup: Setup, other: &Path, scenarios: &[(Change, Disturbance)]
     let mut results = Results::new();
     for (change, disturbance) in scenarios.iter().copied() {
         let name = report::name(change, disturbance);
-        let effects = stage.play(change, disturbance).await.with_context(|| name.clone())?;
-        println!(
-            "{name}: {:.1} s, {} of {} requests failed",
-            effects.took.as_secs_f64(),
-            effects.failed,
-            effects.requests
-        );
-        results.insert((change, disturbance), effects);
+        let mut runs = Vec::new();
+        for _ in 0..change.runs() {
+            let effects = stage.play(change, disturbance).await.with_context(|| name.clone())?;
+            println!(
+                "{name}: {:.1} s, {} of {} requests failed",
+                effects.took.as_secs_f64(),
+                effects.failed,
+                effects.requests
+            );
+            runs.push(effects);
+        }
+        results.insert((change, disturbance), summary(&mut runs));
     }
     Ok((results, cluster.addresses().index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summary_has_the_median_time_and_all_requests() {
+        let run = |seconds, failed| UserEffects {
+            took: Duration::from_secs(seconds),
+            requests: 100,
+            failed,
+            failures_lasted: Duration::from_secs(failed as u64),
+            load: seconds as f64,
+        };
+        let expected = UserEffects { requests: 300, failed: 3, failures_lasted: Duration::from_secs(2), ..run(8, 0) };
+        assert_eq!(summary(&mut [run(9, 0), run(8, 2), run(7, 1)]), UserEffects { load: 9.0, ..expected });
+        assert_eq!(summary(&mut []), UserEffects::default());
+    }
 }

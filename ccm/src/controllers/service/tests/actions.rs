@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::simulation::{CLUSTER, RESYNC, node, service};
 use crate::controllers::service::decide::{self, FINALIZER};
 use crate::controllers::service::decide_action::{Action, Request, Wanted, next_action, previous};
-use crate::controllers::service::load_balancer_state::{Announced, LoadBalancerState, Pause, Settled};
+use crate::controllers::service::load_balancer_state::{Announced, EnsuredLoadBalancer, LoadBalancerState, Pause};
 
 /// The parts of a decision; each row of the table changes some.
 struct Situation {
@@ -40,16 +40,16 @@ fn error() -> CloudError {
 }
 
 /// A held Service whose load balancer was ensured just now.
-fn settled() -> Situation {
+fn ensured() -> Situation {
     let (service, now) = (held(), Instant::now());
     let wanted = wanted(&service);
     let spec = wanted.spec.clone();
     let state = LoadBalancerState {
         uid: service.meta.uid.clone(),
-        made: Some(spec.id.clone()),
+        load_balancer: Some(spec.id.clone()),
         targeting: Some(Targeting::Nodes),
         last_targets: wanted.targets.clone(),
-        settled: Some(Settled { spec, targets: targets(&["node-0"]), at: now }),
+        ensured: Some(EnsuredLoadBalancer { spec, targets: targets(&["node-0"]), at: now }),
         ..LoadBalancerState::default()
     };
     Situation { service, request: Request::Wanted(wanted), state, now }
@@ -57,13 +57,13 @@ fn settled() -> Situation {
 
 /// The same Service after a restart: only its finalizer shows that a load balancer may exist.
 fn after_restart() -> Situation {
-    Situation { state: LoadBalancerState::default(), ..settled() }
+    Situation { state: LoadBalancerState::default(), ..ensured() }
 }
 
-fn pause(situation: &mut Situation, seconds: Option<u64>, firm: bool) {
-    let request = situation.state.settled.take().map(|settled| settled.spec);
+fn pause(situation: &mut Situation, seconds: Option<u64>, throttled: bool) {
+    let request = situation.state.ensured.take().map(|ensured| ensured.spec);
     let until = seconds.map(|seconds| situation.now + Duration::from_secs(seconds));
-    situation.state.pause = Some(Pause { until, request, firm });
+    situation.state.pause = Some(Pause { until, request, throttled });
 }
 
 fn more_nodes(situation: &mut Situation) {
@@ -75,7 +75,7 @@ fn more_nodes(situation: &mut Situation) {
 fn invalid(situation: &mut Situation) {
     let request = std::mem::replace(&mut situation.request, Request::Nothing);
     let Request::Wanted(last) = request else { return };
-    situation.request = Request::Invalid { error: error(), last: situation.state.settled.is_some().then_some(last) };
+    situation.request = Request::Invalid { error: error(), last: situation.state.ensured.is_some().then_some(last) };
 }
 
 /// The name of an action, with the parts that are decided.
@@ -100,9 +100,9 @@ type Row<'a> = (&'a str, fn() -> Situation, fn(&mut Situation), &'a str);
 #[test]
 fn next_action_follows_from_request_and_state() {
     let rows: &[Row<'_>] = &[
-        ("nothing wanted or made", after_restart, |s| s.request = Request::Nothing, "forget"),
-        ("finalizer removed by another client", settled, |s| s.request = Request::Nothing, "delete without finalizer"),
-        ("deleted Service", settled, |s| s.request = Request::Removal, "clean up, clear: true"),
+        ("nothing wanted and no load balancer", after_restart, |s| s.request = Request::Nothing, "forget"),
+        ("finalizer removed by another client", ensured, |s| s.request = Request::Nothing, "delete without finalizer"),
+        ("deleted Service", ensured, |s| s.request = Request::Removal, "clean up, clear: true"),
         (
             "another controller's, without finalizer",
             after_restart,
@@ -115,7 +115,7 @@ fn next_action_follows_from_request_and_state() {
         ("another controller's, held", after_restart, |s| s.request = Request::Elsewhere, "clean up, clear: false"),
         (
             "another controller's, own status",
-            settled,
+            ensured,
             |s| {
                 s.request = Request::Elsewhere;
                 s.state.ingress = Some(Vec::new());
@@ -123,10 +123,10 @@ fn next_action_follows_from_request_and_state() {
             "clean up, clear: true",
         ),
         ("invalid from the start", after_restart, invalid, "reject, wait None"),
-        ("invalid later", settled, invalid, "reject, wait None"),
+        ("invalid later", ensured, invalid, "reject, wait None"),
         (
             "invalid later, other nodes",
-            settled,
+            ensured,
             |s| {
                 more_nodes(s);
                 invalid(s);
@@ -151,25 +151,25 @@ fn next_action_follows_from_request_and_state() {
         ("after a restart, no status", after_restart, |_| {}, "ensure, announce: true, drift: false"),
         (
             "announced and failed",
-            settled,
+            ensured,
             |s| {
-                let spec = s.state.settled.take().expect("settled").spec;
+                let spec = s.state.ensured.take().expect("ensured").spec;
                 s.state.announced = Some(Announced::Ensuring(spec));
             },
             "ensure, announce: false, drift: false",
         ),
-        ("as requested", settled, |_| {}, "publish"),
+        ("as requested", ensured, |_| {}, "publish"),
         (
             "as requested, without finalizer",
-            settled,
+            ensured,
             |s| s.service = service("web"),
             "ensure, announce: false, drift: true",
         ),
-        ("other nodes", settled, more_nodes, "update 2"),
-        ("due for a drift check", settled, |s| s.now += RESYNC * 2, "ensure, announce: false, drift: true"),
+        ("other nodes", ensured, more_nodes, "update 2"),
+        ("due for a drift check", ensured, |s| s.now += RESYNC * 2, "ensure, announce: false, drift: true"),
         (
             "other request",
-            settled,
+            ensured,
             |s| {
                 let Request::Wanted(wanted) = &mut s.request else { return };
                 let spec = Arc::make_mut(&mut wanted.spec);
@@ -179,19 +179,19 @@ fn next_action_follows_from_request_and_state() {
         ),
         (
             "endpoints not watched",
-            settled,
+            ensured,
             |s| {
                 let Request::Wanted(wanted) = &mut s.request else { return };
                 wanted.targets = None;
             },
             "reject unwatched",
         ),
-        ("retry waits", settled, |s| pause(s, Some(5), false), "wait Some(5s)"),
-        ("retry waits for a change", settled, |s| pause(s, None, false), "wait None"),
-        ("retry due", settled, |s| pause(s, Some(0), false), "ensure, announce: true, drift: false"),
+        ("retry waits", ensured, |s| pause(s, Some(5), false), "wait Some(5s)"),
+        ("retry waits for a change", ensured, |s| pause(s, None, false), "wait None"),
+        ("retry due", ensured, |s| pause(s, Some(0), false), "ensure, announce: true, drift: false"),
         (
             "retry waits, other nodes",
-            settled,
+            ensured,
             |s| {
                 pause(s, Some(5), false);
                 more_nodes(s);
@@ -200,7 +200,7 @@ fn next_action_follows_from_request_and_state() {
         ),
         (
             "throttled, other nodes",
-            settled,
+            ensured,
             |s| {
                 pause(s, Some(5), true);
                 more_nodes(s);
@@ -209,7 +209,7 @@ fn next_action_follows_from_request_and_state() {
         ),
         (
             "retry waits, request changed",
-            settled,
+            ensured,
             |s| {
                 pause(s, Some(5), false);
                 let Request::Wanted(wanted) = &mut s.request else { return };
@@ -230,13 +230,13 @@ fn next_action_follows_from_request_and_state() {
 fn load_balancer_of_a_previous_service_of_the_name_is_deleted_first() {
     let own = decide::id(&service("web").meta, CLUSTER);
     let earlier = providers::LoadBalancerId { uid: "earlier".into(), ..own.clone() };
-    for (made, now, expected) in [
+    for (existing, now, expected) in [
         (None, Some(&own), None),
         (Some(&own), Some(&own), None),
         (Some(&earlier), Some(&own), Some(&earlier)),
         (Some(&own), None, Some(&own)),
     ] {
-        let state = LoadBalancerState { made: made.cloned(), ..LoadBalancerState::default() };
-        assert_eq!(previous(&state, now).as_ref(), expected, "{made:?} {now:?}");
+        let state = LoadBalancerState { load_balancer: existing.cloned(), ..LoadBalancerState::default() };
+        assert_eq!(previous(&state, now).as_ref(), expected, "{existing:?} {now:?}");
     }
 }

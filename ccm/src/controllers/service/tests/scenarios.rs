@@ -8,7 +8,7 @@ use super::simulation::{Process, RESYNC, Simulation, annotated, key, node, pass,
 use crate::controllers::service::decide::has_finalizer;
 
 /// A simulation with one Service, `web`, whose load balancer exists.
-async fn settled() -> (std::sync::Arc<Simulation>, Process) {
+async fn with_load_balancer() -> (std::sync::Arc<Simulation>, Process) {
     let sim = Simulation::new(MockConfig::default());
     sim.create(service("web"));
     let process = Process::start(&sim, 2);
@@ -34,7 +34,7 @@ fn targets(sim: &Simulation) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn new_load_balancer_is_created_and_published_and_then_not_changed() {
-    let (sim, process) = settled().await;
+    let (sim, process) = with_load_balancer().await;
     let web = sim.get(&key("web")).expect("it exists");
     assert!(has_finalizer(&web.meta));
     assert_eq!(web.balancing.expect("status").ingress.len(), 1);
@@ -50,7 +50,7 @@ async fn new_load_balancer_is_created_and_published_and_then_not_changed() {
 
 #[tokio::test(start_paused = true)]
 async fn deleted_service_keeps_its_finalizer_until_its_load_balancer_is_deleted() {
-    let (sim, process) = settled().await;
+    let (sim, process) = with_load_balancer().await;
     sim.cloud
         .add_fault(Fault::at(Pattern::One(Operation::DeleteBalancer), 1, Effect::Pending { millis: 60_000 }))
         .expect("a fault");
@@ -65,14 +65,14 @@ async fn deleted_service_keeps_its_finalizer_until_its_load_balancer_is_deleted(
     pass(1.0).await;
     assert_eq!(sim.get(&key("web")), None);
     assert!(sim.cloud.snapshot().balancers.is_empty());
-    assert!(reads < 5, "{reads} reads in a minute: it waits for as long as the cloud requested");
+    assert!(reads < 5, "{reads} reads in a minute: the delay is the one that the cloud requested");
     assert_eq!(sim.take_events(), ["Normal DeletedLoadBalancer web: Deleted load balancer"]);
-    assert_eq!(process.balancers.states.len(), 0, "nothing is remembered");
+    assert_eq!(process.balancers.states.len(), 0, "no state is kept");
 }
 
 #[tokio::test(start_paused = true)]
 async fn type_change_removes_load_balancer_status_and_finalizer() {
-    let (sim, process) = settled().await;
+    let (sim, process) = with_load_balancer().await;
     change(&process, "web", |service| service.kind = ServiceType::ClusterIp);
     pass(1.0).await;
     let web = sim.get(&key("web")).expect("it exists");
@@ -87,7 +87,7 @@ async fn type_change_removes_load_balancer_status_and_finalizer() {
 
 #[tokio::test(start_paused = true)]
 async fn service_that_changes_during_creation_is_cleaned_up() {
-    for vanishes in [false, true] {
+    for is_deleted in [false, true] {
         let sim = Simulation::new(MockConfig::default());
         sim.create(service("web"));
         sim.cloud.add_fault(Fault::always(Pattern::Changes, Effect::Latency { millis: 2_000 })).expect("a fault");
@@ -95,7 +95,7 @@ async fn service_that_changes_during_creation_is_cleaned_up() {
         pass(3.0).await;
         assert_eq!(sim.cloud.calls(Operation::CreateBalancer).calls, 1, "it is being created");
         change(&process, "web", |service| {
-            if vanishes {
+            if is_deleted {
                 service.meta.deletion = kinds::meta::Time(1);
                 service.meta.finalizers = [].into();
             } else {
@@ -105,14 +105,14 @@ async fn service_that_changes_during_creation_is_cleaned_up() {
         pass(60.0).await;
         process.deliver_all();
         pass(60.0).await;
-        assert!(sim.cloud.snapshot().balancers.is_empty(), "vanishes: {vanishes}");
+        assert!(sim.cloud.snapshot().balancers.is_empty(), "deleted: {is_deleted}");
         assert!(sim.get(&key("web")).is_none_or(|web| !has_finalizer(&web.meta)));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn recreated_service_gets_a_new_load_balancer() {
-    let (sim, process) = settled().await;
+    let (sim, process) = with_load_balancer().await;
     let first = sim.cloud.snapshot().balancers[0].id.clone();
     sim.change(&key("web"), |service| {
         (service.meta.deletion, service.meta.finalizers) = (kinds::meta::Time(1), [].into());
@@ -127,7 +127,7 @@ async fn recreated_service_gets_a_new_load_balancer() {
 
 #[tokio::test(start_paused = true)]
 async fn finalizer_that_a_user_removed_is_added_again() {
-    let (sim, process) = settled().await;
+    let (sim, process) = with_load_balancer().await;
     change(&process, "web", |service| service.meta.finalizers = [].into());
     pass(1.0).await;
     assert!(sim.get(&key("web")).is_some_and(|web| has_finalizer(&web.meta)));
@@ -136,7 +136,7 @@ async fn finalizer_that_a_user_removed_is_added_again() {
 
 #[tokio::test(start_paused = true)]
 async fn status_that_a_user_changed_is_restored() {
-    let (sim, process) = settled().await;
+    let (sim, process) = with_load_balancer().await;
     change(&process, "web", |service| service.balancing.as_mut().expect("status").ingress.clear());
     pass(1.0).await;
     assert_eq!(sim.get(&key("web")).and_then(|web| Some(web.balancing?.ingress.len())), Some(1));
@@ -144,7 +144,7 @@ async fn status_that_a_user_changed_is_restored() {
 
 #[tokio::test(start_paused = true)]
 async fn drift_is_repaired_at_the_next_check() {
-    let (sim, process) = settled().await;
+    let (sim, process) = with_load_balancer().await;
     let id = sim.cloud.snapshot().balancers[0].id.clone();
     // Another client deletes the load balancer in the cloud.
     sim.cloud.provider("cluster").load_balancers().expect("load balancers").delete(&id).await.expect("deleted");
@@ -159,7 +159,7 @@ async fn drift_is_repaired_at_the_next_check() {
 
 #[tokio::test(start_paused = true)]
 async fn node_change_updates_targets_in_one_call() {
-    let (sim, process) = settled().await;
+    let (sim, process) = with_load_balancer().await;
     let before = sim.cloud.changing_calls();
     sim.set_nodes(vec![node("node-1"), node("node-2"), node("node-3")]);
     process.nodes_changed();
@@ -178,7 +178,7 @@ async fn node_change_updates_targets_in_one_call() {
 
 #[tokio::test(start_paused = true)]
 async fn load_balancer_missing_at_an_update_of_targets_is_created_again() {
-    let (sim, process) = settled().await;
+    let (sim, process) = with_load_balancer().await;
     let id = sim.cloud.snapshot().balancers[0].id.clone();
     sim.cloud.provider("cluster").load_balancers().expect("load balancers").delete(&id).await.expect("deleted");
     sim.set_nodes(vec![node("node-5")]);
@@ -223,7 +223,7 @@ async fn endpoints_are_targets_if_the_provider_requests_them() {
 
 #[tokio::test(start_paused = true)]
 async fn invalid_request_is_reported_and_not_sent_to_the_cloud() {
-    let (sim, process) = settled().await;
+    let (sim, process) = with_load_balancer().await;
     let calls = sim.cloud.snapshot().calls;
     change(&process, "web", |service| annotated(service, &[("mock.cloud/scheme", "inside")]));
     for _ in 0..10 {
@@ -246,9 +246,9 @@ async fn invalid_request_is_reported_and_not_sent_to_the_cloud() {
 #[tokio::test(start_paused = true)]
 async fn service_of_another_controller_is_ignored_and_released() {
     let sim = Simulation::new(MockConfig::default());
-    let mut theirs = service("theirs");
-    annotated(&mut theirs, &[("mock.cloud/targets", "elsewhere")]);
-    sim.create(theirs);
+    let mut foreign = service("foreign");
+    annotated(&mut foreign, &[("mock.cloud/targets", "elsewhere")]);
+    sim.create(foreign);
     let process = Process::start(&sim, 1);
     pass(1.0).await;
     assert_eq!((sim.writes(), sim.cloud.snapshot().calls.len()), (0, 0));
@@ -256,7 +256,7 @@ async fn service_of_another_controller_is_ignored_and_released() {
     process.deliver(&key("web"));
     pass(1.0).await;
     assert_eq!(sim.cloud.snapshot().balancers.len(), 1);
-    // Given to another controller later: the load balancer of this one is deleted.
+    // The Service is moved to another controller: the load balancer of this one is deleted.
     process.deliver(&key("web"));
     change(&process, "web", |service| annotated(service, &[("mock.cloud/targets", "elsewhere")]));
     pass(1.0).await;
@@ -279,12 +279,12 @@ async fn failed_call_is_reported_once_and_retried_after_a_delay() {
         sim.create(service("web"));
         let process = Process::start(&sim, 1);
         for _ in 0..10 {
-            // It is reconciled again and again, which must not lead to calls.
+            // More reconciles during the delay must not lead to calls.
             pass(seconds / 10.0).await;
             process.deliver(&key("web"));
         }
-        let made = sim.cloud.calls(operation).calls;
-        assert!(calls.contains(&made), "{effect:?}: {made} calls");
+        let actual = sim.cloud.calls(operation).calls;
+        assert!(calls.contains(&actual), "{effect:?}: {actual} calls");
         let failures = sim.take_events().into_iter().filter(|event| event.contains("Failed")).count();
         assert_eq!(failures, 1, "{effect:?}");
         sim.clear_faults();
@@ -307,9 +307,9 @@ async fn changed_request_does_not_wait_for_the_retry_of_the_old_one() {
 
 #[tokio::test(start_paused = true)]
 async fn finalizer_in_a_stale_cache_does_not_create_a_load_balancer() {
-    let (sim, process) = settled().await;
+    let (sim, process) = with_load_balancer().await;
     process.crash().await;
-    // A new leader whose cache does not show yet that the finalizer was removed.
+    // The cache of the new leader does not contain the removal of the finalizer yet.
     let process = Process::start(&sim, 1);
     sim.change(&key("web"), |service| {
         (service.kind, service.meta.finalizers) = (ServiceType::ClusterIp, [].into());
@@ -323,7 +323,7 @@ async fn finalizer_in_a_stale_cache_does_not_create_a_load_balancer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_stay_few_with_200_services_and_500_nodes() {
+async fn number_of_calls_is_bounded_with_200_services_and_500_nodes() {
     let names: Vec<_> = (0..500).map(|n| format!("node-{n:03}")).collect();
     let sim = Simulation::new(MockConfig::default());
     sim.set_nodes(names.iter().map(|name| node(name)).collect());
@@ -360,7 +360,7 @@ async fn calls_stay_few_with_200_services_and_500_nodes() {
 
 #[tokio::test(start_paused = true)]
 async fn restart_changes_nothing_and_records_no_event() {
-    let (sim, process) = settled().await;
+    let (sim, process) = with_load_balancer().await;
     process.crash().await;
     let (before, writes) = (sim.cloud.changing_calls(), sim.writes());
     let _process = Process::start(&sim, 1);
@@ -370,8 +370,8 @@ async fn restart_changes_nothing_and_records_no_event() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failed_service_follows_its_nodes_while_its_retry_waits() {
-    let (sim, process) = settled().await;
+async fn targets_follow_the_nodes_while_a_failed_service_waits_for_its_retry() {
+    let (sim, process) = with_load_balancer().await;
     // Clouds such as AWS can refuse one change until an operator fixes the cause.
     sim.cloud.add_fault(Fault::always(Pattern::One(Operation::SetFirewall), Effect::Denied)).expect("a fault");
     change(&process, "web", |service| {
@@ -390,7 +390,7 @@ async fn failed_service_follows_its_nodes_while_its_retry_waits() {
 
 #[tokio::test(start_paused = true)]
 async fn targets_stay_while_objects_cannot_be_decoded() {
-    let (sim, process) = settled().await;
+    let (sim, process) = with_load_balancer().await;
     sim.set_nodes(vec![node("node-1"), node("node-2")]);
     process.nodes_changed();
     pass(1.0).await;
@@ -408,7 +408,7 @@ async fn targets_stay_while_objects_cannot_be_decoded() {
 
 #[tokio::test(start_paused = true)]
 async fn label_change_of_a_node_records_no_event() {
-    let (sim, process) = settled().await;
+    let (sim, process) = with_load_balancer().await;
     sim.set_nodes(vec![node("node-1")]);
     process.nodes_changed();
     pass(1.0).await;

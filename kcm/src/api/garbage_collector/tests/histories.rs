@@ -1,4 +1,5 @@
-//! Random ownership graphs, deletions and lag: no object with an existing owner is ever deleted, and no garbage stays.
+//! Random ownership graphs, deletions and late watch events: no object with an existing owner is ever deleted, and no
+//! garbage remains.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,7 +16,7 @@ use super::{A, B, C, object, owner};
 
 const KINDS: [Resource; 3] = [A, B, C];
 
-/// Another version in which each kind is served. Watches show objects in `v1`.
+/// Another version in which each kind is served. Watches deliver objects in `v1`.
 const OTHER_VERSION: &str = "v1beta1";
 
 /// Form of a dependent's reference to its owner.
@@ -31,7 +32,7 @@ const BLOCKING: Reference = Reference { blocks: true, wrong_name: false, other_v
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// With references to objects by their index in the history.
+    /// Create an object. Owners are given by their index in the history.
     Create {
         kind: usize,
         namespace: bool,
@@ -48,8 +49,9 @@ enum Step {
     Deliver {
         kind: usize,
     },
+    /// The collector processes one object.
     Work,
-    /// Another process takes over without state, and lists all objects.
+    /// Another process becomes leader without state, and lists all objects.
     Restart,
 }
 
@@ -71,42 +73,42 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The API server, the watches, and a collector that works one object at a time.
-struct World {
+/// The API server, the watches, and a collector that processes one object at a time.
+struct Simulation {
     /// The existing objects.
     objects: BTreeMap<Uid, (usize, Meta)>,
     /// All objects that ever existed.
     history: Vec<(usize, Meta)>,
     version: u64,
     /// Events that the watches have not delivered yet; `None` in place of the object is a deletion.
-    lag: [VecDeque<(Uid, Option<Meta>)>; 3],
+    undelivered: [VecDeque<(Uid, Option<Meta>)>; 3],
     /// The objects that the watches have delivered.
-    shown: BTreeMap<Uid, Meta>,
+    delivered: BTreeMap<Uid, Meta>,
     graph: Graph,
     checks: VecDeque<Uid>,
     orphans: VecDeque<Uid>,
-    deleted_by_us: usize,
+    deletions_by_collector: usize,
     began: Instant,
 }
 
-impl Default for World {
+impl Default for Simulation {
     fn default() -> Self {
         Self {
             objects: BTreeMap::new(),
             history: Vec::new(),
             version: 0,
-            lag: Default::default(),
-            shown: BTreeMap::new(),
+            undelivered: Default::default(),
+            delivered: BTreeMap::new(),
             graph: Graph::default(),
             checks: VecDeque::new(),
             orphans: VecDeque::new(),
-            deleted_by_us: 0,
+            deletions_by_collector: 0,
             began: Instant::now(),
         }
     }
 }
 
-impl World {
+impl Simulation {
     fn change(&mut self, uid: &Uid, edit: impl FnOnce(&mut Meta)) {
         let Some((kind, meta)) = self.objects.get_mut(uid) else { return };
         let before = meta.clone();
@@ -119,9 +121,9 @@ impl World {
         let (kind, meta) = (*kind, meta.clone());
         if meta.is_deleting() && meta.finalizers.is_empty() {
             self.objects.remove(uid);
-            self.lag[kind].push_back((uid.clone(), None));
+            self.undelivered[kind].push_back((uid.clone(), None));
         } else {
-            self.lag[kind].push_back((uid.clone(), Some(meta)));
+            self.undelivered[kind].push_back((uid.clone(), Some(meta)));
         }
     }
 
@@ -148,7 +150,7 @@ impl World {
         (identity.matches_reference(reference) && identity.may_own_in(namespace)).then_some(owner)
     }
 
-    fn waits(meta: &Meta) -> bool {
+    fn waits_for_dependents(meta: &Meta) -> bool {
         meta.is_deleting() && meta.finalizers.iter().any(|found| **found == *FOREGROUND)
     }
 
@@ -165,15 +167,15 @@ impl World {
     }
 
     fn deliver(&mut self, kind: usize) {
-        let Some((uid, meta)) = self.lag[kind].pop_front() else { return };
+        let Some((uid, meta)) = self.undelivered[kind].pop_front() else { return };
         let effects = match meta {
             Some(meta) => {
                 let effects = self.graph.observe(&KINDS[kind], &meta);
-                self.shown.insert(uid, meta);
+                self.delivered.insert(uid, meta);
                 effects
             }
             None => {
-                self.shown.remove(&uid);
+                self.delivered.remove(&uid);
                 self.graph.remove_deleted(&uid)
             }
         };
@@ -181,11 +183,11 @@ impl World {
     }
 
     fn restart(&mut self) {
-        (self.graph, self.shown) = Default::default();
-        (self.checks, self.orphans, self.lag) = Default::default();
+        (self.graph, self.delivered) = Default::default();
+        (self.checks, self.orphans, self.undelivered) = Default::default();
         for (kind, meta) in self.objects.clone().into_values() {
             self.graph.observe(&KINDS[kind], &meta);
-            self.shown.insert(meta.uid.clone(), meta);
+            self.delivered.insert(meta.uid.clone(), meta);
         }
         let effects = self.graph.unsettled();
         self.apply(effects);
@@ -208,16 +210,16 @@ impl World {
             let exists = self.objects.get(&uid).is_some_and(|(kind, meta)| {
                 // A read of a cluster-scoped kind ignores the namespace.
                 let namespace = if KINDS[*kind].namespaced { &meta.namespace } else { &view.identity.namespace };
-                let tried = &view.identity;
-                let api_version = tried.api_version.replace(OTHER_VERSION, "v1").into();
-                let tried = Identity { api_version, ..tried.clone() };
-                Identity { namespace: namespace.clone(), ..identity(*kind, meta) } == tried
+                let requested = &view.identity;
+                let api_version = requested.api_version.replace(OTHER_VERSION, "v1").into();
+                let requested = Identity { api_version, ..requested.clone() };
+                Identity { namespace: namespace.clone(), ..identity(*kind, meta) } == requested
             });
             if exists { self.checks.push_back(uid) } else { self.absent(&view.identity) }
         } else if view.state.foreground {
             let blocking = self.graph.blocking(&uid);
             if blocking.is_empty() {
-                self.finish(&uid, FOREGROUND);
+                self.remove_finalizer(&uid, FOREGROUND);
             }
         } else if !view.state.deleting && view.owned && !view.settled {
             self.collect(&view.identity);
@@ -228,7 +230,7 @@ impl World {
     fn collect(&mut self, item: &Identity) {
         // A write to an outdated version is a conflict, and the object is processed again.
         let Some((_, meta)) = self.objects.get(&item.uid) else { return self.absent(item) };
-        if self.shown.get(&item.uid).map(|shown| shown.version) != Some(meta.version) {
+        if self.delivered.get(&item.uid).map(|delivered| delivered.version) != Some(meta.version) {
             return self.checks.push_back(item.uid.clone());
         }
         let meta = meta.clone();
@@ -238,7 +240,7 @@ impl World {
             // No read ever becomes too old here: only changes of the graph discard it.
             let known = self.graph.owner_reads.get(&coordinates, self.began);
             let standing = known.unwrap_or_else(|| match self.owner_of(&meta.namespace, reference) {
-                Some(owner) if Self::waits(owner) => Standing::Waiting,
+                Some(owner) if Self::waits_for_dependents(owner) => Standing::Waiting,
                 Some(_) => Standing::Solid,
                 None => Standing::Dangling,
             });
@@ -258,7 +260,7 @@ impl World {
         let in_cycle = self.graph.may_be_in_cycle(&item.uid);
         match plan(&owners, &meta.finalizers, self.graph.has_dependents(&item.uid), || in_cycle) {
             Plan::Keep => {}
-            Plan::DropReferences(gone) => self.free(&item.uid, &gone),
+            Plan::DropReferences(absent) => self.drop_references(&item.uid, &absent),
             Plan::DeleteForeground { unblock } => {
                 if unblock {
                     self.change(&item.uid, |meta| {
@@ -279,14 +281,15 @@ impl World {
         let (_, meta) = &self.objects[uid];
         assert!(!meta.owners.is_empty(), "{meta:?} never had an owner");
         for reference in meta.owners.iter() {
-            let held = self.owner_of(&meta.namespace, reference).is_some_and(|owner| !Self::waits(owner));
-            assert!(!held, "{meta:?} has the owner {reference:?}");
+            let exists =
+                self.owner_of(&meta.namespace, reference).is_some_and(|owner| !Self::waits_for_dependents(owner));
+            assert!(!exists, "{meta:?} has the owner {reference:?}");
         }
-        self.deleted_by_us += 1;
+        self.deletions_by_collector += 1;
         self.delete(uid, propagation);
     }
 
-    fn free(&mut self, uid: &Uid, owners: &[Uid]) {
+    fn drop_references(&mut self, uid: &Uid, owners: &[Uid]) {
         self.change(uid, |meta| {
             meta.owners = meta.owners.iter().filter(|owner| !owners.contains(&owner.uid)).cloned().collect();
         });
@@ -297,18 +300,18 @@ impl World {
             return;
         }
         for dependent in self.graph.dependents(uid) {
-            self.free(&dependent.uid, std::slice::from_ref(uid));
+            self.drop_references(&dependent.uid, std::slice::from_ref(uid));
         }
-        self.finish(uid, ORPHAN);
+        self.remove_finalizer(uid, ORPHAN);
     }
 
-    fn finish(&mut self, uid: &Uid, finalizer: &str) {
+    fn remove_finalizer(&mut self, uid: &Uid, finalizer: &str) {
         self.change(uid, |meta| {
             meta.finalizers = meta.finalizers.iter().filter(|found| ***found != *finalizer).cloned().collect();
         });
     }
 
-    fn take(&mut self, step: Step) {
+    fn apply_step(&mut self, step: Step) {
         match step {
             Step::Create { kind, namespace, owners } => {
                 let namespace = if !KINDS[kind].namespaced {
@@ -318,17 +321,17 @@ impl World {
                 } else {
                     "m"
                 };
-                let references = owners.into_iter().filter_map(|(which, how)| {
+                let references = owners.into_iter().filter_map(|(which, form)| {
                     let (owner_kind, meta) = self.history.get(which)?;
                     let Uid::Uuid(number) = meta.uid else { return None };
                     // A cluster-scoped object can only have cluster-scoped owners: others can never be read.
                     let possible = KINDS[kind].namespaced || !KINDS[*owner_kind].namespaced;
                     let mut reference = owner(&KINDS[*owner_kind], number);
-                    reference.block_owner_deletion = Some(how.blocks);
-                    if how.wrong_name {
+                    reference.block_owner_deletion = Some(form.blocks);
+                    if form.wrong_name {
                         reference.name = "wrong".into();
                     }
-                    if how.other_version {
+                    if form.other_version {
                         reference.api_version = reference.api_version.replace("v1", OTHER_VERSION).into();
                     }
                     possible.then_some(reference)
@@ -340,7 +343,7 @@ impl World {
                 let meta = Meta { version: self.version, ..object(number, namespace, references) };
                 self.history.push((kind, meta.clone()));
                 self.objects.insert(meta.uid.clone(), (kind, meta.clone()));
-                self.lag[kind].push_back((meta.uid.clone(), Some(meta)));
+                self.undelivered[kind].push_back((meta.uid.clone(), Some(meta)));
             }
             Step::Delete { which, propagation } => {
                 if let Some((_, meta)) = self.history.get(which).cloned() {
@@ -361,7 +364,7 @@ impl World {
     /// Runs until nothing changes.
     fn settle(&mut self) {
         for _ in 0..20_000 {
-            let lagging = (0..3).find(|kind| !self.lag[*kind].is_empty());
+            let lagging = (0..3).find(|kind| !self.undelivered[*kind].is_empty());
             match lagging {
                 Some(kind) => self.deliver(kind),
                 None if !self.work() => return,
@@ -372,7 +375,7 @@ impl World {
     }
 }
 
-/// Returns a reference as the watches would show its owner.
+/// Returns a reference with the version in which watches deliver the owner.
 fn in_watched_version(reference: &OwnerRef) -> OwnerRef {
     OwnerRef { api_version: reference.api_version.replace(OTHER_VERSION, "v1").into(), ..reference.clone() }
 }
@@ -392,34 +395,35 @@ proptest! {
 
     #[test]
     fn random_history_deletes_exactly_the_garbage(steps in proptest::collection::vec(step(), 0..120)) {
-        let mut world = World::default();
+        let mut simulation = Simulation::default();
         for step in steps {
-            world.take(step);
+            simulation.apply_step(step);
         }
-        world.settle();
-        for (_, meta) in world.objects.values() {
-            let held = |reference: &OwnerRef| world.owner_of(&meta.namespace, reference).is_some();
-            prop_assert!(meta.owners.is_empty() || meta.owners.iter().any(held), "{meta:?} has no owner");
+        simulation.settle();
+        for (_, meta) in simulation.objects.values() {
+            let exists = |reference: &OwnerRef| simulation.owner_of(&meta.namespace, reference).is_some();
+            prop_assert!(meta.owners.is_empty() || meta.owners.iter().any(exists), "{meta:?} has no owner");
             prop_assert!(!meta.is_deleting(), "the deletion of {meta:?} never ends");
         }
-        prop_assert_eq!(world.graph.len(), (world.objects.len(), 0), "the graph contains the existing objects");
+        let expected = (simulation.objects.len(), 0);
+        prop_assert_eq!(simulation.graph.len(), expected, "the graph contains the existing objects");
         // The checks of a new leader change nothing.
-        let before = world.objects.clone();
-        let effects = world.graph.unsettled();
-        world.apply(effects);
-        world.settle();
-        prop_assert_eq!(world.objects, before);
+        let before = simulation.objects.clone();
+        let effects = simulation.graph.unsettled();
+        simulation.apply(effects);
+        simulation.settle();
+        prop_assert_eq!(simulation.objects, before);
     }
 }
 
 #[test]
 fn history_with_foreground_deletion_deletes_dependents() {
-    let mut world = World::default();
+    let mut simulation = Simulation::default();
     let create = |owners: Vec<(usize, Reference)>| Step::Create { kind: 0, namespace: true, owners };
     for step in [create(vec![]), create(vec![(0, BLOCKING)]), create(vec![(1, BLOCKING)])] {
-        world.take(step);
+        simulation.apply_step(step);
     }
-    world.take(Step::Delete { which: 0, propagation: Propagation::Foreground });
-    world.settle();
-    assert_eq!((world.objects.len(), world.deleted_by_us), (0, 2));
+    simulation.apply_step(Step::Delete { which: 0, propagation: Propagation::Foreground });
+    simulation.settle();
+    assert_eq!((simulation.objects.len(), simulation.deletions_by_collector), (0, 2));
 }

@@ -1,4 +1,4 @@
-//! Names of owners that are read, and the validity of results.
+//! Paths of owners that are read, and the lifetime of the results.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::super::owner_reads::OwnerReads;
 use super::{A, B, C, blocking, deleting, object, owner, uid};
 
 #[test]
-fn owner_name_leads_to_its_object_only() {
+fn owner_name_is_resolved_to_one_object_or_nothing() {
     let object = Target::Object;
     for (name, expected) in [
         ("web", object("web")),
@@ -82,7 +82,7 @@ fn owner_read_is_discarded_when_the_owner_changes_during_the_read() {
 
 /// Each change of an owner leads to one check of its dependents, which must read the owner again.
 #[test]
-fn owner_read_is_discarded_when_the_graph_shows_a_change() {
+fn owner_read_is_discarded_when_the_owner_changes_in_the_graph() {
     let other_version = Identity { api_version: "v1beta1".into(), ..Identity::of_owner(&owner(&A, 1), &"n".into()) };
     let read = Identity::of_owner(&owner(&A, 1), &"n".into());
     let waits = || deleting(object(1, "n", vec![]), &["foregroundDeletion"]);

@@ -87,7 +87,7 @@ pub struct World {
     /// Zones of nodes.
     pub nodes: BTreeMap<Str, Option<Str>>,
     pub shares: Option<Shares>,
-    pub was_allotted: bool,
+    pub was_allocated: bool,
     /// Number of existing pods that cannot be decoded.
     pub unreadable: Vec<Str>,
     created: usize,
@@ -102,7 +102,7 @@ impl World {
             most: 100,
             nodes: [("node".into(), None)].into(),
             shares: None,
-            was_allotted: false,
+            was_allocated: false,
             unreadable: Vec::new(),
             created: 0,
         }
@@ -126,7 +126,7 @@ impl World {
                 endpoint.target.as_ref().is_none_or(|target| !self.unreadable.contains(target.name()))
             },
             shares: self.shares.as_ref(),
-            was_allotted: self.was_allotted,
+            was_allocated: self.was_allocated,
         })
     }
 

@@ -85,11 +85,11 @@ fn zones_get_endpoints_by_their_share() {
         assert_eq!(message, "Topology Aware Hints has been enabled, addressType: IPv4");
         world.apply(&decision.now);
         assert_eq!(counts(&world).into_values().collect::<Vec<_>>(), expected, "{pods} {cpu:?}");
-        assert_eq!(decision.allotted[&Family::V4].values().copied().collect::<Vec<_>>(), expected);
-        world.was_allotted = true;
+        assert_eq!(decision.allocated[&Family::V4].values().copied().collect::<Vec<_>>(), expected);
+        world.was_allocated = true;
         let again = world.decide();
         assert_eq!((again.now.writes() + again.later.writes(), again.events.len()), (0, 0));
-        assert_eq!(again.allotted, decision.allotted);
+        assert_eq!(again.allocated, decision.allocated);
     }
 }
 
@@ -116,12 +116,12 @@ fn reason_for_missing_hints_is_reported_and_old_hints_are_removed() {
         world.shares = shares(enough);
         world.settle();
         world.shares = shares(cpu);
-        world.was_allotted = true;
+        world.was_allocated = true;
         let decision = world.decide();
         assert_eq!(decision.events.len(), 1, "{expected}");
         let (kind, reason, message) = &decision.events[0];
         assert_eq!((*kind, *reason, &**message), (EventType::Warning, "TopologyAwareHintsDisabled", expected));
-        assert!(decision.allotted.is_empty());
+        assert!(decision.allocated.is_empty());
         world.apply(&decision.now);
         assert!(counts(&world).is_empty(), "{expected}");
     }
@@ -134,7 +134,7 @@ fn removed_annotation_is_reported_once_and_annotations_win() {
     world.service.traffic_distribution = Some("PreferSameNode".into());
     world.settle();
     assert!(world.shown().concat().iter().all(|text| text.ends_with('|')), "zones only: {:?}", world.shown());
-    world.was_allotted = true;
+    world.was_allocated = true;
     world.service.annotations = labels(&[]);
     world.service.traffic_distribution = None;
     let decision = world.decide();
@@ -142,14 +142,14 @@ fn removed_annotation_is_reported_once_and_annotations_win() {
     assert_eq!(messages, ["Topology Aware Hints has been disabled, addressType: IPv4"]);
     world.apply(&decision.now);
     assert!(counts(&world).is_empty());
-    world.was_allotted = false;
+    world.was_allocated = false;
     assert!(world.decide().events.is_empty());
 }
 
 #[test]
 fn overload_is_detected_when_shares_change() {
     let even = shares(&[("a", 1000), ("b", 1000)]);
-    for (allotted, shares, expected) in [
+    for (allocated, shares, expected) in [
         (&[("a", 5), ("b", 5)][..], even.clone(), false),
         (&[("a", 6), ("b", 5)], even.clone(), false),
         (&[("a", 7), ("b", 3)], even.clone(), true),
@@ -157,7 +157,7 @@ fn overload_is_detected_when_shares_change() {
         (&[("a", 5), ("b", 5)], None, true),
         (&[], None, false),
     ] {
-        let allotted = allotted.iter().map(|(zone, count)| ((*zone).into(), *count)).collect();
-        assert_eq!(Shares::overload(shares.as_ref(), &allotted), expected, "{allotted:?}");
+        let allocated = allocated.iter().map(|(zone, count)| ((*zone).into(), *count)).collect();
+        assert_eq!(Shares::is_overloaded(shares.as_ref(), &allocated), expected, "{allocated:?}");
     }
 }

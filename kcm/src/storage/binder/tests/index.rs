@@ -68,7 +68,7 @@ fn search(all: &[Arc<PersistentVolume>], claim: &PersistentVolumeClaim, is_delay
             && volume.attributes_class == claim.attributes_class
             && !volume.meta.is_deleting()
     };
-    let is_own = |volume: &PersistentVolume| volume.points_at(&claim.meta);
+    let is_own = |volume: &PersistentVolume| volume.refers_to(&claim.meta);
     let is_usable = |volume: &&Arc<PersistentVolume>| {
         is_own(volume)
             || !is_delayed

@@ -6,7 +6,8 @@ use proptest::prelude::{Just, ProptestConfig, TestCaseError, any, prop_assert, p
 use proptest::strategy::Strategy as _;
 
 use super::*;
-use crate::workloads::daemonset::decide::{Plan, allows_surge, is_available, manage};
+use crate::pods::availability::is_available;
+use crate::workloads::daemonset::decide::{Plan, allows_surge, manage};
 use crate::workloads::daemonset::decide_roll::{bounds, roll};
 
 /// A step of a history.

@@ -25,11 +25,11 @@ fn user_action() -> impl Generator<Value = UserAction> {
         strategy().prop_map(UserAction::Strategy),
         any::<bool>().prop_map(UserAction::Pause),
         (0i64..6).prop_map(UserAction::RollBack),
-        (any::<usize>(), 0..12).prop_map(|(at, desired)| UserAction::Tamper(at, desired)),
+        (any::<usize>(), 0..12).prop_map(|(at, desired)| UserAction::EditScaleAnnotation(at, desired)),
     ]
 }
 
-/// What happens independently of the user.
+/// Generates an event that does not come from the user.
 fn event() -> impl Generator<Value = ClusterEvent> {
     prop_oneof![
         4 => Just(ClusterEvent::Sync),
@@ -43,7 +43,7 @@ fn history() -> impl Generator<Value = Vec<ClusterEvent>> {
     prop::collection::vec(prop_oneof![6 => event(), 1 => user_action().prop_map(ClusterEvent::User)], 0..120)
 }
 
-/// Syncs while all pods get ready, until the rollout is complete; then until nothing more is written.
+/// Syncs while all pods become ready, until the rollout is complete and a sync writes nothing.
 fn finish(cluster: &mut Cluster) {
     cluster.user_action(&UserAction::Pause(false));
     // Each round that is not the last one changes the scale or annotations of a set, of which there are few.
@@ -60,7 +60,7 @@ fn finish(cluster: &mut Cluster) {
     panic!("did not settle: {}", cluster.summary());
 }
 
-/// The final state: the pods of the newest template, and nothing else.
+/// Returns desired and available replicas of each set that has any.
 fn outcome(cluster: &Cluster) -> Vec<(i32, i32)> {
     cluster
         .sets
@@ -74,7 +74,7 @@ fn assert_finished(cluster: &Cluster) {
     let replicas = cluster.deployment.replicas;
     let wanted = if replicas == 0 { vec![] } else { vec![(replicas, replicas)] };
     assert_eq!(outcome(cluster), wanted);
-    let progress = condition(&cluster.deployment.status, PROGRESSING).expect("judged");
+    let progress = condition(&cluster.deployment.status, PROGRESSING).expect("it is set");
     assert_eq!((&*progress.status, &*progress.reason), ("True", NEW_SET_AVAILABLE));
     assert!(cluster.sets.len() <= 3, "the new set and two old ones are kept");
     assert_eq!(cluster.deployment.status.unavailable_replicas, 0);
@@ -134,12 +134,15 @@ proptest! {
     #[test]
     fn final_state_does_not_depend_on_the_order(
         strategy in strategy(),
-        wishes in prop::collection::vec(prop_oneof![(0..12).prop_map(UserAction::Scale), (0u8..4).prop_map(UserAction::Template)], 1..6),
+        actions in prop::collection::vec(
+            prop_oneof![(0..12).prop_map(UserAction::Scale), (0u8..4).prop_map(UserAction::Template)],
+            1..6,
+        ),
         between in prop::collection::vec(prop::collection::vec(event(), 0..12), 2),
     ) {
-        let ends = between.iter().map(|between| {
+        let final_states = between.iter().map(|between| {
             let mut cluster = Cluster::new(3, strategy.clone());
-            for user_action in &wishes {
+            for user_action in &actions {
                 cluster.user_action(user_action);
                 between.iter().for_each(|event| cluster.apply_event(event));
             }
@@ -150,8 +153,8 @@ proptest! {
             }).count();
             (outcome(&cluster), template, new)
         });
-        let ends: Vec<_> = ends.collect();
-        prop_assert_eq!(&ends[0], &ends[1]);
-        prop_assert_eq!(ends[0].2, 1, "one set has the newest template");
+        let final_states: Vec<_> = final_states.collect();
+        prop_assert_eq!(&final_states[0], &final_states[1]);
+        prop_assert_eq!(final_states[0].2, 1, "one set has the newest template");
     }
 }

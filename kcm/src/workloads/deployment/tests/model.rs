@@ -42,7 +42,7 @@ pub enum UserAction {
     /// Rolls back to a revision.
     RollBack(i64),
     /// Changes a set's annotation about the scale, as another client does.
-    Tamper(usize, i32),
+    EditScaleAnnotation(usize, i32),
 }
 
 /// The cluster.
@@ -111,7 +111,7 @@ impl Cluster {
                 let request = ("deprecated.deployment.rollback.to".into(), Some(revision.to_string().into()));
                 self.deployment.annotations = edited(&self.deployment.annotations, &vec![request]);
             }
-            UserAction::Tamper(at, desired) => {
+            UserAction::EditScaleAnnotation(at, desired) => {
                 let count = self.sets.len().max(1);
                 if let Some(set) = self.sets.get_mut(at % count) {
                     let lie = vec![(DESIRED_REPLICAS.into(), Some(desired.to_string().into()))];

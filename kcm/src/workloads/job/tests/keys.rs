@@ -8,7 +8,7 @@ use kinds::{Pod, Uid};
 use runtime::store::Change;
 
 use super::builders::{a_job, a_pod, with};
-use crate::workloads::job::keys::{is_urgent, left_behind, owners};
+use crate::workloads::job::keys::{is_urgent, jobs_to_release, owners};
 
 fn owned_by(job: Option<&str>, phase: Phase) -> Arc<Pod> {
     let mut pod = a_pod("p", phase, None);
@@ -53,7 +53,7 @@ fn change_of_a_job_is_urgent_when_its_spec_changes_and_frees_its_pods_when_it_en
     };
     let (first, second) = (job(1, "a", false), job(2, "a", false));
     let (finished, replaced) = (job(1, "a", true), job(1, "b", false));
-    for (name, old, new, urgent, left) in [
+    for (name, old, new, urgent, released) in [
         ("new", None, Some(&first), true, 0),
         ("other spec", Some(&first), Some(&second), true, 0),
         ("other status", Some(&first), Some(&first), false, 0),
@@ -62,6 +62,6 @@ fn change_of_a_job_is_urgent_when_its_spec_changes_and_frees_its_pods_when_it_en
         ("deleted", Some(&first), None, true, 1),
     ] {
         let change = Change { old, new };
-        assert_eq!((is_urgent(&change), left_behind(&change).len()), (urgent, left), "{name}");
+        assert_eq!((is_urgent(&change), jobs_to_release(&change).len()), (urgent, released), "{name}");
     }
 }

@@ -179,10 +179,10 @@ pub async fn conflict_of_uid_is_distinguished_from_other_conflicts(space: Space)
     ];
     for (what, refusal) in refusals {
         let refusal = refusal.with_context(|| format!("{what}: it was done"))?;
-        ensure!(refusal.is_gone(), "{what}: {refusal}");
+        ensure!(refusal.is_object_deleted(), "{what}: {refusal}");
     }
     let outdated = json!({"metadata": {"resourceVersion": "1", "labels": {"a": "b"}}});
     let conflict = writer.patch(kind, &successor, &outdated).await.err().context("an old version was taken")?;
-    ensure!(conflict.is_conflict() && !conflict.is_gone(), "{conflict}");
+    ensure!(conflict.is_conflict() && !conflict.is_object_deleted(), "{conflict}");
     Ok(())
 }

@@ -1,0 +1,122 @@
+use serde_json::json;
+
+use super::*;
+use crate::store::by_namespace;
+
+fn every() -> EveryKind {
+    every_requested(RequestedKinds::all())
+}
+
+fn every_requested(requested: RequestedKinds) -> EveryKind {
+    let typed: Arc<Store<kinds::Pod>> =
+        Arc::new(Store::new(Decode { interner: Arc::default(), sections: Sections::default() }, Vec::new()));
+    EveryKind::new(Arc::default(), vec![by_namespace()], requested, [typed as Arc<dyn Source>])
+}
+
+fn snapshot(groups: serde_json::Value) -> Snapshot {
+    Snapshot::from_json(&json!({ "items": groups }).to_string())
+}
+
+fn group(name: &str, freshness: &str, resources: &[(&str, &str)]) -> serde_json::Value {
+    let resources: Vec<_> = resources
+        .iter()
+        .map(|(plural, kind)| {
+            json!({"resource": plural, "responseKind": {"kind": kind}, "scope": "Namespaced",
+                "verbs": ["delete", "get", "list", "watch"]})
+        })
+        .collect();
+    json!({"metadata": {"name": name}, "versions": [
+        {"version": "v1", "freshness": freshness, "resources": resources},
+    ]})
+}
+
+/// Applies a snapshot; returns the added and the removed kinds.
+fn step(every: &EveryKind, snapshot: &Snapshot) -> (Vec<&'static str>, Vec<&'static str>) {
+    let removed = every.kinds_to_remove(snapshot);
+    removed.iter().for_each(|resource| every.remove_kind(resource));
+    let added = every.kinds_to_add(snapshot);
+    added.iter().for_each(|resource| every.add_kind(*resource));
+    let plurals = |list: &[Resource]| list.iter().map(|resource| resource.plural).collect();
+    (plurals(&added), plurals(&removed))
+}
+
+#[test]
+fn watches_follow_the_served_kinds_without_duplicates() {
+    let every = every();
+    let core = || group("", "Current", &[("pods", "Pod"), ("secrets", "Secret"), ("events", "Event")]);
+    let own = |freshness, kinds: &[_]| group("example.com", freshness, kinds);
+    let widgets = [("widgets", "Widget")];
+    assert_eq!(step(&every, &snapshot(json!([core()]))), (vec!["secrets"], vec![]), "pods have a typed store");
+    let with_own = snapshot(json!([core(), own("Current", &widgets)]));
+    assert_eq!(step(&every, &with_own), (vec!["widgets"], vec![]));
+    assert_eq!(step(&every, &with_own), (vec![], vec![]));
+    let broken = snapshot(json!([core(), own("Stale", &[])]));
+    assert_eq!(step(&every, &broken), (vec![], vec![]), "an unavailable group keeps its kinds");
+    let unwatched = Arc::new(Mutex::new(Vec::new()));
+    let recorded = unwatched.clone();
+    every.subscribe(move |change| {
+        if let MetaChange::Unwatched { resource } = change {
+            recorded.lock().unwrap().push(resource.plural);
+        }
+    });
+    assert_eq!(step(&every, &snapshot(json!([core()]))), (vec![], vec!["widgets"]));
+    assert_eq!(*unwatched.lock().unwrap(), ["widgets"]);
+    assert!(every.source("example.com", "widgets").is_none() && every.source("", "pods").is_some());
+}
+
+#[test]
+fn requested_kinds_are_watched_while_requested() {
+    let every = every_requested(RequestedKinds::default());
+    let core = group("", "Current", &[("pods", "Pod"), ("secrets", "Secret")]);
+    let definitions = ("customresourcedefinitions", "CustomResourceDefinition");
+    let served = snapshot(json!([core, group("apiextensions.k8s.io", "Current", &[definitions])]));
+    assert_eq!(step(&every, &served), (vec![], vec![]));
+    assert!(every.requested.is_empty());
+    every.request_kind("", "secrets");
+    every.request_kind("", "secrets");
+    every.request_kind("example.com", "widgets");
+    assert_eq!(step(&every, &served), (vec!["secrets", "customresourcedefinitions"], vec![]));
+    every.release_kind("", "secrets");
+    assert_eq!(step(&every, &served), (vec![], vec![]));
+    every.release_kind("", "secrets");
+    assert_eq!(step(&every, &served), (vec![], vec!["secrets"]));
+    every.release_kind("example.com", "widgets");
+    assert_eq!(
+        step(&every, &served),
+        (vec![], vec!["customresourcedefinitions"]),
+        "definitions are watched only while a kind is requested"
+    );
+    assert!(every.requested.is_empty());
+}
+
+#[test]
+fn changes_of_all_stores_reach_a_subscriber() {
+    let every = every();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let recorded = seen.clone();
+    every.subscribe(move |change| {
+        if let MetaChange::Object { resource, old, new } = change {
+            let name = |meta: &Option<&Meta>| meta.map(|meta| meta.name.to_string());
+            recorded.lock().unwrap().push((resource.plural, name(old), name(new)));
+        }
+    });
+    let resource = Resource { group: "", version: "v1", kind: "Secret", plural: "secrets", namespaced: true };
+    every.add_kind(resource);
+    let store = every.untyped("", "secrets").expect("a store");
+    let object = |version: &str| {
+        use kinds::schema::object_meta as f;
+        use kinds::wire::Put;
+        let mut object = Vec::new();
+        object.put_message(1, |meta| {
+            meta.put_str(f::NAME, "a");
+            meta.put_str(f::RESOURCE_VERSION, version);
+            meta.put_entry(f::LABELS, "app", "web");
+        });
+        Metadata::decode(store.decoding(), &object).expect("metadata")
+    };
+    store.put(object("1"));
+    store.remove("", "a");
+    let a = || Some("a".to_owned());
+    assert_eq!(*seen.lock().unwrap(), [("secrets", None, a()), ("secrets", a(), None)]);
+    assert!(object("2").0.labels.is_empty());
+}

@@ -1,0 +1,259 @@
+//! The passes of a run: each measures the scenarios that share a kind of cluster, with one manager after the other.
+
+use anyhow::Result;
+
+use super::endpoint_churn::Churn;
+use super::many_kinds::ManyKinds;
+use super::many_pods::{ManyPods, Who};
+use super::measure::{Measurement, Scenario};
+use super::report::Report;
+use super::shared_cluster::SharedCluster;
+use super::subject::{Binaries, Mode, Subject};
+use super::{Arguments, autoscaling, lag, mixed, rollout, volumes};
+
+/// Scenarios of one manager on a separate control plane, in this order.
+const ROLLOUTS: [Scenario; 4] = [Scenario::IdleEmpty, Scenario::Create, Scenario::Update, Scenario::Idle];
+
+/// Scenarios of the shared control plane, in this order: those with the fewest objects first.
+const ON_A_SHARED_CLUSTER: [Scenario; 4] =
+    [Scenario::AllIdle, Scenario::NamespaceDelete, Scenario::GarbageCollection, Scenario::NodeLeases];
+
+/// A manager with its rate limits, and the name of its log.
+type Turn = (Mode, Subject, String);
+
+/// Measures all chosen scenarios; returns the measurements, and a sentence for each failed one.
+pub async fn measure(
+    arguments: &Arguments,
+    binaries: &Binaries,
+    report: &Report,
+) -> Result<(Vec<Measurement>, Vec<String>)> {
+    let chosen = arguments.scenarios();
+    let (measurements, failures) = (Vec::new(), Vec::new());
+    let mut passes = Passes { arguments, binaries, report, chosen, measurements, failures };
+    passes.rollouts().await;
+    passes.mixed().await;
+    passes.autoscaling().await;
+    passes.fresh_volumes().await;
+    passes.claims_at_rest().await;
+    passes.shared_cluster().await;
+    passes.many_pods().await;
+    passes.many_kinds().await;
+    passes.endpoint_lag().await;
+    passes.endpoint_churn().await;
+    let Passes { chosen, mut measurements, failures, .. } = passes;
+    measurements.retain(|measurement| chosen.contains(&measurement.scenario));
+    Ok((measurements, failures))
+}
+
+struct Passes<'a> {
+    arguments: &'a Arguments,
+    binaries: &'a Binaries,
+    report: &'a Report,
+    chosen: Vec<Scenario>,
+    measurements: Vec<Measurement>,
+    failures: Vec<String>,
+}
+
+impl Passes<'_> {
+    fn chosen_of(&self, scenarios: &[Scenario]) -> Vec<Scenario> {
+        scenarios.iter().copied().filter(|scenario| self.chosen.contains(scenario)).collect()
+    }
+
+    fn is_chosen(&self, scenario: Scenario) -> bool {
+        self.chosen.contains(&scenario)
+    }
+
+    /// Returns the managers in the order of all runs and modes; the names begin with `kind`.
+    fn turns(&self, kind: &str) -> Vec<Turn> {
+        let mut turns = Vec::new();
+        for run in 1..=self.arguments.runs {
+            for mode in self.arguments.modes() {
+                for subject in self.arguments.subjects(run) {
+                    turns.push((mode, subject, format!("{kind}-{}-{}-{run}", mode.name(), subject.name())));
+                }
+            }
+        }
+        turns
+    }
+
+    fn record(&mut self, name: String, measured: Result<Vec<Measurement>>) {
+        match measured {
+            Ok(measured) => self.measurements.extend(measured),
+            Err(error) => {
+                eprintln!("  FAILED: {error:#}");
+                self.failures.push(format!("{name}: {error:#}"));
+            }
+        }
+    }
+
+    async fn rollouts(&mut self) {
+        let scenarios = self.chosen_of(&ROLLOUTS);
+        if scenarios.is_empty() {
+            return;
+        }
+        for (mode, subject, name) in self.turns("rollout") {
+            eprintln!("{name}");
+            let (size, log) = (self.arguments.size(mode), self.report.log(&name));
+            let measured = rollout::measure(self.binaries, (subject, mode), size, &scenarios, &log).await;
+            self.record(name, measured);
+        }
+    }
+
+    async fn mixed(&mut self) {
+        if !self.is_chosen(Scenario::Mixed) {
+            return;
+        }
+        for (mode, subject, name) in self.turns("mixed") {
+            eprintln!("{name}");
+            let (size, log) = (self.arguments.mix(mode), self.report.log(&name));
+            let measured = mixed::measure(self.binaries, (subject, mode), size, &log).await;
+            self.record(name, measured.map(|measured| vec![measured]));
+        }
+    }
+
+    async fn autoscaling(&mut self) {
+        if !self.is_chosen(Scenario::Autoscaling) {
+            return;
+        }
+        for (mode, subject, name) in self.turns("autoscaling") {
+            eprintln!("{name}");
+            let (count, log) = (self.arguments.autoscalers(mode), self.report.log(&name));
+            let measured = autoscaling::measure(self.binaries, (subject, mode), count, &log).await;
+            self.record(name, measured.map(|measured| vec![measured]));
+        }
+    }
+
+    async fn fresh_volumes(&mut self) {
+        for scenario in self.chosen_of(&volumes::FRESH) {
+            for (mode, subject, name) in self.turns(scenario.name()) {
+                eprintln!("{name}");
+                let (size, log) = (self.arguments.volumes(mode), self.report.log(&name));
+                let measured = volumes::measure(self.binaries, (subject, mode), scenario, size, &log).await;
+                self.record(name, measured.map(|measured| vec![measured]));
+            }
+        }
+    }
+
+    async fn claims_at_rest(&mut self) {
+        if !self.is_chosen(Scenario::ClaimsAtRest) {
+            return;
+        }
+        let claims = if self.arguments.quick { 500 } else { 10_000 };
+        let rest = match volumes::Rest::gather(claims).await {
+            Ok(rest) => rest,
+            Err(error) => return self.record("claims at rest".into(), Err(error)),
+        };
+        let turns = self.turns(Scenario::ClaimsAtRest.name());
+        if let Some((_, subject, _)) = turns.first()
+            && let Err(error) = rest.settle(self.binaries, *subject).await
+        {
+            self.record("settle".into(), Err(error));
+        }
+        for (mode, subject, name) in turns {
+            eprintln!("{name}");
+            let (idle, log) = (self.arguments.idle(), self.report.log(&name));
+            let measured = rest.measure(self.binaries, (subject, mode), idle, &log).await;
+            self.record(name, measured.map(|measured| vec![measured]));
+        }
+    }
+
+    async fn shared_cluster(&mut self) {
+        let scenarios = self.chosen_of(&ON_A_SHARED_CLUSTER);
+        if scenarios.is_empty() {
+            return;
+        }
+        let mut shared = match SharedCluster::start().await {
+            Ok(shared) => shared,
+            Err(error) => return self.record("shared cluster".into(), Err(error)),
+        };
+        for scenario in scenarios {
+            for (mode, subject, name) in self.turns(scenario.name()) {
+                eprintln!("{name}");
+                let (size, log) = (self.arguments.shared_cluster(mode), self.report.log(&name));
+                let measured = shared.measure(self.binaries, (subject, mode), scenario, size, &log).await;
+                self.record(name, measured.map(|measured| vec![measured]));
+            }
+        }
+    }
+
+    /// Measures among many pods: without volumes first, then on a cluster in which half of the pods have one.
+    async fn many_pods(&mut self) {
+        for managers in [vec![Who::Workloads, Who::All], vec![Who::Volumes]] {
+            let managers: Vec<Who> =
+                managers.into_iter().filter(|who| !self.chosen_of(&who.scenarios()).is_empty()).collect();
+            if !managers.is_empty() {
+                self.among_many_pods(&managers).await;
+            }
+        }
+    }
+
+    async fn among_many_pods(&mut self, managers: &[Who]) {
+        let pods = self.arguments.pods(20_000);
+        eprintln!("many-pods: {pods} pods");
+        let mut cluster = match ManyPods::gather(pods, managers == [Who::Volumes]).await {
+            Ok(cluster) => cluster,
+            Err(error) => return self.record("many-pods".into(), Err(error)),
+        };
+        for who in managers {
+            let turns = self.turns(who.name());
+            if let (Who::All | Who::Volumes, Some((_, subject, _))) = (who, turns.first())
+                && let Err(error) = cluster.settle(self.binaries, (*subject, Mode::Raised)).await
+            {
+                self.record("settle".into(), Err(error));
+            }
+            for (mode, subject, name) in turns {
+                eprintln!("{name}");
+                let (idle, log) = (self.arguments.idle(), self.report.log(&name));
+                let measured = cluster.measure(self.binaries, (subject, mode), *who, idle, &log).await;
+                self.record(name, measured);
+            }
+        }
+    }
+
+    async fn many_kinds(&mut self) {
+        if !self.is_chosen(Scenario::ManyKinds) {
+            return;
+        }
+        let mut cluster = match ManyKinds::create(self.arguments.kinds()).await {
+            Ok(cluster) => cluster,
+            Err(error) => return self.record("many kinds".into(), Err(error)),
+        };
+        for (mode, subject, name) in self.turns(Scenario::ManyKinds.name()) {
+            eprintln!("{name}");
+            let (idle, log) = (self.arguments.idle(), self.report.log(&name));
+            let measured = cluster.measure(self.binaries, (subject, mode), idle, &log).await;
+            self.record(name, measured.map(|measured| vec![measured]));
+        }
+    }
+
+    async fn endpoint_lag(&mut self) {
+        if !self.is_chosen(Scenario::EndpointLag) {
+            return;
+        }
+        let size = if self.arguments.quick { lag::Size::QUICK } else { lag::Size::WHOLE };
+        for run in 1..=self.arguments.runs {
+            for mode in self.arguments.modes() {
+                let name = format!("endpoint-lag-{}-{run}", mode.name());
+                eprintln!("{name}");
+                let subjects = self.arguments.subjects(run);
+                let measured = lag::measure(self.binaries, &subjects, mode, size, self.report).await;
+                self.record(name, measured);
+            }
+        }
+    }
+
+    async fn endpoint_churn(&mut self) {
+        if !self.is_chosen(Scenario::EndpointChurn) {
+            return;
+        }
+        let churn = match Churn::gather(self.arguments.churn()).await {
+            Ok(churn) => churn,
+            Err(error) => return self.record("endpoint churn".into(), Err(error)),
+        };
+        for (mode, subject, name) in self.turns("churn") {
+            eprintln!("{name}");
+            let measured = churn.measure(self.binaries, (subject, mode), &self.report.log(&name)).await;
+            self.record(name, measured.map(|measured| vec![measured]));
+        }
+    }
+}
