@@ -138,6 +138,7 @@ pub fn arn_of(id: &str) -> String {
         Some("rtb") => "route-table",
         Some("vpc") => "vpc",
         Some("subnet") => "subnet",
+        Some("vpce") => "vpc-endpoint-service",
         _ => "unknown",
     };
     format!("arn:aws:ec2:eu-west-1:123456789012:{kind}/{id}")
@@ -183,7 +184,11 @@ pub fn named(action: &str, pairs: &Pairs) -> Vec<String> {
         | "ModifyListenerAttributes"
         | "AddListenerCertificates"
         | "RemoveListenerCertificates" => one("ListenerArn"),
-        "CreateLoadBalancer" | "CreateTargetGroup" | "CreateListener" => Vec::new(),
+        "ModifyVpcEndpointServiceConfiguration" | "ModifyVpcEndpointServicePermissions" => one("ServiceId"),
+        "DeleteVpcEndpointServiceConfigurations" => list(pairs, "ServiceId"),
+        "CreateLoadBalancer" | "CreateTargetGroup" | "CreateListener" | "CreateVpcEndpointServiceConfiguration" => {
+            Vec::new()
+        }
         _ => one("LoadBalancerArn"),
     }
 }
@@ -211,6 +216,7 @@ pub fn accesses(ec2: bool, action: &str, pairs: &Pairs, known: &BTreeMap<String,
     }
     let made = match action {
         "CreateSecurityGroup" => Some(arn_of("sg-new")),
+        "CreateVpcEndpointServiceConfiguration" => Some(arn_of("vpce-svc-new")),
         "CreateLoadBalancer" => {
             Some("arn:aws:elasticloadbalancing:eu-west-1:123456789012:loadbalancer/net/new/1".into())
         }
@@ -310,6 +316,24 @@ mod tests {
             ),
             ("a rule, which has no tags", true, "ModifySecurityGroupRules", rule.to_vec(), vec![("sg-1", own)], true),
             ("a rule of others", true, "ModifySecurityGroupRules", rule.to_vec(), vec![], false),
+            ("an endpoint service", true, "CreateVpcEndpointServiceConfiguration", made[1..].to_vec(), vec![], true),
+            ("one without tags", true, "CreateVpcEndpointServiceConfiguration", vec![], vec![], false),
+            (
+                "its endpoint service",
+                true,
+                "DeleteVpcEndpointServiceConfigurations",
+                vec![("ServiceId.1", "vpce-svc-1")],
+                vec![("vpce-svc-1", own)],
+                true,
+            ),
+            (
+                "principals of others",
+                true,
+                "ModifyVpcEndpointServicePermissions",
+                vec![("ServiceId", "vpce-svc-1")],
+                vec![("vpce-svc-1", shared)],
+                false,
+            ),
             ("deletes its group", true, "DeleteSecurityGroup", vec![("GroupId", "sg-1")], vec![("sg-1", own)], true),
             (
                 "deletes the nodes' group",

@@ -181,6 +181,12 @@ impl Proxy {
         self.shared.watch.ignore(reason);
     }
 
+    /// Sets the load balancers whose users open the targets' security groups themselves, by the beginnings of their
+    /// names: their targets count as reached.
+    pub fn open_by_hand(&self, names: BTreeSet<String>) {
+        self.shared.watch.set_opened(names);
+    }
+
     /// Returns targets that a change cut off while they were registered, with the change.
     pub fn gaps(&self) -> Vec<String> {
         self.shared.watch.gaps()
@@ -222,6 +228,11 @@ impl Proxy {
     /// Lets network interfaces outlive their load balancer for this number of calls that see them; the default is 2.
     pub fn keep_interfaces(&self, calls: u64) {
         self.shared.model.keep_interfaces(calls);
+    }
+
+    /// Sets whether consumers are connected to all endpoint services, so that AWS refuses to delete them.
+    pub fn connect_consumers(&self, connected: bool) {
+        self.shared.model.connect_consumers(connected);
     }
 
     /// Sets a quota of the account; the default is that of a new account.

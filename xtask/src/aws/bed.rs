@@ -69,7 +69,7 @@ impl Bed {
         let options = Options { nodes: 0, kwok: kubelets, scheduler: kubelets, ..Options::default() };
         let (cluster, moto) = futures::future::try_join(ControlPlane::start(options), Moto::start(CLUSTER)).await?;
         moto.proxy.name_network_balancers();
-        // The documented figures were measured without interfaces that outlive their load balancer.
+        // The number of calls until an interface no longer exists would depend on the pauses of each manager.
         moto.proxy.keep_interfaces(0);
         // The response of regions without this API. With moto's response, upstream's manager would wait.
         let unsupported =

@@ -110,5 +110,7 @@ pub(crate) fn listed_balancer(name: &str, pairs: &[(&str, &str)]) -> SeenBalance
         capacity: None,
         tags: tags(pairs),
         listeners: Vec::new(),
+        given: false,
+        taken: Default::default(),
     }
 }

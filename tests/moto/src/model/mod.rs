@@ -3,6 +3,7 @@
 //! Names, interfaces, quotas and the sizes of pages are always as in AWS. Late visibility and slow or failed load
 //! balancers are switched on by tests.
 
+mod endpoint_services;
 mod interfaces;
 mod lifecycle;
 mod names;
@@ -70,6 +71,8 @@ struct State {
     pages: Pages,
     quotas: Quotas,
     visibility: Visibility,
+    /// Consumers are connected to endpoint services.
+    consumers: bool,
 }
 
 impl Model {
@@ -103,6 +106,11 @@ impl Model {
         self.state().interfaces.outlive = calls;
     }
 
+    /// Sets whether consumers are connected to all endpoint services.
+    pub(crate) fn connect_consumers(&self, connected: bool) {
+        self.state().consumers = connected;
+    }
+
     /// Sets a quota of the account.
     pub(crate) fn limit(&self, quota: Quota, most: usize) {
         self.state().quotas.set(quota, most);
@@ -119,7 +127,7 @@ impl Model {
             "DeleteSecurityGroup" => self.group_in_use(call).await,
             "DeleteLoadBalancer" => {
                 self.note_interfaces(call).await?;
-                Ok(None)
+                self.serves_endpoints(call).await
             }
             _ => self.over_quota(call).await,
         }

@@ -2,7 +2,7 @@
 
 mod world;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Result, ensure};
@@ -38,6 +38,8 @@ struct State {
     /// The reason for which nothing is checked, if there is one.
     ignored: Option<String>,
     gaps: Vec<String>,
+    /// Beginnings of names of load balancers whose targets are opened by their users.
+    opened: BTreeSet<String>,
 }
 
 impl Watch {
@@ -51,7 +53,19 @@ impl Watch {
 
     /// Stops all checks, and drops their results.
     pub(crate) fn ignore(&self, reason: &str) {
-        *self.state() = State { ignored: Some(reason.to_owned()), gaps: Vec::new() };
+        *self.state() = State { ignored: Some(reason.to_owned()), ..State::default() };
+    }
+
+    /// Sets the load balancers whose targets are opened by their users, by the beginnings of their names: they are reached.
+    pub(crate) fn set_opened(&self, names: BTreeSet<String>) {
+        self.state().opened = names;
+    }
+
+    /// Returns whether a target is reached, because of rules or because a user opened it.
+    fn reaches(&self, world: &World, (group, id, port): (&str, &str, &str)) -> bool {
+        let name = world.user(group).and_then(|arn| arn.split_once(":loadbalancer/")?.1.split('/').nth(1));
+        let opened = |name: &str| self.state().opened.iter().any(|opened| name.starts_with(opened));
+        name.is_some_and(opened) || world.reaches(group, id, port)
     }
 
     /// Returns whether targets are checked.
@@ -77,7 +91,19 @@ impl Watch {
 
     /// Reads the targets and whether they are reached; with a DNS name only those of the load balancer that has it.
     pub(crate) async fn snapshot(&self, dns: Option<&str>) -> Result<Snapshot> {
-        snapshot(&self.aws, &*self.world().await?, dns).await
+        let (mut found, world) = (Snapshot::new(), self.world().await?);
+        for arn in world.used_groups(dns) {
+            let health = [("TargetGroupArn", &*arn)];
+            let described =
+                self.aws.list(Service::Elb, "DescribeTargetHealth", &health, "TargetHealthDescriptions").await;
+            // A target group that was deleted since then has no targets.
+            for one in described.unwrap_or_default().iter().filter(|one| one.text("TargetHealth/State") != "draining") {
+                let (id, port) = (one.text("Target/Id").to_owned(), one.text("Target/Port").to_owned());
+                let reached = self.reaches(&world, (&arn, &id, &port));
+                found.insert((arn.clone(), id, port), reached);
+            }
+        }
+        Ok(found)
     }
 
     /// Returns the state before a change, if the change can cut targets off.
@@ -105,7 +131,7 @@ impl Watch {
         }
         let world = self.world().await?;
         let (ids, ports) = (xml::texts(&answer, "Id"), xml::texts(&answer, "Port"));
-        let unreached = ids.iter().zip(&ports).filter(|(id, port)| !world.reaches(group, id, port));
+        let unreached = ids.iter().zip(&ports).filter(|(id, port)| !self.reaches(&world, (group, id, port)));
         Ok(unreached.fold(answer.clone(), |answer, (id, port)| xml::unreached(&answer, id, port)))
     }
 }
@@ -150,19 +176,4 @@ pub async fn checked(test: impl Future<Output = Result<()>>) -> Result<()> {
 pub(crate) fn names_of_unreached(snapshot: Snapshot) -> Vec<String> {
     let unreached = snapshot.into_iter().filter(|(_, reached)| !reached);
     unreached.map(|((_, id, port), _)| format!("{id}:{port}")).collect()
-}
-
-async fn snapshot(aws: &Aws, world: &World, dns: Option<&str>) -> Result<Snapshot> {
-    let mut found = Snapshot::new();
-    for arn in world.used_groups(dns) {
-        let health = [("TargetGroupArn", &*arn)];
-        let described = aws.list(Service::Elb, "DescribeTargetHealth", &health, "TargetHealthDescriptions").await;
-        // A target group that was deleted since then has no targets.
-        for one in described.unwrap_or_default().iter().filter(|one| one.text("TargetHealth/State") != "draining") {
-            let (id, port) = (one.text("Target/Id").to_owned(), one.text("Target/Port").to_owned());
-            let reached = world.reaches(&arn, &id, &port);
-            found.insert((arn.clone(), id, port), reached);
-        }
-    }
-    Ok(found)
 }

@@ -36,17 +36,8 @@ struct Source {
 }
 
 impl Rule {
-    fn lets_in(&self, source: &Source, protocol: &str, port: i32) -> bool {
-        let fits = self.protocol == "-1" || (self.protocol == protocol && (self.from..=self.to).contains(&port));
-        let named = source.groups.contains(&self.group);
-        let ranged = !source.subnets.is_empty() && source.subnets.iter().all(|subnet| covers(&self.range, subnet));
-        fits && (named || ranged)
-    }
-
-    /// Returns whether it allows some clients: without security groups of the load balancer their addresses decide.
-    fn lets_in_clients(&self, protocol: &str, port: i32) -> bool {
-        let fits = self.protocol == "-1" || (self.protocol == protocol && (self.from..=self.to).contains(&port));
-        fits && !self.range.is_empty()
+    fn fits(&self, protocol: &str, port: i32) -> bool {
+        self.protocol == "-1" || (self.protocol == protocol && (self.from..=self.to).contains(&port))
     }
 }
 
@@ -63,15 +54,22 @@ fn covers(outer: &str, inner: &str) -> bool {
     wide <= narrow && inner & wide == outer
 }
 
+/// Returns whether rules allow packets of a load balancer: from one of its security groups, or from all of its subnets.
+fn let_in(rules: &[Rule], source: &Source, protocol: &str, port: i32) -> bool {
+    let fitting = || rules.iter().filter(|rule| rule.fits(protocol, port));
+    let ranged = |subnet: &String| fitting().any(|rule| covers(&rule.range, subnet));
+    fitting().any(|rule| source.groups.contains(&rule.group))
+        || (!source.subnets.is_empty() && source.subnets.iter().all(ranged))
+}
+
 /// Returns whether rules allow all packets of a target group: traffic, each a protocol and a port, and probes at a
-/// port.
+/// port. Without security groups of the load balancer, the addresses of clients decide: some have to be allowed.
 fn reaches(rules: &[Rule], source: &Source, traffic: &[(&str, i32)], probe: i32) -> bool {
-    let bare = source.groups.is_empty();
-    let open = |protocol: &str, port: i32| {
-        rules.iter().any(|rule| rule.lets_in(source, protocol, port) || bare && rule.lets_in_clients(protocol, port))
+    let clients = |protocol: &str, port: i32| {
+        source.groups.is_empty() && rules.iter().any(|rule| rule.fits(protocol, port) && !rule.range.is_empty())
     };
-    traffic.iter().all(|(protocol, port)| open(protocol, *port))
-        && rules.iter().any(|rule| rule.lets_in(source, "tcp", probe))
+    traffic.iter().all(|(protocol, port)| let_in(rules, source, protocol, *port) || clients(protocol, *port))
+        && let_in(rules, source, "tcp", probe)
 }
 
 /// Returns the transports of a target group's protocol.
@@ -160,6 +158,11 @@ impl World {
         used.map(|(arn, _)| arn.clone()).collect()
     }
 
+    /// Returns the ARN of the load balancer that uses a target group.
+    pub fn user(&self, group: &str) -> Option<&str> {
+        self.groups.get(group).map(|group| group.user.as_str())
+    }
+
     /// Returns whether a load balancer reaches a target. A target counts as reached if its group is not in use or no
     /// network interface has its address.
     pub fn reaches(&self, group: &str, id: &str, port: &str) -> bool {
@@ -216,6 +219,9 @@ mod tests {
         let clients =
             [rule("udp", (30_053, 30_053), "", "192.0.2.0/24"), rule("tcp", (10_256, 10_256), "", "10.0.0.0/16")];
         let grouped = Source { subnets: Vec::new(), ..carried.clone() };
+        let wide = Source { subnets: vec!["10.0.16.0/20".into(), "10.0.32.0/20".into()], ..bare.clone() };
+        let each = [clients[0].clone(), rule("tcp", (10_256, 10_256), "", "10.0.16.0/20")];
+        let all = [&each[..], &[rule("tcp", (10_256, 10_256), "", "10.0.32.0/20")]].concat();
         for (name, rules, source, expected) in [
             ("both ports", &both[..], &carried, true),
             ("no rule for probes", &both[..1], &carried, false),
@@ -224,6 +230,8 @@ mod tests {
             ("its subnets", &subnets[..], &bare, true),
             ("clients and its subnets", &clients[..], &bare, true),
             ("clients only", &clients[..1], &bare, false),
+            ("one of two subnets", &each, &wide, false),
+            ("a rule for each subnet", &all, &wide, true),
             ("clients, though the load balancer has groups", &clients[..], &grouped, false),
             ("no rules", &[], &carried, false),
         ] {

@@ -23,7 +23,8 @@ pub struct AwsBed {
     pub moto: Moto,
 }
 
-const POLICY: &str = include_str!("../../../../deploy/aws-iam-policy.json");
+/// The published IAM policy.
+pub const POLICY: &str = include_str!("../../../../deploy/aws-iam-policy.json");
 
 /// Returns the provider for an account in moto, not initialised, with the rights of the published policy only.
 pub fn provider(moto: &Moto) -> Result<Arc<dyn CloudProvider>> {
@@ -34,8 +35,12 @@ pub fn provider(moto: &Moto) -> Result<Arc<dyn CloudProvider>> {
 /// Returns the provider with this configuration.
 pub fn provider_of(config: String) -> Result<Arc<dyn CloudProvider>> {
     let config = config.into();
-    let context = BuildContext { cluster_name: CLUSTER.into(), config, ..BuildContext::default() };
-    Ok(provider_aws::build_with(&context, Credentials::new("test", "test", None, None, "test"))?)
+    provider_in(&BuildContext { cluster_name: CLUSTER.into(), config, ..BuildContext::default() })
+}
+
+/// Returns the provider for the inputs that ccm gives it.
+pub fn provider_in(context: &BuildContext) -> Result<Arc<dyn CloudProvider>> {
+    Ok(provider_aws::build_with(context, Credentials::new("test", "test", None, None, "test"))?)
 }
 
 impl AwsBed {

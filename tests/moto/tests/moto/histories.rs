@@ -2,9 +2,12 @@
 //! changes AWS and the process crashes at any time; in the end AWS has the desired state, and nothing after the last
 //! Service.
 //!
+//! Every target is reachable when its Service settles, and is never cut off by a change, except where users manage the
+//! rules in nodes' security groups themselves, or a fault refused a rule.
+//!
 //! `MOTO_HISTORIES` and `MOTO_SEED` set their number and the first seed; a failure prints its seed and its steps. With
 //! `MOTO_SLOW=1` AWS shows created resources late, fails to set up load balancers, keeps network interfaces and has
-//! small pages; with `MOTO_REACH=1` every target has to be reachable when a Service settles.
+//! small pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -110,9 +113,6 @@ impl History {
     async fn begin(server: Arc<Server>, seed: u64) -> Result<Self> {
         let moto = Moto::on(server, crate::bed::CLUSTER).await?;
         let mut rng = StdRng::seed_from_u64(seed);
-        if number("MOTO_REACH", 0)? == 0 {
-            moto.proxy.ignore_reachability("some histories settle before rules that a fault refused are added");
-        }
         // AWS shows its resources late.
         if number("MOTO_SLOW", 0)? > 0 {
             moto.proxy.delay_visibility(rng.random_range(1..3));
@@ -191,34 +191,50 @@ impl History {
         spec
     }
 
+    /// Opens the targets of Services whose users manage the rules in nodes' security groups.
+    fn open_unmanaged(&self) {
+        let managed = format!("{PREFIX}manage-backend-security-group-rules");
+        let asked = self.slots.iter().filter_map(|slot| slot.asked.as_ref());
+        let unmanaged = asked.filter(|asked| asked.annotations.get(&managed).is_some_and(|managed| managed == "false"));
+        let names = unmanaged.flat_map(|asked| {
+            let service = asked.id.name.replace('-', "");
+            [asked.id.default_name(), format!("k8s-{}-{service}-", asked.id.namespace.replace('-', ""))]
+        });
+        self.moto.proxy.open_by_hand(names.collect());
+    }
+
+    /// Creates or changes a Service, and reconciles it a few times.
+    async fn ensure_some(&mut self, slot: usize) {
+        if self.slots[slot].dying {
+            return;
+        }
+        let before = self.slots[slot].asked.clone();
+        let keeps = before.is_some() && self.rng.random_bool(0.3);
+        let asked = match before.clone().filter(|_| keeps) {
+            Some(same) => same,
+            None => self.spec(slot, before.as_ref()),
+        };
+        self.slots[slot].asked = Some(asked.clone());
+        self.open_unmanaged();
+        for _ in 0..self.rng.random_range(1..4) {
+            let ensured = self.balancers.ensure(&asked, &self.targets).await;
+            let settled = matches!(&ensured, Ok(ensured) if ensured.progress == Progress::Settled);
+            self.log.push(match ensured {
+                Ok(ensured) => format!("  {:?}", ensured.progress),
+                Err(error) => format!("  {error}"),
+            });
+            if settled {
+                break;
+            }
+        }
+    }
+
     async fn step(&mut self) -> Result<()> {
         let slot = self.rng.random_range(0..SERVICES);
         let kind = self.rng.random_range(0..14);
         self.log.push(format!("{kind} {slot}"));
         match kind {
-            0..=4 => {
-                if self.slots[slot].dying {
-                    return Ok(());
-                }
-                let before = self.slots[slot].asked.clone();
-                let keeps = before.is_some() && self.rng.random_bool(0.3);
-                let asked = match before.clone().filter(|_| keeps) {
-                    Some(same) => same,
-                    None => self.spec(slot, before.as_ref()),
-                };
-                self.slots[slot].asked = Some(asked.clone());
-                for _ in 0..self.rng.random_range(1..4) {
-                    let ensured = self.balancers.ensure(&asked, &self.targets).await;
-                    let settled = matches!(&ensured, Ok(ensured) if ensured.progress == Progress::Settled);
-                    self.log.push(match ensured {
-                        Ok(ensured) => format!("  {:?}", ensured.progress),
-                        Err(error) => format!("  {error}"),
-                    });
-                    if settled {
-                        break;
-                    }
-                }
-            }
+            0..=4 => self.ensure_some(slot).await,
             5 | 6 => {
                 self.new_targets();
                 for slot in self.slots.iter().filter(|slot| !slot.dying) {

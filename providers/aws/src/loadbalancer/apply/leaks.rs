@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 use crate::loadbalancer::apply::balancers::Balancers;
 use crate::loadbalancer::apply::calls::Caller;
-use crate::loadbalancer::apply::classic_leaks;
-use crate::loadbalancer::model::{diff, node_rules};
+use crate::loadbalancer::apply::{classic_leaks, endpoint_service};
+use crate::loadbalancer::model::{bare_rules, diff};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::inventory::{ListedGroup, Listing};
 use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, State};
@@ -35,6 +35,15 @@ impl Found<'_> {
     fn add(&mut self, part: &str, certain: bool) {
         self.parts.push(part.to_owned());
         self.doubtful += usize::from(!certain);
+    }
+
+    fn owned(self, id: LoadBalancerId) -> Owned {
+        let phase = match self.balancer.map(|balancer| balancer.state) {
+            None | Some(State::Failed) => Phase::Incomplete,
+            Some(State::Provisioning) => Phase::Provisioning,
+            Some(State::Active) => Phase::Active,
+        };
+        Owned { id, phase, certain: self.doubtful == 0, resources: self.parts }
     }
 }
 
@@ -104,30 +113,26 @@ fn owned(
         }
     }
     for (group, rule) in rules.iter().flat_map(|(group, rules)| rules.iter().map(move |rule| (group, rule))) {
-        let Some(name) = node_rules::balancer_of(&rule.rule) else { continue };
+        let Some(name) = bare_rules::balancer_of(&rule.rule) else { continue };
         let id = match listing.balancers.iter().find(|one| one.name == name) {
             Some(balancer) => users.get(balancer.arn.as_str()).cloned(),
-            None => {
-                let named = |id: &&LoadBalancerId| node_rules::rule_names(id).iter().any(|own| own == name);
-                let known = found.keys().chain(known).find(named).cloned();
-                Some(known.unwrap_or_else(|| nameless(cluster_name, name)))
-            }
+            None => Some(owner_of_rule(name, found.keys().chain(known), cluster_name)),
         };
         if let Some(id) = id {
             found.entry(id).or_default().add(&format!("{group}/{}", rule.id), true);
         }
     }
-    let owned = |(id, found): (LoadBalancerId, Found<'_>)| Owned {
-        id,
-        phase: match found.balancer.map(|balancer| balancer.state) {
-            None | Some(State::Failed) => Phase::Incomplete,
-            Some(State::Provisioning) => Phase::Provisioning,
-            Some(State::Active) => Phase::Active,
-        },
-        certain: found.doubtful == 0,
-        resources: found.parts,
-    };
-    found.into_iter().map(owned).collect()
+    found.into_iter().map(|(id, found)| found.owned(id)).collect()
+}
+
+/// Returns the Service whose load balancer of this name is deleted, if it is among those that are known.
+fn owner_of_rule<'a>(
+    balancer: &str,
+    mut known: impl Iterator<Item = &'a LoadBalancerId>,
+    cluster_name: &str,
+) -> LoadBalancerId {
+    let named = |id: &&LoadBalancerId| bare_rules::rule_names(id).iter().any(|own| own == balancer);
+    known.find(named).cloned().unwrap_or_else(|| nameless(cluster_name, balancer))
 }
 
 /// Returns the id of a Service of which only the load balancer's name is known.
@@ -147,7 +152,7 @@ pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId) -> bool {
     }
     let id = &owned.id;
     match id.namespace.is_empty() {
-        true => node_rules::rule_names(service).contains(&id.name),
+        true => bare_rules::rule_names(service).contains(&id.name),
         false => {
             let named = id.namespace == service.namespace && id.name == service.name;
             named && (id.uid.is_empty() || id.uid == service.uid)
@@ -164,6 +169,10 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     owned.resources.iter().for_each(|part| balancers.inventory.forget(part));
     let listing = balancers.inventory.look(&session, Instant::now()).await?;
     let mut seen = left_of(&listing, &session.cluster, owned);
+    balancers.find_strays(&session, id, &mut seen).await?;
+    if endpoint_service::is_marked(&seen.balancers) {
+        endpoint_service::delete_all(&session, id).await?;
+    }
     let steps = diff::delete(&seen, &id.uid).steps;
     if !steps.is_empty() {
         let network = balancers.networks.network(&session).await?;
@@ -189,11 +198,11 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     let names = match id.namespace.is_empty() {
         true => vec![id.name.clone()],
         false if id.uid.is_empty() => Vec::new(),
-        false => node_rules::rule_names(id).to_vec(),
+        false => bare_rules::rule_names(id).to_vec(),
     };
     let groups = own_groups(&listing, &session);
     let mut shared = balancers.shared.lock().await;
-    let refused = shared.set_bare(&session, &names, &groups, &BTreeSet::new(), &BTreeSet::new()).await?;
+    let refused = shared.revoke_bare(&session, &listing, (id, &names), &groups).await?;
     if let Some(refusal) = refused.into_iter().next() {
         return Err(CloudError::new(ErrorKind::Denied, "RevokeSecurityGroupIngress", refusal));
     }
@@ -220,15 +229,15 @@ fn left_of(listing: &Listing, cluster: &ClusterTags, owned: &Owned) -> Seen {
         same && ownership::is_certain(tags, cluster) && owned.resources.iter().any(|listed| listed == part)
     };
     let security = listing.security_groups.iter().filter(|group| its(&group.id, &group.tags));
+    let balancers: Vec<_> = listing.balancers.iter().filter(|one| its(&one.arn, &one.tags)).cloned().collect();
+    let groups = listing.target_groups.iter().filter(|(group, _)| its(&group.arn, &group.tags));
+    let target_groups: Vec<_> = groups.map(|(group, _)| group.clone()).collect();
     Seen {
-        balancers: listing.balancers.iter().filter(|one| its(&one.arn, &one.tags)).cloned().collect(),
-        target_groups: listing
-            .target_groups
-            .iter()
-            .filter(|(group, _)| its(&group.arn, &group.tags))
-            .map(|(group, _)| group.clone())
-            .collect(),
+        elsewhere: listing.elsewhere(&target_groups, &balancers),
         security_groups: security.map(ListedGroup::seen).collect(),
+        strays: Vec::new(),
+        target_groups,
+        balancers,
     }
 }
 

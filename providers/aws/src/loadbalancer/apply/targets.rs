@@ -106,6 +106,7 @@ impl Balancers {
         let purpose = Purpose::Ensure(work.settings.flavour);
         let mut seen = listing.of(&work.session.cluster, work.id, purpose);
         seen.take_out(&course.doomed);
+        self.add_given(work, &listing, &mut seen)?;
         let absent = || CloudError::new(ErrorKind::NotFound, "DescribeLoadBalancers", "there is no load balancer");
         if seen.balancers.is_empty() {
             return Err(absent());
@@ -152,6 +153,9 @@ impl Balancers {
         }
         if course.bare {
             return Ok(false);
+        }
+        if work.settings.existing.is_some() {
+            return Ok(true);
         }
         let Some(backend) = listing.backend(work.session, &work.id.cluster).map(|group| group.id.clone()) else {
             return Ok(true);

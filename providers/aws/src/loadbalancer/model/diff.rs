@@ -30,12 +30,13 @@ pub(crate) fn ensure(desired: &Desired, seen: &Seen) -> Plan {
     let wanted = Balancer { security_groups: groups, ..desired.balancer.clone() };
     let current = seen.balancer(&wanted.name);
     // AWS could not set it up and never will. Its name is free for another attempt once it is deleted.
-    if let Some(failed) = current.filter(|current| current.state == State::Failed) {
+    if let Some(failed) = current.filter(|current| current.state == State::Failed && !current.given) {
         plan.steps.push(Step::DeleteBalancer { arn: failed.arn.clone() });
         plan.wait(PACE);
         return plan;
     }
     match current {
+        Some(current) if current.given => {}
         Some(current) => balancer(&wanted, current, &desired.tagging, &mut plan),
         None => {
             let fresh = unlike(&wanted.attributes, &Attributes::new(), &balancer_defaults());
@@ -352,14 +353,23 @@ fn remove(desired: &Desired, current: Option<&SeenBalancer>, seen: &Seen, claims
             plan.steps.push(Step::DeleteListener { arn: listener.arn.clone() });
         }
     }
-    let others: Vec<&SeenBalancer> = seen.balancers.iter().filter(|one| one.name != desired.balancer.name).collect();
+    let others = seen.balancers.iter().filter(|one| one.name != desired.balancer.name && !one.given);
+    let others: Vec<&SeenBalancer> = others.collect();
+    let leaves = !others.is_empty() || !seen.strays.is_empty();
+    // A load balancer of the user is active before the Service's targets are healthy there.
+    if leaves && current.is_some_and(|current| current.given) && !serves(desired, seen) {
+        plan.wait(PACE);
+    }
     // Clients that still use the old name are served until the new one works.
     let settled = current.is_some_and(|current| current.state != State::Provisioning) && plan.again.is_none();
     if settled {
+        plan.steps.extend(seen.strays.iter().map(|arn| Step::DeleteListener { arn: arn.clone() }));
         plan.steps.extend(others.iter().map(|other| Step::DeleteBalancer { arn: other.arn.clone() }));
     } else {
         let forwards = others.iter().flat_map(|other| &other.listeners).flat_map(|listener| &listener.forwards);
         claims.used.extend(forwards.map(|(arn, _)| arn.clone()));
+        let strays = seen.target_groups.iter().filter(|_| !seen.strays.is_empty());
+        claims.used.extend(strays.map(|group| group.arn.clone()));
     }
     let names: BTreeSet<&str> = desired.groups().map(|group| group.name.as_str()).collect();
     for group in &seen.target_groups {
@@ -376,6 +386,13 @@ fn remove(desired: &Desired, current: Option<&SeenBalancer>, seen: &Seen, claims
     }
 }
 
+/// Returns whether each listener's own target group has a healthy target, or should have none.
+fn serves(desired: &Desired, seen: &Seen) -> bool {
+    let healthy = |group: &SeenTargetGroup| group.targets.values().any(|health| *health == TargetHealth::Healthy);
+    let groups = desired.listeners.values().map(|listener| &listener.group);
+    groups.filter(|group| !group.targets.is_empty()).all(|group| seen.target_group(&group.name).is_some_and(healthy))
+}
+
 /// Returns the plan that deletes all of a Service's resources. Some may be in use for a while by others that are
 /// deleted too.
 ///
@@ -389,7 +406,9 @@ pub(crate) fn delete(seen: &Seen, uid: &str) -> Plan {
         arn: arn.clone(),
         tags: Tags::from([(names::UID.to_owned(), uid.to_owned())]),
     });
-    let balancers = seen.balancers.iter().map(|one| Step::DeleteBalancer { arn: one.arn.clone() });
+    let strays = seen.strays.iter().map(|arn| Step::DeleteListener { arn: arn.clone() });
+    let balancers = seen.balancers.iter().filter(|one| !one.given);
+    let balancers = strays.chain(balancers.map(|one| Step::DeleteBalancer { arn: one.arn.clone() }));
     let groups = seen.target_groups.iter().map(|one| Step::DeleteTargetGroup { arn: one.arn.clone() });
     let security = seen.security_groups.iter().map(|one| Step::DeleteSecurityGroup { id: one.id.clone() });
     Plan { steps: claims.chain(balancers).chain(groups).chain(security).collect(), ..Plan::default() }

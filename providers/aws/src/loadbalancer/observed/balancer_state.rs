@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use providers::{LoadBalancerId, LoadBalancerSpec};
+use providers::{LoadBalancerId, LoadBalancerSpec, Progress};
 use tokio::time::Instant;
 
 use crate::loadbalancer::names;
@@ -82,6 +82,8 @@ pub(crate) struct BalancerState {
     pub classic: Option<(Classic, bool)>,
     /// There is no Classic Load Balancer: none is created while this process runs.
     pub no_classic: bool,
+    /// The request that created its endpoint service, until that is visible.
+    pub endpoint_token: Option<String>,
     /// Each target group with targets had a healthy one at the last read.
     pub serving: bool,
     /// The inputs of the last successful `ensure`.
@@ -114,9 +116,18 @@ impl BalancerState {
         self.waits >= MANY_LOOKS
     }
 
-    /// Resets the pause: AWS has finished.
-    pub(crate) fn arrived(&mut self) {
+    /// Records that AWS has finished, and everything is in the desired state.
+    pub(crate) fn settle(&mut self, spec: &LoadBalancerSpec) -> Progress {
         self.waits = 0;
+        self.settled = Some(spec.clone());
+        Progress::Settled
+    }
+
+    /// Records the Service's target groups as last observed, and whether each of them serves.
+    pub(crate) fn remember_groups(&mut self, id: &LoadBalancerId, desired: &Desired, seen: &Seen) {
+        let known = known(id, desired, seen);
+        self.serving = known.iter().all(|group| is_serving(group, seen));
+        self.known = Some(known);
     }
 }
 
@@ -162,7 +173,7 @@ pub(crate) fn known_group(id: &LoadBalancerId, port: u16, group: &SeenTargetGrou
 }
 
 /// Returns the target groups that traffic goes to, with their current targets.
-pub(crate) fn known(id: &LoadBalancerId, desired: &Desired, seen: &Seen) -> Vec<KnownGroup> {
+fn known(id: &LoadBalancerId, desired: &Desired, seen: &Seen) -> Vec<KnownGroup> {
     let listeners = seen.balancer(&desired.balancer.name).map(|one| one.listeners.as_slice()).unwrap_or_default();
     let groups = listeners.iter().flat_map(|listener| {
         let arns = listener.forwards.iter().filter_map(|(arn, _)| seen.target_group_by_arn(arn));
@@ -177,9 +188,16 @@ pub(crate) fn once(groups: impl IntoIterator<Item = KnownGroup>) -> Vec<KnownGro
     groups.into_iter().filter(|group| arns.insert(group.arn.clone())).collect()
 }
 
+/// Returns whether a target group has a healthy target, or none at all.
+fn is_serving(group: &KnownGroup, seen: &Seen) -> bool {
+    let Some(seen) = seen.target_group_by_arn(&group.arn) else { return false };
+    group.targets.is_empty() || group.targets.iter().any(|one| seen.targets.get(one) == Some(&TargetHealth::Healthy))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::loadbalancer::samples;
 
     #[test]
     fn change_that_takes_more_than_a_minute_is_overdue() {
@@ -188,7 +206,7 @@ mod tests {
             waited += course.pause();
         }
         assert!((60..120).contains(&waited.as_secs()), "{waited:?}");
-        course.arrived();
+        assert_eq!(course.settle(&samples::spec(&[])), Progress::Settled);
         assert!(!course.is_overdue());
     }
 

@@ -48,6 +48,8 @@ pub(crate) fn balancer(from: &elb::LoadBalancer) -> Option<SeenBalancer> {
         capacity: None,
         tags: Tags::new(),
         listeners: Vec::new(),
+        given: false,
+        taken: Default::default(),
     })
 }
 
@@ -196,10 +198,15 @@ pub(crate) fn elb_tags(tags: &Tags) -> Option<Vec<elb::Tag>> {
     Some(tags.collect::<Vec<_>>()).filter(|tags| !tags.is_empty())
 }
 
-/// Converts tags for EC2, for the resource that the same call creates.
+/// Converts tags for EC2, for the security group that the same call creates.
 pub(crate) fn ec2_tags(tags: &Tags) -> ec2::TagSpecification {
+    ec2_tags_of(ec2::ResourceType::SecurityGroup, tags)
+}
+
+/// Converts tags for EC2, for the resource that the same call creates.
+pub(crate) fn ec2_tags_of(kind: ec2::ResourceType, tags: &Tags) -> ec2::TagSpecification {
     let tags = tags.iter().map(|(key, value)| ec2::Tag::builder().key(key).value(value).build()).collect();
-    ec2::TagSpecification::builder().resource_type(ec2::ResourceType::SecurityGroup).set_tags(Some(tags)).build()
+    ec2::TagSpecification::builder().resource_type(kind).set_tags(Some(tags)).build()
 }
 
 /// Converts the destinations of a listener's traffic for a request.

@@ -3,7 +3,7 @@
 //! ELB has no filter by tags, so all load balancers and target groups are listed, 400 on a page, and the tags of each
 //! are read once: ARNs are never reused, so a foreign resource rarely becomes this cluster's.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::client::Class;
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::convert;
 use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, SeenSecurityGroup, SeenTargetGroup};
-use crate::loadbalancer::ownership::{self, Evidence, Purpose};
+use crate::loadbalancer::ownership::{self, Evidence, Owner, Purpose};
 use crate::loadbalancer::types::Tags;
 use crate::session::Session;
 use crate::tags::ClusterTags;
@@ -293,11 +293,23 @@ impl Listing {
             .security_groups
             .iter()
             .filter(|group| own(&group.tags).is_some_and(|evidence| evidence != Evidence::CloudProvider));
+        let target_groups: Vec<_> = groups.map(|(group, _)| group.clone()).collect();
         Seen {
-            target_groups: groups.map(|(group, _)| group.clone()).collect(),
+            elsewhere: self.elsewhere(&target_groups, &balancers),
             security_groups: security.map(ListedGroup::seen).collect(),
+            strays: Vec::new(),
+            target_groups,
             balancers,
         }
+    }
+
+    /// Returns the ARNs of listed load balancers that use some of these target groups and are not among `balancers`.
+    pub(crate) fn elsewhere(&self, groups: &[SeenTargetGroup], balancers: &[SeenBalancer]) -> BTreeSet<String> {
+        let own = |arn: &String| balancers.iter().any(|one| one.arn == *arn);
+        let listed = |arn: &String| self.balancers.iter().any(|one| one.arn == *arn);
+        let used = self.target_groups.iter().filter(|(group, _)| groups.iter().any(|one| one.arn == group.arn));
+        let users = used.flat_map(|(_, users)| users);
+        users.filter(|arn| listed(arn) && !own(arn)).cloned().collect()
     }
 
     /// Returns the resources that may be a Service's by their names, and whose tags may not be visible yet.
@@ -323,6 +335,22 @@ impl Listing {
     pub(crate) fn backend(&self, session: &Session, cluster_name: &str) -> Option<&ListedGroup> {
         let name = backend_cluster(session, cluster_name);
         self.security_groups.iter().find(|group| ownership::is_backend(&group.tags, &session.cluster, &name))
+    }
+
+    /// Returns the load balancers of the cluster's Services that have no security group: the Service, and the name in the
+    /// descriptions of rules.
+    pub(crate) fn bare(&self, session: &Session, cluster_name: &str) -> Vec<(LoadBalancerId, String)> {
+        let bare = self.balancers.iter().filter(|one| one.security_groups.is_empty());
+        let owned = bare.filter_map(|one| {
+            let owner = Owner::of(&one.tags, &session.cluster, cluster_name)?;
+            let Owner { namespace, name, uid, .. } = owner;
+            let uid_is_known = uid.is_some();
+            let id = LoadBalancerId { cluster: cluster_name.into(), namespace, name, uid: uid.unwrap_or_default() };
+            let own = names::is_generated(&id, &one.name) || !uid_is_known;
+            let name = if own { one.name.clone() } else { id.default_name() };
+            Some((id, name))
+        });
+        owned.collect()
     }
 
     /// Returns whether any load balancer except those of one Service carries a group.

@@ -37,7 +37,12 @@ pub(crate) struct SeenBalancer {
     pub attributes: Attributes,
     pub capacity: Option<i32>,
     pub tags: Tags,
+    /// With [`SeenBalancer::given`] only the Service's.
     pub listeners: Vec<SeenListener>,
+    /// A user made it: only the Service's listeners are changed.
+    pub given: bool,
+    /// Ports of listeners of others on it.
+    pub taken: BTreeSet<u16>,
 }
 
 /// A listener.
@@ -90,6 +95,10 @@ pub(crate) struct Seen {
     pub balancers: Vec<SeenBalancer>,
     pub target_groups: Vec<SeenTargetGroup>,
     pub security_groups: Vec<SeenSecurityGroup>,
+    /// ARNs of other load balancers that use the Service's target groups.
+    pub elsewhere: BTreeSet<String>,
+    /// ARNs of the Service's listeners there.
+    pub strays: Vec<String>,
 }
 
 /// The response of AWS to a step: the ids of created resources.
@@ -215,6 +224,37 @@ impl Seen {
     /// Applies a step. Only ELB knows the health of new targets: they are unused, or being probed for the first time.
     pub(crate) fn follow(&mut self, step: &Step, made: &Made) {
         match step {
+            Step::CreateSecurityGroup(_)
+            | Step::Authorize { .. }
+            | Step::Revoke { .. }
+            | Step::DeleteSecurityGroup { .. } => self.follow_security_group(step, made),
+            Step::CreateBalancer(_)
+            | Step::SetSubnets { .. }
+            | Step::SetAddressType { .. }
+            | Step::SetSecurityGroups { .. }
+            | Step::SetCapacity { .. }
+            | Step::SetBalancerAttributes { .. }
+            | Step::DeleteBalancer { .. } => self.follow_balancer(step, made),
+            Step::CreateTargetGroup(_)
+            | Step::SetHealthCheck { .. }
+            | Step::SetGroupAttributes { .. }
+            | Step::Record { .. }
+            | Step::Register { .. }
+            | Step::Deregister { .. }
+            | Step::DeleteTargetGroup { .. } => self.follow_target_group(step, made),
+            Step::CreateListener { .. }
+            | Step::ModifyListener { .. }
+            | Step::SetListenerAttributes { .. }
+            | Step::AddCertificates { .. }
+            | Step::RemoveCertificates { .. }
+            | Step::DeleteListener { .. } => self.follow_listener(step, made),
+            Step::AddTags { .. } | Step::RemoveTags { .. } => self.follow_tags(step),
+        }
+    }
+
+    /// Applies a step about the Service's own security group.
+    fn follow_security_group(&mut self, step: &Step, made: &Made) {
+        match step {
             Step::CreateSecurityGroup(group) => self.security_groups.push(new_security_group(group, made)),
             Step::Authorize { group, rules } => {
                 let Some(group) = self.security_groups.iter_mut().find(|one| one.name == *group) else { return };
@@ -226,6 +266,13 @@ impl Seen {
                 group.rules.retain(|rule| !rules.contains(&rule.id));
             }
             Step::DeleteSecurityGroup { id } => self.security_groups.retain(|group| group.id != *id),
+            _ => {}
+        }
+    }
+
+    /// Applies a step about a load balancer.
+    fn follow_balancer(&mut self, step: &Step, made: &Made) {
+        match step {
             Step::CreateBalancer(balancer) => self.balancers.push(new_balancer(balancer, made)),
             Step::SetSubnets { balancer, subnets, source_nat } => {
                 if let Some(seen) = self.of_name(balancer) {
@@ -255,6 +302,13 @@ impl Seen {
                 }
             }
             Step::DeleteBalancer { arn } => self.balancers.retain(|balancer| balancer.arn != *arn),
+            _ => {}
+        }
+    }
+
+    /// Applies a step about a target group.
+    fn follow_target_group(&mut self, step: &Step, made: &Made) {
+        match step {
             Step::CreateTargetGroup(group) => self.target_groups.push(new_target_group(group, made)),
             Step::SetHealthCheck { group, health } => {
                 if let Some(seen) = self.group(group) {
@@ -271,6 +325,11 @@ impl Seen {
                     seen.attributes.extend(attributes.clone());
                 }
             }
+            Step::Record { group, targets } => {
+                if let Some(seen) = self.group(group) {
+                    seen.recorded = Some(targets.clone());
+                }
+            }
             Step::Register { group, targets } => {
                 let used = self.target_group(group).is_some_and(|group| self.is_used(&group.arn));
                 let health = if used { TargetHealth::Initial } else { TargetHealth::Unused };
@@ -284,6 +343,13 @@ impl Seen {
                 }
             }
             Step::DeleteTargetGroup { arn } => self.target_groups.retain(|group| group.arn != *arn),
+            _ => {}
+        }
+    }
+
+    /// Applies a step about a listener.
+    fn follow_listener(&mut self, step: &Step, made: &Made) {
+        match step {
             Step::CreateListener { balancer, listener, forwards } => {
                 let forwards = self.arns(forwards);
                 if let Some(seen) = self.of_name(balancer) {
@@ -324,14 +390,17 @@ impl Seen {
                     seen.certificates.retain(|one| !certificates.contains(one));
                 }
             }
-            Step::Record { group, targets } => {
-                if let Some(seen) = self.group(group) {
-                    seen.recorded = Some(targets.clone());
-                }
-            }
             Step::DeleteListener { arn } => {
                 self.balancers.iter_mut().for_each(|balancer| balancer.listeners.retain(|one| one.arn != *arn));
+                self.strays.retain(|one| one != arn);
             }
+            _ => {}
+        }
+    }
+
+    /// Applies a step about tags.
+    fn follow_tags(&mut self, step: &Step) {
+        match step {
             Step::AddTags { arn, tags } => {
                 if let Some(seen) = self.tags(arn) {
                     seen.extend(tags.clone());
@@ -342,6 +411,7 @@ impl Seen {
                     seen.retain(|key, _| !keys.contains(key));
                 }
             }
+            _ => {}
         }
     }
 }
@@ -390,6 +460,8 @@ fn new_balancer(balancer: &Balancer, made: &Made) -> SeenBalancer {
         capacity: None,
         tags: balancer.tags.clone(),
         listeners: Vec::new(),
+        given: false,
+        taken: BTreeSet::new(),
     }
 }
 

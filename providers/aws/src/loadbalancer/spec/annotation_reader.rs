@@ -15,7 +15,7 @@ pub(crate) const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 const ACTIONS: &str = "service.beta.kubernetes.io/actions.";
 
 /// Known annotations, without [`PREFIX`]; one that ends in a dot is followed by a port.
-const KNOWN: [&str; 54] = [
+const KNOWN: [&str; 59] = [
     "type",
     "internal",
     "proxy-protocol",
@@ -70,6 +70,11 @@ const KNOWN: [&str; 54] = [
     "multi-cluster-target-group",
     "minimum-load-balancer-capacity",
     "replace-classic",
+    "arn",
+    "endpoint-service",
+    "endpoint-service-acceptance-required",
+    "endpoint-service-allowed-principals",
+    "endpoint-service-private-dns-name",
 ];
 
 /// Returns the other Services that forward actions name.

@@ -74,43 +74,19 @@ pub(crate) fn listeners(
             join(first, spec, port, target_type, separate, reading);
             continue;
         }
-        let mut protocol = if port.protocol == Transport::Udp { Protocol::Udp } else { Protocol::Tcp };
-        let mut to_targets = protocol;
-        let encrypted = encryption.covers(port, protocol);
-        if encrypted {
-            protocol = Protocol::Tls;
-            to_targets = if encryption.to_targets { Protocol::Tls } else { Protocol::Tcp };
-        }
-        if quic.contains(&port.name.as_str()) || quic.contains(&port.port.to_string().as_str()) {
-            if protocol != Protocol::Udp {
-                let shared = spec.ports.iter().any(|other| other.port == port.port && other.protocol == Transport::Udp);
-                if !shared {
-                    reading.refuse("quic-enabled-ports", &port.port.to_string(), "name UDP ports only");
-                }
-            } else {
-                (protocol, to_targets) = (Protocol::Quic, Protocol::Quic);
-            }
-        }
+        let protocols = protocols(port, spec, &encryption, &quic, reading);
         let number = target_port(port, target_type, reading);
-        let (attributes, preserves_client) = groups.attributes(port.port, to_targets, reading);
-        listeners.push(ListenerSettings {
-            port: port.port,
-            protocol,
-            certificates: if encrypted { encryption.certificates.clone() } else { Vec::new() },
-            policy: encryption.policy.clone().filter(|_| encrypted),
-            alpn: encryption.alpn.clone().filter(|_| encrypted),
-            attributes: Attributes::new(),
-            group: GroupSettings {
-                protocol: to_targets,
-                port_names: vec![port.name.clone()],
-                port: number,
-                health: health.clone(),
-                attributes,
-                preserves_client,
-                backend: None,
-            },
-            spread: None,
-        });
+        let (attributes, preserves_client) = groups.attributes(port.port, protocols.1, reading);
+        let group = GroupSettings {
+            protocol: protocols.1,
+            port_names: vec![port.name.clone()],
+            port: number,
+            health: health.clone(),
+            attributes,
+            preserves_client,
+            backend: None,
+        };
+        listeners.push(listener(port.port, protocols.0, &encryption, group));
     }
     for listener in &mut listeners {
         groups.probe_udp(&mut listener.group, local, reading);
@@ -119,6 +95,52 @@ pub(crate) fn listeners(
         let spread = reading.spread(listener.protocol.as_str(), listener.port);
         listener.spread = spread.and_then(|spread| backends::resolve(&spread, listener, spec, &groups, reading));
     }
+    refuse_unknown_listeners(&listeners, reading);
+    listeners
+}
+
+/// Returns the protocols of a port's listener and of its target group.
+fn protocols(
+    port: &Port,
+    spec: &LoadBalancerSpec,
+    encryption: &Encryption,
+    quic: &[&str],
+    reading: &mut Reading<'_>,
+) -> (Protocol, Protocol) {
+    let plain = if port.protocol == Transport::Udp { Protocol::Udp } else { Protocol::Tcp };
+    let asked = quic.contains(&port.name.as_str()) || quic.contains(&port.port.to_string().as_str());
+    if asked && plain == Protocol::Udp {
+        return (Protocol::Quic, Protocol::Quic);
+    }
+    // A name or number may select the UDP port beside this one.
+    let beside = || spec.ports.iter().any(|other| other.port == port.port && other.protocol == Transport::Udp);
+    if asked && !beside() {
+        reading.refuse("quic-enabled-ports", &port.port.to_string(), "name UDP ports only");
+    }
+    match encryption.covers(port, plain) {
+        true if encryption.to_targets => (Protocol::Tls, Protocol::Tls),
+        true => (Protocol::Tls, Protocol::Tcp),
+        false => (plain, plain),
+    }
+}
+
+/// Returns a listener without its attributes and other destinations.
+fn listener(port: u16, protocol: Protocol, encryption: &Encryption, group: GroupSettings) -> ListenerSettings {
+    let encrypted = protocol == Protocol::Tls;
+    ListenerSettings {
+        port,
+        protocol,
+        certificates: if encrypted { encryption.certificates.clone() } else { Vec::new() },
+        policy: encryption.policy.clone().filter(|_| encrypted),
+        alpn: encryption.alpn.clone().filter(|_| encrypted),
+        attributes: Attributes::new(),
+        group,
+        spread: None,
+    }
+}
+
+/// Records annotations about listeners that do not exist.
+fn refuse_unknown_listeners(listeners: &[ListenerSettings], reading: &mut Reading<'_>) {
     let known: Vec<String> = listeners.iter().map(|one| format!("{}-{}", one.protocol.as_str(), one.port)).collect();
     reading.refuse_other_actions(&known);
     for named in reading.continued("listener-attributes.") {
@@ -126,7 +148,6 @@ pub(crate) fn listeners(
             reading.warnings.push(format!("annotation {PREFIX}listener-attributes.{named} names no listener"));
         }
     }
-    listeners
 }
 
 /// Adds a second port with the same number: one listener serves both, because AWS allows only one.

@@ -8,6 +8,7 @@ use providers::{CloudError, IpNet, NodeTarget};
 
 use crate::config;
 use crate::loadbalancer::names::Flavour;
+use crate::loadbalancer::spec::endpoint_service::EndpointServiceSettings;
 use crate::loadbalancer::types::{Attributes, HealthCheck, Protocol, Scheme, Spread, Tags, TargetType};
 
 /// Settings for all Services of the cluster.
@@ -133,6 +134,10 @@ pub(crate) struct Settings {
     pub node_labels: Vec<(String, String)>,
     /// Target groups that other clusters register in too.
     pub shared_groups: bool,
+    /// The ARN of a load balancer that the user made; only listeners and target groups are managed here.
+    pub existing: Option<String>,
+    /// An endpoint service (AWS PrivateLink) for the load balancer.
+    pub endpoint_service: Option<EndpointServiceSettings>,
     /// No type is set, so that cloud-provider-aws would have made a Classic Load Balancer.
     pub untyped: bool,
     /// The Service moves from a Classic Load Balancer, which is deleted this long after its address was replaced.

@@ -237,6 +237,12 @@ fn every_mistake_names_annotation_value_and_fix() {
         (&[("type", "nlb"), ("extra-security-groups", "sg-1")], &["extra-security-groups is \"sg-1\""]),
         (&[("type", "external"), ("proxy-protocol", "80")], &["proxy-protocol is \"80\"", "use *"]),
         (&[("quic-enabled-ports", "80")], &["quic-enabled-ports is \"80\"", "UDP"]),
+        (&[("arn", "web")], &["aws-load-balancer-arn is \"web\"", "use the ARN"]),
+        (
+            &[("arn", "arn:aws:elasticloadbalancing:r:1:loadbalancer/net/web/1"), ("endpoint-service", "true")],
+            &["endpoint-service is \"true\"", "is not changed"],
+        ),
+        (&[("endpoint-service", "true"), ("endpoint-service-allowed-principals", "1")], &["principals is \"1\""]),
     ] {
         let policy = Policy { controller_services: true, ..Policy::default() };
         let error = read(&spec(annotations), &policy).expect_err(&format!("{annotations:?}"));
