@@ -5,7 +5,6 @@
 
 mod decide;
 mod keys;
-mod shared_read;
 mod sync;
 #[cfg(test)]
 mod tests;
