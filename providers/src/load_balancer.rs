@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -46,6 +47,9 @@ pub struct Features {
     pub classes: ClassFilter,
     /// It returns [`Targeting::Endpoints`] for some Services, so that EndpointSlices must be watched.
     pub endpoint_targets: bool,
+    /// The cloud selects the targets by itself, as by labels of its instances: [`LoadBalancers::set_targets`] changes
+    /// nothing, and none are observed.
+    pub selects_targets: bool,
     /// It enforces source ranges. Otherwise, a Service with source ranges is `Invalid`, and never silently open.
     pub source_ranges: bool,
     /// Supported protocols.
@@ -106,7 +110,7 @@ pub enum Targeting {
 }
 
 /// The progress towards the desired state, for the time of the next call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Progress {
     /// The observed state is the desired state.
     Settled,
@@ -116,7 +120,7 @@ pub enum Progress {
 }
 
 /// The result of an ensure.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ensured {
     /// The Service's status for now, also while there is more to do.
     pub status: LoadBalancerStatus,
@@ -158,7 +162,7 @@ pub struct Listener {
 }
 
 /// A load balancer as observed in the cloud.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObservedLoadBalancer {
     /// Its phase.
     pub phase: Phase,
@@ -173,7 +177,7 @@ pub struct ObservedLoadBalancer {
 }
 
 /// The result of reading from the cloud.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Observed {
     /// Nothing that belongs to it is visible. This proves nothing: recently created resources may not be visible yet,
     /// so that no finalizer is removed because of it. Only [`Deletion::Gone`] is proof.
@@ -183,7 +187,7 @@ pub enum Observed {
 }
 
 /// The result of a delete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Deletion {
     /// Everything that was ever created for it is observed as deleted: the finalizer may be removed.
     Gone,
@@ -350,6 +354,23 @@ pub trait LoadBalancers: Send + Sync {
     /// # Errors
     /// Any kind except `NotFound` and `Invalid`: if nothing exists, the result is `Gone`.
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError>;
+
+    /// Same as [`delete`](LoadBalancers::delete), with the last known desired state, for clouds where it saves a search:
+    /// in which project or network to look. `None` for a Service that this process has never seen.
+    ///
+    /// It is a hint. The load balancer may have been created from an earlier state, so that the deletion must be complete
+    /// without it.
+    ///
+    /// # Errors
+    /// Same as [`delete`](LoadBalancers::delete).
+    async fn delete_last(
+        &self,
+        id: &LoadBalancerId,
+        last: Option<Arc<LoadBalancerSpec>>,
+    ) -> Result<Deletion, CloudError> {
+        drop(last);
+        self.delete(id).await
+    }
 
     /// Returns all resources in the cloud that were created for this cluster's Services, including partial and
     /// terminating ones: those without a Service are leaked. Called rarely; the result is complete or an error.

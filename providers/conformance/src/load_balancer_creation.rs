@@ -51,6 +51,7 @@ pub(crate) async fn matches_spec(
     // Draining targets still exist, but no longer count.
     let live = balancer.targets.iter().filter(|observed| observed.health != Health::Draining);
     let has: Vec<_> = live.map(|observed| &observed.target).collect();
+    let wanted = if features.selects_targets { BTreeSet::new() } else { wanted };
     ensure!(has.iter().copied().eq(&wanted), "its targets should be {wanted:?} and are {has:?}");
     let owned = owned_of(context, spec).await?;
     ensure!(owned.len() == 1, "list_owned should return it once and returns {owned:?}");
@@ -209,7 +210,7 @@ pub(crate) async fn unsupported_features_are_invalid(context: &Context<'_>) -> R
         }
     }
     if !features.mixed_protocols && features.protocols.len() > 1 {
-        let ports = features.protocols.iter().map(|protocol| port(protocol.as_str(), *protocol, 5000)).collect();
+        let ports = features.protocols.iter().map(|protocol| port(&port_name(*protocol), *protocol, 5000)).collect();
         refused(context, &LoadBalancerSpec { ports, ..plain.clone() }, "mixed protocols").await?;
     }
     if !features.dual_stack {
@@ -223,6 +224,11 @@ pub(crate) async fn unsupported_features_are_invalid(context: &Context<'_>) -> R
     Ok(())
 }
 
+/// Returns a port's name, of lower-case letters as the API server requires.
+fn port_name(protocol: Protocol) -> String {
+    protocol.as_str().to_lowercase()
+}
+
 pub(crate) async fn protocols_can_be_mixed(context: &Context<'_>) -> Result<(), Stop> {
     let features = context.balancers()?.features();
     if !features.mixed_protocols {
@@ -230,7 +236,7 @@ pub(crate) async fn protocols_can_be_mixed(context: &Context<'_>) -> Result<(), 
     }
     let mut spec = context.spec();
     // The same number for each protocol, as for DNS.
-    spec.ports = features.protocols.iter().map(|protocol| port(protocol.as_str(), *protocol, 53)).collect();
+    spec.ports = features.protocols.iter().map(|protocol| port(&port_name(*protocol), *protocol, 53)).collect();
     let targets = Targets::nodes(context.nodes(1).await?);
     context.settle(&spec, &targets).await?;
     matches_spec(context, &spec, &targets).await?;

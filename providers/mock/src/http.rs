@@ -4,6 +4,8 @@
 //! | --- | --- |
 //! | `GET /state` | returns everything ([`Snapshot`](crate::Snapshot)) |
 //! | `GET /calls` | returns calls by operation |
+//! | `GET /config` | returns the [`MockConfig`](crate::MockConfig) |
+//! | `POST /provider/{cluster}` | a call of a provider in another process |
 //! | `GET /faults` | returns the armed faults |
 //! | `POST /faults` | arms a [`Fault`]; returns `{"id": n}` |
 //! | `DELETE /faults`, `DELETE /faults/{id}` | disarms all, or one |
@@ -43,11 +45,12 @@ use crate::cloud::MockCloud;
 use crate::config::{InstanceConfig, Quotas};
 use crate::fault::Fault;
 use crate::routes::MockRoutes;
+use crate::wire;
 
 /// Maximum size of a request, in bytes.
-const MAX_REQUEST_BYTES: usize = 1 << 20;
+const MAX_REQUEST_BYTES: usize = 32 << 20;
 /// Maximum number of concurrent connections.
-const MAX_CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 256;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -216,6 +219,11 @@ impl MockCloud {
                 self.balance(LoadBalancerId { cluster, namespace, name, uid }, request).await
             }
             ("GET", ["state"]) => shown(self.snapshot()),
+            ("GET", ["config"]) => shown(self.config()),
+            ("POST", ["provider", cluster]) => {
+                let executed = wire::execute(self, cluster, read(body)?).await;
+                executed.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+            }
             ("GET", ["calls"]) => shown(self.snapshot().calls),
             ("GET", ["faults"]) => shown(self.snapshot().faults),
             ("POST", ["faults"]) => match self.add_fault(read::<Fault>(body)?) {

@@ -12,7 +12,8 @@
 //! {"auto_instances": true, "listen": "127.0.0.1:9902"}
 //! ```
 //!
-//! gives every Service of type LoadBalancer an address; `GET /state` on that port returns the state.
+//! gives every Service of type LoadBalancer an address; `GET /state` on that port returns the state. The program
+//! `mock-cloud` serves a cloud without a provider, for several processes with `{"url": "http://127.0.0.1:9902"}`.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
@@ -25,10 +26,12 @@ mod fault;
 mod http;
 mod instances;
 mod provider;
+mod remote;
 mod routes;
 mod settings;
 mod snapshot;
 mod state;
+mod wire;
 
 pub use cloud::MockCloud;
 pub use config::{InstanceConfig, MockConfig, Quotas};

@@ -37,6 +37,7 @@ pub(crate) fn features() -> Features {
     Features {
         classes: ClassFilter { unset: true, named: vec![CLASS.into()] },
         endpoint_targets: true,
+        selects_targets: false,
         source_ranges: true,
         protocols: vec![Protocol::Tcp, Protocol::Udp, Protocol::Sctp],
         mixed_protocols: true,

@@ -3,7 +3,7 @@
 //! A script is a list of [`Rule`]s; the first that matches a request decides. Without rules it only records.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -101,6 +101,8 @@ struct Shared {
     crashing: watch::Sender<bool>,
     /// Requests that were sent and have no response.
     under_way: watch::Sender<usize>,
+    /// Maximum number of objects in a page; 0: as requested.
+    page_limit: AtomicUsize,
 }
 
 /// The faults of a manager and its successors. Clones share their state.
@@ -115,6 +117,7 @@ impl Default for Faults {
             paused: watch::Sender::default(),
             crashing: watch::Sender::default(),
             under_way: watch::Sender::default(),
+            page_limit: AtomicUsize::new(0),
         }))
     }
 }
@@ -130,6 +133,17 @@ impl Faults {
     /// Appends a rule.
     pub fn add(&self, rule: Rule) {
         self.state().rules.push(rule);
+    }
+
+    /// Removes all rules, and the limit of pages.
+    pub fn clear(&self) {
+        self.state().rules.clear();
+        self.limit_pages(0);
+    }
+
+    /// Limits the pages of lists to this number of objects; 0: as requested.
+    pub fn limit_pages(&self, size: usize) {
+        self.0.page_limit.store(size, Ordering::SeqCst);
     }
 
     /// Holds back the data of a resource's watches until [`Faults::thaw`].
@@ -196,7 +210,10 @@ impl Faults {
         })
     }
 
-    async fn exchange(&self, dead: &Arc<AtomicBool>, request: Request<Body>, next: Next) -> Answered {
+    async fn exchange(&self, dead: &Arc<AtomicBool>, mut request: Request<Body>, next: Next) -> Answered {
+        if let Some(limited) = with_page_limit(request.uri(), self.0.page_limit.load(Ordering::SeqCst)) {
+            *request.uri_mut() = limited;
+        }
         let uri = request.uri();
         let agent = request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
         let Some(call) = Call::read(request.method(), uri.path(), uri.query().unwrap_or_default(), agent) else {
@@ -326,6 +343,18 @@ impl Drop for Open {
     fn drop(&mut self) {
         *self.faults.state().open.entry(self.resource.clone()).or_default() -= 1;
     }
+}
+
+/// Returns the URI of a list with this limit of its pages; `None` if it stays as it is.
+fn with_page_limit(uri: &Uri, limit: usize) -> Option<Uri> {
+    let query = uri.query().filter(|_| limit > 0)?;
+    let limited: Vec<String> = query
+        .split('&')
+        .map(|pair| if pair.starts_with("limit=") { format!("limit={limit}") } else { pair.to_owned() })
+        .collect();
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = format!("{}?{}", uri.path(), limited.join("&")).parse().ok();
+    Uri::from_parts(parts).ok()
 }
 
 /// Returns a replacement for a request that uses the same connection and changes nothing.

@@ -15,6 +15,7 @@ mod call;
 mod cloud;
 mod faults;
 mod harness;
+pub mod kubevirt;
 mod manager;
 pub mod metrics;
 pub mod objects;

@@ -503,9 +503,10 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             state.announced = Some(Announced::Deleting);
             self.record(id, service, Normal, "DeletingLoadBalancer", "Deleting load balancer");
         }
+        let last = self.last_spec(id, service, state);
         state.ensured = None;
         state.load_balancer = Some(id.clone());
-        match self.cloud.delete(id).await {
+        match self.cloud.delete_last(id, last).await {
             Ok(Deletion::Gone) => None,
             Ok(Deletion::InProgress(again)) => {
                 state.clear_failures();
@@ -520,6 +521,20 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 Some(self.failed((id, service), state, &error, (reason, message), None))
             }
         }
+    }
+
+    /// Returns the last known desired state of a load balancer: the Service's, or the last one that was
+    /// ensured.
+    fn last_spec(
+        &self,
+        id: &LoadBalancerId,
+        service: Option<&Service>,
+        state: &LoadBalancerState,
+    ) -> Option<Arc<LoadBalancerSpec>> {
+        let own = service.filter(|service| service.meta.uid.to_string() == id.uid);
+        let read = own.and_then(|own| decide::spec(own, &self.cluster, &self.cloud.features().annotations).ok());
+        let ensured = state.ensured.as_ref().map(|ensured| ensured.spec.clone());
+        read.map(Arc::new).or(ensured.filter(|spec| spec.id == *id))
     }
 
     /// Records a failed call. Returns when it is made again.

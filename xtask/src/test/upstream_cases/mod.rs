@@ -12,18 +12,24 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The lists, by controller.
-const LISTS: [(&str, &str); 17] = [
+const LISTS: [(&str, &str); 23] = [
     ("attach_detach", include_str!("attach_detach.txt")),
     ("cronjob", include_str!("cronjob.txt")),
+    ("daemonset", include_str!("daemonset.txt")),
     ("deployment", include_str!("deployment.txt")),
+    ("disruption", include_str!("disruption.txt")),
     ("endpointslice", include_str!("endpointslice.txt")),
     ("garbage_collector", include_str!("garbage_collector.txt")),
+    ("horizontal_pod_autoscaler", include_str!("horizontal_pod_autoscaler.txt")),
+    ("job", include_str!("job.txt")),
     ("namespace", include_str!("namespace.txt")),
+    ("node_lifecycle", include_str!("node_lifecycle.txt")),
     ("podgroup_protection", include_str!("podgroup_protection.txt")),
     ("replicaset", include_str!("replicaset.txt")),
     ("resource_claim", include_str!("resource_claim.txt")),
     ("resource_pool_status_request", include_str!("resource_pool_status_request.txt")),
     ("resource_quota", include_str!("resource_quota.txt")),
+    ("statefulset", include_str!("statefulset.txt")),
     ("storage_version_migrator", include_str!("storage_version_migrator.txt")),
     ("storageversion_garbage_collector", include_str!("storageversion_garbage_collector.txt")),
     ("taint_eviction", include_str!("taint_eviction.txt")),
@@ -122,6 +128,15 @@ fn each_upstream_case_is_covered_by_a_test_or_has_a_reason() {
         problems.extend(missing.map(|test| format!("{controller}: {test} is not listed")));
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn each_file_of_cases_is_in_the_lists() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/test/upstream_cases");
+    let names = std::fs::read_dir(folder).expect("the folder").map(|entry| entry.expect("an entry").file_name());
+    let names: BTreeSet<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
+    let files: BTreeSet<&str> = names.iter().filter_map(|name| name.strip_suffix(".txt")).collect();
+    assert_eq!(files, LISTS.iter().map(|(controller, _)| *controller).collect());
 }
 
 #[test]

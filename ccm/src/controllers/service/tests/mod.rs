@@ -4,6 +4,7 @@
 mod actions;
 mod audits;
 mod crashes;
+mod crashing_cloud;
 mod forecasts;
 mod histories;
 mod others;

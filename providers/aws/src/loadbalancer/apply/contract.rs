@@ -21,6 +21,7 @@ impl LoadBalancers for Balancers {
         Features {
             classes: self.classes.clone(),
             endpoint_targets: true,
+            selects_targets: false,
             source_ranges: true,
             protocols: vec![Transport::Tcp, Transport::Udp],
             mixed_protocols: true,
