@@ -4,6 +4,7 @@
 //! expressions use, and in a hostile document the number of fields can grow exponentially with the depth.
 
 mod document;
+mod members;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -43,7 +43,7 @@ messages! {
     list_meta "ListMeta" "apimachinery/pkg/apis/meta/v1" { RESOURCE_VERSION "resourceVersion" = 2, CONTINUE "continue" = 3 }
     label_selector "LabelSelector" "apimachinery/pkg/apis/meta/v1" { MATCH_LABELS "matchLabels" = 1, MATCH_EXPRESSIONS "matchExpressions" = 2 }
     label_selector_requirement "LabelSelectorRequirement" "apimachinery/pkg/apis/meta/v1" { KEY "key" = 1, OPERATOR "operator" = 2, VALUES "values" = 3 }
-    api_status "Status" "apimachinery/pkg/apis/meta/v1" { MESSAGE "message" = 3, REASON "reason" = 4, DETAILS "details" = 5, CODE "code" = 6 }
+    api_status "Status" "apimachinery/pkg/apis/meta/v1" { METADATA "metadata" = 1, MESSAGE "message" = 3, REASON "reason" = 4, DETAILS "details" = 5, CODE "code" = 6 }
     status_details "StatusDetails" "apimachinery/pkg/apis/meta/v1" { CAUSES "causes" = 4, RETRY_AFTER_SECONDS "retryAfterSeconds" = 5 }
     status_cause "StatusCause" "apimachinery/pkg/apis/meta/v1" { REASON "reason" = 1, MESSAGE "message" = 2 }
     watch_event "WatchEvent" "apimachinery/pkg/apis/meta/v1" { TYPE "type" = 1, OBJECT "object" = 2 }

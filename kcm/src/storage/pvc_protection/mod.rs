@@ -6,7 +6,6 @@
 mod decide;
 mod idle;
 mod keys;
-mod shared_read;
 mod sync;
 #[cfg(test)]
 mod tests;

@@ -18,9 +18,9 @@ use tracing::debug;
 use super::FINALIZER;
 use super::decide::{self, UnusedStep};
 use super::idle::IdleClaims;
-use super::shared_read::SharedReads;
 use crate::context::Clock;
-use crate::protection::{Guard, Need, decode_once, need};
+use crate::protection::{Guard, Need, RECHECK_INTERVAL, decode_once, need};
+use crate::shared_read::SharedReads;
 use crate::storage::indexes::{pods_by_claim, using_claim};
 use crate::storage::unused::{condition, is_tracked, refers};
 
@@ -101,9 +101,13 @@ impl Protection {
         let need = need(&claim.meta, FINALIZER);
         if need == Need::Removal {
             let is_user = decide::blocks_deletion;
-            if self.is_used_in_cache(&claim, is_user) || self.is_used(&claim, is_user).await? {
+            if self.is_used_in_cache(&claim, is_user) {
                 debug!(claim = %key, "keeping the finalizer: a pod uses the claim");
                 return Ok(Outcome::Done);
+            }
+            if self.is_used(&claim, is_user).await? {
+                debug!(claim = %key, "keeping the finalizer: a pod that the cache does not contain yet uses the claim");
+                return Ok(Outcome::RequeueAfter(RECHECK_INTERVAL));
             }
         }
         if need != Need::Nothing {

@@ -202,6 +202,9 @@ fn main() -> std::process::ExitCode {
             broken_api_group_is_reported_and_delays_no_other_group,
         },
         robustness::cluster_crashes::{crash_after_every_write},
+        robustness::gated_crashes::{
+            controllers_with_gates_finish_after_a_fault_at_any_write, migration_finishes_after_a_fault_at_any_write,
+        },
         api::storage_versions::{entries_of_stopped_api_servers_are_removed},
         api::policy_types::{warnings_equal_upstreams, each_failed_write_is_repeated},
         api::storage_migrations::{

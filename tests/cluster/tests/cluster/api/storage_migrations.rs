@@ -13,26 +13,28 @@ use control_plane::Options;
 use serde_json::{Value, json};
 
 /// Without the garbage collector itself, which it requires to be enabled.
-const ALONE: [&str; 2] = ["--controllers=storage-version-migrator-controller", "--enable-garbage-collector=true"];
+pub const ALONE: [&str; 2] = ["--controllers=storage-version-migrator-controller", "--enable-garbage-collector=true"];
 const OBJECTS: usize = 25;
 
 /// Creates a separate control plane for a test.
-async fn bed(extra_apiserver_flags: Vec<String>) -> Result<Arc<Bed>> {
+pub async fn bed(extra_apiserver_flags: Vec<String>) -> Result<Arc<Bed>> {
     let options = Options { kwok: false, scheduler: false, extra_apiserver_flags, ..Options::default() };
     Ok(Arc::new(Bed::without_accounts(options).await?))
 }
 
-fn apply(bed: &Bed, object: &Value) -> Result<()> {
+/// Applies an object.
+pub fn apply(bed: &Bed, object: &Value) -> Result<()> {
     bed.cluster.kubectl_with_input(&["apply", "--server-side", "-f", "-"], &object.to_string())?;
     Ok(())
 }
 
-fn read(bed: &Bed, what: &[&str]) -> Result<Value> {
+/// Reads an object, or a list.
+pub fn read(bed: &Bed, what: &[&str]) -> Result<Value> {
     Ok(serde_json::from_str(&bed.cluster.kubectl(&[&["get", "-o", "json"], what].concat())?)?)
 }
 
 /// Creates a migration.
-fn migrate(bed: &Bed, name: &str, group: &str, resource: &str) -> Result<()> {
+pub fn migrate(bed: &Bed, name: &str, group: &str, resource: &str) -> Result<()> {
     apply(
         bed,
         &json!({
@@ -47,7 +49,7 @@ fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
 }
 
 /// Waits until a migration has ended and no longer counts as running.
-async fn ended(bed: &Bed, name: &str, kind: &str) -> Result<Value> {
+pub async fn ended(bed: &Bed, name: &str, kind: &str) -> Result<Value> {
     eventually(format!("migration {name} has {kind}"), || async {
         let migration = read(bed, &["storageversionmigration", name])?;
         let is = |kind: &str, status: &str| condition(&migration, kind).is_some_and(|it| it["status"] == status);
