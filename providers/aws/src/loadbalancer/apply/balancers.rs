@@ -282,7 +282,7 @@ impl Balancers {
                 Progress::Settled
             }
         };
-        Ok(Ensured { status, progress, warnings })
+        Ok(Ensured { progress, warnings, ..Ensured::settled(status) })
     }
 
     /// Applies plans until nothing can be done now.

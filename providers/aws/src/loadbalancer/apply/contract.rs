@@ -29,6 +29,7 @@ impl LoadBalancers for Balancers {
             dual_stack: true,
             gates: Some(readiness_gates::PREFIX),
             annotations: vec!["service.beta.kubernetes.io/".to_owned()],
+            written_annotations: None,
         }
     }
 
