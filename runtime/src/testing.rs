@@ -11,7 +11,7 @@ use kinds::meta::ObjectKey;
 use kinds::{Decode, Interner, Kind, Meta, Time, Uid};
 
 use crate::client::rate::TokenBucket;
-use crate::client::{ConnectOptions, Identity, PodEnvironment, ProxyEnvironment, RequestLayer, connect};
+use crate::client::{Clients, ConnectOptions, Identity, PodEnvironment, ProxyEnvironment, RequestLayer, connect};
 use crate::events::{EventSink, SinkError};
 use crate::fence::Fence;
 use crate::lock::lock;
@@ -96,11 +96,31 @@ impl EventSink for KeptEvents {
 /// # Panics
 /// When the client cannot be built.
 pub async fn writer(respond: impl Fn(&Method, &str) -> (u16, Vec<u8>) + Send + Sync + 'static) -> Writer {
+    writer_of(clients(move |method, path, _| respond(method, path)).await)
+}
+
+/// Returns a writer that sends its requests through `clients`.
+pub fn writer_of(clients: Arc<Clients>) -> Writer {
+    Writer::new(clients, Identity::Own, Arc::new(TokenBucket::new(-1.0, 1)), Fence::open())
+}
+
+/// Like [`writer`], for the clients below it. `respond` gets the body of the request too.
+///
+/// # Panics
+/// When the clients cannot be built.
+pub async fn clients(respond: impl Fn(&Method, &str, &[u8]) -> (u16, Vec<u8>) + Send + Sync + 'static) -> Arc<Clients> {
+    let respond = Arc::new(respond);
     let layer = RequestLayer::new(move |_, request, _| {
-        let (status, body) = respond(request.method(), &request.uri().to_string());
-        let mut response = Response::new(Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync());
-        *response.status_mut() = StatusCode::from_u16(status).expect("a status");
-        Box::pin(async move { Ok(response) })
+        let respond = respond.clone();
+        Box::pin(async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect().await?.to_bytes();
+            let (status, body) = respond(&head.method, &head.uri.to_string(), &body);
+            let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
+            let mut response = Response::new(body);
+            *response.status_mut() = StatusCode::from_u16(status).expect("a status");
+            Ok(response)
+        })
     });
     let options = ConnectOptions {
         kubeconfig: None,
@@ -110,6 +130,5 @@ pub async fn writer(respond: impl Fn(&Method, &str) -> (u16, Vec<u8>) + Send + S
         layer: Some(layer),
         ..ConnectOptions::default()
     };
-    let clients = Arc::new(connect(&options).await.expect("clients"));
-    Writer::new(clients, Identity::Own, Arc::new(TokenBucket::new(-1.0, 1)), Fence::open())
+    Arc::new(connect(&options).await.expect("clients"))
 }

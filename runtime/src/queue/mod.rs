@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::lock::lock;
 use crate::wake::Wake;
-use state::{Delayed, Priority, State};
+use state::{Delayed, Priority, State, pop_due};
 
 pub use stats::{QueueMetrics, QueueStats, Queues};
 
@@ -224,7 +224,7 @@ impl<K: QueueKey> Queue<K> {
         if let Some(item) = state.items.get_mut(key) {
             item.failures = 0;
             if item.is_idle(Instant::now()) {
-                state.items.remove(key);
+                state.remove(key);
             }
         }
     }
@@ -277,7 +277,7 @@ impl<K: QueueKey> Queue<K> {
         if let Some(priority) = item.again.take() {
             self.push(&mut state, key.clone(), priority, now);
         } else if item.is_idle(now) && self.options.window.is_zero() {
-            state.items.remove(key);
+            state.remove(key);
         }
     }
 
@@ -321,7 +321,7 @@ impl<K: QueueKey> Queue<K> {
             item.busy = coalesced.is_some();
             state.quiet.push(Reverse(Delayed { at: until, key: key.clone() }));
         } else if item.is_idle(now) && again.is_none() {
-            state.items.remove(key);
+            state.remove(key);
         }
         if let Some(priority) = again {
             self.push(&mut state, key.clone(), priority, now);
@@ -425,8 +425,7 @@ impl<K: QueueKey> Queue<K> {
 
     /// Moves due keys to the ready lists and removes items without remaining state.
     fn promote(&self, state: &mut State<K>, now: Instant) {
-        while state.delayed.peek().is_some_and(|Reverse(delayed)| delayed.at <= now) {
-            let Some(Reverse(Delayed { at, key })) = state.delayed.pop() else { break };
+        while let Some(Delayed { at, key }) = pop_due(&mut state.delayed, now) {
             if let Some(item) = state.items.get_mut(&key)
                 && item.due == Some(at)
             {
@@ -434,10 +433,9 @@ impl<K: QueueKey> Queue<K> {
                 self.push(state, key, Priority::Fresh, now);
             }
         }
-        while state.quiet.peek().is_some_and(|Reverse(quiet)| quiet.at <= now) {
-            let Some(Reverse(Delayed { key, .. })) = state.quiet.pop() else { break };
+        while let Some(Delayed { key, .. }) = pop_due(&mut state.quiet, now) {
             if state.items.get(&key).is_some_and(|item| item.is_idle(now)) {
-                state.items.remove(&key);
+                state.remove(&key);
             }
         }
     }

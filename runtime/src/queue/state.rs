@@ -11,6 +11,17 @@ use super::QueueKey;
 use super::places::{Admission, Places};
 use crate::fair::{FairList, NamespaceHash};
 
+/// Collections of a queue up to this capacity are never shrunk.
+pub(super) const KEPT_CAPACITY: usize = 64;
+
+/// Returns true if a collection should release memory. All objects of a kind are queued at startup, and few afterwards.
+///
+/// A collection that shrinks to twice its length is not shrunk again before three quarters of its entries have left, so
+/// that the cost per removal stays constant.
+fn is_oversized(len: usize, capacity: usize) -> bool {
+    capacity > KEPT_CAPACITY && len < capacity / 8
+}
+
 /// The order of ready keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Priority {
@@ -96,6 +107,14 @@ impl<K: QueueKey> State<K> {
         self.hasher.hash_one(key.namespace())
     }
 
+    /// Removes the item of a key.
+    pub(super) fn remove(&mut self, key: &K) {
+        self.items.remove(key);
+        if is_oversized(self.items.len(), self.items.capacity()) {
+            self.items.shrink_to(self.items.len() * 2);
+        }
+    }
+
     /// Removes and returns the ready key whose turn it is, among those that may run now.
     pub(super) fn pop(&mut self, now: Instant) -> Option<(Priority, K)> {
         let admission = self.places.admission(now);
@@ -121,6 +140,18 @@ impl<K: QueueKey> State<K> {
         let spare = self.places.next_spare().filter(|_| self.has_candidate(now));
         delayed.into_iter().chain(spare).min()
     }
+}
+
+/// Removes the earliest entry if it is due.
+pub(super) fn pop_due<K>(heap: &mut BinaryHeap<Reverse<Delayed<K>>>, now: Instant) -> Option<Delayed<K>> {
+    if heap.peek().is_none_or(|Reverse(first)| first.at > now) {
+        return None;
+    }
+    let Reverse(due) = heap.pop()?;
+    if is_oversized(heap.len(), heap.capacity()) {
+        heap.shrink_to(heap.len() * 2);
+    }
+    Some(due)
 }
 
 /// A key and a time, ordered by time.

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use futures::FutureExt;
 use proptest::prelude::*;
 
+use super::state::KEPT_CAPACITY;
 use super::*;
 
 fn queue(window: Duration) -> Arc<Queue<&'static str>> {
@@ -392,4 +393,23 @@ proptest! {
             assert!(kept.is_empty(), "kept without reason: {kept:?}");
         });
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn queue_releases_memory_when_most_keys_have_left() {
+    const KEYS: usize = 10_000;
+    let queue = Queue::new(QueueOptions::named("test"));
+    for number in 0..KEYS {
+        queue.add(number.to_string());
+        queue.add_after(format!("late-{number}"), Duration::from_secs(1));
+    }
+    assert!(queue.lock().items.capacity() >= 2 * KEYS);
+    for _ in 0..2 * KEYS - 1 {
+        let key = queue.next().await.expect("open");
+        queue.done(&key);
+    }
+    let state = queue.lock();
+    assert_eq!(state.items.len(), 1);
+    assert!(state.items.capacity() <= 2 * KEPT_CAPACITY, "{}", state.items.capacity());
+    assert!(state.delayed.capacity() <= 2 * KEPT_CAPACITY, "{}", state.delayed.capacity());
 }

@@ -45,7 +45,9 @@ impl Bed {
     /// Starts a control plane without a controller of service accounts.
     pub async fn without_accounts(mut options: Options) -> Result<Self> {
         options.extra_apiserver_flags.splice(0..0, all_gates::of_api_server());
+        options.extra_scheduler_flags.splice(0..0, all_gates::of_scheduler());
         let cluster = ControlPlane::start(options).await?;
+        all_gates::prepare(&cluster)?;
         let client = cluster.client(Identity::Admin).await?;
         Ok(Self { cluster, client, accounts: None, metrics: OnceCell::new() })
     }

@@ -56,6 +56,8 @@ pub struct Options {
     pub network: Option<Network>,
     /// Additional flags for the API server, each as `--name=value`.
     pub extra_apiserver_flags: Vec<String>,
+    /// Additional flags for the scheduler, in the same form.
+    pub extra_scheduler_flags: Vec<String>,
 }
 
 /// A network namespace for a control plane that real kubelets connect to.
@@ -82,6 +84,7 @@ impl Default for Options {
             node_lease_seconds: 40,
             network: None,
             extra_apiserver_flags: Vec::new(),
+            extra_scheduler_flags: Vec::new(),
         }
     }
 }
@@ -159,7 +162,8 @@ impl ControlPlane {
         cluster.until_ready().await?;
         if options.scheduler {
             let kubeconfig = cluster.kubeconfig(Identity::Scheduler)?;
-            cluster.start_program(Program::KubeScheduler, &flags::scheduler(&kubeconfig))?;
+            let flags = flags::scheduler(&kubeconfig, options);
+            cluster.start_program(Program::KubeScheduler, &flags)?;
         }
         if options.kwok {
             removal::bind_to_wishes(&cluster.client(Identity::Admin).await?).await?;

@@ -15,7 +15,7 @@ pub(crate) const SERVICE_RANGE: &str = "10.96.0.0/16";
 pub(crate) const SERVICE_ADDRESS: &str = "10.96.0.1";
 
 /// The socket of etcd in a control plane's folder; not a port, which another process could take.
-const ETCD_SOCKET: &str = "etcd.sock";
+pub(crate) const ETCD_SOCKET: &str = "etcd.sock";
 
 fn etcd_url(folder: &Path, socket: &str) -> String {
     format!("unix://{}", folder.join(socket).display())
@@ -114,13 +114,15 @@ fn listening(pki: &Pki, network: Option<&Network>) -> Vec<String> {
 }
 
 /// Returns the arguments of a single scheduler that serves no port.
-pub(crate) fn scheduler(kubeconfig: &Path) -> Vec<String> {
-    flags([
+pub(crate) fn scheduler(kubeconfig: &Path, options: &Options) -> Vec<String> {
+    let mut all = flags([
         ("kubeconfig", path(kubeconfig)),
         ("leader-elect", "false".into()),
         ("secure-port", "0".into()),
         ("profiling", "false".into()),
-    ])
+    ]);
+    all.extend(options.extra_scheduler_flags.iter().cloned());
+    all
 }
 
 /// Returns the arguments of the fake kubelets of all nodes, with the script in `stages`.

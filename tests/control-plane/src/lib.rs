@@ -32,6 +32,7 @@ mod nodes;
 mod pki;
 mod processes;
 mod removal;
+mod stored;
 
 pub use cluster::{ControlPlane, Network, Options};
 pub use identity::Identity;

@@ -67,6 +67,7 @@ fn main() -> std::process::ExitCode {
             volume_moves_once_when_the_manager_crashes_at_any_write, volume_moves_once_when_any_response_is_lost,
             stale_cache_or_second_leader_attaches_nothing_twice,
         },
+        storage::topology::{first_consumer_decides_on_the_zone_of_its_volume},
         workloads::pod_garbage_collector::{
             evicted_pods_are_deleted_first_when_too_many_are_finished, pods_of_a_deleted_node_are_deleted_after_a_delay,
             unbound_pod_is_deleted_also_after_a_crash,
@@ -145,7 +146,10 @@ fn main() -> std::process::ExitCode {
             consumers_with_hostile_names_are_dropped, each_of_many_pods_gets_one_claim_from_two_managers,
             administrative_access_needs_a_labelled_namespace,
         },
-        devices::group_claims::{claim_of_a_pod_group_is_shared_by_its_pods, pods_of_groups_get_claims_only_with_the_gates},
+        devices::group_claims::{
+            claim_of_a_pod_group_is_shared_by_its_pods, pods_of_groups_get_claims_only_with_the_gates,
+            scheduler_allocates_the_claim_of_a_pod_group_whose_pods_are_evicted_together,
+        },
         devices::taint_eviction::{
             pods_that_do_not_tolerate_a_device_taint_are_evicted, eviction_delay_continues_after_a_restart,
             taint_rule_reports_planned_and_executed_evictions,
@@ -221,8 +225,10 @@ fn main() -> std::process::ExitCode {
         },
         gates::counting::{
             resources_of_a_pod_itself_are_counted_in_quotas, observed_generation_of_an_autoscaler_is_written, autoscalers_of_the_same_pods_are_named,
-            autoscaler_scales_back_from_zero,
+            autoscaler_scales_back_from_zero, missing_class_of_a_pod_follows_its_resources,
         },
+        gates::clients::{uid_of_a_certificate_is_reviewed, uid_in_the_headers_of_a_front_proxy_is_reviewed},
+        gates::logging::{json_is_logged_with_its_gate, streams_are_split_with_their_gate},
         gates::http2::{connection_of_an_unknown_client_is_closed},
         gates::controllers::{
             controllers_and_pages_exist_with_their_gates, device_taint_rules_are_read,
@@ -271,6 +277,7 @@ fn main() -> std::process::ExitCode {
             retained_volume_is_released_and_can_be_made_available_again, host_path_volume_is_deleted_with_its_directory,
             claim_is_lost_with_its_volume_and_recovers, external_provisioner_is_requested_and_its_volume_is_bound,
             stateful_pods_with_claims_start, recycled_volume_is_wiped_by_a_pod_and_available_again,
+            volume_is_wiped_after_a_recycler_pod_has_failed,
             csi_volumes_are_provisioned_and_deleted_across_a_crash,
         },
     ]

@@ -12,11 +12,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The lists, by controller.
-const LISTS: [(&str, &str); 21] = [
+const LISTS: [(&str, &str); 23] = [
     ("attach_detach", include_str!("attach_detach.txt")),
     ("cronjob", include_str!("cronjob.txt")),
     ("daemonset", include_str!("daemonset.txt")),
     ("deployment", include_str!("deployment.txt")),
+    ("disruption", include_str!("disruption.txt")),
     ("endpointslice", include_str!("endpointslice.txt")),
     ("garbage_collector", include_str!("garbage_collector.txt")),
     ("horizontal_pod_autoscaler", include_str!("horizontal_pod_autoscaler.txt")),
@@ -28,6 +29,7 @@ const LISTS: [(&str, &str); 21] = [
     ("resource_claim", include_str!("resource_claim.txt")),
     ("resource_pool_status_request", include_str!("resource_pool_status_request.txt")),
     ("resource_quota", include_str!("resource_quota.txt")),
+    ("statefulset", include_str!("statefulset.txt")),
     ("storage_version_migrator", include_str!("storage_version_migrator.txt")),
     ("storageversion_garbage_collector", include_str!("storageversion_garbage_collector.txt")),
     ("taint_eviction", include_str!("taint_eviction.txt")),

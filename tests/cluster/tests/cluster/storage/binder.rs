@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_ready, pod, with};
 use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Seen, Space, Verb, during, eventually};
-use control_plane::behaviour::{BEHAVIOUR, SUCCEED};
+use control_plane::behaviour::{BEHAVIOUR, FAIL, SUCCEED};
 use control_plane::csi::Driver;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount};
@@ -435,16 +435,16 @@ pub async fn external_provisioner_is_requested_and_its_volume_is_bound(space: Sp
     })
     .await?;
     storage.create_class(FAKE_PROVISIONER, "Immediate", "Delete").await?;
-    provision(&storage, "data").await?;
-    let bound = storage.claim_is("data", "Bound").await?;
-    let volume = bound.spec.and_then(|spec| spec.volume_name).context("no volume")?;
-    eventually("the wait was reported", || async {
+    eventually("the wait is reported", || async {
         let events = space.events("data").await?;
         let waits = format!("either by the external provisioner '{FAKE_PROVISIONER}' or manually");
         ensure!(events.keys().any(|event| event.contains(&waits)), "{events:?}");
         Ok(())
     })
     .await?;
+    provision(&storage, "data").await?;
+    let bound = storage.claim_is("data", "Bound").await?;
+    let volume = bound.spec.and_then(|spec| spec.volume_name).context("no volume")?;
     storage.delete_claim("data").await?;
     eventually("the volume is released", || async {
         let found = storage.volumes.get(&volume).await?;
@@ -485,20 +485,24 @@ pub async fn stateful_pods_with_claims_start(space: Space) -> Result<()> {
     Ok(())
 }
 
+/// Writes the template of a pod that wipes host-path volumes and behaves like this. Returns its path, and the flag.
+fn recycler_template(space: &Space, behaviour: &str) -> Result<(String, String)> {
+    let path = format!("/tmp/{}-{behaviour}-recycler.yaml", space.namespace);
+    let template = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{namespace: {}, annotations: {{{BEHAVIOUR}: {behaviour}}}}}\nspec:\n  \
+         restartPolicy: Never\n  volumes: [{{name: vol}}]\n  containers: [{{name: wipe, image: example.com/wipe}}]\n",
+        space.namespace
+    );
+    std::fs::write(&path, template)?;
+    let flag = format!("--pv-recycler-pod-template-filepath-hostpath={path}");
+    Ok((path, flag))
+}
+
 pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space) -> Result<()> {
     // The managers of other tests would also wipe it.
     let space = strict(&space).await?;
     let storage = Storage::new(&space);
-    let template = format!("/tmp/{}-recycler.yaml", space.namespace);
-    std::fs::write(
-        &template,
-        format!(
-            "apiVersion: v1\nkind: Pod\nmetadata: {{namespace: {}, annotations: {{{BEHAVIOUR}: {SUCCEED}}}}}\nspec:\n  \
-             restartPolicy: Never\n  volumes: [{{name: vol}}]\n  containers: [{{name: wipe, image: example.com/wipe}}]\n",
-            space.namespace
-        ),
-    )?;
-    let flag = format!("--pv-recycler-pod-template-filepath-hostpath={template}");
+    let (template, flag) = recycler_template(&space, SUCCEED)?;
     let faults = Faults::default();
     let controllers = format!("--controllers=serviceaccount-controller,{BINDER}");
     let _manager = Manager::start_with(&space, &faults, &[&controllers, FLAGS[1], &flag]).await?;
@@ -514,6 +518,31 @@ pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space)
     ensure!(faults.seen().iter().filter(wiped).count() == 1, "the pod was not deleted once");
     std::fs::remove_file(template)?;
     only_declared(&faults, &[BINDER])
+}
+
+/// A volume whose recycler pod failed keeps its data and its claim's reference until a later pod succeeds.
+pub async fn volume_is_wiped_after_a_recycler_pod_has_failed(space: Space) -> Result<()> {
+    let space = strict(&space).await?;
+    let storage = Storage::new(&space);
+    let controllers = format!("--controllers=serviceaccount-controller,{BINDER}");
+    let (failing, flag) = recycler_template(&space, FAIL)?;
+    let manager = Manager::start_with(&space, &Faults::default(), &[&controllers, FLAGS[1], &flag]).await?;
+    eventually("pods can be created", || space.get::<ServiceAccount>("default")).await?;
+    storage.create_volume("data", json!({"spec": {"persistentVolumeReclaimPolicy": "Recycle"}})).await?;
+    storage.create_claim("data", json!({})).await?;
+    storage.are_bound("data", "data").await?;
+    storage.delete_claim("data").await?;
+    let failed = storage.volume_is("data", "Failed").await?;
+    ensure!(failed.spec.is_some_and(|spec| spec.claim_ref.is_some()), "the volume is free with its data");
+    manager.stop().await?;
+
+    let (succeeding, flag) = recycler_template(&space, SUCCEED)?;
+    let _manager = Manager::start_with(&space, &Faults::default(), &[&controllers, FLAGS[1], &flag]).await?;
+    storage.volume_is("data", "Available").await?;
+    for template in [failing, succeeding] {
+        std::fs::remove_file(template)?;
+    }
+    Ok(())
 }
 
 pub async fn csi_volumes_are_provisioned_and_deleted_across_a_crash(space: Space) -> Result<()> {
