@@ -1,6 +1,6 @@
 //! Load balancers: created, observed, updated, and deleted completely.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +65,9 @@ pub struct Features {
     /// Prefixes of the annotations that it reads; empty: it may read any. Other annotations are not in the spec, so
     /// that their changes cost nothing.
     pub annotations: Vec<String>,
+    /// Prefix of the annotations that it writes to Services ([`Ensured::annotations`]), which nothing else may use. They
+    /// are not in the spec: a provider reads its state from the cloud. `None`: it writes none.
+    pub written_annotations: Option<&'static str>,
 }
 
 impl Features {
@@ -129,12 +132,16 @@ pub struct Ensured {
     /// Warnings for the Service's owner although nothing failed: an annotation without effect, a skipped target. Each
     /// becomes an Event, with the same text each time, so that Events are counted and not repeated.
     pub warnings: Vec<String>,
+    /// Annotations for the Service, for its users and other programs, all with the prefix
+    /// [`Features::written_annotations`]. They are written together with the status; those of the prefix that are not
+    /// returned are removed.
+    pub annotations: BTreeMap<String, String>,
 }
 
 impl Ensured {
     /// Creates the result of a settled load balancer with this status.
     pub fn settled(status: LoadBalancerStatus) -> Self {
-        Self { status, progress: Progress::Settled, warnings: Vec::new() }
+        Self { status, progress: Progress::Settled, warnings: Vec::new(), annotations: BTreeMap::new() }
     }
 }
 

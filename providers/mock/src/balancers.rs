@@ -1,7 +1,7 @@
 //! Load balancers over the mock's calls: one read, then the necessary changes, in an order that allows a crash at any
 //! point.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use providers::{
@@ -231,10 +231,12 @@ impl LoadBalancers for MockLoadBalancers {
         let chosen = with_existing(chosen, targets, &found);
         self.configure(id, &wanted, &chosen, &found).await?;
         let warnings = warnings(&found, &wanted, &without_id);
+        let report = || (format!("{}balancer", settings::WRITTEN_PREFIX), id.default_name());
+        let annotations: BTreeMap<String, String> = wanted.report.then(report).into_iter().collect();
         // A part that was deleted since the first read is recreated by the next reconcile.
         Ok(match found.remaining {
-            Duration::ZERO => Ensured { warnings, ..Ensured::settled(status(&found, &wanted)) },
-            remaining => Ensured { warnings, ..in_progress(remaining) },
+            Duration::ZERO => Ensured { warnings, annotations, ..Ensured::settled(status(&found, &wanted)) },
+            remaining => Ensured { warnings, annotations, ..in_progress(remaining) },
         })
     }
 

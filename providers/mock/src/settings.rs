@@ -12,8 +12,12 @@ use crate::config::MockConfig;
 use crate::snapshot::{Attributes, ListenerView};
 
 /// Prefix of the mock's annotations: `scheme` (`internal`, `internet-facing`), `targets` (`nodes`, `endpoints`,
-/// `elsewhere`), `ip-mode` (`VIP`, `Proxy`), `hostname` (`true`, `false`).
+/// `elsewhere`), `ip-mode` (`VIP`, `Proxy`), `hostname` and `report` (`true`, `false`).
 pub const PREFIX: &str = "mock.cloud/";
+
+/// Prefix of the annotations that the mock writes: `balancer`, the load balancer's name, to Services with the annotation
+/// `mock.cloud/report: "true"`.
+pub const WRITTEN_PREFIX: &str = "status.mock.cloud/";
 
 /// The class that the mock accepts in addition to Services without one.
 pub const CLASS: &str = "mock.cloud/balancer";
@@ -21,6 +25,8 @@ pub const CLASS: &str = "mock.cloud/balancer";
 /// The desired state of a load balancer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
+    /// The load balancer's name is written to the Service.
+    pub report: bool,
     pub targeting: Targeting,
     pub internal: bool,
     pub ip_mode: Option<IpMode>,
@@ -45,6 +51,7 @@ pub(crate) fn features() -> Features {
         dual_stack: true,
         gates: None,
         annotations: Vec::new(),
+        written_annotations: Some(WRITTEN_PREFIX),
     }
 }
 
@@ -62,7 +69,7 @@ fn choice<T: Copy>(spec: &LoadBalancerSpec, key: &str, words: &[(&str, T)]) -> R
 
 /// Reads a Service's settings.
 pub(crate) fn read(spec: &LoadBalancerSpec, config: &MockConfig) -> Result<Settings, CloudError> {
-    const KNOWN: [&str; 4] = ["hostname", "ip-mode", "scheme", "targets"];
+    const KNOWN: [&str; 5] = ["hostname", "ip-mode", "report", "scheme", "targets"];
     for (key, value) in &spec.annotations {
         if let Some(suffix) = key.strip_prefix(PREFIX)
             && !KNOWN.contains(&suffix)
@@ -80,7 +87,9 @@ pub(crate) fn read(spec: &LoadBalancerSpec, config: &MockConfig) -> Result<Setti
     let internal = choice(spec, "scheme", &[("internal", true), ("internet-facing", false)])?.unwrap_or(false);
     let ip_mode = choice(spec, "ip-mode", &[("VIP", IpMode::Vip), ("Proxy", IpMode::Proxy)])?;
     let hostname = choice(spec, "hostname", &[("true", true), ("false", false)])?.unwrap_or(false);
+    let report = choice(spec, "report", &[("true", true), ("false", false)])?.unwrap_or(false);
     Ok(Settings {
+        report,
         targeting,
         internal,
         ip_mode,

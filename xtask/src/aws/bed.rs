@@ -10,7 +10,7 @@ use control_plane::{ControlPlane, Identity, Options};
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
-use moto::{Effect, Fault, Machine, Moto};
+use moto::{Effect, Fault, Instance, Moto};
 use serde_json::{Value, json};
 
 /// The cluster's name in tags.
@@ -40,7 +40,7 @@ pub struct Bed {
     /// The AWS account.
     pub moto: Moto,
     /// The instances whose Nodes were registered, in that order.
-    pub machines: Vec<Machine>,
+    pub machines: Vec<Instance>,
     /// A client with all permissions.
     pub client: Client,
     /// The file of `--cloud-config`.
@@ -227,7 +227,7 @@ pub fn hostname(service: &Service) -> Option<String> {
     ingress.first()?.hostname.clone()
 }
 
-fn node(number: usize, machine: &Machine) -> Value {
+fn node(number: usize, machine: &Instance) -> Value {
     let network = format!("10.244.{number}.0/24");
     json!({
         "metadata": {"name": machine.name, "labels": {"kubernetes.io/hostname": machine.name}},

@@ -118,7 +118,10 @@ fn main() -> std::process::ExitCode {
             targets_are_changed_without_a_gap, service_of_the_other_provider_is_taken_over,
             missing_namespace_deletes_no_node,
         },
-        cloud::service::{load_balancer_is_created_changed_and_deleted, endpoints_are_targets, nodes_get_their_routes},
+        cloud::service::{
+            load_balancer_is_created_changed_and_deleted, endpoints_are_targets, nodes_get_their_routes,
+            annotations_of_the_provider_are_written_and_removed,
+        },
         process::connections::{
             pod_authenticates_by_its_account_also_after_a_rotation, token_file_of_a_kubeconfig_may_rotate,
             credential_plugin_is_called_again_before_its_token_expires, credential_plugin_provides_a_certificate,

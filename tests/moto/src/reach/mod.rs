@@ -22,11 +22,11 @@ const CUTTING: [&str; 6] = [
     "ModifyTargetGroup",
 ];
 
-/// Whether each registered target is reached.
+/// The registered targets; true: reached by their load balancer.
 pub(crate) type Snapshot = BTreeMap<Key, bool>;
 
 /// The checks of one account.
-pub(crate) struct Watch {
+pub(crate) struct Reachability {
     aws: Aws,
     /// The last read, with the number of changes before it.
     world: tokio::sync::Mutex<Option<(u64, Arc<World>)>>,
@@ -42,7 +42,7 @@ struct State {
     opened: BTreeSet<String>,
 }
 
-impl Watch {
+impl Reachability {
     pub(crate) fn new(aws: Aws) -> Self {
         Self { aws, world: tokio::sync::Mutex::default(), state: Mutex::default() }
     }
@@ -69,7 +69,7 @@ impl Watch {
     }
 
     /// Returns whether targets are checked.
-    pub(crate) fn is_on(&self) -> bool {
+    pub(crate) fn is_enabled(&self) -> bool {
         self.state().ignored.is_none()
     }
 
@@ -108,7 +108,7 @@ impl Watch {
 
     /// Returns the state before a change, if the change can cut targets off.
     pub(crate) async fn before(&self, action: &str) -> Result<Option<Snapshot>> {
-        match CUTTING.contains(&action) && self.is_on() {
+        match CUTTING.contains(&action) && self.is_enabled() {
             true => self.snapshot(None).await.map(Some),
             false => Ok(None),
         }
@@ -116,38 +116,38 @@ impl Watch {
 
     /// Records the targets that a change cut off.
     pub(crate) async fn after(&self, action: &str, before: &Snapshot) -> Result<()> {
-        let lost = world::gaps(before, &self.snapshot(None).await?);
+        let cut_off = world::gaps(before, &self.snapshot(None).await?);
         let mut state = self.state();
         if state.ignored.is_none() {
-            state.gaps.extend(lost.into_iter().map(|(_, id, port)| format!("{action} cuts off {id}:{port}")));
+            state.gaps.extend(cut_off.into_iter().map(|(_, id, port)| format!("{action} cuts off {id}:{port}")));
         }
         Ok(())
     }
 
     /// Returns a response about the health of a target group's targets, in which unreached targets are unhealthy.
-    pub(crate) async fn health(&self, group: &str, answer: String) -> Result<String> {
-        if !self.is_on() {
-            return Ok(answer);
+    pub(crate) async fn health(&self, group: &str, response: String) -> Result<String> {
+        if !self.is_enabled() {
+            return Ok(response);
         }
         let world = self.world().await?;
-        let (ids, ports) = (xml::texts(&answer, "Id"), xml::texts(&answer, "Port"));
+        let (ids, ports) = (xml::texts(&response, "Id"), xml::texts(&response, "Port"));
         let unreached = ids.iter().zip(&ports).filter(|(id, port)| !self.reaches(&world, (group, id, port)));
-        Ok(unreached.fold(answer.clone(), |answer, (id, port)| xml::unreached(&answer, id, port)))
+        Ok(unreached.fold(response.clone(), |response, (id, port)| xml::unreached(&response, id, port)))
     }
 }
 
 tokio::task_local! {
     /// The accounts of the test that runs in this task.
-    static ACCOUNTS: Mutex<Vec<(Arc<Watch>, Arc<Server>)>>;
+    static ACCOUNTS: Mutex<Vec<(Arc<Reachability>, Arc<Server>)>>;
 }
 
 /// Adds an account to those that are checked at the end of the test. Outside a test nothing is checked.
-pub(crate) fn add_account(watch: Arc<Watch>, server: Arc<Server>) {
+pub(crate) fn add_account(reachability: Arc<Reachability>, server: Arc<Server>) {
     let added = ACCOUNTS.try_with(|accounts| {
-        accounts.lock().unwrap_or_else(PoisonError::into_inner).push((watch.clone(), server));
+        accounts.lock().unwrap_or_else(PoisonError::into_inner).push((reachability.clone(), server));
     });
     if added.is_err() {
-        watch.ignore("there is no test");
+        reachability.ignore("there is no test");
     }
 }
 
@@ -161,10 +161,12 @@ pub async fn checked(test: impl Future<Output = Result<()>>) -> Result<()> {
         let result = test.await;
         let accounts =
             ACCOUNTS.with(|accounts| std::mem::take(&mut *accounts.lock().unwrap_or_else(PoisonError::into_inner)));
-        for (watch, _server) in accounts.iter().filter(|(watch, _)| watch.is_on() && result.is_ok()) {
-            let gaps = watch.gaps();
+        for (reachability, _server) in
+            accounts.iter().filter(|(reachability, _)| reachability.is_enabled() && result.is_ok())
+        {
+            let gaps = reachability.gaps();
             ensure!(gaps.is_empty(), "targets were cut off: {gaps:?}");
-            let unreached = names_of_unreached(watch.snapshot(None).await?);
+            let unreached = names_of_unreached(reachability.snapshot(None).await?);
             ensure!(unreached.is_empty(), "targets are not reachable at the end: {unreached:?}");
         }
         result

@@ -39,7 +39,7 @@ fn main() -> std::process::ExitCode {
             service_gets_a_load_balancer_until_it_is_deleted, missing_permission_is_reported_with_the_fix,
         },
         classic::{
-            classic_load_balancer_follows_nodes_and_ends_with_its_service,
+            classic_load_balancer_follows_nodes_and_is_deleted_with_its_service,
             classic_load_balancer_of_another_cluster_is_left_alone,
             classic_load_balancer_of_a_deleted_service_is_a_leak,
             service_moves_to_a_network_load_balancer_without_a_gap,
@@ -62,7 +62,7 @@ fn main() -> std::process::ExitCode {
         leaks::{leaked_resources_are_reported_and_deleted},
         neighbours::{
             stack_of_the_controller_survives_the_cleanup_of_its_service,
-            rules_of_nodes_carry_nothing_that_the_controller_revokes, load_balancer_of_the_same_name_stays_with_its_service,
+            rules_of_nodes_have_no_marks_of_the_controller, load_balancer_of_the_same_name_stays_with_its_service,
             firewall_follows_targets, targets_follow_while_another_change_is_refused, published_policy_is_enough,
             untagged_group_of_nodes_is_only_a_warning,
         },

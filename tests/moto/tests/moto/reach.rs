@@ -2,14 +2,14 @@
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
-use moto::{Machine, Moto, Service};
+use moto::{Instance, Moto, Service};
 use providers::{EndpointTarget, LoadBalancerSpec, Port, Protocol, Targets};
 
-use crate::balancers::{AccountResources, delete, fresh, port, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, delete, new_process, port, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 
 /// Starts an instance of another node group: it has a security group of its own, with the cluster's tag.
-async fn of_another_group(moto: &Moto) -> Result<Machine> {
+async fn start_in_another_group(moto: &Moto) -> Result<Instance> {
     let (tag, network) = (format!("kubernetes.io/cluster/{CLUSTER}"), &moto.network);
     let group = [
         ("GroupName", "other-nodes"),
@@ -32,7 +32,7 @@ async fn of_another_group(moto: &Moto) -> Result<Machine> {
         ("TagSpecification.1.Tag.1.Value", "owned"),
     ];
     let id = moto.aws.ec2("RunInstances", &instance, "instanceId").await?.into_iter().next().context("no instance")?;
-    Ok(Machine { id, zone: "eu-west-1a".into(), name: "other".into(), address: String::new() })
+    Ok(Instance { id, zone: "eu-west-1a".into(), name: "other".into(), address: String::new() })
 }
 
 /// Nodes with another security group join; ports, node ports and probes change: at each moment every registered target
@@ -48,12 +48,12 @@ pub async fn targets_without_the_shared_group_are_reached_without_a_gap(_: Space
 
 async fn reached_without_a_gap(annotations: &[(&str, &str)]) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
-    let mut machines = moto.run(2).await?;
-    machines.push(of_another_group(&moto).await?);
-    let balancers = fresh(&moto).await?;
+    let mut instances = moto.run(2).await?;
+    instances.push(start_in_another_group(&moto).await?);
+    let balancers = new_process(&moto).await?;
     let one = spec(1, annotations);
-    settle(&moto, &*balancers, &one, &targets(&machines[..1])).await?;
-    balancers.set_targets(&one, &targets(&machines)).await?;
+    settle(&moto, &*balancers, &one, &targets(&instances[..1])).await?;
+    balancers.set_targets(&one, &targets(&instances)).await?;
 
     let mut dns = port(53);
     dns.protocol = Protocol::Udp;
@@ -67,13 +67,13 @@ async fn reached_without_a_gap(annotations: &[(&str, &str)]) -> Result<()> {
     ] {
         let mut changed = LoadBalancerSpec { ports, ..one.clone() };
         changed.annotations.extend(annotation);
-        settle(&moto, &*balancers, &changed, &targets(&machines)).await.context(what)?;
+        settle(&moto, &*balancers, &changed, &targets(&instances)).await.context(what)?;
         let unreached = moto.proxy.unreached(None).await?;
         ensure!(unreached.is_empty(), "{what}: {unreached:?} are not reached");
         ensure!(moto.proxy.gaps().is_empty(), "{what}: {:?}", moto.proxy.gaps());
     }
-    balancers.set_targets(&one, &targets(&machines[2..])).await.ok();
-    settle(&moto, &*balancers, &one, &targets(&machines[2..])).await?;
+    balancers.set_targets(&one, &targets(&instances[2..])).await.ok();
+    settle(&moto, &*balancers, &one, &targets(&instances[2..])).await?;
     ensure!(moto.proxy.unreached(None).await?.is_empty() && moto.proxy.gaps().is_empty(), "{:?}", moto.proxy.gaps());
     delete(&*balancers, &one.id).await?;
     ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
@@ -160,13 +160,13 @@ pub async fn pod_with_its_own_security_group_is_reached(_: Space) -> Result<()> 
     Ok(())
 }
 
-/// A test of the model: a rule that another client revokes makes targets unhealthy, and is a gap.
+/// A test of the mock: a rule that another client revokes makes targets unreachable and unhealthy.
 pub async fn target_behind_a_closed_group_is_unhealthy(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
-    let machines = moto.run(1).await?;
-    let balancers = fresh(&moto).await?;
+    let instances = moto.run(1).await?;
+    let balancers = new_process(&moto).await?;
     let one = spec(1, &[]);
-    settle(&moto, &*balancers, &one, &targets(&machines)).await?;
+    settle(&moto, &*balancers, &one, &targets(&instances)).await?;
     ensure!(moto.proxy.unreached(None).await?.is_empty(), "{:?}", moto.proxy.unreached(None).await?);
     let filter = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", &*moto.network.group)];
     let rules = moto.aws.list(Service::Ec2, "DescribeSecurityGroupRules", &filter, "securityGroupRuleSet").await?;
@@ -175,17 +175,17 @@ pub async fn target_behind_a_closed_group_is_unhealthy(_: Space) -> Result<()> {
         let one = [("GroupId", &*moto.network.group), ("SecurityGroupRuleId.1", id)];
         moto.aws.call(Service::Ec2, "RevokeSecurityGroupIngress", &one).await?;
     }
-    let expected = format!("{}:30080", machines[0].id);
+    let expected = format!("{}:30080", instances[0].id);
     ensure!(moto.proxy.unreached(None).await? == [expected.clone()], "{:?}", moto.proxy.unreached(None).await?);
-    // The next change detects it.
+    // Targets that are registered from now on are unhealthy.
     balancers.set_targets(&one, &targets(&[])).await?;
-    balancers.set_targets(&one, &targets(&machines)).await?;
+    balancers.set_targets(&one, &targets(&instances)).await?;
     let group = AccountResources::read(&moto).await?.target_groups.remove(0);
     let observed = balancers.observe(&one.id).await?;
     let providers::Observed::Present(balancer) = observed else { anyhow::bail!("there is no load balancer") };
     let health: Vec<_> = balancer.targets.iter().map(|target| target.health).collect();
     ensure!(health == [providers::Health::Unhealthy], "{group}: {health:?}");
-    let direct = moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", &group)]).await?;
-    ensure!(texts(&direct, "State") == ["healthy"], "moto finds all healthy: {direct}");
+    let from_moto = moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", &group)]).await?;
+    ensure!(texts(&from_moto, "State") == ["healthy"], "moto itself reports all targets as healthy: {from_moto}");
     delete(&*balancers, &one.id).await
 }

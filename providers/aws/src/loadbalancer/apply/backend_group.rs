@@ -17,7 +17,7 @@ use crate::loadbalancer::observed::balancer_state::MISSING;
 use crate::loadbalancer::observed::convert;
 use crate::loadbalancer::observed::inventory::{Inventory, Listing, backend_cluster};
 use crate::loadbalancer::observed::network;
-use crate::loadbalancer::types::{Ports, Rule, SeenRule, Source, Tags};
+use crate::loadbalancer::types::{ObservedRule, Ports, Rule, Source, Tags};
 use crate::session::Session;
 
 /// Rules are read again after this time.
@@ -39,7 +39,7 @@ pub(crate) struct Shared {
     /// Rules that load balancers without security groups need.
     bare: BTreeMap<LoadBalancerId, BTreeSet<Rule>>,
     /// Rules of nodes' groups, with the time of the read.
-    rules: HashMap<String, (Instant, Vec<SeenRule>)>,
+    rules: HashMap<String, (Instant, Vec<ObservedRule>)>,
 }
 
 impl Shared {
@@ -63,7 +63,7 @@ impl Shared {
         }
         let name = backend_cluster(session, &id.cluster);
         let tags = names::backend_tags(&session.cluster, &name);
-        let made = make(session, &names::backend_group(&name), &tags).await;
+        let made = create_group(session, &names::backend_group(&name), &tags).await;
         // It may exist whatever the response was: a deletion reads again before it concludes that nothing is left.
         inventory.expire().await;
         let group = made?;
@@ -76,7 +76,7 @@ impl Shared {
         &mut self,
         session: &Session,
         groups: &BTreeSet<String>,
-    ) -> Result<BTreeMap<String, Vec<SeenRule>>, CloudError> {
+    ) -> Result<BTreeMap<String, Vec<ObservedRule>>, CloudError> {
         let now = Instant::now();
         self.rules.retain(|_, (at, _)| now < *at + RULES);
         let unknown: Vec<String> = groups.iter().filter(|group| !self.rules.contains_key(*group)).cloned().collect();
@@ -350,7 +350,7 @@ fn refusal(session: &Session, group: &str, error: CloudError) -> Result<String, 
     }
 }
 
-async fn make(session: &Session, name: &str, tags: &Tags) -> Result<String, CloudError> {
+async fn create_group(session: &Session, name: &str, tags: &Tags) -> Result<String, CloudError> {
     let request = session.api.ec2.create_security_group().vpc_id(&session.vpc).group_name(name);
     let request = request.description("Network Load Balancers of the Kubernetes cluster (ccm)");
     let request = request.tag_specifications(convert::ec2_tags(tags));

@@ -23,7 +23,7 @@ use crate::loadbalancer::observed::balancer_state::{BalancerState, BalancerState
 use crate::loadbalancer::observed::inventory::{Inventory, Listing};
 use crate::loadbalancer::observed::network::{self, Networks};
 use crate::loadbalancer::observed::report::ingress;
-use crate::loadbalancer::observed::stack::Seen;
+use crate::loadbalancer::observed::stack::ObservedStack;
 use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::ownership::{self, Purpose};
 use crate::loadbalancer::plan::Step;
@@ -49,7 +49,7 @@ pub(crate) struct Balancers {
     pub(super) classes: ClassFilter,
     pub(super) inventory: Inventory,
     pub(super) networks: Networks,
-    pub(super) courses: BalancerStates,
+    pub(super) states: BalancerStates,
     pub(super) shared: Mutex<Shared>,
     /// Services that move from a Classic Load Balancer and whose status should get the new address, and whether it did.
     pub(super) moved: std::sync::Mutex<HashMap<LoadBalancerId, bool>>,
@@ -133,7 +133,7 @@ impl Balancers {
             classes,
             inventory: Inventory::default(),
             networks: Networks::default(),
-            courses: BalancerStates::default(),
+            states: BalancerStates::default(),
             shared: Mutex::default(),
             moved: std::sync::Mutex::default(),
             records: OnceLock::new(),
@@ -169,10 +169,14 @@ impl Balancers {
     }
 
     /// Returns a listing of everything that began after the last change of this Service.
-    pub(super) async fn look(&self, session: &Session, course: &BalancerState) -> Result<Arc<Listing>, CloudError> {
+    pub(super) async fn recent_listing(
+        &self,
+        session: &Session,
+        state: &BalancerState,
+    ) -> Result<Arc<Listing>, CloudError> {
         let now = Instant::now();
         let recent = now.checked_sub(FRESH).unwrap_or(now);
-        self.inventory.look(session, course.changed.map_or(recent, |changed| changed.max(recent))).await
+        self.inventory.listing_since(session, state.changed.map_or(recent, |changed| changed.max(recent))).await
     }
 
     /// Makes the call of one step, and records the result. The deletion of a resource that no longer exists succeeds.
@@ -188,23 +192,23 @@ impl Balancers {
             Step::DeleteSecurityGroup { id } => Some(id),
             _ => None,
         };
-        let result = caller.make(step, seen).await;
+        let result = caller.execute(step, seen).await;
         let now = Instant::now();
-        course.changed = Some(now);
-        course.unconfirmed.extend(caller.unconfirmed.drain(..).map(|arn| (arn, now)));
+        state.changed = Some(now);
+        state.unconfirmed.extend(caller.unconfirmed.drain(..).map(|arn| (arn, now)));
         let made = match result {
             // It may not be visible yet, so it is deleted again later.
-            Err(error) if error.is_not_found() && deleted.is_some_and(|id| course.may_appear(id, now)) => return Ok(()),
+            Err(error) if error.is_not_found() && deleted.is_some_and(|id| state.may_appear(id, now)) => return Ok(()),
             Err(error) if error.is_not_found() && deleted.is_some() => Default::default(),
             result => result?,
         };
         if !made.id.is_empty() {
-            course.unconfirmed.remove(&made.id);
-            course.made.insert(made.id.clone(), now);
+            state.unconfirmed.remove(&made.id);
+            state.made.insert(made.id.clone(), now);
         }
         if let Some(id) = deleted {
-            course.made.remove(id);
-            course.doomed.insert(id.clone());
+            state.made.remove(id);
+            state.deleting.insert(id.clone());
         }
         seen.follow(step, &made);
         match step {
@@ -217,7 +221,7 @@ impl Balancers {
         Ok(())
     }
 
-    pub(super) async fn bring(
+    pub(super) async fn ensure_stack(
         &self,
         spec: &LoadBalancerSpec,
         work: &Work<'_>,
@@ -231,7 +235,7 @@ impl Balancers {
         warnings.extend(not_opened(session, without));
         if dying.contains(&desired.balancer.name) {
             // Its name is free once it is deleted.
-            let progress = Progress::After(course.pause());
+            let progress = Progress::After(state.pause());
             return Ok(Ensured { progress, ..Ensured::settled(LoadBalancerStatus::default()) });
         }
         let opening = Opening { groups, ports: node_rules::ports(&desired) };
@@ -248,10 +252,10 @@ impl Balancers {
         let balancer = seen.balancer(&desired.balancer.name);
         let status = LoadBalancerStatus { ingress: balancer.and_then(ingress).into_iter().collect() };
         let progress = match followed.again || !dying.is_empty() {
-            true => Progress::After(course.pause()),
+            true => Progress::After(state.pause()),
             false => course.settle(spec),
         };
-        Ok(Ensured { status, progress, warnings })
+        Ok(Ensured { progress, warnings, ..Ensured::settled(status) })
     }
 
     /// Returns the desired state, the security group that all load balancers share if this one should carry it, and
@@ -322,9 +326,9 @@ impl Balancers {
     ) -> Result<(Arc<Listing>, Seen, Vec<String>), CloudError> {
         let listing = self.look(work.session, course).await?;
         let mut seen = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
-        let dying = seen.take_out(&course.doomed);
+        let dying = seen.take_out(&state.deleting);
         if dying.is_empty() {
-            course.doomed.clear();
+            state.deleting.clear();
         }
         self.add_given(work, &listing, &mut seen)?;
         if !seen.is_empty() {
@@ -359,7 +363,7 @@ impl Balancers {
         desired: &Desired,
         seen: &mut Seen,
         caller: &mut Caller<'_>,
-        course: &mut BalancerState,
+        state: &mut BalancerState,
     ) -> Result<Followed, CloudError> {
         let mut followed = Followed { again: true, ..Followed::default() };
         // AWS returns an existing target group as created, which may have targets. The next call reads them.
@@ -420,7 +424,7 @@ impl Balancers {
         }
     }
 
-    async fn read_details(&self, work: &Work<'_>, seen: &mut Seen) -> Result<(), CloudError> {
+    async fn read_details(&self, work: &Work<'_>, seen: &mut ObservedStack) -> Result<(), CloudError> {
         let (session, settings) = (work.session, work.settings);
         calls::details(session, seen, settings.capacity.is_some()).await?;
         self.read_records(work, seen).await?;
@@ -429,8 +433,8 @@ impl Balancers {
         let mut tags = self.inventory.tags_of(session, &arns).await?;
         for listener in seen.balancers.iter_mut().flat_map(|balancer| &mut balancer.listeners) {
             listener.tags = tags.remove(&listener.arn).unwrap_or_default();
-            let asked = settings.listeners.iter().find(|asked| asked.port == listener.port);
-            if asked.is_some_and(|asked| !asked.attributes.is_empty()) {
+            let requested = settings.listeners.iter().find(|requested| requested.port == listener.port);
+            if requested.is_some_and(|requested| !requested.attributes.is_empty()) {
                 listener.attributes = calls::listener_attributes(session, &listener.arn).await?;
             }
         }
@@ -470,7 +474,12 @@ impl Balancers {
 
     /// Reads tags again before a deletion, unless they were read moments ago, and drops resources that are no longer
     /// the Service's: another controller may have taken them over since.
-    async fn confirm(&self, session: &Session, id: &LoadBalancerId, seen: &mut Seen) -> Result<(), CloudError> {
+    async fn confirm(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        seen: &mut ObservedStack,
+    ) -> Result<(), CloudError> {
         let arns: Vec<String> = seen.ids().filter(|id| !id.starts_with("sg-")).collect();
         if !self.inventory.forget_older(&arns, DELETION_TAGS) {
             return Ok(());
@@ -486,21 +495,21 @@ impl Balancers {
         &self,
         session: &Session,
         id: &LoadBalancerId,
-        course: &mut BalancerState,
+        state: &mut BalancerState,
     ) -> Result<bool, CloudError> {
         let now = Instant::now();
-        course.unconfirmed.retain(|_, created| now < *created + VISIBLE);
-        let arns: Vec<String> = course.unconfirmed.keys().cloned().collect();
+        state.unconfirmed.retain(|_, created| now < *created + VISIBLE);
+        let arns: Vec<String> = state.unconfirmed.keys().cloned().collect();
         let tags = self.inventory.tags_of(session, &arns).await?;
         for (arn, tags) in &tags {
             if ownership::is_own_creation(tags, &session.cluster, id) {
-                course.made.insert(arn.clone(), now);
+                state.made.insert(arn.clone(), now);
             }
             if !ownership::is_incomplete(tags, &session.cluster) {
-                course.unconfirmed.remove(arn);
+                state.unconfirmed.remove(arn);
             }
         }
-        Ok(course.unconfirmed.is_empty())
+        Ok(state.unconfirmed.is_empty())
     }
 
     /// Returns whether a deletion waits for tags: a resource has a name of this Service's, and its tags may not be
@@ -510,15 +519,15 @@ impl Balancers {
         session: &Session,
         id: &LoadBalancerId,
         listing: &Listing,
-        course: &mut BalancerState,
+        state: &mut BalancerState,
     ) -> bool {
         let incomplete = listing.incomplete(session, id);
         let now = Instant::now();
-        if incomplete.is_empty() || now >= *course.incomplete_since.get_or_insert(now) + VISIBLE {
+        if incomplete.is_empty() || now >= *state.incomplete_since.get_or_insert(now) + VISIBLE {
             return false;
         }
         incomplete.iter().for_each(|arn| self.inventory.forget(arn));
-        course.changed = Some(now);
+        state.changed = Some(now);
         true
     }
 
@@ -526,38 +535,38 @@ impl Balancers {
         &self,
         session: &Session,
         id: &LoadBalancerId,
-        course: &mut BalancerState,
+        state: &mut BalancerState,
     ) -> Result<Deletion, CloudError> {
-        (course.known, course.settled) = (None, None);
-        let listing = self.look(session, course).await?;
+        (state.known, state.settled) = (None, None);
+        let listing = self.recent_listing(session, state).await?;
         let mut seen = listing.of(&session.cluster, id, Purpose::Delete);
         self.confirm(session, id, &mut seen).await?;
         if endpoint_service::is_marked(&seen.balancers) {
             endpoint_service::delete_all(session, id).await?;
         }
-        let confirmed = self.confirm_creations(session, id, course).await?;
+        let confirmed = self.confirm_creations(session, id, state).await?;
         self.find_strays(session, id, &mut seen).await?;
         let mut steps = diff::delete(&seen, &id.uid).steps;
         // It was created recently and is not listed yet. A listed one that is not the Service's was taken over by
         // another controller.
-        let unlisted = course.made.keys().filter(|id| !listing.has(id));
+        let unlisted = state.made.keys().filter(|id| !listing.has(id));
         steps.extend(unlisted.filter_map(|id| Step::deletion_of(id)));
         if !steps.is_empty() {
             let network = self.networks.network(session).await?;
             let mut caller = self.caller(session, &network, id);
             for step in &steps {
-                match self.step(&mut caller, step, &mut seen, course).await {
+                match self.step(&mut caller, step, &mut seen, state).await {
                     Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {}
                     result => result?,
                 }
             }
-            return Ok(Deletion::InProgress(course.pause()));
+            return Ok(Deletion::InProgress(state.pause()));
         }
-        if !confirmed || self.waits_for_tags(session, id, &listing, course) {
-            return Ok(Deletion::InProgress(course.pause()));
+        if !confirmed || self.waits_for_tags(session, id, &listing, state) {
+            return Ok(Deletion::InProgress(state.pause()));
         }
-        if !self.remove_classic(session, id, &listing, course).await? {
-            return Ok(Deletion::InProgress(course.pause()));
+        if !self.remove_classic(session, id, &listing, state).await? {
+            return Ok(Deletion::InProgress(state.pause()));
         }
         let all = listing.tagged_groups(session).iter().map(|group| group.id.clone()).collect();
         let mut shared = self.shared.lock().await;
@@ -571,8 +580,8 @@ impl Balancers {
         // The shared group may no longer exist, whatever the response was; the next caller must not rely on it.
         self.inventory.expire().await;
         if !released? {
-            course.changed = Some(Instant::now());
-            return Ok(Deletion::InProgress(course.pause()));
+            state.changed = Some(Instant::now());
+            return Ok(Deletion::InProgress(state.pause()));
         }
         Ok(Deletion::Gone)
     }

@@ -10,7 +10,9 @@ use providers::{CloudError, ErrorKind, LoadBalancerId, Records};
 use crate::client::Class;
 use crate::loadbalancer::apply::target_records;
 use crate::loadbalancer::names;
-use crate::loadbalancer::observed::stack::{Made, Seen, SeenBalancer, SeenListener, SeenTargetGroup};
+use crate::loadbalancer::observed::stack::{
+    CreatedResource, ObservedBalancer, ObservedListener, ObservedStack, ObservedTargetGroup,
+};
 use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::observed::{convert, network};
 use crate::loadbalancer::ownership;
@@ -20,11 +22,11 @@ use crate::loadbalancer::types::{
 };
 use crate::session::Session;
 
-/// Targets that one call may name.
-const TARGETS: usize = 200;
+/// Maximum number of targets in one call.
+const TARGETS_PER_CALL: usize = 200;
 
 /// Reads the details that listings lack: listeners, attributes, targets, rules.
-pub(crate) async fn details(session: &Session, seen: &mut Seen, capacity: bool) -> Result<(), CloudError> {
+pub(crate) async fn details(session: &Session, seen: &mut ObservedStack, capacity: bool) -> Result<(), CloudError> {
     let ids: Vec<String> = seen.security_groups.iter().map(|group| group.id.clone()).collect();
     let balancers = try_join_all(seen.balancers.iter_mut().map(|one| balancer(session, one, capacity)));
     let groups = try_join_all(seen.target_groups.iter_mut().map(|one| target_group(session, one)));
@@ -35,7 +37,7 @@ pub(crate) async fn details(session: &Session, seen: &mut Seen, capacity: bool) 
     Ok(())
 }
 
-async fn balancer(session: &Session, balancer: &mut SeenBalancer, capacity: bool) -> Result<(), CloudError> {
+async fn balancer(session: &Session, balancer: &mut ObservedBalancer, capacity: bool) -> Result<(), CloudError> {
     let arn = balancer.arn.clone();
     let request = session.api.elb.describe_load_balancer_attributes().load_balancer_arn(&arn);
     let attributes = session.api.read(Class::ElbRead, "DescribeLoadBalancerAttributes", || request.clone().send());
@@ -48,20 +50,20 @@ async fn balancer(session: &Session, balancer: &mut SeenBalancer, capacity: bool
     if capacity {
         let request = session.api.elb.describe_capacity_reservation().load_balancer_arn(&arn);
         let send = || request.clone().send();
-        let answer = session.api.read(Class::ElbRead, "DescribeCapacityReservation", send).await?;
-        balancer.capacity = answer.minimum_load_balancer_capacity().and_then(|capacity| capacity.capacity_units());
+        let response = session.api.read(Class::ElbRead, "DescribeCapacityReservation", send).await?;
+        balancer.capacity = response.minimum_load_balancer_capacity().and_then(|capacity| capacity.capacity_units());
     }
     Ok(())
 }
 
 /// Reads the listeners of a load balancer, without their tags.
-pub(super) async fn listeners(session: &Session, balancer: &str) -> Result<Vec<SeenListener>, CloudError> {
+pub(super) async fn listeners(session: &Session, balancer: &str) -> Result<Vec<ObservedListener>, CloudError> {
     let (mut all, mut marker) = (Vec::new(), None);
     loop {
         let request = session.api.elb.describe_listeners().load_balancer_arn(balancer).set_marker(marker);
-        let answer = session.api.read(Class::ElbRead, "DescribeListeners", || request.clone().send()).await?;
-        all.extend(answer.listeners().iter().filter_map(convert::listener));
-        marker = answer.next_marker().filter(|marker| !marker.is_empty()).map(str::to_owned);
+        let response = session.api.read(Class::ElbRead, "DescribeListeners", || request.clone().send()).await?;
+        all.extend(response.listeners().iter().filter_map(convert::listener));
+        marker = response.next_marker().filter(|marker| !marker.is_empty()).map(str::to_owned);
         if marker.is_none() {
             break;
         }
@@ -69,8 +71,8 @@ pub(super) async fn listeners(session: &Session, balancer: &str) -> Result<Vec<S
     for listener in all.iter_mut().filter(|listener| listener.protocol == Protocol::Tls) {
         let request = session.api.elb.describe_listener_certificates().listener_arn(&listener.arn).page_size(400);
         let send = || request.clone().send();
-        let answer = session.api.read(Class::ElbRead, "DescribeListenerCertificates", send).await?;
-        let more = answer.certificates().iter().filter(|one| one.is_default() != Some(true));
+        let response = session.api.read(Class::ElbRead, "DescribeListenerCertificates", send).await?;
+        let more = response.certificates().iter().filter(|one| one.is_default() != Some(true));
         let more = more.filter_map(|one| one.certificate_arn()).map(str::to_owned);
         let default = listener.certificates.first().cloned();
         listener.certificates.extend(more.filter(|arn| Some(arn) != default.as_ref()));
@@ -81,14 +83,14 @@ pub(super) async fn listeners(session: &Session, balancer: &str) -> Result<Vec<S
 /// Reads the attributes of a listener; needed only where a Service sets some.
 pub(crate) async fn listener_attributes(session: &Session, arn: &str) -> Result<Attributes, CloudError> {
     let request = session.api.elb.describe_listener_attributes().listener_arn(arn);
-    let answer = session.api.read(Class::ElbRead, "DescribeListenerAttributes", || request.clone().send()).await?;
+    let response = session.api.read(Class::ElbRead, "DescribeListenerAttributes", || request.clone().send()).await?;
     let pair = |one: &elb::ListenerAttribute| {
         (one.key().unwrap_or_default().to_owned(), one.value().unwrap_or_default().to_owned())
     };
-    Ok(answer.attributes().iter().map(pair).collect())
+    Ok(response.attributes().iter().map(pair).collect())
 }
 
-async fn target_group(session: &Session, group: &mut SeenTargetGroup) -> Result<(), CloudError> {
+async fn target_group(session: &Session, group: &mut ObservedTargetGroup) -> Result<(), CloudError> {
     let arn = group.arn.clone();
     let request = session.api.elb.describe_target_group_attributes().target_group_arn(&arn);
     let attributes = session.api.read(Class::ElbRead, "DescribeTargetGroupAttributes", || request.clone().send());
@@ -103,12 +105,12 @@ async fn target_group(session: &Session, group: &mut SeenTargetGroup) -> Result<
     Ok(())
 }
 
-/// Makes the calls of steps.
+/// Executes the steps of a plan.
 pub(crate) struct Caller<'a> {
     pub session: &'a Session,
     pub network: &'a Network,
     pub id: &'a LoadBalancerId,
-    /// Storage for the record of this cluster's targets in shared groups, if there is one.
+    /// Storage for the record of this cluster's targets in shared target groups, if there is one.
     pub records: Option<&'a dyn Records>,
     /// Warnings about single targets that failed while the others succeeded.
     pub warnings: Vec<String>,
@@ -139,8 +141,8 @@ impl Caller<'_> {
                 wanted.source_nat.then_some(elb::EnablePrefixForIpv6SourceNatEnum::On),
             )
             .set_tags(convert::elb_tags(&wanted.tags));
-        let answer = self.session.api.change(Class::ElbChange, "CreateLoadBalancer", request.send()).await?;
-        let made = answer.load_balancers().first();
+        let response = self.session.api.change(Class::ElbChange, "CreateLoadBalancer", request.send()).await?;
+        let made = response.load_balancers().first();
         let arn = made.and_then(|one| one.load_balancer_arn()).unwrap_or_default();
         if !names::is_generated(self.id, &wanted.name) {
             let checked = self.check_creation(arn, &wanted.name).await;
@@ -149,19 +151,19 @@ impl Caller<'_> {
             }
             checked?;
         }
-        Ok(Made {
+        Ok(CreatedResource {
             id: arn.to_owned(),
             dns: made.and_then(|one| one.dns_name()).unwrap_or_default().to_ascii_lowercase(),
             rules: Vec::new(),
         })
     }
 
-    /// Refuses a load balancer that AWS returned as created and that belongs to something else. Creation is idempotent
-    /// by name: a user can give the same name to two Services.
+    /// Refuses a load balancer that AWS returned as created and that another Service or program owns. Creation is
+    /// idempotent by name, and a user can give the same name to two Services.
     async fn check_creation(&self, arn: &str, name: &str) -> Result<(), CloudError> {
         let request = self.session.api.elb.describe_tags().resource_arns(arn);
-        let answer = self.session.api.read(Class::ElbRead, "DescribeTags", || request.clone().send()).await?;
-        let tags: Tags = answer
+        let response = self.session.api.read(Class::ElbRead, "DescribeTags", || request.clone().send()).await?;
+        let tags: Tags = response
             .tag_descriptions()
             .iter()
             .flat_map(|one| one.tags())
@@ -204,9 +206,9 @@ impl Caller<'_> {
             .healthy_threshold_count(health.healthy.cast_signed())
             .unhealthy_threshold_count(health.unhealthy.cast_signed())
             .set_tags(convert::elb_tags(&wanted.tags));
-        let answer = self.session.api.change(Class::ElbChange, "CreateTargetGroup", request.send()).await?;
-        let arn = answer.target_groups().first().and_then(|group| group.target_group_arn());
-        Ok(Made { id: arn.unwrap_or_default().to_owned(), ..Made::default() })
+        let response = self.session.api.change(Class::ElbChange, "CreateTargetGroup", request.send()).await?;
+        let arn = response.target_groups().first().and_then(|group| group.target_group_arn());
+        Ok(CreatedResource { id: arn.unwrap_or_default().to_owned(), ..CreatedResource::default() })
     }
 
     fn described(&self, target_type: TargetType, target: &Target) -> elb::TargetDescription {
@@ -219,7 +221,7 @@ impl Caller<'_> {
     /// Registers targets. If AWS refuses one, the batch is halved until it is alone, so that all others are registered.
     ///
     /// # Errors
-    /// `Quota` if not all fit; as many as fit are registered then.
+    /// `Quota` if the target group is full; it is filled up before.
     pub(crate) async fn register(
         &mut self,
         arn: &str,
@@ -227,7 +229,7 @@ impl Caller<'_> {
         targets: &BTreeSet<Target>,
     ) -> Result<(), CloudError> {
         let all: Vec<&Target> = targets.iter().collect();
-        let mut waiting: Vec<&[&Target]> = all.chunks(TARGETS).rev().collect();
+        let mut waiting: Vec<&[&Target]> = all.chunks(TARGETS_PER_CALL).rev().collect();
         while let Some(batch) = waiting.pop() {
             let described = batch.iter().map(|target| self.described(target_type, target)).collect();
             let request = self.session.api.elb.register_targets().target_group_arn(arn).set_targets(Some(described));
@@ -240,7 +242,7 @@ impl Caller<'_> {
                 Err(error) if error.is_invalid() => {
                     self.warnings.push(format!("target {} gets no traffic: {}", batch[0].id, error.message));
                 }
-                answer => drop(answer?),
+                response => drop(response?),
             }
         }
         Ok(())
@@ -257,7 +259,7 @@ impl Caller<'_> {
     /// Deregisters targets.
     pub(crate) async fn deregister(&self, arn: &str, targets: &BTreeSet<Target>) -> Result<(), CloudError> {
         let all: Vec<&Target> = targets.iter().collect();
-        for batch in all.chunks(TARGETS) {
+        for batch in all.chunks(TARGETS_PER_CALL) {
             let one =
                 |target: &&Target| elb::TargetDescription::builder().id(&target.id).port(target.port.into()).build();
             let described = batch.iter().map(one).collect();
@@ -287,18 +289,18 @@ pub(crate) async fn authorize(session: &Session, group: &str, rules: &[Rule]) ->
     let permissions: Vec<_> = rules.iter().map(convert::permission).collect();
     let request = session.api.ec2.authorize_security_group_ingress().group_id(group);
     let request = request.set_ip_permissions(Some(permissions));
-    let answer = session.api.change(Class::Ec2Change, "AuthorizeSecurityGroupIngress", request.send()).await?;
-    let made: Vec<_> = answer.security_group_rules().iter().filter_map(convert::rule).collect();
+    let response = session.api.change(Class::Ec2Change, "AuthorizeSecurityGroupIngress", request.send()).await?;
+    let made: Vec<_> = response.security_group_rules().iter().filter_map(convert::rule).collect();
     let id = |rule: &Rule| made.iter().find(|one| one.rule.key() == rule.key()).map(|one| one.id.clone());
     Ok(rules.iter().map(|rule| id(rule).unwrap_or_default()).collect())
 }
 
-/// Revokes rules by id: other rules that allow the same traffic stay.
+/// Revokes rules by id, so that other rules that allow the same traffic stay.
 pub(crate) async fn revoke(session: &Session, group: &str, rules: &[String]) -> Result<(), CloudError> {
     let request = session.api.ec2.revoke_security_group_ingress().group_id(group);
     let request = request.set_security_group_rule_ids(Some(rules.to_vec()));
     match session.api.change(Class::Ec2Change, "RevokeSecurityGroupIngress", request.send()).await {
         Err(error) if error.is_not_found() => Ok(()),
-        answer => answer.map(drop),
+        response => response.map(drop),
     }
 }

@@ -15,17 +15,17 @@ use crate::loadbalancer::apply::{classic_leaks, endpoint_service};
 use crate::loadbalancer::model::{bare_rules, diff};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::inventory::{ListedGroup, Listing};
-use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, State};
+use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack, State};
 use crate::loadbalancer::observed::{classic, network};
 use crate::loadbalancer::ownership::{self, Evidence, Owner};
-use crate::loadbalancer::types::{SeenRule, Tags};
+use crate::loadbalancer::types::{ObservedRule, Tags};
 use crate::session::Session;
 use crate::tags::ClusterTags;
 
 /// The resources of one Service.
 #[derive(Default)]
 struct Found<'a> {
-    balancer: Option<&'a SeenBalancer>,
+    balancer: Option<&'a ObservedBalancer>,
     parts: Vec<String>,
     /// Resources whose marks another cluster may have too.
     doubtful: usize,
@@ -50,13 +50,13 @@ impl Found<'_> {
 /// Returns all resources of this cluster's Services.
 pub(super) async fn list(balancers: &Balancers) -> Result<Vec<Owned>, CloudError> {
     let session = balancers.sessions.get()?;
-    let listing = balancers.inventory.look(&session, Instant::now()).await?;
+    let listing = balancers.inventory.listing_since(&session, Instant::now()).await?;
     let groups: Vec<String> = own_groups(&listing, &session).into_iter().collect();
     let rules = match groups.is_empty() {
         true => BTreeMap::new(),
         false => network::rules(&session, &groups).await?,
     };
-    let (known, name) = (balancers.courses.ids(), &balancers.cluster);
+    let (known, name) = (balancers.states.ids(), &balancers.cluster);
     let classic = classic::list(&session).await?;
     let classic = classic_leaks::owned(&classic, &listing.security_groups, &session.cluster, name, &known);
     Ok(owned(&listing, &session.cluster, name, &known, &rules).into_iter().chain(classic).collect())
@@ -78,7 +78,7 @@ fn owned(
     cluster: &ClusterTags,
     cluster_name: &str,
     known: &[LoadBalancerId],
-    rules: &BTreeMap<String, Vec<SeenRule>>,
+    rules: &BTreeMap<String, Vec<ObservedRule>>,
 ) -> Vec<Owned> {
     let mut found: BTreeMap<LoadBalancerId, Found<'_>> = BTreeMap::new();
     let mut users: BTreeMap<&str, LoadBalancerId> = BTreeMap::new();
@@ -163,11 +163,11 @@ pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId) -> bool {
 /// Deletes leaked resources, as far as their marks still identify this Service and this cluster alone.
 pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Deletion, CloudError> {
     let (session, id) = (balancers.sessions.get()?, &owned.id);
-    let course = balancers.courses.get(id);
-    let mut course = course.lock().await;
+    let state = balancers.states.get(id);
+    let mut state = state.lock().await;
     // Tags are cached for long: the resource may have another owner now.
     owned.resources.iter().for_each(|part| balancers.inventory.forget(part));
-    let listing = balancers.inventory.look(&session, Instant::now()).await?;
+    let listing = balancers.inventory.listing_since(&session, Instant::now()).await?;
     let mut seen = left_of(&listing, &session.cluster, owned);
     balancers.find_strays(&session, id, &mut seen).await?;
     if endpoint_service::is_marked(&seen.balancers) {
@@ -185,15 +185,15 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
             unconfirmed: Vec::new(),
         };
         for step in &steps {
-            match balancers.step(&mut caller, step, &mut seen, &mut course).await {
+            match balancers.step(&mut caller, step, &mut seen, &mut state).await {
                 Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {}
                 result => result?,
             }
         }
-        return Ok(Deletion::InProgress(course.pause()));
+        return Ok(Deletion::InProgress(state.pause()));
     }
-    if !classic_leaks::collect(balancers, &session, &listing, owned, &mut course).await? {
-        return Ok(Deletion::InProgress(course.pause()));
+    if !classic_leaks::collect(balancers, &session, &listing, owned, &mut state).await? {
+        return Ok(Deletion::InProgress(state.pause()));
     }
     let names = match id.namespace.is_empty() {
         true => vec![id.name.clone()],
@@ -210,15 +210,15 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     drop(shared);
     balancers.inventory.expire().await;
     if !released? {
-        return Ok(Deletion::InProgress(course.pause()));
+        return Ok(Deletion::InProgress(state.pause()));
     }
-    drop(course);
-    balancers.courses.remove(id);
+    drop(state);
+    balancers.states.remove(id);
     Ok(Deletion::Gone)
 }
 
 /// Returns the listed resources that still exist and whose marks identify only this Service.
-fn left_of(listing: &Listing, cluster: &ClusterTags, owned: &Owned) -> Seen {
+fn left_of(listing: &Listing, cluster: &ClusterTags, owned: &Owned) -> ObservedStack {
     let id = &owned.id;
     let its = |part: &str, tags: &Tags| {
         let owner = Owner::of(tags, cluster, &id.cluster);
@@ -232,7 +232,7 @@ fn left_of(listing: &Listing, cluster: &ClusterTags, owned: &Owned) -> Seen {
     let balancers: Vec<_> = listing.balancers.iter().filter(|one| its(&one.arn, &one.tags)).cloned().collect();
     let groups = listing.target_groups.iter().filter(|(group, _)| its(&group.arn, &group.tags));
     let target_groups: Vec<_> = groups.map(|(group, _)| group.clone()).collect();
-    Seen {
+    ObservedStack {
         elsewhere: listing.elsewhere(&target_groups, &balancers),
         security_groups: security.map(ListedGroup::seen).collect(),
         strays: Vec::new(),
@@ -260,7 +260,7 @@ mod tests {
         ClusterTags::new("c", false)
     }
 
-    fn listing(balancers: Vec<SeenBalancer>, groups: &[(&str, &[(&str, &str)])]) -> Listing {
+    fn listing(balancers: Vec<ObservedBalancer>, groups: &[(&str, &[(&str, &str)])]) -> Listing {
         let group = |(id, pairs): &(&str, &[(&str, &str)])| ListedGroup {
             id: (*id).into(),
             name: (*id).into(),
@@ -278,10 +278,10 @@ mod tests {
         LoadBalancerId { name: name.into(), uid: uid.into(), ..samples::id() }
     }
 
-    fn rule(id: &str, description: &str) -> SeenRule {
+    fn rule(id: &str, description: &str) -> ObservedRule {
         let source = Source::Range(samples::network().ranges[0]);
         let rule = Rule { protocol: "tcp".into(), from: 1, to: 1, source, description: description.into() };
-        SeenRule { id: id.into(), rule }
+        ObservedRule { id: id.into(), rule }
     }
 
     #[test]
@@ -297,14 +297,14 @@ mod tests {
             (&[("kubernetes.io/cluster/c", "shared"), SERVICE, UID], None),
             (&[SERVICE, UID], None),
         ] {
-            let look = listing(vec![balancer("b", pairs)], &[]);
-            let found = owned(&look, &cluster(), "kubernetes", &[], &BTreeMap::new());
-            let said: Vec<_> = found.iter().map(|owned| (&*owned.id.uid, owned.certain)).collect();
-            assert_eq!(said, expected.into_iter().collect::<Vec<_>>(), "{pairs:?}");
+            let recent_listing = listing(vec![balancer("b", pairs)], &[]);
+            let found = owned(&recent_listing, &cluster(), "kubernetes", &[], &BTreeMap::new());
+            let reported: Vec<_> = found.iter().map(|owned| (&*owned.id.uid, owned.certain)).collect();
+            assert_eq!(reported, expected.into_iter().collect::<Vec<_>>(), "{pairs:?}");
         }
         let untagged = ClusterTags::new("", false);
-        let look = listing(vec![balancer("b", &[SERVICE, UID])], &[]);
-        let found = owned(&look, &untagged, "kubernetes", &[], &BTreeMap::new());
+        let recent_listing = listing(vec![balancer("b", &[SERVICE, UID])], &[]);
+        let found = owned(&recent_listing, &untagged, "kubernetes", &[], &BTreeMap::new());
         assert!(!found[0].certain, "without a cluster's id everything may be anybody's");
     }
 
@@ -312,7 +312,7 @@ mod tests {
     fn rules_of_deleted_load_balancers_are_found() {
         let id = samples::id();
         let default = id.default_name();
-        let rules: BTreeMap<String, Vec<SeenRule>> = [(
+        let rules: BTreeMap<String, Vec<ObservedRule>> = [(
             "sg-nodes".to_owned(),
             vec![
                 rule("sgr-1", &format!("kubernetes.io/rule/nlb/client={default}")),
@@ -323,9 +323,9 @@ mod tests {
             ],
         )]
         .into();
-        let look = listing(vec![balancer("theirs", &[])], &[]);
+        let recent_listing = listing(vec![balancer("theirs", &[])], &[]);
         let found = |known: &[LoadBalancerId]| {
-            let owned = owned(&look, &cluster(), "kubernetes", known, &rules);
+            let owned = owned(&recent_listing, &cluster(), "kubernetes", known, &rules);
             owned.into_iter().map(|one| (one.id.namespace, one.id.name, one.resources)).collect::<Vec<_>>()
         };
         let nameless = |name: &str, part: &str| (String::new(), name.to_owned(), vec![format!("sg-nodes/{part}")]);
@@ -365,13 +365,13 @@ mod tests {
             balancer("the-controllers", &[STACK[0], STACK[1]]),
             balancer("two-clusters", &[OWN, OTHER, SERVICE, UID]),
         ];
-        let look = listing(balancers, &[("sg-1", its), ("sg-2", &[OWN])]);
-        let arns = look.balancers.iter().map(|one| one.arn.clone()).filter(|arn| !arn.ends_with("unlisted"));
+        let recent_listing = listing(balancers, &[("sg-1", its), ("sg-2", &[OWN])]);
+        let arns = recent_listing.balancers.iter().map(|one| one.arn.clone()).filter(|arn| !arn.ends_with("unlisted"));
         let resources = arns.chain(["sg-1".to_owned(), "sg-2".to_owned()]).collect();
         let left = Owned { id: service("web", "u-1"), phase: Phase::Active, resources, certain: true };
-        let seen = left_of(&look, &cluster(), &left);
+        let seen = left_of(&recent_listing, &cluster(), &left);
         assert_eq!(seen.ids().collect::<Vec<_>>(), ["arn:loadbalancer/net/its", "sg-1"]);
         let without = Owned { id: service("web", ""), ..left };
-        assert_eq!(left_of(&look, &cluster(), &without).ids().count(), 0, "each of them says more, or less");
+        assert_eq!(left_of(&recent_listing, &cluster(), &without).ids().count(), 0, "each of them says more, or less");
     }
 }

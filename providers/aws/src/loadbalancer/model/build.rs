@@ -7,7 +7,7 @@ use providers::{CloudError, IpFamily, IpNet, LoadBalancerId, Targets};
 use crate::loadbalancer::model::subnets;
 use crate::loadbalancer::names::{self, Flavour};
 use crate::loadbalancer::observed::network::instance_id;
-use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, State};
+use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack, State};
 use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::spec::settings::{
@@ -24,7 +24,7 @@ pub(crate) struct StackInputs<'a> {
     pub id: &'a LoadBalancerId,
     pub cluster: &'a ClusterTags,
     pub network: &'a Network,
-    pub seen: &'a Seen,
+    pub seen: &'a ObservedStack,
     /// The group that nodes' rules reference, if this load balancer should carry it.
     pub backend: Option<&'a str>,
     /// The ids of the groups that annotations name.
@@ -46,7 +46,7 @@ pub(crate) fn existing<'a>(settings: &Settings, id: &LoadBalancerId, seen: &'a S
 }
 
 /// Returns whether a load balancer should carry the group that nodes' rules reference.
-pub(crate) fn wants_backend(settings: &Settings, existing: Option<&SeenBalancer>) -> bool {
+pub(crate) fn wants_backend(settings: &Settings, existing: Option<&ObservedBalancer>) -> bool {
     let bare = existing.is_some_and(|balancer| balancer.security_groups.is_empty());
     settings.node_rules && settings.existing.is_none() && settings.security_groups != SecurityGroups::Off && !bare
 }

@@ -31,11 +31,11 @@ pub(crate) fn ports(desired: &Desired) -> Ports {
 /// Returns the ports that a Service needs for these targets, without reading its load balancer.
 pub(crate) fn requested_ports(settings: &Settings, targets: &Targets) -> Ports {
     let groups = settings.listeners.iter().map(|listener| &listener.group).chain(settings.backends());
-    let of_group = |asked: &GroupSettings| {
+    let of_group = |requested: &GroupSettings| {
         // The family of a target group depends on its load balancer; pods have the same ports in both.
-        let mut all = build::targets(settings, asked, false, targets);
-        all.extend(build::targets(settings, asked, true, targets));
-        ports_of(settings.target_type, (asked.protocol, asked.port), &asked.health.port, &all)
+        let mut all = build::targets(settings, requested, false, targets);
+        all.extend(build::targets(settings, requested, true, targets));
+        ports_of(settings.target_type, (requested.protocol, requested.port), &requested.health.port, &all)
     };
     groups.flat_map(of_group).collect()
 }
@@ -69,7 +69,7 @@ pub(crate) enum Change {
 }
 
 /// Returns the changes that open a node's group to the shared group for `ports`; mostly none.
-pub(crate) fn open(rules: &[SeenRule], backend: &str, ports: &Ports) -> Vec<Change> {
+pub(crate) fn open(rules: &[ObservedRule], backend: &str, ports: &Ports) -> Vec<Change> {
     let source = Source::Group(backend.to_owned());
     let mut changes: Vec<Change> = Vec::new();
     for transport in ["tcp", "udp"] {
@@ -124,16 +124,16 @@ mod tests {
     use super::*;
     use crate::loadbalancer::samples;
 
-    fn seen(id: &str, protocol: &str, from: i32, to: i32, source: &str, description: &str) -> SeenRule {
+    fn seen(id: &str, protocol: &str, from: i32, to: i32, source: &str, description: &str) -> ObservedRule {
         let source = match source.parse() {
             Ok(range) => Source::Range(range),
             Err(_) => Source::Group(source.into()),
         };
         let rule = Rule { protocol: protocol.into(), from, to, source, description: description.into() };
-        SeenRule { id: id.into(), rule }
+        ObservedRule { id: id.into(), rule }
     }
 
-    fn changed(rules: &[SeenRule], ports: &[(&'static str, u16)]) -> Vec<(Option<String>, String, i32, i32)> {
+    fn changed(rules: &[ObservedRule], ports: &[(&'static str, u16)]) -> Vec<(Option<String>, String, i32, i32)> {
         let changes = open(rules, "sg-b", &ports.iter().copied().collect());
         changes
             .into_iter()

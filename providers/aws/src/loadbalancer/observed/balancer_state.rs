@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::classic::Classic;
-use crate::loadbalancer::observed::stack::{Seen, SeenTargetGroup};
+use crate::loadbalancer::observed::stack::{ObservedStack, ObservedTargetGroup};
 use crate::loadbalancer::plan::PACE;
 use crate::loadbalancer::types::{Desired, Ports, Protocol, Target, TargetHealth, TargetType};
 
@@ -24,7 +24,7 @@ pub(crate) const VISIBLE: Duration = Duration::from_secs(60);
 pub(crate) const MISSING: u32 = 4;
 
 /// Number of reads that take more than a minute together.
-const MANY_LOOKS: u32 = 12;
+const OVERDUE_READS: u32 = 12;
 
 /// A target group as of this process's last read or change.
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ pub(crate) struct KnownGroup {
     pub protocol: Protocol,
     pub ipv6: bool,
     pub targets: BTreeSet<Target>,
-    /// Same as [`SeenTargetGroup::recorded`].
+    /// Same as [`ObservedTargetGroup::recorded`].
     pub recorded: Option<BTreeSet<Target>>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct BalancerState {
     /// The time at which a deletion first met resources whose tags may not be visible yet.
     pub incomplete_since: Option<Instant>,
     /// ARNs of resources whose deletion was requested.
-    pub doomed: BTreeSet<String>,
+    pub deleting: BTreeSet<String>,
     /// Its target groups, until a call fails.
     pub known: Option<Vec<KnownGroup>>,
     /// The load balancer has no security group.
@@ -113,7 +113,7 @@ impl BalancerState {
 
     /// Returns whether AWS takes longer than expected.
     pub(crate) fn is_overdue(&self) -> bool {
-        self.waits >= MANY_LOOKS
+        self.waits >= OVERDUE_READS
     }
 
     /// Records that AWS has finished, and everything is in the desired state.
@@ -157,7 +157,7 @@ impl BalancerStates {
 }
 
 /// Converts a target group, without targets that are being deregistered.
-pub(crate) fn known_group(id: &LoadBalancerId, port: u16, group: &SeenTargetGroup) -> KnownGroup {
+pub(crate) fn known_group(id: &LoadBalancerId, port: u16, group: &ObservedTargetGroup) -> KnownGroup {
     let live = group.targets.iter().filter(|(_, health)| **health != TargetHealth::Draining);
     KnownGroup {
         port,
@@ -201,9 +201,9 @@ mod tests {
 
     #[test]
     fn change_that_takes_more_than_a_minute_is_overdue() {
-        let (mut course, mut waited) = (BalancerState::default(), Duration::ZERO);
-        while !course.is_overdue() {
-            waited += course.pause();
+        let (mut state, mut waited) = (BalancerState::default(), Duration::ZERO);
+        while !state.is_overdue() {
+            waited += state.pause();
         }
         assert!((60..120).contains(&waited.as_secs()), "{waited:?}");
         assert_eq!(course.settle(&samples::spec(&[])), Progress::Settled);
@@ -212,12 +212,12 @@ mod tests {
 
     #[test]
     fn new_resource_may_appear_after_some_reads_without_it() {
-        let (mut course, now) = (BalancerState::default(), Instant::now());
-        course.made.insert("sg-1".into(), now);
-        let answers: Vec<bool> = (0..6).map(|_| course.may_appear("sg-1", now)).collect();
+        let (mut state, now) = (BalancerState::default(), Instant::now());
+        state.made.insert("sg-1".into(), now);
+        let answers: Vec<bool> = (0..6).map(|_| state.may_appear("sg-1", now)).collect();
         assert_eq!(answers, [true, true, true, true, false, false]);
-        course.made.insert("sg-2".into(), now);
-        assert!(!course.may_appear("sg-2", now + VISIBLE), "it is old");
-        assert!(!course.may_appear("sg-3", now), "it is not of this process");
+        state.made.insert("sg-2".into(), now);
+        assert!(!state.may_appear("sg-2", now + VISIBLE), "it is old");
+        assert!(!state.may_appear("sg-3", now), "it is not of this process");
     }
 }

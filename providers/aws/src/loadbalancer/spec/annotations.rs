@@ -37,7 +37,7 @@ pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targetin
             Flavour::CloudProvider
         }
     };
-    let asked = reading.word("nlb-target-type", &[("instance", TargetType::Instance), ("ip", TargetType::Ip)]);
+    let asked = reading.choice("nlb-target-type", &[("instance", TargetType::Instance), ("ip", TargetType::Ip)]);
     let target_type = match kind {
         Some("nlb-ip") => TargetType::Ip,
         _ => asked.unwrap_or(TargetType::Instance),
@@ -220,7 +220,7 @@ fn fields(spec: &LoadBalancerSpec, flavour: Flavour, reading: &mut Reading<'_>) 
 
 fn scheme(flavour: Flavour, reading: &mut Reading<'_>) -> Option<Scheme> {
     let words = [("internal", Scheme::Internal), ("internet-facing", Scheme::InternetFacing)];
-    let asked = reading.word("scheme", &words);
+    let asked = reading.choice("scheme", &words);
     let of = |internal| if internal { Scheme::Internal } else { Scheme::InternetFacing };
     match (asked, flavour) {
         (Some(scheme), _) => Some(scheme),
@@ -233,7 +233,7 @@ fn scheme(flavour: Flavour, reading: &mut Reading<'_>) -> Option<Scheme> {
 fn families(spec: &LoadBalancerSpec, reading: &mut Reading<'_>) -> Families {
     let words = [("ipv4", Families::Ipv4), ("dualstack", Families::Dualstack)];
     let ipv6 = spec.ip_families.contains(&IpFamily::IPv6);
-    match reading.word("ip-address-type", &words) {
+    match reading.choice("ip-address-type", &words) {
         Some(Families::Ipv4) if ipv6 => {
             let fix = "use dualstack, or leave IPv6 out of spec.ipFamilies";
             reading.refuse("ip-address-type", "ipv4", fix);

@@ -6,7 +6,7 @@ use crate::loadbalancer::names::Flavour;
 use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
 use crate::loadbalancer::spec::backends;
 use crate::loadbalancer::spec::settings::{GroupSettings, ListenerSettings, Policy};
-use crate::loadbalancer::spec::target_group::{Behind, Groups};
+use crate::loadbalancer::spec::target_group::{GroupReader, ServicePorts};
 use crate::loadbalancer::types::{Attributes, Protocol, TargetType};
 
 /// Settings of TLS, and the ports that use it.
@@ -16,7 +16,7 @@ struct Encryption {
     ports: Vec<String>,
     policy: Option<String>,
     alpn: Option<String>,
-    /// TLS to targets too.
+    /// Traffic to targets is encrypted too.
     to_targets: bool,
 }
 
@@ -26,8 +26,8 @@ impl Encryption {
         if ports.iter().any(|port| port == "*") {
             ports.clear();
         }
-        let known = |name: &str| spec.ports.iter().any(|port| port.name == name || port.port.to_string() == name);
-        for port in ports.iter().filter(|port| !known(port)) {
+        let is_known = |name: &str| spec.ports.iter().any(|port| port.name == name || port.port.to_string() == name);
+        for port in ports.iter().filter(|port| !is_known(port)) {
             reading.refuse("ssl-ports", port, "use names or numbers of the Service's ports, or *");
         }
         let words = ["None", "HTTP1Only", "HTTP2Only", "HTTP2Optional", "HTTP2Preferred"];
@@ -46,10 +46,10 @@ impl Encryption {
     }
 
     fn covers(&self, port: &Port, protocol: Protocol) -> bool {
-        let named = |asked: &String| *asked == port.name || *asked == port.port.to_string();
+        let is_named = |requested: &String| *requested == port.name || *requested == port.port.to_string();
         protocol == Protocol::Tcp
             && !self.certificates.is_empty()
-            && (self.ports.is_empty() || self.ports.iter().any(named))
+            && (self.ports.is_empty() || self.ports.iter().any(is_named))
     }
 }
 
@@ -64,14 +64,14 @@ pub(crate) fn listeners(
     let encryption = Encryption::read(spec, flavour, reading);
     let quic = reading.list("quic-enabled-ports");
     let separate = reading.boolean("enable-tcp-udp-listener") == Some(false);
-    let groups = Groups::read(policy, flavour, target_type, reading);
+    let groups = GroupReader::read(policy, flavour, target_type, reading);
     let local = spec.external_traffic_policy == TrafficPolicy::Local;
     let health =
-        groups.health(&Behind { ports: &spec.ports, local, health_port: spec.health_check_node_port }, reading);
+        groups.health(&ServicePorts { ports: &spec.ports, local, health_port: spec.health_check_node_port }, reading);
     let mut listeners: Vec<ListenerSettings> = Vec::new();
     for port in &spec.ports {
         if let Some(first) = listeners.iter_mut().find(|listener| listener.port == port.port) {
-            join(first, spec, port, target_type, separate, reading);
+            merge_port(first, spec, port, target_type, separate, reading);
             continue;
         }
         let protocols = protocols(port, spec, &encryption, &quic, reading);
@@ -141,17 +141,18 @@ fn listener(port: u16, protocol: Protocol, encryption: &Encryption, group: Group
 
 /// Records annotations about listeners that do not exist.
 fn refuse_unknown_listeners(listeners: &[ListenerSettings], reading: &mut Reading<'_>) {
-    let known: Vec<String> = listeners.iter().map(|one| format!("{}-{}", one.protocol.as_str(), one.port)).collect();
-    reading.refuse_other_actions(&known);
-    for named in reading.continued("listener-attributes.") {
-        if !listeners.iter().any(|one| format!("{}-{}", one.protocol.as_str(), one.port) == named) {
-            reading.warnings.push(format!("annotation {PREFIX}listener-attributes.{named} names no listener"));
+    let listener_names: Vec<String> =
+        listeners.iter().map(|one| format!("{}-{}", one.protocol.as_str(), one.port)).collect();
+    reading.refuse_other_actions(&listener_names);
+    for listener in reading.continued("listener-attributes.") {
+        if !listener_names.iter().any(|known| known == listener) {
+            reading.warnings.push(format!("annotation {PREFIX}listener-attributes.{listener} names no listener"));
         }
     }
 }
 
-/// Adds a second port with the same number: one listener serves both, because AWS allows only one.
-fn join(
+/// Adds a second port with the same number to its listener, because AWS allows only one listener for each number.
+fn merge_port(
     first: &mut ListenerSettings,
     spec: &LoadBalancerSpec,
     port: &Port,
@@ -200,7 +201,7 @@ fn target_port(port: &Port, target_type: TargetType, reading: &mut Reading<'_>) 
             1
         }),
         (TargetType::Ip, TargetPort::Number(number)) => *number,
-        // It may differ between pods; ELB only displays it.
+        // A named port may differ between pods. Each target has its own port, so that of the group has no effect.
         (TargetType::Ip, TargetPort::Name(_)) => 1,
     }
 }

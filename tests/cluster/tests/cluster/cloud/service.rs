@@ -258,3 +258,38 @@ pub async fn nodes_get_their_routes(_: Space) -> Result<()> {
     })
     .await
 }
+
+pub async fn annotations_of_the_provider_are_written_and_removed(_: Space) -> Result<()> {
+    const NAME: &str = "status.mock.cloud/balancer";
+    let cloud = CloudBed::start().await?;
+    let manager = cloud.ccm(&Faults::default(), &BALANCERS).await?;
+    create(&cloud, "web").await?;
+    balanced(&cloud, "web", 1, 0).await?;
+    edit(&cloud, "web", json!({"metadata": {"annotations": {"mock.cloud/report": "true"}}})).await?;
+    let written = async || {
+        let annotations = services(&cloud).get("web").await?.metadata.annotations.unwrap_or_default();
+        anyhow::Ok(annotations.get(NAME).cloned())
+    };
+    eventually("the annotation has the load balancer's name", || async {
+        let expected = cloud.cloud.snapshot().balancers.first().map(|balancer| balancer.id.default_name());
+        let written = written().await?;
+        ensure!(written.is_some() && written == expected, "{written:?} is not {expected:?}");
+        Ok(())
+    })
+    .await?;
+    edit(&cloud, "web", json!({"metadata": {"annotations": {NAME: "odd"}}})).await?;
+    eventually("the annotation is repaired", || async {
+        ensure!(written().await?.is_some_and(|value| value != "odd"), "it is odd");
+        Ok(())
+    })
+    .await?;
+    edit(&cloud, "web", json!({"spec": {"type": "ClusterIP"}})).await?;
+    eventually("the annotation is removed with the load balancer", || async {
+        let service = services(&cloud).get("web").await?;
+        ensure!(!held(&service) && written().await?.is_none(), "{:?}", service.metadata);
+        Ok(())
+    })
+    .await?;
+    manager.crash().await;
+    Ok(())
+}
