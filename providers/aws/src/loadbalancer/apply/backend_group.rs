@@ -176,7 +176,7 @@ impl Shared {
         &mut self,
         session: &Session,
         groups: &BTreeSet<String>,
-        changes: impl Fn(&str, &[SeenRule]) -> Changes,
+        changes: impl Fn(&str, &[ObservedRule]) -> Changes,
     ) -> Result<Vec<String>, CloudError> {
         let mut refused = Vec::new();
         for (group, rules) in self.rules(session, groups).await? {
@@ -310,7 +310,7 @@ async fn apply(session: &Session, group: &str, changes: &[Change]) -> Result<(),
     for change in changes {
         match change {
             Change::Add(rule) => add.push(rule.clone()),
-            Change::Widen(id, rule) => widened.push(SeenRule { id: id.clone(), rule: rule.clone() }),
+            Change::Widen(id, rule) => widened.push(ObservedRule { id: id.clone(), rule: rule.clone() }),
         }
     }
     if !add.is_empty() {
@@ -323,7 +323,7 @@ async fn apply(session: &Session, group: &str, changes: &[Change]) -> Result<(),
 }
 
 /// Replaces rules with the same ids.
-async fn modify(session: &Session, group: &str, rules: &[SeenRule]) -> Result<(), CloudError> {
+async fn modify(session: &Session, group: &str, rules: &[ObservedRule]) -> Result<(), CloudError> {
     let changed = rules.iter().map(|seen| convert::changed_rule(&seen.id, &seen.rule)).collect();
     let request = session.api.ec2.modify_security_group_rules().group_id(group).set_security_group_rules(Some(changed));
     session.api.change(Class::Ec2Change, "ModifySecurityGroupRules", request.send()).await.map(drop)

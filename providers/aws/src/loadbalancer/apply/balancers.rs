@@ -184,8 +184,8 @@ impl Balancers {
         &self,
         caller: &mut Caller<'_>,
         step: &Step,
-        seen: &mut Seen,
-        course: &mut BalancerState,
+        seen: &mut ObservedStack,
+        state: &mut BalancerState,
     ) -> Result<(), CloudError> {
         let deleted = match step {
             Step::DeleteBalancer { arn } | Step::DeleteTargetGroup { arn } | Step::DeleteListener { arn } => Some(arn),
@@ -225,35 +225,35 @@ impl Balancers {
         &self,
         spec: &LoadBalancerSpec,
         work: &Work<'_>,
-        course: &mut BalancerState,
+        state: &mut BalancerState,
     ) -> Result<Ensured, CloudError> {
         let (session, id) = (work.session, work.id);
-        let (listing, mut seen, dying) = self.observe_stack(work, course).await?;
+        let (listing, mut seen, dying) = self.observe_stack(work, state).await?;
         let network = self.networks.network(session).await?;
-        let TargetGroups { groups, without } = self.target_groups(work, &listing).await?;
+        let TargetGroups { groups, undecided } = self.target_groups(work, &listing).await?;
         let (desired, backend, mut warnings) = self.desire(work, &listing, &network, &seen).await?;
-        warnings.extend(not_opened(session, without));
+        warnings.extend(not_opened(session, undecided));
         if dying.contains(&desired.balancer.name) {
             // Its name is free once it is deleted.
             let progress = Progress::After(state.pause());
             return Ok(Ensured { progress, ..Ensured::settled(LoadBalancerStatus::default()) });
         }
         let opening = Opening { groups, ports: node_rules::ports(&desired) };
-        let settled = course.settled.as_ref() == Some(spec);
+        let settled = state.settled.as_ref() == Some(spec);
         if let Some(backend) = &backend {
-            let unchanged = settled && course.opening.covers(&opening.groups, &opening.ports);
+            let unchanged = settled && state.opening.covers(&opening.groups, &opening.ports);
             warnings.extend(self.open_backend(session, backend, &opening, unchanged).await?);
         }
         let (followed, told) =
-            self.change_stack(work, (&listing, &network), &desired, &mut seen, &opening.groups, course).await?;
-        course.opening = opening;
-        warnings.extend(followed.warnings(settled, course.is_overdue()).into_iter().chain(told));
-        course.remember_groups(id, &desired, &seen);
+            self.change_stack(work, (&listing, &network), &desired, &mut seen, &opening.groups, state).await?;
+        state.opening = opening;
+        warnings.extend(followed.warnings(settled, state.is_overdue()).into_iter().chain(told));
+        state.remember_groups(id, &desired, &seen);
         let balancer = seen.balancer(&desired.balancer.name);
         let status = LoadBalancerStatus { ingress: balancer.and_then(ingress).into_iter().collect() };
         let progress = match followed.again || !dying.is_empty() {
             true => Progress::After(state.pause()),
-            false => course.settle(spec),
+            false => state.settle(spec),
         };
         Ok(Ensured { progress, warnings, ..Ensured::settled(status) })
     }
@@ -265,7 +265,7 @@ impl Balancers {
         work: &Work<'_>,
         listing: &Listing,
         network: &Network,
-        seen: &Seen,
+        seen: &ObservedStack,
     ) -> Result<(Desired, Option<String>, Vec<String>), CloudError> {
         let Work { session, id, settings, targets } = *work;
         let given = self.given_groups(session, settings).await?;
@@ -291,9 +291,9 @@ impl Balancers {
         work: &Work<'_>,
         around: (&Listing, &Network),
         desired: &Desired,
-        seen: &mut Seen,
+        seen: &mut ObservedStack,
         nodes: &BTreeSet<String>,
-        course: &mut BalancerState,
+        state: &mut BalancerState,
     ) -> Result<(Followed, Vec<String>), CloudError> {
         if work.settings.node_rules {
             // A refusal is returned again afterwards.
@@ -301,10 +301,10 @@ impl Balancers {
         }
         let mut caller = self.caller(work.session, around.1, work.id);
         let name = &desired.balancer.name;
-        let exposed = self.prepare_endpoint_service(work, &mut caller, name, seen, course).await?;
-        let followed = self.follow(desired, seen, &mut caller, course).await?;
+        let exposed = self.prepare_endpoint_service(work, &mut caller, name, seen, state).await?;
+        let followed = self.follow(desired, seen, &mut caller, state).await?;
         if !exposed {
-            self.bring_endpoint_service(work, seen.balancer(name), course).await?;
+            self.bring_endpoint_service(work, seen.balancer(name), state).await?;
         }
         let mut warnings = caller.warnings;
         if work.settings.node_rules {
@@ -312,7 +312,7 @@ impl Balancers {
         }
         let balancer = seen.balancer(&desired.balancer.name);
         let bare = balancer.is_some_and(|one| one.security_groups.is_empty());
-        if std::mem::replace(&mut course.bare, bare) && !bare {
+        if std::mem::replace(&mut state.bare, bare) && !bare {
             self.shared.lock().await.forget_bare(work.id);
         }
         Ok((followed, warnings))
@@ -322,9 +322,9 @@ impl Balancers {
     async fn observe_stack(
         &self,
         work: &Work<'_>,
-        course: &mut BalancerState,
-    ) -> Result<(Arc<Listing>, Seen, Vec<String>), CloudError> {
-        let listing = self.look(work.session, course).await?;
+        state: &mut BalancerState,
+    ) -> Result<(Arc<Listing>, ObservedStack, Vec<String>), CloudError> {
+        let listing = self.recent_listing(work.session, state).await?;
         let mut seen = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
         let dying = seen.take_out(&state.deleting);
         if dying.is_empty() {
@@ -361,7 +361,7 @@ impl Balancers {
     async fn follow(
         &self,
         desired: &Desired,
-        seen: &mut Seen,
+        seen: &mut ObservedStack,
         caller: &mut Caller<'_>,
         state: &mut BalancerState,
     ) -> Result<Followed, CloudError> {
@@ -380,7 +380,7 @@ impl Balancers {
             created |= plan.steps.iter().any(Step::is_creation_of_a_group);
             let (mut blocked, mut full) = (false, None);
             for step in &plan.steps {
-                match self.step_or_detour(caller, step, seen, course).await {
+                match self.step_or_detour(caller, step, seen, state).await {
                     // There may be room after others are deregistered.
                     Err(error) if error.kind == ErrorKind::Quota && step.is_registration() => full = Some(error),
                     Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => blocked = true,
@@ -403,21 +403,21 @@ impl Balancers {
         &self,
         caller: &mut Caller<'_>,
         step: &Step,
-        seen: &mut Seen,
-        course: &mut BalancerState,
+        seen: &mut ObservedStack,
+        state: &mut BalancerState,
     ) -> Result<Step, CloudError> {
-        match self.step(caller, step, seen, course).await {
+        match self.step(caller, step, seen, state).await {
             // A listener of a load balancer with IPv6 cannot be changed to UDP.
             Err(error) if error.is_invalid() && seen.as_recreation(step).is_some() => {
                 for step in seen.as_recreation(step).into_iter().flatten() {
-                    self.step(caller, &step, seen, course).await?;
+                    self.step(caller, &step, seen, state).await?;
                 }
                 Ok(step.clone())
             }
             // Some listeners cannot send traffic to several groups.
             Err(error) if error.is_invalid() && step.is_on_the_way() => {
                 let at_once = step.at_once();
-                self.step(caller, &at_once, seen, course).await?;
+                self.step(caller, &at_once, seen, state).await?;
                 Ok(at_once)
             }
             result => result.map(|()| step.clone()),
@@ -457,7 +457,7 @@ impl Balancers {
         work: &Work<'_>,
         (listing, network): (&Listing, &Network),
         desired: &Desired,
-        seen: &Seen,
+        seen: &ObservedStack,
         nodes: &BTreeSet<String>,
         done: bool,
     ) -> Result<Vec<String>, CloudError> {

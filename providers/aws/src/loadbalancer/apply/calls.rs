@@ -124,7 +124,7 @@ pub(super) fn gone(what: &str, name: &str) -> CloudError {
 }
 
 impl Caller<'_> {
-    pub(super) async fn create_balancer(&mut self, wanted: &Balancer) -> Result<Made, CloudError> {
+    pub(super) async fn create_balancer(&mut self, wanted: &Balancer) -> Result<CreatedResource, CloudError> {
         let groups = Some(wanted.security_groups.clone()).filter(|groups| !groups.is_empty());
         let request = self
             .session
@@ -182,7 +182,7 @@ impl Caller<'_> {
         Err(CloudError::invalid_annotation(&format!("{PREFIX}name"), name, &fix))
     }
 
-    pub(super) async fn create_target_group(&self, wanted: &TargetGroup) -> Result<Made, CloudError> {
+    pub(super) async fn create_target_group(&self, wanted: &TargetGroup) -> Result<CreatedResource, CloudError> {
         let health = &wanted.health;
         let ipv6 = wanted.ipv6.then_some(elb::TargetGroupIpAddressTypeEnum::Ipv6);
         let request = self

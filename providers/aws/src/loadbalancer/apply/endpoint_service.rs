@@ -14,7 +14,7 @@ use crate::loadbalancer::model::endpoint_service::{self, Modification, SeenEndpo
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::convert;
-use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, State};
+use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack, State};
 use crate::loadbalancer::spec::endpoint_service::EndpointServiceSettings;
 use crate::loadbalancer::types::Tags;
 use crate::loadbalancer::{ownership, plan};
@@ -22,7 +22,7 @@ use crate::session::Session;
 use crate::tags::pairs;
 
 /// Returns whether an endpoint service may use one of these load balancers.
-pub(super) fn is_marked(balancers: &[SeenBalancer]) -> bool {
+pub(super) fn is_marked(balancers: &[ObservedBalancer]) -> bool {
     balancers.iter().any(|balancer| !balancer.given && balancer.tags.contains_key(names::ENDPOINT_SERVICE))
 }
 
@@ -32,7 +32,7 @@ impl Balancers {
     pub(super) async fn bring_endpoint_service(
         &self,
         work: &Work<'_>,
-        balancer: Option<&SeenBalancer>,
+        balancer: Option<&ObservedBalancer>,
         course: &mut BalancerState,
     ) -> Result<(), CloudError> {
         let Some(settings) = &work.settings.endpoint_service else { return Ok(()) };
@@ -59,7 +59,7 @@ impl Balancers {
         work: &Work<'_>,
         caller: &mut Caller<'_>,
         balancer: &str,
-        seen: &mut Seen,
+        seen: &mut ObservedStack,
         course: &mut BalancerState,
     ) -> Result<bool, CloudError> {
         match (is_marked(&seen.balancers), work.settings.endpoint_service.is_some()) {
@@ -74,7 +74,7 @@ impl Balancers {
     async fn drop_endpoint_service(
         &self,
         caller: &mut Caller<'_>,
-        seen: &mut Seen,
+        seen: &mut ObservedStack,
         course: &mut BalancerState,
     ) -> Result<(), CloudError> {
         delete_all(caller.session, caller.id).await?;

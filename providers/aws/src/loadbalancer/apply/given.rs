@@ -9,7 +9,7 @@ use providers::{CloudError, LoadBalancerId};
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::apply::calls;
 use crate::loadbalancer::observed::inventory::Listing;
-use crate::loadbalancer::observed::stack::{Seen, SeenBalancer};
+use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack};
 use crate::loadbalancer::ownership;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::types::Tags;
@@ -19,7 +19,7 @@ use crate::session::Session;
 ///
 /// # Errors
 /// The fix, if it cannot be used.
-fn find<'a>(arn: &str, session: &Session, listing: &'a Listing) -> Result<&'a SeenBalancer, String> {
+fn find<'a>(arn: &str, session: &Session, listing: &'a Listing) -> Result<&'a ObservedBalancer, String> {
     let found = listing.balancers.iter().find(|one| one.arn == arn);
     let found = found.ok_or_else(|| format!("use the ARN of a Network Load Balancer in {}", session.vpc))?;
     if ownership::is_of_a_service(&found.tags) {
@@ -36,12 +36,17 @@ fn find<'a>(arn: &str, session: &Session, listing: &'a Listing) -> Result<&'a Se
 
 impl Balancers {
     /// Adds the load balancer that the user made to the observed state, if the Service names one.
-    pub(super) fn add_given(&self, work: &Work<'_>, listing: &Listing, seen: &mut Seen) -> Result<(), CloudError> {
+    pub(super) fn add_given(
+        &self,
+        work: &Work<'_>,
+        listing: &Listing,
+        seen: &mut ObservedStack,
+    ) -> Result<(), CloudError> {
         let Some(arn) = &work.settings.existing else { return Ok(()) };
         let refusal = |fix: String| CloudError::invalid_annotation(&format!("{PREFIX}arn"), arn, &fix);
         let found = find(arn, work.session, listing).map_err(refusal)?;
         seen.elsewhere.remove(arn);
-        seen.balancers.push(SeenBalancer { given: true, ..found.clone() });
+        seen.balancers.push(ObservedBalancer { given: true, ..found.clone() });
         Ok(())
     }
 
@@ -51,7 +56,7 @@ impl Balancers {
         &self,
         session: &Session,
         id: &LoadBalancerId,
-        seen: &mut Seen,
+        seen: &mut ObservedStack,
     ) -> Result<(), CloudError> {
         for balancer in seen.balancers.iter_mut().filter(|balancer| balancer.given) {
             let own = |tags: &Tags| ownership::is_own_creation(tags, &session.cluster, id);
@@ -68,7 +73,7 @@ impl Balancers {
         &self,
         session: &Session,
         id: &LoadBalancerId,
-        seen: &mut Seen,
+        seen: &mut ObservedStack,
     ) -> Result<(), CloudError> {
         seen.strays.clear();
         for balancer in &seen.elsewhere {

@@ -67,7 +67,7 @@ impl Balancers {
         if !work.settings.node_rules {
             return Ok(TargetGroups::default());
         }
-        let instances = self.networks.instances(work.session, work.targets).await?;
+        let instances = self.networks.machines(work.session, work.targets).await?;
         let interfaces = self.networks.interfaces(work.session, addresses(work)).await?;
         let tagged: BTreeSet<&str> =
             listing.tagged_groups(work.session).iter().map(|group| group.id.as_str()).collect();

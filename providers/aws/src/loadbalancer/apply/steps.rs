@@ -6,13 +6,13 @@ use providers::CloudError;
 use crate::client::Class;
 use crate::loadbalancer::apply::calls::{Caller, authorize, certificate, encryption, gone, revoke};
 use crate::loadbalancer::observed::convert;
-use crate::loadbalancer::observed::stack::{Made, Seen};
+use crate::loadbalancer::observed::stack::{CreatedResource, ObservedStack};
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::types::HealthCheck;
 
 impl Caller<'_> {
     /// Makes one call, or a few if one cannot hold everything.
-    pub(crate) async fn make(&mut self, step: &Step, seen: &Seen) -> Result<Made, CloudError> {
+    pub(crate) async fn execute(&mut self, step: &Step, seen: &ObservedStack) -> Result<CreatedResource, CloudError> {
         match step {
             Step::CreateSecurityGroup(_)
             | Step::Authorize { .. }
@@ -43,7 +43,7 @@ impl Caller<'_> {
     }
 
     /// Changes the Service's own security group.
-    async fn change_security_group(&self, step: &Step, seen: &Seen) -> Result<Made, CloudError> {
+    async fn change_security_group(&self, step: &Step, seen: &ObservedStack) -> Result<CreatedResource, CloudError> {
         let security = |name: &str| {
             seen.security_group(name).map(|one| one.id.clone()).ok_or_else(|| gone("security group", name))
         };
@@ -54,11 +54,14 @@ impl Caller<'_> {
                 let request = request.description(&wanted.description);
                 let request = request.tag_specifications(convert::ec2_tags(&wanted.tags));
                 let answer = api.change(Class::Ec2Change, "CreateSecurityGroup", request.send()).await?;
-                return Ok(Made { id: answer.group_id().unwrap_or_default().to_owned(), ..Made::default() });
+                return Ok(CreatedResource {
+                    id: answer.group_id().unwrap_or_default().to_owned(),
+                    ..CreatedResource::default()
+                });
             }
             Step::Authorize { group, rules } => {
                 let rules = authorize(self.session, &security(group)?, rules).await?;
-                return Ok(Made { rules, ..Made::default() });
+                return Ok(CreatedResource { rules, ..CreatedResource::default() });
             }
             Step::Revoke { group, rules } => revoke(self.session, &security(group)?, rules).await?,
             Step::DeleteSecurityGroup { id } => {
@@ -67,11 +70,11 @@ impl Caller<'_> {
             }
             _ => {}
         }
-        Ok(Made::default())
+        Ok(CreatedResource::default())
     }
 
     /// Changes a load balancer.
-    async fn change_balancer(&self, step: &Step, seen: &Seen) -> Result<Made, CloudError> {
+    async fn change_balancer(&self, step: &Step, seen: &ObservedStack) -> Result<CreatedResource, CloudError> {
         let balancer =
             |name: &str| seen.balancer(name).map(|one| one.arn.clone()).ok_or_else(|| gone("load balancer", name));
         let api = &self.session.api;
@@ -118,11 +121,11 @@ impl Caller<'_> {
             }
             _ => {}
         }
-        Ok(Made::default())
+        Ok(CreatedResource::default())
     }
 
     /// Changes a target group, or its targets.
-    async fn change_target_group(&mut self, step: &Step, seen: &Seen) -> Result<Made, CloudError> {
+    async fn change_target_group(&mut self, step: &Step, seen: &ObservedStack) -> Result<CreatedResource, CloudError> {
         let group = |name: &str| seen.target_group(name).ok_or_else(|| gone("target group", name));
         let api = &self.session.api;
         match step {
@@ -160,11 +163,11 @@ impl Caller<'_> {
             }
             _ => {}
         }
-        Ok(Made::default())
+        Ok(CreatedResource::default())
     }
 
     /// Creates, changes or deletes a listener.
-    async fn change_listener(&self, step: &Step, seen: &Seen) -> Result<Made, CloudError> {
+    async fn change_listener(&self, step: &Step, seen: &ObservedStack) -> Result<CreatedResource, CloudError> {
         let balancer =
             |name: &str| seen.balancer(name).map(|one| one.arn.clone()).ok_or_else(|| gone("load balancer", name));
         let api = &self.session.api;
@@ -184,7 +187,7 @@ impl Caller<'_> {
                     .set_tags(convert::elb_tags(&listener.tags));
                 let answer = api.change(Class::ElbChange, "CreateListener", request.send()).await?;
                 let arn = answer.listeners().first().and_then(|listener| listener.listener_arn());
-                return Ok(Made { id: arn.unwrap_or_default().to_owned(), ..Made::default() });
+                return Ok(CreatedResource { id: arn.unwrap_or_default().to_owned(), ..CreatedResource::default() });
             }
             Step::ModifyListener { arn, listener, forwards, .. } => {
                 let (certificates, policy, alpn) = encryption(listener);
@@ -207,11 +210,11 @@ impl Caller<'_> {
             }
             _ => {}
         }
-        Ok(Made::default())
+        Ok(CreatedResource::default())
     }
 
     /// Changes attributes and further certificates of a listener.
-    async fn change_parts_of_listener(&self, step: &Step, seen: &Seen) -> Result<Made, CloudError> {
+    async fn change_parts_of_listener(&self, step: &Step, seen: &ObservedStack) -> Result<CreatedResource, CloudError> {
         let api = &self.session.api;
         match step {
             Step::SetListenerAttributes { arn, attributes } => {
@@ -235,11 +238,11 @@ impl Caller<'_> {
             }
             _ => {}
         }
-        Ok(Made::default())
+        Ok(CreatedResource::default())
     }
 
     /// Changes tags of any resource.
-    async fn change_tags(&self, step: &Step) -> Result<Made, CloudError> {
+    async fn change_tags(&self, step: &Step) -> Result<CreatedResource, CloudError> {
         let api = &self.session.api;
         match step {
             Step::AddTags { arn, tags } if arn.starts_with("sg-") => {
@@ -265,6 +268,6 @@ impl Caller<'_> {
             }
             _ => {}
         }
-        Ok(Made::default())
+        Ok(CreatedResource::default())
     }
 }

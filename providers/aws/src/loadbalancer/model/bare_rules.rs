@@ -12,7 +12,9 @@ use crate::loadbalancer::model::build::clients;
 use crate::loadbalancer::names::{self, Flavour};
 use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::spec::settings::Settings;
-use crate::loadbalancer::types::{Desired, Mapping, Rule, Scheme, SeenRule, Source, TRAFFIC_PORT, TargetType, anyone};
+use crate::loadbalancer::types::{
+    Desired, Mapping, ObservedRule, Rule, Scheme, Source, TRAFFIC_PORT, TargetType, anyone,
+};
 
 /// Descriptions of cloud-provider-aws's rules; the first two are followed by the load balancer's name.
 const CLIENT: &str = "kubernetes.io/rule/nlb/client";
@@ -117,7 +119,7 @@ fn heir(rule: &Rule, others: &[Sharer]) -> Option<String> {
 pub(crate) struct Changes {
     pub add: Vec<Rule>,
     /// Rules that another load balancer needs too, by id, with its name in their descriptions.
-    pub hand_over: Vec<SeenRule>,
+    pub hand_over: Vec<ObservedRule>,
     /// Ids.
     pub revoke: Vec<String>,
 }
@@ -136,25 +138,25 @@ impl Changes {
 
 /// Returns the changes to one Service's rules in a node's group; `names` are those of its load balancer. An equal rule
 /// with another description is kept.
-pub(crate) fn changes(seen: &[SeenRule], names: &[String], wanted: &BTreeSet<Rule>, others: &[Sharer]) -> Changes {
+pub(crate) fn changes(seen: &[ObservedRule], names: &[String], wanted: &BTreeSet<Rule>, others: &[Sharer]) -> Changes {
     let have: BTreeSet<_> = seen.iter().map(|rule| rule.rule.key()).collect();
     let want: BTreeSet<_> = wanted.iter().map(Rule::key).collect();
     let mut keys = BTreeSet::new();
     let add: Vec<Rule> =
         wanted.iter().filter(|rule| !have.contains(&rule.key()) && keys.insert(rule.key())).cloned().collect();
-    let own = |rule: &&SeenRule| balancer_of(&rule.rule).is_some_and(|name| names.iter().any(|own| own == name));
+    let own = |rule: &&ObservedRule| balancer_of(&rule.rule).is_some_and(|name| names.iter().any(|own| own == name));
     let unwanted = seen.iter().filter(own).filter(|rule| !want.contains(&rule.rule.key()));
     let (mut hand_over, mut gone) = (Vec::new(), Vec::new());
     for rule in unwanted {
         match heir(&rule.rule, others) {
             Some(description) => {
-                hand_over.push(SeenRule { id: rule.id.clone(), rule: Rule { description, ..rule.rule.clone() } });
+                hand_over.push(ObservedRule { id: rule.id.clone(), rule: Rule { description, ..rule.rule.clone() } });
             }
             None => gone.push(rule),
         }
     }
     let stays = |source: &Source| {
-        let client = |rule: &&SeenRule| rule.rule.description.starts_with(CLIENT) && !gone.contains(rule);
+        let client = |rule: &&ObservedRule| rule.rule.description.starts_with(CLIENT) && !gone.contains(rule);
         seen.iter().filter(client).any(|rule| rule.rule.source == *source)
             || wanted.iter().any(|rule| rule.source == *source)
     };
@@ -169,14 +171,14 @@ pub(crate) fn changes(seen: &[SeenRule], names: &[String], wanted: &BTreeSet<Rul
 mod tests {
     use super::*;
 
-    fn seen(id: &str, protocol: &str, from: i32, to: i32, source: &str, description: &str) -> SeenRule {
+    fn seen(id: &str, protocol: &str, from: i32, to: i32, source: &str, description: &str) -> ObservedRule {
         let source = Source::Range(source.parse().unwrap());
         let rule = Rule { protocol: protocol.into(), from, to, source, description: description.into() };
-        SeenRule { id: id.into(), rule }
+        ObservedRule { id: id.into(), rule }
     }
 
-    fn described(rule: &SeenRule, description: &str) -> SeenRule {
-        SeenRule { rule: Rule { description: description.into(), ..rule.rule.clone() }, ..rule.clone() }
+    fn described(rule: &ObservedRule, description: &str) -> ObservedRule {
+        ObservedRule { rule: Rule { description: description.into(), ..rule.rule.clone() }, ..rule.clone() }
     }
 
     #[test]

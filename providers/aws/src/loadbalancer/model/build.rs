@@ -33,14 +33,19 @@ pub(crate) struct StackInputs<'a> {
 }
 
 /// Returns the load balancer that is kept: one of the requested scheme, preferably the one with the default name.
-pub(crate) fn existing<'a>(settings: &Settings, id: &LoadBalancerId, seen: &'a Seen) -> Option<&'a SeenBalancer> {
+pub(crate) fn existing<'a>(
+    settings: &Settings,
+    id: &LoadBalancerId,
+    seen: &'a ObservedStack,
+) -> Option<&'a ObservedBalancer> {
     if settings.existing.is_some() {
         return seen.balancers.iter().find(|one| one.given);
     }
-    let fits =
-        |one: &&SeenBalancer| one.state != State::Failed && settings.scheme.is_none_or(|scheme| scheme == one.scheme);
-    let own = |one: &SeenBalancer| one.name == names::balancer(settings.flavour, id, one.scheme);
-    let mut fit: Vec<&SeenBalancer> = seen.balancers.iter().filter(fits).collect();
+    let fits = |one: &&ObservedBalancer| {
+        one.state != State::Failed && settings.scheme.is_none_or(|scheme| scheme == one.scheme)
+    };
+    let own = |one: &ObservedBalancer| one.name == names::balancer(settings.flavour, id, one.scheme);
+    let mut fit: Vec<&ObservedBalancer> = seen.balancers.iter().filter(fits).collect();
     fit.sort_by_key(|one| (!own(one), &one.name));
     fit.first().copied()
 }
@@ -120,7 +125,7 @@ fn balancer_tags(settings: &Settings, around: &StackInputs<'_>) -> Tags {
 fn place(
     settings: &Settings,
     around: &StackInputs<'_>,
-    existing: Option<&SeenBalancer>,
+    existing: Option<&ObservedBalancer>,
     scheme: Scheme,
 ) -> Result<(Vec<Mapping>, bool), CloudError> {
     let current = existing.map(|one| one.subnets.as_slice()).unwrap_or_default();
@@ -138,7 +143,7 @@ fn place(
 }
 
 /// Checks that the Service's ports are free on a load balancer that the user made.
-fn check_ports(settings: &Settings, given: &SeenBalancer) -> Result<(), CloudError> {
+fn check_ports(settings: &Settings, given: &ObservedBalancer) -> Result<(), CloudError> {
     match settings.listeners.iter().find(|listener| given.taken.contains(&listener.port)) {
         Some(listener) => {
             let fix = format!("use another port: {} has a listener of another owner for it", given.arn);
@@ -151,7 +156,7 @@ fn check_ports(settings: &Settings, given: &SeenBalancer) -> Result<(), CloudErr
 /// Checks the settings for security groups against the existing load balancer, which has them for ever or never.
 fn check_security_groups(
     settings: &Settings,
-    existing: Option<&SeenBalancer>,
+    existing: Option<&ObservedBalancer>,
     warnings: &mut Vec<String>,
 ) -> Result<(), CloudError> {
     match (&settings.security_groups, existing.map(|one| one.security_groups.is_empty())) {
@@ -235,7 +240,7 @@ fn own_group_name(around: &StackInputs<'_>) -> String {
 fn balancer_name(
     settings: &Settings,
     around: &StackInputs<'_>,
-    existing: Option<&SeenBalancer>,
+    existing: Option<&ObservedBalancer>,
     scheme: Scheme,
 ) -> String {
     if let Some(existing) = existing {

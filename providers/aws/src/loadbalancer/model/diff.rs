@@ -361,7 +361,7 @@ fn remove(
         }
     }
     let others = seen.balancers.iter().filter(|one| one.name != desired.balancer.name && !one.given);
-    let others: Vec<&SeenBalancer> = others.collect();
+    let others: Vec<&ObservedBalancer> = others.collect();
     let leaves = !others.is_empty() || !seen.strays.is_empty();
     // A load balancer of the user is active before the Service's targets are healthy there.
     if leaves && current.is_some_and(|current| current.given) && !serves(desired, seen) {
@@ -394,8 +394,8 @@ fn remove(
 }
 
 /// Returns whether each listener's own target group has a healthy target, or should have none.
-fn serves(desired: &Desired, seen: &Seen) -> bool {
-    let healthy = |group: &SeenTargetGroup| group.targets.values().any(|health| *health == TargetHealth::Healthy);
+fn serves(desired: &Desired, seen: &ObservedStack) -> bool {
+    let healthy = |group: &ObservedTargetGroup| group.targets.values().any(|health| *health == TargetHealth::Healthy);
     let groups = desired.listeners.values().map(|listener| &listener.group);
     groups.filter(|group| !group.targets.is_empty()).all(|group| seen.target_group(&group.name).is_some_and(healthy))
 }

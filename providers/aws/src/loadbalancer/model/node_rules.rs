@@ -7,7 +7,9 @@ use providers::Targets;
 
 use crate::loadbalancer::model::build;
 use crate::loadbalancer::spec::settings::{GroupSettings, Settings};
-use crate::loadbalancer::types::{Desired, Ports, Protocol, Rule, SeenRule, Source, Target, TargetGroup, TargetType};
+use crate::loadbalancer::types::{
+    Desired, ObservedRule, Ports, Protocol, Rule, Source, Target, TargetGroup, TargetType,
+};
 
 /// The range of node ports, unless the API server has another one. The rule opens all of them to load balancers, so
 /// that it never has to change.

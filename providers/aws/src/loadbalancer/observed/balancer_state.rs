@@ -124,7 +124,7 @@ impl BalancerState {
     }
 
     /// Records the Service's target groups as last observed, and whether each of them serves.
-    pub(crate) fn remember_groups(&mut self, id: &LoadBalancerId, desired: &Desired, seen: &Seen) {
+    pub(crate) fn remember_groups(&mut self, id: &LoadBalancerId, desired: &Desired, seen: &ObservedStack) {
         let known = known(id, desired, seen);
         self.serving = known.iter().all(|group| is_serving(group, seen));
         self.known = Some(known);
@@ -173,7 +173,7 @@ pub(crate) fn known_group(id: &LoadBalancerId, port: u16, group: &ObservedTarget
 }
 
 /// Returns the target groups that traffic goes to, with their current targets.
-fn known(id: &LoadBalancerId, desired: &Desired, seen: &Seen) -> Vec<KnownGroup> {
+fn known(id: &LoadBalancerId, desired: &Desired, seen: &ObservedStack) -> Vec<KnownGroup> {
     let listeners = seen.balancer(&desired.balancer.name).map(|one| one.listeners.as_slice()).unwrap_or_default();
     let groups = listeners.iter().flat_map(|listener| {
         let arns = listener.forwards.iter().filter_map(|(arn, _)| seen.target_group_by_arn(arn));
@@ -189,7 +189,7 @@ pub(crate) fn once(groups: impl IntoIterator<Item = KnownGroup>) -> Vec<KnownGro
 }
 
 /// Returns whether a target group has a healthy target, or none at all.
-fn is_serving(group: &KnownGroup, seen: &Seen) -> bool {
+fn is_serving(group: &KnownGroup, seen: &ObservedStack) -> bool {
     let Some(seen) = seen.target_group_by_arn(&group.arn) else { return false };
     group.targets.is_empty() || group.targets.iter().any(|one| seen.targets.get(one) == Some(&TargetHealth::Healthy))
 }
@@ -206,8 +206,8 @@ mod tests {
             waited += state.pause();
         }
         assert!((60..120).contains(&waited.as_secs()), "{waited:?}");
-        assert_eq!(course.settle(&samples::spec(&[])), Progress::Settled);
-        assert!(!course.is_overdue());
+        assert_eq!(state.settle(&samples::spec(&[])), Progress::Settled);
+        assert!(!state.is_overdue());
     }
 
     #[test]

@@ -306,7 +306,7 @@ impl Listing {
     }
 
     /// Returns the ARNs of listed load balancers that use some of these target groups and are not among `balancers`.
-    pub(crate) fn elsewhere(&self, groups: &[SeenTargetGroup], balancers: &[SeenBalancer]) -> BTreeSet<String> {
+    pub(crate) fn elsewhere(&self, groups: &[ObservedTargetGroup], balancers: &[ObservedBalancer]) -> BTreeSet<String> {
         let own = |arn: &String| balancers.iter().any(|one| one.arn == *arn);
         let listed = |arn: &String| self.balancers.iter().any(|one| one.arn == *arn);
         let used = self.target_groups.iter().filter(|(group, _)| groups.iter().any(|one| one.arn == group.arn));

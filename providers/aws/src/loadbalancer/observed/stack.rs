@@ -37,7 +37,7 @@ pub(crate) struct ObservedBalancer {
     pub attributes: Attributes,
     pub capacity: Option<i32>,
     pub tags: Tags,
-    /// With [`SeenBalancer::given`] only the Service's.
+    /// With [`ObservedBalancer::given`] only the Service's.
     pub listeners: Vec<ObservedListener>,
     /// A user made it: only the Service's listeners are changed.
     pub given: bool,
@@ -254,7 +254,7 @@ impl ObservedStack {
     }
 
     /// Applies a step about the Service's own security group.
-    fn follow_security_group(&mut self, step: &Step, made: &Made) {
+    fn follow_security_group(&mut self, step: &Step, made: &CreatedResource) {
         match step {
             Step::CreateSecurityGroup(group) => self.security_groups.push(new_security_group(group, made)),
             Step::Authorize { group, rules } => {
@@ -272,7 +272,7 @@ impl ObservedStack {
     }
 
     /// Applies a step about a load balancer.
-    fn follow_balancer(&mut self, step: &Step, made: &Made) {
+    fn follow_balancer(&mut self, step: &Step, made: &CreatedResource) {
         match step {
             Step::CreateBalancer(balancer) => self.balancers.push(new_balancer(balancer, made)),
             Step::SetSubnets { balancer, subnets, source_nat } => {
@@ -308,7 +308,7 @@ impl ObservedStack {
     }
 
     /// Applies a step about a target group.
-    fn follow_target_group(&mut self, step: &Step, made: &Made) {
+    fn follow_target_group(&mut self, step: &Step, made: &CreatedResource) {
         match step {
             Step::CreateTargetGroup(group) => self.target_groups.push(new_target_group(group, made)),
             Step::SetHealthCheck { group, health } => {
@@ -349,7 +349,7 @@ impl ObservedStack {
     }
 
     /// Applies a step about a listener.
-    fn follow_listener(&mut self, step: &Step, made: &Made) {
+    fn follow_listener(&mut self, step: &Step, made: &CreatedResource) {
         match step {
             Step::CreateListener { balancer, listener, forwards } => {
                 let forwards = self.arns(forwards);

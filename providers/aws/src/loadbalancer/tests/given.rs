@@ -2,15 +2,15 @@
 
 use super::world::{World, name};
 use crate::loadbalancer::model::diff;
-use crate::loadbalancer::observed::stack::SeenBalancer;
+use crate::loadbalancer::observed::stack::ObservedBalancer;
 use crate::loadbalancer::samples::{listed_balancer, nodes, spec};
 use crate::loadbalancer::types::Mapping;
 
 const ARN: (&str, &str) = ("arn", "arn:loadbalancer/net/users");
 
-fn given() -> SeenBalancer {
+fn given() -> ObservedBalancer {
     let mapping = Mapping { subnet: "subnet-1".into(), zone: "eu-west-1a".into(), ..Mapping::default() };
-    SeenBalancer {
+    ObservedBalancer {
         given: true,
         taken: [9000].into(),
         subnets: vec![mapping],
