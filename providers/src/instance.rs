@@ -1,4 +1,4 @@
-//! Instances: described in batches, with one state each, and never guessed.
+//! Instances: described in batches, with one state for each; an error is `Unknown`, never `Gone`.
 
 use std::collections::BTreeMap;
 

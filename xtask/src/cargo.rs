@@ -10,7 +10,7 @@ use serde_json::Value;
 
 /// Variables that `cargo run` sets about the program's own package. Build scripts that depend on them would be rebuilt
 /// whenever cargo is called alternately from here and from a shell.
-const OF_THIS_PACKAGE: [&str; 4] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
+const PACKAGE_VARIABLES: [&str; 4] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
 
 /// Returns the workspace's folder.
 pub fn workspace() -> &'static Path {
@@ -23,7 +23,7 @@ pub fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     command.current_dir(workspace());
     for (name, _) in env::vars_os() {
-        if OF_THIS_PACKAGE.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+        if PACKAGE_VARIABLES.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
             command.env_remove(name);
         }
     }

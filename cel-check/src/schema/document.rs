@@ -72,7 +72,7 @@ impl Document {
     }
 
     /// Returns the schema that a `$ref` names.
-    pub(super) fn referred(&self, reference: &str) -> Option<&Arc<Schema>> {
+    pub(super) fn resolve_reference(&self, reference: &str) -> Option<&Arc<Schema>> {
         self.schemas.get(reference.strip_prefix(PREFIX).unwrap_or(reference))
     }
 }
@@ -94,7 +94,7 @@ pub struct Schema {
     #[serde(deserialize_with = "schema_only")]
     pub items: Option<Arc<Self>>,
     /// The fields of an object.
-    #[serde(deserialize_with = "shared")]
+    #[serde(deserialize_with = "schemas_by_name")]
     pub properties: Schemas,
     /// The schema of a map's values.
     #[serde(rename = "additionalProperties", deserialize_with = "schema_only")]
@@ -122,7 +122,7 @@ impl Schema {
 }
 
 /// Deserializes schemas by their names.
-fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Schemas, D::Error> {
+fn schemas_by_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Schemas, D::Error> {
     let schemas = HashMap::<String, Schema>::deserialize(deserializer)?;
     Ok(schemas.into_iter().map(|(name, schema)| (name, Arc::new(schema))).collect())
 }

@@ -93,12 +93,12 @@ pub fn case_names() -> impl Iterator<Item = &'static str> {
 /// user's cloud.
 pub(crate) async fn run_one(case: &Case, provider: &Arc<dyn CloudProvider>, fixture: &dyn Fixture) -> CaseResult {
     let context = Context::new(provider, fixture);
-    let ran = (case.run)(&context).await;
-    let cleaned = context.clean_up().await;
-    let outcome = match (ran, cleaned) {
+    let result = (case.run)(&context).await;
+    let cleanup = context.clean_up().await;
+    let outcome = match (result, cleanup) {
         (Err(Stop::Fail(message)), _) | (Ok(()), Err(Stop::Fail(message))) => Outcome::Failed(message),
         (Err(Stop::Skip(_)), Err(Stop::Fail(message))) => Outcome::Failed(message),
-        (Err(Stop::Skip(why)), _) => Outcome::Skipped(why),
+        (Err(Stop::Skip(reason)), _) => Outcome::Skipped(reason),
         (Ok(()), _) => Outcome::Passed,
     };
     CaseResult { name: case.name, outcome }

@@ -25,7 +25,7 @@ pub(crate) async fn failed_read_does_not_report_an_instance_as_gone(context: &Co
     let instances = context.instances()?;
     let existing = context.instance("node").await?;
     let by_name = InstanceRef { provider_id: None, ..existing.clone() };
-    let unknown = InstanceRef::named(context.fresh_name("nobody"));
+    let unknown = InstanceRef::named(context.unique_name("nobody"));
     let requested = [existing, by_name, unknown];
     for failure in ReadFailure::ALL {
         context.fixture.fail_reads(failure).await?;
@@ -55,12 +55,12 @@ pub(crate) async fn failed_read_does_not_complete_a_deletion(context: &Context<'
         let absent = changed.as_ref().is_err_and(CloudError::is_not_found);
         ensure!(!absent, "while reads are refused ({failure:?}), set_targets reports that nothing exists");
         if deleted == Ok(Deletion::Gone) {
-            context.nothing_left(&spec.id).await?;
+            context.check_nothing_leaked(&spec.id).await?;
             let owned = owned_of(context, &spec).await?;
             ensure!(owned.is_empty(), "while reads are refused ({failure:?}), {owned:?} is reported as deleted");
         }
         context.delete(&spec.id).await?;
-        context.nothing_left(&spec.id).await?;
+        context.check_nothing_leaked(&spec.id).await?;
     }
     Ok(())
 }

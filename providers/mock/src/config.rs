@@ -92,9 +92,9 @@ pub struct InstanceConfig {
     pub system_uuid: Option<String>,
     /// `mock.small` by default.
     pub instance_type: Option<String>,
-    /// By default one of the cloud's, chosen by the name.
+    /// By default one of the cloud's zones, chosen by the name.
     pub zone: Option<String>,
-    /// The cloud's by default.
+    /// The cloud's region by default.
     pub region: Option<String>,
     /// By default its own name and an address in 10.0.0.0/8 derived from the name.
     pub addresses: Vec<Address>,

@@ -37,7 +37,7 @@ pub use cloud::MockCloud;
 pub use config::{InstanceConfig, MockConfig, Quotas};
 pub use fault::{Effect, Fault, FaultError, Operation, Pattern};
 pub use provider::factory;
-pub use settings::{CLASS, PREFIX};
+pub use settings::{CLASS, PREFIX, WRITTEN_PREFIX};
 pub use snapshot::{
     Attributes, CallCount, FaultView, InstanceView, ListenerView, LoadBalancerView, RouteView, Snapshot,
 };

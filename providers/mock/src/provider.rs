@@ -20,7 +20,7 @@ pub(crate) struct Provider {
     cloud: MockCloud,
     cluster: String,
     server: Mutex<Option<tokio::task::JoinHandle<()>>>,
-    /// Whether this provider serves `listen`: a test's cloud may have many providers, and serves by itself.
+    /// This provider serves `listen`. Providers of tests do not: their cloud may have several providers.
     serves: bool,
 }
 

@@ -28,7 +28,7 @@ mod wait;
 
 pub use call::{Call, Verb};
 pub use cloud::CloudBed;
-pub use faults::{Effect, Faults, Rule, Seen, fails};
+pub use faults::{Effect, Faults, RecordedRequest, Rule, write_failures};
 pub use harness::{Case, Run, Tier, run, variants};
 pub use manager::Manager;
 pub use observer::{Observer, View};

@@ -17,10 +17,10 @@ const TOOLS: [(&str, &str); 4] =
 /// The tools and libraries for a C program that uses libseccomp.
 const C_TOOLS: [(&str, &str); 2] = [("gcc", "gcc libc6-dev"), ("pkg-config", "pkg-config")];
 
-/// Fails with a line for each thing that this machine lacks.
+/// Fails if this machine lacks a requirement, with a line for each.
 ///
 /// # Errors
-/// When it lacks anything.
+/// If a requirement is missing.
 pub fn check(programs: &Programs) -> Result<()> {
     let missing = missing(programs);
     if missing.is_empty() {
@@ -54,7 +54,7 @@ pub fn missing(programs: &Programs) -> Vec<String> {
     missing
 }
 
-/// The programs in a list that this machine lacks, each with the Debian package that has it.
+/// Returns the programs in a list that this machine lacks, each with the Debian package that has it.
 pub(crate) fn tools(tools: &[(&str, &str)]) -> Vec<String> {
     let lacking = tools.iter().filter(|(name, _)| find(name).is_none());
     lacking
@@ -76,12 +76,12 @@ fn controllers() -> Option<String> {
     })
 }
 
-/// Tries everything that nodes do, in namespaces that end with the trial.
+/// Tries the mounts that nodes need, in temporary namespaces. Returns the missing right, if any.
 fn namespaces() -> Option<String> {
-    const TRIAL: &str = "mount -t proc proc /proc && cd \"$(mktemp -d)\" && mount -t tmpfs tmpfs . \
+    const SCRIPT: &str = "mount -t proc proc /proc && cd \"$(mktemp -d)\" && mount -t tmpfs tmpfs . \
         && mkdir lower upper work all && mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work all";
     let flags = ["--net", "--mount", "--pid", "--uts", "--ipc", "--cgroup", "--fork", "--propagation", "private"];
-    let output = Command::new("unshare").args(flags).args(["--", "sh", "-c", TRIAL]).output();
+    let output = Command::new("unshare").args(flags).args(["--", "sh", "-c", SCRIPT]).output();
     match output {
         Ok(output) if output.status.success() => None,
         Ok(output) => {
@@ -97,11 +97,11 @@ fn namespaces() -> Option<String> {
 
 fn seccomp() -> Option<String> {
     let found = Command::new("pkg-config").args(["--exists", "libseccomp"]).stderr(Stdio::null()).status();
-    let is_there = found.is_ok_and(|status| status.success());
-    (!is_there).then(|| "the library libseccomp: install the Debian package libseccomp-dev, or its like".to_owned())
+    let exists = found.is_ok_and(|status| status.success());
+    (!exists).then(|| "the library libseccomp: install the Debian package libseccomp-dev, or its like".to_owned())
 }
 
-/// Looks a program up as a shell does.
+/// Finds a program in the folders of `PATH`.
 fn find(name: &str) -> Option<std::path::PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|folder| folder.join(name)).find(|file| is_program(file))

@@ -123,8 +123,8 @@ impl ManyKinds {
         eprintln!("  memory: {} s without work", idle.as_secs());
         sleep(idle).await;
         let to = manager.mark()?;
-        let asked = manager.requests_since(&manager.born)?;
-        Ok(Measurement::new((subject, mode, Scenario::ManyKinds), Some(wall), (&manager.born, &to), asked))
+        let asked = manager.requests_since(&manager.initial)?;
+        Ok(Measurement::new((subject, mode, Scenario::ManyKinds), Some(wall), (&manager.initial, &to), asked))
     }
 
     async fn is_garbage_deleted(&self, number: u32) -> Result<bool> {

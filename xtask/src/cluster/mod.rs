@@ -107,16 +107,16 @@ async fn serve(setup: real_cluster::Setup) -> Result<()> {
             return Ok(());
         }
     };
-    introduce(&cluster, nodes)?;
+    print_introduction(&cluster, nodes)?;
     tokio::select! {
-        ended = watch(&cluster) => ended?,
-        served = control::serve(&cluster, report) => served?,
+        result = watch(&cluster) => result?,
+        result = control::serve(&cluster, report) => result?,
         () = interrupted.wait() => println!("ending"),
     }
     Ok(())
 }
 
-fn introduce(cluster: &RealCluster, nodes: u8) -> Result<()> {
+fn print_introduction(cluster: &RealCluster, nodes: u8) -> Result<()> {
     let control_plane = cluster.control_plane();
     println!(
         "
@@ -139,7 +139,7 @@ Ctrl-C ends the cluster and removes everything.",
     Ok(())
 }
 
-/// Fails when a process of the cluster ends by itself.
+/// Fails when a process of the cluster exits.
 async fn watch(cluster: &RealCluster) -> Result<()> {
     loop {
         cluster.control_plane().check()?;

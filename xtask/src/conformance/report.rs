@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 /// Maximum length of a failure's message in the report, in characters.
-const MESSAGE: usize = 200;
+const MAX_MESSAGE_LENGTH: usize = 200;
 
 /// The result of each spec of a run that was not skipped.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,9 +24,9 @@ impl Results {
         let suites: Value = serde_json::from_slice(json).context("read the report of the suite")?;
         let suite = &suites[0];
         let reports = suite["SpecReports"].as_array().context("a report without specs")?;
-        let own = reports.iter().filter(|spec| spec["LeafNodeType"] == "It" && spec["State"] != "skipped");
+        let specs_run = reports.iter().filter(|spec| spec["LeafNodeType"] == "It" && spec["State"] != "skipped");
         Ok(Self {
-            specs: own.map(|spec| (name(spec), failure(spec))).collect(),
+            specs: specs_run.map(|spec| (name(spec), failure(spec))).collect(),
             seconds: suite["RunTime"].as_f64().unwrap_or(0.0) / 1e9,
         })
     }
@@ -50,10 +50,10 @@ fn failure(spec: &Value) -> Option<String> {
         return None;
     }
     let message = spec["Failure"]["Message"].as_str().unwrap_or_default().replace(['\n', '|'], " ");
-    Some(format!("{state}: {}", message.chars().take(MESSAGE).collect::<String>()))
+    Some(format!("{state}: {}", message.chars().take(MAX_MESSAGE_LENGTH).collect::<String>()))
 }
 
-/// Specs that pass with upstream's manager and do not with another one.
+/// Returns specs that pass with upstream's manager and do not with another one.
 pub fn regressions(all: &[(String, Results)]) -> BTreeSet<&str> {
     let Some((_, upstream)) = all.iter().find(|(name, _)| name == "upstream") else { return BTreeSet::new() };
     let passed = |name: &str| upstream.specs.get(name).is_some_and(Option::is_none);
@@ -62,7 +62,7 @@ pub fn regressions(all: &[(String, Results)]) -> BTreeSet<&str> {
     failed.map(|(name, _)| name.as_str()).filter(|name| passed(name)).collect()
 }
 
-/// A summary for each manager, and a line for each spec that did not pass with all of them.
+/// Formats a summary for each manager, and a line for each spec that did not pass with all of them.
 pub fn markdown(all: &[(String, Results)]) -> String {
     let mut text = String::new();
     for (manager, results) in all {

@@ -9,7 +9,7 @@ use providers::{
     Targets, async_trait,
 };
 
-use crate::fixture::make;
+use crate::fixture::start_mock;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Defect {
@@ -78,12 +78,12 @@ impl Instances for DefectiveInstances {
             _ => {}
         }
         for state in &mut states {
-            let gone = match state {
+            let is_reported_gone = match state {
                 InstanceState::Unknown(_) => self.1 == Defect::ReportsErrorsAsGone,
                 InstanceState::Stopped => self.1 == Defect::ReportsStoppedAsGone,
                 _ => false,
             };
-            if gone {
+            if is_reported_gone {
                 *state = InstanceState::Gone;
             }
         }
@@ -189,8 +189,8 @@ impl Routes for DefectiveRoutes {
             {
                 *route = now;
             }
-            let stopped = self.1 == Defect::StopsAtFirstBadRoute && results.iter().any(Result::is_err);
-            results.push(match stopped {
+            let is_skipped = self.1 == Defect::StopsAtFirstBadRoute && results.iter().any(Result::is_err);
+            results.push(match is_skipped {
                 true => Err(CloudError::new(ErrorKind::Transient, "SetRoute", "an earlier one failed")),
                 false => self.0.apply(&[change]).await.remove(0),
             });
@@ -234,11 +234,12 @@ fn each_defect_fails_its_case() {
     ];
     for (defect, name) in table {
         let outcome = block_on(async {
-            let (inner, fixture) = make().await;
+            let (inner, fixture) = start_mock().await;
             let provider: Arc<dyn CloudProvider> = Arc::new(Defective { inner, defect });
             provider_conformance::run_case(name, &provider, &fixture).await
         });
-        let outcome = outcome.unwrap_or_else(|| panic!("{name} is none of {:?}", case_names().collect::<Vec<_>>()));
-        assert!(matches!(outcome.outcome, Outcome::Failed(_)), "{defect:?} is not found: {outcome}");
+        let outcome =
+            outcome.unwrap_or_else(|| panic!("there is no case {name} in {:?}", case_names().collect::<Vec<_>>()));
+        assert!(matches!(outcome.outcome, Outcome::Failed(_)), "{defect:?} is not detected: {outcome}");
     }
 }

@@ -52,7 +52,7 @@ fn annotations(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 /// Returns a mock whose load balancers take some time to be created and deleted, as in a real cloud.
-pub async fn make() -> (Arc<dyn CloudProvider>, MockFixture) {
+pub async fn start_mock() -> (Arc<dyn CloudProvider>, MockFixture) {
     let cloud = cloud(MockConfig { provisioning_millis: 5, deletion_millis: 5, ..MockConfig::default() });
     let provider = cloud.provider(CLUSTER);
     provider.initialize().await.expect("nothing to do");

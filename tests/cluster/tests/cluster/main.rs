@@ -118,7 +118,10 @@ fn main() -> std::process::ExitCode {
             targets_are_changed_without_a_gap, service_of_the_other_provider_is_taken_over,
             missing_namespace_deletes_no_node,
         },
-        cloud::service::{load_balancer_is_created_changed_and_deleted, endpoints_are_targets, nodes_get_their_routes},
+        cloud::service::{
+            load_balancer_is_created_changed_and_deleted, endpoints_are_targets, nodes_get_their_routes,
+            annotations_of_the_provider_are_written_and_removed,
+        },
         process::connections::{
             pod_authenticates_by_its_account_also_after_a_rotation, token_file_of_a_kubeconfig_may_rotate,
             credential_plugin_is_called_again_before_its_token_expires, credential_plugin_provides_a_certificate,
@@ -138,7 +141,7 @@ fn main() -> std::process::ExitCode {
         devices::resource_claims::{
             claim_is_created_from_its_template_and_deleted_with_its_pod, shared_claim_is_deallocated_after_its_last_pod,
             claim_being_deleted_is_released_with_its_last_pod,
-            claim_for_extended_resources_is_deleted_with_the_end_of_its_pod, claim_of_another_owner_is_never_used,
+            claim_for_extended_resources_is_deleted_when_its_pod_finishes, claim_of_another_owner_is_never_used,
             missing_template_is_reported_until_it_exists, lost_response_leads_to_no_second_claim,
             consumers_with_hostile_names_are_dropped, each_of_many_pods_gets_one_claim_from_two_managers,
             administrative_access_needs_a_labelled_namespace,
@@ -293,7 +296,7 @@ fn main() -> std::process::ExitCode {
         devices::taint_eviction::{evictions_continue_under_the_other_manager},
         upstream::differential::{final_state_equals_upstreams},
         nodes::failure::{
-            failing_nodes_are_treated_as_by_upstream, lost_nodes_recover_under_the_other_manager,
+            failing_nodes_are_handled_as_by_upstream, lost_nodes_recover_under_the_other_manager,
             crash_after_a_sample_of_writes,
         },
         network::endpoints::{upstreams_slices_are_kept_after_a_takeover},

@@ -66,14 +66,14 @@ fn case(line: &str) -> Result<Case<'_>, String> {
     }
 }
 
-/// The packages of a list, and its cases.
+/// Returns the packages of a list, and its cases.
 fn read(list: &str) -> Result<(Vec<&str>, Vec<Case<'_>>), String> {
     let packages = list.lines().filter_map(|line| line.strip_prefix("# package ")).collect();
     let lines = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     Ok((packages, lines.map(case).collect::<Result<_, _>>()?))
 }
 
-/// Reports whether a file has a test function: one with a test attribute, of a property test, or of a cluster test.
+/// Checks that a file has a test function: one with a test attribute, of a property test, or of a cluster test.
 pub(super) fn has_test(root: &Path, test: &str) -> Result<(), String> {
     let (file, function) = test.split_once("::").ok_or_else(|| format!("{test}: no `file::function`"))?;
     let text = std::fs::read_to_string(root.join(file)).map_err(|error| format!("{file}: {error}"))?;
@@ -91,8 +91,8 @@ pub(super) fn has_test(root: &Path, test: &str) -> Result<(), String> {
     Err(format!("{test}: there is no such test"))
 }
 
-/// Names of the test functions of a Go package.
-fn upstreams_tests(package: &Path) -> Vec<String> {
+/// Returns the names of the test functions of a Go package.
+fn upstream_tests(package: &Path) -> Vec<String> {
     let files = std::fs::read_dir(package).expect("upstream's package").map(|entry| entry.expect("an entry").path());
     let tests = files.filter(|path| path.to_string_lossy().ends_with("_test.go"));
     let text: String = tests.map(|path| std::fs::read_to_string(path).expect("a source file")).collect();
@@ -123,7 +123,7 @@ fn each_upstream_case_is_covered_by_a_test_or_has_a_reason() {
         }
         let Some(source) = std::env::var_os("KUBERNETES_SOURCE") else { continue };
         let listed: BTreeSet<&str> = cases.iter().map(|case| case.upstream).collect();
-        let all = packages.iter().flat_map(|package| upstreams_tests(&Path::new(&source).join(package)));
+        let all = packages.iter().flat_map(|package| upstream_tests(&Path::new(&source).join(package)));
         let missing = all.filter(|test| !listed.contains(test.as_str()));
         problems.extend(missing.map(|test| format!("{controller}: {test} is not listed")));
     }

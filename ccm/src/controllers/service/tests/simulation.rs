@@ -22,6 +22,7 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkCounts, WorkOption
 use tokio::task::JoinSet;
 
 use super::crashing_cloud::CrashingCloud;
+use crate::controllers::service::annotations::AnnotationEdits;
 use crate::controllers::service::audit::{Audit, AuditResult};
 use crate::controllers::service::cluster::{Cluster, Refusal};
 use crate::controllers::service::decide::FINALIZER;
@@ -134,6 +135,12 @@ pub fn port(number: i32) -> ServicePort {
 
 pub fn annotated(service: &mut Service, annotations: &[(&str, &str)]) {
     service.annotations = annotations.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+}
+
+fn edit_annotations(service: &mut Service, edits: &AnnotationEdits) {
+    let kept = service.annotations.iter().filter(|(name, _)| !edits.contains_key(&**name)).cloned();
+    let set = edits.iter().filter_map(|(name, value)| Some((name.as_str().into(), value.as_deref()?.into())));
+    service.annotations = kept.chain(set).collect();
 }
 
 pub fn key(name: &str) -> ObjectKey {
@@ -405,19 +412,31 @@ impl Cluster for ProcessCache {
         self.sim.write(service, add).await
     }
 
-    async fn publish(&self, service: &Service, ingress: &[Ingress]) -> Result<(), Refusal> {
+    async fn publish(
+        &self,
+        service: &Service,
+        ingress: Option<&[Ingress]>,
+        annotations: &AnnotationEdits,
+    ) -> Result<(), Refusal> {
         lock(&self.written).insert(service.meta.key());
         let set = |service: &mut Service| {
-            if let Some(settings) = &mut service.balancing {
+            edit_annotations(service, annotations);
+            if let Some((settings, ingress)) = service.balancing.as_mut().zip(ingress) {
                 settings.ingress = ingress.to_vec();
             }
         };
         self.sim.write(service, set).await
     }
 
-    async fn release(&self, service: &Service, clear_status: bool) -> Result<(), Refusal> {
+    async fn release(
+        &self,
+        service: &Service,
+        clear_status: bool,
+        annotations: &AnnotationEdits,
+    ) -> Result<(), Refusal> {
         lock(&self.written).insert(service.meta.key());
         let free = |service: &mut Service| {
+            edit_annotations(service, annotations);
             service.meta.finalizers = Arc::new([]);
             if let Some(settings) = service.balancing.as_mut().filter(|_| clear_status) {
                 settings.ingress.clear();

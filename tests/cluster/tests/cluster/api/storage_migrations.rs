@@ -66,7 +66,7 @@ fn version(object: &Value) -> Result<u64> {
 /// Runs a migration with a manager that crashes in the middle of it and another one that finishes it.
 async fn migrate_across_a_crash(space: &Space, name: &str, group: &str, resource: &'static str) -> Result<Value> {
     let is_patch = move |call: &Call| call.verb == Verb::Patch && call.resource == resource;
-    let first = Faults::script([Rule::new(is_patch, Effect::CrashBeforeAnswer).nth(OBJECTS / 2)]);
+    let first = Faults::script([Rule::new(is_patch, Effect::CrashBeforeResponse).nth(OBJECTS / 2)]);
     let manager = Manager::start_cluster_wide(space, &first, &ALONE).await?;
     migrate(&space.bed, name, group, resource)?;
     first.crashes().await;
@@ -213,7 +213,7 @@ pub async fn migration_that_cannot_succeed_fails_with_its_reason(_: Space) -> Re
     let failed = ended(&bed, "maps", "Failed").await?;
     let message = condition(&failed, "Failed").and_then(|it| it["message"].as_str()).unwrap_or_default();
     ensure!(message.contains(" not yet migrated. migration encountered unhandled error: "), "{message}");
-    ensure!(faults.count(is_patch) == 2, "{:?}", faults.seen());
+    ensure!(faults.count(is_patch) == 2, "{:?}", faults.requests());
     migrate(&bed, "bindings", "", "bindings")?;
     let failed = ended(&bed, "bindings", "Failed").await?;
     let message = condition(&failed, "Failed").and_then(|it| it["message"].as_str()).unwrap_or_default();

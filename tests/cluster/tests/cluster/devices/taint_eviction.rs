@@ -139,7 +139,7 @@ pub async fn pods_that_do_not_tolerate_a_device_taint_are_evicted(space: Space) 
         Ok(())
     })
     .await?;
-    ensure!(faults.count(Call::is_object_write) == 2, "a condition and a deletion: {:?}", faults.seen());
+    ensure!(faults.count(Call::is_object_write) == 2, "a condition and a deletion: {:?}", faults.requests());
     manager.stop().await?;
     release(&space, &["tolerates-nothing", "tolerates-all", "elsewhere", "tolerates-long"]).await?;
     only_declared(&faults, &[CONTROLLER])

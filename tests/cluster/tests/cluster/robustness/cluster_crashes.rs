@@ -182,7 +182,7 @@ impl Scenario {
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let faults = Faults::script([Rule::new(Call::is_object_write, effect).nth(n)]);
         tokio::select! {
-            done = (self.run)(space.clone(), name) => done.with_context(|| format!("{:?}", faults.seen()))?,
+            done = (self.run)(space.clone(), name) => done.with_context(|| format!("{:?}", faults.requests()))?,
             ended = run_until_crash(space, &faults, &flags) => ended?,
         }
         ensure!(faults.unmet() == 0, "the fault did not occur: this proves nothing");
@@ -194,7 +194,7 @@ impl Scenario {
         })
         .await?;
         during(QUIET, "there is nothing left to do", || async {
-            ensure!(faults.writes() == 0, "{:?}", faults.seen());
+            ensure!(faults.writes() == 0, "{:?}", faults.requests());
             Ok(())
         })
         .await?;
@@ -224,7 +224,7 @@ pub async fn crash_after_every_write(_: Space) -> Result<()> {
     }))?;
     nodes(&space).create(&Default::default(), &old).await?;
     for scenario in &SCENARIOS {
-        scenario.check_all_faults(&space, &[Effect::CrashAfter, Effect::CrashBeforeAnswer]).await?;
+        scenario.check_all_faults(&space, &[Effect::CrashAfter, Effect::CrashBeforeResponse]).await?;
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ const GATES: &str = "--feature-gates=GenericWorkload=true,DRAWorkloadResourceCla
 const KINDS: &str = "--runtime-config=scheduling.k8s.io/v1beta1=true,resource.k8s.io/v1alpha3=true,\
                      internal.apiserver.k8s.io/v1alpha1=true";
 
-const FAULTS: [Effect; 4] = [Effect::CrashAfter, Effect::CrashBeforeAnswer, Effect::LostBefore, Effect::LostAfter];
+const FAULTS: [Effect; 4] = [Effect::CrashAfter, Effect::CrashBeforeResponse, Effect::LostBefore, Effect::LostAfter];
 
 const SCENARIOS: [Scenario; 5] = [
     Scenario {

@@ -411,7 +411,7 @@ async fn moved_with_fault(bed: &Arc<Bed>, what: &str, rule: Rule) -> Result<()> 
     let faults = Faults::script([rule]);
     let calls = || {
         let own: Vec<String> = faults
-            .seen()
+            .requests()
             .iter()
             .filter(|seen| is_own_write(&seen.call))
             .map(|seen| format!("{} {:?}", seen.call, seen.status))
@@ -435,7 +435,7 @@ const WRITES: usize = 8;
 pub async fn volume_moves_once_when_the_manager_crashes_at_any_write(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     for n in 1..=WRITES {
-        let effect = if n % 2 == 0 { Effect::CrashAfter } else { Effect::CrashBeforeAnswer };
+        let effect = if n % 2 == 0 { Effect::CrashAfter } else { Effect::CrashBeforeResponse };
         moved_with_fault(&bed, &format!("{effect:?} at {n}"), Rule::new(is_own_write, effect).nth(n)).await?;
     }
     Ok(())

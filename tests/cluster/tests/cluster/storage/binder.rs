@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_ready, pod, with};
-use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Seen, Space, Verb, during, eventually};
+use cluster_tests::{Call, Effect, Faults, Manager, QUIET, RecordedRequest, Rule, Space, Verb, during, eventually};
 use control_plane::behaviour::{BEHAVIOUR, FAIL, SUCCEED};
 use control_plane::csi::Driver;
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -180,7 +180,7 @@ pub async fn static_volume_is_bound_with_four_writes(space: Space) -> Result<()>
     let small = storage.name("small");
     let is_binding = |call: &Call| call.name == small || call.name == "data";
     let writes: Vec<String> = faults
-        .seen()
+        .requests()
         .into_iter()
         .filter(|seen| seen.call.is_object_write() && is_binding(&seen.call) && seen.status == Some(200))
         .map(|seen| seen.call.resource)
@@ -273,7 +273,7 @@ pub async fn binding_is_completed_after_a_crash_at_each_write(space: Space) -> R
     let writes =
         ["persistentvolumes", "persistentvolumes/status", "persistentvolumeclaims", "persistentvolumeclaims/status"];
     for (at, resource) in writes.into_iter().enumerate() {
-        for (how, effect) in [("before", Effect::CrashBeforeAnswer), ("lost", Effect::LostAfter)] {
+        for (how, effect) in [("before", Effect::CrashBeforeResponse), ("lost", Effect::LostAfter)] {
             let storage = Storage::new(&space);
             let (volume, claim) = (format!("pv-{at}-{how}"), format!("data-{at}-{how}"));
             let name = storage.name(&volume);
@@ -514,8 +514,10 @@ pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space)
     let freed = storage.volume_is("data", "Available").await?;
     ensure!(freed.spec.is_some_and(|spec| spec.claim_ref.is_none()), "the volume is still reserved");
     let pod = format!("recycler-for-{}", storage.name("data"));
-    let wiped = |seen: &&Seen| seen.call.verb == Verb::Delete && seen.call.resource == "pods" && seen.call.name == pod;
-    ensure!(faults.seen().iter().filter(wiped).count() == 1, "the pod was not deleted once");
+    let wiped = |seen: &&RecordedRequest| {
+        seen.call.verb == Verb::Delete && seen.call.resource == "pods" && seen.call.name == pod
+    };
+    ensure!(faults.requests().iter().filter(wiped).count() == 1, "the pod was not deleted once");
     std::fs::remove_file(template)?;
     only_declared(&faults, &[BINDER])
 }
@@ -553,7 +555,7 @@ pub async fn csi_volumes_are_provisioned_and_deleted_across_a_crash(space: Space
     let controllers = format!("--controllers={BINDER},{protection}");
     let flags = [controllers.as_str(), FLAGS[1]];
     let writes = |call: &Call| call.is_object_write() && call.account == "persistent-volume-binder";
-    let faults = Faults::script([Rule::new(writes, Effect::CrashBeforeAnswer).nth(CLAIMS + CLAIMS / 2)]);
+    let faults = Faults::script([Rule::new(writes, Effect::CrashBeforeResponse).nth(CLAIMS + CLAIMS / 2)]);
     let manager = Manager::start_with(&space, &faults, &flags).await?;
     storage.create_class(driver.name(), "Immediate", "Delete").await?;
     let names: Vec<String> = (0..CLAIMS).map(|at| format!("data-{at}")).collect();

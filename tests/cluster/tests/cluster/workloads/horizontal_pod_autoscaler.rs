@@ -119,7 +119,7 @@ pub async fn kubectl_autoscale_scales_up_and_down(space: Space) -> Result<()> {
     let above =
         "Normal SuccessfulRescale New size: 4; reason: cpu resource utilization (percentage of request) above target";
     ensure!(events.contains_key(above), "{events:?}");
-    let refused: Vec<_> = faults.seen().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
+    let refused: Vec<_> = faults.requests().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
     ensure!(refused.is_empty(), "{refused:?}");
     Ok(())
 }
