@@ -150,8 +150,19 @@ pub struct ApiStatus {
     pub causes: Vec<(String, String)>,
     /// Seconds after which the server allows a retry.
     pub retry_after: Option<u32>,
-    /// Token with which a list whose token has expired can be continued; empty in other errors.
-    pub next: String,
+    /// Token with which a list whose token has expired can be continued.
+    pub next: Option<Box<ContinueToken>>,
+}
+
+/// Token of the next page of a list. It is boxed in [`ApiStatus`], so that errors stay small.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContinueToken(pub String);
+
+impl ContinueToken {
+    /// Returns the token if it is not empty.
+    pub fn boxed(text: &str) -> Option<Box<Self>> {
+        (!text.is_empty()).then(|| Box::new(Self(text.to_owned())))
+    }
 }
 
 impl ApiStatus {
@@ -165,7 +176,8 @@ impl ApiStatus {
                 api_status::REASON => status.reason = field.value.str().to_owned(),
                 api_status::MESSAGE => status.message = field.value.str().to_owned(),
                 api_status::METADATA => {
-                    status.next = String::from_utf8_lossy(find(field.value.bytes(), list_meta::CONTINUE)).into_owned();
+                    let token = String::from_utf8_lossy(find(field.value.bytes(), list_meta::CONTINUE));
+                    status.next = ContinueToken::boxed(&token);
                 }
                 api_status::DETAILS => status.decode_details(field.value.bytes())?,
                 _ => {}

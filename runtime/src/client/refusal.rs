@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::{Response, header};
 use http_body_util::{BodyExt, Limited};
-use kinds::envelope::{self, ApiStatus};
+use kinds::envelope::{self, ApiStatus, ContinueToken};
 use kube::client::Body;
 use serde::Deserialize;
 use serde_json::Value;
@@ -61,7 +61,7 @@ fn json_status(body: &[u8]) -> Option<ApiStatus> {
         code: head.code,
         reason: head.reason,
         message: head.message,
-        next: text(&head.metadata.unwrap_or_default()["continue"]),
+        next: ContinueToken::boxed(&text(&head.metadata.unwrap_or_default()["continue"])),
         causes: causes.iter().map(|cause| (text(&cause["reason"]), text(&cause["message"]))).collect(),
         retry_after: details["retryAfterSeconds"]
             .as_u64()

@@ -132,8 +132,9 @@ pub enum ListFailure {
 /// Classifies the error of a list. Upstream does not list: it waits forever for the garbage collector's cache.
 pub fn list_failure(error: &WriteError) -> ListFailure {
     match error {
-        WriteError::Refused(status) if status.code == 410 && status.next.is_empty() => ListFailure::StartAgain,
-        WriteError::Refused(status) if status.code == 410 => ListFailure::ContinueAt(status.next.clone()),
+        WriteError::Refused(status) if status.code == 410 => {
+            status.next.as_ref().map_or(ListFailure::StartAgain, |next| ListFailure::ContinueAt(next.0.clone()))
+        }
         error if is_retriable(error) || error.is_not_found() => ListFailure::Retry,
         _ => ListFailure::Fatal,
     }

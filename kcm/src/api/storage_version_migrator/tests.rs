@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kinds::envelope::ApiStatus;
+use kinds::envelope::{ApiStatus, ContinueToken};
 use kinds::schema::{object_meta, storage_version_migration as f};
 use kinds::wire::Put;
 use kinds::{Decode, Kind, Resource, Sections, StorageVersionMigration, Time};
@@ -141,7 +141,7 @@ fn object_that_another_client_changed_or_deleted_counts_as_migrated() {
 #[test]
 fn list_continues_after_an_error_where_it_ended() {
     let refused = |code: u16, reason: &str, next: &str| {
-        let (reason, next) = (reason.to_owned(), next.to_owned());
+        let (reason, next) = (reason.to_owned(), ContinueToken::boxed(next));
         WriteError::Refused(ApiStatus { code, reason, next, ..ApiStatus::default() })
     };
     for (name, error, expected) in [

@@ -83,7 +83,7 @@ pub fn answer<'a>(
     Ok(Some(Answer { pools, count: newest.len(), message }))
 }
 
-/// Returns the number of slices of a pool, as its first slice tells it. Most requests that wait need nothing else, so the
+/// Returns the number of slices of a pool, from its first slice. Most requests that wait need nothing else, so the
 /// other slices are not read.
 fn expected_slices(slices: &[&ResourceSlice]) -> Result<i32, WireError> {
     let first = slices.first().and_then(|slice| slice.spec.as_deref()).unwrap_or_default();

@@ -277,6 +277,8 @@ async fn check(events: Vec<Event>) -> Result<(), TestCaseError> {
 }
 
 proptest! {
+    // Each case starts a client.
+    #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]
     fn each_pod_has_one_claim(events in proptest::collection::vec(event(), 0..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
